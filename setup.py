@@ -1,4 +1,5 @@
-"""The native part, which is optional: without a compiler the package is installed without it, and reads in Python."""
+"""The native part, which is optional: without a compiler the package is installed without it, and
+reads in Python."""
 
 import os
 import platform
@@ -17,7 +18,8 @@ class HardenedBuild(build_ext):
 
     def build_extension(self, extension):
         compile_args, link_args = extension.extra_compile_args, extension.extra_link_args
-        if "-fsanitize" in os.environ.get("CFLAGS", ""):  # the sanitizers look at more, and want the calls as they are
+        # the sanitizers look at more, and want the calls as they are
+        if "-fsanitize" in os.environ.get("CFLAGS", ""):
             super().build_extension(extension)
             return
         try:

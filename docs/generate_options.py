@@ -1,4 +1,5 @@
-"""docs/options.md, made from the declared options: `make docs` writes it, a test says when it is out of date."""
+"""docs/options.md, made from the declared options: `make docs` writes it, a test says when it is
+out of date."""
 
 import os
 import re
@@ -7,17 +8,24 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # the simulator could not be imported after Locust's patches
+# the simulator could not be imported after Locust's patches
+os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 
 from locust_llm.lab.probe.user import ProbeOptions
 from locust_llm.lab.twin.commands import drift, fit, predict
 from locust_llm.lab.twin.plan import cli as plan
-from locust_llm.locust_adapter.parser import OPTIONS, format_metavar, format_option_default, format_option_example
+from locust_llm.locust_adapter.parser import (
+    OPTIONS,
+    format_metavar,
+    format_option_default,
+    format_option_example,
+)
 from locust_llm.settings.declare import GROUPS, Option, declared_options
 from locust_llm.simulator.flags import add_simulator_arguments
 from locust_llm.text.numbers import format_quoted_number
 
-del os.environ["LOCUST_SKIP_MONKEY_PATCH"]  # else a process that was begun here would not be patched either
+# else a process that was begun here would not be patched either
+del os.environ["LOCUST_SKIP_MONKEY_PATCH"]
 
 PAGE: Final = Path(__file__).with_name("options.md")
 UNITS: Final = ("seconds", "ms", "tokens", "percent", "bytes", "numbers")
@@ -53,19 +61,35 @@ SIMULATOR_HEAD: Final = "| option | value | default | meaning |\n|---|---|---|--
 
 def page() -> str:
     parts = [TOP]
-    for name, options in groupby((*OPTIONS, *declared_options(ProbeOptions)), key=lambda option: option.group):
+    for name, options in groupby(
+        (*OPTIONS, *declared_options(ProbeOptions)), key=lambda option: option.group
+    ):
         title, what, example = GROUPS[name]
         parts.append(f"\n## {title}\n\n{what}\n\n```sh\n{example}\n```\n\n{HEAD}")
         parts += map(_row, options)
     simulate = ArgumentParser()
     add_simulator_arguments(simulate)
-    parts.append(f"\n## Simulator\n\n`locust-llm simulate` has options of its own.\n\n{SIMULATOR_HEAD}")
+    parts.append(
+        f"\n## Simulator\n\n`locust-llm simulate` has options of its own.\n\n{SIMULATOR_HEAD}"
+    )
     parts += [_simulator_row(action) for action in simulate._actions if action.dest != "help"]
     reaching = "and the [options of a run](#server) that reach the server, with `--host`"
     for name, what, add in (
-        ("twin fit", f"A twin [of a server, or of folders](twin.md#fit); {reaching}.", fit.add_fit_arguments),
-        ("twin drift", f"[A minute held against a twin](twin.md#drift); {reaching}.", drift.add_drift_arguments),
-        ("twin predict", "What if: [loads and settings on a twin](twin.md#what-if).", predict.add_predict_arguments),
+        (
+            "twin fit",
+            f"A twin [of a server, or of folders](twin.md#fit); {reaching}.",
+            fit.add_fit_arguments,
+        ),
+        (
+            "twin drift",
+            f"[A minute held against a twin](twin.md#drift); {reaching}.",
+            drift.add_drift_arguments,
+        ),
+        (
+            "twin predict",
+            "What if: [loads and settings on a twin](twin.md#what-if).",
+            predict.add_predict_arguments,
+        ),
         ("plan", "[Replicas that hold an SLO](twin.md#plan), by a twin.", plan.add_plan_arguments),
     ):
         command = ArgumentParser()
@@ -73,7 +97,9 @@ def page() -> str:
         of = "--host URL" if name == "twin fit" else "TWIN"
         parts.append(f"\n## {name}\n\n`locust-llm {name} {of}`. {what}\n\n{SIMULATOR_HEAD}")
         parts += [
-            _simulator_row(action) for action in command._actions if action.option_strings and action.dest != "help"
+            _simulator_row(action)
+            for action in command._actions
+            if action.option_strings and action.dest != "help"
         ]
     return "".join(parts)
 
@@ -83,17 +109,22 @@ def _row(option: Option) -> str:
     default = format_option_default(option)
     if default:
         default = _text(default) if option.otherwise else f"`{default}`"
-    return _line(flag, _value(option), default, f"`{format_option_example(option)}`", _text(option.help))
+    return _line(
+        flag, _value(option), default, f"`{format_option_example(option)}`", _text(option.help)
+    )
 
 
 def _value(option: Option) -> str:
-    """What it takes: one of these, or its unit and range; upper ends only where somebody could reach them."""
+    """What it takes: one of these, or its unit and range; upper ends only where somebody could
+    reach them."""
     if option.kind is bool:
         return ""
     if option.choices:
         return ", ".join(f"`{choice}`" for choice in option.choices)
     value = option.unit if option.unit in UNITS else format_metavar(option)
-    value = {"N": "integer", "NUMBER": "number", "TEXT": "text"}.get(value, value if value in UNITS else f"`{value}`")
+    value = {"N": "integer", "NUMBER": "number", "TEXT": "text"}.get(
+        value, value if value in UNITS else f"`{value}`"
+    )
     if option.range is None or option.range.least < 0:
         return value
     least, most = option.range

@@ -1,4 +1,5 @@
-"""The table of docs/scenarios.md, made from the packaged files: `make docs` writes it, a test says when it is old."""
+"""The table of docs/scenarios.md, made from the packaged files: `make docs` writes it, a test says
+when it is old."""
 
 import re
 from collections.abc import Sequence
@@ -12,14 +13,29 @@ PAGE: Final = Path(__file__).with_name("scenarios.md")
 BEGIN: Final = "<!-- made by docs/generate_scenarios.py: do not edit -->\n"
 END: Final = "<!-- end -->\n"
 SOURCE: Final = re.compile(r"(\w[^;]*?) \((https:[^)]+)\)")
-PUBLISHED_BEGIN: Final = "<!-- published rules, made by docs/generate_scenarios.py: do not edit -->\n"
+PUBLISHED_BEGIN: Final = (
+    "<!-- published rules, made by docs/generate_scenarios.py: do not edit -->\n"
+)
 PUBLISHED: Final = ("scenario", "rules of", "load", "a point", "a curve")
-COLUMNS: Final = ("scenario", "before it", "prompt, answer of a turn", "turns", "wait", "rules", "source")
+COLUMNS: Final = (
+    "scenario",
+    "before it",
+    "prompt, answer of a turn",
+    "turns",
+    "wait",
+    "rules",
+    "source",
+)
 
 
 def page() -> str:
     found = {name: read_scenario(name) for name in list_scenario_names()}
-    text = _with(PAGE.read_text("utf-8"), BEGIN, COLUMNS, "".join(_row(name, one) for name, one in found.items()))
+    text = _with(
+        PAGE.read_text("utf-8"),
+        BEGIN,
+        COLUMNS,
+        "".join(_row(name, one) for name, one in found.items()),
+    )
     rows = (_published(name, one) for name, one in found.items() if one.published is not None)
     return _with(text, PUBLISHED_BEGIN, PUBLISHED, "".join(rows))
 
@@ -32,12 +48,18 @@ def _with(text: str, begin: str, columns: Sequence[str], rows: str) -> str:
 
 def _published(name: str, found: Scenario) -> str:
     rules = parse_published_rules(found.published or {})
-    seconds = (f"{least:,.0f} s" + (f" from {users} users on" if users > 1 else "") for users, least in rules.seconds)
+    seconds = (
+        f"{least:,.0f} s" + (f" from {users} users on" if users > 1 else "")
+        for users, least in rules.seconds
+    )
     point = [
         ", ".join(seconds),
         f"{rules.requests_per_user:g} requests of each user" if rules.requests_per_user else "",
         f"{rules.warmup_per_user:g} of warmup before them" if rules.warmup_per_user else "",
-        *(f"{least_samples(p):,} requests (p{p:g} with one beyond, 99% confidence)" for p in rules.percentiles),
+        *(
+            f"{least_samples(p):,} requests (p{p:g} with one beyond, 99% confidence)"
+            for p in rules.percentiles
+        ),
         "one pass of the dataset" if rules.dataset_pass else "",
         "streams" if rules.streaming else "",
         "client verdict OK (ours)" if rules.client_ok else "",
@@ -45,19 +67,30 @@ def _published(name: str, found: Scenario) -> str:
     curve = [
         "{} to {} points".format(*rules.points) if rules.points else "",
         "one in each region" if rules.regions else "",
-        f"no level left out of {', '.join(map(str, rules.levels[:8]))}, ..." if rules.levels else "",
+        f"no level left out of {', '.join(map(str, rules.levels[:8]))}, ..."
+        if rules.levels
+        else "",
         "until throughput is flat" if rules.until_flat else "",
     ]
     load = f"{rules.loop} loop" + (f", `{sweep}`" if (sweep := found.values.get("sweep")) else "")
-    cells = (f"`{name}`", rules.rules, load, *("; ".join(filter(None, part)) for part in (point, curve)))
+    cells = (
+        f"`{name}`",
+        rules.rules,
+        load,
+        *("; ".join(filter(None, part)) for part in (point, curve)),
+    )
     return f"| {' | '.join(cells)} |\n"
 
 
 def _row(name: str, found: Scenario) -> str:
     values = found.values
     shared = [
-        f"system prompt of {tokens:,}" if (tokens := values.get("shared-system-prompt-length")) else "",
-        f"context of `{_escaped(length)}`" if (length := values.get("user-context-prompt-length")) else "",
+        f"system prompt of {tokens:,}"
+        if (tokens := values.get("shared-system-prompt-length"))
+        else "",
+        f"context of `{_escaped(length)}`"
+        if (length := values.get("user-context-prompt-length"))
+        else "",
     ]
     means = [values.get(key) for key in ("synthetic-input-tokens-mean", "output-tokens-mean")]
     sizes = values.get("seq-dist") or (f"{means[0]},{means[1]}:100" if means[0] else "")
@@ -80,7 +113,9 @@ def _link(found: re.Match[str]) -> str:
 def _pair(text: str) -> str:
     lengths, _, percent = text.rpartition(":")
     prompt, answer = lengths.split(",")
-    return f"`{_escaped(prompt)}`, `{_escaped(answer)}`" + (f" ({percent}%)" if percent != "100" else "")
+    return f"`{_escaped(prompt)}`, `{_escaped(answer)}`" + (
+        f" ({percent}%)" if percent != "100" else ""
+    )
 
 
 def _escaped(text: str) -> str:

@@ -1,4 +1,5 @@
-"""docs/schemas, made from the code's types: `make docs` writes it, a test says when it is out of date."""
+"""docs/schemas, made from the code's types: `make docs` writes it, a test says when it is out of
+date."""
 
 import json
 from pathlib import Path
@@ -25,12 +26,16 @@ PYTHON: Final = ("LLMUser", "ProbeUser", "Answer", "read", "events")
 def files() -> dict[Path, str]:
     """What each file holds."""
     made = {"run.schema.json": _run(), "record.schema.json": _record(), "names.json": _names()}
-    texts = {name: json.dumps(content, indent=1, ensure_ascii=False) + "\n" for name, content in made.items()}
+    texts = {
+        name: json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        for name, content in made.items()
+    }
     return {FOLDER / name: text for name, text in (texts | {"slo.lark": _slo()}).items()}
 
 
 def _run() -> dict[str, Any]:
-    """Of run.json: the run, and what its report found. A number that is not finite is null in JSON."""
+    """Of run.json: the run, and what its report found. A number that is not finite is null in
+    JSON."""
     types = get_type_hints(Summary) | {"examination": ProbeFindings}
     fields = [("run", Run), *((name, types[name] | None, None) for name in FACTS)]
     found = msgspec.json.schema(msgspec.defstruct("RunFile", fields, kw_only=True))
@@ -41,7 +46,11 @@ def _run() -> dict[str, Any]:
 
 
 def _record() -> dict[str, Any]:
-    return {"$schema": DIALECT, "title": "A line of profile_export.jsonl", **msgspec.json.schema(RecordLine)}
+    return {
+        "$schema": DIALECT,
+        "title": "A line of profile_export.jsonl",
+        **msgspec.json.schema(RecordLine),
+    }
 
 
 def _with_null(schema: Any) -> None:
@@ -63,7 +72,10 @@ def _names() -> dict[str, Any]:
         "python": PYTHON,
         "rules": {measure.word: measure.tag for measure in metrics.MEASURES},
         "presets": sorted(grammar.PRESETS),
-        "metrics": sorted({metric.tag for metric in metrics.METRICS} | {measure.tag for measure in metrics.MEASURES}),
+        "metrics": sorted(
+            {metric.tag for metric in metrics.METRICS}
+            | {measure.tag for measure in metrics.MEASURES}
+        ),
         "outcomes": sorted(OUTCOMES),
         "phases": sorted(PHASES),
         "read().requests": [*columns.NUMBERS, *columns.TEXTS, *Readability._fields],
@@ -77,12 +89,16 @@ def _slo() -> str:
     by_unit: dict[str, list[metrics.RuleMeasure]] = {}
     for measure in metrics.MEASURES:
         by_unit.setdefault(_kind(measure), []).append(measure)
-    names = {kind: _choice(name for m in some for name in _names_of(m)) for kind, some in by_unit.items()}
+    names = {
+        kind: _choice(name for m in some for name in _names_of(m)) for kind, some in by_unit.items()
+    }
     conditions = [m for m in metrics.MEASURES if m.metric is not None and m.tag != metrics.POOLED]
     return SLO.format(
         **names,
         **{
-            f"condition_{kind}": _choice(name for m in conditions if _kind(m) == kind for name in _names_of(m))
+            f"condition_{kind}": _choice(
+                name for m in conditions if _kind(m) == kind for name in _names_of(m)
+            )
             for kind in ("latency", "felt", "per_user")
         },
         columns=_choice(selectors.COLUMNS),
@@ -99,7 +115,13 @@ def _kind(measure: metrics.RuleMeasure) -> str:
     if measure.units is metrics.TIME:
         return "latency"
     share = measure.units is metrics.SHARE
-    return ("felt" if share else "per_user") if measure.metric is not None else "share" if share else "rate"
+    return (
+        ("felt" if share else "per_user")
+        if measure.metric is not None
+        else "share"
+        if share
+        else "rate"
+    )
 
 
 def _names_of(measure: metrics.RuleMeasure) -> list[str]:

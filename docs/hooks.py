@@ -1,5 +1,5 @@
-"""mkdocs hooks: the example report and the page of simulated claims, which lie in reports/, become part of the site; which
-pages the search leaves out."""
+"""mkdocs hooks: the example report and the page of simulated claims, which lie in reports/, become
+part of the site; which pages the search leaves out."""
 
 from pathlib import Path
 from typing import Any, Final

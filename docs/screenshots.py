@@ -1,4 +1,5 @@
-"""docs/images: the live page of a run against the simulator, and the example report, as headless Chromium shows them.
+"""docs/images: the live page of a run against the simulator, and the example report, as headless
+Chromium shows them.
 
 compare.png is of runs on a real server, which are not kept: docs/formats.md says how it was made.
 """
@@ -30,7 +31,11 @@ RUN: Final = (
 
 
 def main() -> int:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if chromium is None:
         print("needs Chromium: apt install chromium fonts-dejavu-core", file=sys.stderr)
         return 1
@@ -43,8 +48,20 @@ def main() -> int:
         page.screenshot(path=IMAGES / "report.png")
         with start_simulator() as url, tempfile.TemporaryDirectory() as folder:
             port = _free_port()
-            command = [sys.executable, "-m", "locust_llm", "run", "--host", url, "--web-port", str(port), *RUN]
-            run = subprocess.Popen([*command, "--report-dir", f"{folder}/live"], cwd=folder, stdout=subprocess.DEVNULL)
+            command = [
+                sys.executable,
+                "-m",
+                "locust_llm",
+                "run",
+                "--host",
+                url,
+                "--web-port",
+                str(port),
+                *RUN,
+            ]
+            run = subprocess.Popen(
+                [*command, "--report-dir", f"{folder}/live"], cwd=folder, stdout=subprocess.DEVNULL
+            )
             try:
                 _wait_for(f"http://127.0.0.1:{port}/llm")
                 page.goto(f"http://127.0.0.1:{port}/llm")

@@ -1,4 +1,5 @@
-"""locust-llm: load testing for LLM servers, as an extension of Locust. Importing this imports nothing heavy."""
+"""locust-llm: load testing for LLM servers, as an extension of Locust. Importing this imports
+nothing heavy."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ import os
 import sys
 
 if __name__ == "__main__" or os.path.basename(sys.argv[0]) == "locust-llm":
-    # until main() is there, Ctrl-C ends the process without a traceback of the import that it interrupts
+    # until main() is there, Ctrl-C ends the process without a traceback of the import that it
+    # interrupts
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 # isort: split
@@ -22,7 +23,8 @@ from .commands import COMMANDS, LOCUST_COMMANDS, OF_OTHERS, REMOVED, USAGE, load
 from .exit_status import ENDING_SIGNALS, ExitStatus, end_in_order, fail, signal_exit_status
 
 USAGE_ERROR: Final = 2
-"""Of argparse. Of a run it would be that the load generator broke, so our parser of a run has no such status."""
+"""Of argparse. Of a run it would be that the load generator broke, so our parser of a run has no
+such status."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +73,9 @@ def _unknown(word: str) -> str:
     """No command, and what was meant."""
     if word.startswith("-"):
         option = word.partition("=")[0]
-        return f"the command is missing before {option}: did you mean 'locust-llm run {option} ...'?"
+        return (
+            f"the command is missing before {option}: did you mean 'locust-llm run {option} ...'?"
+        )
     here = next((here for here, names in OF_OTHERS.items() if word in names), "")
     near = difflib.get_close_matches(word, COMMANDS, n=1)
     meant = f": it is {here} here" if here else f": did you mean {near[0]}?" if near else ""

@@ -1,4 +1,5 @@
-"""Check: the features of a server, from a few requests in ten seconds, and what they mean for a run."""
+"""Check: the features of a server, from a few requests in ten seconds, and what they mean for a
+run."""
 
 import argparse
 import math
@@ -18,7 +19,11 @@ from locust_llm.access.proxies import list_passed_proxies
 from locust_llm.access.source_addresses import count_source_addresses, use_source_options
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.request import Request
-from locust_llm.client.requests_bridge import find_trusted_certificates, format_request_head, make_target
+from locust_llm.client.requests_bridge import (
+    find_trusted_certificates,
+    format_request_head,
+    make_target,
+)
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.gate.gate import Gate
 from locust_llm.locust_adapter.parser import add_access_options, unknown_options
@@ -57,7 +62,8 @@ PROMPT_TOKENS: Final = 800.0
 """Long enough that a prefix cache shows, short enough for a slow server."""
 OUTPUT_TOKENS: Final = 32
 MIN_EARLY_S: Final = 0.02
-"""Between an event without content and the first token, for a note: some clients count the event as the first token."""
+"""Between an event without content and the first token, for a note: some clients count the event as
+the first token."""
 MAX_CACHED_RATIO: Final = 0.6
 """TTFT of the second time / first time; a prompt below it was not computed again."""
 FAR_RTT_US: Final = 20_000
@@ -79,7 +85,8 @@ class CheckFinding(NamedTuple):
 
 
 class CheckedRequest(NamedTuple):
-    """One request of the check: its record, and the time of an event without content before the first chunk."""
+    """One request of the check: its record, and the time of an event without content before the
+    first chunk."""
 
     record: Record
     early_s: float | None
@@ -88,7 +95,9 @@ class CheckedRequest(NamedTuple):
 class Checker:
     """Sends requests to one server, one at a time, until its time is up."""
 
-    def __init__(self, settings: Settings, headers: Mapping[str, str], model: str | None, seconds: float) -> None:
+    def __init__(
+        self, settings: Settings, headers: Mapping[str, str], model: str | None, seconds: float
+    ) -> None:
         self.settings, self.headers, self.model = settings, headers, model
         self.until = time.monotonic() + seconds
         self.line, self.gate = UserConnection(), Gate()
@@ -109,11 +118,14 @@ class Checker:
         s = self.settings
         own = PROTOCOLS[s.endpoint_type]
         data = encode_request_body(
-            s.endpoint_type, self.model, [{"role": "user", "content": text}] * own.least_texts, tokens,
+            s.endpoint_type, self.model, [{"role": "user", "content": text}] * own.least_texts,
+            tokens,
             **self.form.fields(s), **more,
         )  # fmt: skip
         prepared = self._prepared(data)
-        where = make_target(prepared.url or "", False if s.insecure else find_trusted_certificates(), None)
+        where = make_target(
+            prepared.url or "", False if s.insecure else find_trusted_certificates(), None
+        )
         request = Request(
             target=where,
             data=format_request_head(prepared) + b"\r\n" + data,
@@ -122,24 +134,42 @@ class Checker:
             kind=s.endpoint_type,
         )
         record = exchange_request(self.line, self.gate, request, 0.0)
-        failure = sanitise_text(f"{record.outcome}: {strip_web_page(record.error)}", self.secrets, most=LINE_BYTES)
-        self.failed, self.refused = "" if record.outcome == OK else failure, record.status in REFUSED
+        failure = sanitise_text(
+            f"{record.outcome}: {strip_web_page(record.error)}", self.secrets, most=LINE_BYTES
+        )
+        self.failed, self.refused = (
+            "" if record.outcome == OK else failure,
+            record.status in REFUSED,
+        )
         self.advice = (
-            "" if record.outcome == OK else advise_on_error(record.status, failure, s, key=has_key(self.headers))
+            ""
+            if record.outcome == OK
+            else advise_on_error(record.status, failure, s, key=has_key(self.headers))
         )
         return CheckedRequest(record, self._early_s()) if record.outcome == OK else None
 
     def find_form(self) -> tuple[str, list[str]]:
-        """The form of requests that the server takes, from here on: (why it takes none, what the user is to know)."""
+        """The form of requests that the server takes, from here on: (why it takes none, what the
+        user is to know)."""
         s = self.settings
         verify = False if s.insecure else find_trusted_certificates()
-        self.form, why, notes = find_request_form(s, self.headers, self.model, self.until, verify=verify)
+        self.form, why, notes = find_request_form(
+            s, self.headers, self.model, self.until, verify=verify
+        )
         return why, notes
 
     def _prepared(self, data: bytes) -> requests.PreparedRequest:
-        own = {"Content-Type": "application/json", "Accept-Encoding": "identity", PROBE_HEADER: "1", **self.headers}
+        own = {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            PROBE_HEADER: "1",
+            **self.headers,
+        }
         return requests.Request(
-            "POST", join_server_url(self.settings.host, self.settings.endpoint), data=data, headers=own
+            "POST",
+            join_server_url(self.settings.host, self.settings.endpoint),
+            data=data,
+            headers=own,
         ).prepare()
 
     def _early_s(self) -> float | None:
@@ -159,20 +189,33 @@ def check_server(
     """Findings, as soon as they are known. ``files``: how many this process may open."""
     try:
         found = discover_server(
-            replace(settings, probe=False), headers, verify=False if settings.insecure else find_trusted_certificates()
+            replace(settings, probe=False),
+            headers,
+            verify=False if settings.insecure else find_trusted_certificates(),
         )
     except DiscoveryFailed as error:
-        unreachable = str(error).startswith(("cannot reach", "TLS with", "--host")) or " was not asked: " in str(error)
-        yield CheckFinding(PROBLEM, "reachable" if unreachable else "refused", str(error).removesuffix(WAIT_ADVICE))
+        unreachable = str(error).startswith(
+            ("cannot reach", "TLS with", "--host")
+        ) or " was not asked: " in str(error)
+        yield CheckFinding(
+            PROBLEM, "reachable" if unreachable else "refused", str(error).removesuffix(WAIT_ADVICE)
+        )
         return
-    yield CheckFinding(FINE, "reachable", f"{settings.host}{f' ({found.server})' if found.server else ''}")
+    yield CheckFinding(
+        FINE, "reachable", f"{settings.host}{f' ({found.server})' if found.server else ''}"
+    )
     if proxy := list_passed_proxies(settings):
-        yield CheckFinding(NOTE, "proxy", proxy, "what it and the way to it take is in every latency")
+        yield CheckFinding(
+            NOTE, "proxy", proxy, "what it and the way to it take is in every latency"
+        )
     yield from _model(found)
     yield from _slots(found, settings.users or 1)
     checker = Checker(settings, headers, found.model, seconds)
     try:
-        yield from _answers(checker, PROMPT_TOKENS if found.context is None else min(PROMPT_TOKENS, found.context / 2))
+        yield from _answers(
+            checker,
+            PROMPT_TOKENS if found.context is None else min(PROMPT_TOKENS, found.context / 2),
+        )
         yield from _others(checker)
     finally:
         checker.close()
@@ -184,10 +227,14 @@ def _model(found: Discovery) -> Iterator[CheckFinding]:
     if found.context is not None:
         yield CheckFinding(FINE, "context", f"{found.context:,} tokens")
     for note in found.notes:
-        yield CheckFinding(NOTE, next((what for word, what in NOTED.items() if word in note), "note"), note)
+        yield CheckFinding(
+            NOTE, next((what for word, what in NOTED.items() if word in note), "note"), note
+        )
     if found.simulated:
         yield CheckFinding(
-            NOTE, "simulated", "this is the simulator: its figures hold for no real GPU, model or server"
+            NOTE,
+            "simulated",
+            "this is the simulator: its figures hold for no real GPU, model or server",
         )
 
 
@@ -196,15 +243,27 @@ def _slots(found: Discovery, users: int) -> Iterator[CheckFinding]:
     if not (slots := found.server_flags.get("total_slots", "")).isdecimal():
         return
     few = users > int(slots)
-    advice = f"of {users} users {users - int(slots)} wait for a slot, and TTFT includes that wait" if few else ""
+    advice = (
+        f"of {users} users {users - int(slots)} wait for a slot, and TTFT includes that wait"
+        if few
+        else ""
+    )
     requests = format_count(int(slots), "request")
     yield CheckFinding(
-        NOTE if few else FINE, "slots", f"{format_count(int(slots), 'slot')}: it answers {requests} at a time", advice
+        NOTE if few else FINE,
+        "slots",
+        f"{format_count(int(slots), 'slot')}: it answers {requests} at a time",
+        advice,
     )
 
 
 def _answers(checker: Checker, prompt_tokens: float) -> Iterator[CheckFinding]:
-    prompts = Prompts(PromptLengthModel(), input_tokens=(prompt_tokens, 0), output_tokens=(OUTPUT_TOKENS, 0), seed=None)
+    prompts = Prompts(
+        PromptLengthModel(),
+        input_tokens=(prompt_tokens, 0),
+        output_tokens=(OUTPUT_TOKENS, 0),
+        seed=None,
+    )
     text = prompts.draw().text
     first = checker.ask(text, OUTPUT_TOKENS)
     if first is None and checker.refused:
@@ -218,14 +277,19 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[CheckFinding]:
         first = checker.ask(text, OUTPUT_TOKENS)
     if first is None:
         yield CheckFinding(
-            PROBLEM, "first answer", checker.failed, checker.advice or "a run needs this request to succeed first"
+            PROBLEM,
+            "first answer",
+            checker.failed,
+            checker.advice or "a run needs this request to succeed first",
         )
         return
     record = first.record
     yield from _network(record, checker.settings)
     if not PROTOCOLS[checker.settings.endpoint_type].streams:
         counted = (
-            "its input tokens are not counted" if record.input_tokens is None else f"{record.input_tokens} input tokens"
+            "its input tokens are not counted"
+            if record.input_tokens is None
+            else f"{record.input_tokens} input tokens"
         )
         seconds = f"{(record.latency_s or 0.0) * 1e3:.0f} ms"
         yield CheckFinding(FINE, "answers", f"in one piece, after {seconds}; {counted}")
@@ -233,18 +297,24 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[CheckFinding]:
     if not record.streamed or record.ttft_s is None:
         yield CheckFinding(
             PROBLEM, "streams", "no: the answer came in one piece",
-            "no Time to First Token, and the prefill gate holds slots to the end; does a proxy buffer the stream?",
+            "no Time to First Token, and the prefill gate holds slots to the end; does a proxy "
+                "buffer the stream?",
         )  # fmt: skip
         return
     yield CheckFinding(
         FINE,
         "streams",
-        f"yes; TTFT {record.ttft_s * 1e3:.0f} ms for {record.input_tokens or f'about {prompt_tokens:.0f}'} tokens",
+        f"yes; TTFT {record.ttft_s * 1e3:.0f} ms for "
+        f"{record.input_tokens or f'about {prompt_tokens:.0f}'} tokens",
     )
     yield _usage(record)
     again = checker.ask(text, OUTPUT_TOKENS)
     unknown = checker.failed
-    others = [asked for asked in (first, again, checker.ask(prompts.draw().text, OUTPUT_TOKENS)) if asked is not None]
+    others = [
+        asked
+        for asked in (first, again, checker.ask(prompts.draw().text, OUTPUT_TOKENS))
+        if asked is not None
+    ]
     yield from _stream(others)
     if again is not None:
         yield _cache(record, again.record)
@@ -256,7 +326,9 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[CheckFinding]:
 def _others(checker: Checker) -> Iterator[CheckFinding]:
     s = checker.settings
     verify = False if s.insecure else find_trusted_certificates()
-    if names := find_spoken_protocols(s, checker.headers, checker.model, checker.until, verify=verify):
+    if names := find_spoken_protocols(
+        s, checker.headers, checker.model, checker.until, verify=verify
+    ):
         yield CheckFinding(FINE, "endpoint types", f"also {', '.join(names)} (--endpoint-type)")
 
 
@@ -264,12 +336,17 @@ def _network(record: Record, settings: Settings) -> Iterator[CheckFinding]:
     if record.rtt_us is not None:
         far = record.rtt_us > FAR_RTT_US
         advice = (
-            "TTFT includes it: run the load generator closer to the server, or report it with the figures"
+            "TTFT includes it: run the load generator closer to the server, or report it with the "
+            "figures"
             if far
             else ""
         )
-        connect = "" if record.connect_s is None else f", {record.connect_s * 1e3:.1f} ms to connect"
-        yield CheckFinding(NOTE if far else FINE, "round trip", f"{record.rtt_us / 1e3:.2f} ms{connect}", advice)
+        connect = (
+            "" if record.connect_s is None else f", {record.connect_s * 1e3:.1f} ms to connect"
+        )
+        yield CheckFinding(
+            NOTE if far else FINE, "round trip", f"{record.rtt_us / 1e3:.2f} ms{connect}", advice
+        )
     if not settings.host.startswith("https:"):
         yield CheckFinding(FINE, "TLS", "none (http)")
     elif settings.insecure:
@@ -286,11 +363,15 @@ def _network(record: Record, settings: Settings) -> Iterator[CheckFinding]:
 def _usage(record: Record) -> CheckFinding:
     if record.tokens_from == "usage":
         return CheckFinding(
-            FINE, "usage", f"yes: {record.input_tokens} tokens in, {record.output_tokens} out, by the server's count"
+            FINE,
+            "usage",
+            f"yes: {record.input_tokens} tokens in, {record.output_tokens} out, by the server's "
+            f"count",
         )
     return CheckFinding(
         NOTE, "usage", "the server counts no tokens",
-        "a chunk counts as a token, which is wrong where it holds several; --tokenizer counts the prompts",
+        "a chunk counts as a token, which is wrong where it holds several; --tokenizer counts the "
+            "prompts",
     )  # fmt: skip
 
 
@@ -305,11 +386,21 @@ def _stream(asked: list[CheckedRequest]) -> Iterator[CheckFinding]:
         remark = next(came.remarks()).partition(". ")[2]
         yield CheckFinding(PROBLEM, "buffering", f"answers come {cause}", remark)
     else:
-        yield CheckFinding(FINE, "buffering", "none seen" if came.answers else "not known: the answers were too short")
+        yield CheckFinding(
+            FINE,
+            "buffering",
+            "none seen" if came.answers else "not known: the answers were too short",
+        )
     if came.tokens_a_chunk is not None:
         many = came.tokens_a_chunk > TOKENS_A_CHUNK
-        advice = "Inter Token Latency counts tokens and stays right; Inter Chunk Latency counts chunks" if many else ""
-        yield CheckFinding(NOTE if many else FINE, "tokens per chunk", f"{came.tokens_a_chunk:.2f}", advice)
+        advice = (
+            "Inter Token Latency counts tokens and stays right; Inter Chunk Latency counts chunks"
+            if many
+            else ""
+        )
+        yield CheckFinding(
+            NOTE if many else FINE, "tokens per chunk", f"{came.tokens_a_chunk:.2f}", advice
+        )
     early_s = max((one.early_s for one in asked if one.early_s is not None), default=0.0)
     early = early_s >= MIN_EARLY_S
     yield CheckFinding(
@@ -323,7 +414,9 @@ def _cache(first: Record, again: Record) -> CheckFinding:
     cached, ttft_s = again.cached_tokens or 0, first.ttft_s or math.inf
     sooner = again.ttft_s is not None and again.ttft_s < MAX_CACHED_RATIO * ttft_s
     if not cached and not sooner:
-        return CheckFinding(FINE, "prefix cache", "no sign of one: the same prompt took as long the second time")
+        return CheckFinding(
+            FINE, "prefix cache", "no sign of one: the same prompt took as long the second time"
+        )
     tokens = f"{cached} of {again.input_tokens} tokens cached, " if cached else ""
     times = f"TTFT {ttft_s * 1e3:.0f} ms, then {(again.ttft_s or 0) * 1e3:.0f} ms"
     return CheckFinding(
@@ -339,14 +432,19 @@ def _length(checker: Checker) -> CheckFinding:
         return CheckFinding(NOTE, "ignore_eos", f"not known: {checker.failed}")
     forced = checker.ask(LENGTH_PROMPT, LENGTH_TOKENS, ignore_eos=True)
     if forced is not None and is_length_kept(forced.record):
-        return CheckFinding(FINE, "ignore_eos", "works: outputs have the length asked for; a run sets it by itself")
+        return CheckFinding(
+            FINE, "ignore_eos", "works: outputs have the length asked for; a run sets it by itself"
+        )
     if is_length_kept(plain.record):
         return CheckFinding(
-            FINE, "ignore_eos", f"not taken, nor needed for {LENGTH_TOKENS} tokens, which all came without"
+            FINE,
+            "ignore_eos",
+            f"not taken, nor needed for {LENGTH_TOKENS} tokens, which all came without",
         )
     reason = f" ({checker.failed})" if checker.failed else ""
     return CheckFinding(
-        NOTE, "ignore_eos", f"has no effect{reason}: {plain.record.output_tokens} of {LENGTH_TOKENS} tokens came",
+        NOTE, "ignore_eos", f"has no effect{reason}: {plain.record.output_tokens} of "
+            f"{LENGTH_TOKENS} tokens came",
         "output lengths vary: compare runs by tokens, not by requests",
     )  # fmt: skip
 
@@ -358,7 +456,9 @@ def is_length_kept(record: Record) -> bool:
 def _sockets(settings: Settings, files: int | None) -> Iterator[CheckFinding]:
     users = settings.users or 1
     try:
-        short = explain_shortage(users, settings.processes, files, read_local_ports(), count_source_addresses(settings))
+        short = explain_shortage(
+            users, settings.processes, files, read_local_ports(), count_source_addresses(settings)
+        )
     except ValueError as error:
         short = str(error)
     if short:
@@ -374,7 +474,7 @@ def format_finding(finding: CheckFinding) -> str:
     return f"{text}\n{'':25}-> {finding.advice}" if finding.advice else text
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 def run_check(words: list[str]) -> int:
@@ -406,8 +506,10 @@ def _parser() -> argparse.ArgumentParser:
     s = Settings()
     parser = argparse.ArgumentParser(
         prog="locust-llm check",
-        description="Check a server before a run, in ten seconds: key, model, path, context, stream, usage, cache, limits.",
-        epilog="example: locust-llm check https://llm.example.com --model llama --api-key-file key.txt",
+        description="Check a server before a run, in ten seconds: key, model, path, context, "
+        "stream, usage, cache, limits.",
+        epilog="example: locust-llm check https://llm.example.com --model llama --api-key-file "
+        "key.txt",
     )
     add = parser.add_argument
     add_host_option(parser)
@@ -419,15 +521,30 @@ def _parser() -> argparse.ArgumentParser:
         help="the model may be one that the server does not list",
     )
     add(
-        "-u", "--users", type=int, default=1, help="for the open files and ports of this machine (default: %(default)s)"
+        "-u",
+        "--users",
+        type=int,
+        default=1,
+        help="for the open files and ports of this machine (default: %(default)s)",
     )
     for flag, mean in (
-        ("--synthetic-input-tokens-mean", s.synthetic_input_tokens_mean), ("--output-tokens-mean", s.output_tokens_mean),
+        ("--synthetic-input-tokens-mean", s.synthetic_input_tokens_mean),
+        ("--output-tokens-mean", s.output_tokens_mean),
     ):  # fmt: skip
-        add(flag, type=float, default=mean, metavar="TOKENS", help="for the model's context (default: %(default)g)")
+        add(
+            flag,
+            type=float,
+            default=mean,
+            metavar="TOKENS",
+            help="for the model's context (default: %(default)g)",
+        )
     add("--endpoint-type", choices=tuple(PROTOCOLS), default="chat", help="(default: %(default)s)")
     add("--endpoint", metavar="PATH", help="by default that of --endpoint-type")
-    add("--max-tokens-field", default="max_tokens", help="of the request, limits the answer (default: %(default)s)")
+    add(
+        "--max-tokens-field",
+        default="max_tokens",
+        help="of the request, limits the answer (default: %(default)s)",
+    )
     add_access_options(parser)
     return parser
 
@@ -435,10 +552,12 @@ def _parser() -> argparse.ArgumentParser:
 def _settings(options: argparse.Namespace) -> Settings:
     """Raises ValueError."""
     return Settings(
-        host=normalise_base_url(options.host), model=options.model, model_check=options.model_check, users=options.users,
+        host=normalise_base_url(options.host), model=options.model, model_check=options.model_check,
+        users=options.users,
         insecure=options.insecure, endpoint_type=options.endpoint_type,
         streaming=PROTOCOLS[options.endpoint_type].streams,
         endpoint="/" + (options.endpoint or PROTOCOLS[options.endpoint_type].path).lstrip("/"),
-        synthetic_input_tokens_mean=options.synthetic_input_tokens_mean, output_tokens_mean=options.output_tokens_mean,
+        synthetic_input_tokens_mean=options.synthetic_input_tokens_mean,
+        output_tokens_mean=options.output_tokens_mean,
         max_tokens_field=options.max_tokens_field,
     )  # fmt: skip

@@ -1,6 +1,8 @@
-"""Commands of ``locust-llm``: a table from the name to the function, which is imported when the command is used.
+"""Commands of ``locust-llm``: a table from the name to the function, which is imported when the
+command is used.
 
-Nothing here imports a command. So the core needs no part of the lab, and ``--version`` loads none of them.
+Nothing here imports a command. So the core needs no part of the lab, and ``--version`` loads none
+of them.
 """
 
 import pkgutil

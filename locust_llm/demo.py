@@ -16,7 +16,8 @@ from locust_llm.text.format import print_safely
 from .exit_status import ENDING_SIGNALS, ExitStatus
 
 DEMO: Final = (
-    "--headless", "-u", "30", "-t", "45s", "--prefill-concurrency", "5", "--prefill-concurrency-ramp-duration", "30",
+    "--headless", "-u", "30", "-t", "45s", "--prefill-concurrency", "5",
+    "--prefill-concurrency-ramp-duration", "30",
     "--synthetic-input-tokens-mean", "16000", "--output-tokens-mean", "60",
 )  # fmt: skip
 
@@ -43,8 +44,8 @@ def run_demo(words: list[str]) -> int:
 
 
 def _run_with_signals(command: Sequence[str]) -> int:
-    """Run a child process that gets the signals of this one, and return its exit status. Of a Ctrl-C it gets two at once,
-    which count as one."""
+    """Run a child process that gets the signals of this one, and return its exit status. Of a
+    Ctrl-C it gets two at once, which count as one."""
     process = subprocess.Popen(command)
     for number in ENDING_SIGNALS:
         signal.signal(number, lambda number, frame: process.send_signal(number))
@@ -56,14 +57,17 @@ def start_simulator(*words: str) -> Iterator[str]:
     """The simulator in a process of its own, on a free port; its URL. Ends with the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "locust_llm.simulator", "--port", "0", *words],
-        stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}, start_new_session=True,
+        stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
     )  # fmt: skip
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
         found = re.search(r"http://\S+", line)
         if found is None:
-            raise RuntimeError(f"the simulator did not start: {line.strip() or f'exit status {process.wait()}'}")
+            raise RuntimeError(
+                f"the simulator did not start: {line.strip() or f'exit status {process.wait()}'}"
+            )
         yield found.group()
     finally:
         process.send_signal(signal.SIGTERM)

@@ -12,7 +12,8 @@ from locust.event import EventHook, Events
 
 
 class FirstTokenEvent(EventHook):
-    """The first chunk with content has arrived. Fired in its own greenlet, in the process that sent the request.
+    """The first chunk with content has arrived. Fired in its own greenlet, in the process that sent
+    the request.
 
     :param user: the LLMUser
     :param name: the request's name
@@ -22,8 +23,8 @@ class FirstTokenEvent(EventHook):
 
 
 class InterTokenLatencyEvent(EventHook):
-    """A response is complete, and its ITL is known: it has two tokens or more. Fired in the user's greenlet, once per
-    successful request, before the event of its record.
+    """A response is complete, and its ITL is known: it has two tokens or more. Fired in the user's
+    greenlet, once per successful request, before the event of its record.
 
     :param user: the LLMUser
     :param name: the request's name
@@ -47,4 +48,6 @@ record = RecordEvent()
 
 def extend_locust_events(hooks: Events) -> None:
     """Makes the events attributes of Locust's own."""
-    vars(hooks).update(first_token=first_token, inter_token_latency=inter_token_latency, record=record)
+    vars(hooks).update(
+        first_token=first_token, inter_token_latency=inter_token_latency, record=record
+    )

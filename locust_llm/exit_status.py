@@ -17,8 +17,8 @@ class ExitStatus(IntEnum):
     OK = 0
     """No request failed; with rules, all of them passed."""
     FAILED_REQUESTS = 1
-    """Requests failed, or a task raised: Locust's rule, and another number with ``--exit-code-on-error``. `check`: a problem
-    prevents a run."""
+    """Requests failed, or a task raised: Locust's rule, and another number with
+    ``--exit-code-on-error``. `check`: a problem prevents a run."""
     BROKEN = 2
     """The load generator itself broke, or a flag of Locust's was used wrongly."""
     RULE_FAILED = 3
@@ -28,19 +28,22 @@ class ExitStatus(IntEnum):
     REFUSED = 5
     """The run cannot start; no load was sent."""
     INCOMPLETE = 6
-    """The result is incomplete: records are missing, a report could not be made, or no request was answered."""
+    """The result is incomplete: records are missing, a report could not be made, or no request was
+    answered."""
 
 
 PRECEDENCE: Final = (
-    ExitStatus.REFUSED, ExitStatus.BROKEN, ExitStatus.RULE_FAILED, ExitStatus.FAILED_REQUESTS, ExitStatus.INCOMPLETE,
+    ExitStatus.REFUSED, ExitStatus.BROKEN, ExitStatus.RULE_FAILED, ExitStatus.FAILED_REQUESTS,
+    ExitStatus.INCOMPLETE,
     ExitStatus.INCONCLUSIVE, ExitStatus.OK,
 )  # fmt: skip
-"""What is certain comes first: a failure on the records received is one with all of them too. A pass, or an
-undecided rule, on incomplete records is no result."""
+"""What is certain comes first: a failure on the records received is one with all of them too. A
+pass, or an undecided rule, on incomplete records is no result."""
 
 
 def signal_exit_status(number: int) -> int:
-    """Of a process that a signal ended before there was a run, as the shell has it: 130 for Ctrl-C."""
+    """Of a process that a signal ended before there was a run, as the shell has it: 130 for
+    Ctrl-C."""
     return 128 + number
 
 
@@ -50,13 +53,15 @@ def end_in_order(number: int, frame: object) -> None:
 
 
 def fail(message: str, status: ExitStatus = ExitStatus.REFUSED) -> int:
-    """Print why a command ends without its result, as one line. Returns the status that it ends with."""
+    """Print why a command ends without its result, as one line. Returns the status that it ends
+    with."""
     print(f"{ERROR_PREFIX}{message}", file=sys.stderr, flush=True)
     return status
 
 
 def worst_exit_status(statuses: Iterable[int]) -> int:
-    """The one to end with. A number of the user's own (``--exit-code-on-error``) ranks as failed requests do."""
+    """The one to end with. A number of the user's own (``--exit-code-on-error``) ranks as failed
+    requests do."""
 
     def rank(status: int) -> int:
         known = {int(one): place for place, one in enumerate(PRECEDENCE)}
@@ -65,10 +70,15 @@ def worst_exit_status(statuses: Iterable[int]) -> int:
     return min(statuses, key=rank, default=ExitStatus.OK)
 
 
-# -- of a run ----------------------------------------------------------------------------------------------------------
+# -- of a run --------------------------------------------------------------------------------------
 
-BY_RULES: Final = {"PASS": ExitStatus.OK, "FAIL": ExitStatus.RULE_FAILED, "INCONCLUSIVE": ExitStatus.INCONCLUSIVE}
-"""The words are those of slo/grammar.py, which this file does not import: whoever reports a status imports it."""
+BY_RULES: Final = {
+    "PASS": ExitStatus.OK,
+    "FAIL": ExitStatus.RULE_FAILED,
+    "INCONCLUSIVE": ExitStatus.INCONCLUSIVE,
+}
+"""The words are those of slo/grammar.py, which this file does not import: whoever reports a status
+imports it."""
 BY_PROBE: Final = {"named": ExitStatus.OK, "untold": ExitStatus.INCONCLUSIVE}
 """The words are those of records/run.py. Of a probe whose server failed Locust decides."""
 UNDECIDED: Final = ("INCONCLUSIVE", "untold")
@@ -87,7 +97,8 @@ class RunOutcome(NamedTuple):
     undecided_passes: bool = False
     """``--inconclusive warn`` or ``pass``."""
     not_valid: bool = False
-    """The run is not valid by published rules, which ``--published-rules fail`` makes a condition."""
+    """The run is not valid by published rules, which ``--published-rules fail`` makes a
+    condition."""
     incomplete: bool = False
     broke: bool = False
     """The control of the run failed."""
@@ -121,7 +132,8 @@ def decide_exit_status(run: RunOutcome) -> int | None:
 
 
 def _decide_by_result(run: RunOutcome) -> int | None:
-    """Where there are rules, they alone decide. None: there is neither a rule nor a probe that says something."""
+    """Where there are rules, they alone decide. None: there is neither a rule nor a probe that says
+    something."""
     if run.broke:
         return ExitStatus.BROKEN
     says = run.slo_status if run.has_rules else run.probe

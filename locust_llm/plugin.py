@@ -1,4 +1,5 @@
-"""The one file that attaches this library to Locust: importing it (LLMUser does) is all that a locustfile needs."""
+"""The one file that attaches this library to Locust: importing it (LLMUser does) is all that a
+locustfile needs."""
 
 import logging
 import os
@@ -35,7 +36,12 @@ from locust_llm.locust_adapter.parsed_options import (
     look_through_inputs,
 )
 from locust_llm.locust_adapter.secrets import withhold_secrets
-from locust_llm.locust_adapter.signals import end_at_once, interrupt_main, leave_process, listen_for_signals
+from locust_llm.locust_adapter.signals import (
+    end_at_once,
+    interrupt_main,
+    leave_process,
+    listen_for_signals,
+)
 from locust_llm.locust_adapter.tables import (
     align_errors_to_rows,
     describe_count_difference,
@@ -110,12 +116,16 @@ def _init(environment: Environment, runner: Any, **kw: Any) -> None:
 
 
 class Plugin:
-    """In the master, or the only process: begins each run, ends it in order, and judges the exit status."""
+    """In the master, or the only process: begins each run, ends it in order, and judges the exit
+    status."""
 
-    def __init__(self, environment: Environment, runner: Any, settings: Settings, survey: Discovery | None) -> None:
+    def __init__(
+        self, environment: Environment, runner: Any, settings: Settings, survey: Discovery | None
+    ) -> None:
         self._environment, self._runner = environment, runner
         self._settings, self._survey = settings, survey
-        """Of the next run: of the command line and the locustfile, or of our form. Nothing else can set them."""
+        """Of the next run: of the command line and the locustfile, or of our form. Nothing else can
+        set them."""
         self._epoch = 0
         self._control: Controller | None = None
         """Of the run that is on."""
@@ -136,18 +146,30 @@ class Plugin:
         self._telemetry = telemetry.Telemetry(environment.parsed_options, LOCAL)
         self._scraped = False
         """There is a port for Prometheus."""
-        self._greeted = from_senders.receive_from_workers(environment, runner, lambda: self._control, self._refuse)
+        self._greeted = from_senders.receive_from_workers(
+            environment, runner, lambda: self._control, self._refuse
+        )
         detach_end(runner, unattended=environment.web_ui is None)
         listen_for_signals(self._interrupted, self._hurry)
         ours = all(issubclass(user, LLMUser) for user in environment.user_classes)
-        self._view = None if environment.web_ui is None else attach_pages(environment, self._set_next, first=ours)
+        self._view = (
+            None
+            if environment.web_ui is None
+            else attach_pages(environment, self._set_next, first=ours)
+        )
         """None: there is no web page here."""
         serve_metrics(environment, lambda: self._shown)
         if isinstance(runner, LocalRunner):
             self._sender = WorkerContext(environment, settings, self._add_record)
             attach_worker_context(environment, self._sender)
-            from_control.receive_from_control(runner, self._sender, self._end_sender, self._telemetry.begin)
-        if isinstance(runner, MasterRunner) and environment.parsed_options and environment.parsed_options.processes:
+            from_control.receive_from_control(
+                runner, self._sender, self._end_sender, self._telemetry.begin
+            )
+        if (
+            isinstance(runner, MasterRunner)
+            and environment.parsed_options
+            and environment.parsed_options.processes
+        ):
             attend_children(runner, lambda: leave_process(ExitStatus.BROKEN))
         hooks = environment.events
         _listen_first(hooks.worker_report, self._group_failures)
@@ -161,7 +183,7 @@ class Plugin:
         """For the run that begins next."""
         self._settings, self._survey = settings, survey
 
-    # -- in the only process -------------------------------------------------------------------------------------------
+    # -- in the only process -----------------------------------------------------------------------
 
     def _add_record(self, record: Record) -> None:
         self._telemetry.record(record)
@@ -181,17 +203,26 @@ class Plugin:
             control.on_status(LOCAL, sender.status(users=self._runner.user_count))
             gevent.sleep(STATUS_S)
 
-    # -- signals -------------------------------------------------------------------------------------------------------
+    # -- signals -----------------------------------------------------------------------------------
 
     def _interrupted(self, number: int) -> None:
         """Ctrl-C, or another signal that ends: in order; at once where nothing has begun."""
         options = self._environment.parsed_options
-        if not self._reported.is_set() or (self._control is not None and self._control.shutdown.begun):
-            logger.info("The run is already ending; press Ctrl-C again to cut the requests that are still open")
+        if not self._reported.is_set() or (
+            self._control is not None and self._control.shutdown.begun
+        ):
+            logger.info(
+                "The run is already ending; press Ctrl-C again to cut the requests that are still "
+                "open"
+            )
             if self._environment.web_ui is not None:
                 self._reported.wait()
                 interrupt_main()
-        elif self._runner.state == STATE_INIT and options is not None and (options.headless or options.autostart):
+        elif (
+            self._runner.state == STATE_INIT
+            and options is not None
+            and (options.headless or options.autostart)
+        ):
             self._runner.quit()  # Locust waits for workers; those that are there would wait on
             leave_process(signal_exit_status(number))
         else:
@@ -206,7 +237,7 @@ class Plugin:
             self._control.cut_open()
         cut_open_requests(self._environment)
 
-    # -- the start -----------------------------------------------------------------------------------------------------
+    # -- the start ---------------------------------------------------------------------------------
 
     def start(self, **kw: Any) -> None:
         """A run begins (workers begin with the master's message)."""
@@ -214,7 +245,9 @@ class Plugin:
             self._begin()
         except (RunRefused, OSError, ValueError) as error:
             self._refuse(str(error))
-        except Exception as error:  # whatever it is, a run that has not begun must not go on without an end
+        except (
+            Exception
+        ) as error:  # whatever it is, a run that has not begun must not go on without an end
             logger.debug("the start of the run failed", exc_info=True)
             kind = type(error).__name__
             self._refuse(f"{kind}: {error} (is a number or a text among the settings too large?)")
@@ -265,16 +298,20 @@ class Plugin:
         if self._sender is not None:
             spawn_critical(control.fail, 0.0, self._report_status, self._sender, control)
         self._progress = spawn_critical(control.fail, 0.0, show_run_progress, control)
-        runner.update_state(STATE_SPAWNING)  # a listener may end it now, and Locust stops only what has begun
+        # a listener may end it now, and Locust stops only what has begun
+        runner.update_state(STATE_SPAWNING)
 
     def _surveyed(self, settings: Settings) -> Discovery:
         """What is known of the server and of the dataset. Raises ValueError and OSError."""
-        survey, self._survey = self._survey, None  # the next run asks anew: the form may name another server
+        # the next run asks anew: the form may name another server
+        survey, self._survey = self._survey, None
         if survey is None:
             for mistake in validate_settings(settings):
                 refuse_run(mistake)
             options = self._environment.parsed_options
-            here = isinstance(self._runner, LocalRunner) or bool(options is not None and options.processes)
+            here = isinstance(self._runner, LocalRunner) or bool(
+                options is not None and options.processes
+            )
             survey = survey_of(settings, options, here=here)
         if dataset := look_through_inputs(settings):  # again: in the web page it came from the form
             if why := explain_too_long_dataset(dataset, survey.context):
@@ -288,12 +325,13 @@ class Plugin:
             survey = msgspec.structs.replace(survey, dataset_sessions=counted, notes=notes)
         return survey
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def stopping(self, **kw: Any) -> None:
         """Nothing new starts, and what is open comes to its end."""
         if self._sender is not None:
-            self._sender.close()  # also where a run could not start: its users wait for a message that never comes
+            # also where a run could not start: its users wait for a message that never comes
+            self._sender.close()
         if self._control is None:
             return
         self._reported.clear()
@@ -316,7 +354,9 @@ class Plugin:
         self._outcome = self._outcome._replace(incomplete=True)  # until it is known better
         try:
             if self._sender is not None:
-                ended = msgspec.structs.replace(self._sender.ended(), telemetry=self._telemetry.end())
+                ended = msgspec.structs.replace(
+                    self._sender.ended(), telemetry=self._telemetry.end()
+                )
                 control.on_ended(LOCAL, ended)
             self._report = control.report(verbose=self._asked("verbose"))
             self._annotations = control.annotations
@@ -330,7 +370,8 @@ class Plugin:
                 self._view.ends()
 
     def quitting(self, **kw: Any) -> None:
-        """Ctrl-C and SIGTERM come here with users still running: end them in order, then judge the exit status."""
+        """Ctrl-C and SIGTERM come here with users still running: end them in order, then judge the
+        exit status."""
         self._runner.stop()
         self._reported.wait()
         if self._refused or not self._runner.stats.entries:
@@ -342,7 +383,9 @@ class Plugin:
         if line := self._counted_otherwise():
             self._report += f"{line}\n"
         outcome = _with_locusts(self._outcome, self._environment, self._runner)
-        self._environment.process_exit_code = decide_exit_status(outcome._replace(refused=self._refused))
+        self._environment.process_exit_code = decide_exit_status(
+            outcome._replace(refused=self._refused)
+        )
         discard_if_unread()
 
     def quit(self, **kw: Any) -> None:
@@ -358,7 +401,9 @@ class Plugin:
     def _counted_otherwise(self) -> str:
         """In Locust's own files, where there are some."""
         options = self._environment.parsed_options
-        if self._shown is None or not any(getattr(options, name, None) for name in ("csv_prefix", "html_file")):
+        if self._shown is None or not any(
+            getattr(options, name, None) for name in ("csv_prefix", "html_file")
+        ):
             return ""
         stats = self._shown.live_stats
         return describe_count_difference(stats.counts, stats.profiled.total())
@@ -376,7 +421,8 @@ class Plugin:
 
 
 def _listen_first(hook: EventHook, listener: Callable[..., Any]) -> None:
-    """Before the listeners of the locustfile, which were added when it was loaded: they find the report made."""
+    """Before the listeners of the locustfile, which were added when it was loaded: they find the
+    report made."""
     hook._handlers.insert(0, listener)
 
 
@@ -398,8 +444,12 @@ def _with_locusts(outcome: RunOutcome, environment: Environment, runner: Any) ->
     return outcome._replace(
         greenlet_failed=locust.log.unhandled_greenlet_exception,
         failed=bool(runner.errors or runner.exceptions),
-        only_stopped=bool(errors) and not runner.exceptions and all(text.startswith(harmless) for text in errors),
-        failure_status=ExitStatus.FAILED_REQUESTS if options is None else options.exit_code_on_error,
+        only_stopped=bool(errors)
+        and not runner.exceptions
+        and all(text.startswith(harmless) for text in errors),
+        failure_status=ExitStatus.FAILED_REQUESTS
+        if options is None
+        else options.exit_code_on_error,
         set_by_code=environment.process_exit_code,
     )
 

@@ -1,4 +1,5 @@
-"""Selftest: the load generator against the truth server, without a server: reported beside true times, and the verdict."""
+"""Selftest: the load generator against the truth server, without a server: reported beside true
+times, and the verdict."""
 
 import argparse
 import re
@@ -37,7 +38,12 @@ from locust_llm.records.accuracy import (
 from locust_llm.records.histogram import histogram_percentiles
 from locust_llm.records.machine import Machine, detect_machine, format_machine
 from locust_llm.records.record import OK, Record
-from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence, highest_known_percent, judge_client
+from locust_llm.slo.client_verdict import (
+    ClientVerdict,
+    ProcessEvidence,
+    highest_known_percent,
+    judge_client,
+)
 from locust_llm.text.console import write_console
 from locust_llm.text.format import format_bound, format_error_ends, format_number, name_percentile
 from locust_llm.worker.reference_streams import make_reference_request
@@ -81,7 +87,8 @@ class SelftestResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimingErrors:
-    """Of one kind, counted by microseconds: what was reported, what it may be by its records, and what was true."""
+    """Of one kind, counted by microseconds: what was reported, what it may be by its records, and
+    what was true."""
 
     def __init__(self) -> None:
         self.reported, self.least, self.most = Counter[int](), Counter[int](), Counter[int]()
@@ -94,14 +101,18 @@ class TimingErrors:
         def known(p: float) -> Ends:
             count = self.least.total()
             return percentile_error_ends(
-                p, count, lambda q: at(self.least, q), lambda q: at(self.reported, q), lambda q: at(self.most, q),
+                p, count, lambda q: at(self.least, q), lambda q: at(self.reported, q),
+                lambda q: at(self.most, q),
                 found.pairs,
             )  # fmt: skip
 
         return SelftestRow(
             count=self.reported.total(),
             reported={name_percentile(p): at(self.reported, p) for p in PERCENTILES},
-            true={name_percentile(p): (at(self.true_least, p), at(self.true_most, p)) for p in PERCENTILES},
+            true={
+                name_percentile(p): (at(self.true_least, p), at(self.true_most, p))
+                for p in PERCENTILES
+            },
             plus_minus={name_percentile(p): known(p) for p in PERCENTILES},
             difference=found,
         )
@@ -117,7 +128,9 @@ class SelftestTally:
 
     def add(self, record: Record, truth: ReferenceTimes | None) -> None:
         if record.outcome != OK or truth is None or len(truth.sends) != len(record.chunk_us):
-            self.failures[record.outcome if record.outcome != OK else "not the chunks that were sent"] += 1
+            self.failures[
+                record.outcome if record.outcome != OK else "not the chunks that were sent"
+            ] += 1
             return
         self.differences.add(record, truth)
         self.lags_us[record.read_lag_us or 0] += 1
@@ -137,7 +150,8 @@ class SelftestTally:
 
 
 def measure_selftest(streams: int, itl_s: float, seconds: float, tls: bool) -> SelftestResult:
-    """Stream for so long. Raises OSError, ReaderFailed, subprocess.CalledProcessError (no certificate can be made)."""
+    """Stream for so long. Raises OSError, ReaderFailed, subprocess.CalledProcessError (no
+    certificate can be made)."""
     machine, tally = detect_machine(), SelftestTally()
     _open_files(streams)
     get_stream_reader()
@@ -149,7 +163,9 @@ def measure_selftest(streams: int, itl_s: float, seconds: float, tls: bool) -> S
         chunks = max(2, min(1000, round(STREAM_S / itl_s)))
         request = make_reference_request(Target("127.0.0.1", server.port, context), chunks)
         began, cpu_s = time.monotonic(), time.process_time()
-        gevent.joinall([gevent.spawn(_stream, request, began + seconds, tally) for _ in range(streams)])
+        gevent.joinall(
+            [gevent.spawn(_stream, request, began + seconds, tally) for _ in range(streams)]
+        )
         lasted_s, cpu_s = time.monotonic() - began, time.process_time() - cpu_s
         server_s = server.close(gevent.sleep)
     return _result(streams, tls, lasted_s, cpu_s, server_s, tally, machine)
@@ -161,7 +177,8 @@ def _open_files(streams: int) -> None:
     wanted = streams + FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+            resource.RLIMIT_NOFILE,
+            (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard),
         )
 
 
@@ -171,7 +188,10 @@ def _stream(request: Request, until: float, tally: SelftestTally) -> None:
     try:
         while time.monotonic() < until:
             record = exchange_request(line, gate, request, 0.0)
-            tally.add(record, None if line.stream is None else parse_reference_times(line.stream.answer.last))
+            tally.add(
+                record,
+                None if line.stream is None else parse_reference_times(line.stream.answer.last),
+            )
             if record.outcome != OK:
                 gevent.sleep(0.1)
     finally:
@@ -201,9 +221,15 @@ def _result(
     )  # fmt: skip
 
 
-def _judged(tally: SelftestTally, found: MeasurementAccuracy, merged_share: float, cpu_share: float) -> ClientVerdict:
+def _judged(
+    tally: SelftestTally, found: MeasurementAccuracy, merged_share: float, cpu_share: float
+) -> ClientVerdict:
     def p99_ms(counts: Counter[int]) -> float | None:
-        return histogram_percentiles(counts, [highest_known_percent(counts.total())])[0] / 1e3 if counts else None
+        return (
+            histogram_percentiles(counts, [highest_known_percent(counts.total())])[0] / 1e3
+            if counts
+            else None
+        )
 
     evidence = ProcessEvidence(
         worker="selftest",
@@ -240,7 +266,8 @@ def _lines(r: SelftestResult) -> Iterator[str]:
     if rows:
         yield ""
         yield _table(
-            ["ms", *map(name_percentile, PERCENTILES)], [line for name, row in rows for line in _figures(name, row)]
+            ["ms", *map(name_percentile, PERCENTILES)],
+            [line for name, row in rows for line in _figures(name, row)],
         )
         yield ""
         yield _table(
@@ -252,7 +279,9 @@ def _lines(r: SelftestResult) -> Iterator[str]:
     for outcome, count in r.failures.items():
         yield f"{count} streams failed: {outcome}"
     reasons = "; ".join(r.verdict.reasons)
-    yield f"client verdict {r.verdict.level}" + (f": {reasons}. {r.verdict.advice}" if reasons else "")
+    yield f"client verdict {r.verdict.level}" + (
+        f": {reasons}. {r.verdict.advice}" if reasons else ""
+    )
 
 
 def _figures(name: str, row: SelftestRow) -> Iterator[list[str]]:
@@ -262,35 +291,54 @@ def _figures(name: str, row: SelftestRow) -> Iterator[list[str]]:
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
-    return tabulate(rows, headers=head, disable_numparse=True, colalign=["left", *["right"] * (len(head) - 1)])
+    return tabulate(
+        rows, headers=head, disable_numparse=True, colalign=["left", *["right"] * (len(head) - 1)]
+    )
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 def run_selftest(words: list[str]) -> int:
     """0 where the client verdict is OK."""
     parser = argparse.ArgumentParser(
         prog="locust-llm selftest",
-        description="Stream from a server of our own whose send times are known: how far are reported times from true ones "
+        description="Stream from a server of our own whose send times are known: how far are "
+        "reported times from true ones "
         "on this machine, now?",
     )
-    parser.add_argument("--streams", type=int, default=200, metavar="N", help="at a time (default: 200)")
-    parser.add_argument("--itl", type=_seconds, default=0.02, metavar="TIME", help="between chunks (default: 20ms)")
-    parser.add_argument("-t", "--run-time", type=_seconds, default=10.0, metavar="TIME", help="(default: 10s)")
+    parser.add_argument(
+        "--streams", type=int, default=200, metavar="N", help="at a time (default: 200)"
+    )
+    parser.add_argument(
+        "--itl", type=_seconds, default=0.02, metavar="TIME", help="between chunks (default: 20ms)"
+    )
+    parser.add_argument(
+        "-t", "--run-time", type=_seconds, default=10.0, metavar="TIME", help="(default: 10s)"
+    )
     parser.add_argument("--tls", action="store_true", help="over TLS; takes the openssl command")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(words)
-    if not (1 <= options.streams <= MOST_STREAMS and 0.001 <= options.itl <= 10 and 1 <= options.run_time <= 3600):
+    if not (
+        1 <= options.streams <= MOST_STREAMS
+        and 0.001 <= options.itl <= 10
+        and 1 <= options.run_time <= 3600
+    ):
         return fail(f"--streams takes 1 to {MOST_STREAMS}, --itl 1ms to 10s, -t 1s to 1h")
     try:
         result = measure_selftest(options.streams, options.itl, options.run_time, options.tls)
     except ReaderFailed as error:
         return fail(str(error), ExitStatus.BROKEN)
     except (OSError, subprocess.CalledProcessError) as error:
-        what = "the openssl command makes no certificate" if options.tls else "there can be no truth server"
+        what = (
+            "the openssl command makes no certificate"
+            if options.tls
+            else "there can be no truth server"
+        )
         return fail(f"{what}: {error}")
-    write_console(msgspec.json.encode(result).decode() + "\n" if options.json else format_selftest(result))
+    write_console(
+        msgspec.json.encode(result).decode() + "\n" if options.json else format_selftest(result)
+    )
     return ExitStatus.OK if result.verdict.level == "OK" else ExitStatus.FAILED_REQUESTS
 
 

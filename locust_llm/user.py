@@ -37,7 +37,8 @@ logger = logging.getLogger("locust_llm")
 
 
 class LLMUser(HttpUser):
-    """A Locust user whose tasks call ``chat()`` or ``session()``; ``self.client`` remains Locust's, for plain HTTP."""
+    """A Locust user whose tasks call ``chat()`` or ``session()``; ``self.client`` remains Locust's,
+    for plain HTTP."""
 
     abstract = True
     model: str | None = None
@@ -56,18 +57,25 @@ class LLMUser(HttpUser):
         self.numbers = count(1)
         """Of its requests."""
         self.client.headers.update(
-            {"Accept-Encoding": "identity", "Accept": "text/event-stream, application/json", **self.sender.headers}
+            {
+                "Accept-Encoding": "identity",
+                "Accept": "text/event-stream, application/json",
+                **self.sender.headers,
+            }
         )
         keep_headers_on_server(self.client, self.sender.headers, lambda: self.sender.address)
         self.client.request_event = PlainRequestEvent(
             environment.events.request, self.client.headers, self.sender.headers
         )
-        self.client.verify = find_trusted_certificates() if not self.sender.settings.insecure else False
+        self.client.verify = (
+            find_trusted_certificates() if not self.sender.settings.insecure else False
+        )
         self.client.cert = find_client_certificate()
         self.client.base_url = self.client.base_url.partition("?")[0]
         self.client.proxies = session_proxies(self.client.base_url)
         self._branches = SenderPool(self)
-        own = self.on_stop  # of a class that extends this one, and need not call that of its base, as in Locust
+        # of a class that extends this one, and need not call that of its base, as in Locust
+        own = self.on_stop
         self.on_stop = lambda: self._leave(own)  # type: ignore[method-assign]
 
     def chat(
@@ -86,15 +94,19 @@ class LLMUser(HttpUser):
 
         Args:
             messages: a prompt, or a list of messages; None for a synthetic prompt.
-            max_tokens: maximum length of the answer in tokens; None for the output length of the command line.
-            input_tokens: length of the synthetic prompt in tokens; None for that of the command line. With a prompt of
+            max_tokens: maximum length of the answer in tokens; None for the output length of the
+            command line.
+            input_tokens: length of the synthetic prompt in tokens; None for that of the command
+            line. With a prompt of
                 your own: its intended length, for the report. With either, the answer gets exactly
                 ``max_tokens`` tokens where the server allows it (``ignore_eos`` or ``min_tokens``).
             name: the row in Locust's tables and the report; None for the path of the endpoint.
-            session: id of the session, for the record and ``--session-header``; of a ``--model-mix`` it keeps its model.
+            session: id of the session, for the record and ``--session-header``; of a
+            ``--model-mix`` it keeps its model.
             headers: further headers of this request.
             keep_text: keep the answer for its ``message``; False spares the memory of long ones.
-            body: further fields of the request's body, such as ``temperature=0`` or ``tools=[...]``.
+            body: further fields of the request's body, such as ``temperature=0`` or
+            ``tools=[...]``.
 
         Returns:
             The record of the request, also of a failed one, with the assistant's message.
@@ -118,7 +130,15 @@ class LLMUser(HttpUser):
             max_tokens = prompts.output_tokens() if drawn is None else drawn[0].output_tokens
         model = self.sender.sessions.model(session)
         tenant = self.tenant or self.sender.tenants.of(self.number, session)
-        turn = OutgoingTurn(messages, asked, max_tokens, session, sized=asked is not None, model=model, tenant=tenant)
+        turn = OutgoingTurn(
+            messages,
+            asked,
+            max_tokens,
+            session,
+            sized=asked is not None,
+            model=model,
+            tenant=tenant,
+        )
         record = branch.send(permit, turn, name, headers, keep_text, body)
         return branch.answer(record, keep_text=keep_text)
 
@@ -130,10 +150,11 @@ class LLMUser(HttpUser):
         keep_text: bool = False,
         **body: Any,
     ) -> list[Record]:
-        """Send one session of the dataset or of synthetic prompts, turn by turn, as the command line asks for.
+        """Send one session of the dataset or of synthetic prompts, turn by turn, as the command
+        line asks for.
 
-        Most sessions have one turn. With more, the history grows by the answers; what waits for a turn that failed is
-        not sent.
+        Most sessions have one turn. With more, the history grows by the answers; what waits for a
+        turn that failed is not sent.
 
         Args:
             name: the row in Locust's tables and the report; None for the path of the endpoint.
@@ -150,7 +171,13 @@ class LLMUser(HttpUser):
         sender = self.sender
         permit, item, decoded, conversation = self._begin()
         tree = SessionTree(
-            self._branches, conversation, decoded, name=name, headers=headers, keep_text=keep_text, body=body
+            self._branches,
+            conversation,
+            decoded,
+            name=name,
+            headers=headers,
+            keep_text=keep_text,
+            body=body,
         )
         try:
             tree.send(permit)
@@ -159,18 +186,22 @@ class LLMUser(HttpUser):
             sender.failure = str(wrong)
             raise StopUser from None
         finally:
-            sender.session_ended(permit, conversation.left, dealt=item is not None or sender.counts_sessions)
+            sender.session_ended(
+                permit, conversation.left, dealt=item is not None or sender.counts_sessions
+            )
         return tree.records
 
     def _begin(self) -> tuple[Permit, bytes | None, DatasetSession | None, Conversation]:
-        """The next session, with the permit of its first turn. While one tenant is alone the others' arrivals are drawn as
-        ever, and not sent: so its own have the times and the prompts that they have beside them; the others' users wait."""
+        """The next session, with the permit of its first turn. While one tenant is alone the
+        others' arrivals are drawn as ever, and not sent: so its own have the times and the prompts
+        that they have beside them; the others' users wait."""
         sender, permit = self.sender, self._branches.main.permit()
         while True:
             own = self.tenant or sender.tenants.of(self.number)
             block = sender.block(permit.phase)
             alone = sender.tenants.alone(block)
-            if alone and permit.due_at is None and own != alone:  # of a closed loop, whose users are the tenants'
+            # of a closed loop, whose users are the tenants'
+            if alone and permit.due_at is None and own != alone:
                 sender.permits.put_back(permit)
                 sender.tenants.wait(block)
                 permit = self._branches.main.permit()
@@ -182,7 +213,9 @@ class LLMUser(HttpUser):
                 raise StopUser from None
             decoded = None if item is None else msgspec.msgpack.decode(item, type=DatasetSession)
             conversation = sender.sessions.begin(decoded)
-            conversation.tenant = self.tenant or (decoded.tenant if decoded is not None else "") or own
+            conversation.tenant = (
+                self.tenant or (decoded.tenant if decoded is not None else "") or own
+            )
             if alone in ("", conversation.tenant):
                 return permit, item, decoded, conversation
             conversation.next()
@@ -193,12 +226,15 @@ class LLMUser(HttpUser):
     def _needs_no_isolation(self, what: str) -> None:
         """Raises StopUser, and the run ends, where only some of the requests may be sent."""
         if self.sender.settings.isolate:
-            self.sender.failure = f"--isolate takes tasks that call session(), and {type(self).__name__} calls {what}"
+            self.sender.failure = (
+                f"--isolate takes tasks that call session(), and {type(self).__name__} calls {what}"
+            )
             raise StopUser
 
     def open_session(self) -> Session:
-        """A session that this code leads: ``with self.open_session() as s:``, and in it ``s.chat()``, ``s.tool()``,
-        ``s.fork()`` and ``s.gather()``. It counts for ``--num-sessions``."""
+        """A session that this code leads: ``with self.open_session() as s:``, and in it
+        ``s.chat()``, ``s.tool()``, ``s.fork()`` and ``s.gather()``. It counts for
+        ``--num-sessions``."""
         self._needs_no_isolation("open_session()")
         return Session(self._branches, f"{self.sender.worker}-{self.number}-s{next(self.numbers)}")
 

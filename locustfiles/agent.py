@@ -1,4 +1,5 @@
-"""An agent: a question with a tool, the tool (a request of this user to the server), and the answer made of what it gave.
+"""An agent: a question with a tool, the tool (a request of this user to the server), and the answer
+made of what it gave.
 
 locust -f locustfiles/agent.py --host localhost:8000 --headless -u 10 -t 60s
 vLLM calls tools where it was started with --enable-auto-tool-choice and --tool-call-parser.
@@ -15,20 +16,28 @@ LOOK_UP = {
     "function": {
         "name": "look_up",
         "description": "Look something up in the handbook.",
-        "parameters": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"text": {"type": "string"}},
+            "required": ["text"],
+        },
     },
 }
 
 
 class Agent(LLMUser):
     def on_start(self) -> None:
-        self.client.get("/health", name="login")  # cookies and headers of self.client go along with the chat
+        # cookies and headers of self.client go along with the chat
+        self.client.get("/health", name="login")
 
     @task
     def ask(self) -> None:
         with self.open_session() as s:
             answer = s.chat(
-                "How long do users wait? Use the handbook.", max_tokens=40, tools=[LOOK_UP], name="question"
+                "How long do users wait? Use the handbook.",
+                max_tokens=40,
+                tools=[LOOK_UP],
+                name="question",
             )
             calls = [] if answer.failed else answer.tool_calls
             if found := [s.tool(self.look_up, call) for call in calls]:
@@ -37,4 +46,8 @@ class Agent(LLMUser):
     def look_up(self, call: dict[str, Any]) -> dict[str, Any]:
         page = self.client.get("/v1/models", name="look_up").text  # its time is the tool's
         wanted = call["function"]["arguments"]  # JSON, as text
-        return {"role": "tool", "tool_call_id": call["id"], "content": f"Of {wanted} there are {len(page)} letters."}
+        return {
+            "role": "tool",
+            "tool_call_id": call["id"],
+            "content": f"Of {wanted} there are {len(page)} letters.",
+        }

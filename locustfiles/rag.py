@@ -1,4 +1,5 @@
-"""Retrieval and answer: a plain HTTP step (here /tokenize, as vLLM has it), then a chat about the passages it picked.
+"""Retrieval and answer: a plain HTTP step (here /tokenize, as vLLM has it), then a chat about the
+passages it picked.
 
 locust -f locustfiles/rag.py --host localhost:8000 --headless -u 10 -t 60s --prefill-concurrency 2
 """
@@ -9,7 +10,12 @@ from locust import task
 
 from locust_llm import LLMUser
 
-QUESTIONS = ("How does a cache help?", "What is a prefill?", "Why do users wait?", "Who decides what runs next?")
+QUESTIONS = (
+    "How does a cache help?",
+    "What is a prefill?",
+    "Why do users wait?",
+    "Who decides what runs next?",
+)
 PASSAGES = (
     "A prefix cache keeps the attention keys and values of prompts that were seen before.",
     "The prefill reads the whole prompt at once, and at its end there is a first token.",
@@ -28,7 +34,10 @@ class Reader(LLMUser):
         picked = {PASSAGES[token % len(PASSAGES)] for token in found.json()["tokens"]}
         self.chat(
             [
-                {"role": "system", "content": "Answer from these passages.\n" + "\n".join(sorted(picked))},
+                {
+                    "role": "system",
+                    "content": "Answer from these passages.\n" + "\n".join(sorted(picked)),
+                },
                 {"role": "user", "content": question},
             ],
             max_tokens=60,

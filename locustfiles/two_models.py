@@ -1,7 +1,8 @@
-"""Two models behind one address: short questions to the small one, long documents to the large one, one gate for both.
+"""Two models behind one address: short questions to the small one, long documents to the large one,
+one gate for both.
 
-locust-llm simulate --served-model-name small large
-locust -f locustfiles/two_models.py --host localhost:8000 --headless -u 10 -t 60s --prefill-concurrency 4
+locust-llm simulate --served-model-name small large locust -f locustfiles/two_models.py --host
+localhost:8000 --headless -u 10 -t 60s --prefill-concurrency 4
 """
 
 from locust import task
@@ -23,4 +24,5 @@ class Summariser(LLMUser):
 
     @task
     def summarise(self) -> None:
-        self.chat(max_tokens=60, name="large")  # a synthetic prompt of --synthetic-input-tokens-mean
+        # a synthetic prompt of --synthetic-input-tokens-mean
+        self.chat(max_tokens=60, name="large")

@@ -1,4 +1,5 @@
-"""Fixtures that several test files share, how many examples Hypothesis draws, and which tests stay together."""
+"""Fixtures that several test files share, how many examples Hypothesis draws, and which tests stay
+together."""
 
 import shutil
 import subprocess
@@ -16,7 +17,8 @@ register_profiles()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file is run by one worker of pytest-xdist, so that its fixtures are made once; whole runs go where there is room."""
+    """A file is run by one worker of pytest-xdist, so that its fixtures are made once; whole runs
+    go where there is room."""
     for item in items:
         if "e2e" not in item.path.parts:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
@@ -57,10 +59,15 @@ def scripted_tls(certificate: Path) -> Iterator[Scripted]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium without a window, by Playwright: a context of it is a fresh browser. One a file: while it is there an event
-    loop of asyncio runs in this thread, so that other tests could not run theirs."""
+    """Chromium without a window, by Playwright: a context of it is a fresh browser. One a file:
+    while it is there an event loop of asyncio runs in this thread, so that other tests could not
+    run theirs."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if chromium is None:
         pytest.skip("needs Chromium: apt install chromium")
     with sync_api.sync_playwright() as playwright:

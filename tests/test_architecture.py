@@ -1,4 +1,5 @@
-"""ARCHITECTURE.md: its table of folders is that of the import contracts, and each path in it exists."""
+"""ARCHITECTURE.md: its table of folders is that of the import contracts, and each path in it
+exists."""
 
 import re
 import tomllib
@@ -44,14 +45,20 @@ def test_each_path_exists() -> None:
 
 def test_each_path_into_the_package_is_written_in_full() -> None:
     """Else the test above would not see it."""
-    short = [word for word in re.findall(r"`([\w./-]+\.(?:py|c|html|js))`", TEXT) if word not in paths()]
+    short = [
+        word for word in re.findall(r"`([\w./-]+\.(?:py|c|html|js))`", TEXT) if word not in paths()
+    ]
     assert short == ["__init__.py"]
 
 
 def test_each_name_is_in_the_file_beside_it() -> None:
     named = re.findall(r"`(\w+)`\s+in\s+`([\w./]+)`", TEXT)
     assert len(named) >= 2
-    assert [(name, path) for name, path in named if not re.search(rf"\b{name}\b", (ROOT / path).read_text())] == []
+    assert [
+        (name, path)
+        for name, path in named
+        if not re.search(rf"\b{name}\b", (ROOT / path).read_text())
+    ] == []
 
 
 def test_the_rows_of_folders_are_the_layers_of_the_import_contract() -> None:
@@ -65,7 +72,11 @@ def test_the_rows_of_folders_are_the_layers_of_the_import_contract() -> None:
 
 
 def test_each_folder_of_the_package_is_named() -> None:
-    folders = {path.name for path in PACKAGE.iterdir() if any(path.rglob("*.py")) and path.name != "__pycache__"}
+    folders = {
+        path.name
+        for path in PACKAGE.iterdir()
+        if any(path.rglob("*.py")) and path.name != "__pycache__"
+    }
     in_table = set[str]().union(*rows_of_folders())
     without_code = {path.partition("/")[2] for path in paths() if path.count("/") == 1}
     assert len(folders) > 20

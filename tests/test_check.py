@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 from support.tiny_server import Asked, TinyServer, tiny_server
 
-from locust_llm.check import FINE, NOTE, PROBLEM, CheckFinding, check_server, format_finding, run_check
+from locust_llm.check import (
+    FINE,
+    NOTE,
+    PROBLEM,
+    CheckFinding,
+    check_server,
+    format_finding,
+    run_check,
+)
 from locust_llm.demo import start_simulator
 from locust_llm.settings.settings import Settings
 
@@ -34,16 +42,30 @@ def answers(
     obeys: bool = True,
     streams: bool = True,
 ) -> Callable[[Asked], tuple[int, Any]]:
-    """A chat server; without ``ignore_eos`` its answers end after seven tokens where 48 are asked."""
+    """A chat server; without ``ignore_eos`` its answers end after seven tokens where 48 are
+    asked."""
 
     def answer(asked: Asked) -> tuple[int, Any]:
         time.sleep(wait_s)
         asked_for = asked.body["max_tokens"]
-        count = tokens if asked_for == 32 else asked_for if obeys and asked.body.get("ignore_eos") else 7
-        counts = {"prompt_tokens": 800, "completion_tokens": count, "prompt_tokens_details": {"cached_tokens": cached}}
+        count = (
+            tokens
+            if asked_for == 32
+            else asked_for
+            if obeys and asked.body.get("ignore_eos")
+            else 7
+        )
+        counts = {
+            "prompt_tokens": 800,
+            "completion_tokens": count,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
         finish = "length" if count == asked_for else "stop"
         if not streams:
-            return 200, {"choices": [{"message": {"content": "a"}, "finish_reason": finish}], "usage": counts}
+            return 200, {
+                "choices": [{"message": {"content": "a"}, "finish_reason": finish}],
+                "usage": counts,
+            }
         chunks: list[Any] = [{"choices": [{"index": 0, "delta": {"content": "a "}}]}] * 16
         end = {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
         return 200, [*chunks, end, *([{"choices": [], "usage": counts}] if usage else [])]
@@ -51,8 +73,13 @@ def answers(
     return answer
 
 
-def found(server: TinyServer, headers: dict[str, str] | None = None, **settings: Any) -> dict[str, CheckFinding]:
-    return {one.what: one for one in check_server(Settings(host=server.url, **settings), headers or {}, 20_000)}
+def found(
+    server: TinyServer, headers: dict[str, str] | None = None, **settings: Any
+) -> dict[str, CheckFinding]:
+    return {
+        one.what: one
+        for one in check_server(Settings(host=server.url, **settings), headers or {}, 20_000)
+    }
 
 
 def test_nobody_is_there() -> None:
@@ -66,7 +93,9 @@ def test_a_server_that_streams(server: TinyServer) -> None:
     said = found(server)
     assert said["reachable"] == CheckFinding(FINE, "reachable", f"{server.url} (tiny)")
     assert said["model"].found == "tiny"
-    assert said["models"] == CheckFinding(NOTE, "models", "no --model given: tiny taken, the first of tiny, other")
+    assert said["models"] == CheckFinding(
+        NOTE, "models", "no --model given: tiny taken, the first of tiny, other"
+    )
     assert said["streams"].level == FINE
     assert said["usage"].found == "yes: 800 tokens in, 32 out, by the server's count"
     assert (said["tokens per chunk"].level, said["tokens per chunk"].found) == (NOTE, "2.00")
@@ -88,7 +117,10 @@ def test_a_server_that_does_not(server: TinyServer) -> None:
 def test_a_proxy_that_buffers(server: TinyServer) -> None:
     server.chat = answers(wait_s=0.15)
     said = found(server)
-    assert (said["buffering"].level, said["buffering"].found) == (PROBLEM, "answers come whole, within one millisecond")
+    assert (said["buffering"].level, said["buffering"].found) == (
+        PROBLEM,
+        "answers come whole, within one millisecond",
+    )
     assert "proxy_buffering" in said["buffering"].advice
 
 
@@ -109,11 +141,17 @@ def test_a_prefix_cache(server: TinyServer) -> None:
 def test_outputs_that_end_when_they_like(server: TinyServer) -> None:
     server.chat = answers(obeys=False)
     said = found(server)
-    assert (said["ignore_eos"].level, said["ignore_eos"].found) == (NOTE, "has no effect: 7 of 48 tokens came")
+    assert (said["ignore_eos"].level, said["ignore_eos"].found) == (
+        NOTE,
+        "has no effect: 7 of 48 tokens came",
+    )
 
 
 def test_a_first_request_that_is_refused_is_the_end_and_shows_no_key(server: TinyServer) -> None:
-    server.chat = lambda asked: (401, {"error": {"message": f"unknown key {asked.headers['authorization']}"}})
+    server.chat = lambda asked: (
+        401,
+        {"error": {"message": f"unknown key {asked.headers['authorization']}"}},
+    )
     said = found(server, {"Authorization": f"Bearer {KEY}"})
     assert said["first answer"].level == PROBLEM
     assert said["first answer"].found == "http_status: HTTP 401: unknown key Bearer ***"
@@ -131,21 +169,30 @@ def test_what_a_run_would_be_refused_for_is_a_problem(server: TinyServer) -> Non
     assert found(server)["context"].found == "4,096 tokens"
     refused = found(server, synthetic_input_tokens_mean=8000.0)
     assert list(refused) == ["refused"]
-    assert (refused["refused"].level, "do not fit into" in refused["refused"].found) == (PROBLEM, True)
+    assert (refused["refused"].level, "do not fit into" in refused["refused"].found) == (
+        PROBLEM,
+        True,
+    )
     server.chat = lambda asked: (200, "<html>welcome</html>")
     assert found(server)["first answer"].advice.startswith("that is a web page, and no API")
 
 
 def test_a_server_that_is_too_slow_for_all_questions_is_asked_no_longer(server: TinyServer) -> None:
     server.chat = answers(wait_s=0.5)
-    said = {one.what: one for one in check_server(Settings(host=server.url), {}, 20_000, seconds=0.95)}
+    said = {
+        one.what: one for one in check_server(Settings(host=server.url), {}, 20_000, seconds=0.95)
+    }
     assert len(server.asked) < 6  # of a dozen
     assert said["streams"].level == FINE
     assert said["prefix cache"].found.startswith("not known: ")
 
 
 def test_too_many_users_for_this_machine(server: TinyServer) -> None:
-    (short,) = [one for one in check_server(Settings(host=server.url, users=500), {}, 256) if one.what == "sockets"]
+    (short,) = [
+        one
+        for one in check_server(Settings(host=server.url, users=500), {}, 256)
+        if one.what == "sockets"
+    ]
     assert short.level == PROBLEM
     assert "ulimit -Hn" in short.found
 
@@ -160,9 +207,21 @@ def test_every_request_is_marked_as_a_probe(server: TinyServer) -> None:
 @pytest.mark.parametrize(
     ("props", "slots", "users", "level", "words"),
     [
-        ({"build_info": "b8681", "total_slots": 4}, [], 1, FINE, "4 slots: it answers 4 requests at a time"),
+        (
+            {"build_info": "b8681", "total_slots": 4},
+            [],
+            1,
+            FINE,
+            "4 slots: it answers 4 requests at a time",
+        ),
         ({"build_info": "b8681"}, [{"id": 0}], 1, FINE, "1 slot: it answers 1 request at a time"),
-        ({"build_info": "b8681", "total_slots": 4}, [], 10, NOTE, "4 slots: it answers 4 requests at a time"),
+        (
+            {"build_info": "b8681", "total_slots": 4},
+            [],
+            10,
+            NOTE,
+            "4 slots: it answers 4 requests at a time",
+        ),
     ],
 )
 def test_the_slots_of_llama_cpp(
@@ -172,14 +231,18 @@ def test_the_slots_of_llama_cpp(
     server.pages = {"/props": (200, props), "/slots": (200, json.dumps(slots))}
     said = found(server, users=users)["slots"]
     assert (said.level, said.found) == (level, words)
-    assert said.advice == ("of 10 users 6 wait for a slot, and TTFT includes that wait" if users == 10 else "")
+    assert said.advice == (
+        "of 10 users 6 wait for a slot, and TTFT includes that wait" if users == 10 else ""
+    )
 
 
 def test_a_server_without_slots_has_no_line_about_them(server: TinyServer) -> None:
     assert "slots" not in found(server)
 
 
-def test_the_address_stands_alone_or_behind_host(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_address_stands_alone_or_behind_host(
+    server: TinyServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     plain = server.url.removeprefix("http://")
     for words in (
         [plain],
@@ -199,7 +262,9 @@ def test_the_address_stands_alone_or_behind_host(server: TinyServer, capsys: pyt
         assert capsys.readouterr().err == f"locust-llm: error: {why}\n"
 
 
-def test_the_command_and_its_exit_status(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_and_its_exit_status(
+    server: TinyServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_check([server.url.removeprefix("http://"), "-u", "20"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].split()[:2] == ["ok", "reachable"]
@@ -208,7 +273,8 @@ def test_the_command_and_its_exit_status(server: TinyServer, capsys: pytest.Capt
     assert "PROBLEM streams" in capsys.readouterr().out
     assert run_check(["--host", server.url, "--api-key", KEY]) == 5
     assert capsys.readouterr().err == (
-        "locust-llm: error: there is no --api-key: it is --api-key-file, or OPENAI_API_KEY in the environment, here\n"
+        "locust-llm: error: there is no --api-key: it is --api-key-file, or OPENAI_API_KEY in the "
+        "environment, here\n"
     )
     assert run_check(["http://user:password@localhost"]) == 5
     assert "must not hold a user and a password" in capsys.readouterr().err
@@ -218,7 +284,10 @@ def test_the_command_and_its_exit_status(server: TinyServer, capsys: pytest.Capt
 
 def test_advice_stands_below() -> None:
     assert format_finding(CheckFinding(FINE, "usage", "yes")) == "ok      usage            yes"
-    assert format_finding(CheckFinding(NOTE, "usage", "no", "so what")).splitlines()[1].strip() == "-> so what"
+    assert (
+        format_finding(CheckFinding(NOTE, "usage", "no", "so what")).splitlines()[1].strip()
+        == "-> so what"
+    )
 
 
 @pytest.mark.slow

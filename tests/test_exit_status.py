@@ -7,7 +7,14 @@ import pytest
 
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, LOCUST_COMMANDS
-from locust_llm.exit_status import BY_PROBE, BY_RULES, ExitStatus, RunOutcome, decide_exit_status, worst_exit_status
+from locust_llm.exit_status import (
+    BY_PROBE,
+    BY_RULES,
+    ExitStatus,
+    RunOutcome,
+    decide_exit_status,
+    worst_exit_status,
+)
 from locust_llm.records.run import NAMED, UNDECIDED
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 
@@ -80,7 +87,8 @@ def test_the_words_of_an_outcome_are_those_of_rules_and_of_probes() -> None:
 
 def test_numbers_that_users_know_stay() -> None:
     assert [(one.name, one.value) for one in ExitStatus] == [
-        ("OK", 0), ("FAILED_REQUESTS", 1), ("BROKEN", 2), ("RULE_FAILED", 3), ("INCONCLUSIVE", 4), ("REFUSED", 5),
+        ("OK", 0), ("FAILED_REQUESTS", 1), ("BROKEN", 2), ("RULE_FAILED", 3), ("INCONCLUSIVE", 4),
+        ("REFUSED", 5),
         ("INCOMPLETE", 6),
     ]  # fmt: skip
 
@@ -96,7 +104,9 @@ OTHERS = [name for name in COMMANDS if name not in LOCUST_COMMANDS]
 
 
 @pytest.mark.parametrize("command", OTHERS)
-def test_a_wrong_option_of_a_command_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_option_of_a_command_is_refused(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert status_of(command, "--no-such-option", "x") == ExitStatus.REFUSED
     assert "error: " in capsys.readouterr().err
     assert status_of(command, "--help") == ExitStatus.OK
@@ -104,22 +114,37 @@ def test_a_wrong_option_of_a_command_is_refused(command: str, capsys: pytest.Cap
 
 @pytest.mark.parametrize(
     "words",
-    [("report",), ("compare",), ("audit",), ("import",), ("export",), ("plan",), ("figure",), ("twin", "nothing"),
-     ("twin", "fit"), ("twin", "predict"), ("twin", "drift"), ("simulate", "--port", "x"), ("history", "--last", "x"),
+    [("report",), ("compare",), ("audit",), ("import",), ("export",), ("plan",), ("figure",),
+        ("twin", "nothing"),
+     ("twin", "fit"), ("twin", "predict"), ("twin", "drift"), ("simulate", "--port", "x"),
+     ("history", "--last", "x"),
      ("pareto",), ("comment",), ("upload",), ("import", "a", "--load", "x")],
 )  # fmt: skip
-def test_so_is_what_is_missing_or_no_value(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_so_is_what_is_missing_or_no_value(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert status_of(*words) == ExitStatus.REFUSED
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [("run", "-u", "x"), ("run", "-u"), ("run", "--ui", "none"), ("probe", "--rounds", "x"), ("ab",), ("run", "-q")],
+    [
+        ("run", "-u", "x"),
+        ("run", "-u"),
+        ("run", "--ui", "none"),
+        ("probe", "--rounds", "x"),
+        ("ab",),
+        ("run", "-q"),
+    ],
 )
 def test_so_is_it_in_a_run(words: tuple[str, ...]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "locust_llm", *words], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "locust_llm", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == ExitStatus.REFUSED, done.stderr
     assert done.stderr.startswith("locust-llm: error: ")

@@ -1,4 +1,5 @@
-"""Golden files: help, exit statuses, imports, pages and the numbers of the example stay as they are in tests/golden."""
+"""Golden files: help, exit statuses, imports, pages and the numbers of the example stay as they are
+in tests/golden."""
 
 import json
 import math
@@ -26,7 +27,9 @@ def test_the_help_of_each_command_stays(command: str) -> None:
 
 
 def test_each_golden_help_is_of_a_command() -> None:
-    assert {golden.help_file(command) for command in golden.HELP_COMMANDS} == set((golden.GOLDEN / "help").iterdir())
+    assert {golden.help_file(command) for command in golden.HELP_COMMANDS} == set(
+        (golden.GOLDEN / "help").iterdir()
+    )
 
 
 def test_what_python_code_imports_stays() -> None:

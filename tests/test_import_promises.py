@@ -1,4 +1,5 @@
-"""Promises about what is imported when; the order of the folders is in pyproject.toml, and lint-imports looks at it."""
+"""Promises about what is imported when; the order of the folders is in pyproject.toml, and
+lint-imports looks at it."""
 
 import ast
 import re
@@ -15,13 +16,24 @@ import locust_llm
 PACKAGE: Final = Path(locust_llm.__file__).parent
 FILES: Final = sorted(PACKAGE.rglob("*.py"))
 TESTS: Final = sorted(Path(__file__).parent.rglob("*.py"))
-HEAVY: Final = ("locust", "gevent", "flask", "requests", "geventhttpclient", "numpy", "pandas", "tabulate")
+HEAVY: Final = (
+    "locust",
+    "gevent",
+    "flask",
+    "requests",
+    "geventhttpclient",
+    "numpy",
+    "pandas",
+    "tabulate",
+)
 
 
 def loaded_by(code: str) -> set[str]:
     """Which of the heavy packages are there after ``code`` in a fresh interpreter."""
     script = f"import sys\n{code}\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     return set(done.stdout.split())
 
 
@@ -31,12 +43,16 @@ def test_yesterdays_report_needs_neither_locust_nor_gevent() -> None:
 
 
 def test_the_load_generator_needs_neither_numpy_nor_pandas() -> None:
-    assert not {"numpy", "pandas", "tabulate"} & loaded_by("from locust_llm import LLMUser, ProbeUser")
+    assert not {"numpy", "pandas", "tabulate"} & loaded_by(
+        "from locust_llm import LLMUser, ProbeUser"
+    )
 
 
 def test_what_exports_telemetry_needs_neither_locust_nor_gevent() -> None:
     pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
-    assert not {"locust", "gevent", "numpy"} & loaded_by("import locust_llm.integrations.otel.process")
+    assert not {"locust", "gevent", "numpy"} & loaded_by(
+        "import locust_llm.integrations.otel.process"
+    )
 
 
 def test_the_simulator_stands_alone() -> None:
@@ -54,7 +70,8 @@ assert locust_llm.plugin._init in locust.events.init._handlers
 
 
 def test_locust_has_not_patched_the_process_of_the_tests() -> None:
-    """All test files are imported by now; those that need Locust do so through ``unpatched_locust``."""
+    """All test files are imported by now; those that need Locust do so through
+    ``unpatched_locust``."""
     assert not any(map(is_module_patched, ("socket", "threading", "select", "time")))
 
 
@@ -73,5 +90,9 @@ def test_the_first_line_of_a_file_says_its_idea() -> None:
 
 
 def test_no_test_imports_another() -> None:
-    found = [path for path in TESTS if re.search(r"^\s*(from|import) test_", path.read_text(), re.MULTILINE)]
+    found = [
+        path
+        for path in TESTS
+        if re.search(r"^\s*(from|import) test_", path.read_text(), re.MULTILINE)
+    ]
     assert found == []

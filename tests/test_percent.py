@@ -1,4 +1,5 @@
-"""One form of a percentage: ``5%``, in every text that code writes; comments and docstrings are prose."""
+"""One form of a percentage: ``5%``, in every text that code writes; comments and docstrings are
+prose."""
 
 import ast
 import re
@@ -13,13 +14,18 @@ PACKAGE = Path(locust_llm.__file__).parent
 
 
 def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """String constants and the literal parts of f-strings, each with what follows a figure in it."""
+    """String constants and the literal parts of f-strings, each with what follows a figure in
+    it."""
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            figures = "".join("0" if isinstance(part, ast.FormattedValue) else part.value for part in node.values)  # type: ignore[attr-defined]
+            figures = "".join(
+                "0" if isinstance(part, ast.FormattedValue) else part.value for part in node.values
+            )  # type: ignore[attr-defined]
             yield node.lineno, figures
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
+        ):
             yield node.lineno, node.value
 
 
@@ -32,6 +38,11 @@ def test_a_percent_sign_stands_at_its_figure() -> None:
         for line, text in texts(ast.parse(file.read_text()))
         if spaced.search(text)
     ]
-    found += [str(file) for file in PACKAGE.rglob("*.js") if re.search(r"\} %`|\d %[\"'`]", file.read_text())]
+    found += [
+        str(file)
+        for file in PACKAGE.rglob("*.js")
+        if re.search(r"\} %`|\d %[\"'`]", file.read_text())
+    ]
     assert found == []
-    assert list(filter(spaced.search, (text for _, text in texts(ast.parse("f'{x} % of'")))))  # it would see one
+    # it would see one
+    assert list(filter(spaced.search, (text for _, text in texts(ast.parse("f'{x} % of'")))))

@@ -1,4 +1,5 @@
-"""What earlier versions had: each answers with status 5 and one line that names what takes its place."""
+"""What earlier versions had: each answers with status 5 and one line that names what takes its
+place."""
 
 import subprocess
 import sys
@@ -13,7 +14,10 @@ from locust_llm.exit_status import ExitStatus
 @pytest.mark.parametrize(
     ("words", "instead"),
     [
-        (["manifest", "kubernetes", "--host", "http://h:1", "--workers", "8"], "docs/kubernetes.md"),
+        (
+            ["manifest", "kubernetes", "--host", "http://h:1", "--workers", "8"],
+            "docs/kubernetes.md",
+        ),
         (["export", "reports/x", "--format", "inferencex", "--gpus", "8"], "--format vllm-bench"),
         (["comment", "reports/x", "--post", "--name", "a"], "gh or glab"),
     ],
@@ -30,5 +34,7 @@ def test_what_was_removed_names_what_takes_its_place(
 
 def test_the_shell_gets_the_status_too() -> None:
     (word, *_) = REMOVED
-    done = subprocess.run([sys.executable, "-m", "locust_llm", word], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "locust_llm", word], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (ExitStatus.REFUSED, "")

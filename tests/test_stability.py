@@ -1,4 +1,5 @@
-"""What is promised (docs/stability.md): schemas of files, the names, the grammar of rules, each beside the code."""
+"""What is promised (docs/stability.md): schemas of files, the names, the grammar of rules, each
+beside the code."""
 
 import importlib.util
 import json
@@ -23,7 +24,8 @@ SCHEMAS: Final = ROOT / "docs" / "schemas"
 GRAMMAR: Final = Lark((SCHEMAS / "slo.lark").read_text())
 EXAMPLE: Final = ROOT / "reports" / "example"
 BEYOND: Final = re.compile(
-    "above 100%|is ambiguous|given twice|no length lies in|no value lies in|is not a limit|is not a length"
+    "above 100%|is ambiguous|given twice|no length lies in|no value lies in|is not a limit|is not "
+    "a length"
 )
 """What the grammar's second paragraph says that it does not say, in the words of the parser."""
 
@@ -34,7 +36,9 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def test_the_files_are_what_the_code_says() -> None:
-    spec = importlib.util.spec_from_file_location("generate_schemas", ROOT / "docs" / "generate_schemas.py")
+    spec = importlib.util.spec_from_file_location(
+        "generate_schemas", ROOT / "docs" / "generate_schemas.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -73,7 +77,11 @@ def test_what_the_grammar_makes_the_parser_reads(text: str) -> None:
 
 def test_each_rule_that_is_written_somewhere_is_one_of_the_grammar() -> None:
     page = (ROOT / "docs" / "slo.md").read_text("utf-8")
-    rules = [text for text in re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE) if re.search("[<>]|within", text)]
+    rules = [
+        text
+        for text in re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+        if re.search("[<>]|within", text)
+    ]
     rules += [text for texts in PRESETS.values() for text in texts]
     assert len(rules) > 30
     for text in rules:

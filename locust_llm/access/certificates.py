@@ -1,4 +1,5 @@
-"""Certificates that flags name: from here on they are those of the environment, which all requests of this process use."""
+"""Certificates that flags name: from here on they are those of the environment, which all requests
+of this process use."""
 
 import os
 import ssl
@@ -21,7 +22,8 @@ CA_CERT = "REQUESTS_CA_BUNDLE"
 
 
 def use_certificates(options: Namespace | None) -> None:
-    """Processes that are forked later have them too. Raises ValueError of one sentence for files that are none."""
+    """Processes that are forked later have them too. Raises ValueError of one sentence for files
+    that are none."""
     flags = {CA_CERT: "ca_cert", CLIENT_CERT: "client_cert", CLIENT_KEY: "client_key"}
     for variable, name in flags.items():
         if path := getattr(options, name, None):
@@ -29,9 +31,14 @@ def use_certificates(options: Namespace | None) -> None:
     ca = find_trusted_certificates()
     own = find_client_certificate()
     if not os.path.exists(ca):
-        raise ValueError(f"there is no file {ca} (of --ca-cert, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE)")
+        raise ValueError(
+            f"there is no file {ca} (of --ca-cert, REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or "
+            f"SSL_CERT_FILE)"
+        )
     if own is None and os.environ.get(CLIENT_KEY):
-        raise ValueError("--client-key is of the certificate that --client-cert names: give that too")
+        raise ValueError(
+            "--client-key is of the certificate that --client-cert names: give that too"
+        )
     try:
         _require_small(ca)
         make_tls_context(ca, None)
@@ -45,7 +52,8 @@ def use_certificates(options: Namespace | None) -> None:
         make_tls_context(ca, own)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"--client-cert and --client-key: {_why(error)}; both are PEM files, and the key is not encrypted"
+            f"--client-cert and --client-key: {_why(error)}; both are PEM files, and the key is "
+            f"not encrypted"
         ) from None
 
 

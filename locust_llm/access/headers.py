@@ -1,4 +1,5 @@
-"""Headers of the requests, the key among them: of the environment, a file, a command or flags. Never written anywhere."""
+"""Headers of the requests, the key among them: of the environment, a file, a command or flags.
+Never written anywhere."""
 
 import os
 from argparse import Namespace
@@ -35,14 +36,17 @@ class KeyHeaders(Mapping[str, str]):
         return len(self._made(self.command.key()))
 
     def renew(self, headers: MutableMapping[str, str | bytes]) -> None:
-        """In the headers of a session of requests, where they hold a key that was in force before."""
+        """In the headers of a session of requests, where they hold a key that was in force
+        before."""
         key = self.command.key()
         if self._carried(headers) not in ("", key):
             headers.update(self._made(key))
 
-    def expired(self, sent: Mapping[str, str | bytes], status: int | None, *, again: bool = False) -> bool:
-        """By the status of the answer to a request with the headers ``sent``, its key is none any more. ``again``: it had
-        been sent before, with another one."""
+    def expired(
+        self, sent: Mapping[str, str | bytes], status: int | None, *, again: bool = False
+    ) -> bool:
+        """By the status of the answer to a request with the headers ``sent``, its key is none any
+        more. ``again``: it had been sent before, with another one."""
         if status == EXPIRED and again:
             self.command.doubt()
         elif status == EXPIRED:
@@ -57,14 +61,21 @@ class KeyHeaders(Mapping[str, str]):
 
     def _carried(self, headers: Mapping[str, str | bytes]) -> str:
         """The key in them that came of the command; empty: there is none."""
-        texts = (value.decode("latin-1") if isinstance(value, bytes) else value for value in headers.values())
-        return next((key for text in texts if (key := text.removeprefix(BEARER)) in self.command.keys), "")
+        texts = (
+            value.decode("latin-1") if isinstance(value, bytes) else value
+            for value in headers.values()
+        )
+        return next(
+            (key for text in texts if (key := text.removeprefix(BEARER)) in self.command.keys), ""
+        )
 
 
 def read_request_headers(options: Namespace | None, protocol: str = "") -> Mapping[str, str]:
-    """The headers of every request, the key among them. ``protocol``: another than that of the options.
+    """The headers of every request, the key among them. ``protocol``: another than that of the
+    options.
 
-    Raises OSError for a key file, ValueError of one sentence for a key that cannot be had, or that no header can carry.
+    Raises OSError for a key file, ValueError of one sentence for a key that cannot be had, or that
+    no header can carry.
     """
     if options is None or not hasattr(options, "header"):
         return {}
@@ -76,14 +87,19 @@ def read_request_headers(options: Namespace | None, protocol: str = "") -> Mappi
         given[name.strip()] = value.strip()
     if (command := find_key_command(options)) is not None:
         return KeyHeaders(command, lambda key: {**own.headers(key), **given})
-    key = read_small_text(options.api_key_file) if options.api_key_file else os.environ.get("OPENAI_API_KEY", "")
+    key = (
+        read_small_text(options.api_key_file)
+        if options.api_key_file
+        else os.environ.get("OPENAI_API_KEY", "")
+    )
     if not HEADER_VALUE.fullmatch(key.strip()):
         raise ValueError(NO_LINE)
     return {**own.headers(key.strip()), **given}
 
 
 def read_headers_at_start(options: Namespace | None) -> Mapping[str, str]:
-    """Of a run that begins: with a new key, where a command prints it. Raises as ``request_headers``."""
+    """Of a run that begins: with a new key, where a command prints it. Raises as
+    ``request_headers``."""
     headers = read_request_headers(options)
     if isinstance(headers, KeyHeaders):
         headers.command.begin()
@@ -103,7 +119,10 @@ def find_key_command(options: Namespace) -> KeyCommand | None:
 
 def read_given_headers(options: Namespace) -> list[str]:
     """Of the environment, which no list of processes shows, and of the flag."""
-    return [*filter(None, map(str.strip, os.environ.get("LOCUST_LLM_HEADERS", "").splitlines())), *options.header]
+    return [
+        *filter(None, map(str.strip, os.environ.get("LOCUST_LLM_HEADERS", "").splitlines())),
+        *options.header,
+    ]
 
 
 def read_given_candidate_headers(options: Namespace) -> list[str]:
@@ -113,7 +132,8 @@ def read_given_candidate_headers(options: Namespace) -> list[str]:
 
 
 def read_candidate_headers(options: Namespace | None) -> dict[str, str]:
-    """The headers that the candidate gets beside those of every request, or in their place. Never written anywhere."""
+    """The headers that the candidate gets beside those of every request, or in their place. Never
+    written anywhere."""
     if options is None or not hasattr(options, "candidate_set"):
         return {}
     return parse_candidate_changes(read_given_candidate_headers(options)).headers
@@ -126,7 +146,8 @@ def read_given_tenant_headers(options: Namespace) -> list[str]:
 
 
 def read_tenant_headers(options: Namespace | None) -> dict[str, dict[str, str]]:
-    """By tenant: the headers of its requests, beside those of every request. Never written anywhere."""
+    """By tenant: the headers of its requests, beside those of every request. Never written
+    anywhere."""
     if options is None or not hasattr(options, "tenant_header"):
         return {}
     return parse_tenant_headers(read_given_tenant_headers(options))

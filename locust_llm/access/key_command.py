@@ -1,7 +1,9 @@
-"""Key command: a program that prints the API key, run at the start, and again when a key has expired.
+"""Key command: a program that prints the API key, run at the start, and again when a key has
+expired.
 
-A request whose key the server refuses (HTTP 401) waits for the next one, and so do those after it that are refused; streams
-go on. Past its lifetime a key is renewed in a greenlet, while requests go out with the old one.
+A request whose key the server refuses (HTTP 401) waits for the next one, and so do those after it
+that are refused; streams go on. Past its lifetime a key is renewed in a greenlet, while requests go
+out with the old one.
 """
 
 import logging
@@ -53,7 +55,8 @@ class KeyCommand:
         clock: Callable[[], float] = time.monotonic,
         spawn: Callable[..., object] = gevent.spawn,
     ) -> None:
-        """``run``: from the words to what they print, raises KeyFailed. ``clock``: monotonic seconds."""
+        """``run``: from the words to what they print, raises KeyFailed. ``clock``: monotonic
+        seconds."""
         self._words, self._lifetime_s = words, lifetime_s
         self._run = run or capture_program_output
         self._clock = clock
@@ -67,7 +70,8 @@ class KeyCommand:
         self._busy = BoundedSemaphore(1)
 
     def key(self) -> str:
-        """That in force. The first one is waited for; one past its lifetime is renewed meanwhile. Raises KeyFailed."""
+        """That in force. The first one is waited for; one past its lifetime is renewed meanwhile.
+        Raises KeyFailed."""
         if not self._key:
             self._renew("")
         elif self._lifetime_s is not None and self._aged(self._lifetime_s):
@@ -85,12 +89,14 @@ class KeyCommand:
         self.taken = self.taken or key == self._key
 
     def doubt(self) -> None:
-        """The server refused a request with a new key, too: such a refusal is not about the age of a key."""
+        """The server refused a request with a new key, too: such a refusal is not about the age of
+        a key."""
         self._doubted_at = self._clock()
 
     def next(self, refused: str) -> bool:
-        """There is another key than the one that the server has ``refused``; the command is waited for. It is run once for
-        each key that the server had taken, and not soon again for one that it never took."""
+        """There is another key than the one that the server has ``refused``; the command is waited
+        for. It is run once for each key that the server had taken, and not soon again for one that
+        it never took."""
         now = self._clock()
         may = (self.taken or now - self._ran_at >= AGAIN_S) and now - self._doubted_at >= AGAIN_S
         if refused == self._key and may:
@@ -124,11 +130,17 @@ class KeyCommand:
             if not key:
                 raise KeyFailed(f"{FLAG} printed nothing, and it should print the key")
             if not HEADER_VALUE.fullmatch(key):
-                raise KeyFailed(f"{FLAG} printed more than one line of text, and it should print the key alone")
+                raise KeyFailed(
+                    f"{FLAG} printed more than one line of text, and it should print the key alone"
+                )
             self._key, self._got_at = key, self._ran_at
             self.keys.add(key)
         if old:
-            logger.info("a new API key is in force" if key != old else f"{FLAG} printed the key that there was")
+            logger.info(
+                "a new API key is in force"
+                if key != old
+                else f"{FLAG} printed the key that there was"
+            )
 
 
 @cache
@@ -160,7 +172,9 @@ def capture_program_output(words: Sequence[str], limit_s: float = LIMIT_S) -> st
         finally:
             limit.close()
         if status is None:
-            raise KeyFailed(f"{FLAG} printed more than {MAX_BYTES >> 10} kB, and it should print the key alone")
+            raise KeyFailed(
+                f"{FLAG} printed more than {MAX_BYTES >> 10} kB, and it should print the key alone"
+            )
         text = str(data, "utf-8", "replace")
         if status:
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4 * ERROR_BYTES))
@@ -188,10 +202,14 @@ class _Program:
         loop = gevent.get_hub().loop
         loop.install_sigchld()
         try:
-            self._pid = os.posix_spawnp(words[0], [*words], os.environ, file_actions=actions, setsid=True)
+            self._pid = os.posix_spawnp(
+                words[0], [*words], os.environ, file_actions=actions, setsid=True
+            )
         except (OSError, ValueError) as error:
             os.close(self._read)
-            raise KeyFailed(f"{FLAG} cannot be started: {getattr(error, 'strerror', None) or error}") from None
+            raise KeyFailed(
+                f"{FLAG} cannot be started: {getattr(error, 'strerror', None) or error}"
+            ) from None
         finally:
             os.close(write)
         self._ended = Event()

@@ -7,15 +7,20 @@ DIRECT = "no proxy"
 
 
 def list_passed_proxies(s: Settings) -> str:
-    """Host and port of the proxy that requests pass, of several with commas between; empty: they go directly."""
+    """Host and port of the proxy that requests pass, of several with commas between; empty: they go
+    directly."""
     addresses = filter(None, (*s.addresses, s.candidate))
-    return ", ".join(dict.fromkeys(proxy.name for one in addresses if (proxy := resolve_proxy(one)) is not None))
+    return ", ".join(
+        dict.fromkeys(proxy.name for one in addresses if (proxy := resolve_proxy(one)) is not None)
+    )
 
 
 def note_different_proxy(worker: str, proxy: str | None, control: str) -> str:
-    """The note on a process whose way is not that of the control; empty where it is, or is not known."""
+    """The note on a process whose way is not that of the control; empty where it is, or is not
+    known."""
     if proxy is None or proxy == control:
         return ""
     return (
-        f"{worker} sent through {proxy or DIRECT}, and the server was asked through {control or DIRECT} before the run"
+        f"{worker} sent through {proxy or DIRECT}, and the server was asked through "
+        f"{control or DIRECT} before the run"
     )

@@ -1,4 +1,5 @@
-"""Source addresses: the addresses of --source-ip, which connections leave from: read, and checked before any load."""
+"""Source addresses: the addresses of --source-ip, which connections leave from: read, and checked
+before any load."""
 
 import os
 import socket
@@ -21,13 +22,14 @@ from locust_llm.settings.settings import Settings
 
 VARIABLE: Final = "LOCUST_LLM_SOURCE_IP"
 MOST: Final = 1024
-"""Addresses: each is tried before the run, and with Linux's ports they reach for 28 million connections."""
+"""Addresses: each is tried before the run, and with Linux's ports they reach for 28 million
+connections."""
 LEAVES_FROM: Final = "connections leave from {} in turn (--source-ip)"
 
 
 def use_source_options(options: Namespace) -> None:
-    """Those of the flag and of the environment, for this process and those that it forks. Raises ValueError of one
-    sentence."""
+    """Those of the flag and of the environment, for this process and those that it forks. Raises
+    ValueError of one sentence."""
     set_source_addresses(None)
     given = [*os.environ.get(VARIABLE, "").splitlines(), *options.source_ip]
     if addresses := parse_source_addresses(given):
@@ -37,19 +39,23 @@ def use_source_options(options: Namespace) -> None:
 
 
 def parse_source_addresses(texts: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in their order: of addresses and networks with commas between. Raises ValueError of one sentence."""
+    """Each once, in their order: of addresses and networks with commas between. Raises ValueError
+    of one sentence."""
     parts = filter(None, (part.strip() for text in texts for part in text.split(",")))
     try:
         found = list(islice((address for part in parts for address in _hosts(part)), MOST + 1))
     except ValueError as error:
-        raise ValueError(f"--source-ip takes addresses and networks, such as 10.0.0.2,10.0.0.8/29: {error}") from None
+        raise ValueError(
+            f"--source-ip takes addresses and networks, such as 10.0.0.2,10.0.0.8/29: {error}"
+        ) from None
     if len(found) > MOST:
         raise ValueError(f"--source-ip takes at most {MOST} addresses, and these are more")
     return tuple(dict.fromkeys(found))
 
 
 def _hosts(part: str) -> Iterator[str]:
-    """Of a network all but those that stand for the network itself and for all of it. Raises ValueError."""
+    """Of a network all but those that stand for the network itself and for all of it. Raises
+    ValueError."""
     for address in ip_network(part).hosts() if "/" in part else (ip_address(part),):
         if address.is_unspecified or address.is_multicast:
             raise ValueError(f"{address} is no address that a connection can leave from")
@@ -62,7 +68,8 @@ def _try_out(address: str) -> None:
             bind_source_address(sock, address)
     except OSError as error:
         raise ValueError(
-            f"--source-ip {address} is no address of this machine ({error.strerror}): those that it has are shown by ip "
+            f"--source-ip {address} is no address of this machine ({error.strerror}): those that "
+            f"it has are shown by ip "
             "address, and one is added by ip address add (as root)"
         ) from None
 
@@ -72,18 +79,25 @@ def note_source_addresses() -> str:
     sources = current_source_addresses()
     if sources is None:
         return ""
-    few = sources.addresses if len(sources.addresses) <= 4 else (*sources.addresses[:2], "...", sources.addresses[-1])
+    few = (
+        sources.addresses
+        if len(sources.addresses) <= 4
+        else (*sources.addresses[:2], "...", sources.addresses[-1])
+    )
     more = f"{len(sources.addresses)} addresses: " * (len(few) != len(sources.addresses))
     return LEAVES_FROM.format(more + ", ".join(few))
 
 
 def count_source_addresses(s: Settings) -> int:
-    """From how many source addresses each server of a run, or its proxy, is reached; 1: the kernel chooses one. Raises
-    ValueError of one sentence: one of them does not lead there."""
+    """From how many source addresses each server of a run, or its proxy, is reached; 1: the kernel
+    chooses one. Raises ValueError of one sentence: one of them does not lead there."""
     sources = current_source_addresses()
     if sources is None:
         return 1
-    return min(_ways(sources, *first_hop_address(address)) for address in filter(None, (*s.addresses, s.candidate)))
+    return min(
+        _ways(sources, *first_hop_address(address))
+        for address in filter(None, (*s.addresses, s.candidate))
+    )
 
 
 def _ways(sources: SourceAddresses, host: str, port: int) -> int:
@@ -100,7 +114,12 @@ def _ways(sources: SourceAddresses, host: str, port: int) -> int:
             return len(some)
         mistakes.append(lost)
     versions = sorted({VERSIONS[family] for family, *_ in found if family in VERSIONS})
-    raise ValueError(next(filter(None, mistakes), f"--source-ip has no {' or '.join(versions)} address, as {host} has"))
+    raise ValueError(
+        next(
+            filter(None, mistakes),
+            f"--source-ip has no {' or '.join(versions)} address, as {host} has",
+        )
+    )
 
 
 def _no_way(family: int, source: str, address: tuple[object, ...]) -> str:

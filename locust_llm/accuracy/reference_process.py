@@ -1,4 +1,5 @@
-"""Reference process: the reference server as a process of its own, started without a fork of this one, over when this one lets go of it."""
+"""Reference process: the reference server as a process of its own, started without a fork of this
+one, over when this one lets go of it."""
 
 import os
 import signal
@@ -25,8 +26,9 @@ class TruthServer:
     """It takes connections from the moment it is made: they wait in the kernel until it runs."""
 
     def __init__(self, gap_s: float, spread: float = 0.0, certificate: Path | None = None) -> None:
-        """A chunk of each stream every ``gap_s`` seconds, give or take ``spread`` of it. ``certificate``: it speaks TLS;
-        the file has the key too. Raises OSError, also where the kernel does not stamp what arrives."""
+        """A chunk of each stream every ``gap_s`` seconds, give or take ``spread`` of it.
+        ``certificate``: it speaks TLS; the file has the key too. Raises OSError, also where the
+        kernel does not stamp what arrives."""
         if sys.platform != "linux":
             raise OSError(ENOSYS, "it needs Linux")
         self._alive, theirs = os.pipe()
@@ -36,7 +38,11 @@ class TruthServer:
                 listener.listen(BACKLOG)
                 self.port: int = listener.getsockname()[1]
                 self.pid = _spawn(
-                    [f"{gap_s * 1e3:g}", f"{spread:g}", *([str(certificate)] if certificate else [])],
+                    [
+                        f"{gap_s * 1e3:g}",
+                        f"{spread:g}",
+                        *([str(certificate)] if certificate else []),
+                    ],
                     listener.fileno(),
                     theirs,
                 )
@@ -68,8 +74,10 @@ class TruthServer:
 
 
 def _spawn(arguments: list[str], listener: int, alive: int) -> int:
-    """posix_spawn(3), as a fork of a process with many pages and a thread costs more than this one will."""
-    high = [fcntl(fd, F_DUPFD_CLOEXEC, 3) for fd in (listener, alive)]  # none of them is 0 or 1 before it shall be
+    """posix_spawn(3), as a fork of a process with many pages and a thread costs more than this one
+    will."""
+    # none of them is 0 or 1 before it shall be
+    high = [fcntl(fd, F_DUPFD_CLOEXEC, 3) for fd in (listener, alive)]
     try:
         return os.posix_spawn(
             sys.executable,
@@ -88,11 +96,12 @@ def _spawn(arguments: list[str], listener: int, alive: int) -> int:
 
 
 def self_signed(folder: Path) -> Path:
-    """A certificate for 127.0.0.1 and its key, made for this run by the openssl command (the standard library makes none),
-    in one file. Raises OSError, subprocess.CalledProcessError."""
+    """A certificate for 127.0.0.1 and its key, made for this run by the openssl command (the
+    standard library makes none), in one file. Raises OSError, subprocess.CalledProcessError."""
     both, key = folder / "both.pem", folder / "key.pem"
     command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost "
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj "
+        "/CN=localhost "
         f"-addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout {key} -out {both}"
     )
     subprocess.run(command.split(), check=True, capture_output=True)

@@ -1,12 +1,15 @@
-"""Reference server: streams chunks, and ends each stream with the moments just before and just after each of its sends.
+"""Reference server: streams chunks, and ends each stream with the moments just before and just
+after each of its sends.
 
-``python -I -S reference_server.py GAP_MS SPREAD [CERTIFICATE]``, with a listening socket as descriptor 0, as inetd(8) would start it,
-and the end of a pipe as descriptor 1: when nobody has the other end any more, it is over. Standard library only.
+``python -I -S reference_server.py GAP_MS SPREAD [CERTIFICATE]``, with a listening socket as
+descriptor 0, as inetd(8) would start it, and the end of a pipe as descriptor 1: when nobody has the
+other end any more, it is over. Standard library only.
 
-A request (``POST``, with ``max_tokens`` in its JSON) is answered with so many chunks. All streams send at the same ticks,
-``GAP_MS`` apart, each moved by up to ``SPREAD`` of that, so that they keep no step with anything. The last event before
-``[DONE]`` has ``{"truth": {"arrived": ns, "sends": [[before, after], ...]}}``, in ns of CLOCK_MONOTONIC, which all processes
-of a machine share and nobody sets. ``arrived`` is the kernel's stamp of the request.
+A request (``POST``, with ``max_tokens`` in its JSON) is answered with so many chunks. All streams
+send at the same ticks, ``GAP_MS`` apart, each moved by up to ``SPREAD`` of that, so that they keep
+no step with anything. The last event before ``[DONE]`` has ``{"truth": {"arrived": ns, "sends":
+[[before, after], ...]}}``, in ns of CLOCK_MONOTONIC, which all processes of a machine share and
+nobody sets. ``arrived`` is the kernel's stamp of the request.
 """
 
 import gc
@@ -24,7 +27,10 @@ MOST_BYTES = 1 << 20
 """Of a request."""
 MOST_CHUNKS = 4096
 MOST_CONNECTIONS = 4096
-HEAD = b"HTTP/1.1 200 OK\r\nServer: truth\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nServer: truth\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: "
+    b"chunked\r\n\r\n"
+)
 CHUNK = (
     b'data: {"id":"truth","object":"chat.completion.chunk","created":0,"model":"truth","choices":[{"index":0,'
     b'"delta":{"content":" word"},"finish_reason":null}]}\n\n'
@@ -59,7 +65,8 @@ class Plain:
 
 
 def tls_of(certificate: str) -> Callable[[], Plain]:
-    """Makes the TLS layer of a connection: memory BIOs, so that reads and sends stay those of a plain socket."""
+    """Makes the TLS layer of a connection: memory BIOs, so that reads and sends stay those of a
+    plain socket."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -140,7 +147,8 @@ class TruthConnection:
         self.left -= 1
 
     def _send(self, data: bytes) -> tuple[int, int]:
-        """When, in monotonic ns: just before and just after. Raises Gone where it does not all go out at once."""
+        """When, in monotonic ns: just before and just after. Raises Gone where it does not all go
+        out at once."""
         clock, send = time.monotonic_ns, self.sock.send
         before = clock()
         sent = send(data)
@@ -159,7 +167,8 @@ def number_after(data: bytes, name: bytes) -> int | None:
 
 
 def received(sock: socket.socket) -> tuple[bytes, int]:
-    """(bytes, when the newest of them arrived, monotonic ns): by the kernel's stamp, else by the clock after the read."""
+    """(bytes, when the newest of them arrived, monotonic ns): by the kernel's stamp, else by the
+    clock after the read."""
     data, control, _, _ = sock.recvmsg(READ_BYTES, 128)
     now = time.monotonic_ns()
     for level, kind, value in control:
@@ -180,7 +189,9 @@ def wall_minus_monotonic_ns() -> int:
     return min(pairs)[1]
 
 
-def serve_truth(listener: socket.socket, alive: int, gap_ns: int, spread: float, link: Callable[[], Plain]) -> None:
+def serve_truth(
+    listener: socket.socket, alive: int, gap_ns: int, spread: float, link: Callable[[], Plain]
+) -> None:
     """Until nobody has the other end of the pipe ``alive``."""
     poll = select.epoll()
     poll.register(listener.fileno(), select.EPOLLIN)
@@ -202,12 +213,14 @@ def serve_truth(listener: socket.socket, alive: int, gap_ns: int, spread: float,
         now = time.monotonic_ns()
         if streams and now >= tick_ns:
             tick_streams(connections, streams)
-            chance = int.from_bytes(os.urandom(2), "little") / 32768 - 1  # random itself takes 3 ms to import
+            # random itself takes 3 ms to import
+            chance = int.from_bytes(os.urandom(2), "little") / 32768 - 1
             tick_ns = max(now, tick_ns + int(gap_ns * (1 + spread * chance)))
 
 
 def begins_stream(fd: int, connections: dict[int, TruthConnection], streams: set[int]) -> bool:
-    """Read what came on a connection, and say whether its request begins a stream. A connection that is gone is dropped."""
+    """Read what came on a connection, and say whether its request begins a stream. A connection
+    that is gone is dropped."""
     try:
         connections[fd].readable()
     except BlockingIOError:
@@ -219,7 +232,8 @@ def begins_stream(fd: int, connections: dict[int, TruthConnection], streams: set
 
 
 def tick_streams(connections: dict[int, TruthConnection], streams: set[int]) -> None:
-    """Send the next chunk of each stream; those that ended, or whose client is gone, leave ``streams``."""
+    """Send the next chunk of each stream; those that ended, or whose client is gone, leave
+    ``streams``."""
     for fd in list(streams):
         try:
             connections[fd].tick()
@@ -236,7 +250,10 @@ def drop_connection(fd: int, connections: dict[int, TruthConnection], streams: s
 
 
 def accept(
-    listener: socket.socket, poll: "select.epoll", connections: dict[int, TruthConnection], link: Callable[[], Plain]
+    listener: socket.socket,
+    poll: "select.epoll",
+    connections: dict[int, TruthConnection],
+    link: Callable[[], Plain],
 ) -> None:
     """One connection, if there is room for it."""
     try:

@@ -18,9 +18,9 @@ class Answer(Record, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def message(self) -> dict[str, Any]:
-        """The assistant's whole message, ready to append to the messages of the next turn: text, reasoning (in the field
-        in which it came) and tool calls, joined from the chunks; of several choices the first. Of a failed request what
-        came of it. Made when it is asked for.
+        """The assistant's whole message, ready to append to the messages of the next turn: text,
+        reasoning (in the field in which it came) and tool calls, joined from the chunks; of several
+        choices the first. Of a failed request what came of it. Made when it is asked for.
 
         Raises:
             ValueError: the request had ``keep_text=False``.
@@ -38,16 +38,19 @@ class Answer(Record, frozen=True, kw_only=True, dict=True):
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """Those of the message, each with ``id``, ``type`` and ``function``: its ``name``, and its ``arguments`` as text,
-        which should be JSON. Raises as ``message`` does."""
+        """Those of the message, each with ``id``, ``type`` and ``function``: its ``name``, and its
+        ``arguments`` as text, which should be JSON. Raises as ``message`` does."""
         calls: list[dict[str, Any]] = self.message.get("tool_calls", [])
         return calls
 
 
 def build_answer(
-    record: Record, deltas: Sequence[Delta | TextChoice] | None, more: Mapping[str, Any] | None = None
+    record: Record,
+    deltas: Sequence[Delta | TextChoice] | None,
+    more: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """``deltas``: of its chunks; None: they were not kept. ``more``: further fields of its message."""
+    """``deltas``: of its chunks; None: they were not kept. ``more``: further fields of its
+    message."""
     answer = Answer(**msgspec.structs.asdict(record))
     answer.__dict__.update(deltas=deltas, more=more or {})
     return answer
@@ -55,11 +58,16 @@ def build_answer(
 
 def count_answer_tokens(record: Record) -> int | None:
     """Output tokens without those of reasoning, which no history has; None: not known."""
-    return None if record.output_tokens is None else record.output_tokens - (record.reasoning_tokens or 0)
+    return (
+        None
+        if record.output_tokens is None
+        else record.output_tokens - (record.reasoning_tokens or 0)
+    )
 
 
 def join_deltas(deltas: Sequence[Delta | TextChoice]) -> dict[str, Any]:
-    """The message that these parts make: texts and arguments one after the other (OpenAI, "Chat completion chunk")."""
+    """The message that these parts make: texts and arguments one after the other (OpenAI, "Chat
+    completion chunk")."""
     content: Any = _text([delta.content for delta in deltas])
     message: dict[str, Any] = {"role": "assistant", "content": content}
     chats = [delta for delta in deltas if isinstance(delta, Delta)]
@@ -72,7 +80,10 @@ def join_deltas(deltas: Sequence[Delta | TextChoice]) -> dict[str, Any]:
             if isinstance(part, dict):
                 _add_call(calls, part)
         if isinstance(delta.function_call, dict):
-            _extend(message.setdefault("function_call", {"name": "", "arguments": ""}), delta.function_call)
+            _extend(
+                message.setdefault("function_call", {"name": "", "arguments": ""}),
+                delta.function_call,
+            )
     if calls:
         for call in calls:
             call.pop("index", None)  # of a stream alone
@@ -83,7 +94,8 @@ def join_deltas(deltas: Sequence[Delta | TextChoice]) -> dict[str, Any]:
 
 
 def _text(parts: list[Any]) -> Any:
-    """Texts as one; parts of another kind, such as Mistral's lists, as they are, one after the other."""
+    """Texts as one; parts of another kind, such as Mistral's lists, as they are, one after the
+    other."""
     others = [part for part in parts if isinstance(part, list)]
     if not others:
         return "".join(part for part in parts if isinstance(part, str))
@@ -91,8 +103,8 @@ def _text(parts: list[Any]) -> Any:
 
 
 def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
-    """A part with the index of a call belongs to it, unless it has another id: Gemini numbers each call 0. A part without
-    either goes on with the last one."""
+    """A part with the index of a call belongs to it, unless it has another id: Gemini numbers each
+    call 0. A part without either goes on with the last one."""
     index = part.get("index")
     id_ = part.get("id")
     call = None
@@ -103,7 +115,9 @@ def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
     elif calls:
         call = calls[-1]
     if call is None or (id_ and call.get("id") and call["id"] != id_):
-        calls.append(call := {"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
+        calls.append(
+            call := {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+        )
     call.update({key: value for key, value in part.items() if key != "function" and value})
     if index is not None:
         call["index"] = index

@@ -19,7 +19,8 @@ with suppress(ImportError):
     zstandard = import_module("zstandard")
 
 NAMES: Final = frozenset({"gzip", "x-gzip", "deflate", "br", "compress", "x-compress", "zstd"})
-"""Codings that change the bytes. Other values, such as ``none``, are written to keep proxies from compressing."""
+"""Codings that change the bytes. Other values, such as ``none``, are written to keep proxies from
+compressing."""
 MOST: Final = 3
 """Codings one over the other."""
 WINDOW_LOG: Final = 23
@@ -27,7 +28,8 @@ WINDOW_LOG: Final = 23
 
 
 def parse_codings(header: str) -> tuple[str, ...]:
-    """Those of a Content-Encoding that change the bytes, in the order in which they were applied."""
+    """Those of a Content-Encoding that change the bytes, in the order in which they were
+    applied."""
     names = (name.strip().lower() for name in header.split(","))
     return tuple(name for name in names if name in NAMES)
 
@@ -60,19 +62,22 @@ def _inflated(data: bytes, most: int) -> bytes:
 
 
 def _unbrotlied(data: bytes, most: int) -> bytes:
-    found: bytes = brotli.Decompressor().process(data, output_buffer_limit=most)  # its older versions know no limit
+    # its older versions know no limit
+    found: bytes = brotli.Decompressor().process(data, output_buffer_limit=most)
     return found[:most]
 
 
 def _unpacked(data: bytes, most: int) -> bytes:
-    """By what Python has, or what is installed. Raises where there is neither, as the other decoders do for what they cannot
-    read."""
+    """By what Python has, or what is installed. Raises where there is neither, as the other
+    decoders do for what they cannot read."""
     if zstd is not None:
         found: bytes = zstd.ZstdDecompressor(
             options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG}
         ).decompress(data, most)
         return found
-    read: bytes = zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).stream_reader(data).read(most)
+    read: bytes = (
+        zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).stream_reader(data).read(most)
+    )
     return read
 
 

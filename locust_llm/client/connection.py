@@ -1,4 +1,5 @@
-"""A connection to the server: opened before the gate, checked after it, one a user, never a silent second try."""
+"""A connection to the server: opened before the gate, checked after it, one a user, never a silent
+second try."""
 
 import errno
 import os
@@ -25,17 +26,21 @@ SO_TIMESTAMPNS: Final[int | None] = 35 if sys.platform == "linux" else None
 """The socket module does not name it; other systems have none that is as exact."""
 CONNECT_TIMEOUT_S: Final = 30.0
 READ_BYTES: Final = 16_384
-"""Of a read in the event loop: the worst that TLS makes of it, new keys without end, takes 15 ms."""
+"""Of a read in the event loop: the worst that TLS makes of it, new keys without end, takes 15
+ms."""
 MAX_HANDSHAKE_BYTES: Final = 1 << 19
-"""Of the server's side of a TLS handshake: five times the longest list of certificates that OpenSSL takes."""
+"""Of the server's side of a TLS handshake: five times the longest list of certificates that OpenSSL
+takes."""
 NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS)
-"""Errors of connect(2) and socket(2) when this machine has no open file, no port, no address of its own, or no memory left
-for it."""
+"""Errors of connect(2) and socket(2) when this machine has no open file, no port, no address of its
+own, or no memory left for it."""
 TICKET_READS: Final = 4
 TICKETS_S: Final = 0.01
-"""What a server sends beyond these between two answers has no end: the event loop waits for none of it."""
+"""What a server sends beyond these between two answers has no end: the event loop waits for none of
+it."""
 UNREACHABLE: Final = (
-    errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EAFNOSUPPORT, errno.EACCES, errno.EPERM,
+    errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EAFNOSUPPORT,
+    errno.EACCES, errno.EPERM,
 )  # fmt: skip
 """There is no way to it from here, or a firewall on this machine forbids it."""
 # struct tcp_info of linux/tcp.h: offsets of what is read of it
@@ -71,7 +76,8 @@ def _is_address(host: str) -> bool:
 
 
 class ConnectFailed(Exception):
-    """``outcome`` is one of the record's: refused, dns, tls, connect_timeout, no_socket, unreachable, reset, proxy."""
+    """``outcome`` is one of the record's: refused, dns, tls, connect_timeout, no_socket,
+    unreachable, reset, proxy."""
 
     def __init__(self, outcome: str, message: str) -> None:
         super().__init__(message)
@@ -127,7 +133,8 @@ class Connection:
         if proxy is not None and proxy.mistake:
             raise ProxyFailed(proxy.mistake)
         near = proxy or target
-        self._socket = sock = connect_socket(near.host, near.port, target.sources)  # so that close() finds it
+        # so that close() finds it
+        self._socket = sock = connect_socket(near.host, near.port, target.sources)
         self._opened_at = time.monotonic()
         self._opened_s = self._by_kernel(near.host, self._opened_at - began)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -144,8 +151,9 @@ class Connection:
         return sock
 
     def _by_kernel(self, host: str, seconds: float) -> float:
-        """How long the TCP connection to an address took: the kernel's round trip, as this process may have seen the end of
-        it later. Of a name, whose lookup took time too, and where a segment was lost, ``seconds``, which it took here."""
+        """How long the TCP connection to an address took: the kernel's round trip, as this process
+        may have seen the end of it later. Of a name, whose lookup took time too, and where a
+        segment was lost, ``seconds``, which it took here."""
         rtt_us, again = self._tcp_info()
         known = rtt_us is not None and not again and _is_address(host)
         return min(seconds, rtt_us / 1e6) if known and rtt_us is not None else seconds
@@ -158,14 +166,18 @@ class Connection:
                 self._socket.sendall(answer)
             if tls.established:
                 return
-            yield_to_event_loop()  # where more lies there, recv gives nobody else a turn, nor the deadline
+            # where more lies there, recv gives nobody else a turn, nor the deadline
+            yield_to_event_loop()
             data = self._socket.recv(READ_BYTES)
             received += len(data)
             if received > MAX_HANDSHAKE_BYTES:
                 raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the server's handshake has no end")
             if not data:
-                raise ssl.SSLError(ssl.SSL_ERROR_EOF, "the server closed the connection during the handshake")
-            if data.startswith((b"HTTP/", b"<")):  # a page, of one that took the handshake for HTTP 0.9
+                raise ssl.SSLError(
+                    ssl.SSL_ERROR_EOF, "the server closed the connection during the handshake"
+                )
+            # a page, of one that took the handshake for HTTP 0.9
+            if data.startswith((b"HTTP/", b"<")):
                 raise ssl.SSLError(ssl.SSL_ERROR_SSL, "it speaks plain HTTP: use http://")
 
     def alive(self) -> bool:
@@ -179,7 +191,12 @@ class Connection:
             until = time.monotonic() + TICKETS_S
             for _ in range(TICKET_READS):  # session tickets lie here after the handshake
                 data = self._socket._sock.recv(READ_BYTES)
-                if not data or self.tls.received(data) or not self.tls.reusable or time.monotonic() > until:
+                if (
+                    not data
+                    or self.tls.received(data)
+                    or not self.tls.reusable
+                    or time.monotonic() > until
+                ):
                     return False
         except BlockingIOError:
             return True
@@ -188,19 +205,21 @@ class Connection:
         return False
 
     def sealed(self, request: Sequence[bytes]) -> Sequence[bytes]:
-        """``request``, in pieces, as it goes over the wire. Comes before the reader has the connection: see TLS."""
+        """``request``, in pieces, as it goes over the wire. Comes before the reader has the
+        connection: see TLS."""
         return request if self.tls is None else (self.tls.sealed(request),)
 
     def round_trip(self) -> tuple[int | None, int]:
-        """(round trip in microseconds, segments sent again since the last time this was asked); see tcp(7). No round trip
-        through a proxy: the kernel knows the way to that alone."""
+        """(round trip in microseconds, segments sent again since the last time this was asked); see
+        tcp(7). No round trip through a proxy: the kernel knows the way to that alone."""
         rtt_us, total = self._tcp_info()
         again, self._retransmits = total - self._retransmits, total
         return (rtt_us if self.target.proxy is None else None), max(0, again)
 
     def _tcp_info(self) -> tuple[int | None, int]:
-        """(shortest round trip of the last minutes in microseconds, segments sent again so far). The smoothed one, which
-        older kernels alone have, also holds the time in which the server's kernel waits before it acknowledges."""
+        """(shortest round trip of the last minutes in microseconds, segments sent again so far).
+        The smoothed one, which older kernels alone have, also holds the time in which the server's
+        kernel waits before it acknowledges."""
         try:
             info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_WITH_MIN)
         except (OSError, AttributeError):  # Linux alone has it
@@ -217,8 +236,8 @@ class Connection:
     def send(self, sealed: Sequence[bytes]) -> int:
         """Write all pieces; monotonic ns just before the first byte was written. Raises OSError.
 
-        The first write goes straight to the socket, side by side with the stamp: between the two nothing else gets to
-        run, as it could on the way through gevent's own ``send``.
+        The first write goes straight to the socket, side by side with the stamp: between the two
+        nothing else gets to run, as it could on the way through gevent's own ``send``.
         """
         self.used += 1
         write, clock = self._socket._sock.sendmsg, time.monotonic_ns
@@ -236,8 +255,9 @@ class Connection:
         return sent_ns
 
     def receive(self) -> bytes | None:
-        """What came next, waited for; None: the peer closed. Not beside the stream reader, which reads the same socket.
-        However fast the peer sends, the loop has a turn with each read. Raises OSError and TLSClosed."""
+        """What came next, waited for; None: the peer closed. Not beside the stream reader, which
+        reads the same socket. However fast the peer sends, the loop has a turn with each read.
+        Raises OSError and TLSClosed."""
         while not self._over_by_tls() and (data := self._socket.recv(READ_BYTES)):
             yield_to_event_loop()
             plain = bytes(data) if self.tls is None else self.tls.received(data)
@@ -246,14 +266,16 @@ class Connection:
         return None
 
     def _over_by_tls(self) -> bool:
-        """Also where the word for it came with the last data: the peer may keep the TCP connection. Raises TLSClosed."""
+        """Also where the word for it came with the last data: the peer may keep the TCP connection.
+        Raises TLSClosed."""
         if self.tls is not None and self.tls.failure:
             raise TLSClosed(self.tls.failure)
         return self.tls is not None and self.tls.closed
 
     @property
     def cut(self) -> bool:
-        """Of one that the peer has closed: without the word of TLS for it, so that anybody on the way may have done it."""
+        """Of one that the peer has closed: without the word of TLS for it, so that anybody on the
+        way may have done it."""
         return self.tls is not None and not self.tls.closed
 
     def close(self) -> None:
@@ -279,7 +301,9 @@ def _by_proxy(target: Target, error: Exception) -> ProxyFailed:
     if isinstance(error, ProxyFailed):
         return ProxyFailed(f"{named} {error}")
     why = getattr(error, "strerror", None) or error
-    return ProxyFailed(f"{named} {'gave' if isinstance(error, TimeoutError) else 'cannot be used:'} {why}")
+    return ProxyFailed(
+        f"{named} {'gave' if isinstance(error, TimeoutError) else 'cannot be used:'} {why}"
+    )
 
 
 def _outcome(error: Exception) -> str:
@@ -304,8 +328,8 @@ def _outcome(error: Exception) -> str:
 
 
 def _files_are_out() -> bool:
-    """This process cannot open one more file. A lookup of a name that fails for this does not say so: see getaddrinfo(3),
-    EAI_SYSTEM, of which Python tells an errno that is not its own."""
+    """This process cannot open one more file. A lookup of a name that fails for this does not say
+    so: see getaddrinfo(3), EAI_SYSTEM, of which Python tells an errno that is not its own."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError:

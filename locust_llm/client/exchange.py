@@ -23,30 +23,35 @@ from .retry import parse_retry_after_s
 SIMULATOR: Final = "locust-llm-simulator"
 """How the Server header of the simulator that comes with this package begins."""
 CONNECT_AHEAD_S: Final = 1.0
-"""How long before it is due a request looks again at its connection: below the 5 s after which servers close idle ones,
-above what a new connection takes."""
+"""How long before it is due a request looks again at its connection: below the 5 s after which
+servers close idle ones, above what a new connection takes."""
 CHECKED_S: Final = 0.001
 """A connection that was looked at within this time need not be looked at again."""
 SAME_STEP_S: Final = 0.002
-"""So long waits the record of an answer where the gate is crowded: a server sends the last tokens of some and the first of
-others in one step, and for each first one somebody waits."""
+"""So long waits the record of an answer where the gate is crowded: a server sends the last tokens
+of some and the first of others in one step, and for each first one somebody waits."""
 STALE_NS: Final = 50_000_000
-"""A server that was closing the connection has done so within this time, or two round trips if those are longer."""
+"""A server that was closing the connection has done so within this time, or two round trips if
+those are longer."""
 STALE_OUTCOMES: Final = ("closed", "reset")
-"""Of a request that came while the server was closing its connection; without a byte of an answer."""
+"""Of a request that came while the server was closing its connection; without a byte of an
+answer."""
 
 
 WaitUntil = Callable[[float], object]
 """Waits for a moment, monotonic s. May raise GateClosed: the run ends before it."""
 FirstHook = Callable[[Response, dict[str, Any]], object]
-"""Called in the event loop when the first chunk is there, with the stream and the labels: must not block."""
+"""Called in the event loop when the first chunk is there, with the stream and the labels: must not
+block."""
 
 
 class UserConnection:
-    """What a user holds from request to request: its connection, kept alive, and the last answer."""
+    """What a user holds from request to request: its connection, kept alive, and the last
+    answer."""
 
     def __init__(self, on_kill: Callable[[], str] = lambda: CUT) -> None:
-        """``on_kill()``: the outcome of a request whose greenlet is killed: CUT, or CANCELLED when that was asked for."""
+        """``on_kill()``: the outcome of a request whose greenlet is killed: CUT, or CANCELLED when
+        that was asked for."""
         self.connection: Connection | None = None
         self.stream: Response | None = None
         self.busy = False
@@ -56,8 +61,8 @@ class UserConnection:
         self.on_kill = on_kill
 
     def open(self, target: Target, checked_s: float = 0.0) -> float | None:
-        """Make sure of a connection; seconds it took, None if there was one. Where that was looked at within the last
-        ``checked_s`` it is not looked at again. Raises ConnectFailed."""
+        """Make sure of a connection; seconds it took, None if there was one. Where that was looked
+        at within the last ``checked_s`` it is not looked at again. Raises ConnectFailed."""
         now = time.monotonic()
         if self.connection is not None:
             if self.connection.target == target:
@@ -87,12 +92,15 @@ def exchange_request(
 ) -> Record:
     """Send one request through the gate and give its record, whatever becomes of it.
 
-    With ``wait_until`` a request that has a ``due_at`` waits for it, connected. Raises GateClosed if the run ended before
-    it was sent (then there is no record). A greenlet that is killed on the way gets its record too, as the attribute
-    ``record`` of the GreenletExit that is raised again; before it was sent there is none.
+    With ``wait_until`` a request that has a ``due_at`` waits for it, connected. Raises GateClosed
+    if the run ended before it was sent (then there is no record). A greenlet that is killed on the
+    way gets its record too, as the attribute ``record`` of the GreenletExit that is raised again;
+    before it was sent there is none.
     """
     if line.busy:
-        raise RuntimeError("this user waits for an answer already: one request at a time, and more users for more")
+        raise RuntimeError(
+            "this user waits for an answer already: one request at a time, and more users for more"
+        )
     line.busy = True
     try:
         return _exchange(line, gate, request, clock_offset_s, on_first, wait_until)
@@ -141,9 +149,11 @@ def _stream(request: Request) -> Response:
 
 
 def _ready(line: UserConnection, request: Request, wait_until: WaitUntil | None) -> float | None:
-    """Connect, then wait until it is due; seconds that connecting took. Raises ConnectFailed and GateClosed.
+    """Connect, then wait until it is due; seconds that connecting took. Raises ConnectFailed and
+    GateClosed.
 
-    A connection that cannot be had before it is due is no failure yet: it is tried again when it is due.
+    A connection that cannot be had before it is due is no failure yet: it is tried again when it is
+    due.
     """
     due_at = request.due_at
     if wait_until is None or due_at is None:
@@ -161,13 +171,15 @@ def _ready(line: UserConnection, request: Request, wait_until: WaitUntil | None)
 
 
 def _admitted(
-    line: UserConnection, gate: Gate, slot: Slot, request: Request, stream: Response, fields: dict[str, Any],
+    line: UserConnection, gate: Gate, slot: Slot, request: Request, stream: Response,
+    fields: dict[str, Any],
     asked_at: float, on_first: FirstHook | None,
 ) -> Record:  # fmt: skip
     admitted_at = time.monotonic()
     fields |= {"admitted_at": admitted_at, "limit": slot.limit}
     try:
-        again_s = line.open(request.target, checked_s=CHECKED_S)  # servers close idle ones, and waits may be long
+        # servers close idle ones, and waits may be long
+        again_s = line.open(request.target, checked_s=CHECKED_S)
     except ConnectFailed as error:
         return _unsent(fields, request, asked_at, time.monotonic(), error.outcome, str(error))
     if again_s is not None:
@@ -219,8 +231,9 @@ def _admitted(
 
 
 def _gave_way(request: Request, gate: Gate, stream: Response) -> BaseException | None:
-    """What a schedule or a gate lets send goes before the record of an answer that is complete; what killed this greenlet
-    meanwhile. In a loop without either nothing is due, and each turn would cost a change of threads."""
+    """What a schedule or a gate lets send goes before the record of an answer that is complete;
+    what killed this greenlet meanwhile. In a loop without either nothing is due, and each turn
+    would cost a change of threads."""
     try:
         if stream.frame.complete and (request.due_at is not None or gate.limit is not None):
             if gate.crowded:
@@ -232,9 +245,10 @@ def _gave_way(request: Request, gate: Gate, stream: Response) -> BaseException |
 
 
 def _stale(connection: Connection, stream: Response) -> bool:
-    """The server was closing this connection, which had been used before, when the request came (RFC 9112, 9.3.1). A new
-    connection has no such doubt, and a request that waited longer did arrive. The kernel does not know it: llama.cpp's
-    server acknowledges, drops what comes behind its answer, and closes up to a few milliseconds later."""
+    """The server was closing this connection, which had been used before, when the request came
+    (RFC 9112, 9.3.1). A new connection has no such doubt, and a request that waited longer did
+    arrive. The kernel does not know it: llama.cpp's server acknowledges, drops what comes behind
+    its answer, and closes up to a few milliseconds later."""
     if (
         connection.used < 2
         or stream.received_bytes
@@ -247,9 +261,14 @@ def _stale(connection: Connection, stream: Response) -> bool:
 
 
 def _answered(
-    line: UserConnection, request: Request, reading: OpenStream, limits: RequestTimeout, sealed: Sequence[bytes]
+    line: UserConnection,
+    request: Request,
+    reading: OpenStream,
+    limits: RequestTimeout,
+    sealed: Sequence[bytes],
 ) -> tuple[OSError | None, BaseException | None]:
-    """Send, and wait until the answer is over; (why it could not be written, what killed this greenlet)."""
+    """Send, and wait until the answer is over; (why it could not be written, what killed this
+    greenlet)."""
     unsent: OSError | None = None
     killed: BaseException | None = None
     try:
@@ -272,7 +291,8 @@ def _answered(
 
 
 def _give_up(reading: OpenStream, outcome: str, message: str) -> BaseException | None:
-    """Take the stream back from the reader's thread, however often this greenlet is killed meanwhile; the last kill."""
+    """Take the stream back from the reader's thread, however often this greenlet is killed
+    meanwhile; the last kill."""
     killed: BaseException | None = None
     get_stream_reader().drop(reading, outcome, message)
     while not reading.ended.is_set():
@@ -284,30 +304,49 @@ def _give_up(reading: OpenStream, outcome: str, message: str) -> BaseException |
 
 
 def _record(
-    stream: Response, fields: dict[str, Any], request: Request, asked_at: float, freed_at: float | None
+    stream: Response,
+    fields: dict[str, Any],
+    request: Request,
+    asked_at: float,
+    freed_at: float | None,
 ) -> Record:
     get_stream_reader().give_way()
     outcome, message = stream.finish()
     answer = stream.answer
     chunk_us, merged = stream.chunks()
     counts = answer.settled
-    tokens, tokens_from, reasoning, hidden = counts.output, "usage", counts.reasoning, answer.hidden_tokens
+    tokens, tokens_from, reasoning, hidden = (
+        counts.output,
+        "usage",
+        counts.reasoning,
+        answer.hidden_tokens,
+    )
     if tokens is None:
         if chunk_us:
             tokens, tokens_from = len(chunk_us), "chunks"
         elif not request.labels.get("inputs") or counts.input is None:
             tokens_from = ""  # nobody counted
         reasoning, hidden = None, 0  # a count of a part says little where that of all cannot be
-    if outcome == OK and answer.results is not None and answer.results < (asked := request.labels.get("inputs") or 0):
+    if (
+        outcome == OK
+        and answer.results is not None
+        and answer.results < (asked := request.labels.get("inputs") or 0)
+    ):
         outcome, message = "truncated", f"{answer.results} of {asked} inputs have a vector"
     frame, drafts = stream.frame, stream.drafts
-    server, later = (str(frame.get("server", "")), frame.get("retry-after")) if frame.has_headers else ("", None)
+    server, later = (
+        (str(frame.get("server", "")), frame.get("retry-after"))
+        if frame.has_headers
+        else ("", None)
+    )
     return Record(
         **fields,
         due_at=asked_at if request.due_at is None else request.due_at,
         asked_at=asked_at,
         sent_at=stream.sent_ns / 1e9,
-        written_us=None if stream.written_ns is None else max(0, stream.written_ns - stream.sent_ns) // 1000,
+        written_us=None
+        if stream.written_ns is None
+        else max(0, stream.written_ns - stream.sent_ns) // 1000,
         freed_at=freed_at,
         headers_at=None if stream.headers_ns is None else stream.headers_ns / 1e9,
         closed_at=(stream.ended_ns or time.monotonic_ns()) / 1e9,
@@ -345,7 +384,19 @@ def _record(
 
 
 def _unsent(
-    fields: dict[str, Any], request: Request, asked_at: float, closed_at: float, outcome: str, message: str
+    fields: dict[str, Any],
+    request: Request,
+    asked_at: float,
+    closed_at: float,
+    outcome: str,
+    message: str,
 ) -> Record:
     due_at = asked_at if request.due_at is None else request.due_at
-    return Record(**fields, due_at=due_at, asked_at=asked_at, closed_at=closed_at, outcome=outcome, error=message)
+    return Record(
+        **fields,
+        due_at=due_at,
+        asked_at=asked_at,
+        closed_at=closed_at,
+        outcome=outcome,
+        error=message,
+    )

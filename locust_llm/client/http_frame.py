@@ -1,4 +1,5 @@
-"""The frame of an HTTP/1.1 response: bytes in, status, headers and body pieces out; geventhttpclient's C parser."""
+"""The frame of an HTTP/1.1 response: bytes in, status, headers and body pieces out;
+geventhttpclient's C parser."""
 
 from geventhttpclient.response import HTTPParseError as HTTPParseError
 from geventhttpclient.response import HTTPResponse
@@ -7,7 +8,8 @@ from .sse import Piece
 
 
 class HTTPResponseParser(HTTPResponse):
-    """One response. ``pieces`` collects its body, each piece with the number of the read that brought it."""
+    """One response. ``pieces`` collects its body, each piece with the number of the read that
+    brought it."""
 
     def __init__(self) -> None:
         super().__init__("POST")
@@ -28,7 +30,8 @@ class HTTPResponseParser(HTTPResponse):
         return result
 
     def _on_header_field(self, string: str) -> None:
-        if not self.headers_complete:  # else it is a trailer: nobody asks for it, and it may be endless
+        # else it is a trailer: nobody asks for it, and it may be endless
+        if not self.headers_complete:
             super()._on_header_field(string)
 
     def _on_header_value(self, string: str) -> None:
@@ -36,7 +39,8 @@ class HTTPResponseParser(HTTPResponse):
             super()._on_header_value(string)
 
     def _on_message_begin(self) -> None:
-        if self.complete:  # whatever follows is no part of this answer, and the connection cannot be used again
+        # whatever follows is no part of this answer, and the connection cannot be used again
+        if self.complete:
             raise HTTPParseError("bytes after the end of the answer")
         super()._on_message_begin()
 
@@ -54,7 +58,8 @@ class HTTPResponseParser(HTTPResponse):
         return not names.isdisjoint(dict.keys(self._headers_index))  # type: ignore[arg-type]  # its keys are small letters
 
     def end(self) -> None:
-        """The peer closed. Without a length and without chunks that is how an answer ends (RFC 9112, 6.3)."""
+        """The peer closed. Without a length and without chunks that is how an answer ends (RFC
+        9112, 6.3)."""
         self.closed_by_peer = True
         if self.has_headers and not self.chunked and self.content_length is None:
             self.message_complete = True

@@ -8,20 +8,22 @@ import gevent
 from gevent.lock import BoundedSemaphore
 
 LONG_S: Final = 0.0002
-"""Nothing that can wait begins when the loop has not looked at its timers and sockets for so long."""
+"""Nothing that can wait begins when the loop has not looked at its timers and sockets for so
+long."""
 
 
 def yield_to_event_loop() -> None:
-    """Return when the loop has looked at its timers and sockets, deadlines among them. 2 µs; ``gevent.sleep(0)`` returns
-    without: up to fifty times in a row."""
+    """Return when the loop has looked at its timers and sockets, deadlines among them. 2 µs;
+    ``gevent.sleep(0)`` returns without: up to fifty times in a row."""
     hub = gevent.get_hub()
     with hub.loop.timer(0.0) as turn:
         hub.wait(turn)
 
 
 class LoopTurns:
-    """Of the event loop of one process. gevent runs up to fifty greenlets that are ready before it looks at timers and
-    sockets again: where each of them makes a request or a record, a send that is due waits for 5 ms."""
+    """Of the event loop of one process. gevent runs up to fifty greenlets that are ready before it
+    looks at timers and sockets again: where each of them makes a request or a record, a send that
+    is due waits for 5 ms."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """``clock``: that of the loop, libev's."""
@@ -29,12 +31,14 @@ class LoopTurns:
         self._clock = clock
 
     def take(self) -> None:
-        """Returns when it is this greenlet's turn, in order of arrival; at once where the loop has just turned. One turn is
-        enough, and all there may be: after a step of the wall clock, libev's is another for a while."""
+        """Returns when it is this greenlet's turn, in order of arrival; at once where the loop has
+        just turned. One turn is enough, and all there may be: after a step of the wall clock,
+        libev's is another for a while."""
         with self._first:
             if self._clock() - gevent.get_hub().loop.now() > LONG_S:
                 yield_to_event_loop()
 
 
 can_wait = LoopTurns()
-"""What comes before a send and behind an answer: requests that are made ready ahead, and records."""
+"""What comes before a send and behind an answer: requests that are made ready ahead, and
+records."""

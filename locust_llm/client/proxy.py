@@ -1,8 +1,10 @@
-"""Proxy: which one the environment names for a URL, and the tunnel through it (CONNECT, RFC 9110, 9.3.6).
+"""Proxy: which one the environment names for a URL, and the tunnel through it (CONNECT, RFC 9110,
+9.3.6).
 
-A tunnel also for http: the bytes of the answer then come as the server sends them, each stamped by the kernel when it is
-here, over a connection that is kept. Of a plain request (absolute form) the proxy would read the answer and send one of its
-own, in which its errors cannot be told from the server's.
+A tunnel also for http: the bytes of the answer then come as the server sends them, each stamped by
+the kernel when it is here, over a connection that is kept. Of a plain request (absolute form) the
+proxy would read the answer and send one of its own, in which its errors cannot be told from the
+server's.
 """
 
 import re
@@ -24,7 +26,9 @@ MAX_REPLY_BYTES: Final = 1 << 14
 _BEGINS: Final = b"HTTP/1."
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: ([^\r\n]*))?\r?\n")
 _END: Final = re.compile(rb"\r?\n\r?\n")
-_SCHEMES: Final = re.compile(rb"^proxy-authenticate:[ \t]*([!-+\--~]+)", re.IGNORECASE | re.MULTILINE)
+_SCHEMES: Final = re.compile(
+    rb"^proxy-authenticate:[ \t]*([!-+\--~]+)", re.IGNORECASE | re.MULTILINE
+)
 
 
 class ProxyFailed(Exception):
@@ -65,7 +69,8 @@ class Proxy(msgspec.Struct, frozen=True):
         return f"CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{login}\r\n".encode()
 
     def opened(self, data: bytes) -> bool:
-        """``data``, all that has come so far, opens the tunnel; False: there must be more to come. Raises ProxyFailed."""
+        """``data``, all that has come so far, opens the tunnel; False: there must be more to come.
+        Raises ProxyFailed."""
         if len(data) > MAX_REPLY_BYTES:
             raise ProxyFailed("answered with headers without end")
         while True:
@@ -89,16 +94,23 @@ class Proxy(msgspec.Struct, frozen=True):
         return True
 
     def _refusal(self, code: int, reason: bytes, head: bytes) -> str:
-        said = " ".join(filter(None, (f"HTTP {code}", sanitise_text(reason, self.secrets, most=NAME_BYTES))))
+        said = " ".join(
+            filter(None, (f"HTTP {code}", sanitise_text(reason, self.secrets, most=NAME_BYTES)))
+        )
         todo = {403: _NOT_ALLOWED, 405: _NOT_ALLOWED}.get(code, "")
         if code in (401, 407):  # tinyproxy's of a login that it refuses is 401
             schemes = [scheme.decode("ascii").lower() for scheme in _SCHEMES.findall(head)]
             if schemes and "basic" not in schemes:
-                todo = f"it takes {sanitise_text(', '.join(schemes), most=NAME_BYTES)}, and only Basic can be sent"
+                todo = (
+                    f"it takes {sanitise_text(', '.join(schemes), most=NAME_BYTES)}, and only "
+                    f"Basic can be sent"
+                )
             elif self.login:
                 todo = "it refuses the user and the password of its URL"
             else:
-                todo = "it wants a user and a password: http://USER:PASSWORD@HOST:PORT in HTTPS_PROXY"
+                todo = (
+                    "it wants a user and a password: http://USER:PASSWORD@HOST:PORT in HTTPS_PROXY"
+                )
         elif code >= 500:
             todo = "it has no connection to the server"
         return f"answered CONNECT with {said}{f'; {todo}' if todo else ''}"
@@ -108,7 +120,8 @@ class Proxy(msgspec.Struct, frozen=True):
 
 
 _NOT_ALLOWED: Final = (
-    "it allows no tunnel to this host, or to this port (ConnectPort of tinyproxy, SSL_ports of squid); NO_PROXY names hosts "
+    "it allows no tunnel to this host, or to this port (ConnectPort of tinyproxy, SSL_ports of "
+    "squid); NO_PROXY names hosts "
     "to reach without it"
 )
 
@@ -119,8 +132,8 @@ def _authority(host: str, port: int) -> str:
 
 @cache
 def find_proxy(scheme: str, host: str, port: int) -> Proxy | None:
-    """Of HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, small letters first, as requests reads them; but never to this
-    machine itself, which its proxy would look for elsewhere."""
+    """Of HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, small letters first, as requests reads
+    them; but never to this machine itself, which its proxy would look for elsewhere."""
     if _loopback(host):
         return None
     url = f"{scheme}://{_authority(host, port)}"

@@ -46,10 +46,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestTimeout(BaseException):
-    """The time limits of a request: thrown into its greenlet when one of them is over; ``outcome`` is which.
+    """The time limits of a request: thrown into its greenlet when one of them is over; ``outcome``
+    is which.
 
-    One timer serves them all. It goes off when the first may be over and is set again if none is, so the chunks of a
-    stream need not touch it.
+    One timer serves them all. It goes off when the first may be over and is set again if none is,
+    so the chunks of a stream need not touch it.
     """
 
     def __init__(self, request: Request, stream: Response) -> None:
@@ -63,7 +64,8 @@ class RequestTimeout(BaseException):
         self._set()
 
     def written(self) -> int:
-        """The whole request: from now on counts the time after which it is cancelled on purpose. Monotonic ns."""
+        """The whole request: from now on counts the time after which it is cancelled on purpose.
+        Monotonic ns."""
         now = time.monotonic_ns()
         self.written_at = now / 1e9
         if self._request.cancel_after_s is not None:
@@ -81,7 +83,8 @@ class RequestTimeout(BaseException):
         limit = next_limit(self._request, self._stream, self.written_at, now)
         if limit is not None:
             self._timer = get_hub().loop.timer(max(limit[0] - now, 0.0))
-            self._timer.start(self._look, update=True)  # else it counts from when the loop began to turn
+            # else it counts from when the loop began to turn
+            self._timer.start(self._look, update=True)
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -94,11 +97,14 @@ class RequestTimeout(BaseException):
             self._set()
 
 
-def next_limit(request: Request, stream: Response, written_at: float | None, now: float) -> tuple[float, str] | None:
-    """(when the first of its time limits is over, the outcome then), as of ``now``; None if it has none.
+def next_limit(
+    request: Request, stream: Response, written_at: float | None, now: float
+) -> tuple[float, str] | None:
+    """(when the first of its time limits is over, the outcome then), as of ``now``; None if it has
+    none.
 
-    All times in monotonic s. Before the first chunk there is no gap yet: the soonest that one can be over is one gap from
-    now.
+    All times in monotonic s. Before the first chunk there is no gap yet: the soonest that one can
+    be over is one gap from now.
     """
     sent_at, first = stream.sent_ns / 1e9, stream.first_seen
     ends: list[tuple[float, str]] = []
@@ -107,7 +113,9 @@ def next_limit(request: Request, stream: Response, written_at: float | None, now
     if request.first_token_timeout_s is not None and not first:
         ends.append((sent_at + request.first_token_timeout_s, "first_token_timeout"))
     if request.gap_timeout_s is not None:
-        ends.append(((stream.newest_ns / 1e9 if first else now) + request.gap_timeout_s, "gap_timeout"))
+        ends.append(
+            ((stream.newest_ns / 1e9 if first else now) + request.gap_timeout_s, "gap_timeout")
+        )
     if request.cancel_after_s is not None and written_at is not None:
         ends.append((written_at + request.cancel_after_s, CANCELLED))
     return min(ends, default=None)

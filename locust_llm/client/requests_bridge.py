@@ -1,7 +1,9 @@
-"""What requests has prepared, as bytes and a target; and what its session takes from the answer: cookies, hooks.
+"""What requests has prepared, as bytes and a target; and what its session takes from the answer:
+cookies, hooks.
 
-A session of requests takes ``Authorization`` off a redirect to another host, and no other header, and sends both to any URL
-that it is given: ``keep_home`` leaves all that carry a key to the server of the run. Our own requests follow no redirect.
+A session of requests takes ``Authorization`` off a redirect to another host, and no other header,
+and sends both to any URL that it is given: ``keep_home`` leaves all that carry a key to the server
+of the run. Our own requests follow no redirect.
 """
 
 import os
@@ -31,13 +33,17 @@ CLIENT_KEY: Final = "LOCUST_LLM_CLIENT_KEY"
 ERROR_BYTES: Final = 300
 COOKIES: Final = 50
 COOKIE_BYTES: Final = 4096
-"""As many and as long as RFC 6265, 6.1 asks of a browser: each goes with every request from then on."""
+"""As many and as long as RFC 6265, 6.1 asks of a browser: each goes with every request from then
+on."""
 
 
 def format_request_head(prepared: requests.PreparedRequest) -> bytes:
     """Request line and headers, each with its line end (RFC 9112)."""
     parts = urlsplit(prepared.url or "")
-    lines = [f"{prepared.method} {prepared.path_url} HTTP/1.1", f"Host: {parts.netloc.rpartition('@')[2]}"]
+    lines = [
+        f"{prepared.method} {prepared.path_url} HTTP/1.1",
+        f"Host: {parts.netloc.rpartition('@')[2]}",
+    ]
     lines += [f"{name}: {decode_header_value(value)}" for name, value in prepared.headers.items()]
     return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
@@ -48,13 +54,20 @@ def decode_header_value(value: str | bytes) -> str:
 
 
 def make_target(url: str, verify: bool | str | None, cert: Any) -> Target:
-    """Where a request for ``url`` goes, and through which proxy. ``verify``, ``cert``: as requests has them; without a
-    ``cert`` that of the environment. Raises OSError of the files that they name."""
+    """Where a request for ``url`` goes, and through which proxy. ``verify``, ``cert``: as requests
+    has them; without a ``cert`` that of the environment. Raises OSError of the files that they
+    name."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = parts.port or PORTS.get(parts.scheme, 80)
-    context = make_tls_context(verify, cert or find_client_certificate()) if parts.scheme == "https" else None
-    return Target(host, port, context, find_proxy(parts.scheme, host, port), current_source_addresses())
+    context = (
+        make_tls_context(verify, cert or find_client_certificate())
+        if parts.scheme == "https"
+        else None
+    )
+    return Target(
+        host, port, context, find_proxy(parts.scheme, host, port), current_source_addresses()
+    )
 
 
 def resolve_proxy(url: str) -> Proxy | None:
@@ -67,7 +80,11 @@ def first_hop_address(url: str) -> tuple[str, int]:
     """(host, port) of what a connection for it is made to: the proxy or the server."""
     parts = urlsplit(url)
     proxy = resolve_proxy(url)
-    return (proxy.host, proxy.port) if proxy else (parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80))
+    return (
+        (proxy.host, proxy.port)
+        if proxy
+        else (parts.hostname or "", parts.port or PORTS.get(parts.scheme, 80))
+    )
 
 
 def session_proxies(url: str) -> dict[str, str]:
@@ -80,7 +97,8 @@ def session_proxies(url: str) -> dict[str, str]:
 
 
 def find_trusted_certificates() -> str:
-    """The certificates to trust: those of the environment, as requests and OpenSSL look for them, else certifi's."""
+    """The certificates to trust: those of the environment, as requests and OpenSSL look for them,
+    else certifi's."""
     names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
     return next((path for name in names if (path := os.environ.get(name))), "") or certifi.where()
 
@@ -94,29 +112,36 @@ def find_client_certificate() -> tuple[str, str] | str | None:
 
 @cache
 def make_tls_context(verify: bool | str | None, cert: Any) -> ssl.SSLContext:
-    """The TLS settings of a requests session as a context. Certificates are verified unless ``verify`` is False."""
+    """The TLS settings of a requests session as a context. Certificates are verified unless
+    ``verify`` is False."""
     trusted = verify if isinstance(verify, str) else find_trusted_certificates()
     folder = os.path.isdir(trusted)
-    context = ssl.create_default_context(cafile=None if folder else trusted, capath=trusted if folder else None)
+    context = ssl.create_default_context(
+        cafile=None if folder else trusted, capath=trusted if folder else None
+    )
     context.set_ciphers(":".join(select_quick_ciphers(context)))
     if verify is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if cert:
         file, key = (cert, None) if isinstance(cert, str) else cert
-        context.load_cert_chain(file, key, password=str)  # an empty one: OpenSSL would ask for it on the terminal
+        # an empty one: OpenSSL would ask for it on the terminal
+        context.load_cert_chain(file, key, password=str)
     return context
 
 
 def select_quick_ciphers(context: ssl.SSLContext) -> list[str]:
-    """Without those of before TLS 1.3 whose primes a server chooses: one of 10,000 bits takes OpenSSL 0.6 s."""
+    """Without those of before TLS 1.3 whose primes a server chooses: one of 10,000 bits takes
+    OpenSSL 0.6 s."""
     return [cipher["name"] for cipher in context.get_ciphers() if cipher["kea"] != "kx-dhe"]
 
 
-def keep_headers_on_server(session: requests.Session, headers: Mapping[str, str], home: Callable[[], str]) -> None:
-    """These headers go to the server ``home`` alone: to no other host, scheme or port that the base URL of the session, the
-    URL of a request or a redirect may name. Where a request brings a value of its own for one of them, only a redirect
-    takes that off."""
+def keep_headers_on_server(
+    session: requests.Session, headers: Mapping[str, str], home: Callable[[], str]
+) -> None:
+    """These headers go to the server ``home`` alone: to no other host, scheme or port that the base
+    URL of the session, the URL of a request or a redirect may name. Where a request brings a value
+    of its own for one of them, only a redirect takes that off."""
     session.rebuild_auth = partial(_stripped, session, tuple(headers))  # type: ignore[method-assign]
     send = session.send
 
@@ -128,10 +153,13 @@ def keep_headers_on_server(session: requests.Session, headers: Mapping[str, str]
 
 
 def strip_headers_elsewhere(
-    session: requests.Session, headers: Mapping[str, str], home: str, request: requests.PreparedRequest
+    session: requests.Session,
+    headers: Mapping[str, str],
+    home: str,
+    request: requests.PreparedRequest,
 ) -> None:
-    """Take ``headers`` off a request that goes to another host, scheme or port than ``home``: those of the session, too,
-    which may still hold the key before the one that is in force."""
+    """Take ``headers`` off a request that goes to another host, scheme or port than ``home``: those
+    of the session, too, which may still hold the key before the one that is in force."""
     if session.should_strip_auth(home, request.url):  # type: ignore[no-untyped-call]
         for name, value in headers.items():
             if decode_header_value(request.headers.get(name, "")) in (
@@ -142,10 +170,12 @@ def strip_headers_elsewhere(
 
 
 class PlainRequestEvent:
-    """Locust's event of the requests of a session, for plain ones, whose errors quote what the server says of itself: fired
-    with the same, but for an error that ``shown`` would change."""
+    """Locust's event of the requests of a session, for plain ones, whose errors quote what the
+    server says of itself: fired with the same, but for an error that ``shown`` would change."""
 
-    def __init__(self, event: Any, headers: Mapping[str, str | bytes], own: Mapping[str, str]) -> None:
+    def __init__(
+        self, event: Any, headers: Mapping[str, str | bytes], own: Mapping[str, str]
+    ) -> None:
         self._event, self._headers, self._own = event, headers, own
 
     def fire(self, **request: Any) -> None:
@@ -158,14 +188,19 @@ class PlainRequestEvent:
 
 
 def _stripped(
-    session: requests.Session, names: tuple[str, ...], prepared: requests.PreparedRequest, answer: requests.Response
+    session: requests.Session,
+    names: tuple[str, ...],
+    prepared: requests.PreparedRequest,
+    answer: requests.Response,
 ) -> None:
     if session.should_strip_auth(answer.request.url, prepared.url):  # type: ignore[no-untyped-call]
         for name in ("Authorization", "Proxy-Authorization", *names):
             prepared.headers.pop(name, None)
 
 
-def update_session(session: requests.Session, prepared: requests.PreparedRequest, stream: Response) -> None:
+def update_session(
+    session: requests.Session, prepared: requests.PreparedRequest, stream: Response
+) -> None:
     """Cookies, for the host that set them, and response hooks: as requests users expect them."""
     if not stream.frame.has_headers:
         return
@@ -173,7 +208,12 @@ def update_session(session: requests.Session, prepared: requests.PreparedRequest
         headers = Message()
         jar: CookieJar = session.cookies
         for cookie in [cookies] if isinstance(cookies, str) else cookies:
-            if len(cookie) <= COOKIE_BYTES and len(jar) < COOKIES and cookie.isascii() and cookie.isprintable():
+            if (
+                len(cookie) <= COOKIE_BYTES
+                and len(jar) < COOKIES
+                and cookie.isascii()
+                and cookie.isprintable()
+            ):
                 headers["Set-Cookie"] = cookie
         jar.extract_cookies(MockResponse(headers), MockRequest(prepared))  # type: ignore[arg-type]
     if hooks := prepared.hooks.get("response"):

@@ -1,8 +1,8 @@
 """Response: one response as its bytes arrive; stamps first, everything else when there is time.
 
-Until the first chunk with content each read is looked into soon, because a slot of the gate is waiting for it. After
-that a read costs a few appends and one look for the end; what came is decoded at the end, or when
-``DECODE_BYTES`` are waiting, so that a long answer does not pile up.
+Until the first chunk with content each read is looked into soon, because a slot of the gate is
+waiting for it. After that a read costs a few appends and one look for the end; what came is decoded
+at the end, or when ``DECODE_BYTES`` are waiting, so that a long answer does not pile up.
 """
 
 import re
@@ -12,7 +12,12 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from locust_llm.client.response_bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
-from locust_llm.protocols.completion import Completion, decode_lenient_json, error_line, status_message
+from locust_llm.protocols.completion import (
+    Completion,
+    decode_lenient_json,
+    error_line,
+    status_message,
+)
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.records.record import CANCELLED, CUT, MOST_CHUNKS, OK, TOO_LARGE, TOO_LONG
 from locust_llm.records.server_times import (
@@ -33,29 +38,37 @@ from .sse import Alike, Event, EventDecoder, EventTooLong, Piece, is_event_strea
 DECODE_BYTES: Final = 16_384
 MAX_BODY_BYTES: Final = 1 << 24
 MAX_ERROR_BYTES: Final = 1 << 18
-"""What is kept of the body of an error, and of an answer that is given up: more than any message of it shows."""
+"""What is kept of the body of an error, and of an answer that is given up: more than any message of
+it shows."""
 MAX_HEADER_BYTES: Final = 1 << 16
 BEGINNING_BYTES: Final = 256
 """Of a body, by which it shows whether it is an event stream."""
 DONE_NS: Final = 1_000_000_000
-"""How long after ``[DONE]`` the end of the HTTP message is waited for. Most servers send both at once, and a count of tokens
-that comes behind ``[DONE]`` comes with it; a second is a thousand round trips of a network nearby."""
+"""How long after ``[DONE]`` the end of the HTTP message is waited for. Most servers send both at
+once, and a count of tokens that comes behind ``[DONE]`` comes with it; a second is a thousand round
+trips of a network nearby."""
 QUIET_NS: Final = 1_000_000_000
 WAITED_NS: Final = 5_000_000_000
-"""Bytes are decoded when nothing has followed them for QUIET_NS, and at the latest so long after they came."""
+"""Bytes are decoded when nothing has followed them for QUIET_NS, and at the latest so long after
+they came."""
 EARLY_NS: Final = 1_000_000
 SLOW_READ_NS: Final = 1_000_000
-"""Above this read lag a chunk is not trusted to have come with the events without content behind it."""
+"""Above this read lag a chunk is not trusted to have come with the events without content behind
+it."""
 STATUS_OUTCOMES: Final = {429: "rate_limited", 503: "unavailable"}
 SPOILT: Final = ("malformed", TOO_LARGE, TOO_LONG)
-"""What can still become of an answer that has its ``[DONE]``: whatever else ended it came too late to change it."""
+"""What can still become of an answer that has its ``[DONE]``: whatever else ended it came too late
+to change it."""
 CHUNK_SIZE: Final = re.compile(rb"0*[1-9a-fA-F][0-9a-fA-F]{0,5}")
-CUT_SHORT: Final = "the server closed the connection without a close_notify of TLS, so the end may be missing"
+CUT_SHORT: Final = (
+    "the server closed the connection without a close_notify of TLS, so the end may be missing"
+)
 NO_END: Final = "complete by its [DONE], though its HTTP message has no end"
 
 
 class Response:
-    """Filled by the reader's thread alone until it is over, then read by the greenlet that sent the request."""
+    """Filled by the reader's thread alone until it is over, then read by the greenlet that sent the
+    request."""
 
     def __init__(
         self,
@@ -71,14 +84,17 @@ class Response:
         self.written_ns: int | None = None
         """When the whole request had been written."""
         self.newest: Callable[[], int] | None = None
-        """Asks the reader for the stamp of its last read, monotonic ns, which may not be here yet; None: it is."""
-        self.plain_events: Callable[[list[bytes], int, bytes, bytes], tuple[list[Event | Alike], int, int]] | None = (
-            None
-        )
-        """Takes events out of reads faster than the parser: see client/reader/_reader.pyi; None: there is only the parser."""
+        """Asks the reader for the stamp of its last read, monotonic ns, which may not be here yet;
+        None: it is."""
+        self.plain_events: (
+            Callable[[list[bytes], int, bytes, bytes], tuple[list[Event | Alike], int, int]] | None
+        ) = None
+        """Takes events out of reads faster than the parser: see client/reader/_reader.pyi; None:
+        there is only the parser."""
         self.max_bytes, self.max_chunks = max_bytes, max_chunks
         self.stamps = array("q")
-        """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock after the read."""
+        """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock
+        after the read."""
         self.since = array("q")
         """For each read the moment after which all of it came, monotonic ns."""
         self.unstamped = 0
@@ -101,7 +117,8 @@ class Response:
         """How many of the reads."""
         self._aligned = False
         """The last read ended with a whole HTTP chunk, or with the headers before the first."""
-        self._decode_at = sent_ns % DECODE_BYTES  # streams that begin together do not all decode at the same moment
+        # streams that begin together do not all decode at the same moment
+        self._decode_at = sent_ns % DECODE_BYTES
         self._events: EventDecoder | None = None
         self._beginning: list[Piece] | None = None
         """Of a body that may yet turn out to be an event stream; None: that is known."""
@@ -124,26 +141,33 @@ class Response:
         return False
 
     def took(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
-        """Reads of the native reader, which ``look`` follows. Stamps and since: each the bytes of an array of int64."""
+        """Reads of the native reader, which ``look`` follows. Stamps and since: each the bytes of
+        an array of int64."""
         self.stamps.frombytes(stamps)
         self.since.frombytes(since)
         self._unframed += data
         self.waiting_bytes += sum(map(len, data))
 
     def look(self, now_ns: int = 0) -> None:
-        """Decode what came. Sets ``first_seen`` and ``over`` when that is what it brought; over is also an answer whose
-        ``[DONE]`` came more than DONE_NS before ``now_ns``, though its HTTP message has no end."""
+        """Decode what came. Sets ``first_seen`` and ``over`` when that is what it brought; over is
+        also an answer whose ``[DONE]`` came more than DONE_NS before ``now_ns``, though its HTTP
+        message has no end."""
         self._decode()
         self._decode_at = DECODE_BYTES if self.first_seen else self._decode_at
         answer = self.answer
         self.first_seen = self.first_seen or bool(answer.chunk_reads) or answer.error is not None
         self.over = self.over or self.frame.complete
-        if answer.done_read is not None and not self.over and now_ns - self.stamps[answer.done_read] > DONE_NS:
+        if (
+            answer.done_read is not None
+            and not self.over
+            and now_ns - self.stamps[answer.done_read] > DONE_NS
+        ):
             self.failure = self.failure or ("closed", NO_END)
             self.over = True
 
     def due(self, now_ns: int) -> bool:
-        """``look`` shall follow though nothing came: bytes have waited long enough, or the end of the message has."""
+        """``look`` shall follow though nothing came: bytes have waited long enough, or the end of
+        the message has."""
         stamps, decoded = self.stamps, self._decoded
         if decoded < len(stamps):
             return now_ns - stamps[-1] > QUIET_NS or now_ns - stamps[decoded] > WAITED_NS
@@ -157,7 +181,10 @@ class Response:
             self.frame.end()
             self._cut = cut and self.frame.complete
             if not self.frame.complete:
-                self.failure = ("closed", "the server closed the connection before the answer was complete")
+                self.failure = (
+                    "closed",
+                    "the server closed the connection before the answer was complete",
+                )
         self.over = True
 
     def failed(self, outcome: str, message: str) -> None:
@@ -169,7 +196,8 @@ class Response:
             self.over = True
 
     def given_up(self, outcome: str, message: str) -> None:
-        """It ends here, for a mistake of ours: what is not decoded may be what we cannot decode, and is dropped."""
+        """It ends here, for a mistake of ours: what is not decoded may be what we cannot decode,
+        and is dropped."""
         if not self.over or self._decoded < len(self.stamps):
             self._ends(outcome, message)
         self._unframed, self.frame.pieces, self.waiting_bytes = [], [], 0
@@ -181,7 +209,10 @@ class Response:
             self._take_rest()
             return self._outcome()
         except Exception as error:
-            self.failure = ("malformed", f"the answer could not be read: {describe_exception(error)}")
+            self.failure = (
+                "malformed",
+                f"the answer could not be read: {describe_exception(error)}",
+            )
             return self.failure
 
     @property
@@ -198,12 +229,18 @@ class Response:
         if not self._done:
             return None
         answer = self.answer
-        return max(self.stamps[read] for read in (answer.done_read, *answer.chunk_reads[-1:]) if read is not None)
+        return max(
+            self.stamps[read]
+            for read in (answer.done_read, *answer.chunk_reads[-1:])
+            if read is not None
+        )
 
     @property
     def _done(self) -> bool:
         """Its last event was there, whatever became of its HTTP message."""
-        return self.answer.done_read is not None and (self.failure is None or self.failure[0] not in SPOILT)
+        return self.answer.done_read is not None and (
+            self.failure is None or self.failure[0] not in SPOILT
+        )
 
     @property
     def status(self) -> int | None:
@@ -225,7 +262,8 @@ class Response:
 
     @property
     def sample(self) -> bytes:
-        """The evidence of a failure: the body, or of an event stream the event that was wrong, else the last."""
+        """The evidence of a failure: the body, or of an event stream the event that was wrong, else
+        the last."""
         return self.body if self._events is None else self.answer.broken or self.answer.last
 
     def _outcome(self) -> tuple[str, str]:
@@ -238,9 +276,13 @@ class Response:
         if status is not None and not 200 <= status < 300:
             why = status_message(self.body)
             if 300 <= status < 400 and (to := self.frame.get("location")):
-                why = f"to {error_line(str(to).partition('?')[0].encode())}, and redirects are not followed"
+                why = (
+                    f"to {error_line(str(to).partition('?')[0].encode())}, and redirects are not "
+                    f"followed"
+                )
             return STATUS_OUTCOMES.get(status, "http_status"), f"HTTP {status}: {why}"
-        if self.answer.error is not None:  # it explains more than the end of the connection after it
+        # it explains more than the end of the connection after it
+        if self.answer.error is not None:
             return self.answer.outcome()
         if self.failure is not None:
             return self.failure
@@ -251,7 +293,10 @@ class Response:
         if self._events is None:
             self.answer.whole(self.body)
         elif not self.answer.last and (line := self._events.no_stream):
-            return "malformed", f"no event stream, though its Content-Type says so: {error_line(line)}"
+            return (
+                "malformed",
+                f"no event stream, though its Content-Type says so: {error_line(line)}",
+            )
         elif self._events.unseparated and not self.answer.finished:
             return "malformed", "no blank line between its events, so the time of each is not known"
         elif self._events.unterminated and not self.answer.finished:
@@ -310,7 +355,8 @@ class Response:
             self.over = True
             if self.headers_ns is None and frame.has_headers:
                 self._headers(b"")
-        if self._framed < len(self.stamps):  # read before it was known that the answer was over: no part of it
+        # read before it was known that the answer was over: no part of it
+        if self._framed < len(self.stamps):
             del self.stamps[self._framed :], self.since[self._framed :]
             frame.closed_by_peer = self.over = True
 
@@ -326,12 +372,15 @@ class Response:
             self._ends("malformed", self._compressed)
         elif "event-stream" in kind:
             self._events = EventDecoder(shortcut=self.plain_events is not None)
-            self._aligned = str(self.frame.get("transfer-encoding")).strip().lower() == "chunked" and ends_aligned(data)
+            self._aligned = str(
+                self.frame.get("transfer-encoding")
+            ).strip().lower() == "chunked" and ends_aligned(data)
         elif not self._codings:
             self._beginning = []
 
     def _look_for_events(self, pieces: list[Piece]) -> list[Piece]:
-        """Some servers forget the Content-Type of an event stream: then its first bytes tell. What can be decoded."""
+        """Some servers forget the Content-Type of an event stream: then its first bytes tell. What
+        can be decoded."""
         if self._beginning is None:
             return pieces
         pieces = self._beginning + pieces
@@ -347,7 +396,12 @@ class Response:
 
     def _decode(self) -> None:
         """Out of the frame, into events, into the answer, as far as its bounds allow."""
-        if self._aligned and self._events is not None and self._events.between and self.plain_events:
+        if (
+            self._aligned
+            and self._events is not None
+            and self._events.between
+            and self.plain_events
+        ):
             events, reads, size = self.plain_events(self._unframed, self._framed, *self.answer.form)
             if events:
                 self._events.passed()
@@ -383,7 +437,11 @@ class Response:
     def _bound(self) -> None:
         chunks = len(self.answer.chunk_reads)
         most = self.max_bytes
-        if self.received_bytes > most or MIN_READ_BYTES * self._framed > most or MIN_CHUNK_BYTES * chunks > most:
+        if (
+            self.received_bytes > most
+            or MIN_READ_BYTES * self._framed > most
+            or MIN_CHUNK_BYTES * chunks > most
+        ):
             self._ends(TOO_LARGE, f"more than {most} bytes")
             self._body = [b"".join(self._body[:8])[:MAX_ERROR_BYTES]]
         if chunks > MOST_CHUNKS:
@@ -401,17 +459,20 @@ class Response:
     def chunks(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
         """(chunk_us, merged) of the record: see Record. Whole microseconds after the send.
 
-        Two stamps may be a few microseconds off against each other, hence the ``max``. A stamp is of the newest byte of
-        its read, so a chunk is merged where another chunk came with it, or the beginning of the next event. Events
-        without content behind it (usage, ``[DONE]``) most servers send at once, mostly together: they make it merged
-        only where the reader was slow, so that they may have come long after it.
+        Two stamps may be a few microseconds off against each other, hence the ``max``. A stamp is
+        of the newest byte of its read, so a chunk is merged where another chunk came with it, or
+        the beginning of the next event. Events without content behind it (usage, ``[DONE]``) most
+        servers send at once, mostly together: they make it merged only where the reader was slow,
+        so that they may have come long after it.
         """
         sent, stamps, reads = self.sent_ns, self.stamps, self.answer.chunk_reads
         chunk_us = tuple(accumulate(((stamps[read] - sent) // 1000 for read in reads), max))
         crowded = self._events.shared if self._events is not None else set()
         if self.read_lag_ns > SLOW_READ_NS:
             crowded = crowded | {
-                read for read in self.answer.followed if stamps[read] - self.since[read] > SLOW_READ_NS
+                read
+                for read in self.answer.followed
+                if stamps[read] - self.since[read] > SLOW_READ_NS
             }
         if len(set(reads)) < len(reads):
             crowded = crowded | {a for a, b in pairwise(reads) if a == b}
@@ -448,7 +509,8 @@ class Response:
 
 
 def ends_aligned(data: bytes) -> bool:
-    """The first read of an answer, all of its headers, is nothing but these and whole HTTP chunks."""
+    """The first read of an answer, all of its headers, is nothing but these and whole HTTP
+    chunks."""
     head, _, rest = data.partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 2") or head.count(b"\n") != head.count(b"\r\n"):
         return False

@@ -16,7 +16,8 @@ MAX_WAIT_S: Final = 60.0
 
 
 def parse_retry_after_s(value: str, unix_s: float) -> float | None:
-    """Seconds that a Retry-After asks for, of either form (RFC 9110, 10.2.3); None where it is neither. ``unix_s``: now."""
+    """Seconds that a Retry-After asks for, of either form (RFC 9110, 10.2.3); None where it is
+    neither. ``unix_s``: now."""
     value = value.strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
@@ -35,8 +36,9 @@ def parse_retry_after_s(value: str, unix_s: float) -> float | None:
 
 
 def retry_pause_s(attempt: int, asked_s: float | None, random: Random) -> float | None:
-    """How long to wait behind attempt number ``attempt`` (from 1): what the server asked for, else half a second, doubled
-    each time, and the half of it at random, so that those refused together do not come back together. None: do not."""
+    """How long to wait behind attempt number ``attempt`` (from 1): what the server asked for, else
+    half a second, doubled each time, and the half of it at random, so that those refused together
+    do not come back together. None: do not."""
     if asked_s is not None:
         return asked_s if asked_s <= MAX_WAIT_S else None
     longest_s = min(BACKOFF_S * 2.0 ** min(attempt - 1, 16), MAX_WAIT_S)
@@ -48,12 +50,15 @@ def describe_retries(retried: int, resent: int = 0) -> Iterator[str]:
     if retried:
         attempts = "1 attempt was" if retried == 1 else f"{retried} attempts were"
         yield (
-            f"{attempts} refused (HTTP 429, 503; 401 of an expired key) and tried again. They count in no figure but TTFT "
-            "from Due, which spans all attempts of a request; a request whose last attempt was refused is a failure."
+            f"{attempts} refused (HTTP 429, 503; 401 of an expired key) and tried again. They "
+            f"count in no figure but TTFT "
+            "from Due, which spans all attempts of a request; a request whose last attempt was "
+            "refused is a failure."
         )
     if resent:
         requests = "1 request was" if resent == 1 else f"{resent} requests were"
         yield (
-            f"{requests} sent again at once on a new connection, because the server closed the kept-alive one before it "
+            f"{requests} sent again at once on a new connection, because the server closed the "
+            f"kept-alive one before it "
             "read them. Their times begin at the second send."
         )

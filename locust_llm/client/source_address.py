@@ -1,8 +1,10 @@
-"""Source addresses: connections leave from each of several in turn, so that each address has all ports to a server itself.
+"""Source addresses: connections leave from each of several in turn, so that each address has all
+ports to a server itself.
 
-A port is one of a source address and a destination (ip(7)), so N addresses have N times the ports of one. That holds where
-the kernel takes the port in connect(2), when it knows the destination: IP_BIND_ADDRESS_NO_PORT. Else bind(2) takes it, and
-the range is shared by all that leave from the address, wherever they go.
+A port is one of a source address and a destination (ip(7)), so N addresses have N times the ports
+of one. That holds where the kernel takes the port in connect(2), when it knows the destination:
+IP_BIND_ADDRESS_NO_PORT. Else bind(2) takes it, and the range is shared by all that leave from the
+address, wherever they go.
 """
 
 import errno
@@ -14,7 +16,8 @@ from typing import Any, Final
 
 import gevent.socket
 
-IP_BIND_ADDRESS_NO_PORT: Final[int] = getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24)  # Linux; Python does not name it
+# Linux; Python does not name it
+IP_BIND_ADDRESS_NO_PORT: Final[int] = getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24)
 VERSIONS: Final[dict[int, str]] = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv6"}
 
 
@@ -24,7 +27,8 @@ def address_family(address: str) -> int:
 
 
 class SourceAddresses:
-    """Addresses of this machine, in the order of their turns. Each process begins at another one."""
+    """Addresses of this machine, in the order of their turns. Each process begins at another
+    one."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self.addresses = tuple(addresses)
@@ -40,7 +44,8 @@ class SourceAddresses:
     def turn(self, family: int) -> Iterator[str]:
         """The next one, and once round all others, for where the ports of one are taken."""
         some = self.of(family)
-        first = os.getpid() + self._connections  # those that --processes forks have numbers in a row
+        # those that --processes forks have numbers in a row
+        first = os.getpid() + self._connections
         self._connections += 1
         return (some[(first + n) % len(some)] for n in range(len(some)))
 
@@ -63,7 +68,9 @@ def connect_socket(host: str, port: int, sources: SourceAddresses | None) -> Any
     if sources is None:
         return gevent.socket.create_connection((host, port))
     failed = OSError(errno.EAFNOSUPPORT, f"no address of --source-ip leads to {host}")
-    for family, kind, protocol, _, address in gevent.socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
+    for family, kind, protocol, _, address in gevent.socket.getaddrinfo(
+        host, port, 0, socket.SOCK_STREAM
+    ):
         for source in sources.turn(family):
             sock = gevent.socket.socket(family, kind, protocol)
             try:
@@ -73,7 +80,8 @@ def connect_socket(host: str, port: int, sources: SourceAddresses | None) -> Any
             except OSError as error:
                 sock.close()
                 failed = error
-                if error.errno != errno.EADDRNOTAVAIL:  # that: all its ports are taken, and another may have some
+                # that: all its ports are taken, and another may have some
+                if error.errno != errno.EADDRNOTAVAIL:
                     break
             except BaseException:
                 sock.close()

@@ -1,14 +1,16 @@
 """Server-sent events out of the pieces of a response body: sseclient-py behind a guard.
 
-sseclient-py is right about fields, but it dispatches a tail that no blank line ended, knows no blank line of mixed line
-ends, raises on bad UTF-8, loses the first event after a byte order mark and needs time that grows with the square of an
-endless event. So only what a blank line has ended is given to it, all line ends as \\n, as latin-1 (which never raises;
-the bytes come back unchanged), and an event of more than ``MAX_EVENT_LINES`` is refused. What it may be long is the bound
-of the whole answer, which is its reader's affair.
+sseclient-py is right about fields, but it dispatches a tail that no blank line ended, knows no
+blank line of mixed line ends, raises on bad UTF-8, loses the first event after a byte order mark
+and needs time that grows with the square of an endless event. So only what a blank line has ended
+is given to it, all line ends as \\n, as latin-1 (which never raises; the bytes come back
+unchanged), and an event of more than ``MAX_EVENT_LINES`` is refused. What it may be long is the
+bound of the whole answer, which is its reader's affair.
 https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 
-What servers write into a stream when they fail, and no browser would read, is made an event first: a field ``error``
-(llama.cpp), an event of that type whose text is a comment (Dynamo), JSON without a field before it.
+What servers write into a stream when they fail, and no browser would read, is made an event first:
+a field ``error`` (llama.cpp), an event of that type whose text is a comment (Dynamo), JSON without
+a field before it.
 """
 
 import logging
@@ -17,13 +19,15 @@ from collections.abc import Iterable, Iterator
 
 from sseclient import SSEClient
 
-logging.getLogger("sseclient").setLevel(logging.WARNING)  # else it logs what a server wrote, as it came
+# else it logs what a server wrote, as it came
+logging.getLogger("sseclient").setLevel(logging.WARNING)
 
 MAX_EVENT_LINES = 2_000
 HEAD_BYTES = 4096
 LARGE_BYTES = 1 << 20
 MAX_VALUES = 1 << 18
-"""Of JSON in an event above LARGE_BYTES: an image has few, and many of them would take many times its memory."""
+"""Of JSON in an event above LARGE_BYTES: an image has few, and many of them would take many times
+its memory."""
 BOM = b"\xef\xbb\xbf"
 
 Piece = tuple[int, bytes]
@@ -31,7 +35,8 @@ Piece = tuple[int, bytes]
 Event = tuple[int, str, bytes]
 """(number of the read that ended it, type, data)"""
 Alike = tuple[list[int], bytes]
-"""Events that differ in the text of their chunk alone: (for each the number of the read that ended it, data of the last)"""
+"""Events that differ in the text of their chunk alone: (for each the number of the read that ended
+it, data of the last)"""
 
 
 FIELD = re.compile(rb"(?:data|event|id|retry|error)?:|(?:data|event|id|retry)\n")
@@ -48,7 +53,8 @@ class EventTooLong(ValueError):
 
 
 class EventDecoder:
-    """Feed it pieces as they come, in any split; it gives each event once, when its blank line is there."""
+    """Feed it pieces as they come, in any split; it gives each event once, when its blank line is
+    there."""
 
     def __init__(self, shortcut: bool = True) -> None:
         """``shortcut``: events of one ``data:`` line do not take the way through sseclient-py."""
@@ -57,12 +63,14 @@ class EventDecoder:
         """The first bytes of a stream of which nothing was an event yet."""
         self._none_yet = True
         self.shared: set[int] = set()
-        """The reads that brought the end of an event and the beginning, but not the end, of the next."""
+        """The reads that brought the end of an event and the beginning, but not the end, of the
+        next."""
         self._held: list[bytes] = []  # the event under way
         self._held_lines = 0
         self._line_ended = False
         self._after_cr = False
-        self._start: bytes | None = b""  # what may still turn out to be a byte order mark; None: that is decided
+        # what may still turn out to be a byte order mark; None: that is decided
+        self._start: bytes | None = b""
 
     def feed(self, pieces: Iterable[Piece]) -> Iterator[Event]:
         """Raises EventTooLong, after the events that were whole."""
@@ -93,7 +101,9 @@ class EventDecoder:
             for event in _events(whole, self._shortcut):
                 self._none_yet = False
                 if len(event[2]) > LARGE_BYTES and count_json_values(event[2]) > MAX_VALUES:
-                    raise EventTooLong(f"an event of more than {LARGE_BYTES} bytes and {MAX_VALUES} values")
+                    raise EventTooLong(
+                        f"an event of more than {LARGE_BYTES} bytes and {MAX_VALUES} values"
+                    )
                 yield event
         if self._held_lines > MAX_EVENT_LINES:
             raise EventTooLong(f"an event of more than {MAX_EVENT_LINES} lines")
@@ -132,7 +142,8 @@ class EventDecoder:
 
     @property
     def no_stream(self) -> bytes:
-        """The first line that shows that this is none; empty: there were events, or nothing but comments."""
+        """The first line that shows that this is none; empty: there were events, or nothing but
+        comments."""
         lines = self.head.split(b"\n") if self._none_yet else []
         return next((line for line in lines if line.strip() and not FIELD.match(line + b"\n")), b"")
 
@@ -145,7 +156,8 @@ class EventDecoder:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _without_bom(self, data: bytes) -> bytes:
-        """``data`` without a leading byte order mark; nothing while it may still turn out to be one."""
+        """``data`` without a leading byte order mark; nothing while it may still turn out to be
+        one."""
         if len(data) < len(BOM) and BOM.startswith(data):
             self._start = data
             return b""
@@ -154,8 +166,8 @@ class EventDecoder:
 
 
 def _events(pieces: list[Piece], shortcut: bool) -> Iterator[Event]:
-    """Pieces of whole events, as sseclient-py reads them; with ``shortcut``, where all of a piece are one ``data:`` line,
-    alone or after ``event:``, they are read here."""
+    """Pieces of whole events, as sseclient-py reads them; with ``shortcut``, where all of a piece
+    are one ``data:`` line, alone or after ``event:``, they are read here."""
     other: list[Piece] = []
     for piece in pieces:
         read, data = piece
@@ -183,7 +195,9 @@ def _plain(data: bytes) -> list[tuple[str, bytes]]:
     for event in data[:-2].split(b"\n\n") if data.endswith(b"\n\n") else ():
         if event.startswith(b"data: ") and b"\n" not in event:
             events.append(("message", event[6:]))
-        elif event.startswith(b"event: ") and event.count(b"\n") == 1:  # as Responses and Messages come
+        elif (
+            event.startswith(b"event: ") and event.count(b"\n") == 1
+        ):  # as Responses and Messages come
             kind, _, text = event[7:].partition(b"\ndata: ")
             if not kind or not text:
                 return []
@@ -199,7 +213,8 @@ def count_json_values(data: bytes) -> int:
 
 
 def is_event_stream(beginning: bytes) -> bool | None:
-    """Whether the first bytes of a body are those of an event stream, whatever its Content-Type; None: too few to tell."""
+    """Whether the first bytes of a body are those of an event stream, whatever its Content-Type;
+    None: too few to tell."""
     if beginning and BOM.startswith(beginning):
         return None
     blank = BEGIN.match(beginning)
@@ -216,12 +231,21 @@ def _made_events(data: bytes) -> bytes:
 
 def _made_event(event: bytes) -> bytes:
     lines = [line for line in event.split(b"\n") if line]
-    if not ODD.search(event) or any(line.startswith(b"data") and line[5:].strip() for line in lines):
+    if not ODD.search(event) or any(
+        line.startswith(b"data") and line[5:].strip() for line in lines
+    ):
         return event
     if lines[0].startswith((b"{", b"[")):
         return b"\n".join(b"data: " + line for line in lines)
-    texts = [line for line in lines if not ERROR.fullmatch(line) and not line.startswith((b"id:", b"retry:", b"data"))]
-    texts = [line.lstrip(b":") if line.startswith(b":") else re.sub(rb"(?i)^error:", b"", line) for line in texts]
+    texts = [
+        line
+        for line in lines
+        if not ERROR.fullmatch(line) and not line.startswith((b"id:", b"retry:", b"data"))
+    ]
+    texts = [
+        line.lstrip(b":") if line.startswith(b":") else re.sub(rb"(?i)^error:", b"", line)
+        for line in texts
+    ]
     texts = [text.strip() for text in texts if text.strip()] or [b"an event named error"]
     return b"event: error\n" + b"\n".join(b"data: " + text for text in texts)
 

@@ -1,5 +1,5 @@
-"""The TLS layer of a connection: Python's ssl over memory BIOs, so that the reader's thread reads the same socket in the
-same way and gets the same stamps. What it read is decrypted afterwards."""
+"""The TLS layer of a connection: Python's ssl over memory BIOs, so that the reader's thread reads
+the same socket in the same way and gets the same stamps. What it read is decrypted afterwards."""
 
 import ssl
 from collections.abc import Sequence
@@ -8,10 +8,11 @@ from typing import Final
 RECORD_BYTES: Final = 16_384
 """Most plain bytes of a TLS record (RFC 8446, 5.1): a call of OpenSSL gives one record."""
 SLICE_BYTES: Final = 16_384
-"""Of what came, opened without a pause: the worst of it, new keys without end, takes OpenSSL 15 ms."""
+"""Of what came, opened without a pause: the worst of it, new keys without end, takes OpenSSL 15
+ms."""
 MAX_WITHOUT_DATA: Final = 1 << 18
-"""Bytes of records in a row that hold nothing of an answer. Servers send a few session tickets, of 16 kB with a long list of
-certificates in each."""
+"""Bytes of records in a row that hold nothing of an answer. Servers send a few session tickets, of
+16 kB with a long list of certificates in each."""
 MAX_ANSWERS: Final = 65_536
 """Bytes of the TLS layer's own answers, which nobody sends while an answer comes."""
 ENDLESS: Final = "the server sends TLS records without data, and without end"
@@ -46,7 +47,8 @@ class TLSLayer:
         self._greeting.add(data)
         if bits := self._greeting.slow_key:  # which OpenSSL would make at once
             raise ssl.SSLError(
-                ssl.SSL_ERROR_SSL, f"the server asks for a Diffie-Hellman key of {bits:,} bits: use X25519"
+                ssl.SSL_ERROR_SSL,
+                f"the server asks for a Diffie-Hellman key of {bits:,} bits: use X25519",
             )
         self._incoming.write(data)
         try:
@@ -69,8 +71,8 @@ class TLSLayer:
         return not (self.closed or self.failure)
 
     def received(self, data: bytes) -> bytes:
-        """Plain bytes out of what came over the socket; may be none. Sets ``closed`` and ``failure``: nothing is behind
-        them."""
+        """Plain bytes out of what came over the socket; may be none. Sets ``closed`` and
+        ``failure``: nothing is behind them."""
         if self.closed or self.failure:
             return b""
         incoming, read = self._incoming, self._object.read
@@ -124,4 +126,6 @@ class ServerHello:
         """Bits of a key that takes long, if it asks for one; else 0."""
         if not self._whole or RETRY not in self._message:
             return 0
-        return next((bits for extension, bits in SLOW_KEYS.items() if extension in self._message), 0)
+        return next(
+            (bits for extension, bits in SLOW_KEYS.items() if extension in self._message), 0
+        )

@@ -1,10 +1,16 @@
-"""Allocator: the work of a run: requests, arrivals and sessions; which process has how much of it, and what goes with a lost one."""
+"""Allocator: the work of a run: requests, arrivals and sessions; which process has how much of it,
+and what goes with a lost one."""
 
 from collections.abc import Iterator
 
 from gevent.event import Event
 
-from locust_llm.controller.schedule import DueArrival, list_phase_sessions, make_prefix_reuse, schedule_phase
+from locust_llm.controller.schedule import (
+    DueArrival,
+    list_phase_sessions,
+    make_prefix_reuse,
+    schedule_phase,
+)
 from locust_llm.records.phase_plan import PROFILING, WARMUP, PhasePlan
 from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule
@@ -34,18 +40,24 @@ class Allocator:
             staged=settings.staged is not None,
         )  # fmt: skip
         self.dispatcher = Dispatcher(
-            context.send, self._users_by_worker, self._deal, clock=context.time.monotonic, sleep=context.time.sleep
+            context.send,
+            self._users_by_worker,
+            self._deal,
+            clock=context.time.monotonic,
+            sleep=context.time.sleep,
         )
         self.phase_over = Event()
         """All requests of this phase are back, and the plan is in the next one."""
         self.closed_at: float | None = None
-        """When it was closed (Unix seconds), so that nothing new started in it; None: it was not."""
+        """When it was closed (Unix seconds), so that nothing new started in it; None: it was
+        not."""
         self.open = False
         """Arrivals come by a schedule in this phase."""
         self.paused = True
         """Nothing is sent: the phase has not begun."""
         self.due: tuple[int, float] | None = None
-        """Arrivals of the profiling phase that were due by its end, and over how many seconds; None: a closed loop."""
+        """Arrivals of the profiling phase that were due by its end, and over how many seconds;
+        None: a closed loop."""
         self.missed = 0
         """Arrivals that found no user, or went with a process that had not sent them."""
         self._profiled = 0
@@ -58,7 +70,8 @@ class Allocator:
         )
 
     def begin(self, phase: str, s: Settings) -> Iterator[DueArrival] | None:
-        """This phase begins, and ``s`` are its settings. Where arrivals come by a schedule, all of them: to be dealt out."""
+        """This phase begins, and ``s`` are its settings. Where arrivals come by a schedule, all of
+        them: to be dealt out."""
         self.phase_over.clear()
         self.closed_at = None
         items = list_phase_sessions(s, phase, self._reuse)
@@ -69,7 +82,8 @@ class Allocator:
         return dues
 
     def close(self, phase: str) -> None:
-        """Nothing new starts in this phase: its time is over, or its sessions are. It ends when all requests are back."""
+        """Nothing new starts in this phase: its time is over, or its sessions are. It ends when all
+        requests are back."""
         if self.plan.phase != phase:
             return
         self.dispatcher.stop()
@@ -86,10 +100,11 @@ class Allocator:
         self.phase_over.set()
 
     def _sessions_over(self) -> None:
-        """The last one has ended; the next phase may be on by now, as records come before the count of sessions."""
+        """The last one has ended; the next phase may be on by now, as records come before the count
+        of sessions."""
         self.close(self._sessions.phase)
 
-    # -- requests ------------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def grant_requests(self, worker: str) -> None:
         """A process asks for a share of the requests that are still to be sent."""
@@ -111,7 +126,8 @@ class Allocator:
             self._send(AskAgain(self.plan.phase))
 
     def recorded(self, record: Record, phase: str) -> bool:
-        """A request that was given out in ``phase`` is over. False: what its process had was accounted for already."""
+        """A request that was given out in ``phase`` is over. False: what its process had was
+        accounted for already."""
         self._profiled += record.phase == PROFILING
         if not self._workers.back(record.worker, phase, 1):
             return False
@@ -119,16 +135,22 @@ class Allocator:
             self._end_phase()
         return True
 
-    # -- arrivals ------------------------------------------------------------------------------------------------------
+    # -- arrivals ----------------------------------------------------------------------------------
 
-    def deal_out(self, dues: Iterator[DueArrival], phase: str, lead_s: float, lasts_s: float | None) -> None:
-        """From the first arrival, in ``lead_s``, to the last. ``lasts_s``: when the schedule ends; None: with that one."""
+    def deal_out(
+        self, dues: Iterator[DueArrival], phase: str, lead_s: float, lasts_s: float | None
+    ) -> None:
+        """From the first arrival, in ``lead_s``, to the last. ``lasts_s``: when the schedule ends;
+        None: with that one."""
         try:
             if self.closed_at is None:
                 self.dispatcher.deal_out(
                     dues, phase, self._time.monotonic() + measure_clock_offset_s(), lead_s, lasts_s
                 )
-        except (ValueError, OSError) as error:  # a row of the dataset, far behind those that were looked at before
+        except (
+            ValueError,
+            OSError,
+        ) as error:  # a row of the dataset, far behind those that were looked at before
             self._store.add_note(f"WARNING: the schedule ends early: {error}")
         if self.plan.phase == phase and self.plan.close():
             self._end_phase()
@@ -140,12 +162,15 @@ class Allocator:
         self.plan.returned(phase, count)  # they went out again just before
 
     def arrived(self) -> tuple[int, int]:
-        """How many arrivals have been due so far, and how many due about now find no user; (0, 0) in a closed loop."""
+        """How many arrivals have been due so far, and how many due about now find no user; (0, 0)
+        in a closed loop."""
         return (self.dispatcher.due()[0], self._users.missing) if self.open else (0, 0)
 
     def count_due(self, *, sent: bool = False) -> None:
-        """Once, when nothing new is sent. ``sent``: there was nothing to send in the arrivals that are left."""
-        if self.open and self.plan.phase != WARMUP and self.due is None:  # the run may be over by now
+        """Once, when nothing new is sent. ``sent``: there was nothing to send in the arrivals that
+        are left."""
+        # the run may be over by now
+        if self.open and self.plan.phase != WARMUP and self.due is None:
             count, span_s = self.dispatcher.due()
             self.due = (self._profiled if sent else count), span_s
 
@@ -167,9 +192,11 @@ class Allocator:
 
     def _users_by_worker(self) -> dict[str, int]:
         """How many each process has; alike while their number follows the arrivals."""
-        return dict.fromkeys(self._workers.live(), 1) if self._users.grows else self._workers.users()
+        return (
+            dict.fromkeys(self._workers.live(), 1) if self._users.grows else self._workers.users()
+        )
 
-    # -- sessions ------------------------------------------------------------------------------------------------------
+    # -- sessions ----------------------------------------------------------------------------------
 
     @property
     def exhausted(self) -> bool:
@@ -190,11 +217,11 @@ class Allocator:
         self._sessions.update(worker, returned.counts)
         self._sessions.put_back(worker, returned.items)
 
-    # -- loss ----------------------------------------------------------------------------------------------------------
+    # -- loss --------------------------------------------------------------------------------------
 
     def lose(self, worker: str, loss: WorkerLoss) -> tuple[int, int]:
-        """What a lost process had to send goes to the others. How many sessions ended with it, and how many of its arrivals
-        are never sent."""
+        """What a lost process had to send goes to the others. How many sessions ended with it, and
+        how many of its arrivals are never sent."""
         self._users.update(worker, 0)
         gone = self._sessions.lost(worker, loss.phase, loss.sessions)
         never = 0

@@ -1,4 +1,5 @@
-"""What every part of the control needs of its run: settings, the server, the processes that send, the store, the time.
+"""What every part of the control needs of its run: settings, the server, the processes that send,
+the store, the time.
 
 It is fixed: what changes during a run is in the parts.
 """
@@ -61,14 +62,17 @@ class RunContext:
             return
         for name in self.workers.active() if worker is None else [worker]:
             if name not in self.outgoing:
-                self.outgoing[name] = OutgoingPost(partial(self._send, worker=name), self.time.monotonic)
+                self.outgoing[name] = OutgoingPost(
+                    partial(self._send, worker=name), self.time.monotonic
+                )
             self.outgoing[name].post(partial(pack_message, self.epoch, message))
 
     def _send(self, packed: bytes, worker: str | None) -> None:
         self.runner.send_message(TO_SENDER, packed, worker)
 
     def take(self, worker: str, number: int) -> bool:
-        """Whether what came with this number is to be read: it was not here, and nothing before it is missing."""
+        """Whether what came with this number is to be read: it was not here, and nothing before it
+        is missing."""
         return not number or self.incoming.setdefault(worker, IncomingPost()).take(number)
 
     def heard_of(self, worker: str) -> int:
@@ -80,6 +84,8 @@ class RunContext:
         if worker in self.outgoing:
             self.outgoing[worker].heard(number)
 
-    def spawn(self, run: Callable[..., object], *args: Any, after_s: float = 0.0) -> gevent.Greenlet:
+    def spawn(
+        self, run: Callable[..., object], *args: Any, after_s: float = 0.0
+    ) -> gevent.Greenlet:
         """A greenlet that begins in ``after_s``; when it fails, so does the run."""
         return spawn_critical(self.fail, after_s, run, *args, sleep=self.time.sleep)

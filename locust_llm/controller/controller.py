@@ -1,4 +1,5 @@
-"""Control of a run, in the master or the only process: who takes part and who is lost, the records, the end, the report.
+"""Control of a run, in the master or the only process: who takes part and who is lost, the records,
+the end, the report.
 
 When what is sent is decided in phases.py, who sends how much of it in allocator.py.
 """
@@ -35,7 +36,18 @@ from locust_llm.settings.validate import validate_settings
 from locust_llm.text.format import format_count
 from locust_llm.text.untrusted import collect_secrets, sanitise_text
 from locust_llm.wire.clock_sync import clock_id, measure_clock_offset_s
-from locust_llm.wire.messages import HELD_S, Ack, AskAgain, Begin, Cut, Ended, EndRun, FormLearnt, Records, Status
+from locust_llm.wire.messages import (
+    HELD_S,
+    Ack,
+    AskAgain,
+    Begin,
+    Cut,
+    Ended,
+    EndRun,
+    FormLearnt,
+    Records,
+    Status,
+)
 
 from .context import RunContext, TimeSource
 from .early_stop import EarlyStop
@@ -61,7 +73,8 @@ MAX_FORMS: Final = 8
 WORKERS_S: Final = 0.25
 """Between two checks for lost processes."""
 TURN_S: Final = 0.005
-"""Of work on records, after which the event loop has a turn: one of a million chunks takes 200 ms."""
+"""Of work on records, after which the event loop has a turn: one of a million chunks takes 200
+ms."""
 FLUSH_S: Final = 1.0
 """Between two writes of records to the disk."""
 
@@ -79,16 +92,21 @@ class Controller:
         on_record_over: Callable[[Record], object] = lambda record: None,
         time: TimeSource | None = None,
     ) -> None:
-        """``greeted``: whether a worker has greeted, and may take part. ``on_record_over`` is called with
-        each record of a request that is over, once it is kept."""
+        """``greeted``: whether a worker has greeted, and may take part. ``on_record_over`` is
+        called with each record of a request that is over, once it is kept."""
         self.environment, self._on_record_over = environment, on_record_over
         self._greeted = greeted
         self._time = time = time or TimeSource()
-        if settings.random_seed is None:  # processes share what follows from it; the next run must not find it cached
-            settings = msgspec.structs.replace(settings, random_seed=random.SystemRandom().randrange(2**31))
+        # processes share what follows from it; the next run must not find it cached
+        if settings.random_seed is None:
+            settings = msgspec.structs.replace(
+                settings, random_seed=random.SystemRandom().randrange(2**31)
+            )
         self.settings = settings = add_priming_phase(settings, survey.server_flags)
         # what earlier runs with this seed have left in the server's cache is of no use to this one
-        self._words_seed = f"{random.SystemRandom().getrandbits(64):016x}" if settings.sends_fresh_words else ""
+        self._words_seed = (
+            f"{random.SystemRandom().getrandbits(64):016x}" if settings.sends_fresh_words else ""
+        )
         self.survey = survey
         headers = read_request_headers(environment.parsed_options)
         own = read_candidate_headers(environment.parsed_options)
@@ -100,19 +118,36 @@ class Controller:
         self._telemetry: TelemetryCounts | None = None
         self._forms: set[tuple[str, RequestForm]] = set()
         """Of requests, by arm: noted."""
-        self.store = RunStore(settings, survey, headers, time.now, time.monotonic, words_seed=self._words_seed)
-        self.folder, self.live_stats, self.totals = self.store.folder, self.store.live_stats, self.store.totals
+        self.store = RunStore(
+            settings, survey, headers, time.now, time.monotonic, words_seed=self._words_seed
+        )
+        self.folder, self.live_stats, self.totals = (
+            self.store.folder,
+            self.store.live_stats,
+            self.store.totals,
+        )
         self._workers = WorkerRegistry(environment.runner, self.folder, time.monotonic)
         self._greenlets: list[gevent.Greenlet] = []
-        context = RunContext(environment.runner, settings, survey, epoch, self.store, self._workers, self.fail, time)
-        self._send, self._spawn, self.take, self.heard = context.send, context.spawn, context.take, context.heard
+        context = RunContext(
+            environment.runner, settings, survey, epoch, self.store, self._workers, self.fail, time
+        )
+        self._send, self._spawn, self.take, self.heard = (
+            context.send,
+            context.spawn,
+            context.take,
+            context.heard,
+        )
         self._users = UserPool(context)
         self.shutdown = Shutdown(environment, self._workers.active, time.monotonic)
         self.phases = PhaseRunner(context, self._users, self.shutdown)
-        self.stages, self.allocator, self.plan = self.phases.stages, self.phases.allocator, self.phases.plan
+        self.stages, self.allocator, self.plan = (
+            self.phases.stages,
+            self.phases.allocator,
+            self.phases.plan,
+        )
         """``stages`` None: the run has no stages."""
 
-    # -- the start -----------------------------------------------------------------------------------------------------
+    # -- the start ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Give the order to every process, and start the first phase."""
@@ -129,7 +164,8 @@ class Controller:
         """One process takes part; it asks for its requests by itself."""
         begin = Begin(
             settings=self.settings, survey=self.survey, worker=self._workers.add(worker).place,
-            folder=str(self.folder.resolve()), clock=clock_id(), clock_offset_s=measure_clock_offset_s(), salt=self._words_seed,
+            folder=str(self.folder.resolve()), clock=clock_id(),
+            clock_offset_s=measure_clock_offset_s(), salt=self._words_seed,
             trace=self.store.trace,
         )  # fmt: skip
         self._send(begin, worker)
@@ -137,7 +173,7 @@ class Controller:
         if self.stages is not None and self.plan.phase not in (WARMUP, BETWEEN):
             self.phases.send_stage(self.stages.number, worker)
 
-    # -- the limit, the users, and what the processes report -----------------------------------------------------------
+    # -- the limit, the users, and what the processes report ---------------------------------------
 
     @property
     def abort(self) -> EarlyStop:
@@ -150,22 +186,36 @@ class Controller:
         return self.phases.limit.now
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
-        """By hand, while requests are sent: the limit, at once or from where it is within ``ramp_s``. Returns what was done;
-        raises ValueError of one sentence."""
-        if self.shutdown.begun or self.draining or self.allocator.paused or self.plan.phase in (BETWEEN, OVER):
-            raise ValueError("no requests are being sent right now: the prefill limit cannot be changed")
+        """By hand, while requests are sent: the limit, at once or from where it is within
+        ``ramp_s``. Returns what was done; raises ValueError of one sentence."""
+        if (
+            self.shutdown.begun
+            or self.draining
+            or self.allocator.paused
+            or self.plan.phase in (BETWEEN, OVER)
+        ):
+            raise ValueError(
+                "no requests are being sent right now: the prefill limit cannot be changed"
+            )
         if self.settings.sweeps(PREFILL) or self.settings.compares:
             raise ValueError("this run sets the prefill limit itself, stage by stage")
         runner = self.environment.runner
         assert runner is not None
-        users = None if self._users.grows else max(runner.target_user_count, self.phases.asked.users or 0)
+        users = (
+            None
+            if self._users.grows
+            else max(runner.target_user_count, self.phases.asked.users or 0)
+        )
         processes = max(1, len(self._workers.active()))
         return self.phases.limit.change_limit(
-            limit, ramp_s, msgspec.structs.replace(self.phases.asked, users=users, processes=processes)
+            limit,
+            ramp_s,
+            msgspec.structs.replace(self.phases.asked, users=users, processes=processes),
         )
 
     def change_users(self, users: int) -> bool:
-        """By hand, while requests are sent; False: their number follows from the load. Raises ValueError."""
+        """By hand, while requests are sent; False: their number follows from the load. Raises
+        ValueError."""
         if self._users.grows or self.stages is not None or self.allocator.paused:
             return False
         limit = self.limit
@@ -173,7 +223,9 @@ class Controller:
             msgspec.structs.replace(self.phases.asked, users=users, prefill_concurrency=limit)
         ):
             raise ValueError(mistake)
-        self.store.add_note(f"users changed by hand from {self._users.count} to {users}, {self.store.since_start()}")
+        self.store.add_note(
+            f"users changed by hand from {self._users.count} to {users}, {self.store.since_start()}"
+        )
         self._users.count = users
         return True
 
@@ -190,10 +242,14 @@ class Controller:
         self.heard(worker, status.heard)
         known.users, known.admitted, known.reads = status.users, status.admitted, status.reads
         self.store.note_users(self._workers.user_count())
-        self.phases.count(worker, self._time.monotonic() if status.at is None else status.at, status)
+        self.phases.count(
+            worker, self._time.monotonic() if status.at is None else status.at, status
+        )
         self.live_stats.update(
-            worker, used=status.gate.used, waiting=status.gate.waiting, decoding=status.decoding, ttfts_s=status.ttfts_s,
-            request_s=status.request_s, reads=status.reads, health=status.health, activity=status.activity,
+            worker, used=status.gate.used, waiting=status.gate.waiting, decoding=status.decoding,
+            ttfts_s=status.ttfts_s,
+            request_s=status.request_s, reads=status.reads, health=status.health,
+            activity=status.activity,
         )  # fmt: skip
         shares = self.phases.limit.shares
         shares.prefill_s = max(shares.prefill_s, *status.ttfts_s, 0.0)
@@ -206,17 +262,22 @@ class Controller:
 
     def _shown(self, why: str) -> str:
         """The text of an exception as one line; it may quote an answer, or a header."""
-        return sanitise_text(why, collect_secrets(self._headers, {**self._headers, **self._own_headers}), most=LINE)
+        return sanitise_text(
+            why, collect_secrets(self._headers, {**self._headers, **self._own_headers}), most=LINE
+        )
 
     def fail(self, why: str) -> None:
         """Something in the control broke: the run ends."""
         self._failed("the control of the run", why)
 
     def _failed(self, worker: str, failure: str) -> None:
-        """No other process takes over what one that failed cannot send: the run ends, with a report of what there is."""
+        """No other process takes over what one that failed cannot send: the run ends, with a report
+        of what there is."""
         if failure:
             self.failure = failure = self._shown(failure)
-            self.store.add_note(f"ERROR: {worker}: {failure}; the run ends, and its result is incomplete")
+            self.store.add_note(
+                f"ERROR: {worker}: {failure}; the run ends, and its result is incomplete"
+            )
             self.shutdown.begin()
 
     def on_gate_status(self, worker: str, status: GateStatus) -> None:
@@ -224,10 +285,11 @@ class Controller:
         if self._workers.seen(worker) is not None:
             self.phases.limit.update(worker, status)
 
-    # -- lost processes ------------------------------------------------------------------------------------------------
+    # -- lost processes ----------------------------------------------------------------------------
 
     def _watch_workers(self) -> None:
-        """The greenlet that takes back what silent and dead processes have, and ends a run that has none left."""
+        """The greenlet that takes back what silent and dead processes have, and ends a run that has
+        none left."""
         alone_s = 0.0
         while True:
             before = self._time.monotonic()
@@ -237,21 +299,35 @@ class Controller:
                 self._workers.excuse(held_s)
                 self.phases.limit.shares.excuse(held_s)
             for worker in self.phases.limit.shares.expire(self._time.monotonic()):
-                share = "" if self.limit is None else ": its share of the prefill limit went to the others"
+                share = (
+                    ""
+                    if self.limit is None
+                    else ": its share of the prefill limit went to the others"
+                )
                 if self.draining:  # it ends what it has, and hands it over
                     continue
-                self.store.add_note(f"{LOST_WORKER} {worker} stopped reporting {self.store.since_start()}{share}")
+                self.store.add_note(
+                    f"{LOST_WORKER} {worker} stopped reporting {self.store.since_start()}{share}"
+                )
             for worker in self._workers.lost():
                 self._lose(worker)
             alone_s = 0.0 if self._workers.active() else alone_s + WORKERS_S
-            if alone_s >= (ALONE_S if self._workers.names else NOBODY_S) and not self.shutdown.begun:
-                lost = "all workers were lost" if self._workers.names else "no worker took part, given up"
+            if (
+                alone_s >= (ALONE_S if self._workers.names else NOBODY_S)
+                and not self.shutdown.begun
+            ):
+                lost = (
+                    "all workers were lost"
+                    if self._workers.names
+                    else "no worker took part, given up"
+                )
                 self.store.add_gap(f"{lost} {self.store.since_start()}: the run ended early")
                 self.shutdown.begin()
                 return
 
     def on_begin_failed(self, worker: str, why: str) -> str:
-        """A worker could not begin; why the run cannot be, empty where the others can do without it."""
+        """A worker could not begin; why the run cannot be, empty where the others can do without
+        it."""
         why = f"worker {worker} cannot begin: {self._shown(why)}"
         if self.live_stats.done and len(self._workers.active()) > 1:
             self._lose(worker, f"could not begin ({why}), and was left out")
@@ -263,7 +339,8 @@ class Controller:
         return why
 
     def _lose(self, worker: str, how: str = "was lost") -> None:
-        """What it had made is recovered, what it had to send goes to the others, and what cannot is counted as lost."""
+        """What it had made is recovered, what it had to send goes to the others, and what cannot is
+        counted as lost."""
         recovered = self._recover(worker)
         loss = self._workers.drop(worker)
         self.phases.limit.shares.leave(worker)
@@ -276,8 +353,10 @@ class Controller:
         else:
             self.store.add_note(
                 f"{LOST_WORKER} {worker} {how} {self.store.since_start()}: "
-                f"{format_count(loss.sent, 'request')} that it had sent {'has' if loss.sent == 1 else 'have'} {NO_RECORD}, "
-                f"{format_count(len(recovered), 'record')} {'was' if len(recovered) == 1 else 'were'} recovered from its disk"
+                f"{format_count(loss.sent, 'request')} that it had sent "
+                f"{'has' if loss.sent == 1 else 'have'} {NO_RECORD}, "
+                f"{format_count(len(recovered), 'record')} "
+                f"{'was' if len(recovered) == 1 else 'were'} recovered from its disk"
                 + (f", {never} arrivals were never sent" if never else "")
                 + (f", {sessions} sessions ended with it" if sessions else "")
             )
@@ -295,7 +374,7 @@ class Controller:
         self.flush()
         return recovered
 
-    # -- records -------------------------------------------------------------------------------------------------------
+    # -- records -----------------------------------------------------------------------------------
 
     def add_record(self, record: Record) -> None:
         """To the disk, before anything else."""
@@ -318,7 +397,10 @@ class Controller:
         try:
             records = self._workers.take(worker, batch)
         except ValueError as error:
-            logger.error(f"{len(batch.packed)} records of worker {worker} are damaged, and were ignored: {error}")
+            logger.error(
+                f"{len(batch.packed)} records of worker {worker} are damaged, and were ignored: "
+                f"{error}"
+            )
             return
         for record in records:
             if self._time.monotonic() - held_at > TURN_S:
@@ -339,7 +421,7 @@ class Controller:
         if self.stages is not None:
             self.stages.flush()
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     @property
     def draining(self) -> bool:
@@ -353,7 +435,8 @@ class Controller:
         return self.phases.phase_s if stopping_at is None else self._time.now() - stopping_at
 
     def drain(self) -> None:
-        """Nothing new starts; wait until every process has ended what it had and handed over its records."""
+        """Nothing new starts; wait until every process has ended what it had and handed over its
+        records."""
         if self.store.stopping_at is not None:
             self.shutdown.over.wait()
             return
@@ -378,7 +461,10 @@ class Controller:
         most_s = self.settings.stop_timeout_s
         if not most_s:
             return ""
-        return f"The run ends: it waits at most {most_s:g} s for open requests; press Ctrl-C again to cut them"
+        return (
+            f"The run ends: it waits at most {most_s:g} s for open requests; press Ctrl-C again "
+            f"to cut them"
+        )
 
     def cut_open(self) -> None:
         """The drain does not wait for what is still open: that is cut."""
@@ -405,7 +491,8 @@ class Controller:
         self._failed(worker, ended.failure)
         self._note_health(worker, ended.health)
         self.live_stats.end(worker)
-        if self.draining:  # else its last records may still come, and the rules count those of the others
+        # else its last records may still come, and the rules count those of the others
+        if self.draining:
             self.phases.end_count(worker)
         self.store.turned_away += ended.turned_away
         known = self._workers.seen(worker)
@@ -419,7 +506,9 @@ class Controller:
         self.allocator.missed += ended.missed
         if ended.telemetry is not None:
             self._telemetry = (self._telemetry or TelemetryCounts()) + ended.telemetry
-        if ended.health is not None and (note := note_different_proxy(worker, ended.health.proxy, self.survey.proxy)):
+        if ended.health is not None and (
+            note := note_different_proxy(worker, ended.health.proxy, self.survey.proxy)
+        ):
             self.store.add_note(note)
         known.through, known.health = True, None
         if not self.draining:
@@ -429,14 +518,18 @@ class Controller:
         self.shutdown.ended(worker)
 
     def _missing(self, worker: str, ended: Ended) -> int:
-        """Records that it has made and that are not here. What it lacks may be their acknowledgement alone."""
+        """Records that it has made and that are not here. What it lacks may be their
+        acknowledgement alone."""
         return max(0, ended.records - self._workers.inbox.taken(worker))
 
     def _note_health(self, worker: str, health: ProcessHealth | None) -> None:
         """Of a process; what it says last counts."""
         if health is not None:
             self._workers.note_clock(worker, health.clock_error_s or 0.0)
-            self.store.health[:] = [*(one for one in self.store.health if one.worker != worker), health]
+            self.store.health[:] = [
+                *(one for one in self.store.health if one.worker != worker),
+                health,
+            ]
 
     def facts(self) -> Run:
         """The run as it is known now."""

@@ -1,4 +1,5 @@
-"""Deals the arrivals and sessions of a phase out to the processes that send; in the master or the only process."""
+"""Deals the arrivals and sessions of a phase out to the processes that send; in the master or the
+only process."""
 
 import time
 from collections import deque
@@ -15,7 +16,8 @@ from locust_llm.wire.messages import Arrival, Arrivals, ReleaseSessions, Session
 from locust_llm.workload.formats import DatasetSession
 
 AHEAD_S: Final = 1.0
-"""Arrivals are dealt out so long before they are due: messages take time, and requests are made ready."""
+"""Arrivals are dealt out so long before they are due: messages take time, and requests are made
+ready."""
 TICK_S: Final = 0.1
 """Between two looks at the schedule."""
 MAX_SESSIONS: Final = 64
@@ -26,8 +28,8 @@ Packed = bytes | None
 
 
 class Dispatcher:
-    """``users()``: the processes that there are now, and how many users each has; ``on_deal(worker, count)`` is called with
-    how many requests go where."""
+    """``users()``: the processes that there are now, and how many users each has; ``on_deal(worker,
+    count)`` is called with how many requests go where."""
 
     def __init__(
         self,
@@ -38,7 +40,13 @@ class Dispatcher:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = gevent.sleep,
     ) -> None:
-        self._send, self._users, self._on_deal, self._clock, self._sleep = send, users, on_deal, clock, sleep
+        self._send, self._users, self._on_deal, self._clock, self._sleep = (
+            send,
+            users,
+            on_deal,
+            clock,
+            sleep,
+        )
         self._credits: dict[str, float] = {}
         self._owners: dict[int, str] = {}
         """By slot: the process of its user."""
@@ -50,10 +58,16 @@ class Dispatcher:
         self._ahead: deque[float] = deque()
 
     def deal_out(
-        self, dues: Iterator[DueArrival], phase: str, now: float, lead_s: float, lasts_s: float | None = None
+        self,
+        dues: Iterator[DueArrival],
+        phase: str,
+        now: float,
+        lead_s: float,
+        lasts_s: float | None = None,
     ) -> None:
-        """Until there are no more, or it is stopped. ``now``: in Unix seconds; the zero of the schedule is ``lead_s`` later.
-        ``lasts_s``: when it ends, where it does not end with its last arrival."""
+        """Until there are no more, or it is stopped. ``now``: in Unix seconds; the zero of the
+        schedule is ``lead_s`` later. ``lasts_s``: when it ends, where it does not end with its last
+        arrival."""
         self._began = self._clock() + lead_s
         self._dealt = 0
         self._through = False
@@ -85,8 +99,8 @@ class Dispatcher:
         self._stopped = True
 
     def due(self) -> tuple[int, float]:
-        """How many arrivals of this schedule have been due by now, and over how many seconds they were spread: until now,
-        or a mean gap beyond the last one where the schedule is through."""
+        """How many arrivals of this schedule have been due by now, and over how many seconds they
+        were spread: until now, or a mean gap beyond the last one where the schedule is through."""
         elapsed_s = self._clock() - self._began
         count = self._dealt - sum(at_s > elapsed_s for at_s in self._ahead)
         if self._through and self._lasts_s is not None:
@@ -121,7 +135,8 @@ class Dispatcher:
         for worker, hand in hands.items():
             self._on_deal(worker, sum(map(_requests, hand)))
             packed = [
-                (due.at_s, due.slot, None if due.item is None else msgspec.msgpack.encode(due.item)) for due in hand
+                (due.at_s, due.slot, None if due.item is None else msgspec.msgpack.encode(due.item))
+                for due in hand
             ]
             self._send(Arrivals(self._phase, self._started_at, packed), worker)
         return True
@@ -129,7 +144,9 @@ class Dispatcher:
     def _next(self, users: Mapping[str, int]) -> str:
         """In turn, as often as they have users: smooth weighted round robin."""
         weights = users if any(users.values()) else dict.fromkeys(users, 1)
-        self._credits = {worker: self._credits.get(worker, 0.0) + weight for worker, weight in weights.items()}
+        self._credits = {
+            worker: self._credits.get(worker, 0.0) + weight for worker, weight in weights.items()
+        }
         worker = max(self._credits, key=lambda worker: self._credits[worker])
         self._credits[worker] -= sum(weights.values())
         return worker
@@ -154,8 +171,9 @@ def _requests(due: DueArrival) -> int:
 
 
 class SessionDispatcher:
-    """Deals sessions out to the processes that ask, each once. When there are no more, what one process has and nobody there
-    begins goes to those that still ask. ``on_over`` is called when the last one has ended."""
+    """Deals sessions out to the processes that ask, each once. When there are no more, what one
+    process has and nobody there begins goes to those that still ask. ``on_over`` is called when the
+    last one has ended."""
 
     def __init__(
         self,
@@ -213,12 +231,14 @@ class SessionDispatcher:
         self._serve()
 
     def lost(self, worker: str, phase: str, sessions: tuple[int, int] | None) -> int:
-        """A process is gone, which had begun and ended so many of ``phase`` (None: not known): what it had not begun
-        goes to others. How many are lost with it."""
+        """A process is gone, which had begun and ended so many of ``phase`` (None: not known): what
+        it had not begun goes to others. How many are lost with it."""
         reported, ended_before = self._begun.pop(worker, (0, 0))
         hand = list(self._hands.pop(worker, ()))
         known = sessions is not None and phase == self.phase
-        begun, ended = sessions if sessions is not None and known else (reported + len(hand), ended_before)
+        begun, ended = (
+            sessions if sessions is not None and known else (reported + len(hand), ended_before)
+        )
         unbegun = hand[max(0, begun - reported) :]
         gone = len(hand) - len(unbegun) + reported - ended
         self._asking = [other for other in self._asking if other != worker]
@@ -253,7 +273,10 @@ class SessionDispatcher:
         if self._items is None:
             return [None] * count
         try:
-            return [None if item is None else msgspec.msgpack.encode(item) for item in islice(self._items, count)]
+            return [
+                None if item is None else msgspec.msgpack.encode(item)
+                for item in islice(self._items, count)
+            ]
         except (ValueError, OSError) as error:  # a row far behind those that were looked at before
             self._add_note(f"WARNING: the dataset ends early: {error}")
             self._items = iter(())

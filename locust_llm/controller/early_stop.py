@@ -1,16 +1,20 @@
-"""Early stop: the rules of a run held against what has come so far, to end a run that is certainly broken.
+"""Early stop: the rules of a run held against what has come so far, to end a run that is certainly
+broken.
 
-A percentile, or a share such as the rate of failures, is a count: so many requests are beyond the limit, so many may be.
-That more than these are must be ``SURE`` times as likely as that they are not, by ``evidence``. Requests are correlated:
-they count as as many as they are worth by the correlation of their values and of their being beyond the limit, with ROOM for
-how badly few of them show it, and nothing is said before they are worth MIN_WORTH. An average has a bound of the same kind.
-A queue that fills is another matter: its values rise steadily, no correlation explains that, and it will not get better; so
-there the requests count in full. So do failures where nearly all requests fail. A single value beyond the limit decides a
-maximum or a minimum. In a closed loop the first request of each user, as they come all at once, is left out.
+A percentile, or a share such as the rate of failures, is a count: so many requests are beyond the
+limit, so many may be. That more than these are must be ``SURE`` times as likely as that they are
+not, by ``evidence``. Requests are correlated: they count as as many as they are worth by the
+correlation of their values and of their being beyond the limit, with ROOM for how badly few of them
+show it, and nothing is said before they are worth MIN_WORTH. An average has a bound of the same
+kind. A queue that fills is another matter: its values rise steadily, no correlation explains that,
+and it will not get better; so there the requests count in full. So do failures where nearly all
+requests fail. A single value beyond the limit decides a maximum or a minimum. In a closed loop the
+first request of each user, as they come all at once, is left out.
 
-Of what is under way nobody knows what it becomes: each counts as one that is within the limit, but for those that have been
-under way for longer than the limit of a latency is. So the evidence is at most that of all requests that were sent, in the
-order of their sends, and fast failures are not held against answers that are not over yet.
+Of what is under way nobody knows what it becomes: each counts as one that is within the limit, but
+for those that have been under way for longer than the limit of a latency is. So the evidence is at
+most that of all requests that were sent, in the order of their sends, and fast failures are not
+held against answers that are not over yet.
 """
 
 import math
@@ -42,33 +46,43 @@ NEARLY_ALL: Final = 0.98
 MIN_COUNTED: Final = 10
 """Fewer requests make no share."""
 OVERDUE: Final = ("ttft", "ttfo", "ttft_from_due", "request_latency")
-"""Latencies that a request which is under way for long has passed; but for the last one, where it had no chunk yet."""
+"""Latencies that a request which is under way for long has passed; but for the last one, where it
+had no chunk yet."""
 MARGIN_S: Final = 1.0
 """What a first chunk may take to be known."""
 
 
 def exceedance_evidence(some: float, of: float, share: float) -> float:
-    """How many times more likely ``some`` out of ``of`` is if the true share lies above ``share`` (anywhere, uniformly)
-    than if it is that: a likelihood ratio, as a logarithm.
+    """How many times more likely ``some`` out of ``of`` is if the true share lies above ``share``
+    (anywhere, uniformly) than if it is that: a likelihood ratio, as a logarithm.
 
-    If the true share is not above ``share``, it ever reaches log(x) with a probability of at most 1 / x, however often one
-    looks, as it is a supermartingale (Ville, Étude critique de la notion de collectif, 1939; Robbins, Statistical methods
-    related to the law of the iterated logarithm, Annals of Mathematical Statistics 41, 1970).
+    If the true share is not above ``share``, it ever reaches log(x) with a probability of at most 1
+    / x, however often one looks, as it is a supermartingale (Ville, Étude critique de la notion de
+    collectif, 1939; Robbins, Statistical methods related to the law of the iterated logarithm,
+    Annals of Mathematical Statistics 41, 1970).
     """
     if share <= 0:
         return math.inf if some else 0.0
-    above = binomial_cdf(some, of + 1, share)  # the part above ``share`` of the Beta distribution that the counts make
+    # the part above ``share`` of the Beta distribution that the counts make
+    above = binomial_cdf(some, of + 1, share)
     if share >= 1 or above <= 0:
         return -math.inf
-    likelihood = math.lgamma(some + 1) + math.lgamma(of - some + 1) - math.lgamma(of + 2) + math.log(above)
-    return likelihood - math.log1p(-share) - some * math.log(share) - (of - some) * math.log1p(-share)
+    likelihood = (
+        math.lgamma(some + 1) + math.lgamma(of - some + 1) - math.lgamma(of + 2) + math.log(above)
+    )
+    return (
+        likelihood - math.log1p(-share) - some * math.log(share) - (of - some) * math.log1p(-share)
+    )
 
 
 def certain_standard_errors(worth: float) -> float:
-    """Standard errors by which a mean of so many independent values ever lies above the true one with a probability of
-    TAIL, however often one looks (Robbins' normal mixture, one-sided; of means of any distribution: Waudby-Smith, Arbour,
-    Sinha, Kennedy and Ramdas, Time-uniform central limit theory, Annals of Statistics 52, 2024)."""
-    return math.sqrt(2 * (1 + MIXED / worth) * math.log(1 + math.sqrt(worth / MIXED + 1) / (2 * TAIL)))
+    """Standard errors by which a mean of so many independent values ever lies above the true one
+    with a probability of TAIL, however often one looks (Robbins' normal mixture, one-sided; of
+    means of any distribution: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, Time-uniform central
+    limit theory, Annals of Statistics 52, 2024)."""
+    return math.sqrt(
+        2 * (1 + MIXED / worth) * math.log(1 + math.sqrt(worth / MIXED + 1) / (2 * TAIL))
+    )
 
 
 BAD: Final = {"error_rate": "failed", SCHEMA_VALID: "without a valid answer"}
@@ -87,7 +101,8 @@ class ShareMonitor:
         self.count = 0
 
     def add(self, beyond: bool, value: float | None = None) -> None:
-        """``value``: what lies beyond the limit or not, the larger the worse; None: there is none, as of a failure."""
+        """``value``: what lies beyond the limit or not, the larger the worse; None: there is none,
+        as of a failure."""
         self._beyond += beyond
         self.count += 1
         self._of_beyond.add(float(beyond))
@@ -99,7 +114,8 @@ class ShareMonitor:
         return self._beyond <= self._may * self.count
 
     def broken(self, open_: int = 0, beyond: int = 0) -> bool:
-        """``open_``: requests under way; ``beyond``: so many of them are beyond the limit already."""
+        """``open_``: requests under way; ``beyond``: so many of them are beyond the limit
+        already."""
         self._open, self._open_beyond = open_, beyond
         some, of = self._beyond + beyond, self.count + open_
         if some <= self._may * of or self.count + beyond < self._at_least:
@@ -111,7 +127,9 @@ class ShareMonitor:
         worth: float = of
         if not self._of_values.rises:
             worth /= ROOM * max(self._of_values.requests, self._of_beyond.requests)
-        return worth >= MIN_WORTH and exceedance_evidence(some / of * worth, worth, self._may) >= math.log(SURE)
+        return worth >= MIN_WORTH and exceedance_evidence(
+            some / of * worth, worth, self._may
+        ) >= math.log(SURE)
 
     def __str__(self) -> str:
         may = f"{100 * self._may:.3g}% may be" if self._may else "none may be"
@@ -126,8 +144,8 @@ class MeanMonitor:
     """An average: by how much each request is beyond the limit, on average."""
 
     def __init__(self, limit: float, worse: float, unit: str, factor: float) -> None:
-        """``worse``: 1 if larger values are worse, -1 if smaller ones are. ``factor``: from an average to what it is in
-        ``unit``, as it shall be told."""
+        """``worse``: 1 if larger values are worse, -1 if smaller ones are. ``factor``: from an
+        average to what it is in ``unit``, as it shall be told."""
         self._limit, self._worse, self._unit, self._factor = limit, worse, unit, factor
         self._beyond = CorrelationTime()
         self._amount = self._weight = 0.0
@@ -158,7 +176,9 @@ class MeanMonitor:
 
     def __str__(self) -> str:
         value = self.value * self._factor
-        written = format_brief(value, self._unit, digits_to_tell_apart(value, self._limit * self._factor, digits=4))
+        written = format_brief(
+            value, self._unit, digits_to_tell_apart(value, self._limit * self._factor, digits=4)
+        )
         return f"over {self.count} requests it is {written}, and its interval lies beyond the limit"
 
 
@@ -183,11 +203,17 @@ class RuleMonitor:
             self.tally = ShareMonitor(rule.limit if down else 1 - rule.limit, MIN_COUNTED, what)
             self._add = partial(self._share, self.tally, down)
         elif rule.stat == "avg":
-            self.tally = MeanMonitor(rule.limit, 1.0 if down else -1.0, rule.unit, measure.units[rule.unit])
-            self._add = (
-                partial(self._gaps, self.tally) if measure.tag == POOLED else partial(self._mean, self.tally, metric)
+            self.tally = MeanMonitor(
+                rule.limit, 1.0 if down else -1.0, rule.unit, measure.units[rule.unit]
             )
-        elif measure.tag == POOLED and percentile is not None:  # gaps are not independent: an average over requests
+            self._add = (
+                partial(self._gaps, self.tally)
+                if measure.tag == POOLED
+                else partial(self._mean, self.tally, metric)
+            )
+        elif (
+            measure.tag == POOLED and percentile is not None
+        ):  # gaps are not independent: an average over requests
             least = percentile / 100 if down else 1 - percentile / 100
             self.tally = MeanMonitor(least, -1.0, "% of the gaps within the limit", 100.0)
             self._add = partial(self._gaps, self.tally)
@@ -213,7 +239,9 @@ class RuleMonitor:
 
     def broken(self, sends: RequestsInFlight, first_wave: int) -> bool:
         """``sends``: what is under way; ``first_wave``: so many of that are left out."""
-        return self._complete and self.tally.broken(sends.open, max(0, self._overdue(sends) - first_wave))
+        return self._complete and self.tally.broken(
+            sends.open, max(0, self._overdue(sends) - first_wave)
+        )
 
     def _overdue(self, sends: RequestsInFlight) -> int:
         """At least so many requests under way are beyond the limit already."""
@@ -228,7 +256,9 @@ class RuleMonitor:
     @property
     def _complete(self) -> bool:
         """Every condition is about something that answers have."""
-        return not self._known or all(condition.metric in self._known for condition in self.rule.given)
+        return not self._known or all(
+            condition.metric in self._known for condition in self.rule.given
+        )
 
     def _share(self, tally: ShareMonitor, down: bool, record: Record) -> None:
         if self.rule.metric == "error_rate":
@@ -240,7 +270,9 @@ class RuleMonitor:
             return
         if record.outcome == OK:
             self._known.add("")
-            self._known.update(c.metric for c in self.rule.given if read_measure(record, c.metric) is not None)
+            self._known.update(
+                c.metric for c in self.rule.given if read_measure(record, c.metric) is not None
+            )
         ok = record.outcome == OK
         value = limit_usage(record, self.rule.given) if ok else None
         tally.add(
@@ -252,11 +284,17 @@ class RuleMonitor:
         if metric.tag == POOLED:
             gaps_us = record.sharp_gaps_us if record.outcome == OK else ()
             if gaps_us:
-                tally.add(not all(self.rule.holds(gap_us / 1e6) for gap_us in (min(gaps_us), max(gaps_us))))
+                tally.add(
+                    not all(
+                        self.rule.holds(gap_us / 1e6) for gap_us in (min(gaps_us), max(gaps_us))
+                    )
+                )
         elif record.outcome == OK or metric.waits:
             value = read_measure(record, self.rule.metric)
             if value is not None:
-                tally.add(not self.rule.holds(value), value if self.rule.op.startswith("<") else -value)
+                tally.add(
+                    not self.rule.holds(value), value if self.rule.op.startswith("<") else -value
+                )
         elif metric.censored:  # a failure never had its token
             tally.add(True)
 
@@ -269,7 +307,9 @@ class RuleMonitor:
     def _gaps(self, tally: MeanMonitor, record: Record) -> None:
         if record.outcome == OK and (gaps_us := record.sharp_gaps_us):
             inside = self.rule.stat != "avg"
-            amount = sum(self.rule.holds(us / 1e6) for us in gaps_us) if inside else sum(gaps_us) / 1e6
+            amount = (
+                sum(self.rule.holds(us / 1e6) for us in gaps_us) if inside else sum(gaps_us) / 1e6
+            )
             tally.add(amount, len(gaps_us))
 
 
@@ -277,10 +317,16 @@ class EarlyStop:
     """Those of its rules that are watched: all whose figure can be told before the end."""
 
     def __init__(
-        self, rules: Iterable[Rule], first_wave: int = 0, sends: RequestsInFlight | None = None, *, overdue: bool = True
+        self,
+        rules: Iterable[Rule],
+        first_wave: int = 0,
+        sends: RequestsInFlight | None = None,
+        *,
+        overdue: bool = True,
     ) -> None:
-        """``first_wave``: of so many users the first request is left out; ``sends``: what is under way beside the records
-        that are added; ``overdue``: also that counts which is beyond a limit already."""
+        """``first_wave``: of so many users the first request is left out; ``sends``: what is under
+        way beside the records that are added; ``overdue``: also that counts which is beyond a limit
+        already."""
         self._watched = [RuleMonitor(rule) for rule in rules if rule.early]
         self._first_wave = first_wave
         self._sends = sends or RequestsInFlight()
@@ -312,12 +358,16 @@ class EarlyStop:
 
     def standing(self) -> tuple[int, int]:
         """(how many rules their figure so far breaks, how many have one), of those that decide."""
-        known = [watched.holds for watched in self._watched if watched.rule.decides and watched.holds is not None]
+        known = [
+            watched.holds
+            for watched in self._watched
+            if watched.rule.decides and watched.holds is not None
+        ]
         return known.count(False), len(known)
 
     def states(self) -> dict[str, tuple[str, str]]:
-        """By rule: how its figure stands so far, without an interval, which the report looks at; and what was counted.
-        ``broken`` alone is certain."""
+        """By rule: how its figure stands so far, without an interval, which the report looks at;
+        and what was counted. ``broken`` alone is certain."""
         found = {}
         for watched in self._watched:
             holds, tally = watched.holds, watched.tally
@@ -360,7 +410,8 @@ def meets_condition(record: Record, condition: Condition) -> bool:
 
 
 def limit_usage(record: Record, given: Iterable[Condition]) -> float | None:
-    """How near it comes to a limit of these, or beyond it: the largest share of one that it takes. None: it has no value."""
+    """How near it comes to a limit of these, or beyond it: the largest share of one that it takes.
+    None: it has no value."""
     found = [
         value / c.limit if c.op.startswith("<") else c.limit / value
         for c in given

@@ -1,4 +1,5 @@
-"""The limit on concurrent prefills over all processes: of each phase, with its ramp, or set by hand; divided into shares."""
+"""The limit on concurrent prefills over all processes: of each phase, with its ramp, or set by
+hand; divided into shares."""
 
 import logging
 from collections.abc import Iterator
@@ -28,7 +29,11 @@ class GateLimit:
 
     def __init__(self, context: RunContext, plan: PhasePlan) -> None:
         settings = context.settings
-        limits = settings.prefill_concurrency, settings.warmup_limit, settings.changes.prefill_concurrency
+        limits = (
+            settings.prefill_concurrency,
+            settings.warmup_limit,
+            settings.changes.prefill_concurrency,
+        )
         gated = any(limits) or settings.sweeps(PREFILL)
         self.shares = GateShares(lambda worker, share: context.send(share, worker), gated=gated)
         self._context, self._plan = context, plan
@@ -42,11 +47,14 @@ class GateLimit:
 
     def set_limit(self, limit: int | None) -> None:
         """From now on."""
-        self._store.limits.append(LimitChange(self._time.now(), limit, label_phase(self._plan.phase)))
+        self._store.limits.append(
+            LimitChange(self._time.now(), limit, label_phase(self._plan.phase))
+        )
         self.shares.set_limit(limit)
 
     def begin(self, s: Settings, *, warm: bool, users: str) -> None:
-        """What a phase asks for, at once or as its ramp has it. ``users``: how many there are, in words."""
+        """What a phase asks for, at once or as its ramp has it. ``users``: how many there are, in
+        words."""
         limit = s.warmup_limit if warm else s.prefill_concurrency
         ramp_s = s.warmup_ramp_s if warm else s.prefill_concurrency_ramp_duration
         name = "Warmup prefill" if warm else "Prefill"
@@ -60,8 +68,9 @@ class GateLimit:
             self._follow(make_limit_ramp(limit, ramp_s))
 
     def change_limit(self, limit: int | None, ramp_s: float | None, asked: Settings) -> str:
-        """By hand: the limit, at once or from where it is in so many seconds. ``asked``: the settings of the phase, with the
-        users and processes that there are. What was done; raises ValueError of one sentence."""
+        """By hand: the limit, at once or from where it is in so many seconds. ``asked``: the
+        settings of the phase, with the users and processes that there are. What was done; raises
+        ValueError of one sentence."""
         before = self.now
         changed = {"prefill_concurrency": limit, "prefill_concurrency_ramp_duration": ramp_s}
         for mistake in validate_settings(msgspec.structs.replace(asked, **changed)):
@@ -70,7 +79,9 @@ class GateLimit:
         from_, to = ("no gate" if value is None else str(value) for value in (before, limit))
         over = "" if ramp_s is None else f" over {ramp_s:g} s"
         done = f"prefill limit turned by hand from {from_} to {to}{over}"
-        self._store.add_note(f"{done}, {self._store.since_start()}, in {label_phase(self._plan.phase)}")
+        self._store.add_note(
+            f"{done}, {self._store.since_start()}, in {label_phase(self._plan.phase)}"
+        )
         if limit is None or ramp_s is None:
             self.set_limit(limit)
         else:
@@ -85,16 +96,19 @@ class GateLimit:
 
     def _follow(self, steps: Iterator[tuple[float, int]]) -> None:
         clock, sleep = self._time.monotonic, self._time.sleep
-        self._ramp = self._context.spawn(partial(follow_limit_steps, self.set_limit, steps, clock=clock, sleep=sleep))
+        self._ramp = self._context.spawn(
+            partial(follow_limit_steps, self.set_limit, steps, clock=clock, sleep=sleep)
+        )
 
-    # -- the processes -------------------------------------------------------------------------------------------------
+    # -- the processes -----------------------------------------------------------------------------
 
     def update(self, worker: str, status: GateStatus) -> None:
         """A process reports on its gate."""
         self.shares.update(worker, status, self._time.monotonic())
 
     def renew(self, worker: str, at: float) -> None:
-        """The answer to its status of that moment of its own clock: for so long it may use its share."""
+        """The answer to its status of that moment of its own clock: for so long it may use its
+        share."""
         context = self._context
         now = self._time.monotonic() + measure_clock_offset_s()
         heard = context.heard_of(worker)

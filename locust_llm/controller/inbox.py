@@ -1,4 +1,5 @@
-"""What the control does with each message of a process that sends, and which processes may take part."""
+"""What the control does with each message of a process that sends, and which processes may take
+part."""
 
 import logging
 from collections.abc import Callable
@@ -52,8 +53,8 @@ def receive_from_workers(
     control: Callable[[], Controller | None],
     refuse: Callable[[str], object] = lambda why: None,
 ) -> Callable[[str], bool]:
-    """For the master, or the only process. Returns whether a worker has greeted and may take part. ``refuse``: ends a run
-    that cannot be."""
+    """For the master, or the only process. Returns whether a worker has greeted and may take part.
+    ``refuse``: ends a run that cannot be."""
     greeted = {LOCAL}
     secrets = list_secret_names(environment.parsed_options)
 
@@ -63,13 +64,18 @@ def receive_from_workers(
             epoch, message, number = unpack_to_control(msg.data)
         except ValueError:
             name = sanitise_text(worker, most=NAME_BYTES)
-            logger.error(f"a message of worker {name} is damaged, or of another version, and was ignored")
+            logger.error(
+                f"a message of worker {name} is damaged, or of another version, and was ignored"
+            )
             return
         current = control()
         if isinstance(message, Hello):
-            if why := explain_worker_refusal(worker, message, make_hello(environment.user_classes, secrets)):
+            if why := explain_worker_refusal(
+                worker, message, make_hello(environment.user_classes, secrets)
+            ):
                 logger.error(
-                    f"worker {sanitise_text(worker, most=NAME_BYTES)} is refused: {sanitise_text(why, most=LINE_BYTES)}"
+                    f"worker {sanitise_text(worker, most=NAME_BYTES)} is refused: "
+                    f"{sanitise_text(why, most=LINE_BYTES)}"
                 )
                 runner.send_message(TO_SENDER, pack_message(0, Refused(why)), worker)
                 return
@@ -83,14 +89,17 @@ def receive_from_workers(
             _control_does(current, worker, message, refuse)
 
     def connected(client_id: str, **kw: Any) -> None:
-        gevent.spawn(_expect_hello, environment, runner, client_id, greeted)  # not guarded: there may be no run
+        # not guarded: there may be no run
+        gevent.spawn(_expect_hello, environment, runner, client_id, greeted)
 
     runner.register_message(TO_CONTROL, listener)
     environment.events.worker_connect.add_listener(connected)
     return greeted.__contains__
 
 
-def _control_does(control: Controller, worker: str, message: ToControl, refuse: Callable[[str], object]) -> None:
+def _control_does(
+    control: Controller, worker: str, message: ToControl, refuse: Callable[[str], object]
+) -> None:
     match message:
         case GateStatus():
             control.on_gate_status(worker, message)
@@ -120,12 +129,14 @@ def _control_does(control: Controller, worker: str, message: ToControl, refuse: 
 
 
 def _expect_hello(environment: Environment, runner: Any, worker: str, greeted: set[str]) -> None:
-    for _ in range(HELLO_LOOKS):  # as often as the loop gets round: while it is blocked no greeting is read
+    # as often as the loop gets round: while it is blocked no greeting is read
+    for _ in range(HELLO_LOOKS):
         gevent.sleep(HELLO_S / HELLO_LOOKS)
         if worker in greeted or worker not in runner.clients:
             return
     logger.error(
-        f"worker {sanitise_text(worker, most=NAME_BYTES)} is refused: it has not introduced itself within {HELLO_S:g} s; "
+        f"worker {sanitise_text(worker, most=NAME_BYTES)} is refused: it has not introduced itself "
+        f"within {HELLO_S:g} s; "
         "a worker needs the locustfile of the master, with users of locust_llm"
     )
     runner.server.send_to_client(LocustMessage("quit", None, worker))

@@ -1,7 +1,9 @@
-"""Live figures of a run: from the records of requests that are over, and from the status of its processes.
+"""Live figures of a run: from the records of requests that are over, and from the status of its
+processes.
 
-Tokens per second are of the last seconds, unfinished answers among them. Those are not decoded yet, but their reads are
-counted; a read counts as many tokens as the reads of finished answers had on average.
+Tokens per second are of the last seconds, unfinished answers among them. Those are not decoded yet,
+but their reads are counted; a read counts as many tokens as the reads of finished answers had on
+average.
 """
 
 import math
@@ -17,10 +19,16 @@ from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.record import CANCELLED, CUT, OK, Record
 from locust_llm.records.run import ProcessHealth
 from locust_llm.records.server_times import ServerTimes
-from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence, highest_known_percent, judge_client
+from locust_llm.slo.client_verdict import (
+    ClientVerdict,
+    ProcessEvidence,
+    highest_known_percent,
+    judge_client,
+)
 
 SETTLED_S: Final = 5.0
-"""Before there is a client verdict: a p99 of the first few requests is the slowest of them, and a start is slow."""
+"""Before there is a client verdict: a p99 of the first few requests is the slowest of them, and a
+start is slow."""
 WINDOW_S: Final = 10
 """Seconds that recent percentiles are of."""
 MAX_NAMES: Final = 1000
@@ -30,13 +38,25 @@ RATE_S: Final = 5.0
 MAX_SILENCE_S: Final = 2.0
 """After so long without a status, no reads are taken as none."""
 LATE_READ_US: Final = 1000
-"""From so long on, bytes lay unread for a while; chunks that came together and were read sooner were sent together."""
+"""From so long on, bytes lay unread for a while; chunks that came together and were read sooner
+were sent together."""
 PARTS_S: Final = 30
 """Whole seconds that the recent parts of requests' time are of."""
-PARTS: Final = ("late", "retries", "gate", "connect", "send", "network", "queue", "prefill", "server", "client")
-"""In the order in which they come. ``server``: what no answer parts into queue and prefill; a prefill that is reported
-holds other requests' prefills in the same steps. Without a gate the wait for the admission is one for the event loop of this
-process: ``late``."""
+PARTS: Final = (
+    "late",
+    "retries",
+    "gate",
+    "connect",
+    "send",
+    "network",
+    "queue",
+    "prefill",
+    "server",
+    "client",
+)
+"""In the order in which they come. ``server``: what no answer parts into queue and prefill; a
+prefill that is reported holds other requests' prefills in the same steps. Without a gate the wait
+for the admission is one for the event loop of this process: ``late``."""
 
 
 class ClientLateness:
@@ -67,7 +87,10 @@ class ClientLateness:
         self.chunks += len(record.chunk_us)
         self.merged += record.shared
         self.read_lag.add(record.read_lag_us or 0)
-        for histogram, ttft_s in ((self.ttft, record.ttft_s), (self.soonest, record.ttft_soonest_s)):
+        for histogram, ttft_s in (
+            (self.ttft, record.ttft_s),
+            (self.soonest, record.ttft_soonest_s),
+        ):
             if ttft_s is not None:
                 histogram.add(round(ttft_s * 1e6))
 
@@ -101,8 +124,9 @@ def _count_done(counts: Counter[str]) -> int:
 
 
 class TTFTParts:
-    """Where the time of answered requests from due to the first token went, from their records alone: neither spans, which
-    come later, nor estimates, which need the requests beside them. At most 2 µs a record."""
+    """Where the time of answered requests from due to the first token went, from their records
+    alone: neither spans, which come later, nor estimates, which need the requests beside them. At
+    most 2 µs a record."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -120,7 +144,8 @@ class TTFTParts:
             self._turn(second)
         if (sums := self.by_phase.get(record.phase)) is None:
             sums = self.by_phase[record.phase] = [0.0] * (len(PARTS) + 1)
-        before = sent_at - record.due_at  # conditions, as min() and max() would double what all this costs
+        # conditions, as min() and max() would double what all this costs
+        before = sent_at - record.due_at
         if (admitted_at := record.admitted_at) is not None and record.limit is not None:
             gate = admitted_at - record.asked_at
             before -= gate
@@ -147,9 +172,11 @@ class TTFTParts:
         sums[8] += (inside - network) / 1e6
         sums[10] += 1
 
-    def _reported(self, times: ServerTimes, inside: int, network: int, sums: list[float]) -> tuple[int, int]:
-        """(network, network and what is left of the server), in µs. Where it reported both, all else is the network and the
-        front end. What cannot be is left out."""
+    def _reported(
+        self, times: ServerTimes, inside: int, network: int, sums: list[float]
+    ) -> tuple[int, int]:
+        """(network, network and what is left of the server), in µs. Where it reported both, all
+        else is the network and the front end. What cannot be is left out."""
         queue, prefill = times.queue_us, times.prefill_us
         if (queue or 0) + (prefill or 0) > inside:
             return network, inside
@@ -159,13 +186,16 @@ class TTFTParts:
         return (min(network, inside) if queue is None or prefill is None else inside), inside
 
     def recent(self) -> tuple[int, dict[str, float]]:
-        """(how many requests ended in the last ``PARTS_S``, the mean of each part in seconds); no parts without requests."""
+        """(how many requests ended in the last ``PARTS_S``, the mean of each part in seconds); no
+        parts without requests."""
         oldest = int(self._clock()) - PARTS_S
         while self._before and self._before[0][0] <= oldest:
             self._before.popleft()
         if not self._before:
             return 0, {}
-        *sums, count = (now - then for now, then in zip(self._whole(), self._before[0][1], strict=True))
+        *sums, count = (
+            now - then for now, then in zip(self._whole(), self._before[0][1], strict=True)
+        )
         return round(count), {name: total / count for name, total in zip(PARTS, sums, strict=True)}
 
     def _turn(self, second: int) -> None:
@@ -246,8 +276,9 @@ class LiveStats:
         health: ProcessHealth | None = None,
         activity: str = "",
     ) -> None:
-        """The status of a process. ``request_s``: see Status; ``ttfts_s``: of first chunks since the last status; ``reads``: so far, in all its runs;
-        ``health``: of this run so far; ``activity``: where a schedule of its users' own is."""
+        """The status of a process. ``request_s``: see Status; ``ttfts_s``: of first chunks since
+        the last status; ``reads``: so far, in all its runs; ``health``: of this run so far;
+        ``activity``: where a schedule of its users' own is."""
         now = self._clock()
         self.activity = activity
         self._in_flight[worker] = used, waiting, decoding
@@ -275,8 +306,9 @@ class LiveStats:
         return self._clients[worker]
 
     def request_seconds(self) -> tuple[tuple[float, float, float], float]:
-        """Requests awaiting their first token, at the gate and decoding, each added up over the time of the run; and for how
-        many seconds this has been so: since the last statuses, on the mean of the processes."""
+        """Requests awaiting their first token, at the gate and decoding, each added up over the
+        time of the run; and for how many seconds this has been so: since the last statuses, on the
+        mean of the processes."""
         used_s, waiting_s, decoding_s = (
             sum(column) for column in zip((0.0,) * 3, *self._request_s.values(), strict=True)
         )
@@ -312,14 +344,16 @@ class LiveStats:
         return self.done - self.counts[OK]
 
     def count_phase(self, phase: str) -> tuple[int, int]:
-        """(requests that succeeded or failed, those that failed) of the warmup, or of the profiling phase."""
+        """(requests that succeeded or failed, those that failed) of the warmup, or of the profiling
+        phase."""
         counts = self.counts - self.profiled if phase == WARMUP else self.profiled
         done = _count_done(counts)
         return done, done - counts[OK]
 
     def tokens_per_s(self) -> float:
-        """Of the last ``RATE_S``; the estimate is explained at the top of this file. One figure for each whole second:
-        the console, the page and a scraper that ask in one second have the same."""
+        """Of the last ``RATE_S``; the estimate is explained at the top of this file. One figure for
+        each whole second: the console, the page and a scraper that ask in one second have the
+        same."""
         if (second := math.floor(self._clock())) != self._rate_of:
             self._rate_of, self._rate = second, self._count_tokens_per_s()
         return self._rate
@@ -330,17 +364,20 @@ class LiveStats:
         since, before = self._reads_at[0]
         now = self._clock()
         last_at = self._reads_at[-1][0]
-        if since < last_at and now - last_at < MAX_SILENCE_S:  # what was read since then is not known yet
+        # what was read since then is not known yet
+        if since < last_at and now - last_at < MAX_SILENCE_S:
             now = last_at
         per_read = self.output_tokens / self._reads_of_these if self._reads_of_these else 1.0
         return (self._all_reads - before) * per_read / max(now - since, 1e-9)
 
     def client(self) -> ClientVerdict | None:
-        """The client verdict, were the run over now; None until ``SETTLED_S`` after the first request of the profiling phase
-        was over."""
+        """The client verdict, were the run over now; None until ``SETTLED_S`` after the first
+        request of the profiling phase was over."""
         if self._first_at is None or self._clock() - self._first_at < SETTLED_S:
             return None
-        found = [client.evidence(worker) for worker, client in self._clients.items() if client.requests]
+        found = [
+            client.evidence(worker) for worker, client in self._clients.items() if client.requests
+        ]
         if self.activity:  # of a probe p99 of TTFT is not judged at the end either
             found = [replace(one, ttft_p99_ms=None, ttft_p99_least_ms=None) for one in found]
         return judge_client(found)

@@ -1,7 +1,9 @@
-"""The phases of a run and the stages of a sweep, one after the other; when each begins, and what ends it.
+"""The phases of a run and the stages of a sweep, one after the other; when each begins, and what
+ends it.
 
-One greenlet goes through them (``_run``). A phase ends when all its requests are back (``Allocator.phase_over``); the other
-greenlets of a phase only close it: then nothing new starts in it.
+One greenlet goes through them (``_run``). A phase ends when all its requests are back
+(``Allocator.phase_over``); the other greenlets of a phase only close it: then nothing new starts in
+it.
 """
 
 import logging
@@ -36,7 +38,8 @@ from .users import UserPool
 logger = logging.getLogger("locust_llm")
 
 LEAD_S: Final = 0.5
-"""From when its users are there to the start of a schedule: they make their first requests ready, and connect."""
+"""From when its users are there to the start of a schedule: they make their first requests ready,
+and connect."""
 RULES_S: Final = 1.0
 """Between two checks of the rules that may end the run."""
 LOOK_S: Final = 0.25
@@ -55,9 +58,12 @@ class PhaseRunner:
         self.sends = RequestsInFlight()
         first_wave = 0 if settings.open_loop or stages else settings.users or 0
         self.abort = EarlyStop(self.rules(), first_wave, self.sends, overdue=stages is None)
-        """The rules of the run; in a sweep those of its stage, of which only what is measured counts."""
+        """The rules of the run; in a sweep those of its stage, of which only what is measured
+        counts."""
         kind = BlockRunner if settings.compares else StageRunner
-        self.stages = None if stages is None else kind(settings, stages, context.folder, context.time.now)
+        self.stages = (
+            None if stages is None else kind(settings, stages, context.folder, context.time.now)
+        )
         """None: the run has no stages."""
         self.asked = settings if self.stages is None else self.stages.settings
         """The settings of this phase: in a sweep those of its stage."""
@@ -72,7 +78,7 @@ class PhaseRunner:
         self._stage_limits = 0
         """How many changes of the limit there had been before this stage."""
 
-    # -- phases --------------------------------------------------------------------------------------------------------
+    # -- phases ------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         self._running = self._context.spawn(self._run)
@@ -129,14 +135,19 @@ class PhaseRunner:
             if lead_s:
                 self._store.profiling_at = self._time.now() + lead_s
             if s.run_time_s:
-                until = "" if len(s.looks) == 1 else f", until every rule is decided but at most {s.longest_s:g} s"
+                until = (
+                    ""
+                    if len(s.looks) == 1
+                    else f", until every rule is decided but at most {s.longest_s:g} s"
+                )
                 logger.info(f"Profiling for {s.run_time_s:g} s{until}")
                 self._job(self._watch_time, after_s=lead_s)
         elif s.warmup_duration:
             self._job(self.allocator.close, phase, after_s=lead_s + s.warmup_duration)
 
     def _watch_time(self) -> None:
-        """The greenlet that ends the profiling phase: when its time is up, or as soon as every rule is decided."""
+        """The greenlet that ends the profiling phase: when its time is up, or as soon as every rule
+        is decided."""
         time, looks = self._time, self._settings.looks
         began = time.monotonic()
         for number, at_s in enumerate(looks[:-1], 1):
@@ -148,8 +159,14 @@ class PhaseRunner:
                 self._store.add_note(f"Every rule was decided {at}.")
                 self._shutdown.begin()
                 return
-            why = "the records could not be looked at" if found is None else "; ".join(map(str, found))
-            logger.info(f"Not decided after {at_s:.0f} s, the next look is at {looks[number]:.0f} s: {why}")
+            why = (
+                "the records could not be looked at"
+                if found is None
+                else "; ".join(map(str, found))
+            )
+            logger.info(
+                f"Not decided after {at_s:.0f} s, the next look is at {looks[number]:.0f} s: {why}"
+            )
         time.sleep(max(0.0, began + looks[-1] - time.monotonic()))
         self._time_is_up()
 
@@ -168,7 +185,9 @@ class PhaseRunner:
         if self._shutdown.begun:
             return
         if self.stages is not None:
-            self.stages.end = self.stages.end or f"{ENDED[TIME_UP]} after {self._settings.longest_s:g} s"
+            self.stages.end = (
+                self.stages.end or f"{ENDED[TIME_UP]} after {self._settings.longest_s:g} s"
+            )
         logger.info(f"Time is up after {self._settings.longest_s:g} s")
         self._shutdown.begin()
 
@@ -197,7 +216,9 @@ class PhaseRunner:
         self._kill_jobs()
         if self.stages is not None:
             self.stages.end = self.stages.end or "the run was stopped"
-            self.stages.stop(self.allocator.closed_at or self._store.stopping_at or self._time.now())
+            self.stages.stop(
+                self.allocator.closed_at or self._store.stopping_at or self._time.now()
+            )
         self.allocator.count_due()
 
     @property
@@ -207,7 +228,8 @@ class PhaseRunner:
         return max(0.0, self._time.monotonic() - began_at) if phase == self.plan.phase else 0.0
 
     def progress_when_stopped(self) -> str:
-        """How far a run is that somebody stops before its end; empty where it is at its end, or has none."""
+        """How far a run is that somebody stops before its end; empty where it is at its end, or has
+        none."""
         s, stages = self._settings, self.stages
         if stages is not None:
             if stages.number:
@@ -218,16 +240,25 @@ class PhaseRunner:
             return "in the warmup"
         if s.request_count and not s.fixed_schedule:
             done = self._store.live_stats.profiled.total()
-            return f"after {done:,} of {format_count(s.request_count, 'request')}" if done < s.request_count else ""
+            return (
+                f"after {done:,} of {format_count(s.request_count, 'request')}"
+                if done < s.request_count
+                else ""
+            )
         if s.longest_s is not None:
-            return f"after {elapsed_s:.1f} of {s.longest_s:g} s" if elapsed_s < s.longest_s - NEARLY_S else ""
+            return (
+                f"after {elapsed_s:.1f} of {s.longest_s:g} s"
+                if elapsed_s < s.longest_s - NEARLY_S
+                else ""
+            )
         bounded = s.fixed_schedule or s.num_sessions
         return f"after {elapsed_s:.1f} s, before its end" if bounded else ""
 
-    # -- stages --------------------------------------------------------------------------------------------------------
+    # -- stages ------------------------------------------------------------------------------------
 
     def _next_stage(self) -> bool:
-        """The stage before gets its reports, and nothing is sent meanwhile; then the next one. False: there is none."""
+        """The stage before gets its reports, and nothing is sent meanwhile; then the next one.
+        False: there is none."""
         stages = self.stages
         assert stages is not None
         try:
@@ -245,7 +276,8 @@ class PhaseRunner:
         self.asked = stages.settings
         self.allocator.due, self._stage_limits = None, len(self._store.limits)
         rules = [rule for rule in self.rules() if rule.at(stages.value, stages.asked.axis)]
-        self.abort = EarlyStop(rules, sends=self.sends, overdue=False)  # its first wave is not measured
+        # its first wave is not measured
+        self.abort = EarlyStop(rules, sends=self.sends, overdue=False)
         self.send_stage(stages.number)
         self.plan.begin(stages.number, self.asked.request_count)
         if stages.number == 1:
@@ -277,7 +309,10 @@ class PhaseRunner:
         self.stages.health.clear()
         self.send_stage(0)
         until = self._time.monotonic() + HEALTH_S
-        while len(self.stages.health) < len(self._context.workers.active()) and self._time.monotonic() < until:
+        while (
+            len(self.stages.health) < len(self._context.workers.active())
+            and self._time.monotonic() < until
+        ):
             self._time.sleep(0.02)
         self._store.flush()
         self.stages.flush()
@@ -288,7 +323,7 @@ class PhaseRunner:
         if self.stages is not None:
             self.stages.health.append(health)
 
-    # -- what is known -------------------------------------------------------------------------------------------------
+    # -- what is known -----------------------------------------------------------------------------
 
     def facts(self) -> Run:
         """The run as it is known now."""
@@ -305,16 +340,19 @@ class PhaseRunner:
         """Of the stage that is over, as of a run of its own."""
         assert self.stages is not None
         limits = select_known_limits(self._store.limits[self._stage_limits :])
-        return self.stages.facts(stage, self.facts(), limits, self.allocator.offer(), self._users.missing)
+        return self.stages.facts(
+            stage, self.facts(), limits, self.allocator.offer(), self._users.missing
+        )
 
-    # -- rules ---------------------------------------------------------------------------------------------------------
+    # -- rules -------------------------------------------------------------------------------------
 
     def rules(self) -> tuple[Rule, ...]:
         """Of the run, those of its stages among them."""
         return self._settings.rules.readable
 
     def count(self, worker: str, at: float, status: Status) -> None:
-        """A process reports what it has sent (in_flight.py): the rules look at its records up to then."""
+        """A process reports what it has sent (in_flight.py): the rules look at its records up to
+        then."""
         for record in self.sends.report(
             worker,
             at,
@@ -335,7 +373,8 @@ class PhaseRunner:
             self.abort.add(record)
 
     def _watch_rules(self) -> None:
-        """The greenlet that ends the run, or a stage of it, as soon as an ``abort:`` rule is certainly broken."""
+        """The greenlet that ends the run, or a stage of it, as soon as an ``abort:`` rule is
+        certainly broken."""
         while not self._shutdown.begun:
             self._time.sleep(RULES_S)
             if not (why := self.abort.broken()):
@@ -345,13 +384,16 @@ class PhaseRunner:
                 self._store.add_note(f"The run was ended early: {why}.")
                 self._shutdown.begin()
             else:
-                self._store.add_note(f"{capitalise_sentence(str(self.stages))}, was ended early: {why}.")
+                self._store.add_note(
+                    f"{capitalise_sentence(str(self.stages))}, was ended early: {why}."
+                )
                 self.allocator.close(self.plan.phase)
 
 
 def find_undecided_rules(folder: Path, run: Run) -> list[UndecidedRule] | None:
-    """The rules that are open by the records so far (--until-decided), judged in a process of its own, as pandas and all the
-    records would weigh on the load generator. None: nobody could tell."""
+    """The rules that are open by the records so far (--until-decided), judged in a process of its
+    own, as pandas and all the records would weigh on the load generator. None: nobody could
+    tell."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "locust_llm.report.inconclusive_rules", str(folder)],

@@ -1,4 +1,5 @@
-"""The progress line, no wider than the terminal: a live one there, a plain one every few seconds elsewhere."""
+"""The progress line, no wider than the terminal: a live one there, a plain one every few seconds
+elsewhere."""
 
 import logging
 import os
@@ -50,13 +51,25 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
     if first_ms := window.histogram().percentiles_ms(50, 99):
         p50, p99 = (f"{format_duration(ms / 1e3):>6}" for ms in first_ms)
         found.append(
-            ProgressPart(4, f"last {WINDOW_S} s: {name} p50 {p50}, p99 {p99}", f"{WINDOW_S} s: {name} p50 {p50}")
+            ProgressPart(
+                4,
+                f"last {WINDOW_S} s: {name} p50 {p50}, p99 {p99}",
+                f"{WINDOW_S} s: {name} p50 {p50}",
+            )
         )
     if limit is None:
-        found.append(ProgressPart(5, f"{stats.used:>3} {'awaiting first token' if generates else 'in flight'}"))
+        found.append(
+            ProgressPart(
+                5, f"{stats.used:>3} {'awaiting first token' if generates else 'in flight'}"
+            )
+        )
     else:
         found.append(
-            ProgressPart(5, f"gate {stats.used:>2}/{limit}, {stats.waiting:>3} waiting", f"{stats.waiting:>3} waiting")
+            ProgressPart(
+                5,
+                f"gate {stats.used:>2}/{limit}, {stats.waiting:>3} waiting",
+                f"{stats.waiting:>3} waiting",
+            )
         )
     if generates:
         rate = f"last {RATE_S:g} s: {stats.tokens_per_s():>5.0f} tokens/s"
@@ -64,7 +77,8 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
     broken, known = control.abort.standing()
     if known:
         within = "beyond" if broken else "within"
-        found.append(ProgressPart(2 if broken else 8, f"SLO {broken or known} of {known} {within} the limit so far",
+        found.append(ProgressPart(2 if broken else 8,
+            f"SLO {broken or known} of {known} {within} the limit so far",
                           f"SLO {broken or known}/{known} {within} so far"))  # fmt: skip
     if client is not None:
         found.append(ProgressPart(9 if client.level == OK else 3, f"client {client.level}"))
@@ -89,8 +103,8 @@ def format_phase_position(control: Controller) -> str:
 
 
 def format_request_counts(control: Controller) -> str:
-    """Of this phase: ``36 ok, 56 failed``; ``92/200: 36 ok, 56 failed``. Of a sweep, over all its stages and the warmup, ``in
-    all 36 ok, 56 failed``."""
+    """Of this phase: ``36 ok, 56 failed``; ``92/200: 36 ok, 56 failed``. Of a sweep, over all its
+    stages and the warmup, ``in all 36 ok, 56 failed``."""
     stats, s = control.live_stats, control.settings
     if control.stages is not None:
         return f"in all {stats.done - stats.failed:>4} ok, {stats.failed} failed"
@@ -98,11 +112,16 @@ def format_request_counts(control: Controller) -> str:
     done, failed = stats.count_phase(WARMUP if warms else PROFILING)
     planned = s.warmup_request_count if warms else s.request_count
     ok = done - failed
-    return f"{ok:>4} ok, {failed} failed" if planned is None else f"{done:>4}/{planned}: {ok} ok, {failed} failed"
+    return (
+        f"{ok:>4} ok, {failed} failed"
+        if planned is None
+        else f"{done:>4}/{planned}: {ok} ok, {failed} failed"
+    )
 
 
 def fit_progress_line(found: Sequence[ProgressPart], columns: int) -> str:
-    """As many of the parts as there is room for: each by its rank, in its short form; then whole, where there is room."""
+    """As many of the parts as there is room for: each by its rank, in its short form; then whole,
+    where there is room."""
     shown: dict[int, str] = {}
     by_rank = sorted(range(len(found)), key=lambda i: found[i].rank)
     for whole in (False, True):
@@ -157,7 +176,8 @@ def terminal_width(out: TextIO) -> int:
 
 
 class LiveLineFilter(logging.Filter):
-    """Clears the live line before a log line, which would be glued to it. It comes back within a second.
+    """Clears the live line before a log line, which would be glued to it. It comes back within a
+    second.
 
     Other processes of the same terminal (``--processes``) do so too: each writes its own log lines.
     """
@@ -175,5 +195,9 @@ def keep_logs_off_live_line(loggers: Sequence[str] = ("", "locust", "locust.stat
     """Log lines and the live line, on every console that these loggers write to."""
     for handler in {handler for name in loggers for handler in logging.getLogger(name).handlers}:
         apart = any(isinstance(known, LiveLineFilter) for known in handler.filters)
-        if isinstance(handler, logging.StreamHandler) and is_live_terminal(handler.stream) and not apart:
+        if (
+            isinstance(handler, logging.StreamHandler)
+            and is_live_terminal(handler.stream)
+            and not apart
+        ):
             handler.addFilter(LiveLineFilter(handler.stream))

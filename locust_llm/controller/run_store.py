@@ -27,7 +27,14 @@ from locust_llm.records.journal import lock_file
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import CANCELLED, OK, RETRIED, Record
 from locust_llm.records.report_result import ReportResult
-from locust_llm.records.run import LimitChange, ProcessHealth, Run, Stage, UserChange, select_known_limits
+from locust_llm.records.run import (
+    LimitChange,
+    ProcessHealth,
+    Run,
+    Stage,
+    UserChange,
+    select_known_limits,
+)
 from locust_llm.records.server_metrics import BASE, SERVER, advise_on_memory
 from locust_llm.records.spans.trace_ids import make_run_trace
 from locust_llm.records.storage import RECORDS, RUN, make_run_folder, write_run
@@ -44,12 +51,13 @@ from locust_llm.worker.targets import list_variants
 from .live_stats import LiveStats
 from .prometheus_metrics import RunTotals
 
-# -- the reporter ----------------------------------------------------------------------------------------------------
+# -- the reporter ----------------------------------------------------------------------------------
 
 logger = logging.getLogger("locust_llm")
 
 TRIES: Final = 2
-"""Of the report process: one that was killed, for want of memory perhaps, may live the next time."""
+"""Of the report process: one that was killed, for want of memory perhaps, may live the next
+time."""
 PATIENCE_S: Final = 600.0
 """A report process that takes longer, with the time for its records, hangs."""
 BYTES_PER_S: Final = 500_000
@@ -80,16 +88,18 @@ class ReportOutcome(NamedTuple):
 
 
 def make_reports(folder: Path) -> ReportOutcome:
-    """In a process of its own: pandas and all the records would weigh on the load generator, and a reporter that dies must
-    not take a run with it. The loop goes on meanwhile."""
+    """In a process of its own: pandas and all the records would weigh on the load generator, and a
+    reporter that dies must not take a run with it. The loop goes on meanwhile."""
     global _working, _given_up
     _given_up, reason = False, ""
     for _ in range(TRIES):
         late: gevent.Greenlet | None = None
         try:
             _working = subprocess.Popen(
-                [sys.executable, "-m", "locust_llm", "report", "--json", str(folder)], stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", start_new_session=True,
+                [sys.executable, "-m", "locust_llm", "report", "--json", str(folder)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
+                start_new_session=True,
                 env=os.environ | terminal_width_variable(),
             )  # fmt: skip
             late = gevent.spawn(_attend, _working, _patience_s(folder))
@@ -102,12 +112,18 @@ def make_reports(folder: Path) -> ReportOutcome:
             _working = None
             if late is not None:
                 late.kill(block=False)
-        if status in (ExitStatus.OK, ExitStatus.INCOMPLETE) and (result := _answer(out)) is not None:
+        if (
+            status in (ExitStatus.OK, ExitStatus.INCOMPLETE)
+            and (result := _answer(out)) is not None
+        ):
             return ReportOutcome(result, "the records are incomplete" if result.incomplete else "")
         if _given_up or isinstance(late.value, str):
-            return _unmade(folder, late.value if isinstance(late.value, str) else "No reports were made", "")
+            return _unmade(
+                folder, late.value if isinstance(late.value, str) else "No reports were made", ""
+            )
         reason = err.strip() or f"exit status {status}"
-        if status == ExitStatus.REFUSED:  # there are no records, or no folder: another time would find none either
+        # there are no records, or no folder: another time would find none either
+        if status == ExitStatus.REFUSED:
             break
     return _unmade(folder, "The report failed", reason)
 
@@ -150,20 +166,31 @@ def _attend(process: "subprocess.Popen[str]", patience_s: float) -> str:
     while (taken := time.monotonic() - began) < patience_s:
         gevent.sleep(min(PROGRESS_S, patience_s - taken))
         if time.monotonic() - began < patience_s:
-            logger.info(f"Making the reports for {taken + PROGRESS_S:.0f} s now; Ctrl-C gives them up")
+            logger.info(
+                f"Making the reports for {taken + PROGRESS_S:.0f} s now; Ctrl-C gives them up"
+            )
     process.kill()
     return f"The reports were given up after {patience_s:.0f} s"
 
 
 def give_up_reports() -> None:
-    """Do not wait for reports that are being made. Ctrl-C does not reach their process, as it has a session of its own."""
+    """Do not wait for reports that are being made. Ctrl-C does not reach their process, as it has a
+    session of its own."""
     global _given_up
     if _working is not None:
         _given_up = True
         _working.kill()
 
 
-PACKAGES: Final = ("locust-llm", "locust", "gevent", "geventhttpclient", "sseclient-py", "msgspec", "pandas")
+PACKAGES: Final = (
+    "locust-llm",
+    "locust",
+    "gevent",
+    "geventhttpclient",
+    "sseclient-py",
+    "msgspec",
+    "pandas",
+)
 """Whose versions run.json has."""
 
 
@@ -180,10 +207,13 @@ class RunStore:
         *,
         words_seed: str = "",
     ) -> None:
-        """``headers``: of requests to the server, for its metrics. ``now``: Unix seconds. ``words_seed``: see Run."""
+        """``headers``: of requests to the server, for its metrics. ``now``: Unix seconds.
+        ``words_seed``: see Run."""
         self.settings, self.survey, self._now, self._words_seed = settings, survey, now, words_seed
         self.trace = make_run_trace(SystemRandom()) if settings.traceparent else ""
-        self.spans = SpanReceiver(settings.otlp_receiver, self.trace) if settings.otlp_receiver else None
+        self.spans = (
+            SpanReceiver(settings.otlp_receiver, self.trace) if settings.otlp_receiver else None
+        )
         self.folder = make_run_folder(settings, survey.model)
         self.live_stats = LiveStats(monotonic)
         self.totals = RunTotals()
@@ -216,8 +246,10 @@ class RunStore:
         if settings.server_metrics:
             self.poller = MetricsPoller(
                 settings.host, headers, self.folder, settings.metrics_url, replicas=settings.hosts,
-                verify=False if settings.insecure else find_trusted_certificates(), clock=now, add_note=self.add_note,
-                simulated=survey.simulated, whose=BASE if settings.candidate not in ("", settings.host) else SERVER,
+                verify=False if settings.insecure else find_trusted_certificates(), clock=now,
+                add_note=self.add_note,
+                simulated=survey.simulated, whose=BASE if settings.candidate not in ("",
+                    settings.host) else SERVER,
             )  # fmt: skip
         self.result: ReportResult | None = None
         """Of the report process; None: there are no reports yet, or they could not be made."""
@@ -225,13 +257,14 @@ class RunStore:
         self._lock = lock_file(self.folder / RECORDS)
 
     def watch_server(self, spawn: Callable[..., gevent.Greenlet]) -> None:
-        """Read the server's metrics and take its spans from now on, in greenlets that ``spawn`` makes. Raises OSError."""
+        """Read the server's metrics and take its spans from now on, in greenlets that ``spawn``
+        makes. Raises OSError."""
         if self.spans is not None:
             self.spans.start(spawn, self.folder, BufferedFile)
         if self.poller is not None:
             self.poller.start(spawn)
 
-    # -- records and notes ---------------------------------------------------------------------------------------------
+    # -- records and notes -------------------------------------------------------------------------
 
     def write(self, record: Record, *, gated: bool) -> bool:
         """To the disk, before anything else. False: an attempt that is followed by another one."""
@@ -252,8 +285,14 @@ class RunStore:
             log_note(news)
         if self.settings.streaming and not record.streamed and record.outcome == OK:
             self.add_note(
-                "WARNING: the server answered a streaming request with one JSON body: such answers have no time to first "
-                "token" + (", and their slots of the prefill gate are free only at their end" if gated else "")
+                "WARNING: the server answered a streaming request with one JSON body: such answers "
+                "have no time to first "
+                "token"
+                + (
+                    ", and their slots of the prefill gate are free only at their end"
+                    if gated
+                    else ""
+                )
             )
         return True
 
@@ -272,7 +311,8 @@ class RunStore:
             log_note(note)
 
     def add_gap(self, what: str) -> None:
-        """The result is incomplete: first on the console and in the reports, and the exit status is not 0."""
+        """The result is incomplete: first on the console and in the reports, and the exit status is
+        not 0."""
         if what not in self._missing:
             self._missing.append(what)
             logger.error(what)
@@ -289,10 +329,11 @@ class RunStore:
         """Each second, and at the end. What the disk does not take stays in memory."""
         if not self._file.flush():
             self.add_note(
-                f"WARNING: records could not be written at once: {self._file.error}; they were kept in memory meanwhile"
+                f"WARNING: records could not be written at once: {self._file.error}; they were "
+                f"kept in memory meanwhile"
             )
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def facts(self, *, stages: tuple[Stage, ...] = (), **more: object) -> Run:
         """The run as it is known now; ``more``: what else is known of it."""
@@ -308,7 +349,8 @@ class RunStore:
             "model": s.models,
             "server": s.server,
             "server_flags": s.server_flags,
-            "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+            "versions": {name: version(name) for name in PACKAGES}
+            | {"python": platform.python_version()},
             "commit": s.commit,
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
             "probes": s.probes,
@@ -338,9 +380,11 @@ class RunStore:
         return Run(**(known | more))  # type: ignore[arg-type]
 
     def _servers_own(self, stages: Sequence[Stage]) -> Iterator[str]:
-        """What the server's metrics show of the time in which requests were sent to it, and its failures of its memory. Of
-        two servers those of the base are read, so its blocks count."""
-        limit = max((change.limit for change in self.limits if change.limit is not None), default=None)
+        """What the server's metrics show of the time in which requests were sent to it, and its
+        failures of its memory. Of two servers those of the base are read, so its blocks count."""
+        limit = max(
+            (change.limit for change in self.limits if change.limit is not None), default=None
+        )
         if self.poller is not None:
             arm = BASE if self.poller.whose == BASE else ""
             loaded = [(one.began_at, one.ended_at) for one in stages if not arm or one.arm == arm]
@@ -357,11 +401,14 @@ class RunStore:
         try:
             if self._file.restore():
                 self.add_gap(
-                    f"the report folder {self.folder} was deleted during the run: the records were restored, "
+                    f"the report folder {self.folder} was deleted during the run: the records were "
+                    f"restored, "
                     "other files in it are lost"
                 )
         except OSError as error:
-            self.add_gap(f"the records were deleted during the run, and could not be restored: {error}")
+            self.add_gap(
+                f"the records were deleted during the run, and could not be restored: {error}"
+            )
         counts = self.live_stats.counts
         if not counts.total() and self.lost:
             self._fruitless = True  # what was lost is reported as that

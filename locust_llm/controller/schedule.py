@@ -1,4 +1,5 @@
-"""Schedule: the timetable of a phase: when each request is due, and which sessions there are; from the settings, without a clock."""
+"""Schedule: the timetable of a phase: when each request is due, and which sessions there are; from
+the settings, without a clock."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice, repeat
@@ -23,9 +24,17 @@ from locust_llm.workload.dataset import Dataset, Order
 from locust_llm.workload.formats import DatasetSession
 from locust_llm.workload.lengths import combine_lengths, normal_length, parse_length_mix
 from locust_llm.workload.prefix_reuse import BLOCK, PrefixReuse
-from locust_llm.workload.traces.start_point import cap_session_waits, parse_start_shares, start_session_at
+from locust_llm.workload.traces.start_point import (
+    cap_session_waits,
+    parse_start_shares,
+    start_session_at,
+)
 
-ORDERS: Final[dict[str, Order]] = {"sequential": "sequential", "shuffle": "shuffled", "random": "random"}
+ORDERS: Final[dict[str, Order]] = {
+    "sequential": "sequential",
+    "shuffle": "shuffled",
+    "random": "random",
+}
 """By the name of --dataset-sampling-strategy, which is AIPerf's."""
 
 
@@ -40,10 +49,14 @@ class DueArrival(NamedTuple):
     """The fixed schedule: the session that begins then."""
 
 
-def schedule_phase(s: Settings, phase: str, items: Iterable[DatasetSession] = ()) -> Iterator[DueArrival] | None:
-    """The arrivals of ``phase``; None: a closed loop. ``items``: of the fixed schedule, in the order of their times.
+def schedule_phase(
+    s: Settings, phase: str, items: Iterable[DatasetSession] = ()
+) -> Iterator[DueArrival] | None:
+    """The arrivals of ``phase``; None: a closed loop. ``items``: of the fixed schedule, in the
+    order of their times.
 
-    A warmup comes at its own rate, else at the main one, and is never user-centric nor a replay (as AIPerf's).
+    A warmup comes at its own rate, else at the main one, and is never user-centric nor a replay (as
+    AIPerf's).
     """
     seed = None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/arrivals"
     if phase == WARMUP:
@@ -52,13 +65,19 @@ def schedule_phase(s: Settings, phase: str, items: Iterable[DatasetSession] = ()
         if rate is None:
             return None
         due = draw_arrivals(rate, s.arrival_pattern, Random(seed), s.arrival_smoothness or 1.0)
-        return map(DueArrival, limit_arrivals(due, count=s.warmup_request_count, duration_s=s.warmup_duration))
+        return map(
+            DueArrival,
+            limit_arrivals(due, count=s.warmup_request_count, duration_s=s.warmup_duration),
+        )
     count, duration_s = s.request_count, s.lasts_s
     if s.fixed_schedule:
         return _bounded(_replayed(s, items), count=count, duration_s=duration_s)
     if s.user_centric_rate:
         pairs = draw_user_centric_arrivals(s.users or 1, s.user_centric_rate)
-        return (DueArrival(at_s, slot) for at_s, slot in limit_arrivals(pairs, count=count, duration_s=duration_s))
+        return (
+            DueArrival(at_s, slot)
+            for at_s, slot in limit_arrivals(pairs, count=count, duration_s=duration_s)
+        )
     rate = parse_request_rate(s)
     if rate is None:
         return None
@@ -73,11 +92,14 @@ def schedule_phase(s: Settings, phase: str, items: Iterable[DatasetSession] = ()
 
 
 def make_prefix_reuse(s: Settings, server_flags: Mapping[str, str]) -> PrefixReuse | None:
-    """What repeats in the prompts, in blocks of the server's cache; None: no share was asked for."""
+    """What repeats in the prompts, in blocks of the server's cache; None: no share was asked
+    for."""
     if s.prefix_cache_hit_rate is None:
         return None
     block = (
-        s.cache_block_size or (int(told) if (told := server_flags.get("block_size", "")).isdecimal() else 0) or BLOCK
+        s.cache_block_size
+        or (int(told) if (told := server_flags.get("block_size", "")).isdecimal() else 0)
+        or BLOCK
     )
     lengths = (
         normal_length(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
@@ -85,11 +107,14 @@ def make_prefix_reuse(s: Settings, server_flags: Mapping[str, str]) -> PrefixReu
     )
     sizes = parse_length_mix(s.seq_dist) if s.seq_dist else combine_lengths(*lengths)
     share = s.prefix_cache_hit_rate / 100
-    return PrefixReuse(sizes, share, seed=f"{s.random_seed}/reuse", block=block, working_set=s.working_set)
+    return PrefixReuse(
+        sizes, share, seed=f"{s.random_seed}/reuse", block=block, working_set=s.working_set
+    )
 
 
 def add_priming_phase(s: Settings, server_flags: Mapping[str, str]) -> Settings:
-    """The same with a warmup that sends each shared prefix once, before the requests of the warmup that was asked for."""
+    """The same with a warmup that sends each shared prefix once, before the requests of the warmup
+    that was asked for."""
     reuse = make_prefix_reuse(s, server_flags)
     if reuse is None or not reuse.count:
         return s
@@ -99,8 +124,9 @@ def add_priming_phase(s: Settings, server_flags: Mapping[str, str]) -> Settings:
 def list_phase_sessions(
     s: Settings, phase: str, reuse: PrefixReuse | None = None
 ) -> Iterator[DatasetSession | None] | None:
-    """The sessions of a phase, each once: of the dataset, of ``reuse``, and no more than were asked for (None in place of a
-    synthetic one). None: users make up theirs, without end. Raises DatasetError, here and later."""
+    """The sessions of a phase, each once: of the dataset, of ``reuse``, and no more than were asked
+    for (None in place of a synthetic one). None: users make up theirs, without end. Raises
+    DatasetError, here and later."""
     count = s.num_sessions if phase != WARMUP else None
     if reuse is not None:
         if phase == WARMUP:
@@ -126,7 +152,9 @@ def list_phase_sessions(
 
 def _changed(s: Settings, phase: str, items: Iterable[DatasetSession]) -> Iterator[DatasetSession]:
     """Sessions with their waits bounded, and from their middle on."""
-    random = Random(None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/trajectories")
+    random = Random(
+        None if s.random_seed is None else f"{s.random_seed}/{_same(s, phase)}/trajectories"
+    )
     for item in items:
         if s.trajectory_start is not None:
             item = start_session_at(item, random.uniform(*parse_start_shares(s.trajectory_start)))
@@ -148,18 +176,25 @@ def _replayed(s: Settings, items: Iterable[DatasetSession]) -> Iterator[DueArriv
             yield item.turns[0].at_s
 
     start_s, end_s = (
-        None if ms is None else ms / 1000 for ms in (s.fixed_schedule_start_offset, s.fixed_schedule_end_offset)
+        None if ms is None else ms / 1000
+        for ms in (s.fixed_schedule_start_offset, s.fixed_schedule_end_offset)
     )
     auto = s.fixed_schedule_auto_offset and start_s is None
-    for at_s, _ in replay_arrivals(times_s(), start_s=start_s, end_s=end_s, auto_offset=auto, speedup=s.replay_speedup):
+    for at_s, _ in replay_arrivals(
+        times_s(), start_s=start_s, end_s=end_s, auto_offset=auto, speedup=s.replay_speedup
+    ):
         yield DueArrival(at_s, None, latest[0])
 
 
-def _bounded(due: Iterator[DueArrival], *, count: int | None, duration_s: float | None) -> Iterator[DueArrival]:
+def _bounded(
+    due: Iterator[DueArrival], *, count: int | None, duration_s: float | None
+) -> Iterator[DueArrival]:
     """``count``: of requests; a session that has begun is sent to its end."""
     requests = 0
     for one in due:
-        if (count is not None and requests >= count) or (duration_s is not None and one.at_s >= duration_s):
+        if (count is not None and requests >= count) or (
+            duration_s is not None and one.at_s >= duration_s
+        ):
             return
         requests += 1 if one.item is None else len(one.item.turns)
         yield one

@@ -1,4 +1,5 @@
-"""Shutdown: the end of a run: as Locust ends one, and until every process has handed over what it had."""
+"""Shutdown: the end of a run: as Locust ends one, and until every process has handed over what it
+had."""
 
 import math
 import time
@@ -33,7 +34,8 @@ class Shutdown:
         """All that was to be sent was: end the run as Locust ends it."""
         if not self.begun:
             self.begun = True
-            gevent.spawn(_end, self._environment)  # the caller is one of those that the end waits for
+            # the caller is one of those that the end waits for
+            gevent.spawn(_end, self._environment)
 
     def expect(self, workers: Sequence[str]) -> None:
         """They are asked next to end."""

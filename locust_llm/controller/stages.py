@@ -1,4 +1,5 @@
-"""Takes a run through its stages: each has a folder of its own, and its reports as soon as it is over; or through blocks."""
+"""Takes a run through its stages: each has a folder of its own, and its reports as soon as it is
+over; or through blocks."""
 
 import logging
 import math
@@ -46,7 +47,9 @@ MEASURED_SHARE: Final = 0.75
 class StageRunner:
     """``number`` is that of the stage that is on, or was last; 0 before the first."""
 
-    def __init__(self, settings: Settings, asked: Sweep, folder: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, settings: Settings, asked: Sweep, folder: Path, clock: Callable[[], float] = time.time
+    ) -> None:
         """``clock``: Unix seconds."""
         self.asked, self._clock = asked, clock
         self.number = 0
@@ -114,8 +117,8 @@ class StageRunner:
             )  # fmt: skip
 
     def _share_s(self, now: float) -> float:
-        """How long this stage may be measured where ``-t`` bounds the sweep, so that one which nothing decides leaves time
-        for those that were asked for."""
+        """How long this stage may be measured where ``-t`` bounds the sweep, so that one which
+        nothing decides leaves time for those that were asked for."""
         if self._whole.run_time_s is None:
             return math.inf
         began_at = self.finished[0].began_at if self.finished else now
@@ -123,7 +126,8 @@ class StageRunner:
         return MEASURED_SHARE * (began_at + self._whole.run_time_s - now) / left
 
     def add_record(self, record: Record) -> Record:
-        """A record of this stage, with the phase that it counts in: what is sent in the first or the last wave is warmup."""
+        """A record of this stage, with the phase that it counts in: what is sent in the first or
+        the last wave is warmup."""
         if self._stretch is not None and record.outcome != RETRIED:
             offset_s = record.clock_offset_s
             measured = self._stretch.ended(
@@ -139,7 +143,8 @@ class StageRunner:
         return record
 
     def look(self, now: float, inside: int, due: int) -> bool:
-        """``inside``: requests that are due and not over; ``due``: arrivals so far. True: the stage is over."""
+        """``inside``: requests that are due and not over; ``due``: arrivals so far. True: the stage
+        is over."""
         stretch = self._stretch
         if stretch is None:
             return False
@@ -180,15 +185,23 @@ class StageRunner:
         )
 
     def facts(
-        self, stage: Stage, run: Run, limits: tuple[LimitChange, ...], offer: OpenLoopSchedule | None, missing: int
+        self,
+        stage: Stage,
+        run: Run,
+        limits: tuple[LimitChange, ...],
+        offer: OpenLoopSchedule | None,
+        missing: int,
     ) -> Run:
-        """The stage that is over as a run of its own. ``run``: the whole one; ``limits``, ``offer``: of this stage;
-        ``missing``: its arrivals that find no user."""
+        """The stage that is over as a run of its own. ``run``: the whole one; ``limits``,
+        ``offer``: of this stage; ``missing``: its arrivals that find no user."""
         measured_at = stage.measured_at or stage.ended_at
         if offer is not None and not self.repeats:
             due = self.due[1] - self.due[0]
             offer = msgspec.structs.replace(
-                offer, due=due, never_started=min(missing, due), duration_s=stage.ended_at - measured_at
+                offer,
+                due=due,
+                never_started=min(missing, due),
+                duration_s=stage.ended_at - measured_at,
             )
         return msgspec.structs.replace(
             run,
@@ -216,7 +229,8 @@ class StageRunner:
             self._file.flush()
 
     def close(self, facts: Callable[[Stage], Run], *, report: bool) -> None:
-        """This stage is over; ``report``: make its reports, else whoever reports on the run does."""
+        """This stage is over; ``report``: make its reports, else whoever reports on the run
+        does."""
         if self._file is None or not self.open:
             return
         self._file.close()
@@ -228,12 +242,15 @@ class StageRunner:
         result = make_reports(self.folder).result or ReportResult()
         client = None if result.client is None else result.client.level
         self._done.append(FinishedStage(self.value, result.slo_status, result.throughput, client))
-        logger.info(f"{capitalise_sentence(str(self))}: {result} ({ENDED.get(stage.why, stage.why)})")
+        logger.info(
+            f"{capitalise_sentence(str(self))}: {result} ({ENDED.get(stage.why, stage.why)})"
+        )
 
 
 class BlockRunner(StageRunner):
-    """Its stages are blocks. Between two of them all that is in flight comes back, and what is due in the washout at the
-    begin of one is not counted: so no arm sees the queue of the other. There are no folders and reports of blocks."""
+    """Its stages are blocks. Between two of them all that is in flight comes back, and what is due
+    in the washout at the begin of one is not counted: so no arm sees the queue of the other. There
+    are no folders and reports of blocks."""
 
     @property
     def block(self) -> TrialBlock:
@@ -263,7 +280,10 @@ class BlockRunner(StageRunner):
         self._began_at, self._ended_at = now, None
 
     def add_record(self, record: Record) -> Record:
-        counts = self.block.pair and record.due_at + record.clock_offset_s >= self._began_at + self._whole.washout_s
+        counts = (
+            self.block.pair
+            and record.due_at + record.clock_offset_s >= self._began_at + self._whole.washout_s
+        )
         return record if counts else msgspec.structs.replace(record, phase=WARMUP)
 
     def close(self, facts: Callable[[Stage], Run], *, report: bool) -> None:
@@ -287,6 +307,7 @@ class BlockRunner(StageRunner):
 
 
 def count_requests_needed(s: Settings) -> int:
-    """Successful requests of a stage: as many as the percentiles of the rules need for both ends of their interval."""
+    """Successful requests of a stage: as many as the percentiles of the rules need for both ends of
+    their interval."""
     percentiles = [rule.percentile for rule in s.rules.readable if rule.percentile is not None]
     return max([MIN_REQUESTS, *map(count_needed_values, percentiles)])

@@ -13,7 +13,8 @@ _STEPS: Final = ("Ramping to ", "All users spawned", "Your selected spawn rate")
 
 
 def _is_no_step(line: logging.LogRecord) -> bool:
-    """Of an open loop Locust would write up to twelve lines a second about users that arrivals need."""
+    """Of an open loop Locust would write up to twelve lines a second about users that arrivals
+    need."""
     return not line.getMessage().startswith(_STEPS)
 
 
@@ -29,7 +30,12 @@ class UserPool:
         """How many there are, or are asked for; never falls but by ``become``."""
         self.exhausted = False
         """There are as many as there may be, and arrivals wait."""
-        self._runner, self._store, self._time, self._spawn = context.runner, context.store, context.time, context.spawn
+        self._runner, self._store, self._time, self._spawn = (
+            context.runner,
+            context.store,
+            context.time,
+            context.spawn,
+        )
         self._missing: dict[str, int] = {}
 
     @property
@@ -38,10 +44,12 @@ class UserPool:
         return sum(self._missing.values())
 
     def become(self, count: int) -> None:
-        """As from the web page, but that the run goes on. Comes back when they are there, or after SPAWNING_S."""
+        """As from the web page, but that the run goes on. Comes back when they are there, or after
+        SPAWNING_S."""
         self.count = count
         until = self._time.monotonic() + SPAWNING_S
-        while self._runner.state not in ("spawning", "running"):  # else Locust would take it for another run
+        # else Locust would take it for another run
+        while self._runner.state not in ("spawning", "running"):
             if self._time.monotonic() >= until:
                 return
             self._time.sleep(0.01)
@@ -70,4 +78,6 @@ class UserPool:
         elif not self.exhausted:
             self.exhausted = True
             busy = f"all {self._max_users} users are busy and arrivals wait"
-            self._store.add_note(f"WARNING: {busy}: raise --max-users, unless the server is overloaded")
+            self._store.add_note(
+                f"WARNING: {busy}: raise --max-users, unless the server is overloaded"
+            )

@@ -1,4 +1,5 @@
-"""Workers: the processes that send: who takes part, what each has of the work of the run, and what is lost with one."""
+"""Workers: the processes that send: who takes part, what each has of the work of the run, and what
+is lost with one."""
 
 import time
 from collections import Counter
@@ -67,7 +68,9 @@ class WorkerLoss(NamedTuple):
 class WorkerRegistry:
     """``names``: of all that ever had orders, in the order in which they came."""
 
-    def __init__(self, runner: Any, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, runner: Any, folder: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.names: list[str] = []
         self.inbox = RecordInbox()
         self._runner, self._folder, self._clock = runner, folder, clock
@@ -78,7 +81,7 @@ class WorkerRegistry:
         self.late = 0
         """Records of such processes that came after all."""
 
-    # -- who is there --------------------------------------------------------------------------------------------------
+    # -- who is there ------------------------------------------------------------------------------
 
     @property
     def alone(self) -> bool:
@@ -97,9 +100,12 @@ class WorkerRegistry:
         return list(self._members)
 
     def live(self) -> list[str]:
-        """Those of them that sent something just now; all where none has: then it is the control that is late."""
+        """Those of them that sent something just now; all where none has: then it is the control
+        that is late."""
         now = self._clock()
-        return [name for name, one in self._members.items() if now - one.seen_at < QUIET_S] or self.active()
+        return [
+            name for name, one in self._members.items() if now - one.seen_at < QUIET_S
+        ] or self.active()
 
     def users(self) -> dict[str, int]:
         """How many the live ones have."""
@@ -125,7 +131,7 @@ class WorkerRegistry:
             worker.seen_at = self._clock()
         return worker
 
-    # -- what it has ---------------------------------------------------------------------------------------------------
+    # -- what it has -------------------------------------------------------------------------------
 
     def give(self, name: str, phase: str, count: int) -> None:
         """So many requests of a phase are its to send."""
@@ -144,25 +150,34 @@ class WorkerRegistry:
 
     def _count(self, name: str, records: list[Record]) -> list[Record]:
         if name in self._members:
-            self._members[name].recorded += sum(record.admitted_at is not None for record in records)
+            self._members[name].recorded += sum(
+                record.admitted_at is not None for record in records
+            )
         return records
 
     def note_clock(self, name: str, error_s: float) -> None:
-        """So far the times of its records may be off on this machine's clock, at most; 0: it has the same one."""
+        """So far the times of its records may be off on this machine's clock, at most; 0: it has
+        the same one."""
         if error_s:
             self._clock_errors_s[name] = error_s
 
     def remarks(self) -> Iterator[str]:
-        """At the end: what came after all, and how well the timelines agree, where they are of several clocks."""
+        """At the end: what came after all, and how well the timelines agree, where they are of
+        several clocks."""
         if self.late:
-            yield f"{format_count(self.late, 'record')} of workers that had been given up came after all"
+            yield (
+                f"{format_count(self.late, 'record')} of workers that had been given up came "
+                f"after all"
+            )
         if errors_s := self._clock_errors_s:
             yield (
-                f"the times of {format_count(len(errors_s), 'worker')} with a clock of another machine are on the master's to "
-                f"within {format_duration(max(errors_s.values()))}; no duration is made of the clocks of two machines"
+                f"the times of {format_count(len(errors_s), 'worker')} with a clock of another "
+                f"machine are on the master's to "
+                f"within {format_duration(max(errors_s.values()))}; no duration is made of the "
+                f"clocks of two machines"
             )
 
-    # -- who is lost ---------------------------------------------------------------------------------------------------
+    # -- who is lost -------------------------------------------------------------------------------
 
     def lost(self) -> list[str]:
         """Those that are dead for certain, or have been silent for too long."""
@@ -180,7 +195,8 @@ class WorkerRegistry:
         ]  # fmt: skip
 
     def excuse(self, held_s: float) -> None:
-        """For so long the control has heard nobody, as it was stopped itself, perhaps with its whole machine."""
+        """For so long the control has heard nobody, as it was stopped itself, perhaps with its
+        whole machine."""
         for worker in self._members.values():
             worker.seen_at += held_s
 
@@ -201,8 +217,8 @@ class WorkerRegistry:
             path.parent.rmdir()  # when it was the last
 
     def found(self, record: Record) -> bool:
-        """A record of a process that was lost; whether its request was counted as lost. Others it sent after its last
-        status."""
+        """A record of a process that was lost; whether its request was counted as lost. Others it
+        sent after its last status."""
         self.late += 1
         counted = record.admitted_at is not None and self._lost[record.worker] > 0
         self._lost[record.worker] -= counted
@@ -220,7 +236,9 @@ class WorkerRegistry:
         health = worker.health
         clock_error_s = self._clock_errors_s.get(name, 0.0)
         health = health and msgspec.structs.replace(health, clock_error_s=clock_error_s)
-        return WorkerLoss(unsent, sent, dict(worker.out), worker.sessions, worker.phase, health, worker.reads)
+        return WorkerLoss(
+            unsent, sent, dict(worker.out), worker.sessions, worker.phase, health, worker.reads
+        )
 
 
 def _users(clients: Any, name: str) -> int:
@@ -229,18 +247,20 @@ def _users(clients: Any, name: str) -> int:
 
 
 def is_worker_connected(runner: Any, name: str) -> bool:
-    """Whether the worker still has its connection to the master. The kernel closes it when a process dies, and not when it
-    is stopped.
+    """Whether the worker still has its connection to the master. The kernel closes it when a
+    process dies, and not when it is stopped.
 
-    ZeroMQ raises for a message to nobody, if it is asked to (ROUTER_MANDATORY); Locust does not ask. What is sent is
-    Locust's own answer to a heartbeat.
+    ZeroMQ raises for a message to nobody, if it is asked to (ROUTER_MANDATORY); Locust does not
+    ask. What is sent is Locust's own answer to a heartbeat.
     """
     server = getattr(runner, "server", None)
     if server is None:
         return True
     server.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     try:
-        server.socket.send_multipart([name.encode(), Message("heartbeat", None, name).serialize()], zmq.NOBLOCK)
+        server.socket.send_multipart(
+            [name.encode(), Message("heartbeat", None, name).serialize()], zmq.NOBLOCK
+        )
     except zmq.ZMQError as error:
         return bool(error.errno != zmq.EHOSTUNREACH)
     finally:

@@ -1,7 +1,8 @@
-"""Buffered file: lines on their way to a file; what the disk does not take stays in memory, and is tried again.
+"""Buffered file: lines on their way to a file; what the disk does not take stays in memory, and is
+tried again.
 
-A flush that is broken off by a full disk goes on at the byte where it stopped, so there is never more than one line that is
-not whole, the last one.
+A flush that is broken off by a full disk goes on at the byte where it stopped, so there is never
+more than one line that is not whole, the last one.
 """
 
 import os
@@ -34,7 +35,8 @@ class BufferedFile:
         self._waiting += b"\n"
         if len(self._waiting) >= self._flush_at:
             self.flush()
-            self._flush_at = len(self._waiting) + AT_ONCE_BYTES  # a full disk is not tried again at every line
+            # a full disk is not tried again at every line
+            self._flush_at = len(self._waiting) + AT_ONCE_BYTES
 
     def flush(self) -> bool:
         """All that waits is on the disk, as far as the kernel knows."""
@@ -55,7 +57,8 @@ class BufferedFile:
         return self._waiting.count(b"\n")
 
     def rescue(self) -> Path:
-        """What is left, in a file elsewhere: appended to ``path`` it makes that whole. Raises OSError."""
+        """What is left, in a file elsewhere: appended to ``path`` it makes that whole. Raises
+        OSError."""
         file, name = tempfile.mkstemp(suffix=".jsonl", prefix="locust-llm-")
         with os.fdopen(file, "wb") as rest:
             rest.write(self._waiting)
@@ -69,8 +72,8 @@ class BufferedFile:
             self._file = -1
 
     def restore(self) -> bool:
-        """Whether the file had been deleted meanwhile: then it is made anew, from what the kernel still has of it. Raises
-        OSError."""
+        """Whether the file had been deleted meanwhile: then it is made anew, from what the kernel
+        still has of it. Raises OSError."""
         if self._file < 0 or os.fstat(self._file).st_nlink:
             return False
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,13 +89,18 @@ class BufferedFile:
 
 
 def explain_unwritten_lines(spool: BufferedFile) -> str:
-    """What to do about a spool that has not been written to its end, in a line; the rest is in another file then."""
+    """What to do about a spool that has not been written to its end, in a line; the rest is in
+    another file then."""
     lines, folder = spool.waiting, shlex.quote(str(spool.path.parent))
     try:
         rest = shlex.quote(str(spool.rescue()))
     except OSError as error:
-        return f"{lines} records could not be written ({spool.error}), nor elsewhere ({error.strerror}): they are lost"
+        return (
+            f"{lines} records could not be written ({spool.error}), nor elsewhere "
+            f"({error.strerror}): they are lost"
+        )
     return (
-        f"{lines} records could not be written ({spool.error}); they are in {rest}. When there is room: "
+        f"{lines} records could not be written ({spool.error}); they are in {rest}. When there is "
+        f"room: "
         f"cat {rest} >> {shlex.quote(str(spool.path))} && locust-llm report {folder}"
     )

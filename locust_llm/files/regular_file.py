@@ -1,7 +1,8 @@
 """Files that came from a run folder or from a user, opened with care.
 
-A pipe, a device, a socket or an endless file may lie where a file is expected: each of them would hang the program or fill
-its memory. ``open_regular`` and ``read_regular`` take nothing but regular files, and raise an OSError of one sentence.
+A pipe, a device, a socket or an endless file may lie where a file is expected: each of them would
+hang the program or fill its memory. ``open_regular`` and ``read_regular`` take nothing but regular
+files, and raise an OSError of one sentence.
 """
 
 import codecs
@@ -27,7 +28,8 @@ UTF_MARKS: Final = (
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
-"""Byte order marks of texts that are not UTF-8, the longer ones first, as UTF-32's begins like UTF-16's."""
+"""Byte order marks of texts that are not UTF-8, the longer ones first, as UTF-32's begins like
+UTF-16's."""
 MANY_PARTS: Final = re.compile(r"""(?:\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*){100}""")
 """A dotted key of TOML with more parts than anybody writes."""
 MAX_HOLE_BYTES: Final = 2**26
@@ -38,27 +40,36 @@ NO_WAITING: Final = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def irregular_kind(mode: int) -> str:
-    """What a file of this mode is in words, if it is neither a regular file nor a directory; else empty."""
+    """What a file of this mode is in words, if it is neither a regular file nor a directory; else
+    empty."""
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return ""
     return next((words for is_one, words in KINDS if is_one(mode)), "no file")
 
 
 def open_regular(path: Path | str) -> BinaryIO:
-    """A regular file, to be read in binary. Raises OSError, also where most of the file is a hole."""
-    _require_regular(os.stat(path).st_mode, path)  # before it is opened: to open a device may already do something
+    """A regular file, to be read in binary. Raises OSError, also where most of the file is a
+    hole."""
+    # before it is opened: to open a device may already do something
+    _require_regular(os.stat(path).st_mode, path)
     file = os.open(path, os.O_RDONLY | NO_WAITING)
     try:
         found = os.fstat(file)
         _require_regular(found.st_mode, path)
         if not found.st_size and os.pread(file, 1, 0):  # such as /proc/self/pagemap, of 256 GB
             raise OSError(
-                errno.EINVAL, f"{Path(path).name} is a view of the kernel, and a regular file is needed", str(path)
+                errno.EINVAL,
+                f"{Path(path).name} is a view of the kernel, and a regular file is needed",
+                str(path),
             )
         if found.st_size > MAX_HOLE_BYTES and _hole_bytes(file, found.st_size) > max(
             MAX_HOLE_BYTES, found.st_size // 2
         ):
-            raise OSError(errno.EINVAL, f"{Path(path).name} is a sparse file: most of it was never written", str(path))
+            raise OSError(
+                errno.EINVAL,
+                f"{Path(path).name} is a sparse file: most of it was never written",
+                str(path),
+            )
         return open(file, "rb")
     except BaseException:
         os.close(file)
@@ -70,12 +81,17 @@ def read_regular(path: Path | str, most_bytes: int) -> bytes:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
-            raise OSError(errno.EFBIG, f"{Path(path).name} is larger than {most_bytes / 2**20:,.0f} MB", str(path))
+            raise OSError(
+                errno.EFBIG,
+                f"{Path(path).name} is larger than {most_bytes / 2**20:,.0f} MB",
+                str(path),
+            )
         return file.read(size)
 
 
 def decode_utf8(data: bytes) -> str:
-    """UTF-8, behind a byte order mark or without one. Raises ValueError of a few words for anything else."""
+    """UTF-8, behind a byte order mark or without one. Raises ValueError of a few words for anything
+    else."""
     for mark, name in UTF_MARKS:
         if data.startswith(mark):
             raise ValueError(f"is {name} text, and UTF-8 is needed")
@@ -91,7 +107,8 @@ def describe_syntax_error(error: Exception) -> str:
 
 
 def decode_toml(text: str) -> dict[str, Any]:
-    """Raises ValueError of a few words, also for keys of so many parts that tomllib would take minutes and gigabytes."""
+    """Raises ValueError of a few words, also for keys of so many parts that tomllib would take
+    minutes and gigabytes."""
     if MANY_PARTS.search(text):
         raise ValueError("nested too deeply")
     try:
@@ -101,8 +118,8 @@ def decode_toml(text: str) -> dict[str, Any]:
 
 
 def open_to_append(path: Path | str) -> int:
-    """The descriptor of a file, which is made if it is not there; a device such as /dev/null takes what it gets. Raises
-    OSError, also for a pipe, which would wait for a reader."""
+    """The descriptor of a file, which is made if it is not there; a device such as /dev/null takes
+    what it gets. Raises OSError, also for a pipe, which would wait for a reader."""
     with suppress(FileNotFoundError):
         _require_writable(os.stat(path).st_mode, path)
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_WAITING, 0o666)
@@ -123,7 +140,9 @@ def _require_regular(mode: int, path: Path | str) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if kind := irregular_kind(mode):
-        raise OSError(errno.EINVAL, f"{Path(path).name} is {kind}, and a regular file is needed", str(path))
+        raise OSError(
+            errno.EINVAL, f"{Path(path).name} is {kind}, and a regular file is needed", str(path)
+        )
 
 
 def _hole_bytes(file: int, size: int) -> int:

@@ -1,4 +1,5 @@
-"""SQLite files from outside, read with care: regular files only, within a bound of time and of bytes, and never written."""
+"""SQLite files from outside, read with care: regular files only, within a bound of time and of
+bytes, and never written."""
 
 import sqlite3
 import time
@@ -20,9 +21,12 @@ STEPS: Final = 10_000
 
 @contextmanager
 def read_database(path: Path, wait_s: float = 1.0) -> Iterator[sqlite3.Connection]:
-    """Raises OSError where one of its files is no regular file, and sqlite3.Error. ``wait_s``: for another writer."""
+    """Raises OSError where one of its files is no regular file, and sqlite3.Error. ``wait_s``: for
+    another writer."""
     require_regular(path)
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=wait_s)) as database:
+    with closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=wait_s)
+    ) as database:
         limit(database)
         yield database
 
@@ -47,6 +51,7 @@ def limit(database: sqlite3.Connection) -> None:
 def has_table(database: sqlite3.Connection, name: str) -> bool:
     """A real table: a view, or a table of a module, may compute without end."""
     found = database.execute(
-        "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)", (name,)
+        "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)",
+        (name,),
     ).fetchone()
     return found is not None and bool(found[0])

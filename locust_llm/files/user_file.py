@@ -1,5 +1,5 @@
-"""Files that a user names: small ones are read whole, from a pipe too, within a bound of bytes and of time; large ones must
-be regular, as they are read more than once."""
+"""Files that a user names: small ones are read whole, from a pipe too, within a bound of bytes and
+of time; large ones must be regular, as they are read more than once."""
 
 import errno
 import os
@@ -18,7 +18,8 @@ _piped: dict[str, str] = {}
 
 
 def read_small_text(path: str, within_s: float = TIMEOUT_S, most_bytes: int = MAX_BYTES) -> str:
-    """Without a byte order mark. Raises OSError with a name and a reason, also for what is no UTF-8."""
+    """Without a byte order mark. Raises OSError with a name and a reason, also for what is no
+    UTF-8."""
     if path in _piped:
         return _piped[path]
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

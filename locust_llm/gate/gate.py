@@ -1,12 +1,13 @@
 """The prefill gate: how many requests may be waiting for their first token; first in, first out.
 
-The slots are the permits of a gevent BoundedSemaphore with a high ceiling. Those beyond the gate's share are held back:
-``ceiling - share`` of them, fewer as the share rises. In front of it is our own queue, because a bare semaphore lets a
-newcomer of the same loop turn overtake those who wait. Lowering the share is a debt: slots that come back pay it before
-any waiter gets one, and nothing that runs is ended. The bound of the semaphore catches a slot given back twice.
+The slots are the permits of a gevent BoundedSemaphore with a high ceiling. Those beyond the gate's
+share are held back: ``ceiling - share`` of them, fewer as the share rises. In front of it is our
+own queue, because a bare semaphore lets a newcomer of the same loop turn overtake those who wait.
+Lowering the share is a debt: slots that come back pay it before any waiter gets one, and nothing
+that runs is ended. The bound of the semaphore catches a slot given back twice.
 
-The limit is over all processes, and each has a gate with a share of it, as long as the control of the run answers
-(gate/shares.py). One process alone has all of it.
+The limit is over all processes, and each has a gate with a share of it, as long as the control of
+the run answers (gate/shares.py). One process alone has all of it.
 """
 
 import math
@@ -29,7 +30,8 @@ class GateClosed(Exception):
 
 
 class Slot:
-    """The right to be in prefill. ``release`` may be called by whoever comes first; only the first call counts."""
+    """The right to be in prefill. ``release`` may be called by whoever comes first; only the first
+    call counts."""
 
     __slots__ = ("_gate", "limit")
 
@@ -39,7 +41,8 @@ class Slot:
         """Over all processes, when it was taken."""
 
     def release(self) -> bool:
-        """Give the slot back; False if it already was. Never blocks: it is called from the event loop itself."""
+        """Give the slot back; False if it already was. Never blocks: it is called from the event
+        loop itself."""
         gate, self._gate = self._gate, None
         if gate is None:
             return False
@@ -68,8 +71,8 @@ class Gate:
         on_enter: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_change`` is called in the event loop when somebody came, was admitted or is through: it must not block;
-        ``on_enter`` by whoever was admitted, just before it goes on."""
+        """``on_change`` is called in the event loop when somebody came, was admitted or is through:
+        it must not block; ``on_enter`` by whoever was admitted, just before it goes on."""
         self.limit: int | None = None
         """Over all processes: what records say."""
         self.share: int | None = None
@@ -78,7 +81,8 @@ class Gate:
         self.admitted = 0
         """So far."""
         self.lapses_at = lapses_at
-        """Lease expiry (seconds of the clock). Past it nothing is admitted until the lease is renewed and the share set."""
+        """Lease expiry (seconds of the clock). Past it nothing is admitted until the lease is
+        renewed and the share set."""
         self._on_change, self._on_enter = on_change, on_enter
         self._clock = clock
         self._held_back = 0
@@ -94,7 +98,8 @@ class Gate:
 
     @property
     def crowded(self) -> bool:
-        """More wait than there are slots: who comes next is behind all that could be admitted at once."""
+        """More wait than there are slots: who comes next is behind all that could be admitted at
+        once."""
         return self.share is not None and len(self._queue) > self.share
 
     @property
@@ -107,7 +112,8 @@ class Gate:
         return self._clock() >= self.lapses_at
 
     def enter(self, timeout: float | None = None) -> Slot:
-        """Wait for a slot, in order of arrival. Raises GateClosed. A greenlet killed here leaves nothing behind."""
+        """Wait for a slot, in order of arrival. Raises GateClosed. A greenlet killed here leaves
+        nothing behind."""
         if self._closed:
             raise GateClosed
         self._lapse()
@@ -155,7 +161,8 @@ class Gate:
         self.set_share(limit)
 
     def set_share(self, share: int | None) -> None:
-        """From now on ``share`` slots; 0 admits nobody. Takes effect at once upwards, downwards as slots come back."""
+        """From now on ``share`` slots; 0 admits nobody. Takes effect at once upwards, downwards as
+        slots come back."""
         if share is not None and not 0 <= share <= CEILING:
             raise ValueError(f"a share from 0 to {CEILING}, not {share}")
         self.share = share
@@ -169,7 +176,8 @@ class Gate:
         self._count_seconds()
 
     def _settle(self) -> None:
-        """Hold back what is beyond the share, as far as it is free; then admit as many as may be."""
+        """Hold back what is beyond the share, as far as it is free; then admit as many as may
+        be."""
         target = 0 if self.share is None else CEILING - self.share
         while self._held_back < target and self._semaphore.acquire(blocking=False):
             self._held_back += 1
@@ -188,7 +196,8 @@ class Gate:
         waiter.turn.set()
 
     def _give_back(self) -> None:
-        """A slot comes back: first to the debt, then to the oldest waiter, else to the semaphore."""
+        """A slot comes back: first to the debt, then to the oldest waiter, else to the
+        semaphore."""
         self._lapse()
         if self.share is not None and self._held_back < CEILING - self.share:
             self._held_back += 1

@@ -1,4 +1,5 @@
-"""Gate messages: what a process and the control say to each other about shares of the gate's limit."""
+"""Gate messages: what a process and the control say to each other about shares of the gate's
+limit."""
 
 from locust_llm.records.message import ControlMessage
 

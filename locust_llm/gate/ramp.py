@@ -1,4 +1,5 @@
-"""Ramp: the limit on concurrent prefills over time, as steps, and the greenlet that follows them."""
+"""Ramp: the limit on concurrent prefills over time, as steps, and the greenlet that follows
+them."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -6,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 import gevent
 
 
-def make_limit_ramp(limit: int, duration_s: float | None, start: int = 1) -> Iterator[tuple[float, int]]:
+def make_limit_ramp(
+    limit: int, duration_s: float | None, start: int = 1
+) -> Iterator[tuple[float, int]]:
     """(seconds from the start, limit from then on), the first at 0.
 
-    Value v of 2..T begins at D (v - 1) / (T - 1): 1 to 5 over 30 s steps at 7.5, 15, 22.5 and 30 s. Likewise from
-    another ``start``, downwards too.
+    Value v of 2..T begins at D (v - 1) / (T - 1): 1 to 5 over 30 s steps at 7.5, 15, 22.5 and 30 s.
+    Likewise from another ``start``, downwards too.
     """
     steps = abs(limit - start)
     if duration_s is None or not steps:
@@ -27,7 +30,8 @@ def follow_limit_steps(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = gevent.sleep,
 ) -> None:
-    """The ramp greenlet: set each limit when its second has come. Against the start, so that lateness does not add up."""
+    """The ramp greenlet: set each limit when its second has come. Against the start, so that
+    lateness does not add up."""
     started = clock()
     for at_s, limit in steps:
         wait_s = started + at_s - clock()

@@ -1,10 +1,12 @@
-"""Request-seconds: the requests in one state, added up over time, so that their mean over any stretch is exact."""
+"""Request-seconds: the requests in one state, added up over time, so that their mean over any
+stretch is exact."""
 
 from collections.abc import Callable
 
 
 class RequestSeconds:
-    """Of one state, such as decoding. A wait of 20 ms counts in full, though no status falls into it."""
+    """Of one state, such as decoding. A wait of 20 ms counts in full, though no status falls into
+    it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

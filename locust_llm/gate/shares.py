@@ -1,14 +1,16 @@
-"""The limit on concurrent prefills, divided into a share for each process, so that it holds over all of them at any moment.
+"""The limit on concurrent prefills, divided into a share for each process, so that it holds over
+all of them at any moment.
 
-A share is an absolute number of requests in prefill, with a serial number. It falls at once; it rises only into what other
-processes are known to have released: shrink, acknowledge, grow. Shares follow the demand: requests in prefill or at the
-gate. Processes whose part of the limit is below one take turns: one has a share of 1 for so many admissions, then releases
-it by itself.
+A share is an absolute number of requests in prefill, with a serial number. It falls at once; it
+rises only into what other processes are known to have released: shrink, acknowledge, grow. Shares
+follow the demand: requests in prefill or at the gate. Processes whose part of the limit is below
+one take turns: one has a share of 1 for so many admissions, then releases it by itself.
 
-A process may use its share only for ``LEASE_S`` after a status of its own that the control has answered, by its own clock.
-The control gives the share of a silent process to others later than that. So neither needs to know the clock of the other,
-nor how long messages take (Gray and Cheriton, Leases: an efficient fault-tolerant mechanism for distributed file cache
-consistency, SOSP 1989).
+A process may use its share only for ``LEASE_S`` after a status of its own that the control has
+answered, by its own clock. The control gives the share of a silent process to others later than
+that. So neither needs to know the clock of the other, nor how long messages take (Gray and
+Cheriton, Leases: an efficient fault-tolerant mechanism for distributed file cache consistency, SOSP
+1989).
 
 No clock and no messages of its own: the caller passes both.
 """
@@ -27,12 +29,13 @@ from .messages import GateStatus, Share
 LEASE_S: Final = 3.0
 """A process whose status has not been answered for so long admits nobody."""
 SILENT_S: Final = 4.0
-"""The share of a process that has sent no status for so long goes to the others. Above LEASE_S: clocks differ in their rate,
-and between an admission and its send lies a moment."""
+"""The share of a process that has sent no status for so long goes to the others. Above LEASE_S:
+clocks differ in their rate, and between an admission and its send lies a moment."""
 ADMISSIONS_PER_ROUND: Final = 8
 """Admissions of each process, on average, until all that take turns have had one."""
 MAX_DEFICIT_S: Final = 0.5
-"""Share seconds that a process has had too few or too many, by rounding, before two change places."""
+"""Share seconds that a process has had too few or too many, by rounding, before two change
+places."""
 UNLIMITED: Final = 1 << 30
 """Reserved for a process without a gate."""
 
@@ -52,7 +55,8 @@ class _Process:
         self.seen_at = now
         self.silent = False
         self.fraction: float | None = None
-        """Fractional share of a scarce limit, in proportion to demand; the integer share is within one of it."""
+        """Fractional share of a scarce limit, in proportion to demand; the integer share is within
+        one of it."""
         self.deficit = 0.0
         """Share seconds that it had too few."""
 
@@ -62,15 +66,19 @@ class _Process:
 
     @property
     def target(self) -> int:
-        """Its share, or one more or less where the rounding was against it, or for it, for too long."""
+        """Its share, or one more or less where the rounding was against it, or for it, for too
+        long."""
         return (self.share or 0) + (self.deficit > MAX_DEFICIT_S) - (self.deficit < -MAX_DEFICIT_S)
 
 
 def apportion(limit: int, ideals: Sequence[float], shares: Sequence[int]) -> list[int]:
-    """Whole numbers that sum to ``limit``, as the ``ideals`` do, each less than one from its ideal; where two would do, the
-    one that is nearer to the share that there is."""
+    """Whole numbers that sum to ``limit``, as the ``ideals`` do, each less than one from its ideal;
+    where two would do, the one that is nearer to the share that there is."""
     ideals = [round(ideal, 9) for ideal in ideals]
-    parts = [min(max(share, floor(ideal)), ceil(ideal)) for ideal, share in zip(ideals, shares, strict=True)]
+    parts = [
+        min(max(share, floor(ideal)), ceil(ideal))
+        for ideal, share in zip(ideals, shares, strict=True)
+    ]
     while (over := sum(parts) - limit) != 0:
         step = 1 if over > 0 else -1
         place = max(range(len(parts)), key=lambda at: step * (parts[at] - ideals[at]))
@@ -82,10 +90,12 @@ class GateShares:
     """``send(worker, share)`` sends a message. ``limit``: over all processes; None: no gate."""
 
     def __init__(self, send: Callable[[str, Share], object], *, gated: bool) -> None:
-        """``gated``: in some phase of the run there is a limit, so until it is known nothing is admitted."""
+        """``gated``: in some phase of the run there is a limit, so until it is known nothing is
+        admitted."""
         self.limit: int | None = None
         self.prefill_s = 0.0
-        """The longest prefill seen so far: so long a request may still be in prefill whose process is silent."""
+        """The longest prefill seen so far: so long a request may still be in prefill whose process
+        is silent."""
         self._send, self._known = send, not gated
         self._updated_at: float | None = None
         self._processes: dict[str, _Process] = {}
@@ -98,7 +108,9 @@ class GateShares:
     def join(self, worker: str, now: float) -> None:
         """A process is there, and has its orders."""
         if worker not in self._processes:
-            self._processes[worker] = _Process(None if self._known and self.limit is None else 0, now)
+            self._processes[worker] = _Process(
+                None if self._known and self.limit is None else 0, now
+            )
         self._send(worker, self.share(worker))
         self._share_out(anew=True)
 
@@ -127,14 +139,16 @@ class GateShares:
             part.seen_at += held_s
 
     def expire(self, now: float) -> list[str]:
-        """Time has passed: shares of silent processes go to the others, as soon as they cannot be in use any more. Returns
-        those that have just become silent."""
+        """Time has passed: shares of silent processes go to the others, as soon as they cannot be
+        in use any more. Returns those that have just become silent."""
         patience_s = max(SILENT_S, LEASE_S + self.prefill_s)
         passed_s = 0.0 if self._updated_at is None else now - self._updated_at
         self._updated_at = now
         silent = []
         for worker, part in self._processes.items():
-            part.deficit += 0.0 if part.fraction is None else (part.fraction - (part.share or 0)) * passed_s
+            part.deficit += (
+                0.0 if part.fraction is None else (part.fraction - (part.share or 0)) * passed_s
+            )
             part.deficit = 0.0 if part.fraction is None else min(max(part.deficit, -1.0), 1.0)
             if not part.silent and now - part.seen_at > patience_s:
                 silent.append(worker)
@@ -159,7 +173,10 @@ class GateShares:
 
     @property
     def _wanted(self) -> bool:
-        return self.limit is not None and sum(part.demand for part in self._processes.values()) > self.limit
+        return (
+            self.limit is not None
+            and sum(part.demand for part in self._processes.values()) > self.limit
+        )
 
     def _share_out(self, *, anew: bool = False) -> None:
         """``anew``: also where everybody has what it needs."""
@@ -189,7 +206,9 @@ class GateShares:
         part.number += 1
         self._send(worker, self.share(worker))
 
-    def _targets(self, limit: int, parts: Mapping[str, _Process], anew: bool) -> dict[str, tuple[int, int | None]]:
+    def _targets(
+        self, limit: int, parts: Mapping[str, _Process], anew: bool
+    ) -> dict[str, tuple[int, int | None]]:
         """(share, turns) for each process."""
         total = sum(part.demand for part in parts.values())
         for part in parts.values():
@@ -197,13 +216,17 @@ class GateShares:
         if total > limit:
             return self._scarce(limit, total, parts)
         shares = [part.share or 0 for part in parts.values()]
-        enough = all(share >= part.demand for share, part in zip(shares, parts.values(), strict=True))
+        enough = all(
+            share >= part.demand for share, part in zip(shares, parts.values(), strict=True)
+        )
         if parts and (anew or not enough or sum(shares) != limit):
             spare = (limit - total) / len(parts)
             shares = apportion(limit, [part.demand + spare for part in parts.values()], shares)
         return {worker: (share, None) for worker, share in zip(parts, shares, strict=True)}
 
-    def _scarce(self, limit: int, total: int, parts: Mapping[str, _Process]) -> dict[str, tuple[int, int | None]]:
+    def _scarce(
+        self, limit: int, total: int, parts: Mapping[str, _Process]
+    ) -> dict[str, tuple[int, int | None]]:
         """By demand. Those whose fraction is below one take turns on what they have together."""
         targets: dict[str, tuple[int, int | None]] = dict.fromkeys(parts, (0, None))
         small = {worker: part for worker, part in parts.items() if 0 < part.demand * limit < total}
@@ -223,21 +246,31 @@ class GateShares:
         return targets
 
     def _turns(self, pool: int, small: Mapping[str, _Process]) -> dict[str, tuple[int, int | None]]:
-        """Whose turn it is: those that have a share, then those at whose gates a request has waited longest."""
+        """Whose turn it is: those that have a share, then those at whose gates a request has waited
+        longest."""
         if len(small) <= pool:
             return dict.fromkeys(small, (1, None))
         holders = [worker for worker, part in small.items() if part.share][:pool]
-        others = sorted((worker for worker in small if worker not in holders), key=lambda worker: small[worker].since)
+        others = sorted(
+            (worker for worker in small if worker not in holders),
+            key=lambda worker: small[worker].since,
+        )
         next_ones = [worker for worker in others if small[worker].waiting][: pool - len(holders)]
         waiting = sum(part.waiting for part in small.values())
         turns = {
-            worker: max(1, min(part.waiting, round(ADMISSIONS_PER_ROUND * len(small) * part.waiting / max(1, waiting))))
+            worker: max(
+                1,
+                min(
+                    part.waiting,
+                    round(ADMISSIONS_PER_ROUND * len(small) * part.waiting / max(1, waiting)),
+                ),
+            )
             for worker, part in small.items()
         }
         return {worker: (1, turns[worker]) for worker in (*holders, *next_ones)}
 
 
-# -- the lease -------------------------------------------------------------------------------------------------------
+# -- the lease -------------------------------------------------------------------------------------
 
 
 class _State(NamedTuple):
@@ -251,8 +284,8 @@ class _State(NamedTuple):
 
 
 class GateLease:
-    """The gate of one process for one run, and how long its share is good. ``urgent`` is set when the control should have a
-    status at once; setting it must not block."""
+    """The gate of one process for one run, and how long its share is good. ``urgent`` is set when
+    the control should have a status at once; setting it must not block."""
 
     def __init__(
         self,
@@ -262,7 +295,8 @@ class GateLease:
         on_enter: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``shared``: with other processes, so nothing is admitted without a lease; ``on_enter``: see Gate."""
+        """``shared``: with other processes, so nothing is admitted without a lease; ``on_enter``:
+        see Gate."""
         self.gate = (
             Gate(0, lapses_at=-inf, on_change=self.changed, on_enter=on_enter, clock=clock)
             if shared
@@ -278,7 +312,8 @@ class GateLease:
         self._reported = self._state()
 
     def renew(self, share: Share, at: float | None = None) -> None:
-        """``at``: when the status was sent that this answers, in seconds of the gate's clock; None: it answers none."""
+        """``at``: when the status was sent that this answers, in seconds of the gate's clock; None:
+        it answers none."""
         gate, before = self.gate, self._share
         if at is not None:
             gate.lapses_at = max(gate.lapses_at, at + LEASE_S)
@@ -287,7 +322,8 @@ class GateLease:
             self._last = None if share.turns is None else gate.admitted + share.turns
         gate.limit, self._wanted = share.limit, share.wanted
         usable = 0 if self._exhausted or gate.lapsed else self._share
-        # what the control believes from here on, though no status has it: after a lapse with the number that there was
+        # what the control believes from here on, though no status has it: after a lapse with the
+        # number that there was
         self._reported = self._reported._replace(reserved=max(self._reported.reserved, usable or 0))
         if usable != gate.share:
             gate.set_share(usable)
@@ -307,7 +343,11 @@ class GateLease:
         hungry = gate.waiting > 0
         if share is None:
             return _State(0, 0, False)
-        return _State(max(share, gate.used), 0 if hungry or not self._wanted else max(0, share - gate.used), hungry)
+        return _State(
+            max(share, gate.used),
+            0 if hungry or not self._wanted else max(0, share - gate.used),
+            hungry,
+        )
 
     def changed(self) -> None:
         """Called in the event loop, at each change of the gate."""
@@ -319,5 +359,9 @@ class GateLease:
                 gate.set_share(0)
         state = self._state()
         reported = self._reported
-        if state.reserved < reported.reserved or state.free > reported.free or state.hungry > reported.hungry:
+        if (
+            state.reserved < reported.reserved
+            or state.free > reported.free
+            or state.hungry > reported.hungry
+        ):
             self._urgent.set()

@@ -1,7 +1,9 @@
-"""Upload: the folder of a run, copied to a store (S3, GCS, Azure, a file system) through fsspec, in a process of its own.
+"""Upload: the folder of a run, copied to a store (S3, GCS, Azure, a file system) through fsspec, in
+a process of its own.
 
-A run's process is gevent's, where a store's client, which has a thread and an event loop of its own, would not work.
-Credentials are those that the store's client looks for, such as ``AWS_ACCESS_KEY_ID`` in the environment.
+A run's process is gevent's, where a store's client, which has a thread and an event loop of its
+own, would not work. Credentials are those that the store's client looks for, such as
+``AWS_ACCESS_KEY_ID`` in the environment.
 """
 
 import argparse
@@ -26,23 +28,35 @@ TRIES_OF_NAMES: Final = 10_000
 
 
 def explain_upload_refusal(url: str) -> str:
-    """Why nothing can be copied there, before anything is sent to anybody; empty: it may be possible."""
+    """Why nothing can be copied there, before anything is sent to anybody; empty: it may be
+    possible."""
     scheme, found, rest = url.partition("://")
     if not found or not rest.strip("/"):
         return f"--upload takes a URL such as s3://bucket/prefix, got {url!r}"
     if names := find_secret_fields(url):
-        return f"--upload takes no key in the URL ({names[0]}): the store's client reads it from the environment"
+        return (
+            f"--upload takes no key in the URL ({names[0]}): the store's client reads it from "
+            f"the environment"
+        )
     if "@" in rest.partition("/")[0]:
-        return "--upload takes no user or password in the URL: the store's client reads them from the environment"
+        return (
+            "--upload takes no user or password in the URL: the store's client reads them from "
+            "the environment"
+        )
     missing = "fsspec" if find_spec("fsspec") is None else ""
     if not missing:
         from fsspec.registry import known_implementations
 
         if scheme not in known_implementations:
             return f"--upload {url}: fsspec knows no {scheme}://"
-        package = known_implementations[scheme]["class"].partition(".")[0]  # not imported: it would weigh on the run
+        # not imported: it would weigh on the run
+        package = known_implementations[scheme]["class"].partition(".")[0]
         missing = package if find_spec(package) is None else ""
-    return f"--upload {url} needs {missing}: pip install 'locust-llm[upload]' has what S3 needs" if missing else ""
+    return (
+        f"--upload {url} needs {missing}: pip install 'locust-llm[upload]' has what S3 needs"
+        if missing
+        else ""
+    )
 
 
 def validate_upload(settings: object, options: argparse.Namespace) -> Iterator[str]:
@@ -52,15 +66,18 @@ def validate_upload(settings: object, options: argparse.Namespace) -> Iterator[s
 
 
 def copy_folder(folder: Path, url: str) -> str:
-    """Copy all files below ``folder`` to a new folder of its name below ``url``, or ``-2`` and so on; where it is then. A
-    link is left out: it may lead to any file of this machine.
+    """Copy all files below ``folder`` to a new folder of its name below ``url``, or ``-2`` and so
+    on; where it is then. A link is left out: it may lead to any file of this machine.
 
     Raises whatever the store's client raises: there is no common base.
     """
     import fsspec
 
-    # file by file: with whole folders fsspec makes a bucket that is not there, of a name that was misspelled
-    system, place = fsspec.core.url_to_fs(url.rstrip("/"), **({"auto_mkdir": True} if url.startswith("file:") else {}))
+    # file by file: with whole folders fsspec makes a bucket that is not there, of a name that was
+    # misspelled
+    system, place = fsspec.core.url_to_fs(
+        url.rstrip("/"), **({"auto_mkdir": True} if url.startswith("file:") else {})
+    )
     target = _free(system, f"{place}/{folder.resolve().name}")
     for path in sorted(list_files_below(folder)):
         system.put_file(str(path), f"{target}/{path.relative_to(folder)}")
@@ -97,10 +114,13 @@ def _free(system: Any, target: str) -> str:
 
 
 def upload_run(folder: Path, url: str) -> str:
-    """A line for the console, of the copy of a run's folder: where it is, or why it is not. Its process has ended then."""
+    """A line for the console, of the copy of a run's folder: where it is, or why it is not. Its
+    process has ended then."""
     command = [sys.executable, "-m", "locust_llm", "upload", str(folder), url]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"NOT UPLOADED: {error}; the report is in {folder}"
     if done.returncode == ExitStatus.OK:
@@ -112,7 +132,8 @@ def upload_run(folder: Path, url: str) -> str:
 def run_upload(words: list[str]) -> int:
     """``locust-llm upload DIR URL``; the exit status."""
     parser = argparse.ArgumentParser(
-        prog="locust-llm upload", description="Copy the folder of a run to a store, such as s3://bucket/prefix."
+        prog="locust-llm upload",
+        description="Copy the folder of a run to a store, such as s3://bucket/prefix.",
     )
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.add_argument("url", metavar="URL")

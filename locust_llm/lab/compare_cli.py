@@ -7,7 +7,8 @@ from .interop import side_by_side
 
 
 def run_compare(words: list[str]) -> int:
-    """Compare runs with the first of them; results of other tools, without records, as a table of what they say."""
+    """Compare runs with the first of them; results of other tools, without records, as a table of
+    what they say."""
     try:
         words = select_runs.put_in_front(words)
     except (OSError, ValueError) as error:

@@ -1,4 +1,5 @@
-"""Page: results as one HTML file without a script, in the style of the reports. Every text is escaped."""
+"""Page: results as one HTML file without a script, in the style of the reports. Every text is
+escaped."""
 
 from base64 import b64encode
 from functools import cache
@@ -15,16 +16,24 @@ STYLES: Final = ("plots.css", "page.css")
 
 
 def render_page(template: str, own: str, **what: object) -> str:
-    """``template``: its name; ``own``: style of this page alone. The page's policy names the whole style by its hash."""
-    style = "\n".join(files("locust_llm").joinpath("static", one).read_text("utf-8") for one in STYLES) + own
+    """``template``: its name; ``own``: style of this page alone. The page's policy names the whole
+    style by its hash."""
+    style = (
+        "\n".join(files("locust_llm").joinpath("static", one).read_text("utf-8") for one in STYLES)
+        + own
+    )
     digest = b64encode(sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "
+        f"form-action 'none'"
+    )
     return _templates().get_template(template).render(style=Markup(style), policy=policy, **what)
 
 
 @cache
 def _templates() -> Environment:
     return Environment(
-        loader=PackageLoader("locust_llm.lab", "templates"), autoescape=True, undefined=StrictUndefined,
+        loader=PackageLoader("locust_llm.lab", "templates"), autoescape=True,
+        undefined=StrictUndefined,
         finalize=lambda value: clean_line(value) if type(value) is str else value,
     )  # fmt: skip

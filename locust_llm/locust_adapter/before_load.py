@@ -1,4 +1,5 @@
-"""Between parsing and forking: what cannot run is refused, and Locust's options are set as a run needs them."""
+"""Between parsing and forking: what cannot run is refused, and Locust's options are set as a run
+needs them."""
 
 import contextlib
 import logging
@@ -42,8 +43,8 @@ def take_launch_options(options: Namespace | None) -> LaunchOptions:
 
 
 def before_load(options: Namespace, user_class: type, base: type) -> None:
-    """Refuse what cannot be, and ask the server once, for all processes. ``user_class``: whose ``host`` counts, among those
-    derived from ``base``."""
+    """Refuse what cannot be, and ask the server once, for all processes. ``user_class``: whose
+    ``host`` counts, among those derived from ``base``."""
     if why := memory_refusal():
         refuse_run(why)
     options.host = options.host or find_locustfile_host(user_class, base)
@@ -54,12 +55,14 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
         ",".join(settings.addresses) or options.host
     )  # with its scheme: plain HTTP users of the same run need it too
     if options.headless or options.autostart:
-        options.llm_run_time, options.run_time = options.run_time, None  # -t: of profiling, see controller/phases.py
+        # -t: of profiling, see controller/phases.py
+        options.llm_run_time, options.run_time = options.run_time, None
         options.llm_users = options.num_users  # before Locust makes it 1
         options.num_users = settings.first_users  # Locust lets users go only when their tasks end
         if _ends_by_itself(settings, options):
             logging.getLogger("locust.main").addFilter(_says_no_run_time)
-    options.enable_rebalancing = True  # users of a lost worker go to the others at once, not after a minute
+    # users of a lost worker go to the others at once, not after a minute
+    options.enable_rebalancing = True
     if options.processes and not options.worker:
         set_master_port(options)
     if options.spawn_rate is None and options.num_users:
@@ -68,7 +71,8 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
             logging.getLogger("locust.main").addFilter(_says_no_shape)
         options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
     if "--print-stats" not in sys.argv:
-        options.only_summary = True  # the progress line takes the place of Locust's tables every two seconds
+        # the progress line takes the place of Locust's tables every two seconds
+        options.only_summary = True
     raise_open_files()  # before the forks, so that children have as many
     looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
     if looking:
@@ -88,8 +92,15 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
 
 
 def _ends_by_itself(s: Settings, options: Namespace) -> bool:
-    """Without -t too: by a number of requests or sessions, at the end of a trace, behind its last stage, as a probe does."""
-    bounded = s.run_time_s or s.request_count or s.num_sessions or s.fixed_schedule or s.staged is not None
+    """Without -t too: by a number of requests or sessions, at the end of a trace, behind its last
+    stage, as a probe does."""
+    bounded = (
+        s.run_time_s
+        or s.request_count
+        or s.num_sessions
+        or s.fixed_schedule
+        or s.staged is not None
+    )
     return bool(bounded) or hasattr(options, "decoders")
 
 
@@ -100,21 +111,26 @@ def _says_no_run_time(line: logging.LogRecord) -> bool:
 
 def _says_no_shape(line: logging.LogRecord) -> bool:
     """With a LoadTestShape Locust would say that it ignores -u and -r, which nobody gave."""
-    return not line.getMessage().startswith(("--run-time, --users or", "The following option(s) will be ignored"))
+    return not line.getMessage().startswith(
+        ("--run-time, --users or", "The following option(s) will be ignored")
+    )
 
 
 def set_master_port(options: Namespace) -> None:
     """Where the master of ``--processes`` listens, and for whom."""
     wanted = options.master_bind_port
     if not options.master and options.master_bind_host == "*":
-        options.master_bind_host = "127.0.0.1"  # all workers are on this machine: nobody else is to join
-        if wanted == PORT:  # nobody needs to know it, and runs that start at once would both find it free
+        # all workers are on this machine: nobody else is to join
+        options.master_bind_host = "127.0.0.1"
+        # nobody needs to know it, and runs that start at once would both find it free
+        if wanted == PORT:
             wanted = 0
     options.master_port = options.master_bind_port = _free_port(wanted)
 
 
 def _free_port(port: int) -> int:
-    """``port``, or another one where some other run on this machine has it: workers would wait a minute, and give up."""
+    """``port``, or another one where some other run on this machine has it: workers would wait a
+    minute, and give up."""
     for wanted in (port, 0):
         with contextlib.suppress(OSError), socket.create_server(("", wanted)) as listener:
             return int(listener.getsockname()[1])

@@ -1,7 +1,8 @@
 """``runner.stop()`` and ``runner.quit()`` from any greenlet: a run ends in a greenlet of its own.
 
-Locust ends a run in the greenlet that asks for it. Where that is a user, or one of the runner's own greenlets (a listener of
-the locustfile is called in them), Locust kills it on the way: its end would come before the drain and the report were over.
+Locust ends a run in the greenlet that asks for it. Where that is a user, or one of the runner's own
+greenlets (a listener of the locustfile is called in them), Locust kills it on the way: its end
+would come before the drain and the report were over.
 """
 
 import logging
@@ -23,13 +24,16 @@ from gevent.lock import RLock
 logger = logging.getLogger("locust_llm")
 
 AFTER_STOP_S: Final = 1.0
-"""From the stop of a run that nobody attends to the end of the process, unless another run has begun."""
+"""From the stop of a run that nobody attends to the end of the process, unless another run has
+begun."""
 _ends_the_run: WeakSet[Callable[[User], object]] = WeakSet()
 
 
-def detach_end(runner: Any, *, unattended: bool = False, leave: Callable[[], None] = lambda: None) -> None:
-    """From here on. ``unattended``: there is no page from which another run could be started. ``leave`` is called first
-    where a user of a worker ends it."""
+def detach_end(
+    runner: Any, *, unattended: bool = False, leave: Callable[[], None] = lambda: None
+) -> None:
+    """From here on. ``unattended``: there is no page from which another run could be started.
+    ``leave`` is called first where a user of a worker ends it."""
     ending = _DetachedEnd(runner, unattended, leave)
     runner.stop, runner.quit = ending.stop, ending.quit
     runner.stop_users = ending.stop_users
@@ -53,8 +57,8 @@ def end_test(environment: Environment) -> None:
 
 
 def _ending_the_run(on_stop: Callable[[User], object]) -> Callable[[User], object]:
-    """That of a user, which also ends the run where a ``StopTest`` has ended the user. (Locust ends this user only, against
-    its own documentation.)"""
+    """That of a user, which also ends the run where a ``StopTest`` has ended the user. (Locust ends
+    this user only, against its own documentation.)"""
     if on_stop in _ends_the_run:  # inherited from a class that was changed before
         return on_stop
 
@@ -75,7 +79,8 @@ def _ending_the_run(on_stop: Callable[[User], object]) -> Callable[[User], objec
 
 
 def _fire(hook: Any, **kw: Any) -> None:
-    """As Locust's own, but that a ``StopTest`` of a listener, which the end of a run calls, does not stop that end."""
+    """As Locust's own, but that a ``StopTest`` of a listener, which the end of a run calls, does
+    not stop that end."""
     reverse = kw.pop("reverse", False)
     listeners = tuple(reversed(hook._handlers) if reverse else hook._handlers)
     for listener in listeners:
@@ -102,7 +107,7 @@ class _DetachedEnd:
         """The end has come as far as its first event."""
         self._one_at_a_time = RLock()
 
-    # -- what replaces Locust's own ------------------------------------------------------------------------------------
+    # -- what replaces Locust's own ----------------------------------------------------------------
 
     def start(self, *args: Any, **kw: Any) -> None:
         before = self._starting
@@ -116,7 +121,8 @@ class _DetachedEnd:
             self._starting = before
 
     def stop(self, *args: Any, **kw: Any) -> None:
-        if gevent.getcurrent() is self._ending and not self._stopping:  # Locust's quit, which stops first
+        # Locust's quit, which stops first
+        if gevent.getcurrent() is self._ending and not self._stopping:
             self._stop_now(*args, **kw)
         else:
             self._detach(self._stop_apart, *args, **kw)
@@ -125,13 +131,14 @@ class _DetachedEnd:
         self._detach(self._quit_apart)
 
     def stop_users(self, counts: dict[str, int]) -> None:
-        """Users that ended in this turn of the event loop are still in Locust's group, which takes each for a fault."""
+        """Users that ended in this turn of the event loop are still in Locust's group, which takes
+        each for a fault."""
         users = self._runner.user_greenlets
         for user in [user for user in users if user.dead]:
             users.discard(user)
         self._stop_users(counts)
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def _detach(self, end: Callable[..., None], *args: Any, **kw: Any) -> None:
         caller = gevent.getcurrent()
@@ -142,9 +149,11 @@ class _DetachedEnd:
         if not self._would_be_killed(caller):
             ending.get()
             return
-        gevent.sleep(0)  # the end has begun when this returns: Locust looks at the state of the run next
+        # the end has begun when this returns: Locust looks at the state of the run next
+        gevent.sleep(0)
         if caller is self._starting:
-            raise gevent.GreenletExit  # as the local runner's: users of a run that ends are not dealt out
+            # as the local runner's: users of a run that ends are not dealt out
+            raise gevent.GreenletExit
 
     def _run(self, end: Callable[..., None], args: Any, kw: Any) -> None:
         with self._one_at_a_time:
@@ -165,7 +174,8 @@ class _DetachedEnd:
     def _stop_apart(self, *args: Any, **kw: Any) -> None:
         self._stop_now(*args, **kw)
         if isinstance(self._runner, MasterRunner):
-            self._runner.check_stopped()  # else only the next message of a worker does, and there may be none
+            # else only the next message of a worker does, and there may be none
+            self._runner.check_stopped()
         wait_s = self._autoquit_s
         if self._unattended or wait_s is not None:
             gevent.spawn_later(AFTER_STOP_S if wait_s is None else wait_s, self._quit_if_over)
@@ -177,8 +187,8 @@ class _DetachedEnd:
 
     @property
     def _autoquit_s(self) -> float | None:
-        """After the end of a run the process ends, though there is a page: Locust waits for the end of its ``--run-time``,
-        which a locustfile may have come before. None: it goes on."""
+        """After the end of a run the process ends, though there is a page: Locust waits for the end
+        of its ``--run-time``, which a locustfile may have come before. None: it goes on."""
         options = self._runner.environment.parsed_options
         seconds: float = getattr(options, "autoquit", -1)
         return None if seconds == -1 or self._runner.environment.web_ui is None else seconds
@@ -191,12 +201,14 @@ class _DetachedEnd:
         if page is not None and self._autoquit_s is not None:
             page.stop()
 
-    # -- who asks for it -----------------------------------------------------------------------------------------------
+    # -- who asks for it ---------------------------------------------------------------------------
 
     def _would_be_killed(self, caller: Any) -> bool:
         """By the end that it asks for, or could not come to its own end before that."""
         members = self._runner.greenlet
-        return caller in (self._ending, self._starting) or caller in members or self._is_user(caller)
+        return (
+            caller in (self._ending, self._starting) or caller in members or self._is_user(caller)
+        )
 
     def _is_user(self, caller: Any) -> bool:
         """A user, or a greenlet that one began and may wait for."""

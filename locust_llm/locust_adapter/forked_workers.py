@@ -1,4 +1,5 @@
-"""The workers that ``--processes`` has forked: a master waits neither for dead ones nor for those that will not end."""
+"""The workers that ``--processes`` has forked: a master waits neither for dead ones nor for those
+that will not end."""
 
 import atexit
 import logging
@@ -26,7 +27,8 @@ def attend_children(runner: Any, give_up: Callable[[], object]) -> None:
     """Of this process. ``give_up()``: all have ended before any of them was there."""
     children = psutil.Process().children()
     spawn_critical(lambda why: give_up(), 0.0, _await, runner, children, give_up)
-    atexit.register(end_children, children)  # before Locust's own, which waits for them without an end
+    # before Locust's own, which waits for them without an end
+    atexit.register(end_children, children)
 
 
 def _await(runner: Any, children: Iterable[psutil.Process], give_up: Callable[[], object]) -> None:
@@ -38,7 +40,9 @@ def _await(runner: Any, children: Iterable[psutil.Process], give_up: Callable[[]
         gevent.sleep(LOOK_S)
 
 
-def end_children(children: Iterable[psutil.Process], sleep: Callable[[float], object] = time.sleep) -> None:
+def end_children(
+    children: Iterable[psutil.Process], sleep: Callable[[float], object] = time.sleep
+) -> None:
     """They are asked to end, then killed. Locust gathers their exit statuses after that."""
     until = time.monotonic() + END_S
     asked = False

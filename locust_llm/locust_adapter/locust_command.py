@@ -1,4 +1,5 @@
-"""Commands that start Locust in this process, with a locustfile of this package unless one is given: run and ab."""
+"""Commands that start Locust in this process, with a locustfile of this package unless one is
+given: run and ab."""
 
 import os
 import signal
@@ -28,22 +29,31 @@ def run_ab_test(words: list[str]) -> int:
 
 def replace_base_by_host(words: list[str]) -> list[str]:
     """``--base`` by its other name."""
-    return ["--host" + word.removeprefix("--base") if word.partition("=")[0] == "--base" else word for word in words]
+    return [
+        "--host" + word.removeprefix("--base") if word.partition("=")[0] == "--base" else word
+        for word in words
+    ]
 
 
-def start_locust(command: str, words: list[str], locustfile: Path, *more: str, users: str = "locust_llm.user") -> int:
-    """Run Locust, with this locustfile and the words ``more`` unless ``words`` name a locustfile. ``users``: the module of
-    the locustfile's user class."""
-    ours = not any(word in ("-f", "--locustfile") or word.startswith(("--locustfile=", "-f")) for word in words)
+def start_locust(
+    command: str, words: list[str], locustfile: Path, *more: str, users: str = "locust_llm.user"
+) -> int:
+    """Run Locust, with this locustfile and the words ``more`` unless ``words`` name a locustfile.
+    ``users``: the module of the locustfile's user class."""
+    ours = not any(
+        word in ("-f", "--locustfile") or word.startswith(("--locustfile=", "-f")) for word in words
+    )
     if ours:
         words = ["-f", str(locustfile), *more, *words]
     sys.argv = [f"locust-llm {command}", *words]
     for number in ENDING_SIGNALS:
-        if signal.getsignal(number) is end_in_order:  # an exception may be swallowed while modules are imported
+        # an exception may be swallowed while modules are imported
+        if signal.getsignal(number) is end_in_order:
             signal.signal(number, lambda number, frame: os._exit(128 + number))
     from locust.main import main as locust_main  # late: it patches the process
 
-    import_module("locust_llm.plugin")  # before the locustfile, so that --help knows the options of this package
+    # before the locustfile, so that --help knows the options of this package
+    import_module("locust_llm.plugin")
     if ours:
         import_module(users)  # and those that its users have
     locust_main()

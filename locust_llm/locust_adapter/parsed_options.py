@@ -1,7 +1,8 @@
-"""Parsed options: our flags on Locust's parser, its namespace to Settings, and a clear no before any load.
+"""Parsed options: our flags on Locust's parser, its namespace to Settings, and a clear no before
+any load.
 
-A wrong value ends with exit status 5 and one line. That has to happen between Locust's parsing and its forks
-(``--processes``), where it has no hook: so ``parse_args`` of the parser is wrapped.
+A wrong value ends with exit status 5 and one line. That has to happen between Locust's parsing and
+its forks (``--processes``), where it has no hook: so ``parse_args`` of the parser is wrapped.
 """
 
 import os
@@ -73,15 +74,18 @@ from .scenario_defaults import (
 )
 
 _secret_flags: Final[set[str]] = set()
-"""Names of the locustfile's own secret options: not among the options, which a form or a message could change."""
+"""Names of the locustfile's own secret options: not among the options, which a form or a message
+could change."""
 _BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
 """Of a line of rules: a # within quotes begins no comment."""
 FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
-"""Rules of a locustfile's own for a possible run, asked after ours: why one cannot be, a sentence each."""
+"""Rules of a locustfile's own for a possible run, asked after ours: why one cannot be, a sentence
+each."""
 
 
 def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
-    """Our flags, our defaults for Locust's, and ``before_load``, called once with what was parsed before any fork."""
+    """Our flags, our defaults for Locust's, and ``before_load``, called once with what was parsed
+    before any fork."""
     add_groups(parser, OPTIONS)
     accept_auto_processes(parser)
     accept_peer_option_names(parser)
@@ -89,20 +93,22 @@ def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace],
         open, encoding="utf-8-sig"
     )  # a byte order mark would begin the first option
     introduce_program(parser, sys.argv[0])
-    # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a record
+    # a stream that runs at the end has 30 s to finish; Locust's own default would cut it without a
+    # record
     parser.set_defaults(stop_timeout=30.0)
     _check_after_parsing(parser, before_load)
 
 
 def keep_locusts_defaults() -> None:
-    """In this process, from now on. A worker that is to start or stop users asks for them once for each option, and Locust
-    builds a parser each time: with our options its event loop stood still for some 200 ms."""
+    """In this process, from now on. A worker that is to start or stop users asks for them once for
+    each option, and Locust builds a parser each time: with our options its event loop stood still
+    for some 200 ms."""
     argument_parser.default_args_dict = cache(argument_parser.default_args_dict)
 
 
 def fill_in_form(options: Namespace, form: Mapping[str, str]) -> None:
-    """The values of a web form take the place of those of the command line. Empty means not set, what is not in the form
-    stays; rules (``slo``) are a line each. Raises Refused."""
+    """The values of a web form take the place of those of the command line. Empty means not set,
+    what is not in the form stays; rules (``slo``) are a line each. Raises Refused."""
     for option in OPTIONS:
         if (text := form.get(option.dest)) is None:
             continue
@@ -114,7 +120,9 @@ def fill_in_form(options: Namespace, form: Mapping[str, str]) -> None:
             setattr(
                 options,
                 option.dest,
-                make_option_reader(option)(text.strip()) if text.strip() else parser_default(option),
+                make_option_reader(option)(text.strip())
+                if text.strip()
+                else parser_default(option),
             )
     if "slo" in form:  # which showed those of the environment and of the file too
         options.llm_rules = list(_without_comments(form["slo"].splitlines()))
@@ -128,7 +136,9 @@ def list_secret_flags() -> tuple[str, ...]:
 _checked = False
 
 
-def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
+def _check_after_parsing(
+    parser: LocustArgumentParser, before_load: Callable[[Namespace], None]
+) -> None:
     parse = parser.parse_args
     parser.error = refuse_run  # type: ignore[method-assign]  # argparse would end with status 2
 
@@ -142,7 +152,9 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
             for wrong in misplaced_hosts(words, options.user_classes):
                 refuse_run(wrong)
             take_host_word(options)
-            _secret_flags.update(action.dest for action in parser._actions if getattr(action, "is_secret", False))
+            _secret_flags.update(
+                action.dest for action in parser._actions if getattr(action, "is_secret", False)
+            )
             if not _checked:  # the web page parses again for each visitor
                 _checked = True
                 before_load(options)
@@ -154,18 +166,22 @@ def _check_after_parsing(parser: LocustArgumentParser, before_load: Callable[[Na
 
 
 def check_options(options: Namespace, **known: Any) -> Settings:
-    """Settings that can be run; ``known``: fields that are known better than from the options. Raises Refused."""
+    """Settings that can be run; ``known``: fields that are known better than from the options.
+    Raises Refused."""
     options.endpoint_type = AIPERF_NAMES.get(options.endpoint_type, options.endpoint_type)
     _check_choices(options)
     _check_headers(options)
     settings = _make_settings(options, known)
     _check_protocol(settings)
     _check_companions(options, settings)
-    for mistake in chain(validate_settings(settings), *(rule(settings, options) for rule in FURTHER)):
+    for mistake in chain(
+        validate_settings(settings), *(rule(settings, options) for rule in FURTHER)
+    ):
         refuse_run(name_mistake_origin(mistake, options))
     if options.arrival_pattern and not _has_arrivals(settings):
         refuse_run(
-            f"--arrival-pattern {options.arrival_pattern} has no arrivals to apply to: give --request-rate too, or leave it "
+            f"--arrival-pattern {options.arrival_pattern} has no arrivals to apply to: give "
+            f"--request-rate too, or leave it "
             "out (without a rate, each user sends when it has its last answer)"
         )
     try:
@@ -180,9 +196,12 @@ def check_options(options: Namespace, **known: Any) -> Settings:
 def _check_choices(options: Namespace) -> None:
     """Refuse a value that is none of those that its option takes."""
     for option in OPTIONS:
-        allowed = (*PROTOCOLS,) if option.field == "endpoint_type" else option.allowed  # a locustfile may add some
+        # a locustfile may add some
+        allowed = (*PROTOCOLS,) if option.field == "endpoint_type" else option.allowed
         if option.choices and (value := getattr(options, option.dest)) not in allowed:
-            refuse_run(f"{option.flag} must be one of {', '.join(filter(None, allowed))}, got {value!r}")
+            refuse_run(
+                f"{option.flag} must be one of {', '.join(filter(None, allowed))}, got {value!r}"
+            )
 
 
 def _check_headers(options: Namespace) -> None:
@@ -190,11 +209,14 @@ def _check_headers(options: Namespace) -> None:
     for header in read_given_headers(options):
         name, colon, value = header.partition(":")
         if not colon:
-            refuse_run("--header takes NAME: VALUE, got one without a colon")  # not shown: it may be the secret itself
+            # not shown: it may be the secret itself
+            refuse_run("--header takes NAME: VALUE, got one without a colon")
         if not HEADER_NAME.fullmatch(name.strip()):
             refuse_run(f"--header takes NAME: VALUE, and {name.strip()!r} is no name of a header")
         if not HEADER_VALUE.fullmatch(value):
-            refuse_run(f"--header {name.strip()}: its value has characters that no header can carry")
+            refuse_run(
+                f"--header {name.strip()}: its value has characters that no header can carry"
+            )
     try:
         parse_tenant_headers(read_given_tenant_headers(options))
         parse_candidate_changes(read_given_candidate_headers(options))
@@ -203,7 +225,8 @@ def _check_headers(options: Namespace) -> None:
 
 
 def _make_settings(options: Namespace, known: Mapping[str, Any]) -> Settings:
-    """Make the settings of these options, with what is known better, and refuse values that make none."""
+    """Make the settings of these options, with what is known better, and refuse values that make
+    none."""
     try:
         return msgspec.structs.replace(build_settings(options), **known)
     except OSError as error:
@@ -219,18 +242,22 @@ def _check_protocol(settings: Settings) -> None:
     fields = PROTOCOLS[settings.endpoint_type].length_fields
     if settings.max_tokens_field not in (Settings().max_tokens_field, *fields):
         refuse_run(
-            f"--max-tokens-field {settings.max_tokens_field}: --endpoint-type {settings.endpoint_type} has no such field"
+            f"--max-tokens-field {settings.max_tokens_field}: --endpoint-type "
+            f"{settings.endpoint_type} has no such field"
             f"{', but ' * bool(fields)}{' or '.join(fields)}"
         )
     if not PROTOCOLS[settings.endpoint_type].streams and _is_given("--streaming"):
-        refuse_run(f"--endpoint-type {settings.endpoint_type} answers in one piece: leave out --streaming")
+        refuse_run(
+            f"--endpoint-type {settings.endpoint_type} answers in one piece: leave out --streaming"
+        )
     for kind in settings.media.kinds:
         if not_taken := explain_refused_media(settings.endpoint_type, kind):
             refuse_run(not_taken)
 
 
 def _check_companions(options: Namespace, settings: Settings) -> None:
-    """Refuse options that need another one, a folder, or a value within bounds, and that are no settings of the run."""
+    """Refuse options that need another one, a folder, or a value within bounds, and that are no
+    settings of the run."""
     if settings.api_key_lifetime is not None and not options.api_key_command:
         refuse_run("--api-key-lifetime is of the key that --api-key-command prints: give that too")
     if options.web_datasets and not os.path.isdir(options.web_datasets):
@@ -242,11 +269,17 @@ def _check_companions(options: Namespace, settings: Settings) -> None:
 
 def _has_arrivals(s: Settings) -> bool:
     """At random times, or at even ones: those of a trace and of user-centric rates are neither."""
-    return bool(s.request_rate or s.request_rate_series or s.sweeps(RATE) or (s.warmup_request_rate and s.warms_up))
+    return bool(
+        s.request_rate
+        or s.request_rate_series
+        or s.sweeps(RATE)
+        or (s.warmup_request_rate and s.warms_up)
+    )
 
 
 def look_through_inputs(s: Settings) -> DatasetSummary | None:
-    """Read once what the settings name, so that a mistake shows before any load; what the dataset is, if there is one.
+    """Read once what the settings name, so that a mistake shows before any load; what the dataset
+    is, if there is one.
 
     Raises ValueError of one sentence, and OSError.
     """
@@ -280,7 +313,8 @@ def look_through_inputs(s: Settings) -> DatasetSummary | None:
     )
     if not s.generates and dataset.turns > dataset.sessions:
         raise ValueError(
-            f"{s.input_file} has {dataset.turns} turns in {dataset.sessions} sessions: {s.endpoint_type} has no conversation"
+            f"{s.input_file} has {dataset.turns} turns in {dataset.sessions} sessions: "
+            f"{s.endpoint_type} has no conversation"
         )
     for kind, some in ((IMAGE, dataset.images), (AUDIO, dataset.sounds)):
         if some and (not_taken := explain_refused_media(s.endpoint_type, kind)):
@@ -316,7 +350,8 @@ def _look_at_base(entry: RuleEntry) -> None:
 
 
 def build_settings(options: Namespace | None) -> Settings:
-    """Settings from a parsed command line, a web form (where an empty text is not set), or nothing. Raises ValueError."""
+    """Settings from a parsed command line, a web form (where an empty text is not set), or nothing.
+    Raises ValueError."""
     if options is None or not hasattr(options, "prefill_concurrency"):
         return Settings()
     values = {option.field: _typed(option, getattr(options, option.dest)) for option in OF_SETTINGS}
@@ -328,7 +363,9 @@ def build_settings(options: Namespace | None) -> Settings:
     values["percentiles"] = tuple(dict.fromkeys(map(float, values["percentiles"].split(","))))
     values["report_dir"] = values["report_dir"] or ""
     values["candidate"] = normalise_base_url(values["candidate"] or "")
-    values["session_header"] = SESSION_HEADERS.get(values["session_header"], values["session_header"])
+    values["session_header"] = SESSION_HEADERS.get(
+        values["session_header"], values["session_header"]
+    )
     values["slo"] = tuple(read_given_rules(options))
     given = [*os.environ.get("LOCUST_LLM_LABEL", "").splitlines(), *options.label]
     values["label"] = tuple(dict.fromkeys(filter(None, map(str.strip, given))))
@@ -339,7 +376,9 @@ def build_settings(options: Namespace | None) -> Settings:
     settings = Settings(
         host=normalise_base_url(options.host or ""),
         hosts=split_replica_urls(options.host or ""),
-        header_names=tuple(header.partition(":")[0].strip() for header in read_given_headers(options)),
+        header_names=tuple(
+            header.partition(":")[0].strip() for header in read_given_headers(options)
+        ),
         candidate_set=tuple(map(hide_header_values, read_given_candidate_headers(options))),
         tenant_header=tuple(map(hide_header_value, read_given_tenant_headers(options))),
         users=getattr(options, "llm_users", options.num_users),
@@ -349,7 +388,10 @@ def build_settings(options: Namespace | None) -> Settings:
         locustfile=os.path.basename(str(options.locustfile or "")),
         command=format_command_line(
             options.header,
-            [options.api_key_command, *(getattr(options, name, None) for name in list_secret_flags())],
+            [
+                options.api_key_command,
+                *(getattr(options, name, None) for name in list_secret_flags()),
+            ],
             {
                 **{text: hide_header_values(text) for text in options.candidate_set},
                 **{text: hide_header_value(text) for text in options.tenant_header},
@@ -364,7 +406,8 @@ def build_settings(options: Namespace | None) -> Settings:
 
 
 def read_given_rules(options: Namespace) -> list[str]:
-    """Of the web form; without one of the flag, of the environment, of the file, else of the scenario. Raises OSError."""
+    """Of the web form; without one of the flag, of the environment, of the file, else of the
+    scenario. Raises OSError."""
     if (filled_in := getattr(options, "llm_rules", None)) is not None:
         return list(filled_in)
     lines = [*options.slo, *os.environ.get("LOCUST_LLM_SLO", "").splitlines()]
@@ -380,7 +423,8 @@ def _without_comments(lines: Iterable[str]) -> Iterator[str]:
 
 def _processes(options: Namespace) -> int:
     """How many will send."""
-    processes = os.cpu_count() if options.processes == -1 else options.processes  # as Locust reads it, later
+    # as Locust reads it, later
+    processes = os.cpu_count() if options.processes == -1 else options.processes
     return max(1, processes or 1, options.expect_workers if options.master else 1)
 
 

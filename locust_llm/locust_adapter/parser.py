@@ -1,4 +1,5 @@
-"""Parser: the declared options on Locust's parser, in groups before its own, their values, and what an unknown one means."""
+"""Parser: the declared options on Locust's parser, in groups before its own, their values, and what
+an unknown one means."""
 
 import difflib
 import os
@@ -21,13 +22,19 @@ from locust_llm.settings.settings import Settings
 from locust_llm.text.numbers import format_quoted_number, read_number, truncate_quoted_text
 from locust_llm.text.untrusted import hide_url_secrets
 
-OF_SETTINGS: Final = tuple(option for option in declared_options(Settings) if option.group != "locust")
+OF_SETTINGS: Final = tuple(
+    option for option in declared_options(Settings) if option.group != "locust"
+)
 OPTIONS: Final = tuple(
-    sorted((*OF_SETTINGS, *declared_options(CommandLineOptions)), key=lambda o: list(GROUPS).index(o.group))
+    sorted(
+        (*OF_SETTINGS, *declared_options(CommandLineOptions)),
+        key=lambda o: list(GROUPS).index(o.group),
+    )
 )
 """All of ours, in the order of --help."""
 ACCESS: Final = (
-    "api_key_file", "api_key_command", "api_key_lifetime", "header", "client_cert", "client_key", "ca_cert", "source_ip",
+    "api_key_file", "api_key_command", "api_key_lifetime", "header", "client_cert", "client_key",
+    "ca_cert", "source_ip",
 )  # fmt: skip
 """Options of the key, of headers, of certificates and of source addresses."""
 
@@ -35,7 +42,8 @@ ACCESS: Final = (
 def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
     """Options in their groups, before those of Locust.
 
-    Its groups take no include_in_web_ui and the like: they are set on the action. So is the help, as argparse of Python
+    Its groups take no include_in_web_ui and the like: they are set on the action. So is the help,
+    as argparse of Python
     3.11 adds a default of its own to that of a switch.
     """
     groups = parser._action_groups
@@ -52,16 +60,22 @@ def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
 
 
 def add_access_options(parser: ArgumentParser) -> None:
-    """What lets requests in, for the commands that have a few options of a run: with its names, texts and variables."""
+    """What lets requests in, for the commands that have a few options of a run: with its names,
+    texts and variables."""
     by_dest = {option.dest: option for option in OPTIONS}
     for option in map(by_dest.__getitem__, ACCESS):
         how: dict[str, Any] = {"type": option.kind, "default": os.environ.get(option.variable)}
         if option.repeated:  # headers of the environment are read where the others are
             how = {"action": "append", "default": []}
         parser.add_argument(
-            option.flag, metavar=format_metavar(option), help=format_option_help(option).replace("%", "%%"), **how
+            option.flag,
+            metavar=format_metavar(option),
+            help=format_option_help(option).replace("%", "%%"),
+            **how,
         )
-    parser.add_argument("--insecure", action="store_true", help="do not verify the server's TLS certificate")
+    parser.add_argument(
+        "--insecure", action="store_true", help="do not verify the server's TLS certificate"
+    )
 
 
 def _argument(option: Option) -> dict[str, Any]:
@@ -70,8 +84,10 @@ def _argument(option: Option) -> dict[str, Any]:
     if option.repeated:
         return {"action": "append", "default": [], "metavar": format_metavar(option)}
     return {
-        "type": make_option_reader(option), "default": parser_default(option), "metavar": format_metavar(option),
-        "env_var": option.variable, **({"nargs": "?", "const": option.alone} if option.alone else {}),
+        "type": make_option_reader(option), "default": parser_default(option),
+        "metavar": format_metavar(option),
+        "env_var": option.variable, **({"nargs": "?",
+            "const": option.alone} if option.alone else {}),
     }  # fmt: skip
 
 
@@ -95,7 +111,9 @@ def format_option_default(option: Option) -> str:
         return "on" if option.default else "off"
     if option.kind is tuple:
         return ",".join(f"{value:g}" for value in option.default)
-    return format_quoted_number(option.default) if option.kind in (int, float) else str(option.default)
+    return (
+        format_quoted_number(option.default) if option.kind in (int, float) else str(option.default)
+    )
 
 
 def format_option_example(option: Option) -> str:
@@ -108,7 +126,8 @@ def format_option_example(option: Option) -> str:
 def format_option_help(option: Option) -> str:
     """The text of --help and of the web form."""
     return (
-        f"{option.help} (default: {format_option_default(option) or 'none'}; example: {format_option_example(option)})"
+        f"{option.help} (default: {format_option_default(option) or 'none'}; example: "
+        f"{format_option_example(option)})"
     )
 
 
@@ -120,8 +139,8 @@ def make_option_reader(option: Option) -> Callable[[str], Any]:
 
 
 def make_number_type(kind: type, flag: str, unit: str = "") -> Callable[[str], Any]:
-    """A type for argparse; empty means not set (environment). ``unit``: may stand behind it. Raises Refused, as argparse
-    would end with status 2."""
+    """A type for argparse; empty means not set (environment). ``unit``: may stand behind it. Raises
+    Refused, as argparse would end with status 2."""
 
     def parse(text: str) -> Any:
         if not text.strip():
@@ -130,7 +149,8 @@ def make_number_type(kind: type, flag: str, unit: str = "") -> Callable[[str], A
             return read_number(kind, text.strip().removesuffix(unit))
         except ValueError:
             refuse_run(
-                f"{flag} takes {'a whole number' if kind is int else 'a number'}, got {truncate_quoted_text(text)!r}"
+                f"{flag} takes {'a whole number' if kind is int else 'a number'}, got "
+                f"{truncate_quoted_text(text)!r}"
             )
 
     return parse
@@ -141,7 +161,8 @@ def _percentiles(text: str) -> str:
         [read_number(float, part) for part in text.split(",")]
     except ValueError:
         refuse_run(
-            f"--percentiles takes numbers with commas between, such as 50,90,95,99, got {truncate_quoted_text(text)!r}"
+            f"--percentiles takes numbers with commas between, such as 50,90,95,99, got "
+            f"{truncate_quoted_text(text)!r}"
         )
     return text
 
@@ -151,14 +172,18 @@ AUTO: Final = "auto"
 
 
 def accept_auto_processes(parser: ArgumentParser) -> None:
-    """Let Locust's --processes be ``auto`` too: on the command line and in files by its type, in the environment by what
-    stands there, which Locust reads again and again with parsers of its own."""
+    """Let Locust's --processes be ``auto`` too: on the command line and in files by its type, in
+    the environment by what stands there, which Locust reads again and again with parsers of its
+    own."""
     if os.environ.get(PROCESSES, "").strip().lower() == AUTO:
         os.environ[PROCESSES] = str(_processes(AUTO))
     for action in parser._actions:
         if "--processes" in action.option_strings:
             action.type, action.metavar = _processes, "N|auto"
-            action.help = f"{action.help} auto: one for each core that this process may use but one, and at least one."
+            action.help = (
+                f"{action.help} auto: one for each core that this process may use but "
+                f"one, and at least one."
+            )
 
 
 def _processes(text: str) -> int | None:
@@ -168,15 +193,18 @@ def _processes(text: str) -> int | None:
     try:
         return int(read_number(int, text)) if text.strip() else None
     except ValueError:
-        refuse_run(f"--processes takes a whole number or {AUTO}, got {truncate_quoted_text(text)!r}")
+        refuse_run(
+            f"--processes takes a whole number or {AUTO}, got {truncate_quoted_text(text)!r}"
+        )
 
 
-# -- help --------------------------------------------------------------------------------------------------------------
+# -- help ------------------------------------------------------------------------------------------
 
 DOOR: Final = "locust-llm "
 USAGES: Final = {
     "run": "locust-llm run --host URL [-u USERS] [-t TIME] [options] [UserClass ...]",
-    "ab": "locust-llm ab --base URL (--candidate URL | --candidate-set KEY=VALUE | --aa) [-u USERS] [-t TIME] [options]",
+    "ab": "locust-llm ab --base URL (--candidate URL | --candidate-set KEY=VALUE | --aa) [-u "
+    "USERS] [-t TIME] [options]",
     "probe": "locust-llm probe --host URL [options]",
 }
 INTRODUCTION: Final = """\
@@ -198,9 +226,11 @@ Each option that takes a value can also be set in the environment (LOCUST_LLM_RE
 configuration file. This text has the options of both, also with -f FILE; 'locust -f FILE --help' has Locust's alone, as
 it ends before it reads the file."""
 MEANT: Final = {
-    "-u": ("concurrency", "max-concurrency", "num-concurrent-requests", "num-concurrency", "num-users", "vus",
+    "-u": ("concurrency", "max-concurrency", "num-concurrent-requests", "num-concurrency",
+        "num-users", "vus",
            "connections", "parallel", "clients"),
-    "-t": ("duration", "benchmark-duration", "max-seconds", "max-time-per-run", "run-duration", "test-duration"),
+    "-t": ("duration", "benchmark-duration", "max-seconds", "max-time-per-run", "run-duration",
+        "test-duration"),
     "-s": ("benchmark-grace-period", "grace-period"),
     "--host": ("url", "base-url", "target", "server-url", "api-base", "base"),
     "--processes": ("workers", "num-workers", "threads"),
@@ -211,9 +241,11 @@ MEANT: Final = {
     "--request-rate-ramp-duration": ("ramp-up", "rampup", "ramp"),
     "--input-file": ("dataset", "dataset-path", "data", "prompts", "input"),
     "--custom-dataset-type": ("dataset-name", "dataset-type"),
-    "--synthetic-input-tokens-mean": ("random-input-len", "input-len", "input-length", "isl", "prompt-tokens",
+    "--synthetic-input-tokens-mean": ("random-input-len", "input-len", "input-length", "isl",
+        "prompt-tokens",
                                       "mean-input-tokens", "input-tokens"),
-    "--output-tokens-mean": ("random-output-len", "output-len", "output-length", "osl", "max-tokens", "output-tokens",
+    "--output-tokens-mean": ("random-output-len", "output-len", "output-length", "osl",
+        "max-tokens", "output-tokens",
                              "mean-output-tokens", "max-new-tokens"),
     "--extra-inputs ignore_eos:true": ("ignore-eos",),
     "--extra-inputs temperature:0.5": ("temperature",),
@@ -229,18 +261,21 @@ MEANT: Final = {
     "--loglevel": ("log-level",),
     "--metrics-url": ("gpu-telemetry",),
     "--find-max": ("search-recipe", "search-metric", "search-space"),
-    "--idle-cap": ("max-idle-gap-cap-seconds", "trace-idle-gap-cap-seconds", "inter-turn-delay-cap-seconds"),
+    "--idle-cap": ("max-idle-gap-cap-seconds", "trace-idle-gap-cap-seconds",
+        "inter-turn-delay-cap-seconds"),
     "--trajectory-start": ("trajectory-start-min-ratio", "trajectory-start-max-ratio"),
     "--stage-duration": ("slice-duration",),
     "--warmup-request-count": ("num-warmups", "warmup-requests", "warmup", "num-warmup-requests"),
     "--api-key-file, or OPENAI_API_KEY in the environment,": ("api-key", "token", "openai-api-key"),
-    "--report-dir": ("result-dir", "results-dir", "output-dir", "output-path", "artifact-dir", "output-artifact-dir",
+    "--report-dir": ("result-dir", "results-dir", "output-dir", "output-path", "artifact-dir",
+        "output-artifact-dir",
                      "output", "out"),
     "--endpoint-type": ("backend", "api-type", "request-type"),
     "--model": ("model-name", "served-model-name", "api-model-name", "model-names", "engine"),
     "--model-mix": ("lora-modules", "model-selection-strategy"),
     "--percentiles": ("metric-percentiles",),
-    "--slo": ("threshold", "thresholds", "max-error-rate", "ttft-sla-ms", "tpot-sla-ms", "itl-sla-ms", "e2e-sla-ms",
+    "--slo": ("threshold", "thresholds", "max-error-rate", "ttft-sla-ms", "tpot-sla-ms",
+        "itl-sla-ms", "e2e-sla-ms",
               "error-rate-sla", "search-sla"),
     "--slo 'abort: error_rate < 5%'": ("failed-request-threshold",),
     "--repeats": ("num-profile-runs", "num-runs"),
@@ -248,8 +283,8 @@ MEANT: Final = {
     "--header": ("headers",),
     "--no-streaming": ("disable-stream",),
 }  # fmt: skip
-"""By what it is here: the names that other load testers have for it (AIPerf, vllm bench, guidellm, genai-bench, llmperf,
-k6)."""
+"""By what it is here: the names that other load testers have for it (AIPerf, vllm bench, guidellm,
+genai-bench, llmperf, k6)."""
 OF_PEERS: Final = {f"--{name}": here for here, names in MEANT.items() for name in names}
 SAME: Final = {
     "--users": ("concurrency", "max-concurrency", "num-users"),
@@ -276,25 +311,33 @@ SAME: Final = {
 }  # fmt: skip
 """Names that a run takes as well, as they mean the same with AIPerf, vllm bench or guidellm."""
 _TOOL_OPTIONS: Final = (
-    "accuracy-benchmark", "api-port", "apply-chat-template", "auto-plot", "burst-phase-starts", "cache-bust",
-    "concurrency-ramp-duration", "confidence-level", "connection-reuse-strategy", "convergence-metric",
-    "convergence-threshold", "dashboard", "dataset-filter", "enable-trust-remote-code", "export-http-trace",
+    "accuracy-benchmark", "api-port", "apply-chat-template", "auto-plot", "burst-phase-starts",
+    "cache-bust",
+    "concurrency-ramp-duration", "confidence-level", "connection-reuse-strategy",
+    "convergence-metric",
+    "convergence-threshold", "dashboard", "dataset-filter", "enable-trust-remote-code",
+    "export-http-trace",
     "export-level", "export-outputs-json", "extra-verbose", "hf-subset", "image-source", "mlflow",
     "network-latency-automatic", "network-latency-mean", "no-gpu-telemetry", "no-sweep-table",
     "num-warmup-sessions", "optuna-sampler", "otel-url", "plot-required", "profile-export-file",
-    "profile-export-prefix", "profile-run-cooldown-seconds", "prompt-corpus", "public-dataset", "ramp-up-strategy",
-    "record-processor-service-count", "record-processors", "reset-kv-cache", "save-detailed", "save-result",
+    "profile-export-prefix", "profile-run-cooldown-seconds", "prompt-corpus", "public-dataset",
+    "ramp-up-strategy",
+    "record-processor-service-count", "record-processors", "reset-kv-cache", "save-detailed",
+    "save-result",
     "search-direction", "server-profiler", "show-trace-timing", "stats-interval", "system-prompt",
     "system-prompt-file", "tokenizer-mode", "tokenizer-revision", "tokenizer-trust-remote-code",
     "trust-remote-code", "ui", "ui-type", "url-strategy", "use-server-token-count", "wandb",
-    "warmup-arrival-pattern", "warmup-grace-period", "workers-max", "workers-min", "zmq-host", "zmq-ipc-path",
+    "warmup-arrival-pattern", "warmup-grace-period", "workers-max", "workers-min", "zmq-host",
+    "zmq-ipc-path",
 )  # fmt: skip
 WITHOUT: Final = frozenset(f"--{name}" for name in _TOOL_OPTIONS)
-"""Options of these tools without an equivalent: most are of their own processes, consoles and files."""
+"""Options of these tools without an equivalent: most are of their own processes, consoles and
+files."""
 
 
 def accept_peer_option_names(parser: ArgumentParser) -> None:
-    """Let the parser take the names that mean the same with other load testers; its help has ours alone."""
+    """Let the parser take the names that mean the same with other load testers; its help has ours
+    alone."""
     actions = parser._option_string_actions
     for here, names in SAME.items():
         for name in names:
@@ -305,13 +348,16 @@ def accept_peer_option_names(parser: ArgumentParser) -> None:
 
 
 def introduce_program(parser: LocustArgumentParser, program: str) -> None:
-    """How --help and --version of Locust's parser begin and end, where ``program`` is a command of ours."""
+    """How --help and --version of Locust's parser begin and end, where ``program`` is a command of
+    ours."""
     command = program.removeprefix(DOOR)
     if command not in USAGES:
         return
     parser.prog = program
     lines = INTRODUCTION.format(usage=USAGES[command]).splitlines(keepends=True)
-    parser.description = "".join(line for line in lines if not line.startswith(LEFT_OUT.get(command, ())))
+    parser.description = "".join(
+        line for line in lines if not line.startswith(LEFT_OUT.get(command, ()))
+    )
     parser.epilog = END
     for action in parser._actions:
         if "--version" in action.option_strings:
@@ -320,10 +366,11 @@ def introduce_program(parser: LocustArgumentParser, program: str) -> None:
 
 
 def unknown_options(words: Sequence[str], known: Collection[str]) -> str:
-    """All long options that are none of ``known``, nor the beginning of just one, in one sentence with what was meant;
-    empty: there are none. Values are left out: one may be a key.
+    """All long options that are none of ``known``, nor the beginning of just one, in one sentence
+    with what was meant; empty: there are none. Values are left out: one may be a key.
 
-    What is an option of another load tester is none here even where a longer one of ours begins so (--api-key).
+    What is an option of another load tester is none here even where a longer one of ours begins so
+    (--api-key).
     """
     wrong = dict[str, str]()
     for word, after in pairwise((*words, "")):
@@ -357,7 +404,9 @@ def _meant(name: str, known: Collection[str]) -> str:
     longer = sorted((flag for flag in known if flag.startswith(name)), key=len)
     if len(longer) == 1:
         return ""
-    near = longer or difflib.get_close_matches(name, [flag for flag in known if flag.startswith("--")], cutoff=0.75)
+    near = longer or difflib.get_close_matches(
+        name, [flag for flag in known if flag.startswith("--")], cutoff=0.75
+    )
     return f"did you mean {near[0]}?" if near else "--help has all options"
 
 
@@ -370,15 +419,20 @@ def find_host_words(words: Sequence[str]) -> Iterator[str]:
 
 
 def misplaced_hosts(words: Sequence[str], names: Iterable[str]) -> Iterator[str]:
-    """A sentence of what was meant, where several addresses differ, of which argparse takes the last, and for a word among
-    the names of user classes that is neither a name nor an address. ``names``: what stands without an option."""
+    """A sentence of what was meant, where several addresses differ, of which argparse takes the
+    last, and for a word among the names of user classes that is neither a name nor an address.
+    ``names``: what stands without an option."""
     names = list(names)
     addresses = [name for name in names if is_address(name)]
     if len(set(map(_written, (*find_host_words(words), *addresses)))) > 1:
-        yield "more than one address is given: name one server, or the replicas of one with commas between"
+        yield (
+            "more than one address is given: name one server, or the replicas of one with commas "
+            "between"
+        )
     for name in names:
         if not name.isidentifier() and name not in addresses:
-            name = "ADDRESS" if "@" in name else truncate_quoted_text(name)  # there may be a password in it
+            # there may be a password in it
+            name = "ADDRESS" if "@" in name else truncate_quoted_text(name)
             yield f"{name!r} is no user class: did you mean --host {name}?"
 
 
@@ -391,8 +445,8 @@ def _written(host: str) -> str:
 
 
 def take_host_word(options: Namespace) -> None:
-    """Where an address stands without --host, among the names of user classes: it is the host. One of the environment or of
-    a file gives way to it."""
+    """Where an address stands without --host, among the names of user classes: it is the host. One
+    of the environment or of a file gives way to it."""
     addresses = [name for name in options.user_classes if is_address(name)]
     if not addresses:
         return
@@ -400,15 +454,22 @@ def take_host_word(options: Namespace) -> None:
     options.user_classes = [name for name in options.user_classes if name not in addresses]
 
 
-# -- the command, to be written down ------------------------------------------------------------------------------------
+# -- the command, to be written down ---------------------------------------------------------------
 
-PUT: Final = {"locust-llm ab": ("run.py", "--headless"), "locust-llm probe": ("probe.py", "--headless")}
-"""The words that the door puts before those that were given; of any other command the locustfile of a run."""
+PUT: Final = {
+    "locust-llm ab": ("run.py", "--headless"),
+    "locust-llm probe": ("probe.py", "--headless"),
+}
+"""The words that the door puts before those that were given; of any other command the locustfile of
+a run."""
 
 
-def format_command_line(headers: list[str], secrets: Iterable[Any], shown_as: Mapping[str, str] | None = None) -> str:
-    """The command line, without the values of headers and of the locustfile's secret flags, and without the place where this
-    package is installed. ``shown_as``: what other words with values of headers become."""
+def format_command_line(
+    headers: list[str], secrets: Iterable[Any], shown_as: Mapping[str, str] | None = None
+) -> str:
+    """The command line, without the values of headers and of the locustfile's secret flags, and
+    without the place where this package is installed. ``shown_as``: what other words with values of
+    headers become."""
     words = sys.argv[1:]
     name = os.path.basename(sys.argv[0]).replace("__main__.py", "locust")
     file, *more = PUT.get(name, ("run.py",))
@@ -422,7 +483,9 @@ def format_command_line(headers: list[str], secrets: Iterable[Any], shown_as: Ma
         words = [word.replace(text, instead) for word in words]
     for secret in filter(None, map(str, secrets)):  # whole: a short one is in many words
         words = [
-            word.removesuffix(secret) + "***" if word == secret or word.endswith("=" + secret) else word
+            word.removesuffix(secret) + "***"
+            if word == secret or word.endswith("=" + secret)
+            else word
             for word in words
         ]
     return " ".join([name, *(shlex.quote(hide_url_secrets(word)) for word in words)])

@@ -1,4 +1,5 @@
-"""Ports that this process will listen on: one that cannot be had is refused before any load, in a line.
+"""Ports that this process will listen on: one that cannot be had is refused before any load, in a
+line.
 
 Locust finds out later: its web page then fails beside the run, and a master with a traceback.
 """
@@ -32,17 +33,24 @@ def refuse_taken_ports(options: Namespace) -> None:
             _try(host, port)
         except OSError as error:
             if error.errno in TAKEN:
-                refuse_run(explain_unopened_port(str(port) if host in ALL else f"{host}:{port}", error, flag))
+                refuse_run(
+                    explain_unopened_port(
+                        str(port) if host in ALL else f"{host}:{port}", error, flag
+                    )
+                )
 
 
 def _listeners(options: Namespace) -> Iterator[ListeningPort]:
-    """Of this process: workers listen nowhere, and the master of ``--processes`` takes a port that is free."""
+    """Of this process: workers listen nowhere, and the master of ``--processes`` takes a port that
+    is free."""
     if options.worker:
         return
     if not options.headless:
         yield ListeningPort("--web-port", options.web_host or "", options.web_port)
     if options.master and not options.processes:
-        yield ListeningPort("--master-bind-port", options.master_bind_host, options.master_bind_port)
+        yield ListeningPort(
+            "--master-bind-port", options.master_bind_host, options.master_bind_port
+        )
     if options.metrics_port:
         try:
             host, port = parse_metrics_port(options.metrics_port)

@@ -1,4 +1,5 @@
-"""A finished request in Locust's statistics: its row, the rows of its latencies, and its failure among the failures."""
+"""A finished request in Locust's statistics: its row, the rows of its latencies, and its failure
+among the failures."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,8 @@ class RequestFailed(Exception):
 
 
 class RequestCut(Exception):
-    """Still running when the grace period at the end was over: no failure, and no reason for exit status 1."""
+    """Still running when the grace period at the end was over: no failure, and no reason for exit
+    status 1."""
 
 
 class RequestCancelled(Exception):
@@ -31,8 +33,8 @@ def log_to_locust(
     retried: bool = False,
     gated: bool = True,
 ) -> None:
-    """``failure``: its name in Locust's table. ``retried``: another attempt followed, so it counts in a row of its own.
-    ``gated``: there is a prefill gate; without one nothing waits at it."""
+    """``failure``: its name in Locust's table. ``retried``: another attempt followed, so it counts
+    in a row of its own. ``gated``: there is a prefill gate; without one nothing waits at it."""
     latency_s = record.latency_s
     if latency_s is None:
         latency_s = record.closed_at - (record.sent_at or record.asked_at)
@@ -52,7 +54,8 @@ def log_to_locust(
             url=url,
         )
     for row, seconds in zip(ROWS, (record.ttft_s, record.itl_s, record.gate_wait_s), strict=True):
-        # as in the report: latencies are those of answers, but failed requests waited at the gate like any other
+        # as in the report: latencies are those of answers, but failed requests waited at the gate
+        # like any other
         counts = gated if row == ROWS[-1] else record.outcome == OK
         if seconds is not None and counts:
             stats.get(record.name, row).log(seconds * 1000, 0)

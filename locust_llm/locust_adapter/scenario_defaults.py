@@ -1,4 +1,5 @@
-"""What a scenario sets: the defaults of a run, from the values of its file, and what of them the run has otherwise."""
+"""What a scenario sets: the defaults of a run, from the values of its file, and what of them the
+run has otherwise."""
 
 import difflib
 import re
@@ -31,24 +32,37 @@ OF_SCENARIOS: Final = {
     if option.field not in ("scenario", "metrics_url", "report_dir", "candidate", "published_rules")
 }
 """What a scenario may set, by key."""
-OF_RUNS: Final = ("host", "users", "spawn-rate", "run-time", "processes", "headless", "metrics-url", "report-dir")
+OF_RUNS: Final = (
+    "host",
+    "users",
+    "spawn-rate",
+    "run-time",
+    "processes",
+    "headless",
+    "metrics-url",
+    "report-dir",
+)
 READ: Final[dict[str, Callable[[str], Any]]] = {
-    "seq_dist": parse_length_mix, "user_context_prompt_length": parse_length, "extra_inputs": parse_extra_inputs, "model_mix": parse_weights,
-    "sweep": parse_sweep, "slo": grammar.parse_rule, "slo_preset": grammar.expand_preset, "goodput": grammar.parse_goodput,
+    "seq_dist": parse_length_mix, "user_context_prompt_length": parse_length,
+    "extra_inputs": parse_extra_inputs, "model_mix": parse_weights,
+    "sweep": parse_sweep, "slo": grammar.parse_rule, "slo_preset": grammar.expand_preset,
+    "goodput": grammar.parse_goodput,
 }  # fmt: skip
 """How the text of a field is read; each raises ValueError of one sentence."""
-LENGTHS: Final = ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev", "output_tokens_mean",
+LENGTHS: Final = ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev",
+    "output_tokens_mean",
                   "output_tokens_stddev")  # fmt: skip
 """Without effect beside --seq-dist."""
 LARGEST: Final = 1e300
 _PUBLISHED: Final = "published"
 _GIVEN: Final = "llm_scenario"
-"""Where the options have the values of the scenario by field: plain ones, as Locust sends them to workers."""
+"""Where the options have the values of the scenario by field: plain ones, as Locust sends them to
+workers."""
 
 
 def parse_with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namespace]) -> Namespace:
-    """What was parsed; with the values of a scenario as defaults parsed again, so that whatever is given wins. Raises
-    Refused."""
+    """What was parsed; with the values of a scenario as defaults parsed again, so that whatever is
+    given wins. Raises Refused."""
     options = parse()
     if not options.scenario:
         return options
@@ -61,7 +75,8 @@ def parse_with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namesp
     defaults = {
         option.dest: ",".join(map(str, value)) if option.kind is tuple else value
         for option in OF_SCENARIOS.values()
-        if (value := given.get(option.field)) is not None and not option.repeated  # rules: see rules_of
+        # rules: see rules_of
+        if (value := given.get(option.field)) is not None and not option.repeated
     }
     before = {dest: parser.get_default(dest) for dest in defaults}
     parser.set_defaults(**defaults)
@@ -70,31 +85,41 @@ def parse_with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namesp
     finally:
         parser.set_defaults(**before)
     setattr(options, _GIVEN, given)
-    for option in OF_SETTINGS if "seq_dist" in given and options.seq_dist == given["seq_dist"] else ():
+    for option in (
+        OF_SETTINGS if "seq_dist" in given and options.seq_dist == given["seq_dist"] else ()
+    ):
         if option.field in LENGTHS and getattr(options, option.dest) != parser_default(option):
             refuse_run(
-                f"{option.flag} has no effect beside the lengths of scenario {options.scenario}: give others in their form, "
+                f"{option.flag} has no effect beside the lengths of scenario {options.scenario}: "
+                f"give others in their form, "
                 f"--seq-dist {shlex.quote(given['seq_dist'])}, or --seq-dist '' for none"
             )
     return options
 
 
 def check_scenario_values(found: Scenario) -> dict[str, Any]:
-    """Its values, by field, and its published rules. Raises Refused, with file, line and key of the first that cannot be."""
-    values = {(option := _option(found, key)).field: _value(found, key, option) for key in found.values}
+    """Its values, by field, and its published rules. Raises Refused, with file, line and key of the
+    first that cannot be."""
+    values = {
+        (option := _option(found, key)).field: _value(found, key, option) for key in found.values
+    }
     if found.published is not None:
         try:
             values[_PUBLISHED] = msgspec.to_builtins(parse_published_rules(found.published))
         except ValueError as error:
             key, colon, why = str(error).partition(": ")
-            refuse_run(f"{found.place(key)}: {why}" if colon else f"{found.place(_PUBLISHED)}: {error}")
+            refuse_run(
+                f"{found.place(key)}: {why}" if colon else f"{found.place(_PUBLISHED)}: {error}"
+            )
     return values
 
 
 def scenario_rules(options: Namespace) -> list[str]:
     """Its rules; none where a preset was given in their place."""
     given = getattr(options, _GIVEN, {})
-    return [*given.get("slo", ())] if (options.slo_preset or None) == given.get("slo_preset") else []
+    return (
+        [*given.get("slo", ())] if (options.slo_preset or None) == given.get("slo_preset") else []
+    )
 
 
 def scenario_published(options: Namespace) -> PublishedRules | None:
@@ -119,7 +144,9 @@ def name_mistake_origin(mistake: str, options: Namespace) -> str:
     given = getattr(options, _GIVEN, {})
     flags = [option.flag for option in OF_SCENARIOS.values() if option.field in given]
     named = [flag for flag in flags if re.search(rf"{flag}(?![\w-])", mistake)]
-    return f"{mistake} ({' and '.join(named)}: of scenario {options.scenario})" if named else mistake
+    return (
+        f"{mistake} ({' and '.join(named)}: of scenario {options.scenario})" if named else mistake
+    )
 
 
 def _option(found: Scenario, key: str) -> Option:
@@ -127,7 +154,9 @@ def _option(found: Scenario, key: str) -> Option:
         return OF_SCENARIOS[key]
     place = found.place(key)
     if isinstance(found.values[key], dict):
-        refuse_run(f"{place}: a scenario has no tables but [{_PUBLISHED}]: write its options one by one")
+        refuse_run(
+            f"{place}: a scenario has no tables but [{_PUBLISHED}]: write its options one by one"
+        )
     if key in OF_RUNS:
         refuse_run(f"{place}: is of a run, not of its workload: give it on the command line")
     if here := OF_PEERS.get(f"--{key}"):
@@ -147,10 +176,13 @@ def _value(found: Scenario, key: str, option: Option) -> Any:
         refuse_run(f"{place}: takes true or false, got {truncate_quoted_text(str(value))}")
     elif option.kind in (int, float) and not (_number(value) and option.kind(value) == value):
         refuse_run(
-            f"{place}: takes {'a whole number' if option.kind is int else 'a number'}, got {truncate_quoted_text(repr(value))}"
+            f"{place}: takes {'a whole number' if option.kind is int else 'a number'}, got "
+            f"{truncate_quoted_text(repr(value))}"
         )
     elif option.kind is str and not _text(value):
-        refuse_run(f"{place}: takes a text, got {truncate_quoted_text(str(value) or 'an empty one')}")
+        refuse_run(
+            f"{place}: takes a text, got {truncate_quoted_text(str(value) or 'an empty one')}"
+        )
     if option.choices and option.field != "endpoint_type" and value not in option.choices:
         refuse_run(f"{place}: must be one of {', '.join(option.choices)}, got {value!r}")
     for mistake in find_out_of_range(Settings(**{option.field: value}), [option]):

@@ -1,7 +1,9 @@
-"""Secrets: what of the options stays in this process, where Locust sends them all to whoever joins as a worker: secrets.
+"""Secrets: what of the options stays in this process, where Locust sends them all to whoever joins
+as a worker: secrets.
 
-Locust's messages are neither encrypted nor signed, and it asks no worker who it is. So a secret is read where it is used:
-each worker has the environment variable, the file or the flag itself, and sends only the names of those that it has.
+Locust's messages are neither encrypted nor signed, and it asks no worker who it is. So a secret is
+read where it is used: each worker has the environment variable, the file or the flag itself, and
+sends only the names of those that it has.
 """
 
 from argparse import Namespace
@@ -10,7 +12,11 @@ from typing import Any, Final
 from locust.rpc.protocol import Message
 from locust.rpc.zmqrpc import BaseSocket
 
-from locust_llm.access.headers import read_candidate_headers, read_request_headers, read_tenant_headers
+from locust_llm.access.headers import (
+    read_candidate_headers,
+    read_request_headers,
+    read_tenant_headers,
+)
 from locust_llm.client.requests_bridge import find_client_certificate
 
 from .parsed_options import list_secret_flags
@@ -46,15 +52,22 @@ def strip_secrets(message: Message) -> Message:
 
 
 def list_secret_names(options: Namespace | None) -> tuple[str, ...]:
-    """For which this process has a value: headers, and flags of the locustfile (``is_secret``). Raises OSError and
-    ValueError."""
-    flags = [f"--{name.replace('_', '-')}" for name in list_secret_flags() if getattr(options, name, None)]
+    """For which this process has a value: headers, and flags of the locustfile (``is_secret``).
+    Raises OSError and ValueError."""
+    flags = [
+        f"--{name.replace('_', '-')}"
+        for name in list_secret_flags()
+        if getattr(options, name, None)
+    ]
     own = (f"--candidate-set header:{name.title()}" for name in read_candidate_headers(options))
     of_tenants = (
         f"--tenant-header {tenant}:{name.title()}"
         for tenant, own in read_tenant_headers(options).items()
         for name in own
     )
-    headers = read_request_headers(options, "chat")  # a worker does not know the master's protocol when it greets
+    # a worker does not know the master's protocol when it greets
+    headers = read_request_headers(options, "chat")
     certificate = ("--client-cert",) if find_client_certificate() else ()
-    return tuple(sorted({*certificate, *(name.title() for name in headers), *flags, *own, *of_tenants}))
+    return tuple(
+        sorted({*certificate, *(name.title() for name in headers), *flags, *own, *of_tenants})
+    )

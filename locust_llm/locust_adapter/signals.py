@@ -1,5 +1,5 @@
-"""Signals that end a run (SIGINT, SIGTERM, SIGHUP): the first ends it in order, each further one hurries; where there is no
-run yet, the process ends at once."""
+"""Signals that end a run (SIGINT, SIGTERM, SIGHUP): the first ends it in order, each further one
+hurries; where there is no run yet, the process ends at once."""
 
 import math
 import signal
@@ -21,8 +21,8 @@ _listening = False
 
 
 def end_at_once() -> None:
-    """Until ``listen``: with the shell's status of a process that was ended by a signal, and without a traceback. What is
-    ignored stays ignored (nohup; SIGINT of a background job)."""
+    """Until ``listen``: with the shell's status of a process that was ended by a signal, and
+    without a traceback. What is ignored stays ignored (nohup; SIGINT of a background job)."""
     for number in () if _listening else ENDING_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _exit)
@@ -35,12 +35,14 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 def listen_for_signals(end: Callable[[int], object], hurry: Callable[[], object]) -> None:
-    """From here on the first signal calls ``end`` with its number, each further one ``hurry``, in greenlets of their own.
-    Two at once are one: a terminal sends it to all its processes, and some of those pass it on.
+    """From here on the first signal calls ``end`` with its number, each further one ``hurry``, in
+    greenlets of their own. Two at once are one: a terminal sends it to all its processes, and some
+    of those pass it on.
 
-    Python's own handler raises KeyboardInterrupt wherever the process happens to be; a second one, in the middle of the
-    drain, would leave a run without its last records and without a report. Raises SystemExit for a signal that came before
-    and was lost: what is raised in a callback of a fork, or in a destructor, goes nowhere.
+    Python's own handler raises KeyboardInterrupt wherever the process happens to be; a second one,
+    in the middle of the drain, would leave a run without its last records and without a report.
+    Raises SystemExit for a signal that came before and was lost: what is raised in a callback of a
+    fork, or in a destructor, goes nowhere.
     """
     global _listening
     _listening = True
@@ -61,10 +63,13 @@ def listen_for_signals(end: Callable[[int], object], hurry: Callable[[], object]
     for number in ENDING_SIGNALS:
         if number != signal.SIGINT and signal.getsignal(number) == signal.SIG_IGN:
             continue
-        # Locust adds a watcher of its own for SIGTERM later, which would run beside this one. The event loop takes a signal
-        # from the kernel with its first watcher only: that is this one, and then the signal is taken from the loop
+        # Locust adds a watcher of its own for SIGTERM later, which would run beside this one. The
+        # event loop takes a signal from the kernel with its first watcher only: that is this one,
+        # and then the signal is taken from the loop
         gevent.signal_handler(number, _nothing)
-        signal.signal(number, lambda number, frame: loop.run_callback_threadsafe(interrupted, number))
+        signal.signal(
+            number, lambda number, frame: loop.run_callback_threadsafe(interrupted, number)
+        )
 
 
 def _nothing() -> None: ...

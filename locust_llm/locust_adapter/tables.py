@@ -1,4 +1,5 @@
-"""Locust's own tables: three digits instead of two, percentiles as in records/histogram.py, a row for each kind of failure."""
+"""Locust's own tables: three digits instead of two, percentiles as in records/histogram.py, a row
+for each kind of failure."""
 
 import logging
 from collections import Counter
@@ -23,31 +24,40 @@ def disable_locust_tables() -> None:
 
 
 def describe_other_requests(stats: locust.stats.RequestStats, ours: Collection[str]) -> str:
-    """A line on the requests that are not ours, such as those of ``self.client``; empty without any. ``ours``: the names of
-    ours."""
+    """A line on the requests that are not ours, such as those of ``self.client``; empty without
+    any. ``ours``: the names of ours."""
     rows = [
         row for (name, kind), row in stats.entries.items()
-        if row.num_requests and kind not in (*ROWS, RETRIED) and not (kind == "POST" and name in ours)
+        if row.num_requests and kind not in (*ROWS,
+            RETRIED) and not (kind == "POST" and name in ours)
     ]  # fmt: skip
     if not rows:
         return ""
     times_ms: Counter[float] = Counter()
     for row in rows:
         times_ms.update(row.response_times)
-    p95 = f", p95 {format_duration(histogram_percentiles(times_ms, (95,))[0] / 1e3)}" if times_ms else ""
+    p95 = (
+        f", p95 {format_duration(histogram_percentiles(times_ms, (95,))[0] / 1e3)}"
+        if times_ms
+        else ""
+    )
     count = sum(row.num_requests for row in rows)
     failed = sum(row.num_failures for row in rows)
     names = {(row.name, row.method) for row in rows}
     errors = [error for error in stats.errors.values() if (error.name, error.method) in names]
     first = max(errors, key=lambda error: error.occurrences, default=None)
     why = "" if first is None else f" (most often {first.method} {first.name}: {first.error})"
-    said = f"Beside the LLM requests (self.client): {format_count(count, 'request')}{p95}, {failed} failed{why}"
+    said = (
+        f"Beside the LLM requests (self.client): {format_count(count, 'request')}{p95}, "
+        f"{failed} failed{why}"
+    )
     return f"{truncate_text(clean_line(said), MAX_LINE)}; --verbose has Locust's tables"
 
 
 def describe_count_difference(counts: Counter[str], profiled: int) -> str:
-    """A sentence where Locust's own files count other requests, or other failures, than the report does; empty where they
-    do not. ``counts``: our requests by outcome; ``profiled``: those of the profiling phase."""
+    """A sentence where Locust's own files count other requests, or other failures, than the report
+    does; empty where they do not. ``counts``: our requests by outcome; ``profiled``: those of the
+    profiling phase."""
     others = counts.total() - profiled
     given_up = counts[CUT] + counts[CANCELLED]
     parts = []
@@ -57,11 +67,14 @@ def describe_count_difference(counts: Counter[str], profiled: int) -> str:
         parts.append(f"{format_count(given_up, 'cut or cancelled request')}, as failures")
     if not parts:
         return ""
-    return f"Locust's own files (--csv, --html) also count {' and '.join(parts)}. The report does not."
+    return (
+        f"Locust's own files (--csv, --html) also count {' and '.join(parts)}. The report does not."
+    )
 
 
 def keep_writing_csv() -> None:
-    """Locust writes its files of ``--csv`` once a second, and closes them without what came after that."""
+    """Locust writes its files of ``--csv`` once a second, and closes them without what came after
+    that."""
     close = locust.stats.StatsCSVFileWriter.close_files
 
     def close_with_last_rows(self: locust.stats.StatsCSVFileWriter) -> None:
@@ -86,8 +99,9 @@ def three_digits_in_locust() -> None:
 
 
 def keep_no_copies_of_rows() -> None:
-    """Locust keeps the last twenty states of the response times of each row, for ``--csv-full-history`` alone; in our digits
-    they came to 18 MB after seven minutes. The page needs those of the total."""
+    """Locust keeps the last twenty states of the response times of each row, for
+    ``--csv-full-history`` alone; in our digits they came to 18 MB after seven minutes. The page
+    needs those of the total."""
     begin = locust.stats.StatsEntry.__init__
 
     def begin_without_copies(
@@ -104,13 +118,20 @@ def _rounded_ms(response_time: float) -> float:
 
 
 def _percentile_ms(response_times: dict[float, int], num_requests: int, percent: float) -> float:
-    """``percent``: from 0 to 1, as Locust has it. Its page shows all digits, and between two values there are many."""
-    return _rounded_ms(histogram_percentiles(response_times, (percent * 100,))[0]) if response_times else 0.0
+    """``percent``: from 0 to 1, as Locust has it. Its page shows all digits, and between two values
+    there are many."""
+    return (
+        _rounded_ms(histogram_percentiles(response_times, (percent * 100,))[0])
+        if response_times
+        else 0.0
+    )
 
 
-def align_errors_to_rows(stats: locust.stats.RequestStats, reported: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``errors`` in the report of a worker, with the names that the master's ``stats`` have for their kinds: each
-    process names a kind by the first message that it has seen."""
+def align_errors_to_rows(
+    stats: locust.stats.RequestStats, reported: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The ``errors`` in the report of a worker, with the names that the master's ``stats`` have for
+    their kinds: each process names a kind by the first message that it has seen."""
     names = {
         (row.method, row.name, generalise_failure_message(str(row.error))): str(row.error)
         for row in stats.errors.values()
@@ -118,8 +139,13 @@ def align_errors_to_rows(stats: locust.stats.RequestStats, reported: Mapping[str
     found = {}
     for key, row in reported.items():
         name = row["error"]
-        if name.startswith("RequestFailed("):  # of LLMUser; others may mean something by their numbers
+        # of LLMUser; others may mean something by their numbers
+        if name.startswith("RequestFailed("):
             name = names.get((row["method"], row["name"], generalise_failure_message(name)), name)
-        new = key if name == row["error"] else locust.stats.StatsError.create_key(row["method"], row["name"], name)
+        new = (
+            key
+            if name == row["error"]
+            else locust.stats.StatsError.create_key(row["method"], row["name"], name)
+        )
         found[new] = row | {"error": name}
     return found

@@ -1,7 +1,9 @@
-"""Frames: what comes over Locust's wire is looked at before Locust uses it, as one exception there ends the listening.
+"""Frames: what comes over Locust's wire is looked at before Locust uses it, as one exception there
+ends the listening.
 
-Whoever can reach the port of a master can send anything to it. What is no message, has not the data of its type, or says
-that it comes from another worker is named in the log and left out; the run goes on.
+Whoever can reach the port of a master can send anything to it. What is no message, has not the data
+of its type, or says that it comes from another worker is named in the log and left out; the run
+goes on.
 """
 
 import logging
@@ -32,7 +34,8 @@ MAX_ITEMS: Final = 1 << 17
 MAX_LINES: Final = 50
 """In the log, about messages that were ignored."""
 TURN_S: Final = 0.005
-"""Locust takes message after message while there are any: after so long the event loop has a turn."""
+"""Locust takes message after message while there are any: after so long the event loop has a
+turn."""
 
 
 class MalformedFrame(msgpack.exceptions.ExtraData):  # type: ignore[misc]
@@ -42,7 +45,7 @@ class MalformedFrame(msgpack.exceptions.ExtraData):  # type: ignore[misc]
         super().__init__(None, b"")
 
 
-# -- what the data of Locust's messages must be; more fields may be there ----------------------------------------------
+# -- what the data of Locust's messages must be; more fields may be there --------------------------
 
 
 Word = Annotated[str, msgspec.Meta(pattern=r"\A[\w.+ -]{0,60}\Z")]
@@ -150,8 +153,8 @@ TO_WORKER: Final[dict[str, Any]] = {
 
 
 def find_frame_mistake(message: Any, kinds: dict[str, Any], sender: str | None = None) -> str:
-    """Why it must not be handled, as a part of a sentence; empty: it may be. ``sender``: by its connection, None: the
-    master. A type of the user's own may have any data."""
+    """Why it must not be handled, as a part of a sentence; empty: it may be. ``sender``: by its
+    connection, None: the master. A type of the user's own may have any data."""
     if not isinstance(message.type, str):
         return "has a type that is no text"
     if sender is not None and message.node_id != sender:
@@ -170,7 +173,7 @@ def find_frame_mistake(message: Any, kinds: dict[str, Any], sender: str | None =
     return ""
 
 
-# -- Locust's own ------------------------------------------------------------------------------------------------------
+# -- Locust's own ----------------------------------------------------------------------------------
 
 
 def check_frames() -> None:
@@ -178,7 +181,11 @@ def check_frames() -> None:
     if getattr(Message.unserialize, "is_checked", False):
         return
     Message.unserialize = classmethod(_unpacked)  # type: ignore[method-assign,assignment]
-    master, worker, begin = MasterRunner.handle_message, WorkerRunner.handle_message, zmqrpc.BaseSocket.__init__
+    master, worker, begin = (
+        MasterRunner.handle_message,
+        WorkerRunner.handle_message,
+        zmqrpc.BaseSocket.__init__,
+    )
     MasterRunner.handle_message = _to_master(master)  # type: ignore[method-assign,assignment]
     WorkerRunner.handle_message = _to_worker(worker)  # type: ignore[method-assign,assignment]
 
@@ -202,7 +209,9 @@ def _unpacked(kind: type[Message], data: bytes) -> Message:
         _turned_at = time.monotonic()
     try:
         limits = {"max_array_len": MAX_ITEMS, "max_map_len": MAX_ITEMS}
-        fields = msgpack.unpackb(data, raw=False, strict_map_key=False, object_hook=decode, **limits)
+        fields = msgpack.unpackb(
+            data, raw=False, strict_map_key=False, object_hook=decode, **limits
+        )
         made = kind(*fields)
         if not isinstance(made.type, str) or not isinstance(made.node_id, str):
             raise MalformedFrame
@@ -240,7 +249,8 @@ _lines = 0
 
 
 def _has_room() -> bool:
-    """For one more line about a message that is ignored: whoever sends them without end must not fill the log."""
+    """For one more line about a message that is ignored: whoever sends them without end must not
+    fill the log."""
     global _lines
     _lines += 1
     if _lines == MAX_LINES:
@@ -250,7 +260,9 @@ def _has_room() -> bool:
 
 def _ignored(sender: str, why: str) -> None:
     if _has_room():
-        logger.error(f"a message of {sender} was ignored, as it {sanitise_text(why, most=NAME_BYTES)}")
+        logger.error(
+            f"a message of {sender} was ignored, as it {sanitise_text(why, most=NAME_BYTES)}"
+        )
 
 
 def _guard(handle: Callable[..., None], *args: Any) -> None:
@@ -264,7 +276,11 @@ def _guard(handle: Callable[..., None], *args: Any) -> None:
 
 def _harmless(record: logging.LogRecord) -> bool:
     """Locust writes the name of a peer as it came, where it could not read a message of it."""
-    if isinstance(record.msg, str) and not record.args and record.msg.startswith(("Unrecognized", "RPCError")):
+    if (
+        isinstance(record.msg, str)
+        and not record.args
+        and record.msg.startswith(("Unrecognized", "RPCError"))
+    ):
         record.msg = sanitise_text(record.msg, most=NAME_BYTES)
         return _has_room()
     return True

@@ -1,4 +1,5 @@
-"""The locustfile of ``locust-llm probe``: what prefills do to decodes, and which scheduler the server has."""
+"""The locustfile of ``locust-llm probe``: what prefills do to decodes, and which scheduler the
+server has."""
 
 from locust_llm import ProbeUser
 

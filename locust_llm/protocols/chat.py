@@ -1,4 +1,5 @@
-"""Chat completions (OpenAI, "Chat completions"), and what plain completions share with them: choices, usage, errors."""
+"""Chat completions (OpenAI, "Chat completions"), and what plain completions share with them:
+choices, usage, errors."""
 
 import re
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -65,13 +66,24 @@ class CompletionChunk(ErrorFields, Generic[C], gc=False):
     @property
     def plain(self) -> bool:
         """It has nothing beside its choices."""
-        more = self.error or self.object == "error" or self.usage is not None or self.timings or self.metrics
+        more = (
+            self.error
+            or self.object == "error"
+            or self.usage is not None
+            or self.timings
+            or self.metrics
+        )
         return not more and self.x_groq is None and self.base_resp is None
 
     @property
     def unharmed(self) -> bool:
         """It has nothing that may be an error beside its choices."""
-        return not self.error and self.object != "error" and self.base_resp is None and self.x_groq is None
+        return (
+            not self.error
+            and self.object != "error"
+            and self.base_resp is None
+            and self.x_groq is None
+        )
 
     @property
     def counts(self) -> ChatUsage | None:
@@ -90,8 +102,13 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
     """What answers in choices."""
 
     length_fields = ("max_tokens", "max_completion_tokens")
-    stream_fields: ClassVar[dict[str, Any]] = {"stream": True, "stream_options": {"include_usage": True}}
-    count_fields: ClassVar[dict[str, Any]] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    stream_fields: ClassVar[dict[str, Any]] = {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    count_fields: ClassVar[dict[str, Any]] = {
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True}
+    }
 
     def event(self, answer: Completion, message: CompletionChunk[Any], data: bytes) -> bool:
         choices, usage = message.choices, message.usage
@@ -100,14 +117,21 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
         chunk = output = False
         begun = answer.content
         for choice in choices or ():
-            index = choice.index = parse_token_count(choice.index) if choice.index.__class__ is str else choice.index
+            index = choice.index = (
+                parse_token_count(choice.index) if choice.index.__class__ is str else choice.index
+            )
             if choice.error is not None and is_error(choice.error):
                 answer.fail(choice.error, data)
                 return False
             if choice.finish_reason and (reason := read_finish_reason(choice.finish_reason)):
                 answer.finish(reason, index)
             delta = choice.delta
-            if delta is not None and delta.content and delta.content.__class__ is str and delta.alone:
+            if (
+                delta is not None
+                and delta.content
+                and delta.content.__class__ is str
+                and delta.alone
+            ):
                 has_output, has_thought = True, False  # nearly all of them, so it is to be fast
             else:
                 delta, has_output, has_thought = _read_choice(answer, choice, begun)
@@ -148,7 +172,13 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
         except (ValueError, RecursionError):
             return b"", b""
         (choice,) = message.choices if message.choices and len(message.choices) == 1 else (None,)
-        if not message.plain or choice is None or choice.index or choice.finish_reason or not choice.plain:
+        if (
+            not message.plain
+            or choice is None
+            or choice.index
+            or choice.finish_reason
+            or not choice.plain
+        ):
             return b"", b""
         return data[: text.start(1)], data[text.end(1) :]
 
@@ -156,7 +186,11 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
         message = answer.read(self.decode, body)
         if message is None:
             return
-        if not self._failed(answer, message, body) and message.choices is None and answer.complaint is None:
+        if (
+            not self._failed(answer, message, body)
+            and message.choices is None
+            and answer.complaint is None
+        ):
             answer.malformed = "JSON that is no chat completion: " + error_line(body)
         for choice in message.choices or ():
             if choice.error is not None and is_error(choice.error):
@@ -188,7 +222,8 @@ class ChatProtocol(ChoicesProtocol):
 
 
 def _take_usage(answer: Completion, usage: ChatUsage, *, chunk: bool, final: bool) -> None:
-    """Count by the usage of an event. ``chunk``: the event is a chunk too, so its usage says how many tokens came so far."""
+    """Count by the usage of an event. ``chunk``: the event is a chunk too, so its usage says how
+    many tokens came so far."""
     if chunk and (so_far := parse_token_count(usage.output)):
         answer.counted_by.append(so_far)
         if not answer.chunk_reads:
@@ -198,15 +233,19 @@ def _take_usage(answer: Completion, usage: ChatUsage, *, chunk: bool, final: boo
 
 
 def _count(answer: Completion, usage: ChatUsage, *, final: bool = False) -> None:
-    """Continuous counts grow, the final one is right. ``final``: it came without choices. llama.cpp sends such a one for
-    each choice, when that choice is finished; they add up."""
+    """Continuous counts grow, the final one is right. ``final``: it came without choices. llama.cpp
+    sends such a one for each choice, when that choice is finished; they add up."""
     output = usage.output
     if final and (tokens := parse_token_count(output)):
         if len(answer.finished) > answer.counted > 0:
             output = tokens + (answer.counts.output or 0)
         answer.counted = len(answer.finished)
     answer.count(
-        input_=usage.prompt, output=output, reasoning=usage.reasoning, cached=usage.cached, total=usage.total_tokens
+        input_=usage.prompt,
+        output=output,
+        reasoning=usage.reasoning,
+        cached=usage.cached,
+        total=usage.total_tokens,
     )
 
 
@@ -216,7 +255,8 @@ def _begun(answer: Completion, choice: Any, begun: bool) -> bool:
 
 
 def _read_choice(answer: Completion, choice: Any, begun: bool) -> tuple[Any, bool, bool]:
-    """(what a choice adds, whether that has output, whether it has reasoning); ``begun``: the answer had content before."""
+    """(what a choice adds, whether that has output, whether it has reasoning); ``begun``: the
+    answer had content before."""
     delta = choice.delta
     if delta is not None:
         has_output, has_thought = _brought(answer, delta, choice)
@@ -224,7 +264,8 @@ def _read_choice(answer: Completion, choice: Any, begun: bool) -> tuple[Any, boo
             return delta, has_output, has_thought
     if choice.message is None or _begun(answer, choice, begun):
         return delta, False, False
-    return choice.message, *_brought(answer, choice.message, choice)  # the whole answer, as one event
+    # the whole answer, as one event
+    return choice.message, *_brought(answer, choice.message, choice)
 
 
 def _brought(answer: Completion, delta: Any, choice: Any) -> tuple[bool, bool]:

@@ -1,7 +1,8 @@
 """An answer, streamed or whole, of any protocol: its chunks, its counts, how it ended.
 
-A chunk is an event with non-empty content, reasoning, refusal or a part of a tool call. Which event is one, its protocol
-knows. Neither usage nor ``[DONE]`` is ever required: transformers ends without it, vLLM sends it after an error.
+A chunk is an event with non-empty content, reasoning, refusal or a part of a tool call. Which event
+is one, its protocol knows. Neither usage nor ``[DONE]`` is ever required: transformers ends without
+it, vLLM sends it after an error.
 """
 
 import json
@@ -25,7 +26,13 @@ from .content import (
     is_thought,
     read_tool_call_start,
 )
-from .error_forms import find_embedded_error, find_error_message, is_error, is_failed_base, read_error_message
+from .error_forms import (
+    find_embedded_error,
+    find_error_message,
+    is_error,
+    is_failed_base,
+    read_error_message,
+)
 from .lenient import coerce_json
 from .token_counts import (
     CACHED,
@@ -46,7 +53,8 @@ if TYPE_CHECKING:
 
 NO_MESSAGE: Final = "an error without a message"
 MAX_MESSAGE_BYTES: Final = 1 << 16
-"""A longer body of an error is a page, or no message: its JSON is not looked at, as objects made of it may be large."""
+"""A longer body of an error is a page, or no message: its JSON is not looked at, as objects made of
+it may be large."""
 MAX_CHUNK_TOKENS: Final = 1 << 31
 
 Index = int | float | str | None
@@ -55,7 +63,8 @@ T = TypeVar("T")
 
 
 class Delta(msgspec.Struct, gc=False):
-    """What a chunk adds to the assistant's message, or a whole message, in the form of a chat completion."""
+    """What a chunk adds to the assistant's message, or a whole message, in the form of a chat
+    completion."""
 
     content: Any = None
     reasoning_content: Any = None
@@ -128,7 +137,11 @@ class Delta(msgspec.Struct, gc=False):
     @property
     def text_alone(self) -> bool:
         """It adds text of the answer, and nothing else."""
-        return isinstance(self.content, str) and self.content != "" and self == Delta(content=self.content)
+        return (
+            isinstance(self.content, str)
+            and self.content != ""
+            and self == Delta(content=self.content)
+        )
 
 
 def _has_sound(audio: Any) -> bool:
@@ -136,9 +149,9 @@ def _has_sound(audio: Any) -> bool:
 
 
 class ErrorFields(msgspec.Struct, gc=False):
-    """Where a failure is beside an answer, in an event or a whole answer: in ``error``; as vLLM wrote it until 2025 and
-    LMDeploy does, in the ``message`` of an ``object`` that is an ``error``; or in the ``base_resp`` of MiniMax. Other forms
-    stand alone: see error_forms.py."""
+    """Where a failure is beside an answer, in an event or a whole answer: in ``error``; as vLLM
+    wrote it until 2025 and LMDeploy does, in the ``message`` of an ``object`` that is an ``error``;
+    or in the ``base_resp`` of MiniMax. Other forms stand alone: see error_forms.py."""
 
     error: Any = None
     object: Any = None
@@ -149,7 +162,9 @@ class ErrorFields(msgspec.Struct, gc=False):
     def failed(self) -> bool:
         if self.error and is_error(self.error):
             return True
-        return self.object == "error" or (self.base_resp is not None and is_failed_base(self.base_resp))
+        return self.object == "error" or (
+            self.base_resp is not None and is_failed_base(self.base_resp)
+        )
 
 
 class TextChoice(msgspec.Struct, gc=False):
@@ -185,13 +200,18 @@ class TextChoice(msgspec.Struct, gc=False):
 
 
 BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
-"""Reasons of an answer that was broken off: vLLM's engine when it shuts down or pauses (abort), SGLang's abort
-requests, TensorRT-LLM's time-outs and cancellations."""
+"""Reasons of an answer that was broken off: vLLM's engine when it shuts down or pauses (abort),
+SGLang's abort requests, TensorRT-LLM's time-outs and cancellations."""
 DONE: Final = b"[DONE]"
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
-COMPLAINT: Final = re.compile(rb"error|message|detail|msg|success|base_resp|title|fault|exception", re.IGNORECASE)
-"""What is in each form of an error: a quick look, as there may be many events that are nothing at all."""
-FAILS: Final = re.compile(rb"error|fail|exception|time.?out|unavailable|exceeded|overloaded", re.IGNORECASE)
+COMPLAINT: Final = re.compile(
+    rb"error|message|detail|msg|success|base_resp|title|fault|exception", re.IGNORECASE
+)
+"""What is in each form of an error: a quick look, as there may be many events that are nothing at
+all."""
+FAILS: Final = re.compile(
+    rb"error|fail|exception|time.?out|unavailable|exceeded|overloaded", re.IGNORECASE
+)
 """In a text that is no JSON: it is about an error."""
 NO_PART: Final = re.compile(rb"null|true|false|-?[0-9.]+|[\[\]{},\s]*")
 """JSON that holds nothing."""
@@ -200,7 +220,8 @@ FIELD: Final = re.compile(rb"(?:data|event|id|retry)?:")
 """The begin of an error's body that is an event stream."""
 NO_REASON: Final = frozenset({"", "null", "none", "undefined"})
 REASON: Final = re.compile(r"[A-Za-z_ -]{1,32}")
-"""What a finish_reason looks like. Another text of the server's may be long, or hold what must not be written down."""
+"""What a finish_reason looks like. Another text of the server's may be long, or hold what must not
+be written down."""
 USUAL: Final = BROKEN | {
     "stop",
     "length",
@@ -214,7 +235,8 @@ USUAL: Final = BROKEN | {
 
 
 class Completion:
-    """Adds up events; plain fields, read by whoever makes the record. What a protocol calls comes after ``whole``."""
+    """Adds up events; plain fields, read by whoever makes the record. What a protocol calls comes
+    after ``whole``."""
 
     def __init__(self, protocol: "Protocol[Any]", keep_text: bool = False) -> None:
         self._protocol = protocol
@@ -222,11 +244,13 @@ class Completion:
         self.chunk_reads: list[int] = []
         """For each chunk the number of the read that brought it."""
         self.counted_by: list[int] = []
-        """Tokens of the whole answer up to each chunk, where the server counts with each of them."""
+        """Tokens of the whole answer up to each chunk, where the server counts with each of
+        them."""
         self.early_read: int | None = None
         """The read that brought the first event, where that is before the first chunk."""
         self.done_read: int | None = None
-        """The read that brought the last event: ``[DONE]``, or what the protocol has in its place."""
+        """The read that brought the last event: ``[DONE]``, or what the protocol has in its
+        place."""
         self.followed: set[int] = set()
         """The reads in which an event that is no chunk came behind a chunk."""
         self.first_output: int | None = None
@@ -242,18 +266,21 @@ class Completion:
         self.encrypted = self.redacted = False
         """There was reasoning that did not come as text; of the latter, beside such that did."""
         self.words: str | None = None
-        """The first event that is a text in place of JSON: a ping, if the answer is whole without it."""
+        """The first event that is a text in place of JSON: a ping, if the answer is whole without
+        it."""
         self.complaint: str | None = None
         """What may have been an error: it explains an answer that has no end."""
         self.timings = msgspec.Raw()
         self.metrics = msgspec.Raw()
-        """The server's own times, as llama.cpp and as vLLM wrote them last; empty: it wrote none."""
+        """The server's own times, as llama.cpp and as vLLM wrote them last; empty: it wrote
+        none."""
         self.error: str | None = None
         self.malformed: str | None = None
         self.others: set[Any] = set()
         """The index of each choice but the first, 0, that had content or ended."""
         self.led = False
-        """The first choice, 0, had content or ended: some servers give their only choice another index."""
+        """The first choice, 0, had content or ended: some servers give their only choice another
+        index."""
         self.finished: set[Any] = set()
         """The choices that have a finish_reason."""
         self.last = b""
@@ -267,13 +294,15 @@ class Completion:
         self.deltas: list[Delta | TextChoice] | None = [] if keep_text else None
         """Of the first choice, as they came; None: they are not kept."""
         self.calls: dict[Any, bool] = {}
-        """By the index of each tool call whether any of its arguments came; of protocols that name its parts."""
+        """By the index of each tool call whether any of its arguments came; of protocols that name
+        its parts."""
         self.response_id: str | None = None
         """By which a later request can go on from this answer, where the server keeps it."""
         self.results: int | None = None
         """Vectors, one for each input; None: it is none of these."""
         self.form = b"", b""
-        """What stands around the text of its last chunk; empty: that is not known, or more than the text counts."""
+        """What stands around the text of its last chunk; empty: that is not known, or more than the
+        text counts."""
         self.begun: set[Any] = set()
         """What calls of tools began with, of protocols that do not name their parts."""
         self.counted = 0
@@ -314,7 +343,8 @@ class Completion:
             self.followed.add(read)
 
     def _is_no_part(self, data: bytes) -> bool:
-        """The end of the stream, or data that is no part of an answer: nothing, or words that are not JSON."""
+        """The end of the stream, or data that is no part of an answer: nothing, or words that are
+        not JSON."""
         text = data.strip()
         if text.strip(b'"').upper() in (DONE, b""):
             self.closing = self.closing or bool(self.finished and data)
@@ -331,14 +361,17 @@ class Completion:
         return True
 
     def add_alike(self, reads: list[int], last: bytes) -> None:
-        """Chunks that are like the one of ``form``, but for their text; for each the read that brought it."""
+        """Chunks that are like the one of ``form``, but for their text; for each the read that
+        brought it."""
         self.chunk_reads += reads
         self.last = last
 
     def find_form(self) -> None:
         """That of the last event."""
         before, behind = self.form
-        if self.deltas is None and not (before and self.last.startswith(before) and self.last.endswith(behind)):
+        if self.deltas is None and not (
+            before and self.last.startswith(before) and self.last.endswith(behind)
+        ):
             self.form = self._protocol.form(self.last)
 
     def whole(self, body: bytes) -> None:
@@ -346,10 +379,11 @@ class Completion:
         self._protocol.whole(self, body)
         self.first_output = None  # nothing in it has a time of its own
 
-    # -- what a protocol calls -----------------------------------------------------------------------------------------
+    # -- what a protocol calls ---------------------------------------------------------------------
 
     def read(self, decode: Callable[[bytes], T], data: bytes) -> T | None:
-        """The JSON of an event or of a body; None: it is none, or an error, or the answer is malformed."""
+        """The JSON of an event or of a body; None: it is none, or an error, or the answer is
+        malformed."""
         try:
             return decode(data)
         except (ValueError, RecursionError) as error:
@@ -369,15 +403,22 @@ class Completion:
         except (ValueError, RecursionError) as error:
             mistake = mistake if isinstance(mistake, msgspec.ValidationError) else error
         several = [line for line in data.split(b"\n") if line.strip()]
-        if len(several) > 1 and all(line.startswith(b"{") or line.strip() == DONE for line in several):
+        if len(several) > 1 and all(
+            line.startswith(b"{") or line.strip() == DONE for line in several
+        ):
             mistake = ValueError("events without a blank line between them")
         self.malformed = f"{mistake}: {error_line(data)}"
         self.broken = self.broken or data
         return None
 
     def look_for_error(self, data: bytes) -> bool:
-        """Whether an event, or a body, that holds no part of an answer is an error; one is enough."""
-        if self.error is not None or len(data) > MAX_MESSAGE_BYTES or COMPLAINT.search(data) is None:
+        """Whether an event, or a body, that holds no part of an answer is an error; one is
+        enough."""
+        if (
+            self.error is not None
+            or len(data) > MAX_MESSAGE_BYTES
+            or COMPLAINT.search(data) is None
+        ):
             return False
         try:
             return self._complain(decode_lenient_json(data), data)
@@ -421,7 +462,8 @@ class Completion:
     def add_tool_call(
         self, index: Index, *, id_: str | None = None, name: str | None = None, arguments: Any = ""
     ) -> bool:
-        """A part of a tool call: its begin, with its id and the name of the function, or more of its arguments."""
+        """A part of a tool call: its begin, with its id and the name of the function, or more of
+        its arguments."""
         self.calls[index] = bool(arguments) or (not id_ and self.calls.get(index, False))
         if self.deltas is None:
             return self._keep(None)
@@ -445,7 +487,8 @@ class Completion:
         return self._keep(None)
 
     def add_results(self, number: int | None) -> None:
-        """Vectors or scores, all of an answer that has no text and no finish_reason; None: any number of them is right."""
+        """Vectors or scores, all of an answer that has no text and no finish_reason; None: any
+        number of them is right."""
         self.results = number
         self.content = number != 0
         self.finished.add(0)
@@ -459,7 +502,8 @@ class Completion:
         cached: Count = None,
         total: Count = None,
     ) -> None:
-        """Tokens as the server counts them. The last count above zero wins: one that is missing, or zero, erases none."""
+        """Tokens as the server counts them. The last count above zero wins: one that is missing, or
+        zero, erases none."""
         counts = self.counts
         if input_.__class__ is int and 0 < input_ < MAX_COUNT:  # the usual, which is to be fast
             counts.input = input_
@@ -477,7 +521,8 @@ class Completion:
             counts.total = total if total.__class__ is int else parse_token_count(total)
 
     def finish(self, reason: str, choice: Index = None) -> None:
-        """The model's end of the answer, or of one of its choices, and why: ``stop``, ``length``, ..."""
+        """The model's end of the answer, or of one of its choices, and why: ``stop``, ``length``,
+        ..."""
         self.finish_reason = reason if REASON.fullmatch(reason) else "(no reason)"
         self.finished.add(choice or 0)
         if choice:
@@ -488,7 +533,8 @@ class Completion:
             self.error = f"finish_reason {reason}"
 
     def lead(self) -> None:
-        """The first choice has content, or ended. What was kept of another, for want of it, is not."""
+        """The first choice has content, or ended. What was kept of another, for want of it, is
+        not."""
         self.led = True
         if self.others and self.deltas:
             self.deltas.clear()
@@ -499,13 +545,14 @@ class Completion:
         self.closing = self.closing or bool(self.finished)
 
     def fail(self, error: Any, data: bytes) -> None:
-        """The server failed. The first failure counts: what follows it is about the same. ``error``: as the server wrote it;
-        if it is empty, ``data`` says it: the event or body."""
+        """The server failed. The first failure counts: what follows it is about the same.
+        ``error``: as the server wrote it; if it is empty, ``data`` says it: the event or body."""
         self.error = self.error or _message_of(error, data)
         self.broken = self.broken or data
 
     def failed(self, found: "ErrorFields", data: bytes) -> bool:
-        """Whether an event, or a whole answer, is or holds an error, in a form of OpenAI's or MiniMax's."""
+        """Whether an event, or a whole answer, is or holds an error, in a form of OpenAI's or
+        MiniMax's."""
         if not found.failed:
             return False
         if self.error is not None:
@@ -516,13 +563,18 @@ class Completion:
         return True
 
     def adds_call(self, delta: Any, choice: Index) -> bool:
-        """Whether the calls of tools in a delta begin, or bring more of their arguments: some servers send empty ones, or
-        repeat how a call began."""
+        """Whether the calls of tools in a delta begin, or bring more of their arguments: some
+        servers send empty ones, or repeat how a call began."""
         found = False
-        calls = [delta.tool_calls] if isinstance(delta.tool_calls, dict) else delta.tool_calls  # TGI: no list
+        # TGI: no list
+        calls = [delta.tool_calls] if isinstance(delta.tool_calls, dict) else delta.tool_calls
         for part in calls if isinstance(calls, list) else ():
             found = self._begins(part, choice) or found
-            function = part.get("function") or part.get("custom") or part if isinstance(part, dict) else None
+            function = (
+                part.get("function") or part.get("custom") or part
+                if isinstance(part, dict)
+                else None
+            )
             found = found or has_arguments(function)
         function = delta.function_call
         if isinstance(function, dict):
@@ -540,7 +592,9 @@ class Completion:
             return False
         index, id_, name = begin
         call = choice, str(index if index is not None else id_)
-        news = {(*call, field, str(value)) for field, value in (("id", id_), ("name", name)) if value} - self.begun
+        news = {
+            (*call, field, str(value)) for field, value in (("id", id_), ("name", name)) if value
+        } - self.begun
         self.begun |= news
         return bool(news)
 
@@ -549,14 +603,20 @@ class Completion:
         parts = details if isinstance(details, list) else [details]
         self.summarised = self.summarised or any(map(is_summary, parts))
         self.encrypted = self.encrypted or any(map(is_encrypted, parts))
-        self.thought = self.thought or any(has_text(part) and not is_summary(part) for part in parts)
+        self.thought = self.thought or any(
+            has_text(part) and not is_summary(part) for part in parts
+        )
 
-    # -- what came of it -----------------------------------------------------------------------------------------------
+    # -- what came of it ---------------------------------------------------------------------------
 
     @property
     def text(self) -> list[str] | None:
         """The texts of its chunks; None where they were not kept."""
-        return None if self.deltas is None else [d.content for d in self.deltas if isinstance(d.content, str)]
+        return (
+            None
+            if self.deltas is None
+            else [d.content for d in self.deltas if isinstance(d.content, str)]
+        )
 
     @property
     def choices(self) -> int:
@@ -569,9 +629,14 @@ class Completion:
 
     @property
     def _stands_still(self) -> bool:
-        """The counts of the chunks do not grow, and are fewer than these: each is of its chunk alone, or of nothing."""
+        """The counts of the chunks do not grow, and are fewer than these: each is of its chunk
+        alone, or of nothing."""
         counts = self.counted_by
-        return len(counts) == len(self.chunk_reads) > counts[0] == max(counts) == min(counts) if counts else False
+        return (
+            len(counts) == len(self.chunk_reads) > counts[0] == max(counts) == min(counts)
+            if counts
+            else False
+        )
 
     @property
     def chunk_tokens(self) -> tuple[tuple[int, int], ...]:
@@ -601,7 +666,11 @@ class Completion:
         chunks = len(self.chunk_reads)
         still = self._stands_still and self.counts.output == self.counted_by[0]
         return self.counts.settled(
-            answered=self.content, visible=visible, reasoned=self.thought, chunks=chunks, still=still
+            answered=self.content,
+            visible=visible,
+            reasoned=self.thought,
+            chunks=chunks,
+            still=still,
         )
 
     @property
@@ -622,7 +691,8 @@ class Completion:
 
     @property
     def hidden_tokens(self) -> int | None:
-        """Of the output, those of reasoning that did not come as it was made; None: that is not known."""
+        """Of the output, those of reasoning that did not come as it was made; None: that is not
+        known."""
         if self.chunk_tokens:  # the first chunk has them
             return 0
         if self.thought and not self.redacted:
@@ -648,7 +718,10 @@ class Completion:
             return "truncated", "the answer ended without a finish_reason"
         if not self.closing and (unfinished := len(self._expected - self.finished)):
             # LiteLLM passes on one finish_reason for all choices, with the usage behind it
-            return "truncated", f"{unfinished} of {self.choices} choices ended without a finish_reason"
+            return (
+                "truncated",
+                f"{unfinished} of {self.choices} choices ended without a finish_reason",
+            )
         return (OK, "") if self.content else self._without_content()
 
     def _without_content(self) -> tuple[str, str]:
@@ -658,8 +731,13 @@ class Completion:
             return "empty", f"no content, and no count of tokens (finish_reason {reason})"
         if reason != "content_filter" and tokens <= self.choices:
             return OK, f"no content: the model ended at once (finish_reason {reason})"
-        hidden = f", {self.reasoning_tokens} of them hidden reasoning" if self.reasoning_tokens else ""
-        return "empty", f"no content, though {tokens} tokens were counted{hidden} (finish_reason {reason})"
+        hidden = (
+            f", {self.reasoning_tokens} of them hidden reasoning" if self.reasoning_tokens else ""
+        )
+        return (
+            "empty",
+            f"no content, though {tokens} tokens were counted{hidden} (finish_reason {reason})",
+        )
 
 
 def read_finish_reason(value: Any) -> str | None:
@@ -672,7 +750,8 @@ def read_finish_reason(value: Any) -> str | None:
 
 
 def decode_lenient_json(data: bytes) -> Any:
-    """Its content, also of JSON that msgspec refuses for its texts or numbers alone. Raises ValueError, RecursionError."""
+    """Its content, also of JSON that msgspec refuses for its texts or numbers alone. Raises
+    ValueError, RecursionError."""
     try:
         return msgspec.json.decode(data)
     except ValueError:
@@ -680,9 +759,9 @@ def decode_lenient_json(data: bytes) -> Any:
 
 
 def repair_json(data: bytes) -> bytes:
-    """JSON that msgspec refuses for its texts or numbers alone: bytes that are no UTF-8, half of a pair of surrogates (a
-    character that was split over two chunks), the NaN and Infinity of Python, which become null. Raises ValueError and
-    RecursionError."""
+    """JSON that msgspec refuses for its texts or numbers alone: bytes that are no UTF-8, half of a
+    pair of surrogates (a character that was split over two chunks), the NaN and Infinity of Python,
+    which become null. Raises ValueError and RecursionError."""
     content = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None)
     text = json.dumps(content, ensure_ascii=False)
     return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).encode()
@@ -693,15 +772,21 @@ def _message_of(error: Any, data: bytes) -> str:
     if isinstance(error, dict | list) and error and (message := error_text(error)):
         return message
     with suppress(ValueError, RecursionError):
-        text = read_error_message(decode_lenient_json(data)) if len(data) <= MAX_MESSAGE_BYTES else None
+        text = (
+            read_error_message(decode_lenient_json(data))
+            if len(data) <= MAX_MESSAGE_BYTES
+            else None
+        )
         if text and (message := sanitise_text(text)):
             return message
     message = error_text(error) if error else ""
-    return message or status_message(data) or NO_MESSAGE  # what has control characters alone is no message
+    # what has control characters alone is no message
+    return message or status_message(data) or NO_MESSAGE
 
 
 def error_text(error: Any) -> str:
-    """The message in an error, which servers write as an object, a list, a string or whatever else."""
+    """The message in an error, which servers write as an object, a list, a string or whatever
+    else."""
     try:
         return sanitise_text(find_error_message(error) or str(error))
     except RecursionError:
@@ -709,7 +794,8 @@ def error_text(error: Any) -> str:
 
 
 def error_line(body: bytes) -> str:
-    """``body`` as one line of at most 4 kB, without the control characters that would reach a terminal."""
+    """``body`` as one line of at most 4 kB, without the control characters that would reach a
+    terminal."""
     return sanitise_text(body)
 
 
@@ -718,7 +804,8 @@ def status_message(body: bytes) -> str:
     if len(body) > MAX_MESSAGE_BYTES:
         return error_line(body)
     text = body.removeprefix(b"\xef\xbb\xbf").strip()
-    if FIELD.match(text) and (event := DATA.search(text)):  # the error of a stream that did not begin
+    # the error of a stream that did not begin
+    if FIELD.match(text) and (event := DATA.search(text)):
         text = event[1]
     try:
         return error_text(decode_lenient_json(text))

@@ -1,4 +1,5 @@
-"""Plain completions (OpenAI, "Completions"): a prompt without roles, and choices that have their text themselves."""
+"""Plain completions (OpenAI, "Completions"): a prompt without roles, and choices that have their
+text themselves."""
 
 from typing import Any
 

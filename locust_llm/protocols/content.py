@@ -1,8 +1,11 @@
-"""What a delta holds: text of the answer, reasoning, or nothing, in all the shapes in which servers write them."""
+"""What a delta holds: text of the answer, reasoning, or nothing, in all the shapes in which servers
+write them."""
 
 from typing import Any, Final
 
-THOUGHTS: Final = frozenset({"thinking", "reasoning", "redacted_thinking", "reasoning.text", "reasoning.summary"})
+THOUGHTS: Final = frozenset(
+    {"thinking", "reasoning", "redacted_thinking", "reasoning.text", "reasoning.summary"}
+)
 """Types of the parts of a content that are reasoning (Mistral, OpenRouter, LiteLLM)."""
 TEXTS: Final = ("text", "thinking", "summary", "content", "reasoning")
 """Fields of a part that hold its text."""
@@ -17,9 +20,16 @@ def has_text(value: Any, depth: int = DEPTH) -> bool:
         return depth > 0 and any(has_text(part, depth - 1) for part in value)
     if isinstance(value, dict):
         if any(name in value for name in TEXTS):
-            return depth > 0 and any(has_text(value[name], depth - 1) for name in TEXTS if name in value)
+            return depth > 0 and any(
+                has_text(value[name], depth - 1) for name in TEXTS if name in value
+            )
         kind = value.get("type")  # of an image, say; of reasoning what is left is its signature
-        return isinstance(kind, str) and len(value) > 1 and kind not in THOUGHTS and not kind.startswith("reasoning")
+        return (
+            isinstance(kind, str)
+            and len(value) > 1
+            and kind not in THOUGHTS
+            and not kind.startswith("reasoning")
+        )
     return bool(value)
 
 
@@ -39,7 +49,10 @@ def classify_content(content: Any) -> tuple[bool, bool]:
 
 def is_encrypted(part: Any) -> bool:
     """A part of the reasoning that nobody can read: that there was some is all that it says."""
-    return isinstance(part, dict) and part.get("type") in ("reasoning.encrypted", "redacted_thinking")
+    return isinstance(part, dict) and part.get("type") in (
+        "reasoning.encrypted",
+        "redacted_thinking",
+    )
 
 
 def is_summary(part: Any) -> bool:

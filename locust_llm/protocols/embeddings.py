@@ -1,7 +1,8 @@
-"""Embeddings (OpenAI, "Embeddings") and rerank (Jina's and Cohere's form, as vLLM has it): texts in, vectors or scores out.
+"""Embeddings (OpenAI, "Embeddings") and rerank (Jina's and Cohere's form, as vLLM has it): texts
+in, vectors or scores out.
 
-Nothing is generated: an answer is one body, without tokens of output. Each message is an input; of rerank the first is the
-query, and the others are its documents.
+Nothing is generated: an answer is one body, without tokens of output. Each message is an input; of
+rerank the first is the query, and the others are its documents.
 """
 
 from typing import Any, ClassVar
@@ -68,7 +69,11 @@ class PoolingProtocol(Protocol[PoolingResponse]):
                 fewer = message.data is None and results  # of rerank with ``top_n``
                 answer.add_results(None if fewer else len(results))
         if (usage := message.usage) is not None:
-            answer.count(input_=usage.prompt_tokens if parse_token_count(usage.prompt_tokens) else usage.total_tokens)
+            answer.count(
+                input_=usage.prompt_tokens
+                if parse_token_count(usage.prompt_tokens)
+                else usage.total_tokens
+            )
         elif message.meta is not None and message.meta.tokens is not None:
             answer.count(input_=message.meta.tokens.input_tokens)
 
@@ -97,5 +102,6 @@ class RerankProtocol(PoolingProtocol):
         return {"query": query, "documents": documents}
 
     def asked(self, messages: Messages, output_tokens: int) -> dict[str, int | None]:
-        """How often a server counts the query is its own affair: no number of tokens was asked for."""
+        """How often a server counts the query is its own affair: no number of tokens was asked
+        for."""
         return {"inputs": len(messages) - 1, "asked_input_tokens": None}

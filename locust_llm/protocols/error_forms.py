@@ -1,4 +1,5 @@
-"""The forms in which servers write an error inside of an answer: as an object, flat, as a list, in fields of their own."""
+"""The forms in which servers write an error inside of an answer: as an object, flat, as a list, in
+fields of their own."""
 
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -6,7 +7,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 MESSAGES: Final = (
-    "message", "error", "errors", "detail", "msg", "status_msg", "error_message", "error_msg", "errmsg", "errorMessage",
+    "message", "error", "errors", "detail", "msg", "status_msg", "error_message", "error_msg",
+    "errmsg", "errorMessage",
     "base_resp", "title", "Message", "Error", "fault", "faultstring",
 )  # fmt: skip
 """Fields that may hold the text of an error, the likeliest first."""
@@ -33,7 +35,8 @@ class EmbeddedError(NamedTuple):
 
 
 def is_error(value: Any, depth: int = DEPTH) -> bool:
-    """Whether a field named ``error`` says that something failed: null, empty, a code of success and the like do not."""
+    """Whether a field named ``error`` says that something failed: null, empty, a code of success
+    and the like do not."""
     if isinstance(value, dict):
         if "code" in value and is_success(value["code"]):
             return (read_error_message(value) or "").lower() not in SUCCESS
@@ -57,7 +60,8 @@ def is_success(code: Any) -> bool:
 
 
 def find_embedded_error(content: Any) -> EmbeddedError | None:
-    """The error in the JSON of an event, or of a body, that holds no part of an answer; None: there is none."""
+    """The error in the JSON of an event, or of a body, that holds no part of an answer; None: there
+    is none."""
     if isinstance(content, list):
         found = (find_embedded_error(item) for item in content[:ITEMS] if isinstance(item, dict))
         return next((one for one in found if one is not None), None)
@@ -76,13 +80,15 @@ def find_embedded_error(content: Any) -> EmbeddedError | None:
 
 
 def _enveloped(content: dict[str, Any]) -> EmbeddedError | None:
-    """The error in a field that is an object, as clouds write it in their own APIs (Volcengine, Tencent, iFlytek, AWS).
-    A code alone is no certain failure there: it may stand for much."""
+    """The error in a field that is an object, as clouds write it in their own APIs (Volcengine,
+    Tencent, iFlytek, AWS). A code alone is no certain failure there: it may stand for much."""
     for name, value in content.items():
         if not isinstance(value, dict):
             continue
         text = read_error_message(value) or ""
-        if text and (name.endswith(EXCEPTION) or any(is_error(value.get(error)) for error in ERRORS)):
+        if text and (
+            name.endswith(EXCEPTION) or any(is_error(value.get(error)) for error in ERRORS)
+        ):
             return EmbeddedError(text, True)
         codes = [value[code] for code in CODES if value.get(code) is not None]
         if text and codes and not any(map(is_success, codes)):

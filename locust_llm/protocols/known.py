@@ -1,4 +1,5 @@
-"""The protocols by name, as ``--endpoint-type`` has them: ours, and those that a locustfile adds."""
+"""The protocols by name, as ``--endpoint-type`` has them: ours, and those that a locustfile
+adds."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -25,7 +26,8 @@ AIPERF_NAMES: Final = {"cohere_rankings": "rerank"}
 
 
 def convert_key_headers(kind: str, headers: Mapping[str, str], own: str) -> dict[str, str]:
-    """``headers`` of requests of the protocol ``own``, with those that another one, ``kind``, adds: the key in its place."""
+    """``headers`` of requests of the protocol ``own``, with those that another one, ``kind``, adds:
+    the key in its place."""
     key = ""
     given = {name.lower() for name in headers}
     for name, value in PROTOCOLS[own].headers("?").items():
@@ -33,7 +35,9 @@ def convert_key_headers(kind: str, headers: Mapping[str, str], own: str) -> dict
         if asked and (own_value := headers.get(name, "")).startswith(before):
             key = own_value.removeprefix(before)
     more = PROTOCOLS[kind].headers(key)
-    return {name: value for name, value in more.items() if name.lower() not in given} | dict(headers)
+    return {name: value for name, value in more.items() if name.lower() not in given} | dict(
+        headers
+    )
 
 
 def encode_request_body(
@@ -56,9 +60,9 @@ def encode_request_pieces(
     without: Collection[str] = (),
     **body: Any,
 ) -> list[bytes]:
-    """The JSON of a request, in pieces that follow on each other. ``kind``: one of PROTOCOLS. ``body`` adds to it and wins;
-    its tools may be as chat has them, and None for a field of the protocol's own leaves that out. ``without``: fields that
-    are left out."""
+    """The JSON of a request, in pieces that follow on each other. ``kind``: one of PROTOCOLS.
+    ``body`` adds to it and wins; its tools may be as chat has them, and None for a field of the
+    protocol's own leaves that out. ``without``: fields that are left out."""
     protocol = PROTOCOLS[kind]
     request = protocol.body(
         model,

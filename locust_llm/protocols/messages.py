@@ -1,4 +1,5 @@
-"""Messages (Anthropic, "Messages"): blocks of content, each with its deltas; the input counted first, the output last."""
+"""Messages (Anthropic, "Messages"): blocks of content, each with its deltas; the input counted
+first, the output last."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,12 +22,18 @@ from .protocol import (
 
 VERSION: Final = "2023-06-01"
 """Of the API, in the header ``anthropic-version``; there is no later one."""
-REASONS: Final = {"end_turn": "stop", "max_tokens": "length", "tool_use": "tool_calls", "refusal": "content_filter"}
+REASONS: Final = {
+    "end_turn": "stop",
+    "max_tokens": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
 """Each stop_reason in the words of chat completions; others stay as they are."""
 CHOICES: Final = {"required": "any"}
 """Of tools, where the words differ."""
 EVENTS: Final = frozenset({
-    "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop",
+    "message_start", "content_block_start", "content_block_delta", "content_block_stop",
+    "message_delta", "message_stop",
     "ping",
 })  # fmt: skip
 PROMPT: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -34,7 +41,8 @@ PROMPT: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_inpu
 
 
 class MessagesUsage(msgspec.Struct, gc=False):
-    """The input is what is neither read from the cache nor written to it: together they are the prompt."""
+    """The input is what is neither read from the cache nor written to it: together they are the
+    prompt."""
 
     input_tokens: Count = None
     output_tokens: Count = None
@@ -81,23 +89,39 @@ class MessagesProtocol(Protocol[MessagesEvent]):
     path = "/v1/messages"
     operation, provider = "chat", "anthropic"
     takes = ("image",)
-    decode: Callable[[bytes], MessagesEvent] = staticmethod(msgspec.json.Decoder(MessagesEvent).decode)
-    decode_whole: Callable[[bytes], MessagesResponse] = staticmethod(msgspec.json.Decoder(MessagesResponse).decode)
+    decode: Callable[[bytes], MessagesEvent] = staticmethod(
+        msgspec.json.Decoder(MessagesEvent).decode
+    )
+    decode_whole: Callable[[bytes], MessagesResponse] = staticmethod(
+        msgspec.json.Decoder(MessagesResponse).decode
+    )
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
-        """System messages are a field beside the others, and answers of tools are those of the user."""
-        systems = [text_of(message) for message in messages if message.get("role") in ("system", "developer")]
+        """System messages are a field beside the others, and answers of tools are those of the
+        user."""
+        systems = [
+            text_of(message)
+            for message in messages
+            if message.get("role") in ("system", "developer")
+        ]
         turns: Messages = []
         for message in messages:
             if message.get("role") in ("system", "developer"):
                 continue
             turn = _turn(message)
             both = turn["content"], turns[-1]["content"] if turns else None
-            if message.get("role") == "tool" and turns and turns[-1]["role"] == "user" and isinstance(both[1], list):
+            if (
+                message.get("role") == "tool"
+                and turns
+                and turns[-1]["role"] == "user"
+                and isinstance(both[1], list)
+            ):
                 both[1].extend(both[0])
             else:
                 turns.append(turn)
-        return {"system": "\n\n".join(systems), "messages": turns} if systems else {"messages": turns}
+        return (
+            {"system": "\n\n".join(systems), "messages": turns} if systems else {"messages": turns}
+        )
 
     def fields(self, asked: dict[str, Any]) -> dict[str, Any]:
         found = dict(asked)
@@ -109,7 +133,10 @@ class MessagesProtocol(Protocol[MessagesEvent]):
         elif name := read_tool_choice_name(choice):
             found["tool_choice"] = {"type": "tool", "name": name}
         if "parallel_tool_calls" in found and not found.pop("parallel_tool_calls") and tools:
-            found["tool_choice"] = {**(found.get("tool_choice") or {"type": "auto"}), "disable_parallel_tool_use": True}
+            found["tool_choice"] = {
+                **(found.get("tool_choice") or {"type": "auto"}),
+                "disable_parallel_tool_use": True,
+            }
         if (form := read_response_schema(asked.get("response_format"))) is not None:
             del found["response_format"]
             schema = {"type": "json_schema", "schema": form.get("schema")}
@@ -154,7 +181,9 @@ class MessagesProtocol(Protocol[MessagesEvent]):
             return
         if message.type == "error" or (message.error and is_error(message.error)):
             answer.fail(message.error, body)
-        elif message.content is None and not answer.look_for_error(body) and answer.complaint is None:
+        elif (
+            message.content is None and not answer.look_for_error(body) and answer.complaint is None
+        ):
             answer.malformed = "JSON that is no message: " + error_line(body)
         if not answer.content:
             _blocks(answer, message.content)
@@ -178,7 +207,9 @@ def _block_start(answer: Completion, index: Index, block: ContentBlock) -> bool:
     answer.redacted = answer.redacted or block.type == "redacted_thinking"
     if (block.type or "").endswith("tool_use"):
         _forget_early_count(answer)
-        return answer.add_tool_call(index, id_=block.id, name=block.name, arguments=_written(block.input))
+        return answer.add_tool_call(
+            index, id_=block.id, name=block.name, arguments=_written(block.input)
+        )
     if block.text or block.thinking:
         _forget_early_count(answer)
     return answer.add_text(block.text) or answer.add_reasoning(block.thinking)
@@ -218,14 +249,16 @@ def _count(answer: Completion, usage: MessagesUsage | None) -> None:
     answer.count(input_=input_, output=usage.output_tokens, cached=usage.cache_read_input_tokens)
 
 
-# -- the input ---------------------------------------------------------------------------------------------------------
+# -- the input -------------------------------------------------------------------------------------
 
 
 def _tool(tool: Any) -> Any:
     function = read_tool_function(tool)
     if function is None:
         return tool
-    renamed = {"input_schema" if name == "parameters" else name: value for name, value in function.items()}
+    renamed = {
+        "input_schema" if name == "parameters" else name: value for name, value in function.items()
+    }
     return {"input_schema": NO_PARAMETERS, **renamed}
 
 
@@ -243,9 +276,13 @@ def _turn(message: dict[str, Any]) -> dict[str, Any]:
     if not (calls := message.get("tool_calls")):
         return {
             "role": role,
-            "content": [_block(part) for part in content] if isinstance(content, list) else content or "",
+            "content": [_block(part) for part in content]
+            if isinstance(content, list)
+            else content or "",
         }
-    blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if (text := text_of(message)) else []
+    blocks: list[dict[str, Any]] = (
+        [{"type": "text", "text": text}] if (text := text_of(message)) else []
+    )
     for call in calls:
         function = call.get("function") or {}
         blocks.append({"type": "tool_use", "id": call.get("id"), "name": function.get("name"),
@@ -254,7 +291,8 @@ def _turn(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(text: Any) -> Any:
-    """An object, as Messages has it; what a model wrote as such and is none goes as a text in one."""
+    """An object, as Messages has it; what a model wrote as such and is none goes as a text in
+    one."""
     try:
         found = msgspec.json.decode(text or "{}")
     except (TypeError, ValueError, RecursionError):

@@ -1,4 +1,5 @@
-"""Responses (OpenAI, "Responses"): typed events, one named delta for each kind of output; turns may go on from an answer."""
+"""Responses (OpenAI, "Responses"): typed events, one named delta for each kind of output; turns may
+go on from an answer."""
 
 from collections.abc import Callable
 from itertools import takewhile
@@ -102,18 +103,30 @@ class ResponsesEvent(msgspec.Struct, gc=False):
 TEXT: Final = "response.output_text.delta"
 CALLS: Final = frozenset({"function_call", "custom_tool_call", "mcp_call"})
 ARGUMENTS: Final = frozenset({
-    "response.function_call_arguments.delta", "response.custom_tool_call_input.delta", "response.mcp_call_arguments.delta",
+    "response.function_call_arguments.delta", "response.custom_tool_call_input.delta",
+    "response.mcp_call_arguments.delta",
 })  # fmt: skip
 ARGUMENTS_DONE: Final = frozenset({
-    "response.function_call_arguments.done", "response.custom_tool_call_input.done", "response.mcp_call_arguments.done",
+    "response.function_call_arguments.done", "response.custom_tool_call_input.done",
+    "response.mcp_call_arguments.done",
 })  # fmt: skip
 WHOLE_TEXTS: Final = frozenset({"response.output_text.done", "response.refusal.done"})
 BEGUN: Final = "response.output_item.added"
 ITEMS: Final = frozenset({BEGUN, "response.output_item.done"})
 LAST: Final = frozenset(
-    {"response.completed", "response.incomplete", "response.failed", "response.cancelled", "response.done"}
+    {
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
+        "response.cancelled",
+        "response.done",
+    }
 )
-STATUSES: Final = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
+STATUSES: Final = {
+    "response.completed": "completed",
+    "response.incomplete": "incomplete",
+    "response.failed": "failed",
+}
 """Of a response without a status, by the event that it came with."""
 RESPONSE_ID: Final = "response_id"
 """Field of an assistant's message: how the server names it, if it keeps it."""
@@ -127,17 +140,25 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
     takes = ("image", "audio")
     length_fields = ("max_output_tokens",)
     least_tokens = 16  # of OpenAI
-    decode: Callable[[bytes], ResponsesEvent] = staticmethod(msgspec.json.Decoder(ResponsesEvent).decode)
-    decode_whole: Callable[[bytes], ResponseObject] = staticmethod(msgspec.json.Decoder(ResponseObject).decode)
+    decode: Callable[[bytes], ResponsesEvent] = staticmethod(
+        msgspec.json.Decoder(ResponsesEvent).decode
+    )
+    decode_whole: Callable[[bytes], ResponseObject] = staticmethod(
+        msgspec.json.Decoder(ResponseObject).decode
+    )
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
-        """System messages at the beginning are instructions, which each request has: vLLM drops those of earlier turns from
-        what it keeps."""
+        """System messages at the beginning are instructions, which each request has: vLLM drops
+        those of earlier turns from what it keeps."""
         systems = leading_system_messages(messages)
         items = [item for message in messages[len(systems) :] for item in _items(message)]
         if not items:
             return {"input": [item for message in messages for item in _items(message)]}
-        return {"instructions": "\n\n".join(map(text_of, systems)), "input": items} if systems else {"input": items}
+        return (
+            {"instructions": "\n\n".join(map(text_of, systems)), "input": items}
+            if systems
+            else {"input": items}
+        )
 
     def fields(self, asked: dict[str, Any]) -> dict[str, Any]:
         found = dict(asked)
@@ -148,7 +169,10 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
         if isinstance(form := asked.get("response_format"), dict):
             del found["response_format"]
             plain = {name: value for name, value in form.items() if name != "json_schema"}
-            found["text"] = {**(asked.get("text") or {}), "format": {**plain, **(read_response_schema(form) or {})}}
+            found["text"] = {
+                **(asked.get("text") or {}),
+                "format": {**plain, **(read_response_schema(form) or {})},
+            }
         return found
 
     def event(self, answer: Completion, message: ResponsesEvent, data: bytes) -> bool:
@@ -156,7 +180,9 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
         if kind == TEXT:
             return answer.add_text(message.delta)
         if kind in ARGUMENTS:
-            return bool(message.delta) and answer.add_tool_call(message.output_index, arguments=message.delta)
+            return bool(message.delta) and answer.add_tool_call(
+                message.output_index, arguments=message.delta
+            )
         if kind == "response.refusal.delta":
             return answer.add_refusal(message.delta)
         if kind in ITEMS and (item := message.item) is not None and item.is_call:
@@ -171,7 +197,8 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
                 return answer.add_reasoning(message.delta, summary="summary" in kind)
             return answer.add_other()
         if kind in LAST and message.response is not None:
-            chunk = not answer.visible and _items_of(answer, message.response)  # the whole answer, as one event
+            # the whole answer, as one event
+            chunk = not answer.visible and _items_of(answer, message.response)
             _ended(answer, message.response, data, status=STATUSES.get(kind))
             answer.end()
             return chunk
@@ -229,9 +256,11 @@ def _whole(answer: Completion, index: int, item: OutputItem) -> None:
             answer.add_refusal(part.refusal)
 
 
-def _ended(answer: Completion, response: ResponseObject, data: bytes, *, status: str | None = None) -> None:
-    """Its end and its counts. Its status is what counts: vLLM sends ``response.completed`` with an incomplete one.
-    ``status``: where it has none."""
+def _ended(
+    answer: Completion, response: ResponseObject, data: bytes, *, status: str | None = None
+) -> None:
+    """Its end and its counts. Its status is what counts: vLLM sends ``response.completed`` with an
+    incomplete one. ``status``: where it has none."""
     status = response.status or status
     if (usage := response.usage) is not None:
         of_prompt, of_answer = usage.input_tokens_details, usage.output_tokens_details
@@ -257,31 +286,43 @@ def _ended(answer: Completion, response: ResponseObject, data: bytes, *, status:
         answer.finish("tool_calls" if called else "stop")
 
 
-# -- the input ---------------------------------------------------------------------------------------------------------
+# -- the input -------------------------------------------------------------------------------------
 
 
 def leading_system_messages(messages: Messages) -> Messages:
     return list(takewhile(lambda message: message.get("role") == "system", messages))
 
 
-def split_at_stored_response(messages: Messages, lost: str | None = None) -> tuple[str | None, Messages]:
-    """(id of the last answer of the server that has one, messages to send with it: those since then, and the system's);
-    (None, all of them) where no answer has one, or it is ``lost``, or nothing came since then."""
+def split_at_stored_response(
+    messages: Messages, lost: str | None = None
+) -> tuple[str | None, Messages]:
+    """(id of the last answer of the server that has one, messages to send with it: those since
+    then, and the system's); (None, all of them) where no answer has one, or it is ``lost``, or
+    nothing came since then."""
     for index in range(len(messages) - 1, -1, -1):
         if id_ := messages[index].get(RESPONSE_ID):
             news = messages[index + 1 :]
-            return (id_, leading_system_messages(messages) + news) if news and id_ != lost else (None, messages)
+            return (
+                (id_, leading_system_messages(messages) + news)
+                if news and id_ != lost
+                else (None, messages)
+            )
     return None, messages
 
 
 def _tool(tool: Any) -> Any:
     """Flat; as in chat it is not strict unless it says so, which here is the default."""
     function = read_tool_function(tool)
-    return tool if function is None else {"type": "function", "parameters": NO_PARAMETERS, "strict": False, **function}
+    return (
+        tool
+        if function is None
+        else {"type": "function", "parameters": NO_PARAMETERS, "strict": False, **function}
+    )
 
 
 def _items(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """The items of the input that are one message of a chat; reasoning is left out, as it needs an id of the server's."""
+    """The items of the input that are one message of a chat; reasoning is left out, as it needs an
+    id of the server's."""
     role = message.get("role")
     content = message.get("content")
     if role == "tool":
@@ -296,13 +337,16 @@ def _items(message: dict[str, Any]) -> list[dict[str, Any]]:
     if role == "assistant":
         if text := text_of(message):  # llama.cpp takes an answer in this form only
             part = {"type": "output_text", "text": text, "annotations": []}
-            items.append({"type": "message", "role": role, "status": "completed", "content": [part]})
+            items.append(
+                {"type": "message", "role": role, "status": "completed", "content": [part]}
+            )
     else:
         parts = [_part(part) for part in content] if isinstance(content, list) else content
         items.append({"role": role, "content": parts})
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
-        items.append({"type": "function_call", "call_id": call.get("id"), "name": function.get("name"),
+        items.append({"type": "function_call", "call_id": call.get("id"),
+            "name": function.get("name"),
                       "arguments": function.get("arguments") or "{}"})  # fmt: skip
     return items
 
@@ -314,5 +358,8 @@ def _part(part: Any) -> Any:
         return {"type": "input_text", "text": part.get("text")}
     if kind == "image_url":
         image = part.get("image_url")
-        return {"type": "input_image", "image_url": image.get("url") if isinstance(image, dict) else image}
+        return {
+            "type": "input_image",
+            "image_url": image.get("url") if isinstance(image, dict) else image,
+        }
     return part

@@ -1,7 +1,9 @@
-"""The counts that a server gives of one answer: the last that can be right, and those that cannot be.
+"""The counts that a server gives of one answer: the last that can be right, and those that cannot
+be.
 
-A prompt that was answered has tokens, and so has an answer that is not empty: a count of zero beside them says nothing, and
-neither does one that is negative, no whole number, or no number at all.
+A prompt that was answered has tokens, and so has an answer that is not empty: a count of zero
+beside them says nothing, and neither does one that is negative, no whole number, or no number at
+all.
 """
 
 from typing import Any, Final
@@ -12,11 +14,13 @@ MAX_COUNT: Final = 1 << 53
 MAX_DIGITS: Final = 16
 CHUNKS_PER_TOKEN: Final = 8
 LONGEST_TOKEN: Final = 128
-"""Characters of a token: on average fewer than CHUNKS_PER_TOKEN, in the longest of common vocabularies so many. A proxy may
-send each by itself, so an answer may have more chunks than tokens, but not more than these."""
+"""Characters of a token: on average fewer than CHUNKS_PER_TOKEN, in the longest of common
+vocabularies so many. A proxy may send each by itself, so an answer may have more chunks than
+tokens, but not more than these."""
 
 Count = int | float | str | None
-"""A count as servers write it: proxies that know only one kind of number make 6 into 6.0, others write texts."""
+"""A count as servers write it: proxies that know only one kind of number make 6 into 6.0, others
+write texts."""
 INPUT: Final = "input_tokens"
 OUTPUT: Final = "output_tokens"
 REASONING: Final = "reasoning_tokens"
@@ -30,7 +34,8 @@ class UsageDetails(msgspec.Struct, gc=False):
 
 
 class ChatUsage(msgspec.Struct, gc=False):
-    """As chat completions have it. Some servers write the names of Responses instead, or both, one of them with zeros."""
+    """As chat completions have it. Some servers write the names of Responses instead, or both, one
+    of them with zeros."""
 
     prompt_tokens: Count = None
     completion_tokens: Count = None
@@ -46,11 +51,15 @@ class ChatUsage(msgspec.Struct, gc=False):
 
     @property
     def prompt(self) -> Count:
-        return self.prompt_tokens or (self.prompt_tokens if self.input_tokens is None else self.input_tokens)
+        return self.prompt_tokens or (
+            self.prompt_tokens if self.input_tokens is None else self.input_tokens
+        )
 
     @property
     def output(self) -> Count:
-        return self.completion_tokens or (self.completion_tokens if self.output_tokens is None else self.output_tokens)
+        return self.completion_tokens or (
+            self.completion_tokens if self.output_tokens is None else self.output_tokens
+        )
 
     @property
     def reasoning(self) -> Count:
@@ -64,7 +73,8 @@ class ChatUsage(msgspec.Struct, gc=False):
 
 
 class TokenCounts:
-    """Of one answer. The last count above zero wins: what is missing, zero or impossible later erases none."""
+    """Of one answer. The last count above zero wins: what is missing, zero or impossible later
+    erases none."""
 
     __slots__ = ("cached", "input", "output", "reasoning", "strange", "total")
 
@@ -81,9 +91,12 @@ class TokenCounts:
     def settled(
         self, *, answered: bool, visible: bool, reasoned: bool, chunks: int, still: bool = False
     ) -> "SettledCounts":
-        """What of it can be right. ``answered``: there is content, reasoning too; ``visible``: some of it is the answer,
-        ``reasoned``: and some the reasoning, as it was made; ``still``: the count came with each chunk, and never grew."""
-        rejected = {name: text for name, text in self.strange.items() if not getattr(self, FIELDS[name])}
+        """What of it can be right. ``answered``: there is content, reasoning too; ``visible``: some
+        of it is the answer, ``reasoned``: and some the reasoning, as it was made; ``still``: the
+        count came with each chunk, and never grew."""
+        rejected = {
+            name: text for name, text in self.strange.items() if not getattr(self, FIELDS[name])
+        }
         read, written, thought, cached = self.input, self.output, self.reasoning, self.cached
         if read == 0 and (answered or written):
             rejected[INPUT], read = "0", None
@@ -124,9 +137,12 @@ class SettledCounts:
 FIELDS: Final = {INPUT: "input", OUTPUT: "output", REASONING: "reasoning", CACHED: "cached"}
 
 
-def _with_reasoning(counts: TokenCounts, written: int, thought: int | None, *, reasoned: bool) -> int:
-    """All tokens that were generated, also where the server leaves reasoning out of its count (xAI): then the total holds
-    it, or there is more reasoning than output. ``thought``: tokens of reasoning; ``reasoned``: it came, counted or not."""
+def _with_reasoning(
+    counts: TokenCounts, written: int, thought: int | None, *, reasoned: bool
+) -> int:
+    """All tokens that were generated, also where the server leaves reasoning out of its count
+    (xAI): then the total holds it, or there is more reasoning than output. ``thought``: tokens of
+    reasoning; ``reasoned``: it came, counted or not."""
     generated = counts.total - counts.input if counts.total is not None and counts.input else 0
     if not thought:
         beyond = generated - written

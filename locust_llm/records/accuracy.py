@@ -1,7 +1,9 @@
-"""Accuracy: how far the times that are reported lie from the true ones, on streams whose send times are known.
+"""Accuracy: how far the times that are reported lie from the true ones, on streams whose send times
+are known.
 
-The truth of a send is an interval, so a difference is one too; what counts of it is the end further from zero. Two kinds are
-kept apart: from the send of a request to a chunk (TTFT), and between two chunks of a stream (gaps).
+The truth of a send is an interval, so a difference is one too; what counts of it is the end further
+from zero. Two kinds are kept apart: from the send of a request to a chunk (TTFT), and between two
+chunks of a stream (gaps).
 """
 
 import math
@@ -33,7 +35,8 @@ Nanos = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class ReferenceTimes(msgspec.Struct, frozen=True):
-    """Of one stream, in ns of the monotonic clock: when its request arrived, and just before and after each send."""
+    """Of one stream, in ns of the monotonic clock: when its request arrived, and just before and
+    after each send."""
 
     arrived: Nanos
     sends: tuple[tuple[Nanos, Nanos], ...]
@@ -50,15 +53,17 @@ class ErrorBounds(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: Ms
     p95_ms: Ms
     p99_ms: Ms
-    """Of fewer than 100 differences the second largest, for p95 too where they are fewer than 22: one alone does not lower a
-    client verdict."""
+    """Of fewer than 100 differences the second largest, for p95 too where they are fewer than 22:
+    one alone does not lower a client verdict."""
     max_ms: Ms
     within: dict[Share, Ms] = {}
-    """By share: at most so much of all differences lie beyond this; only shares for which there were enough."""
+    """By share: at most so much of all differences lie beyond this; only shares for which there
+    were enough."""
 
     @property
     def pairs(self) -> tuple[tuple[float, float], ...]:
-        """(share, ms beyond which at most that share lies), as ``within``, and first (0, the largest that was seen)."""
+        """(share, ms beyond which at most that share lies), as ``within``, and first (0, the
+        largest that was seen)."""
         return (0.0, self.max_ms), *self.within.items()
 
 
@@ -95,7 +100,9 @@ class TimingDifferences:
         self.merged += len(record.merged)
         blurred = {index for index, _ in record.merged}
         if 0 not in blurred:
-            self.ttft.add(largest_difference_us(us[0], sends[0][0] - arrived, sends[0][1] - arrived))
+            self.ttft.add(
+                largest_difference_us(us[0], sends[0][0] - arrived, sends[0][1] - arrived)
+            )
         for i in range(1, len(us)):
             if i not in blurred and i - 1 not in blurred:
                 low, high = sends[i][0] - sends[i - 1][1], sends[i][1] - sends[i - 1][0]
@@ -108,7 +115,8 @@ class TimingDifferences:
         if ttft is None or gap is None:
             return MeasurementAccuracy(missing="too few sentinel streams ended in this time")
         return MeasurementAccuracy(
-            streams=self.streams, chunks=self.chunks, merged=self.merged, ttft=ttft, gap=gap, server_cpu_s=server_cpu_s
+            streams=self.streams, chunks=self.chunks, merged=self.merged, ttft=ttft, gap=gap,
+            server_cpu_s=server_cpu_s
         )  # fmt: skip
 
 
@@ -121,8 +129,9 @@ def parse_reference_times(event: bytes) -> ReferenceTimes | None:
 
 
 def largest_difference_us(reported_us: int, low_ns: int, high_ns: int) -> int:
-    """The largest that reported minus true can be, either way, where the truth lies between ``low_ns`` and ``high_ns``; in
-    whole microseconds, rounded up. One more, as reported times are whole microseconds too."""
+    """The largest that reported minus true can be, either way, where the truth lies between
+    ``low_ns`` and ``high_ns``; in whole microseconds, rounded up. One more, as reported times are
+    whole microseconds too."""
     reported_ns = reported_us * 1000
     return math.ceil(max(abs(reported_ns - low_ns), abs(high_ns - reported_ns)) / 1000) + 1
 
@@ -144,8 +153,9 @@ def compute_error_bounds(differences: Histogram) -> ErrorBounds | None:
 
 
 def count_surely_beyond(count: int, share: float) -> int | None:
-    """Of ``count`` independent values, how many lie above the quantile of 1 - ``share`` but for DOUBT: the value with so
-    many above it is a bound of that quantile (Wilks 1941, Ann. Math. Statist. 12). None: not even the largest is."""
+    """Of ``count`` independent values, how many lie above the quantile of 1 - ``share`` but for
+    DOUBT: the value with so many above it is a bound of that quantile (Wilks 1941, Ann. Math.
+    Statist. 12). None: not even the largest is."""
     mean = count * share
     sure = math.floor(mean - 2 * math.sqrt(mean) - 1)
     if sure >= 0:
@@ -163,9 +173,12 @@ def _from_top(differences: Histogram, beyond: int) -> int:
 
 
 def first_chunk_bounds(ttft: ErrorBounds, gap: ErrorBounds) -> ErrorBounds:
-    """Of times from a send to a chunk: the chunk's stamp is like any other, and of those there are many more. Where there
-    are too few sends for the bound of a share, the largest difference takes its place."""
-    within = {share: max(ms, ttft.within.get(share, ttft.max_ms)) for share, ms in gap.within.items()}
+    """Of times from a send to a chunk: the chunk's stamp is like any other, and of those there are
+    many more. Where there are too few sends for the bound of a share, the largest difference takes
+    its place."""
+    within = {
+        share: max(ms, ttft.within.get(share, ttft.max_ms)) for share, ms in gap.within.items()
+    }
     return replace(ttft, max_ms=max(ttft.max_ms, gap.max_ms), within=within)
 
 
@@ -188,37 +201,55 @@ def _largest_within(some: list[ErrorBounds], share: float) -> float:
     return max(one.within[share] for one in some)
 
 
-def combine_accuracies(each: Sequence[MeasurementAccuracy | None]) -> tuple[ErrorBounds, ErrorBounds] | None:
-    """(of times from a send to a chunk, of gaps) over all processes that sent; None where one of them has no certificate."""
+def combine_accuracies(
+    each: Sequence[MeasurementAccuracy | None],
+) -> tuple[ErrorBounds, ErrorBounds] | None:
+    """(of times from a send to a chunk, of gaps) over all processes that sent; None where one of
+    them has no certificate."""
     if (both := combine_sentinel_errors(each)) is None:
         return None
     ttft, gap = both
     return first_chunk_bounds(ttft, gap), gap
 
 
-def combine_sentinel_errors(each: Sequence[MeasurementAccuracy | None]) -> tuple[ErrorBounds, ErrorBounds] | None:
+def combine_sentinel_errors(
+    each: Sequence[MeasurementAccuracy | None],
+) -> tuple[ErrorBounds, ErrorBounds] | None:
     """(of TTFT alone, of gaps), as in combine_accuracies."""
-    found = [(one.ttft, one.gap) for one in each if one is not None and one.ttft is not None and one.gap is not None]
+    found = [
+        (one.ttft, one.gap)
+        for one in each
+        if one is not None and one.ttft is not None and one.gap is not None
+    ]
     if not found or len(found) < len(each):
         return None
-    return combine_worst_bounds([ttft for ttft, _ in found]), combine_worst_bounds([between for _, between in found])
+    return combine_worst_bounds([ttft for ttft, _ in found]), combine_worst_bounds(
+        [between for _, between in found]
+    )
 
 
 def spread_over_tokens(bounds: ErrorBounds, lengths: Sequence[float]) -> ErrorBounds:
-    """Of a difference that is spread over the tokens of an answer. It weighs most in a short one: the 5th percentile of
-    ``lengths`` (tokens) counts."""
+    """Of a difference that is spread over the tokens of an answer. It weighs most in a short one:
+    the 5th percentile of ``lengths`` (tokens) counts."""
     tokens = max(sorted(lengths)[len(lengths) // 20], 1.0) if len(lengths) else 1.0
     return ErrorBounds(
         count=bounds.count,
         p50_ms=bounds.p50_ms / tokens, p95_ms=bounds.p95_ms / tokens, p99_ms=bounds.p99_ms / tokens,
-        max_ms=bounds.max_ms / tokens, within={share: ms / tokens for share, ms in bounds.within.items()},
+        max_ms=bounds.max_ms / tokens, within={share: ms / tokens for share,
+            ms in bounds.within.items()},
     )  # fmt: skip
 
 
 def percentile_error_ends(
-    percentile: float, count: int, least: Quantile, reported: Quantile, most: Quantile, pairs: Sequence[Ends]
+    percentile: float,
+    count: int,
+    least: Quantile,
+    reported: Quantile,
+    most: Quantile,
+    pairs: Sequence[Ends],
 ) -> Ends:
-    """For one percentile of ``count`` values. ``pairs``: (share, ms beyond which at most that share of differences lies)."""
+    """For one percentile of ``count`` values. ``pairs``: (share, ms beyond which at most that share
+    of differences lies)."""
     figure = reported(percentile)
     lower, upper = [], []
     for share, ms in pairs:
@@ -233,15 +264,18 @@ def percentile_error_ends(
 
 
 def largest_error_ms(bounds: ErrorBounds, count: int, *, average: bool) -> float:
-    """By how much one of ``count`` values may be off, in ms; or their average, to which those beyond a bound, being few, add
-    little."""
+    """By how much one of ``count`` values may be off, in ms; or their average, to which those
+    beyond a bound, being few, add little."""
     if not average:
         return bounds.max_ms
-    return min(ms + max_values_beyond(count, share) / max(count, 1) * bounds.max_ms for share, ms in bounds.pairs)
+    return min(
+        ms + max_values_beyond(count, share) / max(count, 1) * bounds.max_ms
+        for share, ms in bounds.pairs
+    )
 
 
 def max_values_beyond(count: int, share: float) -> int:
-    """How many of ``count`` values may lie beyond a bound that each passes with the probability ``share``: more do in one
-    run of forty."""
+    """How many of ``count`` values may lie beyond a bound that each passes with the probability
+    ``share``: more do in one run of forty."""
     mean = count * share
     return 0 if mean < 0.025 else math.floor(mean + 2 * math.sqrt(mean)) + 1

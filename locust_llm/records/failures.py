@@ -1,4 +1,5 @@
-"""Kinds of failures: messages that differ in their variable parts alone, bounded in number; runs that begin with them."""
+"""Kinds of failures: messages that differ in their variable parts alone, bounded in number; runs
+that begin with them."""
 
 import re
 from collections import Counter
@@ -26,8 +27,8 @@ _DIFFERS: Final = re.compile(rf"(HTTP \d{{3}}\b)|[\w.:+-]*\d[\w.:+-]*|\S{{{MIN_I
 
 
 def generalise_failure_message(message: str) -> str:
-    """The message with ``#`` for what differs between requests: words with a digit, but for an HTTP status, and very long
-    words."""
+    """The message with ``#`` for what differs between requests: words with a digit, but for an HTTP
+    status, and very long words."""
     return _DIFFERS.sub(lambda word: word[1] or "#", message[:MAX_MESSAGE_CHARS]).strip()
 
 
@@ -39,7 +40,8 @@ class FailureKinds:
         self._counts: Counter[str] = Counter()
 
     def name(self, outcome: str, message: str) -> tuple[str, bool]:
-        """(name in Locust's failure table, which is the first message of the kind; whether this is that)."""
+        """(name in Locust's failure table, which is the first message of the kind; whether this is
+        that)."""
         kind = generalise_failure_message(message)
         known = self._seen.get((outcome, kind))
         if known is not None:
@@ -63,8 +65,8 @@ class FirstRequests:
         """By kind: the first one, and how many there were."""
 
     def add(self, record: Record) -> tuple[tuple[Record, int], ...]:
-        """Once, with the last of them, if all have failed: the first record of each kind and their number, the most frequent
-        first. Else nothing."""
+        """Once, with the last of them, if all have failed: the first record of each kind and their
+        number, the most frequent first. Else nothing."""
         self._seen += 1
         if self._seen > FIRST:
             return ()
@@ -81,7 +83,8 @@ class FirstRequests:
 
 
 class SilenceDetector:
-    """A server that answered and does so no more, nor refuses anything with a status; and when it is back: a line each."""
+    """A server that answered and does so no more, nor refuses anything with a status; and when it
+    is back: a line each."""
 
     def __init__(self) -> None:
         self._answered_at: float | None = None
@@ -91,7 +94,8 @@ class SilenceDetector:
         self._reported = False
 
     def add(self, record: Record, began_at: float) -> str:
-        """``began_at``: of the profiling phase, Unix seconds, as in the report. Empty: there is nothing new."""
+        """``began_at``: of the profiling phase, Unix seconds, as in the report. Empty: there is
+        nothing new."""
         at = record.closed_at + record.clock_offset_s
         if record.status is not None or record.chunk_us:
             began, ended = _answering(record)
@@ -100,14 +104,22 @@ class SilenceDetector:
             self._answered_at = max(ended, self._answered_at or ended)
             self._unanswered = 0
             return f"The server answers again, after {silent_s:.1f} s." if was_reported else ""
-        if self._answered_at is None or self._reported or not record.failed or record.outcome in OWN_FAILURES:
+        if (
+            self._answered_at is None
+            or self._reported
+            or not record.failed
+            or record.outcome in OWN_FAILURES
+        ):
             return ""
         self._unanswered += 1
         if self._unanswered < SILENT_REQUESTS or at - self._answered_at < SILENT_S:
             return ""
         self._reported = True
         since_s = max(0.0, self._answered_at - began_at)
-        return f"WARNING: nothing answers from {since_s:.1f} s on: {record.outcome}: {record.error[:NAME_CHARS]}"
+        return (
+            f"WARNING: nothing answers from {since_s:.1f} s on: {record.outcome}: "
+            f"{record.error[:NAME_CHARS]}"
+        )
 
 
 def _answering(record: Record) -> tuple[float, float]:

@@ -1,7 +1,9 @@
-"""Histogram: how often each time came, in microseconds with three significant digits; for all live percentiles.
+"""Histogram: how often each time came, in microseconds with three significant digits; for all live
+percentiles.
 
-Rounding keeps the order, so a percentile of the rounded times is the exact one rounded: at most 0.5 % off. The size does
-not grow with the run: 900 different values for each power of ten. The report counts exactly, with numpy.
+Rounding keeps the order, so a percentile of the rounded times is the exact one rounded: at most 0.5
+% off. The size does not grow with the run: 900 different values for each power of ten. The report
+counts exactly, with numpy.
 """
 
 from bisect import bisect_right
@@ -26,10 +28,11 @@ def round_to_three_digits(us: int) -> int:
 
 
 def histogram_percentiles(counts: Mapping[Time, int], percents: Sequence[float]) -> list[float]:
-    """Of values by how often each came, at least one; ``percents`` from 0 to 100. Interpolated linearly between neighbouring
-    ranks, as numpy does."""
+    """Of values by how often each came, at least one; ``percents`` from 0 to 100. Interpolated
+    linearly between neighbouring ranks, as numpy does."""
     values = sorted(counts)
-    upto = list(accumulate(counts[value] for value in values))  # upto[i] times a value is at most values[i]
+    # upto[i] times a value is at most values[i]
+    upto = list(accumulate(counts[value] for value in values))
     found = []
     for percent in percents:
         rank = percent / 100 * (upto[-1] - 1)
@@ -63,11 +66,16 @@ class Histogram(msgspec.Struct):
 
     def percentiles_ms(self, *percents: float) -> list[float] | None:
         """One for each of ``percents`` (0 to 100), in milliseconds; None of nothing."""
-        return [us / 1e3 for us in histogram_percentiles(self.counts, percents)] if self.counts else None
+        return (
+            [us / 1e3 for us in histogram_percentiles(self.counts, percents)]
+            if self.counts
+            else None
+        )
 
 
 class SlidingHistogram:
-    """A histogram of the last ``seconds`` whole seconds of ``clock``, and of the current one so far."""
+    """A histogram of the last ``seconds`` whole seconds of ``clock``, and of the current one so
+    far."""
 
     def __init__(self, seconds: int, clock: Callable[[], float]) -> None:
         self._seconds, self._clock = seconds, clock

@@ -1,4 +1,5 @@
-"""The journal of a worker: its records on the disk until the master has them, packed; who may add to a run's records.
+"""The journal of a worker: its records on the disk until the master has them, packed; who may add
+to a run's records.
 
 Packed, a record is its fields without the chunk stamps (msgpack), and the stamps, 4 bytes each.
 """
@@ -98,8 +99,9 @@ def read_journal(path: Path) -> JournalContents | None:
 
 
 def lock_file(path: Path) -> int | None:
-    """The lock of a file, which lasts until what is given is closed, or the process ends. None where another has it, or
-    there is no such file. Who has that of a run's records is its control."""
+    """The lock of a file, which lasts until what is given is closed, or the process ends. None
+    where another has it, or there is no such file. Who has that of a run's records is its
+    control."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -112,7 +114,7 @@ def lock_file(path: Path) -> int | None:
     return file
 
 
-# -- packed records ----------------------------------------------------------------------------------------------------
+# -- packed records --------------------------------------------------------------------------------
 
 _HEAD: Final = Struct("<IB")
 """How long the fields are, and the type of the stamps."""
@@ -120,7 +122,8 @@ _TYPES: Final = b"IQ"
 """Of 4 bytes: up to 71 minutes in microseconds; of 8: of any length."""
 
 MAX_FIELDS_BYTES: Final = 1 << 24
-"""Of the fields: twice what an answer of ``MOST_CHUNKS`` can have, each of them merged and counted."""
+"""Of the fields: twice what an answer of ``MOST_CHUNKS`` can have, each of them merged and
+counted."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Record).decode
@@ -159,7 +162,8 @@ def unpack_record(packed: bytes) -> Record:
 
 
 def select_intact_records(frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-    """Those of a journal up to the first that is no record: a machine that stopped may have written half of it."""
+    """Those of a journal up to the first that is no record: a machine that stopped may have written
+    half of it."""
     whole = []
     for serial, packed in frames:
         try:

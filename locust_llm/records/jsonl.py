@@ -1,4 +1,5 @@
-"""A record as a line of profile_export.jsonl: AIPerf's fields (0.13), so that its readers take it, and all of ours."""
+"""A record as a line of profile_export.jsonl: AIPerf's fields (0.13), so that its readers take it,
+and all of ours."""
 
 from itertools import pairwise
 from typing import Final
@@ -14,7 +15,8 @@ MAX_UNIX_S: Final = 1e11
 
 
 class _Metadata(msgspec.Struct, omit_defaults=True):
-    """The fields of aiperf.common.models.MetricRecordMetadata that we know. Times are Unix nanoseconds."""
+    """The fields of aiperf.common.models.MetricRecordMetadata that we know. Times are Unix
+    nanoseconds."""
 
     session_num: int
     x_request_id: str
@@ -58,13 +60,15 @@ _decode = msgspec.json.Decoder(_RecordOfLine).decode
 
 
 def format_record_line(record: Record) -> bytes:
-    """One line of profile_export.jsonl, without its newline: AIPerf's ``metadata``, ``metrics``, ``error`` (its model
-    is MetricRecordInfo) and, as ``record``, the whole of ours. It runs on the load generator's loop: 8 µs a request
-    and 0.2 µs a chunk."""
+    """One line of profile_export.jsonl, without its newline: AIPerf's ``metadata``, ``metrics``,
+    ``error`` (its model is MetricRecordInfo) and, as ``record``, the whole of ours. It runs on the
+    load generator's loop: 8 µs a request and 0.2 µs a chunk."""
     whole = RecordLine(_metadata(record), make_record_metrics(record), _error(record), record)
     try:
         return _encode(whole)
-    except UnicodeEncodeError:  # a lone surrogate, say from a file name in an OSError: no reason to lose the record
+    except (
+        UnicodeEncodeError
+    ):  # a lone surrogate, say from a file name in an OSError: no reason to lose the record
         return format_record_line(_encodable(record))
 
 
@@ -78,11 +82,11 @@ CLOCK_SLACK_S: Final = 1.0
 
 
 def parse_record_line(data: bytes) -> Record:
-    """The record of a line, exactly as it was. Raises ValueError of one sentence if there is none, or not just one, or if it
-    contradicts itself.
+    """The record of a line, exactly as it was. Raises ValueError of one sentence if there is none,
+    or not just one, or if it contradicts itself.
 
-    Of a line of ours only the record is decoded, which comes last: AIPerf's fields before it are a fifth of the
-    time. No text can look like its key, as quotes inside texts are escaped.
+    Of a line of ours only the record is decoded, which comes last: AIPerf's fields before it are a
+    fifth of the time. No text can look like its key, as quotes inside texts are escaped.
     """
     at = data.rfind(_KEY)
     end = data.rfind(b"}")
@@ -97,7 +101,8 @@ def parse_record_line(data: bytes) -> Record:
         raise ValueError("JSON nested too deeply") from None
     if wrong := find_contradiction(record):
         raise ValueError(wrong)
-    if at >= 0 and (data[at - 4 : at] == b"null") != (record.outcome == OK):  # the error comes before the record
+    # the error comes before the record
+    if at >= 0 and (data[at - 4 : at] == b"null") != (record.outcome == OK):
         raise ValueError(f"its outcome {record.outcome!r} and its error contradict each other")
     return record
 
@@ -105,7 +110,11 @@ def parse_record_line(data: bytes) -> Record:
 def parse_trusted_line(data: bytes) -> Record:
     """The record of a line that ``parse_line`` has read before, in three quarters of the time."""
     at = data.rfind(_KEY)
-    return _decode(data).record if at < 0 else _decode_record(data[at + len(_KEY) - 1 : data.rfind(b"}")])
+    return (
+        _decode(data).record
+        if at < 0
+        else _decode_record(data[at + len(_KEY) - 1 : data.rfind(b"}")])
+    )
 
 
 def begins_record(head: bytes) -> bool:
@@ -114,7 +123,8 @@ def begins_record(head: bytes) -> bool:
 
 
 def split_record_line(data: bytes) -> list[bytes]:
-    """The parts of a line that is not one whole record: several records, half of one, rubbish before them."""
+    """The parts of a line that is not one whole record: several records, half of one, rubbish
+    before them."""
     begins = [0]
     while (begin := data.find(_BEGIN, begins[-1] + 1)) > 0:
         begins.append(begin)
@@ -123,7 +133,8 @@ def split_record_line(data: bytes) -> list[bytes]:
 
 
 def find_contradiction(record: Record) -> str:
-    """Why a record contradicts itself; empty if it does not. Its numbers are within their bounds."""
+    """Why a record contradicts itself; empty if it does not. Its numbers are within their
+    bounds."""
     us, outcome, asked_at = record.chunk_us, record.outcome, record.asked_at
     if outcome not in OUTCOMES:
         return f"outcome {outcome[:40]!r} is unknown to this version"
@@ -132,7 +143,13 @@ def find_contradiction(record: Record) -> str:
     took_s = record.closed_at - asked_at
     if not -CLOCK_SLACK_S <= took_s <= MAX_REQUEST_S:
         return f"it ended {took_s:.0f} s after it began"
-    for at in (record.due_at, record.sent_at, record.admitted_at, record.headers_at, record.freed_at):
+    for at in (
+        record.due_at,
+        record.sent_at,
+        record.admitted_at,
+        record.headers_at,
+        record.freed_at,
+    ):
         if at is not None and not -MAX_REQUEST_S <= at - asked_at <= MAX_REQUEST_S:
             return "its stamps are months apart"
     if abs(asked_at + record.clock_offset_s) > MAX_UNIX_S:
@@ -208,11 +225,16 @@ def _metadata(record: Record) -> _Metadata:
 
 
 def _error(record: Record) -> _Error | None:
-    """Not only for failures: a reader that ignores ``was_cancelled`` must not take a cut request for a success."""
+    """Not only for failures: a reader that ignores ``was_cancelled`` must not take a cut request
+    for a success."""
     if record.outcome == OK:
         return None
     message = record.error or FAILURES.get(record.outcome, record.outcome)
-    return _Error(record.status if record.failed or record.outcome == RETRIED else 499, record.outcome, message)
+    return _Error(
+        record.status if record.failed or record.outcome == RETRIED else 499,
+        record.outcome,
+        message,
+    )
 
 
 def _encodable(record: Record) -> Record:

@@ -1,4 +1,5 @@
-"""Machine and commit: what a process of the load generator runs on, and where; what cannot be read is left out."""
+"""Machine and commit: what a process of the load generator runs on, and where; what cannot be read
+is left out."""
 
 import os
 import platform
@@ -55,7 +56,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 def detect_machine(proc: Path = PROC, sys: Path = SYS) -> Machine:
     """The one that this is."""
-    cores = [dict(map(_pair, block.splitlines())) for block in _read(proc / "cpuinfo").split("\n\n") if block.strip()]
+    cores = [
+        dict(map(_pair, block.splitlines()))
+        for block in _read(proc / "cpuinfo").split("\n\n")
+        if block.strip()
+    ]
     first = cores[0] if cores else {}
     mhz = [_number(core.get("cpu MHz", "")) for core in cores]
     flags = first.get("flags")
@@ -106,22 +111,27 @@ def _number(text: str) -> float | None:
 
 def format_versions() -> str:
     """For ``--version``."""
-    return f"locust-llm {version('locust-llm')} (Locust {version('locust')}, Python {platform.python_version()})"
+    return (
+        f"locust-llm {version('locust-llm')} (Locust {version('locust')}, Python "
+        f"{platform.python_version()})"
+    )
 
 
-# -- the working directory ---------------------------------------------------------------------------------------------
+# -- the working directory -------------------------------------------------------------------------
 
 PATIENCE_S: Final = 2.0
 """For Git to look through the working directory: after that the run goes on without."""
 STATUS: Final = (
-    "git", "-c", "core.fsmonitor=false", "status", "--porcelain=v2", "--branch", "--untracked-files=no",
+    "git", "-c", "core.fsmonitor=false", "status", "--porcelain=v2", "--branch",
+    "--untracked-files=no",
     "--ignore-submodules=all",
 )  # fmt: skip
 OF_CI: Final = (
     ("GITHUB_SHA", ("GITHUB_HEAD_REF", "GITHUB_REF_NAME")),
     ("CI_COMMIT_SHA", ("CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", "CI_COMMIT_REF_NAME")),
 )
-"""Variables of GitHub and GitLab: the commit, and the branch, that of a pull request first; their checkout has no branch."""
+"""Variables of GitHub and GitLab: the commit, and the branch, that of a pull request first; their
+checkout has no branch."""
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -140,14 +150,17 @@ def find_commit(folder: Path, environment: Mapping[str, str] = os.environ) -> Co
     for name, branches in OF_CI:
         if value := environment.get(name):
             branch = next(filter(None, map(environment.get, branches)), "")
-            return Commit(value, branch, None if found is None or found.hash != value else found.dirty)
+            return Commit(
+                value, branch, None if found is None or found.hash != value else found.dirty
+            )
     return found
 
 
 def _status(folder: Path, environment: Mapping[str, str]) -> str:
     try:
         done = subprocess.run(
-            STATUS, cwd=folder, env={**environment, "GIT_OPTIONAL_LOCKS": "0"}, stdin=subprocess.DEVNULL,
+            STATUS, cwd=folder, env={**environment, "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
             capture_output=True, timeout=PATIENCE_S,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
@@ -158,9 +171,15 @@ def _status(folder: Path, environment: Mapping[str, str]) -> str:
 def parse_git_status(status: str) -> Commit | None:
     """Of ``git status --porcelain=v2 --branch``; None: there is no commit."""
     lines = status.splitlines()
-    heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch.") and " " in line[2:])
+    heads = dict(
+        line[2:].split(" ", 1) for line in lines if line.startswith("# branch.") and " " in line[2:]
+    )
     commit = heads.get("branch.oid", "")
     branch = heads.get("branch.head", "")
     if not re.fullmatch("[0-9a-f]{40,64}", commit):  # "(initial)"
         return None
-    return Commit(commit, "" if branch == "(detached)" else branch, any(not line.startswith("#") for line in lines))
+    return Commit(
+        commit,
+        "" if branch == "(detached)" else branch,
+        any(not line.startswith("#") for line in lines),
+    )

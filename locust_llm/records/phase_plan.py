@@ -1,10 +1,12 @@
-"""The plan of a run: its phases, the requests left in each, and when one is over. No clock, no greenlets.
+"""The plan of a run: its phases, the requests left in each, and when one is over. No clock, no
+greenlets.
 
-It lives in one place (the master, or the only process). What is granted to a process, or dealt out to it as arrivals,
-is out until it comes back as a record or is put back; a phase is over when nothing more is to be granted and nothing is
-out.
+It lives in one place (the master, or the only process). What is granted to a process, or dealt out
+to it as arrivals, is out until it comes back as a record or is put back; a phase is over when
+nothing more is to be granted and nothing is out.
 
-In a sweep each stage is a profiling phase of its own, ``profiling 3`` for the third; between two of them nothing is sent.
+In a sweep each stage is a profiling phase of its own, ``profiling 3`` for the third; between two of
+them nothing is sent.
 """
 
 from typing import Final
@@ -33,11 +35,16 @@ def label_phase(phase: str) -> str:
 
 
 class PhasePlan:
-    """``warmup``, ``count``: requests of the phases; None: until they are closed. ``staged``: the caller begins each
-    stage, and ends the plan."""
+    """``warmup``, ``count``: requests of the phases; None: until they are closed. ``staged``: the
+    caller begins each stage, and ends the plan."""
 
     def __init__(
-        self, warmup: int | None, count: int | None, *, warms_up: bool | None = None, staged: bool = False
+        self,
+        warmup: int | None,
+        count: int | None,
+        *,
+        warms_up: bool | None = None,
+        staged: bool = False,
     ) -> None:
         self._staged = staged
         self.phase = BETWEEN if staged else PROFILING
@@ -90,7 +97,8 @@ class PhasePlan:
         return self.returned(phase, 0)
 
     def returned(self, phase: str, count: int) -> bool:
-        """``count`` requests of ``phase`` are done, however they ended. True if that began the next phase."""
+        """``count`` requests of ``phase`` are done, however they ended. True if that began the next
+        phase."""
         if phase not in self._left:
             return False
         self._out[phase] -= count

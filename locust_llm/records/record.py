@@ -1,9 +1,11 @@
-"""Record: everything stamped and counted about one request, also a failed one, and the values derived from it.
+"""Record: everything stamped and counted about one request, also a failed one, and the values
+derived from it.
 
-Stamps end in ``_at``: seconds on the monotonic clock of the process that sent the request. ``clock_offset_s`` is what to
-add to a stamp to get Unix time; it is taken once a process, so a stepped wall clock moves no duration. Chunk stamps are
-whole microseconds after ``sent_at`` (``chunk_us``), so that request latency = TTFT + the sum of the gaps holds exactly,
-and a record is the same whether it was written locally or came from a worker.
+Stamps end in ``_at``: seconds on the monotonic clock of the process that sent the request.
+``clock_offset_s`` is what to add to a stamp to get Unix time; it is taken once a process, so a
+stepped wall clock moves no duration. Chunk stamps are whole microseconds after ``sent_at``
+(``chunk_us``), so that request latency = TTFT + the sum of the gaps holds exactly, and a record is
+the same whether it was written locally or came from a worker.
 """
 
 from bisect import bisect_right
@@ -15,45 +17,58 @@ import msgspec
 from .server_times import ServerTimes
 
 Stamp = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]
-"""Seconds. These bounds, and those below, are for what is read from files: beyond them there is no date, and no array holds
-the number."""
+"""Seconds. These bounds, and those below, are for what is read from files: beyond them there is no
+date, and no array holds the number."""
 Micros = Annotated[int, msgspec.Meta(ge=0, le=10**13)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 TokensOfChunk = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 MOST_CHUNKS: Final = 2**18
-"""Of an answer: more than any model writes. A record of so many takes a process 0.05 s to pack, to unpack, or to write."""
+"""Of an answer: more than any model writes. A record of so many takes a process 0.05 s to pack, to
+unpack, or to write."""
 
-# The closed set of outcomes of a request. OK, and the three that the load generator causes itself, are no failures.
+# The closed set of outcomes of a request. OK, and the three that the load generator causes itself,
+# are no failures.
 OK: Final = (
-    "ok"  # it has content and a finish_reason; ``error`` notes if the model ended at once, or if [DONE] was its end
+    # it has content and a finish_reason; ``error`` notes if the model ended at once, or if [DONE]
+    # was its end
+    "ok"
 )
-CANCELLED: Final = "cancelled"  # on purpose: the user, the code of a task, or a cancellation that was asked for
+# on purpose: the user, the code of a task, or a cancellation that was asked for
+CANCELLED: Final = "cancelled"
 CUT: Final = "cut"  # still running when the grace period at the end of the run ended
 RETRIED: Final = (
-    "retried"  # refused (HTTP 429, 503; 401 of an expired key), tried again; the last attempt has the result
+    # refused (HTTP 429, 503; 401 of an expired key), tried again; the last attempt has the result
+    "retried"
 )
 TOO_LARGE: Final = "too_large"
 TOO_LONG: Final = "too_long"
 CLIENT_ERROR: Final = "client_error"
 UNNAMED: Final = "unnamed"
 FAILURES: Final = {
-    "http_status": "the server answered with a status of 400 or above, or a redirect (none is followed)",
+    "http_status": "the server answered with a status of 400 or above, or a redirect (none is "
+    "followed)",
     "rate_limited": "HTTP 429",
     "unavailable": "HTTP 503",
-    "stream_error": "an error in an answer that began with HTTP 200 (an object, a text, an event named error), or a "
+    "stream_error": "an error in an answer that began with HTTP 200 (an object, a text, an event "
+    "named error), or a "
     "finish_reason of an abort",
-    "truncated": "the answer ended without a finish_reason; of several choices not each has one, and nothing came after",
+    "truncated": "the answer ended without a finish_reason; of several choices not each has one, "
+    "and nothing came after",
     "malformed": "bytes that are no HTTP, no event stream, or no JSON where it was promised",
-    "empty": "a finished answer without content, though the server counted more than the one token that ends a choice, "
+    "empty": "a finished answer without content, though the server counted more than the one token "
+    "that ends a choice, "
     "or counted none",
-    TOO_LARGE: "more bytes than --max-response-bytes, or more than 262,144 chunks: the connection was closed",
-    TOO_LONG: "more than eight chunks per token of max_tokens and 4,096 more: the connection was closed",
+    TOO_LARGE: "more bytes than --max-response-bytes, or more than 262,144 chunks: the connection "
+    "was closed",
+    TOO_LONG: "more than eight chunks per token of max_tokens and 4,096 more: the connection was "
+    "closed",
     "timeout": "not finished within the request timeout",
     "first_token_timeout": "no first token within the first-token timeout",
     "gap_timeout": "no bytes for the length of the gap timeout, in the middle of the answer",
     "refused": "the connection was refused",
-    "unreachable": "no route to the server's address, or the server's network reports that it is down",
+    "unreachable": "no route to the server's address, or the server's network reports that it is "
+    "down",
     "no_socket": "this machine has no open file or no port left for a connection",
     "connect_timeout": "no connection within the connect timeout",
     "dns": "the host's name could not be resolved",
@@ -78,7 +93,8 @@ DRAFTS: Final = ("draft_steps", "drafted_tokens", "accepted_tokens")
 """Fields of speculative decoding."""
 DUE: Final = "due"
 GAPS: Final = "gaps"
-"""What an imported record may lack: when it was due, and the stamps between its first chunk and its last."""
+"""What an imported record may lack: when it was due, and the stamps between its first chunk and its
+last."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,11 +117,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pair: Count = 0
     """Of blocks, from 1; 0: of none that is counted."""
     backend: str = ""
-    """The replica that answered: as ``--backend-header`` says, else its address where there are several."""
+    """The replica that answered: as ``--backend-header`` says, else its address where there are
+    several."""
     session: str = ""
     turn: Count = 0
     turns: Count | None = None
-    """How many its session has; only of the first turn, and where that is known and more than one."""
+    """How many its session has; only of the first turn, and where that is known and more than
+    one."""
     after: tuple[Count, ...] | None = None
     """The turns of its session whose ends it waited for; None: the turn before it."""
     tool_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
@@ -118,9 +136,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked_at: Stamp
     admitted_at: Stamp | None = None
     sent_at: Stamp | None = None
-    """Just before the first byte of the request was written, on an open connection. None: it never was."""
+    """Just before the first byte of the request was written, on an open connection. None: it never
+    was."""
     written_us: Micros | None = None
-    """Microseconds after ``sent_at`` at which the whole request had been written; None: it never was."""
+    """Microseconds after ``sent_at`` at which the whole request had been written; None: it never
+    was."""
     freed_at: Stamp | None = None
     """When the slot went back to the gate."""
     headers_at: Stamp | None = None
@@ -130,28 +150,32 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     chunk_us: tuple[int, ...] = ()
     """Arrival of each chunk (event with content), microseconds after ``sent_at``, never falling."""
     merged: tuple[tuple[Count, Micros], ...] = ()
-    """(index, earliest) for each chunk that came together with others in one read: its stamp is the latest moment at
-    which it can have arrived, ``earliest`` (microseconds after ``sent_at``) the soonest."""
+    """(index, earliest) for each chunk that came together with others in one read: its stamp is the
+    latest moment at which it can have arrived, ``earliest`` (microseconds after ``sent_at``) the
+    soonest."""
     first_output: Count | None = None
     """Index of the first chunk that is no reasoning."""
     first_chunk_tokens: Count = 1
     chunk_tokens: tuple[tuple[TokensOfChunk, Count], ...] = ()
-    """The tokens of the chunks, as the server counted with each of them, as runs of equal ones: (tokens, how many chunks in
-    a row). Empty: it did not count, or of several choices."""
+    """The tokens of the chunks, as the server counted with each of them, as runs of equal ones:
+    (tokens, how many chunks in a row). Empty: it did not count, or of several choices."""
     early_us: Whole | None = None
-    """When an event without content came first (a role, an empty text), microseconds after ``sent_at``, if that was
-    more than a millisecond before the first chunk."""
+    """When an event without content came first (a role, an empty text), microseconds after
+    ``sent_at``, if that was more than a millisecond before the first chunk."""
 
     outcome: str = OK
     status: Count | None = None
     error: str = msgspec.field(default="", name="message")
-    """The failure in one line without secrets, at most 4 kB; of one that is ok a remark. In files it is ``message``."""
+    """The failure in one line without secrets, at most 4 kB; of one that is ok a remark. In files
+    it is ``message``."""
     sample: str = ""
-    """The answer as received, without secrets, at most 4 kB; only of the first failure of its kind in a process."""
+    """The answer as received, without secrets, at most 4 kB; only of the first failure of its kind
+    in a process."""
     retry_after_s: float | None = None
     """How long the server asked to wait (Retry-After)."""
     attempt: Count = 1
-    """The number of this attempt: above 1 after one that was ``retried``. All have the same ``due_at``."""
+    """The number of this attempt: above 1 after one that was ``retried``. All have the same
+    ``due_at``."""
     finish_reason: str | None = None
     streamed: bool = True
     """False: the answer came as one JSON body, so it has no chunks and no TTFT."""
@@ -159,32 +183,36 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many the answer had (``n`` of the request)."""
 
     schema_valid: bool | None = None
-    """The answer is JSON of the schema that the request asked for, or its calls of tools are. None: it was not asked for,
-    or cannot be known (no package jsonschema; a failure)."""
+    """The answer is JSON of the schema that the request asked for, or its calls of tools are. None:
+    it was not asked for, or cannot be known (no package jsonschema; a failure)."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None
     reasoning_tokens: Count | None = None
     hidden_tokens: Count | None = 0
-    """Those of ``reasoning_tokens`` that did not come as they were made: between the chunks they have no time of their own.
-    None: there were some, and nobody knows how many."""
+    """Those of ``reasoning_tokens`` that did not come as they were made: between the chunks they
+    have no time of their own. None: there were some, and nobody knows how many."""
     cached_tokens: Count | None = None
     tokens_from: str = ""
-    """``usage``: the server counted. ``chunks``: one token a chunk was assumed (an estimate). ``tokenizer``: of an imported
-    result, whose load tester counted. Empty: no count."""
+    """``usage``: the server counted. ``chunks``: one token a chunk was assumed (an estimate).
+    ``tokenizer``: of an imported result, whose load tester counted. Empty: no count."""
     rejected_counts: tuple[tuple[str, str], ...] = ()
-    """(field of the record, what the server wrote) for each of its counts that contradicts the answer, and so was not
-    taken: no tokens beside text, less than nothing, reasoning left out of the output."""
+    """(field of the record, what the server wrote) for each of its counts that contradicts the
+    answer, and so was not taken: no tokens beside text, less than nothing, reasoning left out of
+    the output."""
     asked_input_tokens: Count | None = None
     asked_output_tokens: Count | None = None
 
     prefix: Count | None = None
-    """The number of the shared prefix that it begins with (``--prefix-cache-hit-rate``); None: of none."""
+    """The number of the shared prefix that it begins with (``--prefix-cache-hit-rate``); None: of
+    none."""
     prefix_tokens: Count | None = None
-    """How many tokens it has in common with the others of this number, the chat template's head among them."""
+    """How many tokens it has in common with the others of this number, the chat template's head
+    among them."""
 
     inputs: Count | None = None
-    """Texts of embeddings, documents of rerank; None: the request was for an answer that is generated."""
+    """Texts of embeddings, documents of rerank; None: the request was for an answer that is
+    generated."""
 
     images: Count | None = None
     """Pictures in the request, those of earlier turns too; None: there are none."""
@@ -192,29 +220,33 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of their files; None: one of them was a URL, which the server fetched."""
     image_pixels: Count | None = None
     audio_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
-    """How long the sounds in it are together; None: there are none, or it is not known (MP3, a URL)."""
+    """How long the sounds in it are together; None: there are none, or it is not known (MP3, a
+    URL)."""
 
     resent: Count = 0
-    """How often it was sent again, on a new connection, as the server was just closing the old one; ``sent_at`` is of the
-    last send."""
+    """How often it was sent again, on a new connection, as the server was just closing the old one;
+    ``sent_at`` is of the last send."""
     connect_s: Stamp | None = None
     """Seconds to open the connection (before ``asked_at``); None: an open one was used again."""
     clock: str = "kernel"
-    """``kernel``: stamps are the kernel's; ``thread``: the reader's own clock right after the read; ``tool``: of the load
-    tester that an imported result is of."""
+    """``kernel``: stamps are the kernel's; ``thread``: the reader's own clock right after the read;
+    ``tool``: of the load tester that an imported result is of."""
     bad_stamps: Count = 0
     """Kernel stamps before the send or in the future: dropped, the reader's clock used."""
     read_lag_us: Whole | None = 0
-    """The longest time that bytes of this response lay in the kernel before they were read; None: of an imported result."""
+    """The longest time that bytes of this response lay in the kernel before they were read; None:
+    of an imported result."""
     draft_steps: Count | None = None
     drafted_tokens: Count | None = None
     accepted_tokens: Count | None = None
-    """Of speculative decoding: steps of this request with a draft, their tokens, and those that were kept. None: its answer
-    does not say."""
+    """Of speculative decoding: steps of this request with a draft, their tokens, and those that
+    were kept. None: its answer does not say."""
     server: ServerTimes | None = None
-    """What its answer told of the server's own times; None: nothing. Spans come beside the records: spans.jsonl."""
+    """What its answer told of the server's own times; None: nothing. Spans come beside the records:
+    spans.jsonl."""
     rtt_us: Count | None = None
-    """The kernel's smoothed round trip of the connection when the answer was over (TCP_INFO): was it the network?"""
+    """The kernel's smoothed round trip of the connection when the answer was over (TCP_INFO): was
+    it the network?"""
     retransmits: Count = 0
     """Segments that this side had to send again during the request."""
     reads: Count = 0
@@ -224,8 +256,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     response_bytes: Count = 0
     simulated: bool = False
     lacks: tuple[str, ...] = ()
-    """What is not known of an imported request. ``due``: ``due_at`` and ``asked_at`` are its send. ``gaps``: ``chunk_us``
-    has the first chunk and the last, and between them no others are known."""
+    """What is not known of an imported request. ``due``: ``due_at`` and ``asked_at`` are its send.
+    ``gaps``: ``chunk_us`` has the first chunk and the last, and between them no others are
+    known."""
 
     @property
     def failed(self) -> bool:
@@ -234,8 +267,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def broke_in(self) -> str:
-        """How far a request came that was not ok: ``connecting``, ``sending``, ``headers`` (the answer had not begun, or its
-        status was the failure), ``prefill`` (no chunk), ``decode``, ``end`` (behind a finish_reason); empty if it was ok."""
+        """How far a request came that was not ok: ``connecting``, ``sending``, ``headers`` (the
+        answer had not begun, or its status was the failure), ``prefill`` (no chunk), ``decode``,
+        ``end`` (behind a finish_reason); empty if it was ok."""
         if self.outcome == OK:
             return ""
         if self.sent_at is None:
@@ -270,7 +304,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ttft_soonest_s(self) -> float | None:
-        """The soonest that the first chunk can have come; equal to TTFT unless that is an upper bound."""
+        """The soonest that the first chunk can have come; equal to TTFT unless that is an upper
+        bound."""
         return self.merged[0][1] / 1e6 if self.ttft_is_upper_bound else self.ttft_s
 
     @property
@@ -287,7 +322,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def latency_s(self) -> float | None:
-        """chunk_at[-1] - sent_at; for an answer that was not streamed closed_at - sent_at; None without either."""
+        """chunk_at[-1] - sent_at; for an answer that was not streamed closed_at - sent_at; None
+        without either."""
         if self.chunk_us:
             return self.chunk_us[-1] / 1e6
         if self.sent_at is None or self.streamed or self.outcome != OK:
@@ -296,7 +332,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def latency_soonest_s(self) -> float | None:
-        """The soonest that the last chunk can have come; equal to the latency unless it came in one read with others."""
+        """The soonest that the last chunk can have come; equal to the latency unless it came in one
+        read with others."""
         if self.merged and self.merged[-1][0] == len(self.chunk_us) - 1:
             return self.merged[-1][1] / 1e6
         return self.latency_s
@@ -308,9 +345,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def itl_s(self) -> float | None:
-        """(latency - TTFT) / (output tokens - tokens of the first chunk): AIPerf's inter_token_latency, which many
-        tools call TPOT. Choices come side by side, so of several the tokens of one count, on average. None where two
-        stamps, or the tokens between them, are not known: see ``no_itl``."""
+        """(latency - TTFT) / (output tokens - tokens of the first chunk): AIPerf's
+        inter_token_latency, which many tools call TPOT. Choices come side by side, so of several
+        the tokens of one count, on average. None where two stamps, or the tokens between them, are
+        not known: see ``no_itl``."""
         if self.no_itl:
             return None
         return self._span_us / 1e6 / self._tokens_later
@@ -336,7 +374,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def _first(self) -> int:
-        """The index of the chunk from which on the tokens are known: a summary of hidden reasoning has others."""
+        """The index of the chunk from which on the tokens are known: a summary of hidden reasoning
+        has others."""
         return self.first_output or 0 if self.hidden_tokens else 0
 
     @property
@@ -346,11 +385,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def _tokens_later(self) -> float:
         """Tokens behind the first chunk."""
-        return ((self.output_tokens or 0) - (self.hidden_tokens or 0)) / self.choices - self.first_chunk_tokens
+        return (
+            (self.output_tokens or 0) - (self.hidden_tokens or 0)
+        ) / self.choices - self.first_chunk_tokens
 
     def _came_at_once(self, later: float) -> bool:
-        """It had been gathered on the way: most of it came in the first read, or together with others, faster than any
-        model writes."""
+        """It had been gathered on the way: most of it came in the first read, or together with
+        others, faster than any model writes."""
         us = self.chunk_us
         chunks = len(self.chunk_us)
         if us[-1] == us[self._first]:
@@ -378,8 +419,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def tokens_per_chunk(self) -> float | None:
-        """Mean; where the server did not count with each chunk, of the answer's tokens but for the one that ends it, which
-        has no text. None without chunks, and where one a chunk was assumed."""
+        """Mean; where the server did not count with each chunk, of the answer's tokens but for the
+        one that ends it, which has no text. None without chunks, and where one a chunk was
+        assumed."""
         if not self.known_us:
             return None
         if self.chunk_tokens:
@@ -393,7 +435,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def shared(self) -> int:
         """Merged chunks that share their stamp with a neighbour."""
         us = self.chunk_us
-        return sum(us[i] in (us[i - 1] if i else -1, us[i + 1] if i + 1 < len(us) else -1) for i, _ in self.merged)
+        return sum(
+            us[i] in (us[i - 1] if i else -1, us[i + 1] if i + 1 < len(us) else -1)
+            for i, _ in self.merged
+        )
 
     @property
     def sharp_gaps_us(self) -> tuple[int, ...]:
@@ -401,7 +446,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if not self.merged:
             return self.gaps_us
         blurred = {index for index, _ in self.merged}
-        return tuple(gap for i, gap in enumerate(self.gaps_us) if i not in blurred and i + 1 not in blurred)
+        return tuple(
+            gap for i, gap in enumerate(self.gaps_us) if i not in blurred and i + 1 not in blurred
+        )
 
     @property
     def blurred_gaps_us(self) -> tuple[tuple[int, int], ...]:
@@ -416,7 +463,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def longest_stall_s(self) -> float | None:
-        """The largest gap of the request; None below two chunks. Merging can only make it look longer."""
+        """The largest gap of the request; None below two chunks. Merging can only make it look
+        longer."""
         gaps = self.gaps_us
         return max(gaps) / 1e6 if gaps else None
 

@@ -1,13 +1,15 @@
-"""Record columns: every number and text of a record that tables, charts and exports hold, declared once.
+"""Record columns: every number and text of a record that tables, charts and exports hold, declared
+once.
 
-A new one is a field or property of ``Record`` and a row here: ``read().requests``, Parquet and the tables have it then.
+A new one is a field or property of ``Record`` and a row here: ``read().requests``, Parquet and the
+tables have it then.
 """
 
 from typing import Final, Literal, NamedTuple
 
 Kind = Literal["stamp", "number", "whole", "flag", "maybe", "text"]
-"""``stamp``: seconds of the monotonic clock, Unix time in tables. ``whole``: a whole number. ``flag``: true or false.
-``maybe``: true, false or unknown."""
+"""``stamp``: seconds of the monotonic clock, Unix time in tables. ``whole``: a whole number.
+``flag``: true or false. ``maybe``: true, false or unknown."""
 
 
 class RecordColumn(NamedTuple):
@@ -17,7 +19,8 @@ class RecordColumn(NamedTuple):
     kind: Kind
     unit: str = ""
     in_summary: bool = True
-    """The tables and charts of a report need it: the fewer, the more requests fit into memory (220 bytes each)."""
+    """The tables and charts of a report need it: the fewer, the more requests fit into memory (220
+    bytes each)."""
     single_precision: bool = False
     """Its whole numbers stay below 2^24, which single precision holds exactly."""
 

@@ -74,11 +74,17 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """``TTFT p50 120 ms, p99 450 ms, 812 tokens/s, SLO PASS``"""
         parts = []
-        first = ("TTFT from due", "time_to_first_token_from_due") if self.has_waits else ("TTFT", "time_to_first_token")
+        first = (
+            ("TTFT from due", "time_to_first_token_from_due")
+            if self.has_waits
+            else ("TTFT", "time_to_first_token")
+        )
         for name, tag, digits in ((*first, 0), ("ITL", "inter_token_latency", 1)):
             known = self._figure(tag).percentiles
             if 50.0 in known and 99.0 in known:
-                parts.append(f"{name} p50 {known[50.0]:.{digits}f} ms, p99 {known[99.0]:.{digits}f} ms")
+                parts.append(
+                    f"{name} p50 {known[50.0]:.{digits}f} ms, p99 {known[99.0]:.{digits}f} ms"
+                )
         if (tokens_per_s := self._figure("output_token_throughput").avg) is not None:
             parts.append(f"{tokens_per_s:.0f} tokens/s")
         if self.slo_status:

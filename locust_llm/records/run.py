@@ -50,8 +50,8 @@ class UserChange(msgspec.Struct, frozen=True):
 
 
 class CalibrationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request before the run that measures the length of prompts, or how to fix the output length (``kind`` begins with
-    ``length``: ``tokens`` are of the output). Counted nowhere else."""
+    """A request before the run that measures the length of prompts, or how to fix the output length
+    (``kind`` begins with ``length``: ``tokens`` are of the output). Counted nowhere else."""
 
     kind: str
     words: int
@@ -69,24 +69,26 @@ class ProcessHealth(msgspec.Struct, frozen=True, kw_only=True):
     loop_lag_p99_ms: float
     """Delay of its event loop."""
     cpu_wait_share: float | None = None
-    """Share of the run in which a thread (the worst one) was ready to run and had no core; None where the kernel does not
-    report it."""
+    """Share of the run in which a thread (the worst one) was ready to run and had no core; None
+    where the kernel does not report it."""
     certificate: MeasurementAccuracy | None = None
-    """How far its reported times lie from true ones; None: of an older version, or of a process that was lost."""
+    """How far its reported times lie from true ones; None: of an older version, or of a process
+    that was lost."""
     machine: Machine | None = None
     """What it runs on; of a whole run only."""
     proxy: str | None = None
     """As in Run, of this process; None: of a stage, or of an older version."""
     clock_error_s: float | None = None
-    """How far its times may be off on the master's clock, seconds; 0: it has the same one. None: of an older version, or of
-    a stage."""
+    """How far its times may be off on the master's clock, seconds; 0: it has the same one. None: of
+    an older version, or of a stage."""
     reader: str | None = None
-    """What read its answers: ``native``, or ``python`` where that part was not compiled; None: of an older version, or of a
-    stage."""
+    """What read its answers: ``native``, or ``python`` where that part was not compiled; None: of
+    an older version, or of a stage."""
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of one load level: a step of a sweep, or of the same load repeated. Times are Unix seconds."""
+    """A stretch of one load level: a step of a sweep, or of the same load repeated. Times are Unix
+    seconds."""
 
     number: Count
     """From 1; the ``stage`` of its records."""
@@ -147,18 +149,22 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     profiling_at: Unix
     """When the profiling phase began (equal to started_at without a warmup)."""
     stopping_at: Unix | None = None
-    """From here on nothing new was sent; None: the run did not end cleanly (killed, or still on)."""
+    """From here on nothing new was sent; None: the run did not end cleanly (killed, or still
+    on)."""
     ended_at: Unix | None = None
     simulated: bool = False
     imported: str = ""
-    """Name and version of the load tester that measured it, where that was another; empty: it was this one."""
+    """Name and version of the load tester that measured it, where that was another; empty: it was
+    this one."""
     model: str = ""
     server: str = ""
-    """Name and version; where neither is known (and in older runs) the Server header of the answers."""
+    """Name and version; where neither is known (and in older runs) the Server header of the
+    answers."""
     server_flags: dict[str, str] = {}
     """As the server tells them: see identity.py."""
     proxy: str = ""
-    """Host and port of the proxy between the load generator and the server, without its login; empty: there was none."""
+    """Host and port of the proxy between the load generator and the server, without its login;
+    empty: there was none."""
     workers: tuple[str, ...] = ("local",)
     versions: dict[str, str] = {}
     machine: str = ""
@@ -166,20 +172,24 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Of the working directory that the run was started in; None: not known, or not asked for."""
     probes: tuple[CalibrationRequest, ...] = ()
     words_seed: str = ""
-    """Of the words of prompts, drawn for this run; empty: they follow from ``random_seed`` of the settings."""
+    """Of the words of prompts, drawn for this run; empty: they follow from ``random_seed`` of the
+    settings."""
     head_tokens: Count = 0
-    """Of the chat template, before the text of each request; an estimate where the server has no /tokenize."""
+    """Of the chat template, before the text of each request; an estimate where the server has no
+    /tokenize."""
     health: tuple[ProcessHealth, ...] = ()
     """Of each process that sent, where it was measured."""
     limits: tuple[LimitChange, ...] = ()
     users: tuple[UserChange, ...] = ()
-    """From the first one on, as the processes reported them four times a second; empty: of an older version."""
+    """From the first one on, as the processes reported them four times a second; empty: of an older
+    version."""
     offer: OpenLoopSchedule | None = None
     """None: a closed loop."""
     stage: Stage | None = None
     """The stage of this folder; None: a whole run."""
     stages: tuple[Stage, ...] = ()
-    """Of a sweep, or of repeats; each has a folder of its own, ``stages/<number>``. Of a run with arms its blocks."""
+    """Of a sweep, or of repeats; each has a folder of its own, ``stages/<number>``. Of a run with
+    arms its blocks."""
     sweep_end: str = ""
     """Why a sweep ended."""
     arms: tuple[Arm, ...] = ()
@@ -189,7 +199,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     records_lost: Count = 0
     """Requests that a lost worker had sent, and records that never arrived."""
     trace: str = ""
-    """16 hex digits that the trace ids of its requests begin with (records/spans/trace_ids.py); empty: they had none."""
+    """16 hex digits that the trace ids of its requests begin with (records/spans/trace_ids.py);
+    empty: they had none."""
     spans: SpanCounts | None = None
     """Of the server, that came for it; None: none were asked for."""
     telemetry: TelemetryCounts | None = None
@@ -197,13 +208,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     dataset_sessions: int | None = None
     """Sessions of the dataset; None: no dataset, or not counted."""
     client_live: ClientVerdict | None = None
-    """The client verdict as it was shown last while the run was on; None: there was none, or this is a stage."""
+    """The client verdict as it was shown last while the run was on; None: there was none, or this
+    is a stage."""
     gaps: tuple[str, ...] = ()
     """What the result lacks, beside records, a line each."""
     stopped_early: str = ""
-    """How far it was when somebody stopped it before its end: ``after 6.9 of 60 s``; empty: it came to its end."""
+    """How far it was when somebody stopped it before its end: ``after 6.9 of 60 s``; empty: it came
+    to its end."""
     cut_at: Unix | None = None
-    """When somebody ended the wait for what was still open, with a second Ctrl-C; None: nobody did."""
+    """When somebody ended the wait for what was still open, with a second Ctrl-C; None: nobody
+    did."""
     unread: tuple[str, ...] = ()
     """Parts of run.json that could not be read when the report was made."""
     notes: tuple[str, ...] = ()
@@ -211,7 +225,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_waits(self) -> bool:
-        """A schedule or a gate held requests: what a user waits for a first token begins when a request is due."""
+        """A schedule or a gate held requests: what a user waits for a first token begins when a
+        request is due."""
         return self.settings.generates and (self.settings.open_loop or bool(self.limits))
 
     @property

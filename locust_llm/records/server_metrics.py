@@ -1,9 +1,11 @@
-"""Engine metrics: the server's own figures at /metrics, in the same few fields whichever engine it is, and those of GPUs.
+"""Engine metrics: the server's own figures at /metrics, in the same few fields whichever engine it
+is, and those of GPUs.
 
 Names are those of vLLM 0.32 (tests/captures), of llama.cpp, and of the documents of SGLang
-(docs.sglang.io/references/production_metrics.html), TensorRT-LLM (nvidia.github.io/TensorRT-LLM), TGI
-(huggingface.co/docs/text-generation-inference/reference/metrics), Dynamo (docs.nvidia.com/dynamo, metrics catalog) and
-NVIDIA's DCGM exporter (docs.nvidia.com/datacenter/dcgm). Text format of Prometheus, 0.0.4.
+(docs.sglang.io/references/production_metrics.html), TensorRT-LLM (nvidia.github.io/TensorRT-LLM),
+TGI (huggingface.co/docs/text-generation-inference/reference/metrics), Dynamo
+(docs.nvidia.com/dynamo, metrics catalog) and NVIDIA's DCGM exporter
+(docs.nvidia.com/datacenter/dcgm). Text format of Prometheus, 0.0.4.
 """
 
 import re
@@ -28,17 +30,22 @@ ENGINES: Final = {
     "dynamo_frontend_": "Dynamo",
     "dynamo_component_": "Dynamo",
 }
-"""By the prefix of their metrics; a worker of Dynamo has those of its engine too, which come first."""
+"""By the prefix of their metrics; a worker of Dynamo has those of its engine too, which come
+first."""
 DCGM: Final = "DCGM"
 _MAX_VALUE: Final = 1e15
 """A larger figure is damaged, or DCGM's mark of one that it does not have."""
 _NAMES: Final = {
-    "running": ("num_requests_running", "num_running_reqs", "requests_processing", "batch_current_size",
+    "running": ("num_requests_running", "num_running_reqs", "requests_processing",
+        "batch_current_size",
         "inflight_requests"),
-    "waiting": ("num_requests_waiting", "num_queue_reqs", "requests_deferred", "queue_size", "queued_requests"),
-    "kv_used": ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage", "kv_cache_utilization",
+    "waiting": ("num_requests_waiting", "num_queue_reqs", "requests_deferred", "queue_size",
+        "queued_requests"),
+    "kv_used": ("kv_cache_usage_perc", "gpu_cache_usage_perc", "token_usage",
+        "kv_cache_utilization",
         "gpu_cache_usage_percent"),
-    "preemptions": ("num_preemptions_total", "num_retracted_reqs_total", "num_retracted_requests_total"),
+    "preemptions": ("num_preemptions_total", "num_retracted_reqs_total",
+        "num_retracted_requests_total"),
     "cache_queries": ("prefix_cache_queries_total", "gpu_prefix_cache_queries_total"),
     "cache_hits": ("prefix_cache_hits_total", "gpu_prefix_cache_hits_total", "cached_tokens_total",
         "prompt_tokens_cached_total"),
@@ -48,8 +55,10 @@ _NAMES: Final = {
     "acceptance": ("spec_accept_rate",),
     "ttft_s": ("time_to_first_token_seconds_sum",),
     "ttft_count": ("time_to_first_token_seconds_count",),
-    "queue_s": ("request_queue_time_seconds_sum", "queue_time_seconds_sum", "request_queue_duration_sum"),
-    "queue_count": ("request_queue_time_seconds_count", "queue_time_seconds_count", "request_queue_duration_count"),
+    "queue_s": ("request_queue_time_seconds_sum", "queue_time_seconds_sum",
+        "request_queue_duration_sum"),
+    "queue_count": ("request_queue_time_seconds_count", "queue_time_seconds_count",
+        "request_queue_duration_count"),
     "prefill_s": ("request_prefill_time_seconds_sum",),
     "prefill_count": ("request_prefill_time_seconds_count",),
     "decode_s": ("request_decode_time_seconds_sum",),
@@ -58,7 +67,10 @@ _NAMES: Final = {
     "inference_count": ("request_inference_time_seconds_count", "request_inference_duration_count"),
 }  # fmt: skip
 _FIELDS: Final = {
-    prefix + name: (field,) for field, names in _NAMES.items() for name in names for prefix in ENGINES
+    prefix + name: (field,)
+    for field, names in _NAMES.items()
+    for name in names
+    for prefix in ENGINES
 } | {  # llama.cpp counts the prompts without what was cached, SGLang with it
     "sglang:prompt_tokens_total": ("cache_queries",),
     "llamacpp:prompt_tokens_total": ("cache_queries",),
@@ -75,7 +87,9 @@ _GPU_FIELDS: Final = {
     "DCGM_FI_DEV_MEM_CLOCK": ("gpu_memory_clock_mhz", 1.0),
 }
 """(field, factor): percent and MiB are DCGM's own units."""
-_SUFFIXES: Final = {name.removeprefix(prefix) for name in _FIELDS for prefix in ENGINES if name.startswith(prefix)}
+_SUFFIXES: Final = {
+    name.removeprefix(prefix) for name in _FIELDS for prefix in ENGINES if name.startswith(prefix)
+}
 _LINE: Final = re.compile(
     rf"^((?:{'|'.join(ENGINES)})(?:{'|'.join(sorted(_SUFFIXES))})|{'|'.join(_GPU_FIELDS)})"
     r"(?:\{([^}\n]*+)\})? ([^ \n]{1,40})",
@@ -91,8 +105,8 @@ _BY_MAXIMUM: Final = {"kv_used", "acceptance"}
 
 
 class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One reading of a page of metrics, or of one GPU of it; None: it is not there. Sums and counts are since the start of
-    the server."""
+    """One reading of a page of metrics, or of one GPU of it; None: it is not there. Sums and counts
+    are since the start of the server."""
 
     at: float
     """Unix seconds, of the request."""
@@ -144,8 +158,8 @@ class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_engine_samples(pieces: Iterable[str], at: float, source: str = "") -> list[EngineSample]:
-    """The engine of a page, and its GPUs; nothing of a page without a known metric. A piece ends where a line does, so that
-    a reader who must not be held up for long can pause between two."""
+    """The engine of a page, and its GPUs; nothing of a page without a known metric. A piece ends
+    where a line does, so that a reader who must not be held up for long can pause between two."""
     engines: set[str] = set()
     found: dict[str, Any] = {}
     gpus: dict[str, dict[str, Any]] = {}
@@ -160,7 +174,9 @@ def read_engine_samples(pieces: Iterable[str], at: float, source: str = "") -> l
                 gpus.setdefault(number_of, {})[gpu[0]] = number * gpu[1]
             continue
         for field in _FIELDS.get(name, ()):
-            engines.add(next(engine for prefix, engine in ENGINES.items() if name.startswith(prefix)))
+            engines.add(
+                next(engine for prefix, engine in ENGINES.items() if name.startswith(prefix))
+            )
             before = found.get(field, 0.0)
             found[field] = max(before, number) if field in _BY_MAXIMUM else before + number
     samples = []
@@ -182,8 +198,8 @@ def _number(text: str) -> float | None:
 
 
 class EngineHistory:
-    """The samples of a run by name, in bounded memory: of more than ``most`` every second one goes, and of those that come
-    later as many stay away."""
+    """The samples of a run by name, in bounded memory: of more than ``most`` every second one goes,
+    and of those that come later as many stay away."""
 
     def __init__(self, most: int = 100_000) -> None:
         self.by_name: dict[str, list[EngineSample]] = defaultdict(list)
@@ -213,14 +229,21 @@ class EngineHistory:
             self._held = sum(map(len, self.by_name.values()))
 
     def between(self, name: str, began_at: float, ended_at: float) -> list[EngineSample]:
-        """Those of a stretch of time (Unix seconds) that did not fail, and the one before it, from which its counters
-        grow."""
-        before = [sample for sample in self.by_name[name] if not sample.failure and sample.at < began_at]
+        """Those of a stretch of time (Unix seconds) that did not fail, and the one before it, from
+        which its counters grow."""
+        before = [
+            sample for sample in self.by_name[name] if not sample.failure and sample.at < began_at
+        ]
         return [*before[-1:], *self.inside(name, began_at, ended_at)]
 
     def inside(self, name: str, began_at: float, ended_at: float) -> list[EngineSample]:
-        """Those of a stretch of time (Unix seconds) that did not fail: what their counters grow by is of this time alone."""
-        return [sample for sample in self.by_name[name] if not sample.failure and began_at <= sample.at <= ended_at]
+        """Those of a stretch of time (Unix seconds) that did not fail: what their counters grow by
+        is of this time alone."""
+        return [
+            sample
+            for sample in self.by_name[name]
+            if not sample.failure and began_at <= sample.at <= ended_at
+        ]
 
 
 class EngineSummary(msgspec.Struct, frozen=True):
@@ -238,8 +261,9 @@ class EngineSummary(msgspec.Struct, frozen=True):
 def summarise_engine_samples(
     samples: Sequence[EngineSample], loaded: Sequence[tuple[float, float]]
 ) -> EngineSummary | None:
-    """``loaded``: the stretches of time (Unix seconds) in which requests were sent. Levels are of these alone, counters of
-    the time from the first sample to the last. None of no sample under load."""
+    """``loaded``: the stretches of time (Unix seconds) in which requests were sent. Levels are of
+    these alone, counters of the time from the first sample to the last. None of no sample under
+    load."""
 
     def is_under_load(sample: EngineSample) -> bool:
         return any(begin <= sample.at <= end for begin, end in loaded)
@@ -268,12 +292,14 @@ def counter_increase(samples: Sequence[EngineSample], field: str) -> float | Non
     values = [value for sample in samples if (value := getattr(sample, field)) is not None]
     if len(values) < 2:
         return None
-    return float(sum(after - before if after >= before else after for before, after in pairwise(values)))
+    return float(
+        sum(after - before if after >= before else after for before, after in pairwise(values))
+    )
 
 
 def histogram_mean(samples: Sequence[EngineSample], what: str) -> tuple[float, int] | None:
-    """(mean in seconds, of how many) of what a histogram (``queue``, ``prefill``, ...) grew by. Its sum alone may fall a
-    little without a restart, by a duration that two clocks made negative."""
+    """(mean in seconds, of how many) of what a histogram (``queue``, ``prefill``, ...) grew by. Its
+    sum alone may fall a little without a restart, by a duration that two clocks made negative."""
     total_s = count = 0.0
     names = f"{what}_s", f"{what}_count"
     both = map(attrgetter(*names), samples)
@@ -285,7 +311,7 @@ def histogram_mean(samples: Sequence[EngineSample], what: str) -> tuple[float, i
     return (max(0.0, total_s) / count, round(count)) if count else None
 
 
-# -- diagnosis --------------------------------------------------------------------------------------------------------
+# -- diagnosis -------------------------------------------------------------------------------------
 
 FULL_SHARE: Final = 0.95
 _MEMORY: Final = re.compile(
@@ -308,16 +334,22 @@ def diagnose_server(
     full = f"up to {summary.kv_used[1]:.0%} full" if summary.kv_used is not None else "full"
     if summary.preemptions:
         limit = (
-            f" The prefill limit of {prefill_limit} does not bound decoding requests: lower it and the number of users (-u)."
+            f" The prefill limit of {prefill_limit} does not bound decoding requests: lower it and "
+            f"the number of users (-u)."
             if prefill_limit
-            else " Try fewer users (-u), --prefill-concurrency, shorter outputs or a larger KV cache."
+            else " Try fewer users (-u), --prefill-concurrency, shorter outputs or a larger KV "
+            "cache."
         )
         yield (
-            f"WARNING: the {whose} preempted {format_count(summary.preemptions, 'request')}: its KV cache was {full}, and preempted "
+            f"WARNING: the {whose} preempted {format_count(summary.preemptions, 'request')}: its "
+            f"KV cache was {full}, and preempted "
             f"requests are computed again, which shows as stalls.{limit}"
         )
     elif summary.kv_used is not None and summary.kv_used[1] >= FULL_SHARE:
-        yield f"The {whose}'s KV cache was {full}: with a little more load it preempts requests or lets them wait."
+        yield (
+            f"The {whose}'s KV cache was {full}: with a little more load it preempts requests or "
+            f"lets them wait."
+        )
 
 
 def advise_on_memory(message: str, prefill_limit: int | None) -> str:
@@ -326,16 +358,19 @@ def advise_on_memory(message: str, prefill_limit: int | None) -> str:
         return ""
     limit = f" despite the prefill limit of {prefill_limit}" if prefill_limit else ""
     return (
-        f"WARNING: the server ran out of memory{limit}, in prefill or in decode: lower --prefill-concurrency and the number "
+        f"WARNING: the server ran out of memory{limit}, in prefill or in decode: lower "
+        f"--prefill-concurrency and the number "
         "of users (-u)."
     )
 
 
 def _levels(summary: EngineSummary, whose: str) -> Iterator[str]:
-    """Gauges at the readings: they do not count what is on the way or in the front end, as the records do."""
+    """Gauges at the readings: they do not count what is on the way or in the front end, as the
+    records do."""
     parts = []
     for name, level, form, most in (
-        ("running", summary.running, "{:.1f}", "{:.0f}"), ("waiting", summary.waiting, "{:.1f}", "{:.0f}"),
+        ("running", summary.running, "{:.1f}", "{:.0f}"),
+        ("waiting", summary.waiting, "{:.1f}", "{:.0f}"),
         ("KV cache", summary.kv_used, "{:.0%}", "{:.0%}"),
     ):  # fmt: skip
         if level is not None:
@@ -344,6 +379,13 @@ def _levels(summary: EngineSummary, whose: str) -> Iterator[str]:
         parts.append(f"preemptions {summary.preemptions}")
     if not parts:
         return
-    of = f"{summary.engine}, means of {format_count(summary.samples, 'reading')}, one a second while requests were sent"
-    remarks = ["Running and waiting count requests in its scheduler alone."] if summary.running is not None else []
+    of = (
+        f"{summary.engine}, means of {format_count(summary.samples, 'reading')}, one a second "
+        f"while requests were sent"
+    )
+    remarks = (
+        ["Running and waiting count requests in its scheduler alone."]
+        if summary.running is not None
+        else []
+    )
     yield " ".join([f"The {whose}'s own metrics ({of}): {', '.join(parts)}.", *remarks])

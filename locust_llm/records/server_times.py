@@ -16,20 +16,23 @@ HEADERS: Final = "headers"
 
 
 class ServerTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Durations in whole microseconds, by the server's clock; None: it did not report this one. They are only ever added to
-    and taken from each other, so that the offset of its clock enters no sum."""
+    """Durations in whole microseconds, by the server's clock; None: it did not report this one.
+    They are only ever added to and taken from each other, so that the offset of its clock enters no
+    sum."""
 
     source: str
-    """``spans`` (OpenTelemetry), ``timings`` (the last event of llama.cpp), ``metrics`` (that of vLLM), ``headers`` (of the
-    response)."""
+    """``spans`` (OpenTelemetry), ``timings`` (the last event of llama.cpp), ``metrics`` (that of
+    vLLM), ``headers`` (of the response)."""
     queue_us: Micros | None = None
     """From its arrival to the start of its first step."""
     prefill_us: Micros | None = None
-    """From there to its first token, with whatever else was computed in the same steps and between them."""
+    """From there to its first token, with whatever else was computed in the same steps and between
+    them."""
     decode_us: Micros | None = None
     """From the first token to the last."""
     inference_us: Micros | None = None
-    """From the start of its first step to its last token: prefill and decode, of a server that does not part them too."""
+    """From the start of its first step to its last token: prefill and decode, of a server that does
+    not part them too."""
     ttft_us: Micros | None = None
     """From its arrival at the server's front end to its first token."""
     e2e_us: Micros | None = None
@@ -38,22 +41,30 @@ class ServerTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Unix seconds of the server's clock; only to place it beside others of the same server."""
 
 
-# -- of the answer itself ----------------------------------------------------------------------------------------------
+# -- of the answer itself --------------------------------------------------------------------------
 
 OF_HEADERS: Final[Mapping[str, str]] = MappingProxyType({
     "x-queue-time": "queue_us",
     "x-inference-time": "inference_us",
     "x-total-time": "e2e_us",
 })  # fmt: skip
-"""Header, in milliseconds, and what it is here: Text Generation Inference, ``router/src/server.rs``, and LoRAX after it."""
-OF_WHOLE: Final = ("openai-processing-ms", "x-envoy-upstream-service-time", "x-litellm-response-duration-ms")
-"""Headers, in milliseconds, of the time to the answer's own headers (OpenAI's API, Envoy, LiteLLM's proxy): of an answer
-that is not streamed that is the whole time, of a stream nothing that ends anywhere."""
+"""Header, in milliseconds, and what it is here: Text Generation Inference,
+``router/src/server.rs``, and LoRAX after it."""
+OF_WHOLE: Final = (
+    "openai-processing-ms",
+    "x-envoy-upstream-service-time",
+    "x-litellm-response-duration-ms",
+)
+"""Headers, in milliseconds, of the time to the answer's own headers (OpenAI's API, Envoy, LiteLLM's
+proxy): of an answer that is not streamed that is the whole time, of a stream nothing that ends
+anywhere."""
 OF_SERVER_TIMING: Final[Mapping[str, str]] = MappingProxyType({
-    "queue": "queue_us", "prefill": "prefill_us", "decode": "decode_us", "inference": "inference_us", "ttft": "ttft_us",
+    "queue": "queue_us", "prefill": "prefill_us", "decode": "decode_us",
+    "inference": "inference_us", "ttft": "ttft_us",
     "total": "e2e_us",
 })  # fmt: skip
-"""Names of metrics in ``Server-Timing`` (W3C), whose ``dur`` is in milliseconds. The standard knows no names."""
+"""Names of metrics in ``Server-Timing`` (W3C), whose ``dur`` is in milliseconds. The standard knows
+no names."""
 HEADER_NAMES: Final = frozenset({*OF_HEADERS, *OF_WHOLE, "server-timing"})
 MOST_US: Final = 10**13
 MOST_DRAFTED: Final = 10**9
@@ -71,8 +82,8 @@ _timings: Final = msgspec.json.Decoder(_Timings).decode
 
 
 def parse_llama_timings(data: msgspec.Raw) -> ServerTimes | None:
-    """Of llama.cpp's ``timings`` (``tools/server``): from the start of its prompt to its first token, and from there on.
-    None: they are another server's, or cannot be."""
+    """Of llama.cpp's ``timings`` (``tools/server``): from the start of its prompt to its first
+    token, and from there on. None: they are another server's, or cannot be."""
     try:
         timings = _timings(data)
     except (ValueError, RecursionError):
@@ -97,8 +108,8 @@ _metrics: Final = msgspec.json.Decoder(_Metrics).decode
 
 def parse_vllm_metrics(data: msgspec.Raw) -> ServerTimes | None:
     """Of vLLM's ``metrics`` (``--enable-per-request-metrics``, ``entrypoints/generate/base``). Its
-    ``time_to_first_token_ms`` begins with the first step of the request, not with its arrival: it is the prefill. None:
-    another server's, or nothing that can be."""
+    ``time_to_first_token_ms`` begins with the first step of the request, not with its arrival: it
+    is the prefill. None: another server's, or nothing that can be."""
     try:
         metrics = _metrics(data)
     except (ValueError, RecursionError):
@@ -135,20 +146,25 @@ class DraftCounts(NamedTuple):
 
 
 def parse_vllm_drafts(data: msgspec.Raw) -> DraftCounts | None:
-    """Of vLLM's ``metrics.speculative_decoding`` (``--per-request-spec-decode-metrics``). None: it has none, or what cannot
-    be."""
+    """Of vLLM's ``metrics.speculative_decoding`` (``--per-request-spec-decode-metrics``). None: it
+    has none, or what cannot be."""
     try:
         found = _speculating(data).speculative_decoding
     except (ValueError, RecursionError):
         return None
-    drafts = DraftCounts(found.num_spec_steps, found.num_draft_tokens, found.num_accepted_draft_tokens)
-    sound = 0 <= drafts.accepted <= drafts.drafted <= MOST_DRAFTED and 0 <= drafts.steps <= drafts.drafted
+    drafts = DraftCounts(
+        found.num_spec_steps, found.num_draft_tokens, found.num_accepted_draft_tokens
+    )
+    sound = (
+        0 <= drafts.accepted <= drafts.drafted <= MOST_DRAFTED
+        and 0 <= drafts.steps <= drafts.drafted
+    )
     return drafts if sound else None
 
 
 def parse_timing_headers(get: Callable[[str], object], *, streamed: bool) -> ServerTimes | None:
-    """Of the headers of an answer. ``get``: one by its name in small letters, None where it is missing. None: it has none of
-    them, or nothing that can be."""
+    """Of the headers of an answer. ``get``: one by its name in small letters, None where it is
+    missing. None: it has none of them, or nothing that can be."""
     found: dict[str, int] = {}
     for name, field in OF_HEADERS.items():
         if (us := _micros(get(name))) is not None:

@@ -14,7 +14,13 @@ import msgspec
 from locust_llm.files.regular_file import open_regular, read_regular
 from locust_llm.settings.settings import Settings
 
-from .jsonl import begins_record, format_record_line, parse_record_line, parse_trusted_line, split_record_line
+from .jsonl import (
+    begins_record,
+    format_record_line,
+    parse_record_line,
+    parse_trusted_line,
+    split_record_line,
+)
 from .record import Record
 from .run import Run
 from .server_metrics import EngineHistory, EngineSample
@@ -60,16 +66,20 @@ class UnreadLines:
     def __add__(self, other: "UnreadLines") -> "UnreadLines":
         """``other``: of the lines that follow."""
         later = tuple((self.lines + number, why) for number, why in other.first)
-        return UnreadLines(self.count + other.count, (*self.first, *later)[:MAX_REASONS], self.lines + other.lines)
+        return UnreadLines(
+            self.count + other.count, (*self.first, *later)[:MAX_REASONS], self.lines + other.lines
+        )
 
 
 class RecordFile:
-    """The records of a profile_export.jsonl, one by one. A line that holds none (half-written when the process was
-    killed, damaged, of another version) is skipped and counted in ``unread``."""
+    """The records of a profile_export.jsonl, one by one. A line that holds none (half-written when
+    the process was killed, damaged, of another version) is skipped and counted in ``unread``."""
 
-    def __init__(self, path: Path, begin: int = 0, end: float = math.inf, *, sound: bool = False) -> None:
-        """``begin``, ``end``: of the lines that begin between these two bytes. ``sound``: each has been read before, and was
-        a record."""
+    def __init__(
+        self, path: Path, begin: int = 0, end: float = math.inf, *, sound: bool = False
+    ) -> None:
+        """``begin``, ``end``: of the lines that begin between these two bytes. ``sound``: each has
+        been read before, and was a record."""
         self.path = path
         self._parse = parse_trusted_line if sound else parse_record_line
         self._sound = sound
@@ -96,7 +106,11 @@ class RecordFile:
                 if len(line) == HEAD_BYTES and not line.endswith(b"\n"):
                     line += _rest_of(line, file)
                 at += len(line)
-                if len(line) >= HEAD_BYTES and not line.endswith(b"\n") and (passed := _pass_line(file)):
+                if (
+                    len(line) >= HEAD_BYTES
+                    and not line.endswith(b"\n")
+                    and (passed := _pass_line(file))
+                ):
                     at += passed
                     self._left_out(_why_passed(line))
                     continue
@@ -117,17 +131,21 @@ class RecordFile:
             self._first.append((self._lines, why))
 
     def evenly(self, share: float, stretches: int = SAMPLE_STRETCHES) -> Iterator[Record]:
-        """About this share of them, in stretches of neighbours spread evenly over the file; all for 1 and above."""
+        """About this share of them, in stretches of neighbours spread evenly over the file; all for
+        1 and above."""
         if share >= 1 or not self.path.exists():
             yield from RecordFile(self.path, sound=self._sound)
             return
         length = self.path.stat().st_size / stretches
         for i in range(stretches):
-            yield from RecordFile(self.path, int(i * length), int((i + share) * length), sound=self._sound)
+            yield from RecordFile(
+                self.path, int(i * length), int((i + share) * length), sound=self._sound
+            )
 
     def since(self, at: float) -> Iterator[Record]:
-        """Those of the requests that ended at ``at`` (Unix seconds) or later, found by bisection: the file is in the order
-        of their ends, or nearly so over workers. A few may come that ended before. Broken lines are not counted."""
+        """Those of the requests that ended at ``at`` (Unix seconds) or later, found by bisection:
+        the file is in the order of their ends, or nearly so over workers. A few may come that ended
+        before. Broken lines are not counted."""
         if not self.path.exists():
             return
         with open_regular(self.path) as file:
@@ -149,10 +167,16 @@ class RecordFile:
 
 
 def read_history(folder: Path) -> EngineHistory:
-    """The server's metrics over the run; of a stage those of its run. Empty where there are none. Raises OSError."""
+    """The server's metrics over the run; of a stage those of its run. Empty where there are none.
+    Raises OSError."""
     history = EngineHistory()
     path = next(
-        (path for path in (folder / SERVER_METRICS, folder.parent.parent / SERVER_METRICS) if path.exists()), None
+        (
+            path
+            for path in (folder / SERVER_METRICS, folder.parent.parent / SERVER_METRICS)
+            if path.exists()
+        ),
+        None,
     )
     if path is None or (path.parent != folder and folder.parent.name != "stages"):
         return history
@@ -192,12 +216,17 @@ def _of_pieces(line: bytes) -> Iterator[Record | str]:
 
 
 def _rest_of(head: bytes, file: BinaryIO) -> bytes:
-    """The rest of a long line, up to MAX_LINE_BYTES in all; of one that cannot hold a record nothing."""
+    """The rest of a long line, up to MAX_LINE_BYTES in all; of one that cannot hold a record
+    nothing."""
     return file.readline(MAX_LINE_BYTES - len(head)) if begins_record(head) else b""
 
 
 def _why_passed(line: bytes) -> str:
-    return f"longer than {MAX_LINE_BYTES >> 20} MB" if begins_record(line) else _why(line, ValueError("no record"))
+    return (
+        f"longer than {MAX_LINE_BYTES >> 20} MB"
+        if begins_record(line)
+        else _why(line, ValueError("no record"))
+    )
 
 
 def _pass_line(file: BinaryIO) -> int:
@@ -223,10 +252,13 @@ def _why(line: bytes, error: ValueError) -> str:
 
 
 def add_records(path: Path, records: Iterable[Record]) -> int:
-    """To a file of records, each on a line of its own, but for those that are there; how many were not. Raises OSError."""
+    """To a file of records, each on a line of its own, but for those that are there; how many were
+    not. Raises OSError."""
     there = {record.id for record in RecordFile(path)}
     with path.open("r+b") as lines:
-        whole = lines.seek(0, os.SEEK_END) == 0 or (lines.seek(-1, os.SEEK_END) >= 0 and lines.read() == b"\n")
+        whole = lines.seek(0, os.SEEK_END) == 0 or (
+            lines.seek(-1, os.SEEK_END) >= 0 and lines.read() == b"\n"
+        )
         before = len(there)
         for record in records:
             if record.id not in there:
@@ -252,11 +284,16 @@ def read_run(folder: Path) -> Run:
 
 
 def decode_readable_run(folder: Path, unknown: Run) -> Run:
-    """The readable fields of a damaged run.json; ``unread`` names the others, which are as in ``unknown``. Raises OSError,
-    ValueError."""
-    known = {name: getattr(unknown, name) for name in ("name", "settings", "started_at", "profiling_at", "model")}
+    """The readable fields of a damaged run.json; ``unread`` names the others, which are as in
+    ``unknown``. Raises OSError, ValueError."""
+    known = {
+        name: getattr(unknown, name)
+        for name in ("name", "settings", "started_at", "profiling_at", "model")
+    }
     run, unread = decode_readable_fields(decode_json_file(folder / RUN, _RunAlone).run, Run, known)
-    return msgspec.structs.replace(run, unread=(*run.unread, *(f"{name} of run.json {why}" for name, why in unread)))
+    return msgspec.structs.replace(
+        run, unread=(*run.unread, *(f"{name} of run.json {why}" for name, why in unread))
+    )
 
 
 def decode_json_file(path: Path, kind: type[T]) -> T:
@@ -292,7 +329,9 @@ def make_run_folder(settings: Settings, model: str | None) -> Path:
     if settings.report_dir:
         base = Path(settings.report_dir)
     else:
-        name = "".join(c if c.isalnum() or c in "._-" else "_" for c in (model or "model").rpartition("/")[2])
+        name = "".join(
+            c if c.isalnum() or c in "._-" else "_" for c in (model or "model").rpartition("/")[2]
+        )
         base = Path("reports") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     folder, number = base, 1
     while (folder / RECORDS).exists():
@@ -302,12 +341,15 @@ def make_run_folder(settings: Settings, model: str | None) -> Path:
     return folder
 
 
-# -- JSON that is damaged, or of another version ---------------------------------------------------------------------------
+# -- JSON that is damaged, or of another version ---------------------------------------------------
 
 
-def decode_readable_fields(data: bytes, kind: type[S], instead: Mapping[str, Any]) -> tuple[S, list[tuple[str, str]]]:
-    """(the struct, (path, reason) of each unreadable field). Such a field has the value of ``instead``, else its
-    default. Raises ValueError where it is no JSON object, or a field without a default is missing."""
+def decode_readable_fields(
+    data: bytes, kind: type[S], instead: Mapping[str, Any]
+) -> tuple[S, list[tuple[str, str]]]:
+    """(the struct, (path, reason) of each unreadable field). Such a field has the value of
+    ``instead``, else its default. Raises ValueError where it is no JSON object, or a field without
+    a default is missing."""
     try:
         found = msgspec.json.decode(data)
     except RecursionError:
@@ -319,7 +361,11 @@ def decode_readable_fields(data: bytes, kind: type[S], instead: Mapping[str, Any
 
 
 def _struct(
-    found: Mapping[str, Any], kind: type[S], path: str, instead: Mapping[str, Any], unread: list[tuple[str, str]]
+    found: Mapping[str, Any],
+    kind: type[S],
+    path: str,
+    instead: Mapping[str, Any],
+    unread: list[tuple[str, str]],
 ) -> S:
     known: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
@@ -335,7 +381,11 @@ def _struct(
                 known[field.name] = msgspec.convert(value, inner, strict=True)
                 continue
             except (ValueError, OverflowError, RecursionError) as error:
-                if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+                if (
+                    isinstance(value, dict)
+                    and isinstance(inner, type)
+                    and issubclass(inner, msgspec.Struct)
+                ):
                     known[field.name] = _struct(value, inner, f"{name}.", {}, unread)
                     continue
                 if field.required and field.name not in instead:

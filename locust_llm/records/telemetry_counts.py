@@ -1,4 +1,5 @@
-"""Telemetry: what became of the spans, metrics and logs that a run sent by OpenTelemetry, in run.json."""
+"""Telemetry: what became of the spans, metrics and logs that a run sent by OpenTelemetry, in
+run.json."""
 
 from typing import Annotated
 
@@ -19,7 +20,8 @@ class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     spans: Count = 0
     """Requests whose spans the collector has taken."""
     dropped: Count = 0
-    """Requests whose spans found the queue full, or were still in it when the time at the end was over."""
+    """Requests whose spans found the queue full, or were still in it when the time at the end was
+    over."""
     refused: Count = 0
     """Requests whose spans the collector did not take."""
     logs: Count = 0
@@ -27,7 +29,8 @@ class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     logs_lost: Count = 0
     """Those whose log record was dropped or refused."""
     metrics_lost: Count = 0
-    """Processes whose last export of metrics the collector did not take: the one that has the whole run."""
+    """Processes whose last export of metrics the collector did not take: the one that has the whole
+    run."""
     lost: Count = 0
     """Records that came to no exporting process: these are in nothing that was sent."""
     mistake: str = ""
@@ -37,7 +40,9 @@ class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         mine = msgspec.structs.asdict(self)
         theirs = msgspec.structs.asdict(other)
         mistake = mine.pop("mistake") or theirs["mistake"]
-        return TelemetryCounts(**{name: count + theirs[name] for name, count in mine.items()}, mistake=mistake)
+        return TelemetryCounts(
+            **{name: count + theirs[name] for name, count in mine.items()}, mistake=mistake
+        )
 
     @property
     def remark(self) -> str:
@@ -57,6 +62,7 @@ class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
             return ""
         first = f"; the first mistake: {self.mistake}" if self.mistake else ""
         return (
-            f"WARNING: OpenTelemetry lacks a part of this run: {', '.join(missing)}; the collector took the spans of "
+            f"WARNING: OpenTelemetry lacks a part of this run: {', '.join(missing)}; the collector "
+            f"took the spans of "
             f"{self.spans:,} of {self.sampled:,} requests{first}"
         )

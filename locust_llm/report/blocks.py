@@ -1,4 +1,5 @@
-"""Blocks: what a document is made of, headings, texts and tables, and how figures are written in them."""
+"""Blocks: what a document is made of, headings, texts and tables, and how figures are written in
+them."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +22,9 @@ from locust_llm.text.format import (
 LABEL: Final = 30
 """Longer labels take two lines on the console; where the numbers are wide, shorter ones too."""
 
-SCARCE_NOTE: Final = "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
+SCARCE_NOTE: Final = (
+    "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
+)
 
 
 class Heading(NamedTuple):
@@ -31,7 +34,8 @@ class Heading(NamedTuple):
 
 
 class Charts(NamedTuple):
-    """The place of charts, with their heading, on the page; a text has none. A heading comes next."""
+    """The place of charts, with their heading, on the page; a text has none. A heading comes
+    next."""
 
     heading: str
 
@@ -48,7 +52,8 @@ class TextBlock(NamedTuple):
 
 
 class TableBlock(NamedTuple):
-    """Rows as long as ``head``. The first column is aligned left, the others right if they hold ``numbers``."""
+    """Rows as long as ``head``. The first column is aligned left, the others right if they hold
+    ``numbers``."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -61,7 +66,8 @@ Block = Heading | Headline | TextBlock | TableBlock
 
 
 def label_row(row: Row) -> str:
-    """``Time to First Token (ms)``, ``Inter Token Latency (ms per token)``; counts name their unit already."""
+    """``Time to First Token (ms)``, ``Inter Token Latency (ms per token)``; counts name their unit
+    already."""
     unit = f"{row.unit} {row.per}" if row.per else row.unit
     return row.label if row.unit in ("tokens", "requests") else f"{row.label} ({unit})"
 
@@ -72,8 +78,8 @@ def format_flags(flags: Mapping[str, str]) -> str:
 
 
 def format_observed(result: SloResult) -> str:
-    """``612ms``, as in the headline and the tiles. Where cut requests leave it open, ``590ms to 640ms``,
-    or ``≥ 590ms`` where nothing bounds it above."""
+    """``612ms``, as in the headline and the tiles. Where cut requests leave it open, ``590ms to
+    640ms``, or ``≥ 590ms`` where nothing bounds it above."""
     if result.observed is None:
         return "-"
     result = _readable(result)
@@ -81,13 +87,15 @@ def format_observed(result: SloResult) -> str:
         return format_brief(result.observed, result.unit, choose_value_digits(result))
     low, high = sorted((result.observed, result.worst))
     least, most = (
-        format_brief(end, result.unit, digits_to_tell_apart(end, result.limit, digits=4)) for end in (low, high)
+        format_brief(end, result.unit, digits_to_tell_apart(end, result.limit, digits=4))
+        for end in (low, high)
     )
     return f"≥ {least}" if math.isinf(high) else f"{least} to {most}"
 
 
 def choose_value_digits(result: SloResult) -> int:
-    """So many digits, at least three, that the figure as written is on its side of the limit, and within its interval."""
+    """So many digits, at least three, that the figure as written is on its side of the limit, and
+    within its interval."""
     value = result.observed
     if value is None or not math.isfinite(value):
         return 3
@@ -104,7 +112,8 @@ def choose_value_digits(result: SloResult) -> int:
 
 
 def format_interval(result: SloResult) -> str:
-    """``590ms to 640ms``; ``at least 590ms``, or ``at most 640ms``, where the other end is not known."""
+    """``590ms to 640ms``; ``at least 590ms``, or ``at most 640ms``, where the other end is not
+    known."""
     if (result.low is None and result.high in (None, math.inf)) or result.low == math.inf:
         return "-"
     result = _readable(result)
@@ -118,8 +127,13 @@ def format_interval(result: SloResult) -> str:
 
 
 def _readable(result: SloResult) -> SloResult:
-    """In milliseconds where the rule is in seconds and all that was measured is below one: ``5.9ms``, not ``0.0059s``."""
-    measured = [abs(value) for value in (result.observed, result.worst, result.low, result.high) if value is not None]
+    """In milliseconds where the rule is in seconds and all that was measured is below one:
+    ``5.9ms``, not ``0.0059s``."""
+    measured = [
+        abs(value)
+        for value in (result.observed, result.worst, result.low, result.high)
+        if value is not None
+    ]
     largest = max((value for value in measured if math.isfinite(value)), default=0.0)
     if result.unit != "s" or not 0 < largest < 0.9995:
         return result
@@ -139,8 +153,8 @@ def _readable(result: SloResult) -> SloResult:
 
 
 def _end(end: float | None, reach: float | None, result: SloResult) -> str:
-    """As many digits as the interval is good for; more where these would leave the figure outside of it, or put the end on
-    the limit or beyond it."""
+    """As many digits as the interval is good for; more where these would leave the figure outside
+    of it, or put the end on the limit or beyond it."""
     text = format_supported(end, reach, result.unit, more=1)
     if end is None or not math.isfinite(end):
         return text
@@ -181,8 +195,12 @@ def mark_scarce(count: int, percentile: float) -> str:
 
 
 def format_percentile(row: Row, percentile: float, digits: int | None = None, most: int = 2) -> str:
-    """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before what it is at
-    least. ``digits``, ``most``: see ``number``."""
+    """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before
+    what it is at least. ``digits``, ``most``: see ``number``."""
     value, least = row.percentiles.get(percentile), row.at_least.get(percentile)
     few = "" if value is None or row.count is None else mark_scarce(row.count, percentile)
-    return (format_number(value, digits, most) if least is None else f"≥ {format_number(least, digits, most)}") + few
+    return (
+        format_number(value, digits, most)
+        if least is None
+        else f"≥ {format_number(least, digits, most)}"
+    ) + few

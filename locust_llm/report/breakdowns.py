@@ -1,4 +1,5 @@
-"""Breakdowns: TTFT, ITL and waits of requests of one length, limit of the ramp, turn, replica, user class."""
+"""Breakdowns: TTFT, ITL and waits of requests of one length, limit of the ramp, turn, replica, user
+class."""
 
 import itertools
 import math
@@ -22,19 +23,24 @@ from .selection import Floats, RequestSelection, make_distribution_row, mean_of_
 _NARROW: Final = 1.25
 
 
-# -- buckets -----------------------------------------------------------------------------------------------------------
+# -- buckets ---------------------------------------------------------------------------------------
 
 
 def choose_bucket_edges(lengths: Iterable[int], at_most: int = 6) -> tuple[int, ...]:
-    """Where the buckets of these lengths (tokens, at least 1) begin and end, ascending: [edge i, edge i + 1) is one.
+    """Where the buckets of these lengths (tokens, at least 1) begin and end, ascending: [edge i,
+    edge i + 1) is one.
 
-    Up to ``at_most`` different lengths: a bucket each. Else, if they lie in as few narrow heaps (from 1,996 to 2,004:
-    prompts of one asked length, as a server counts them), a bucket a heap. Else the edges 1, 2, 5, 10, 20, 50, ...; of
-    wider ranges only every second, third, ... of them, so that no more buckets are needed. Between heaps lie buckets that
-    stay empty.
+    Up to ``at_most`` different lengths: a bucket each. Else, if they lie in as few narrow heaps
+    (from 1,996 to 2,004: prompts of one asked length, as a server counts them), a bucket a heap.
+    Else the edges 1, 2, 5, 10, 20, 50, ...; of wider ranges only every second, third, ... of them,
+    so that no more buckets are needed. Between heaps lie buckets that stay empty.
     """
     different = sorted({length for length in lengths if length >= 1}) or [1]
-    heaps = [(length, length) for length in different] if len(different) <= at_most else _heaps(different)
+    heaps = (
+        [(length, length) for length in different]
+        if len(different) <= at_most
+        else _heaps(different)
+    )
     if len(heaps) <= at_most and all(last <= first * _NARROW for first, last in heaps):
         return tuple(sorted({edge for first, last in heaps for edge in (first, last + 1)}))
     spans = (_round_edges(different[0], different[-1], step) for step in itertools.count(1))
@@ -42,8 +48,11 @@ def choose_bucket_edges(lengths: Iterable[int], at_most: int = 6) -> tuple[int, 
 
 
 def _round_edges(first: int, last: int, step: int) -> tuple[int, ...]:
-    """1, 2, 5, 10, ..., or every step-th of them: from the last that is not above ``first`` to the first above ``last``."""
-    edges = [(1, 2, 5)[at % 3] * 10 ** (at // 3) for at in range(0, 3 * len(str(last)) + step, step)]
+    """1, 2, 5, 10, ..., or every step-th of them: from the last that is not above ``first`` to the
+    first above ``last``."""
+    edges = [
+        (1, 2, 5)[at % 3] * 10 ** (at // 3) for at in range(0, 3 * len(str(last)) + step, step)
+    ]
     return tuple(edges[bisect_right(edges, first) - 1 : bisect_right(edges, last) + 1])
 
 
@@ -60,7 +69,8 @@ def _heaps(different: list[int]) -> list[tuple[int, int]]:
 
 
 def label_bucket(length: int, edges: tuple[int, ...]) -> str:
-    """The bucket's label: ``550`` of a single length, ``1k-2k`` from 1,000 to 1,999, ``<200`` and ``5k+`` outside of all.
+    """The bucket's label: ``550`` of a single length, ``1k-2k`` from 1,000 to 1,999, ``<200`` and
+    ``5k+`` outside of all.
 
     k is 1,000 and stands for whole thousands only, so that no two buckets share a label.
     """
@@ -91,7 +101,8 @@ KINDS: Final = (("user class", "user_class"), ("model", "model"), ("name", "name
 MAX_KINDS: Final = 12
 """Rows of user classes, models, names and replicas."""
 CLOCK_SLACK_S: Final = 1e-3
-"""Difference of the clocks of requests and limits: a request admitted by a new limit counts under it."""
+"""Difference of the clocks of requests and limits: a request admitted by a new limit counts under
+it."""
 
 WHOLE: Final = "whole phase"
 LIMIT: Final = "limit of the ramp"
@@ -155,8 +166,9 @@ def group_by_pixels(main: RequestSelection) -> Groups:
 
 
 def estimate_input_lengths(part: RequestSelection) -> Floats:
-    """Input tokens as delivered; where no server counted them (most failures), as asked, and what requests of about that
-    length were found to have on top (roles, templates): else failures would lie in buckets of their own."""
+    """Input tokens as delivered; where no server counted them (most failures), as asked, and what
+    requests of about that length were found to have on top (roles, templates): else failures would
+    lie in buckets of their own."""
     asked, delivered = part["asked_input_tokens"], part["input_tokens"]
     both = ~(np.isnan(asked) | np.isnan(delivered))
     if both.any():
@@ -167,21 +179,28 @@ def estimate_input_lengths(part: RequestSelection) -> Floats:
 
 
 def group_by_limit(main: RequestSelection, run: Run) -> Groups:
-    """By the prefill limit that stood, the last one (the plateau) and the whole phase behind; nothing if it never changed.
+    """By the prefill limit that stood, the last one (the plateau) and the whole phase behind;
+    nothing if it never changed.
 
-    The requests of the plateau are those sent while the last limit stood. Of one process the records say under which
-    limit they were admitted; of several each knows only its own share of it, so there the time of the admission tells.
+    The requests of the plateau are those sent while the last limit stood. Of one process the
+    records say under which limit they were admitted; of several each knows only its own share of
+    it, so there the time of the admission tells.
     """
-    changes = [change for change in run.limits if change.phase == "profiling" and change.limit is not None]
+    changes = [
+        change for change in run.limits if change.phase == "profiling" and change.limit is not None
+    ]
     if len({change.limit for change in changes}) < 2:
         return
     last = changes[-1]
     if len(run.workers) > 1:
-        every = [change for change in run.limits if change.phase == "profiling"]  # None too: the gate may be taken away
+        # None too: the gate may be taken away
+        every = [change for change in run.limits if change.phase == "profiling"]
         at = np.array([change.at for change in every]) - CLOCK_SLACK_S
         before = np.searchsorted(at, main["admitted_at"], side="right") - 1
         known = ~np.isnan(main["admitted_at"]) & (before >= 0)
-        limit = np.where(known, np.array([change.limit for change in every], np.float64)[before], np.nan)
+        limit = np.where(
+            known, np.array([change.limit for change in every], np.float64)[before], np.nan
+        )
     else:
         limit = main["limit"]
     plateau = (limit == last.limit) & (main["sent_at"] >= last.at - CLOCK_SLACK_S)
@@ -193,7 +212,8 @@ def group_by_limit(main: RequestSelection, run: Run) -> Groups:
 
 
 def group_by_rate(main: RequestSelection, run: Run) -> Groups:
-    """By quarter of the ramp of the rate in which they were due, the plateau and the whole phase behind."""
+    """By quarter of the ramp of the rate in which they were due, the plateau and the whole phase
+    behind."""
     rate, ramp_s = run.settings.request_rate, run.settings.request_rate_ramp_duration
     if not rate or not ramp_s:
         return
@@ -208,12 +228,15 @@ def group_by_rate(main: RequestSelection, run: Run) -> Groups:
 
 
 def _decoded_in_one(main: RequestSelection, run: Run, by: str) -> "pd.Series[bool] | None":
-    """Of a ramp: which requests ended under the limit, or in the quarter of the ramp, that they began in, and before the
-    load stopped. An answer that was decoded under another load, or while the run ended, tells nothing of its own. None: no
-    ramp."""
+    """Of a ramp: which requests ended under the limit, or in the quarter of the ramp, that they
+    began in, and before the load stopped. An answer that was decoded under another load, or while
+    the run ended, tells nothing of its own. None: no ramp."""
     if by == LIMIT:
         at = np.array([change.at for change in run.limits])
-        began, ended = (np.searchsorted(at, main.requests[column]) for column in ("admitted_at", "last_chunk_at"))
+        began, ended = (
+            np.searchsorted(at, main.requests[column])
+            for column in ("admitted_at", "last_chunk_at")
+        )
     elif by == RATE:
         ramp_s = run.settings.request_rate_ramp_duration or math.inf
         began, ended = (
@@ -223,7 +246,9 @@ def _decoded_in_one(main: RequestSelection, run: Run, by: str) -> "pd.Series[boo
     else:
         return None
     stop_at = math.inf if run.stopping_at is None else run.stopping_at
-    return pd.Series(began == ended, index=main.requests.index) & (main.requests["last_chunk_at"] <= stop_at)
+    return pd.Series(began == ended, index=main.requests.index) & (
+        main.requests["last_chunk_at"] <= stop_at
+    )
 
 
 def group_by_turn(main: RequestSelection) -> Groups:
@@ -239,41 +264,54 @@ def group_by_backend(main: RequestSelection) -> Groups:
     return next((groups for _, groups in group_by_kind(main, ((BACKEND, BACKEND),))), ())
 
 
-def group_by_kind(main: RequestSelection, kinds: Sequence[tuple[str, str]] = KINDS) -> Iterator[tuple[str, Groups]]:
-    """By whichever of user class, model and request name there is more than one of, together: the commonest first.
-    ``kinds``: (word, column)."""
+def group_by_kind(
+    main: RequestSelection, kinds: Sequence[tuple[str, str]] = KINDS
+) -> Iterator[tuple[str, Groups]]:
+    """By whichever of user class, model and request name there is more than one of, together: the
+    commonest first. ``kinds``: (word, column)."""
     chosen = main.requests.loc[main.chosen, [column for _, column in kinds]]
     several = [(word, column) for word, column in kinds if chosen[column].nunique() > 1]
     if not several:
         return
     grouped = chosen.groupby([column for _, column in several], observed=True, sort=False)
     which = grouped.ngroup().to_numpy()
-    labels: list[tuple[str, ...]] = [key if isinstance(key, tuple) else (key,) for key in grouped.size().index]
+    labels: list[tuple[str, ...]] = [
+        key if isinstance(key, tuple) else (key,) for key in grouped.size().index
+    ]
     common = np.argsort(-np.bincount(which[which >= 0], minlength=len(labels)), kind="stable")
 
     def groups() -> Groups:
         for i in common[:MAX_KINDS].tolist():
             yield " / ".join(text or "-" for text in labels[i]), main.where(which == i)
         if len(common) > MAX_KINDS:
-            yield f"{len(common) - MAX_KINDS} others", main.where(np.isin(which, common[MAX_KINDS:]))
+            yield (
+                f"{len(common) - MAX_KINDS} others",
+                main.where(np.isin(which, common[MAX_KINDS:])),
+            )
 
     yield " / ".join(word for word, _ in several), groups()
 
 
 def measure_model_mix(main: RequestSelection, asked: str | None) -> tuple[ModelShare, ...]:
-    """How much of the requests each model of the mix has, beside what was asked for; empty without one."""
+    """How much of the requests each model of the mix has, beside what was asked for; empty without
+    one."""
     try:
         wanted = parse_shares(asked) if asked else {}
     except ValueError:  # of a run.json that was changed by hand
         wanted = {}
     return tuple(
-        ModelShare(model=name, asked=share, sent=main.count("model", name) / main.size if main.size else None)
+        ModelShare(
+            model=name,
+            asked=share,
+            sent=main.count("model", name) / main.size if main.size else None,
+        )
         for name, share in wanted.items()
     )
 
 
 def count_sessions(main: RequestSelection) -> tuple[int | None, float | None]:
-    """(conversations that began, answered turns of each on average); None where none has a second turn."""
+    """(conversations that began, answered turns of each on average); None where none has a second
+    turn."""
     first = main["turn"] == 0
     if first.all() or not first.any():
         return None, None
@@ -282,15 +320,21 @@ def count_sessions(main: RequestSelection) -> tuple[int | None, float | None]:
 
 
 def _ranges(values: Floats) -> Iterator[tuple[int, int, Mask]]:
-    """(lowest, highest, which) of at most MAX_RAMP_RANGES ranges of the different values, as many of them in each as
-    can be."""
+    """(lowest, highest, which) of at most MAX_RAMP_RANGES ranges of the different values, as many
+    of them in each as can be."""
     different = np.unique(values[~np.isnan(values)]).astype(np.int64)
-    for some in np.array_split(different, min(MAX_RAMP_RANGES, len(different))) if len(different) else ():
+    for some in (
+        np.array_split(different, min(MAX_RAMP_RANGES, len(different))) if len(different) else ()
+    ):
         yield int(some[0]), int(some[-1]), (values >= some[0]) & (values <= some[-1])
 
 
 def _group(
-    label: str, part: RequestSelection, metrics: Sequence[Metric], with_tokens: bool, decoding: "pd.Series[bool] | None"
+    label: str,
+    part: RequestSelection,
+    metrics: Sequence[Metric],
+    with_tokens: bool,
+    decoding: "pd.Series[bool] | None",
 ) -> RequestGroup:
     """``decoding``: of which requests ITL is, None: of all."""
     ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
@@ -303,14 +347,17 @@ def _group(
         failed=failed,
         failure_rate=failed / finished.size if finished.size else None,
         rows=tuple(
-            make_distribution_row(metric, of.get(metric.tag, ok)[metric.column], PERCENTILES) for metric in metrics
+            make_distribution_row(metric, of.get(metric.tag, ok)[metric.column], PERCENTILES)
+            for metric in metrics
         ),
         input_tokens=mean_of_known(ok["input_tokens"]) if with_tokens else None,
-        cached_share=ratio_of_sums(ok["cached_tokens"], ok["input_tokens"]) if with_tokens else None,
+        cached_share=ratio_of_sums(ok["cached_tokens"], ok["input_tokens"])
+        if with_tokens
+        else None,
     )
 
 
-# -- growth ----------------------------------------------------------------------------------------------------------
+# -- growth ----------------------------------------------------------------------------------------
 
 MIN_REQUESTS: Final = 50
 """So each quarter has enough for an interval of its median."""
@@ -322,8 +369,9 @@ MIN_LENGTH_DIFFERENCE: Final = 500.0
 def fit_ttft_growth(main: RequestSelection) -> TtftGrowth | None:
     """Of successful requests; None where their prompts are too few, or too much alike, to tell.
 
-    The medians of TTFT of the quarter with the longest prompts and of that with the shortest; the ends of its interval
-    are the difference of opposite ends of theirs (order statistics), so it is rather too wide than too narrow.
+    The medians of TTFT of the quarter with the longest prompts and of that with the shortest; the
+    ends of its interval are the difference of opposite ends of theirs (order statistics), so it is
+    rather too wide than too narrow.
     """
     ok = main.outcome(OK)
     tokens, ttft_ms = ok["input_tokens"], ok["ttft_s"] * 1e3

@@ -1,7 +1,9 @@
-"""Build: a folder of records made into a run's files; the same again from yesterday's folder, or as DataFrames.
+"""Build: a folder of records made into a run's files; the same again from yesterday's folder, or as
+DataFrames.
 
-The stages of a sweep have folders of their own, ``stages/<number>``, each like that of a run. What they came to is made
-again from their records, so that the sweep needs nothing else of them; their files only where they are not up to date.
+The stages of a sweep have folders of their own, ``stages/<number>``, each like that of a run. What
+they came to is made again from their records, so that the sweep needs nothing else of them; their
+files only where they are not up to date.
 """
 
 import os
@@ -39,7 +41,11 @@ from locust_llm.report.occupancy import Occupancy, compute_occupancy
 from locust_llm.report.rows import SweepSummary
 from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
 from locust_llm.report.sections.notes import NOTHING_RECORDED, list_missing_parts
-from locust_llm.report.sections.sweep.findings import find_sweep_axis, is_ended_by_time, summarise_sweep
+from locust_llm.report.sections.sweep.findings import (
+    find_sweep_axis,
+    is_ended_by_time,
+    summarise_sweep,
+)
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary import Summary
 from locust_llm.settings.settings import Settings
@@ -68,8 +74,10 @@ HTML_FILE: Final = "report.html"
 TIMELINE_FILE: Final = "timeline.svg"
 SUMMARY_FILE: Final = "summary.md"
 FACTS: Final = (
-    "conditions", "client", "evidence", "counts", "gate", "delivery", "breakdowns", "cancelled", "reading", "failures",
-    "slos", "slo_status", "good", "steady", "interference", "examination", "speculation", "sessions", "waterfall",
+    "conditions", "client", "evidence", "counts", "gate", "delivery", "breakdowns", "cancelled",
+    "reading", "failures",
+    "slos", "slo_status", "good", "steady", "interference", "examination", "speculation",
+    "sessions", "waterfall",
     "prefix_cache", "tenants", "sweep", "validity", "energy", "unread", "outages",
 )  # fmt: skip
 """Fields of the summary that run.json has beside the run."""
@@ -90,19 +98,22 @@ class Results:
 
     @cached_property
     def waterfall(self) -> pd.DataFrame:
-        """The parts of each request's time (waterfall.frame), its ``id`` first, with the index that it has in ``requests``.
-        Attempts that were tried again are in the part ``retries`` of the last one."""
+        """The parts of each request's time (waterfall.frame), its ``id`` first, with the index that
+        it has in ``requests``. Attempts that were tried again are in the part ``retries`` of the
+        last one."""
         columns, _ = read_columns(self.folder / RECORDS, self.run.settings.reader)
         found = make_parts_frame(columns, read_spans(self.folder).times, self.run)
         ids = self.requests.loc[self.requests["outcome"] != RETRIED, "id"]
-        found = found.iloc[: len(ids)].set_index(ids.index)  # a run that goes on has more records now
+        # a run that goes on has more records now
+        found = found.iloc[: len(ids)].set_index(ids.index)
         found.insert(0, "id", ids)
         return found
 
 
 def write_reports(folder: Path | str, run: Run) -> Summary:
-    """Make every file of a run's folder from its profile_export.jsonl and what is known of the run. Raises OSError where the
-    records cannot be read; a file that cannot be made is named in ``Summary.unmade``."""
+    """Make every file of a run's folder from its profile_export.jsonl and what is known of the run.
+    Raises OSError where the records cannot be read; a file that cannot be made is named in
+    ``Summary.unmade``."""
     folder = Path(folder)
     return _write(folder, run, *read_columns(folder / RECORDS, run.settings.reader))[0]
 
@@ -114,10 +125,11 @@ def remake_reports(
     spans: Path | None = None,
     blames: Sequence[str] = (),
 ) -> tuple[Summary, Run]:
-    """Make them again, from run.json and the records. Of a damaged run.json what can be read is used (``Run.unread`` has the
-    rest), without one the records alone must do; what was there is kept as run.json.damaged. ``stages``: also those of
-    stages that are up to date. ``spans``: a file of the server's spans, joined first; ``blames``:
-    further breakdowns, as ``ttft{model=a} p95``. Raises OSError as ``write`` does, and SpansRefused."""
+    """Make them again, from run.json and the records. Of a damaged run.json what can be read is
+    used (``Run.unread`` has the rest), without one the records alone must do; what was there is
+    kept as run.json.damaged. ``stages``: also those of stages that are up to date. ``spans``: a
+    file of the server's spans, joined first; ``blames``: further breakdowns, as ``ttft{model=a}
+    p95``. Raises OSError as ``write`` does, and SpansRefused."""
     folder = Path(folder)
     columns, unread = read_columns(folder / RECORDS)
     run, damage = _run(folder, columns.requests)
@@ -138,10 +150,15 @@ def read(folder: Path | str) -> Results:
 
 
 def draw_timeline(
-    folder: Path | str, start: float | None = None, end: float | None = None, rows: int = MAX_ROWS, title: str = ""
+    folder: Path | str,
+    start: float | None = None,
+    end: float | None = None,
+    rows: int = MAX_ROWS,
+    title: str = "",
 ) -> str:
-    """A timeline of the run as SVG: around its longest stall, or between two moments, in seconds after its start. Raises
-    ValueError of one sentence where there is nothing to draw. Writes nothing."""
+    """A timeline of the run as SVG: around its longest stall, or between two moments, in seconds
+    after its start. Raises ValueError of one sentence where there is nothing to draw. Writes
+    nothing."""
     folder = Path(folder)
     if not 1 <= rows <= drawing.MAX_ROWS:
         raise ValueError(f"--requests takes 1 to {drawing.MAX_ROWS}, got {rows}")
@@ -151,7 +168,9 @@ def draw_timeline(
     if columns.requests.empty:
         raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
     run, _ = _run(folder, columns.requests)
-    span = None if start is None and end is None else resolve_span(columns.requests, run, start, end)
+    span = (
+        None if start is None and end is None else resolve_span(columns.requests, run, start, end)
+    )
     shown = find_scene(columns, run, RecordFile(folder / RECORDS).since, span, rows)
     if shown is None or not shown.records:
         raise ValueError(f"nothing to draw in {folder}: no request of the profiling phase was sent")
@@ -175,7 +194,8 @@ def _write(
         summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)
     except Exception as error:  # unexpected facts must not hide the records
         run = replaced(
-            _unknown(folder, columns.requests), unread=(f"run.json cannot be used ({describe_failure(error)})",)
+            _unknown(folder, columns.requests),
+            unread=(f"run.json cannot be used ({describe_failure(error)})",),
         )
         del unmade[before:]
         with suppress(OSError):  # the old one knows more
@@ -183,17 +203,31 @@ def _write(
         summary, levels = _summary(folder, run, columns, unread, unmade, stages, blames)
     records = RecordFile(folder / RECORDS)
     by_metrics = find_cached_share(history, run)
-    summary = replaced(summary, conditions=replaced(summary.conditions, cached_share_by_metrics=by_metrics))
-    reuse = _made("the shares of the prefix cache", unmade, lambda: measure_prefix_cache(records, by_metrics, run))
-    by_tenant = _made("the service of the tenants", unmade, lambda: summarise_tenants(columns.requests, run, records))
+    summary = replaced(
+        summary, conditions=replaced(summary.conditions, cached_share_by_metrics=by_metrics)
+    )
+    reuse = _made(
+        "the shares of the prefix cache",
+        unmade,
+        lambda: measure_prefix_cache(records, by_metrics, run),
+    )
+    by_tenant = _made(
+        "the service of the tenants",
+        unmade,
+        lambda: summarise_tenants(columns.requests, run, records),
+    )
     summary = replaced(
         summary,
         speculation=tuple(measure_speculation(history, run, columns.requests)),
         prefix_cache=reuse,
         tenants=by_tenant,
     )
-    power = _made("the energy of a token", unmade, lambda: measure_run_energy(summary, run, history))
-    summary = replaced(summary, waterfall=add_server_histograms(summary.waterfall, history, run), energy=power)
+    power = _made(
+        "the energy of a token", unmade, lambda: measure_run_energy(summary, run, history)
+    )
+    summary = replaced(
+        summary, waterfall=add_server_histograms(summary.waterfall, history, run), energy=power
+    )
     _make_files(folder, run, columns, levels, history, summary, unmade)
     return replaced(summary, unmade=tuple(dict.fromkeys(unmade))), run
 
@@ -235,7 +269,9 @@ def _make_files(
     if (sweep := summary.sweep) is not None:
         make("sweep.csv", lambda: exports.export_sweep_csv(sweep).encode())
     if (compared := summary.paired) is not None:
-        make("ab.json", lambda: msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n")
+        make(
+            "ab.json", lambda: msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n"
+        )
     make("junit.xml", lambda: exports.export_junit_xml(summary, run) if summary.slos else None)
     shown: TimelineScene | None = None
     try:
@@ -244,7 +280,11 @@ def _make_files(
         unmade.append(f"there is no timeline: {describe_failure(error)}")
     make(
         TIMELINE_FILE,
-        lambda: drawing.draw_timeline_svg(shown, run).encode() if shown is not None and shown.records else None,
+        lambda: (
+            drawing.draw_timeline_svg(shown, run).encode()
+            if shown is not None and shown.records
+            else None
+        ),
     )
     before = len(unmade)
     make(HTML_FILE, html)
@@ -267,7 +307,9 @@ def _history(folder: Path, unmade: list[str]) -> EngineHistory:
 def _example(folder: Path, summary: Summary) -> list[Record]:
     """The records of the session that is shown."""
     one = summary.sessions.example if summary.sessions is not None else ""
-    return [record for record in RecordFile(folder / RECORDS) if record.session == one] if one else []
+    return (
+        [record for record in RecordFile(folder / RECORDS) if record.session == one] if one else []
+    )
 
 
 def _summary(
@@ -279,7 +321,9 @@ def _summary(
     stages: bool,
     blames: Sequence[str] = (),
 ) -> tuple[Summary, Occupancy]:
-    staged = (run.stages or (run.settings.sweep and run.stage is None)) and not run.settings.compares
+    staged = (
+        run.stages or (run.settings.sweep and run.stage is None)
+    ) and not run.settings.compares
     sweep = _sweep(folder, run, stages) if staged else None
     levels = compute_occupancy(columns.requests, run.limits)
     records = RecordFile(folder / RECORDS, sound=not unread.count)
@@ -288,10 +332,17 @@ def _summary(
     try:
         experiment = read_experiment(records)
         if experiment is None and (sweep is None or sweep.repeats) and not run.settings.compares:
-            beside = measure_interference(columns, levels, records.evenly(choose_sampled_share(columns)))
+            beside = measure_interference(
+                columns, levels, records.evenly(choose_sampled_share(columns))
+            )
     except Exception as error:
-        unmade.append(f"the interference of prefills with decodes could not be computed: {describe_failure(error)}")
-    summary = summarise_run(columns, run, unread.count, records, sweep, levels, beside, experiment, unread.reasons)
+        unmade.append(
+            f"the interference of prefills with decodes could not be computed: "
+            f"{describe_failure(error)}"
+        )
+    summary = summarise_run(
+        columns, run, unread.count, records, sweep, levels, beside, experiment, unread.reasons
+    )
     if (
         experiment is None
         and not (staged and sweep is not None and not sweep.repeats)
@@ -301,13 +352,17 @@ def _summary(
         parts = _made(
             "the parts of the requests' time",
             unmade,
-            lambda: attribute_latencies(columns, read_spans(folder).times, run, records.since, blames),
+            lambda: attribute_latencies(
+                columns, read_spans(folder).times, run, records.since, blames
+            ),
         )
         summary = replaced(summary, waterfall=parts)
     if (columns.requests["turn"] > 0).any():
         summary = replaced(summary, sessions=summarise_sessions(records, "profiling"))
     summary = add_measurement_errors(summary, columns, run)
-    by_rules = _made("whether it is valid by published rules", unmade, lambda: check_validity(summary, run))
+    by_rules = _made(
+        "whether it is valid by published rules", unmade, lambda: check_validity(summary, run)
+    )
     return replaced(summary, validity=by_rules), levels
 
 
@@ -335,7 +390,8 @@ def _facts(run: Run, summary: Summary) -> bytes:
 
 
 def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
-    """From the folders of the stages. A stage that cannot be read is named, and the others count."""
+    """From the folders of the stages. A stage that cannot be read is named, and the others
+    count."""
     found, missing = [], []
     for stage in run.stages:
         name = f"stage {stage.number} ({find_sweep_axis(run)} {stage.value:g})"
@@ -350,15 +406,18 @@ def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
             missing.append(f"{name} is left out: {describe_failure(error)}.")
         else:
             lost = list_missing_parts(made[1], made[0])
-            if is_ended_by_time(run, stage) and any(summary.conditions.requests for _, summary in found):
-                lost = tuple(why for why in lost if why != NOTHING_RECORDED)  # there was no time for any
+            if is_ended_by_time(run, stage) and any(
+                summary.conditions.requests for _, summary in found
+            ):
+                # there was no time for any
+                lost = tuple(why for why in lost if why != NOTHING_RECORDED)
             missing += [f"{name}: {why}." for why in lost]
     return summarise_sweep(run, found, missing)
 
 
 def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:
-    """What is known of a stage, and what it came to; its files are made if they are older than that. Raises OSError, and
-    ValueError for what is no stage."""
+    """What is known of a stage, and what it came to; its files are made if they are older than
+    that. Raises OSError, and ValueError for what is no stage."""
     run = read_run(folder)
     if run.stage is None:
         raise ValueError("it is not of a stage")
@@ -379,7 +438,8 @@ def _up_to_date(folder: Path) -> bool:
 
 
 def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
-    """The run of run.json, or what is known without it; and whether something of it could not be read."""
+    """The run of run.json, or what is known without it; and whether something of it could not be
+    read."""
     unknown = _unknown(folder, requests)
     try:
         return read_run(folder), False
@@ -392,7 +452,9 @@ def _run(folder: Path, requests: pd.DataFrame) -> tuple[Run, bool]:
             return decode_readable_run(folder, unknown), True
         except (OSError, ValueError):
             why = f"run.json cannot be read ({error})"
-    return replaced(unknown, unread=(f"{why}: settings, server and limits of this run are unknown",)), True
+    return replaced(
+        unknown, unread=(f"{why}: settings, server and limits of this run are unknown",)
+    ), True
 
 
 def _unknown(folder: Path, requests: pd.DataFrame) -> Run:
@@ -400,13 +462,19 @@ def _unknown(folder: Path, requests: pd.DataFrame) -> Run:
     began = max(0.0, float(requests["asked_at"].min())) if len(requests) else 0.0
     models = requests["model"].astype(str).unique().tolist()
     name = folder.resolve().name.encode("utf-8", "replace").decode()
-    return Run(name=name, settings=Settings(), started_at=began, profiling_at=began, model=" ".join(models))
+    return Run(
+        name=name, settings=Settings(), started_at=began, profiling_at=began, model=" ".join(models)
+    )
 
 
 def describe_failure(error: Exception) -> str:
     """In one line; of an unexpected error with its place in this program."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    where = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == OWN_FOLDER]
+    where = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).parent == OWN_FOLDER
+    ]
     place = f" ({Path(where[-1].filename).name}:{where[-1].lineno})" if where else ""
     return f"{type(error).__name__}: {clean_line(str(error))[:200]}{place}"

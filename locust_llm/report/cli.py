@@ -1,4 +1,5 @@
-"""Commands on folders of runs: report, figure, compare. Each takes the words behind its name and gives an exit status."""
+"""Commands on folders of runs: report, figure, compare. Each takes the words behind its name and
+gives an exit status."""
 
 import argparse
 import os
@@ -46,18 +47,26 @@ def _report_options() -> argparse.ArgumentParser:
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument(
-        "--stages", action="store_true", help="make those of all stages again, also where they are up to date"
+        "--stages",
+        action="store_true",
+        help="make those of all stages again, also where they are up to date",
     )
-    parser.add_argument("--spans", type=Path, metavar="FILE", help="join the server's spans in this OTLP/JSON file")
+    parser.add_argument(
+        "--spans", type=Path, metavar="FILE", help="join the server's spans in this OTLP/JSON file"
+    )
     parser.add_argument(
         "--records", type=Path, action="append", default=[], metavar="FILE",
-        help="add those of a worker that could not deliver them to the master; what is there already is left out",
+        help="add those of a worker that could not deliver them to the master; what is there "
+            "already is left out",
     )  # fmt: skip
     parser.add_argument(
         "--blame", action="append", default=[], metavar="WHAT",
-        help="explain the slow requests of this metric too, named as in a rule: 'ttft{model=a} p95'; may be repeated",
+        help="explain the slow requests of this metric too, named as in a rule: 'ttft{model=a} "
+            "p95'; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the result as JSON, with the tables as text")
+    parser.add_argument(
+        "--json", action="store_true", help="print the result as JSON, with the tables as text"
+    )
     parser.add_argument("--verbose", action="store_true", help="print all tables")
     return parser
 
@@ -78,21 +87,31 @@ def run_report_command(words: list[str]) -> int:
         if options.records:
             _add(folder, options.records)
         add_journaled(folder)
-        summary, facts = build.remake_reports(folder, stages=options.stages, spans=options.spans, blames=options.blame)
+        summary, facts = build.remake_reports(
+            folder, stages=options.stages, spans=options.spans, blames=options.blame
+        )
     except Exception as error:
-        status = ExitStatus.REFUSED if isinstance(error, build.SpansRefused) else ExitStatus.INCOMPLETE
-        return fail(f"the report of {folder} could not be made: {build.describe_failure(error)}", status)
+        status = (
+            ExitStatus.REFUSED if isinstance(error, build.SpansRefused) else ExitStatus.INCOMPLETE
+        )
+        return fail(
+            f"the report of {folder} could not be made: {build.describe_failure(error)}", status
+        )
     if options.spans:
         print(f"{options.spans}: {facts.spans}", file=sys.stderr)
     try:
         workflow.write_workflow_outputs(summary, facts, folder, os.environ)
     except (OSError, ValueError) as error:
-        note = f"WARNING: GITHUB_STEP_SUMMARY and GITHUB_OUTPUT could not be written: {build.describe_failure(error)}."
+        note = (
+            f"WARNING: GITHUB_STEP_SUMMARY and GITHUB_OUTPUT could not be written: "
+            f"{build.describe_failure(error)}."
+        )
         facts = replace(facts, notes=(*facts.notes, note))
     width = console_end.find_console_width()
     result = make_report_result(
         summary, facts, console_end.format_ending(summary, facts, folder, width),
-        f"{tables.render_console(summary, facts, folder, width)}\n", workflow.make_announcement(summary, facts, os.environ),
+        f"{tables.render_console(summary, facts, folder, width)}\n",
+        workflow.make_announcement(summary, facts, os.environ),
     )  # fmt: skip
     if options.json:
         print_safely(f"{msgspec.json.encode(result).decode()}\n")
@@ -104,10 +123,15 @@ def run_report_command(words: list[str]) -> int:
 
 def _add(folder: Path, files: Sequence[Path]) -> None:
     """Records that did not reach the master of the run, from other hosts. Raises OSError."""
-    added = sum(storage.add_records(folder / storage.RECORDS, storage.RecordFile(file)) for file in files)
+    added = sum(
+        storage.add_records(folder / storage.RECORDS, storage.RecordFile(file)) for file in files
+    )
     with suppress(ValueError, FileNotFoundError):  # the report says so of a damaged one
         run = storage.read_run(folder)
-        note = f"{format_count(added, 'record')} that had not reached the master were added from other hosts"
+        note = (
+            f"{format_count(added, 'record')} that had not reached the master were added from "
+            f"other hosts"
+        )
         if added:
             lost = max(0, run.records_lost - added)
             storage.write_run(folder, replace(run, records_lost=lost, notes=(*run.notes, note)))
@@ -117,14 +141,17 @@ def run_figure_command(words: list[str]) -> int:
     """Draw a timeline of a run."""
     parser = argparse.ArgumentParser(
         prog="locust-llm figure",
-        description="Draw a timeline of a run: a line for each request, a dot for each chunk, around the longest stall.",
+        description="Draw a timeline of a run: a line for each request, a dot for each chunk, "
+        "around the longest stall.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument(
         "-o", "--output", type=Path, action="append", metavar="FILE",
         help="ends in .svg or .png; may be given twice (default: DIR/timeline.svg)",
     )  # fmt: skip
-    parser.add_argument("--from", type=float, dest="start", metavar="S", help="seconds after the start of the run")
+    parser.add_argument(
+        "--from", type=float, dest="start", metavar="S", help="seconds after the start of the run"
+    )
     parser.add_argument("--to", type=float, dest="end", metavar="S")
     parser.add_argument(
         "--requests", type=int, default=MAX_ROWS, metavar="N",
@@ -135,7 +162,9 @@ def run_figure_command(words: list[str]) -> int:
     files = options.output or [options.folder / build.TIMELINE_FILE]
     try:
         formats = [drawing.choose_image_format(path.name) for path in files]
-        svg = build.draw_timeline(options.folder, options.start, options.end, options.requests, options.title)
+        svg = build.draw_timeline(
+            options.folder, options.start, options.end, options.requests, options.title
+        )
         drawn = [to_bytes(svg) for to_bytes in formats]
         for path, data in zip(files, drawn, strict=True):
             try:
@@ -156,10 +185,18 @@ def run_compare_command(words: list[str], page: Callable[[comparison.Comparison]
         prog="locust-llm compare", description=COMPARED, epilog=CHOSEN,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("base", type=Path, metavar="BASE", help="folder of the run that the others are compared with")
+    parser.add_argument(
+        "base",
+        type=Path,
+        metavar="BASE",
+        help="folder of the run that the others are compared with",
+    )
     parser.add_argument("runs", type=Path, metavar="DIR", nargs="+", help="folder of another run")
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="also write a page with all of them beside each other there"
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="also write a page with all of them beside each other there",
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables there")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
@@ -170,9 +207,13 @@ def run_compare_command(words: list[str], page: Callable[[comparison.Comparison]
         if options.html:
             storage.replace_file(options.html, page(found).encode())
         if options.markdown:
-            storage.replace_file(options.markdown, comparison.render_comparison_markdown(found).encode())
+            storage.replace_file(
+                options.markdown, comparison.render_comparison_markdown(found).encode()
+            )
         if options.json:
-            storage.replace_file(options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+            storage.replace_file(
+                options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+            )
         width = console_end.find_console_width()
         text = (
             f"{comparison.render_comparison_console(found, width)}\n{WEATHER}\n"

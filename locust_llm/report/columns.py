@@ -1,4 +1,5 @@
-"""Columns: a stream of records turned into numpy columns, a row a request, without ever holding the records."""
+"""Columns: a stream of records turned into numpy columns, a row a request, without ever holding the
+records."""
 
 from array import array
 from collections import defaultdict
@@ -14,7 +15,12 @@ from numpy.typing import NDArray
 from locust_llm.records.failures import generalise_failure_message
 from locust_llm.records.record import OK, RETRIED, Record
 from locust_llm.records.record_columns import FLAGS, RECORD_COLUMNS, STAMPS
-from locust_llm.report.readability import Readability, has_token_times, list_token_runs, measure_readability
+from locust_llm.report.readability import (
+    Readability,
+    has_token_times,
+    list_token_runs,
+    measure_readability,
+)
 from locust_llm.report.server_columns import ServerColumns, ServerTable
 from locust_llm.report.server_columns import join_server_columns as joined_server
 from locust_llm.slo.reading_pace import ReadingPace
@@ -24,12 +30,20 @@ from .gaps import GapCounts, Ints
 Names = tuple[str, ...]
 Floats = NDArray[np.float64]
 
-NUMBERS: Final = ("clock_offset_s", *(column.name for column in RECORD_COLUMNS if column.kind != "text"))
+NUMBERS: Final = (
+    "clock_offset_s",
+    *(column.name for column in RECORD_COLUMNS if column.kind != "text"),
+)
 TEXTS: Final = tuple(column.name for column in RECORD_COLUMNS if column.kind == "text")
 SUMMARY_COLUMNS: Final = tuple(column for column in RECORD_COLUMNS if column.in_summary)
-SUMMARY_NUMBERS: Final = ("clock_offset_s", *(column.name for column in SUMMARY_COLUMNS if column.kind != "text"))
+SUMMARY_NUMBERS: Final = (
+    "clock_offset_s",
+    *(column.name for column in SUMMARY_COLUMNS if column.kind != "text"),
+)
 SUMMARY_TEXTS: Final = tuple(column.name for column in SUMMARY_COLUMNS if column.kind == "text")
-SINGLE_PRECISION: Final = frozenset(column.name for column in RECORD_COLUMNS if column.single_precision)
+SINGLE_PRECISION: Final = frozenset(
+    column.name for column in RECORD_COLUMNS if column.single_precision
+)
 
 BLOCK: Final = 2**10
 READER: Final = ReadingPace()
@@ -54,8 +68,8 @@ class RequestColumns:
     """What the arithmetic needs of a run's records."""
 
     requests: pd.DataFrame
-    """A row a request: stamps ``_at`` in Unix seconds, durations ``_s``, token counts, flags; NaN where there is none.
-    ``message`` is the first message of its kind (``kind_of``)."""
+    """A row a request: stamps ``_at`` in Unix seconds, durations ``_s``, token counts, flags; NaN
+    where there is none. ``message`` is the first message of its kind (``kind_of``)."""
     gaps: dict[str, GapCounts]
     """By phase: the sharp gaps of the successful requests."""
     blurred: dict[str, CoalescedGaps]
@@ -65,7 +79,8 @@ class RequestColumns:
 
 
 def collect_columns(records: Iterable[Record], reader: ReadingPace = READER) -> RequestColumns:
-    """Read the stream once. Costs about 6 µs a request and 0.2 µs a chunk. Attempts that were tried again are left out."""
+    """Read the stream once. Costs about 6 µs a request and 0.2 µs a chunk. Attempts that were tried
+    again are left out."""
     table = _Table(SUMMARY_NUMBERS, SUMMARY_TEXTS, KIND_OF)
     streams, server = _Streams(reader), ServerTable()
     for record in records:
@@ -87,14 +102,17 @@ def _add(requests: pd.DataFrame, what: Readability) -> None:
 
 
 def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
-    """What ``collect`` would have made of the records of all parts, one after the other. The parts are spent."""
+    """What ``collect`` would have made of the records of all parts, one after the other. The parts
+    are spent."""
     tables = [part.requests for part in parts]
     columns: dict[str, object] = {}
     for name in list(tables[0].columns):
         values = [table.pop(name) for table in tables]
         if name in SUMMARY_TEXTS:
             codes = _Codes(KIND_OF.get(name))
-            known = [np.array([*map(codes.__getitem__, some.cat.categories), -1]) for some in values]
+            known = [
+                np.array([*map(codes.__getitem__, some.cat.categories), -1]) for some in values
+            ]
             which = [texts[some.cat.codes] for texts, some in zip(known, values, strict=True)]
             columns[name] = _categorical(np.concatenate(which), codes)
         else:
@@ -103,20 +121,28 @@ def join_columns(parts: Sequence[RequestColumns]) -> RequestColumns:
     for part in parts:
         for phase, some in part.gaps.items():
             gaps[phase].merge(some)
-    blurred = {phase: CoalescedGaps(GapCounts(), GapCounts()) for part in parts for phase in part.blurred}
+    blurred = {
+        phase: CoalescedGaps(GapCounts(), GapCounts()) for part in parts for phase in part.blurred
+    }
     for part in parts:
         for phase, others in part.blurred.items():
             blurred[phase].merge(others)
     server = joined_server([part.server for part in parts])
-    return RequestColumns(requests=pd.DataFrame(columns, copy=False), gaps=dict(gaps), blurred=blurred, server=server)
+    return RequestColumns(
+        requests=pd.DataFrame(columns, copy=False), gaps=dict(gaps), blurred=blurred, server=server
+    )
 
 
-def make_data_frames(records: Iterable[Record], reader: ReadingPace = READER) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Everything, for people: ``requests`` (a row a request) and ``gaps`` (a row a gap between two chunks).
+def make_data_frames(
+    records: Iterable[Record], reader: ReadingPace = READER
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Everything, for people: ``requests`` (a row a request) and ``gaps`` (a row a gap between two
+    chunks).
 
     requests: all RECORD_COLUMNS, stamps in Unix seconds, with ``chunks`` and ``merged`` as counts.
-    gaps: ``id`` of the request, ``index`` (0 between the first two chunks), ``gap_s``, and ``merged``: one of the two
-    chunks came together with others, so this gap is not sharp and stays out of the percentiles.
+    gaps: ``id`` of the request, ``index`` (0 between the first two chunks), ``gap_s``, and
+    ``merged``: one of the two chunks came together with others, so this gap is not sharp and stays
+    out of the percentiles.
     """
     table = _Table(NUMBERS, TEXTS, {})
     streams = _Streams(reader)
@@ -181,13 +207,19 @@ def _categorical(which: Ints, codes: _Codes) -> pd.Categorical:
 
 
 class _Table:
-    """Rows that become typed columns block by block, so that a million of them take their own size and no more."""
+    """Rows that become typed columns block by block, so that a million of them take their own size
+    and no more."""
 
-    def __init__(self, numbers: Names, texts: Names, kinds: dict[str, Callable[[str], str]]) -> None:
+    def __init__(
+        self, numbers: Names, texts: Names, kinds: dict[str, Callable[[str], str]]
+    ) -> None:
         self._numbers_of = attrgetter(*numbers)
         self._texts_of = attrgetter(*texts)
         self._codes = {name: _Codes(kinds.get(name)) for name in texts}
-        types = {name: "b" if name in FLAGS else "f" if name in SINGLE_PRECISION else "d" for name in numbers}
+        types = {
+            name: "b" if name in FLAGS else "f" if name in SINGLE_PRECISION else "d"
+            for name in numbers
+        }
         types |= dict.fromkeys(texts, "i") | {"chunks": "i", "merged": "i"}
         self._columns = {name: array(kind) for name, kind in types.items()}
         self._rows: list[tuple[float | None, ...]] = []
@@ -196,7 +228,12 @@ class _Table:
         texts = zip(self._codes.values(), self._texts_of(record), strict=True)
         codes = [codes[text] for codes, text in texts]
         self._rows.append(
-            (*self._numbers_of(record), *codes, len(record.known_us), record.shared if record.merged else 0)
+            (
+                *self._numbers_of(record),
+                *codes,
+                len(record.known_us),
+                record.shared if record.merged else 0,
+            )
         )
         if len(self._rows) >= BLOCK:
             self._settle()
@@ -204,14 +241,18 @@ class _Table:
     def frame(self) -> pd.DataFrame:
         """The rows as a DataFrame, stamps moved to Unix time; the table is spent."""
         self._settle()
-        columns = {name: np.frombuffer(column, column.typecode) for name, column in self._columns.items()}
+        columns = {
+            name: np.frombuffer(column, column.typecode) for name, column in self._columns.items()
+        }
         offset = columns.pop("clock_offset_s")
         for name in columns:
             if name in STAMPS:
                 columns[name] += offset
         columns["first_chunk_at"] = columns["sent_at"] + columns["ttft_s"]
         streamed = ~np.isnan(columns["ttft_s"])
-        columns["last_chunk_at"] = np.where(streamed, columns["sent_at"] + columns["latency_s"], np.nan)
+        columns["last_chunk_at"] = np.where(
+            streamed, columns["sent_at"] + columns["latency_s"], np.nan
+        )
         typed: dict[str, object] = {}
         for name, column in columns.items():
             if name in self._codes:
@@ -230,8 +271,8 @@ class _Table:
 
 
 class _Streams:
-    """The chunks of many requests end to end, from which gaps and stalls are taken block by block: as
-    ``Record.sharp_gaps_us`` and ``Record.longest_stall_s``, at a fifth of the cost."""
+    """The chunks of many requests end to end, from which gaps and stalls are taken block by block:
+    as ``Record.sharp_gaps_us`` and ``Record.longest_stall_s``, at a fifth of the cost."""
 
     def __init__(self, reader: ReadingPace) -> None:
         self._reader = reader
@@ -240,7 +281,9 @@ class _Streams:
         """(first chunk, runs) of those with several tokens a chunk."""
         self._untold: list[int] = []
         self._gaps: defaultdict[str, GapCounts] = defaultdict(GapCounts)
-        self._bounds: defaultdict[str, CoalescedGaps] = defaultdict(lambda: CoalescedGaps(GapCounts(), GapCounts()))
+        self._bounds: defaultdict[str, CoalescedGaps] = defaultdict(
+            lambda: CoalescedGaps(GapCounts(), GapCounts())
+        )
         self._stalls = array("d")
         self._us = array("q")
         self._counts: list[int] = []
@@ -263,7 +306,8 @@ class _Streams:
             self._settle()
 
     def result(self) -> tuple[dict[str, GapCounts], dict[str, CoalescedGaps], Floats]:
-        """(the sharp gaps of each phase, the others, the longest stall of each request; NaN below two chunks)."""
+        """(the sharp gaps of each phase, the others, the longest stall of each request; NaN below
+        two chunks)."""
         self._settle()
         return dict(self._gaps), dict(self._bounds), np.frombuffer(self._stalls, np.float64)
 

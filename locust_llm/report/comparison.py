@@ -1,4 +1,5 @@
-"""Comparison: runs side by side with the first of them, their base; as a document, and as data for JSON."""
+"""Comparison: runs side by side with the first of them, their base; as a document, and as data for
+JSON."""
 
 import contextlib
 import math
@@ -42,9 +43,15 @@ NAME_WIDTH: Final = 16
 FIGURES: Final = (
     *(("ttft", p) for p in ("p50", "p95", "p99")),
     *(("itl", p) for p in ("p50", "p95", "p99")),
-    ("icl", "p99"), ("longest_stall", "p99"), ("request_latency", "p50"), ("request_latency", "p99"),
+    ("icl", "p99"), ("longest_stall", "p99"), ("request_latency", "p50"),
+    ("request_latency", "p99"),
 )  # fmt: skip
-WAITS: Final = (("ttft_from_due", "p50"), ("ttft_from_due", "p99"), ("gate_wait", "p50"), ("gate_wait", "p99"))
+WAITS: Final = (
+    ("ttft_from_due", "p50"),
+    ("ttft_from_due", "p99"),
+    ("gate_wait", "p50"),
+    ("gate_wait", "p99"),
+)
 """With a gate, or an open loop."""
 SINGLE_LABELS: Final = {
     "requests_per_s": "Throughput (requests/s)",
@@ -58,13 +65,17 @@ SHORT_NAMES: Final = {"ttft": "TTFT", "itl": "ITL", "icl": "ICL"}
 STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
 HEAD: Final = ("difference", "%", "95% interval", "")
 NOTES: Final = (
-    "Difference: this run minus the base. 95% interval: both runs resampled in blocks of time, as requests that "
+    "Difference: this run minus the base. 95% interval: both runs resampled in blocks of time, as "
+    "requests that "
     "run together "
-    "are not independent. No difference to be seen: the interval holds 0. Of 20 figures of two equal runs, one is better or "
-    "worse by chance. No interval covers what changes between runs (a restart of the server, other programs on the "
+    "are not independent. No difference to be seen: the interval holds 0. Of 20 figures of two "
+    "equal runs, one is better or "
+    "worse by chance. No interval covers what changes between runs (a restart of the server, other "
+    "programs on the "
     "machine): "
     "repeat both runs before you trust a small difference.",
-    "Percentiles count each failure as +infinity, as SLO rules do; averages and rates are of successful requests.",
+    "Percentiles count each failure as +infinity, as SLO rules do; averages and rates are of "
+    "successful requests.",
 )
 
 
@@ -82,13 +93,15 @@ class ComparisonLine(msgspec.Struct, frozen=True, kw_only=True):
     """None: the base's is 0, or this is a share."""
     low: float | None
     high: float | None
-    """The ends of the 95 % interval of the difference; None: too few values, or a figure that has none."""
+    """The ends of the 95 % interval of the difference; None: too few values, or a figure that has
+    none."""
     base_open: bool = False
     value_open: bool = False
-    """Cut requests, which count at their best, leave the figure open: a latency is at least so much, a rate at most."""
+    """Cut requests, which count at their best, leave the figure open: a latency is at least so
+    much, a rate at most."""
     word: str
-    """better, worse, hardly better or hardly worse (by less than 1 %), no difference to be seen, too few to tell, or - for
-    nothing to compare."""
+    """better, worse, hardly better or hardly worse (by less than 1 %), no difference to be seen,
+    too few to tell, or - for nothing to compare."""
     note: str = ""
 
 
@@ -134,7 +147,9 @@ def compare_folders(folders: Sequence[Path]) -> Comparison:
         run = load_run(folder)
         simulated |= _simulated(run)
         pairs.append(_pair(base, run))
-    return Comparison(base=str(folders[0]), simulated=simulated, warnings=_problems(base), runs=tuple(pairs))
+    return Comparison(
+        base=str(folders[0]), simulated=simulated, warnings=_problems(base), runs=tuple(pairs)
+    )
 
 
 def build_comparison_document(found: Comparison) -> Iterator[Block]:
@@ -156,7 +171,8 @@ def make_pair_blocks(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
     yield from (TextBlock(f"WARNING: {warning}", loud=True) for warning in pair.warnings)
     if pair.lines:
         yield TableBlock(
-            ("Metric", *names, *HEAD), tuple((line.label, *format_line_cells(line)) for line in pair.lines)
+            ("Metric", *names, *HEAD),
+            tuple((line.label, *format_line_cells(line)) for line in pair.lines),
         )
     yield from _notes(pair.lines)
     if pair.axis:
@@ -178,25 +194,41 @@ def _pair(base: LoadedRun, run: LoadedRun) -> RunPair:
     warnings = (*_problems(run), *_differences(base, run))
     if axis:
         stages, alone = _stages(base, run)
-        return RunPair(folder=str(run.folder), warnings=warnings, lines=(), axis=axis, stages=stages, alone=alone)
+        return RunPair(
+            folder=str(run.folder),
+            warnings=warnings,
+            lines=(),
+            axis=axis,
+            stages=stages,
+            alone=alone,
+        )
     lines, other = tuple(_lines(base, run)), _other_work(base, run) or _cache_warmed(base, run)
-    return RunPair(folder=str(run.folder), warnings=warnings, lines=_apart(lines) if other else lines, other_work=other)
+    return RunPair(
+        folder=str(run.folder),
+        warnings=warnings,
+        lines=_apart(lines) if other else lines,
+        other_work=other,
+    )
 
 
 def _other_work(base: LoadedRun, run: LoadedRun) -> str:
     """In words; empty where both had the same to do, or where that is not known."""
-    return ", ".join(map(str, find_work_differences(describe_work(base.seen), describe_work(run.seen))))
+    return ", ".join(
+        map(str, find_work_differences(describe_work(base.seen), describe_work(run.seen)))
+    )
 
 
 def _cache_warmed(base: LoadedRun, run: LoadedRun) -> str:
-    """That the prefix cache knew the words of one of the two runs, in words; empty: it did not, or nobody knows."""
+    """That the prefix cache knew the words of one of the two runs, in words; empty: it did not, or
+    nobody knows."""
     if not _same_words(base, run):
         return ""
     before, after = compute_cached_share(base), compute_cached_share(run)
     if before is None or after is None or abs(after - before) <= MAX_CACHED_DIFFERENCE:
         return ""
     return (
-        f"{before:.0%} of the input tokens were cached in the base, {after:.0%} here, as both runs sent the same words"
+        f"{before:.0%} of the input tokens were cached in the base, {after:.0%} here, as both "
+        f"runs sent the same words"
     )
 
 
@@ -213,7 +245,8 @@ def _seed_of(side: LoadedRun) -> str:
 
 
 def _cached(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
-    """What the prefix cache had of the words that both runs sent; nothing where it had none of them."""
+    """What the prefix cache had of the words that both runs sent; nothing where it had none of
+    them."""
     same = f"both runs sent the same words ({_seed_of(run)})"
     before, after = compute_cached_share(base), compute_cached_share(run)
     if before is None or after is None:
@@ -228,7 +261,8 @@ def _same_seed(base: LoadedRun, run: LoadedRun) -> bool:
 
 
 def compute_cached_share(side: LoadedRun) -> float | None:
-    """Of the input tokens, those from the prefix cache, as answers or the server's metrics have it; None: neither does."""
+    """Of the input tokens, those from the prefix cache, as answers or the server's metrics have it;
+    None: neither does."""
     ok = side.seen.main.outcome(OK)
     share = ratio_of_sums(ok["cached_tokens"], ok["input_tokens"])
     if share is not None:
@@ -240,7 +274,14 @@ def compute_cached_share(side: LoadedRun) -> float | None:
 
 def _apart(lines: Sequence[ComparisonLine]) -> tuple[ComparisonLine, ...]:
     """Beside each other, without differences."""
-    nothing = {"difference": None, "difference_percent": None, "low": None, "high": None, "word": "-", "note": ""}
+    nothing = {
+        "difference": None,
+        "difference_percent": None,
+        "low": None,
+        "high": None,
+        "word": "-",
+        "note": "",
+    }
     return tuple(replace(line, **nothing) for line in lines)
 
 
@@ -249,7 +290,11 @@ def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[ComparisonLine]:
     settings = [side.seen.run.settings for side in (base, run)]
     gated = any(side.seen.run.limits for side in (base, run))
     figures = [*FIGURES]
-    figures += [(word, p) for word, p in WAITS if gated or (word != "gate_wait" and any(s.open_loop for s in settings))]
+    figures += [
+        (word, p)
+        for word, p in WAITS
+        if gated or (word != "gate_wait" and any(s.open_loop for s in settings))
+    ]
     rules = [_rule(word, stat) for word, stat in figures]
     rules += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
     good, _ = define_good_request(settings[0].rules)
@@ -282,7 +327,9 @@ def _line(rule: Rule, found: MetricChange) -> ComparisonLine:
         base=shown(found.base.value),
         value=shown(found.here.value),
         difference=shown(found.difference),
-        difference_percent=(found.ratio - 1) * 100 if relative and found.ratio is not None else None,
+        difference_percent=(found.ratio - 1) * 100
+        if relative and found.ratio is not None
+        else None,
         low=shown(low),
         high=shown(high),
         base_open=found.base.worst is not None,
@@ -299,7 +346,7 @@ def _label(rule: Rule) -> str:
     return f"{SHORT_NAMES.get(rule.metric, metric.label)} {rule.stat} (ms)"
 
 
-# -- problems and differences ------------------------------------------------------------------------------------------
+# -- problems and differences ----------------------------------------------------------------------
 
 
 def _problems(side: LoadedRun) -> tuple[str, ...]:
@@ -312,15 +359,26 @@ def _problems(side: LoadedRun) -> tuple[str, ...]:
         *(f"{side.folder}: {note}." for note in side.notes),
         *([] if count else [f"{side.folder}: no requests."]),
         *([f"{side.folder}: {failed} of {count} requests failed."] if failed else []),
-        *([f"{side.folder}: {open_} of {count} requests were cut, and count with their age."] if open_ else []),
-        *([f"{side.folder}: overloaded, {overload}."] if (overload := describe_overload(side.seen.delivery)) else []),
+        *(
+            [f"{side.folder}: {open_} of {count} requests were cut, and count with their age."]
+            if open_
+            else []
+        ),
+        *(
+            [f"{side.folder}: overloaded, {overload}."]
+            if (overload := describe_overload(side.seen.delivery))
+            else []
+        ),
     )
 
 
 def _differences(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
     unknown = [str(side.folder) for side in (base, run) if not side.known]
     if unknown:
-        yield f"the conditions of {' and '.join(unknown)} are unknown, so these runs may not be comparable."
+        yield (
+            f"the conditions of {' and '.join(unknown)} are unknown, so these runs may not be "
+            f"comparable."
+        )
         return
     if _same_words(base, run) and _same_seed(base, run):
         yield from _cached(base, run)
@@ -339,7 +397,7 @@ def _simulated(side: LoadedRun) -> bool:
     return side.seen.run.simulated or bool(side.seen.main["simulated"].any())
 
 
-# -- stage by stage ----------------------------------------------------------------------------------------------------
+# -- stage by stage --------------------------------------------------------------------------------
 
 
 def _same_sweep(base: LoadedRun, run: LoadedRun) -> str:
@@ -350,7 +408,9 @@ def _same_sweep(base: LoadedRun, run: LoadedRun) -> str:
 
 def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tuple[str, ...]]:
     """(stages that both have, a sentence for each that only one has)."""
-    numbers = [{stage.value: stage.number for stage in side.seen.run.stages} for side in (base, run)]
+    numbers = [
+        {stage.value: stage.number for stage in side.seen.run.stages} for side in (base, run)
+    ]
     alone = [
         f"{value:g} only in {side.folder}"
         for side, mine, others in zip((base, run), numbers, reversed(numbers), strict=True)
@@ -359,12 +419,17 @@ def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tup
     found = []
     for value in sorted(numbers[0].keys() & numbers[1].keys()):
         try:
-            sides = [load_run(s.folder / "stages" / str(n[value])) for s, n in zip((base, run), numbers, strict=True)]
+            sides = [
+                load_run(s.folder / "stages" / str(n[value]))
+                for s, n in zip((base, run), numbers, strict=True)
+            ]
         except (OSError, ValueError) as error:
             alone.append(f"{value:g}: {error}")
             continue
         rules = [_rule(word, stat) for word, stat in STAGE_FIGURES]
-        lines = tuple(_line(rule, measure_change(rule, sides[0].seen, sides[1].seen)) for rule in rules)
+        lines = tuple(
+            _line(rule, measure_change(rule, sides[0].seen, sides[1].seen)) for rule in rules
+        )
         lines = _apart(lines) if _other_work(*sides) or _cache_warmed(*sides) else lines
         warnings = (*_problems(sides[0]), *_problems(sides[1]), *_differences(*sides))
         found.append(StagePair(value=value, lines=lines, warnings=warnings))
@@ -376,7 +441,8 @@ def _by_stage(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
         lines = [(stage.value, stage.lines[i]) for stage in pair.stages]
         yield TextBlock(f"{lines[0][1].label}, stage by stage:")
         yield TableBlock(
-            (pair.axis, *names, *HEAD), tuple((f"{value:g}", *format_line_cells(line)) for value, line in lines)
+            (pair.axis, *names, *HEAD),
+            tuple((f"{value:g}", *format_line_cells(line)) for value, line in lines),
         )
     yield from (TextBlock(f"Not compared: {alone}.") for alone in pair.alone)
     known = set(pair.warnings)
@@ -387,16 +453,21 @@ def _by_stage(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
         yield from _notes(stage.lines, f"{pair.axis} {stage.value:g}: ")
 
 
-# -- cells -------------------------------------------------------------------------------------------------------------
+# -- cells -----------------------------------------------------------------------------------------
 
 
 def format_line_cells(line: ComparisonLine) -> tuple[str, ...]:
     """Under the names of the two runs and ``HEAD``."""
-    bound = "\N{GREATER-THAN OR EQUAL TO} " if BY_WORD[line.metric].units is TIME else "\N{LESS-THAN OR EQUAL TO} "
+    bound = (
+        "\N{GREATER-THAN OR EQUAL TO} "
+        if BY_WORD[line.metric].units is TIME
+        else "\N{LESS-THAN OR EQUAL TO} "
+    )
     shown = in_same_digits(line.base, line.value, line.low, line.high)
     figures = f"{bound * line.base_open}{shown.base}", f"{bound * line.value_open}{shown.value}"
     reach = "-" if line.low is None or line.high is None else f"{shown.low} to {shown.high}"
-    if line.base_open or line.value_open or line.difference is None:  # how far apart two bounds are tells nothing
+    # how far apart two bounds are tells nothing
+    if line.base_open or line.value_open or line.difference is None:
         return *figures, "-", "-", reach, line.word
     return *figures, shown.difference, _percent(line), reach, line.word
 
@@ -411,7 +482,9 @@ def _percent(line: ComparisonLine) -> str:
 def _notes(lines: Sequence[ComparisonLine], before: str = "") -> Iterator[TextBlock]:
     """The notes, each once, with the labels of its figures."""
     for note in dict.fromkeys(line.note for line in lines if line.note):
-        yield TextBlock(f"{before}{', '.join(line.label for line in lines if line.note == note)}: {note}.")
+        yield TextBlock(
+            f"{before}{', '.join(line.label for line in lines if line.note == note)}: {note}."
+        )
 
 
 def make_column_titles(base: str, run: str) -> tuple[str, str]:

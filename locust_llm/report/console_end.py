@@ -1,4 +1,5 @@
-"""Ending: what a run leaves on the console, the verdict first, in at most 25 lines; the files have everything."""
+"""Ending: what a run leaves on the console, the verdict first, in at most 25 lines; the files have
+everything."""
 
 import re
 import shutil
@@ -26,7 +27,12 @@ from locust_llm.report.sections.ab import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.delivery import format_delivery_line, format_outage_line
 from locust_llm.report.sections.headline import OF_TAGS, make_headline
 from locust_llm.report.sections.latency_parts.text import summarise_latency_parts
-from locust_llm.report.sections.metrics import MAIN_PERCENTILES, SHORT_NAMES, format_survivors_line, order_percentiles
+from locust_llm.report.sections.metrics import (
+    MAIN_PERCENTILES,
+    SHORT_NAMES,
+    format_survivors_line,
+    order_percentiles,
+)
 from locust_llm.report.sections.notes import (
     FIRST_FAILED,
     SIMULATED,
@@ -65,8 +71,8 @@ LINES: Final = 25
 MAX_MISSING: Final = 4
 MAX_HEADLINE: Final = 5
 MAX_REASON: Final = 12
-"""Lines of what is missing and of the headline, more where nothing succeeded: it has the reason in full. All other texts are
-whole, or left out and counted."""
+"""Lines of what is missing and of the headline, more where nothing succeeded: it has the reason in
+full. All other texts are whole, or left out and counted."""
 MAX_MESSAGE: Final = 200
 """Characters of a failure's message."""
 MAX_REMARKS: Final = 3
@@ -78,18 +84,38 @@ MAX_GROUPS: Final = 6
 """Names of requests, or limits of a ramp."""
 OF_INPUTS: Final = ("input_throughput",)
 """Of embeddings and rerank."""
-ROWS: Final = (TTFT_FROM_DUE.tag, TTFT.tag, ITL.tag, "request_latency", "output_token_throughput", *OF_INPUTS)
-CLOSED_ROWS: Final = (TTFT.tag, ITL.tag, "longest_stall", "request_latency", "output_token_throughput", *OF_INPUTS)
+ROWS: Final = (
+    TTFT_FROM_DUE.tag,
+    TTFT.tag,
+    ITL.tag,
+    "request_latency",
+    "output_token_throughput",
+    *OF_INPUTS,
+)
+CLOSED_ROWS: Final = (
+    TTFT.tag,
+    ITL.tag,
+    "longest_stall",
+    "request_latency",
+    "output_token_throughput",
+    *OF_INPUTS,
+)
 """The five metrics; where requests had no schedule and no gate, TTFT from Due is TTFT."""
-LABELS: Final = {TTFT.tag: "TTFT (ms)", ITL.tag: "ITL (ms)", "output_token_throughput": "Output (tokens/s)"}
+LABELS: Final = {
+    TTFT.tag: "TTFT (ms)",
+    ITL.tag: "ITL (ms)",
+    "output_token_throughput": "Output (tokens/s)",
+}
 ARM_ROWS: Final = (
-    ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("longest_stall", "p95"), ("request_latency", "p95"),
+    ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("longest_stall", "p95"),
+    ("request_latency", "p95"),
     ("output_tokens_per_s", ""),
 )  # fmt: skip
 
 
 def find_console_width() -> int:
-    """Characters of a line: those of the terminal, at most ``WIDTH``; of the variable COLUMNS, where there is one."""
+    """Characters of a line: those of the terminal, at most ``WIDTH``; of the variable COLUMNS,
+    where there is one."""
     return max(LEAST, min(WIDTH, shutil.get_terminal_size((WIDTH, LINES)).columns))
 
 
@@ -97,12 +123,21 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
     """Plain text, no line wider than ``width`` characters, control characters harmless."""
     fruitless = bool(summary.conditions.requests) and not summary.conditions.succeeded
     status = f"SLO {summary.slo_status}: " if summary.slo_status else ""
-    first = _wrapped(f"{status}{make_headline(summary, run)}.", width, MAX_REASON if fruitless else MAX_HEADLINE)
+    first = _wrapped(
+        f"{status}{make_headline(summary, run)}.", width, MAX_REASON if fruitless else MAX_HEADLINE
+    )
     if missing := format_incomplete_line(summary, run):
         first = [*_wrapped(missing, width, MAX_MISSING), *first]
     basis = [] if not summary.conditions.succeeded else _wrapped(_basis(summary, run), width)
     table = _explain_mark([*_aligned(*_table(summary, run), width)], width)
-    room = LINES - len(first) - len(basis) - len(table) - len(_last(folder, width)) - (3 if table else 2)
+    room = (
+        LINES
+        - len(first)
+        - len(basis)
+        - len(table)
+        - len(_last(folder, width))
+        - (3 if table else 2)
+    )
     open_, known = [] if fruitless else [*_rules(summary, run)], [*_remarks(summary, run)]
     kept = len(_wrapped(open_[0], width)) if open_ else 0
     above = _fitting(_warnings(summary, run), width, room - kept)
@@ -118,7 +153,10 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
 
 def _last(folder: Path | str, width: int) -> list[str]:
     """Where the rest is."""
-    return _wrapped(f"Report: {folder}/report.html; all tables and notes: summary.md beside it, or --verbose", width)
+    return _wrapped(
+        f"Report: {folder}/report.html; all tables and notes: summary.md beside it, or --verbose",
+        width,
+    )
 
 
 def _warnings(summary: Summary, run: Run) -> Iterator[str]:
@@ -141,7 +179,8 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
         yield from (reason.text for reason in summary.examination.reasons())
     if not summary.conditions.succeeded:  # the headline has them
         return
-    if first := [note for note in run.notes if note.startswith(FIRST_FAILED)]:  # in full, with what to do about it
+    # in full, with what to do about it
+    if first := [note for note in run.notes if note.startswith(FIRST_FAILED)]:
         yield from first
         return
     for failure in summary.failures[:MAX_FAILURES]:
@@ -170,7 +209,10 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
         else:
             known = format_interval(some[0])
             figure = format_observed(some[0]) if known == "-" else f"95% interval {known}"
-            yield f"  {status} {some[0].rule}: {'; '.join(text for text in (figure, reason) if text not in ('', '-'))}"
+            yield (
+                f"  {status} {some[0].rule}: "
+                f"{'; '.join(text for text in (figure, reason) if text not in ('', '-'))}"
+            )
     if rest := sum(len(some) for _, some in groups[MAX_RULES:]):
         yield f"  and {format_count(rest, 'more rule')}"
     yield from format_policy_lines(summary, run)
@@ -179,28 +221,38 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
 def _basis(summary: Summary, run: Run) -> str:
     """What the verdict rests on."""
     c, rows = summary.conditions, {row.tag: row for row in summary.rows}
-    said = [f"From {format_count(c.succeeded, 'answered request')} in {format_brief(c.duration_s, ' s', 3)}"]
+    said = [
+        f"From {format_count(c.succeeded, 'answered request')} in "
+        f"{format_brief(c.duration_s, ' s', 3)}"
+    ]
     said += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
     first = rows.get(TTFT_FROM_DUE.tag if run.has_waits else TTFT.tag)
-    well = summary.client is None or summary.client.level == OK  # else the load generator may move it further
+    # else the load generator may move it further
+    well = summary.client is None or summary.client.level == OK
     if well and not summary.swept and summary.examination is None and first is not None:
         said += _uncertainty(first)
     if summary.client is not None and not (summary.swept and summary.paired is None):
         said.append(f"client verdict {summary.client.level}")
     if summary.sweep is not None and summary.swept and summary.sweep.ended:
         said.append(f"the sweep ended: {summary.sweep.ended}")
-    survivors = None if summary.swept or summary.paired is not None else format_survivors_line(summary, run)
+    survivors = (
+        None if summary.swept or summary.paired is not None else format_survivors_line(summary, run)
+    )
     return f"{', '.join(said)}.{f' {survivors}' if survivors else ''}"
 
 
 def _uncertainty(row: Row) -> list[str]:
-    """One interval that a reader can use, of the slow requests where there are enough; empty: there is none."""
+    """One interval that a reader can use, of the slow requests where there are enough; empty: there
+    is none."""
     for percentile in (95.0, 50.0):
         value, ends = row.percentiles.get(percentile), row.uncertainty(percentile)
         if value is not None and ends is not None:
             half = (ends[1] - ends[0]) / 2
             low, high = (format_supported(end, half, more=1) for end in ends)
-            return [f"{OF_TAGS[row.tag]} {name_percentile(percentile)} {low} to {high} ms (95% interval)"]
+            return [
+                f"{OF_TAGS[row.tag]} {name_percentile(percentile)} {low} to {high} ms (95% "
+                f"interval)"
+            ]
     return []
 
 
@@ -209,15 +261,21 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
     if summary.examination is not None:
         yield from summary.examination.advice_lines()
     if (sweep := summary.sweep) is not None and summary.swept:
-        texts = [knee.text for knee in foremost_knees(sweep) if knee.value is not None or knee.rule == SLO]
+        texts = [
+            knee.text
+            for knee in foremost_knees(sweep)
+            if knee.value is not None or knee.rule == SLO
+        ]
         texts = [text for text in texts if text not in texts[:1]]  # the headline has it
         yield from dict.fromkeys((*texts, *sweep.findings))
     if summary.waterfall is not None and not summary.swept:
         yield summarise_latency_parts(summary.waterfall)
-    yield from (remark for remark in select_top_remarks(summary, run) if not remark.startswith(FIRST_FAILED))
+    yield from (
+        remark for remark in select_top_remarks(summary, run) if not remark.startswith(FIRST_FAILED)
+    )
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
 
 def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
@@ -237,7 +295,9 @@ def _metrics(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequen
     every = order_percentiles(run)
     chosen = [p for p in every if p in MAIN_PERCENTILES or p > max(MAIN_PERCENTILES)] or every
     tags = ROWS if run.settings.open_loop or run.limits else CLOSED_ROWS
-    found = [rows[tag] for tag in tags if tag in rows and (rows[tag].count or rows[tag].avg is not None)]
+    found = [
+        rows[tag] for tag in tags if tag in rows and (rows[tag].count or rows[tag].avg is not None)
+    ]
     cells = (
         (
             LABELS.get(row.tag) or label_row(row),
@@ -250,32 +310,49 @@ def _metrics(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequen
 
 
 def _groups(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
-    """By the names of requests, else by the limit or the rate of a ramp, whose figures together say little of any."""
-    found = [one for one in summary.breakdowns if one.of_names] or [one for one in summary.breakdowns if one.of_ramp]
+    """By the names of requests, else by the limit or the rate of a ramp, whose figures together say
+    little of any."""
+    found = [one for one in summary.breakdowns if one.of_names] or [
+        one for one in summary.breakdowns if one.of_ramp
+    ]
     if not found or summary.swept or summary.examination is not None:
         return (), ()
     groups = [group for group in found[0].groups if group.label != WHOLE][:MAX_GROUPS]
-    # where no group has one: a short ramp has no answer that began and ended under one limit, and so no ITL
-    metrics = [place for place in range(len(groups[0].rows)) if any(group.rows[place].count for group in groups)]
+    # where no group has one: a short ramp has no answer that began and ended under one limit, and
+    # so no ITL
+    metrics = [
+        place
+        for place in range(len(groups[0].rows))
+        if any(group.rows[place].count for group in groups)
+    ]
     named = [(f"{SHORT_NAMES[groups[0].rows[place].tag]} p50 (ms)", "p95") for place in metrics]
 
     def cells(group: RequestGroup) -> tuple[str, ...]:
-        each = (format_percentile(group.rows[place], p, 4) for place in metrics for p in (50.0, 95.0))
+        each = (
+            format_percentile(group.rows[place], p, 4) for place in metrics for p in (50.0, 95.0)
+        )
         return group.label, str(group.succeeded), str(group.failed), *each
 
-    return (found[0].by, "ok", "failed", *(title for titles in named for title in titles)), map(cells, groups)
+    return (found[0].by, "ok", "failed", *(title for titles in named for title in titles)), map(
+        cells, groups
+    )
 
 
 def _mean_and_greatest(row: Row) -> tuple[str, str]:
     if row.count is None:
         return format_number(row.avg, 4), format_number(row.max)
-    return format_number(row.avg, most=choose_row_decimals(row)), format_number(row.max, most=choose_row_decimals(row))
+    return format_number(row.avg, most=choose_row_decimals(row)), format_number(
+        row.max, most=choose_row_decimals(row)
+    )
 
 
 def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
     """Those around where it turns."""
     values = [level.value for level in sweep.levels]
-    knee = next((knee.value for knee in sweep.knees if knee.value is not None), values[-1] if values else 0.0)
+    knee = next(
+        (knee.value for knee in sweep.knees if knee.value is not None),
+        values[-1] if values else 0.0,
+    )
     place = sum(value <= knee for value in values)
     begin = max(0, min(place - MAX_STAGES // 2, len(values) - MAX_STAGES))
     first = TTFT_FROM_DUE if sweep.axis in (RATE, PREFILL) else TTFT
@@ -284,12 +361,15 @@ def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]
         latencies = (level.latencies.get(tag) for tag in (first.tag, ITL.tag) for _ in range(2))
         each = zip(latencies, (50.0, 95.0) * 2, strict=True)
         return (
-            format_plain_number(level.value), str(level.succeeded), *("-" if row is None else format_percentile(row, p, 4) for row, p in each),
-            format_number(level.output_tokens_per_s, 4), format_number(level.requests_per_s, 4), level.slo_status or "-",
+            format_plain_number(level.value), str(level.succeeded),
+            *("-" if row is None else format_percentile(row, p, 4) for row, p in each),
+            format_number(level.output_tokens_per_s, 4), format_number(level.requests_per_s, 4),
+            level.slo_status or "-",
         )  # fmt: skip
 
     head = (
-        FIRST_COLUMN[sweep.axis], "ok", f"{OF_TAGS[first.tag]} p50 (ms)", "p95", "ITL p50 (ms)", "p95", "tokens/s",
+        FIRST_COLUMN[sweep.axis], "ok", f"{OF_TAGS[first.tag]} p50 (ms)", "p95", "ITL p50 (ms)",
+        "p95", "tokens/s",
         "requests/s", "SLO",
     )  # fmt: skip
     return head, map(cells, sweep.levels[begin : begin + MAX_STAGES])
@@ -301,7 +381,8 @@ def _arms(found: PairedComparison) -> Iterator[Sequence[str]]:
 
 
 def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterator[str]:
-    """The first column left, the others right, as many of them as there is room for; a mark behind a figure hangs over."""
+    """The first column left, the others right, as many of them as there is room for; a mark behind
+    a figure hangs over."""
     cells = [head, *rows]
     if len(cells) < 2:
         return
@@ -318,7 +399,10 @@ def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> 
     for row in zip(*columns[:shown], strict=True):
         left, *others = row
         line = "  ".join(
-            [truncate_text(left, first).ljust(first), *(t.rjust(w) for t, w in zip(others, widths[1:], strict=False))]
+            [
+                truncate_text(left, first).ljust(first),
+                *(t.rjust(w) for t, w in zip(others, widths[1:], strict=False)),
+            ]
         )
         yield line.rstrip()
 
@@ -329,13 +413,14 @@ def _explain_mark(table: list[str], width: int) -> list[str]:
     return [*table, *_wrapped(SCARCE_NOTE, width)] if marked else table
 
 
-# -- runs side by side -------------------------------------------------------------------------------------------------
+# -- runs side by side -----------------------------------------------------------------------------
 
 
 def format_comparison_ending(found: Comparison, width: int) -> str:
     """Of ``locust-llm compare``: what differs, in as many lines."""
     last = _wrapped(
-        "These runs came one after the other: what changed in between looks like a difference of theirs, and locust-llm ab "
+        "These runs came one after the other: what changed in between looks like a difference of "
+            "theirs, and locust-llm ab "
         "cancels it. All figures: --verbose, --markdown FILE.", width,
     )  # fmt: skip
     room = (LINES - len(last) - 1) // len(found.runs) - 1
@@ -346,7 +431,11 @@ def format_comparison_ending(found: Comparison, width: int) -> str:
 def _pair(found: Comparison, pair: RunPair, width: int, room: int) -> list[str]:
     head = (*make_column_titles(found.base, pair.folder), *HEAD_OF_RUNS)
     if pair.axis:
-        rows = [(f"{pair.axis} {stage.value:g}", line) for stage in pair.stages for line in stage.lines[:1]]
+        rows = [
+            (f"{pair.axis} {stage.value:g}", line)
+            for stage in pair.stages
+            for line in stage.lines[:1]
+        ]
         what = f"{rows[0][1].label} by stage" if rows else "no stage in common"
     else:
         rows = [(line.label, line) for line in pair.lines]
@@ -359,14 +448,22 @@ def _pair(found: Comparison, pair: RunPair, width: int, room: int) -> list[str]:
     said = f"not compared, as this was other work ({pair.other_work})" if pair.other_work else said
     said = f"{pair.folder} against {found.base}: {'; '.join(filter(None, (what, said)))}."
     lines = _wrapped(said, width, MAX_HEADLINE)
-    warnings = [SIMULATED] * found.simulated + [f"WARNING: {text}" for text in (*found.warnings, *pair.warnings)]
+    warnings = [SIMULATED] * found.simulated + [
+        f"WARNING: {text}" for text in (*found.warnings, *pair.warnings)
+    ]
     lines += _fitting(warnings, width, room - len(lines) - len(ARM_ROWS) - 1)
-    main = [row for row in rows if pair.axis or row in differing or (row[1].metric, row[1].stat) in ARM_ROWS]
-    table = [*_aligned(("", *head), ((label, *format_line_cells(line)) for label, line in main), width)]
+    main = [
+        row
+        for row in rows
+        if pair.axis or row in differing or (row[1].metric, row[1].stat) in ARM_ROWS
+    ]
+    table = [
+        *_aligned(("", *head), ((label, *format_line_cells(line)) for label, line in main), width)
+    ]
     return [*lines, *_explain_mark(table, width)][:room]
 
 
-# -- lines -------------------------------------------------------------------------------------------------------------
+# -- lines -----------------------------------------------------------------------------------------
 
 
 def _fitting(texts: Iterable[str], width: int, room: int) -> list[str]:
@@ -384,6 +481,7 @@ def _wrapped(text: str, width: int, most: int | None = None) -> list[str]:
     text = clean_line(text)
     indent = " " * (len(text) - len(text.lstrip()))
     return textwrap.wrap(
-        text, width, max_lines=most, placeholder=" \N{HORIZONTAL ELLIPSIS}", subsequent_indent=f"{indent}  ",
+        text, width, max_lines=most, placeholder=" \N{HORIZONTAL ELLIPSIS}",
+        subsequent_indent=f"{indent}  ",
         break_on_hyphens=False,
     )  # fmt: skip

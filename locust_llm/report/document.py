@@ -7,7 +7,14 @@ from typing import Final
 from locust_llm.records.machine import Machine, format_machine
 from locust_llm.records.record import FAILURES
 from locust_llm.records.run import Run, Stage
-from locust_llm.report.rows import FailureGroup, ModelShare, RunCounts, SloResult, SteadyState, SweepSummary
+from locust_llm.report.rows import (
+    FailureGroup,
+    ModelShare,
+    RunCounts,
+    SloResult,
+    SteadyState,
+    SweepSummary,
+)
 from locust_llm.report.sections.ab import INCONCLUSIVE as OPEN
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.prefix_cache import describe_cached_input
@@ -37,7 +44,12 @@ from .blocks import (
     format_sample_size,
 )
 from .sections.ab import describe_arms, describe_paired_verdict, make_paired_table
-from .sections.delivery import describe_completed, format_delivery_line, format_outage_line, format_overload_line
+from .sections.delivery import (
+    describe_completed,
+    format_delivery_line,
+    format_outage_line,
+    format_overload_line,
+)
 from .sections.headline import make_headline
 from .sections.interference import make_interference_blocks
 from .sections.latency_parts.text import BARS, make_latency_parts_blocks
@@ -76,7 +88,9 @@ VOIDED: Final = "the client verdict is "
 """How the reason of two arms begins that are not compared because of it."""
 
 
-def build_report_document(summary: Summary, run: Run, folder: Path | str = "") -> Iterator[Block | Charts]:
+def build_report_document(
+    summary: Summary, run: Run, folder: Path | str = ""
+) -> Iterator[Block | Charts]:
     """The blocks in reading order, not escaped yet: what it came to, why, and what it rests on."""
     yield Heading(make_report_title(summary, run))
     yield from make_opening(summary, run)
@@ -154,19 +168,25 @@ def make_opening(summary: Summary, run: Run) -> Iterator[Block]:
         yield TextBlock(stopped, loud=True)
     if summary.conditions.simulated:
         yield TextBlock(SIMULATED, loud=True)
-    verdict = None if summary.swept and summary.paired is None else format_verdict_line(summary, run)
+    verdict = (
+        None if summary.swept and summary.paired is None else format_verdict_line(summary, run)
+    )
     if verdict is not None:
         yield TextBlock(verdict, loud=True)
     if summary.examination is not None:
         yield from summary.examination.reasons()
     for line in filter(
-        None, (format_outage_line(summary), format_overload_line(summary), format_delivery_line(summary))
+        None,
+        (format_outage_line(summary), format_overload_line(summary), format_delivery_line(summary)),
     ):
         yield TextBlock(line, loud=True)
     if summary.sweep is not None:
         yield from make_sweep_warnings(summary.sweep, summary.conditions.client_verdict)
-    if summary.paired is not None and not (verdict and summary.paired.reason.startswith(VOIDED)):  # said twice above
-        yield TextBlock(describe_paired_verdict(summary.paired), loud=summary.paired.verdict == OPEN)
+    # said twice above
+    if summary.paired is not None and not (verdict and summary.paired.reason.startswith(VOIDED)):
+        yield TextBlock(
+            describe_paired_verdict(summary.paired), loud=summary.paired.verdict == OPEN
+        )
     if summary.paired is not None and summary.paired.warning:
         yield TextBlock(f"WARNING: {summary.paired.warning}.", loud=True)
 
@@ -183,32 +203,58 @@ def make_rules_table(summary: Summary, run: Run) -> Iterator[Block]:
     yield from map(TextBlock, format_policy_lines(summary, run))
 
     def cells(result: SloResult) -> tuple[str, ...]:
-        return result.rule, result.status, format_observed(result), format_interval(result), format_sample_size(result)
+        return (
+            result.rule,
+            result.status,
+            format_observed(result),
+            format_interval(result),
+            format_sample_size(result),
+        )
 
     head = ("SLO", "result", "observed", "95% interval", "count")
     yield TableBlock(head, tuple(map(cells, summary.slos)), label=RULE_WIDTH)
     if summary.paired is not None:
-        yield TextBlock("Count: pairs, of a rule against the base; of any other rule requests of the candidate alone.")
-    reasons = dict.fromkeys((result.status, result.reason) for result in summary.slos if result.reason)
+        yield TextBlock(
+            "Count: pairs, of a rule against the base; of any other rule requests of the candidate "
+            "alone."
+        )
+    reasons = dict.fromkeys(
+        (result.status, result.reason) for result in summary.slos if result.reason
+    )
     for status, reason in reasons:  # each once
-        rules = (result.rule for result in summary.slos if (result.status, result.reason) == (status, reason))
+        rules = (
+            result.rule
+            for result in summary.slos
+            if (result.status, result.reason) == (status, reason)
+        )
         yield TextBlock(f"{'; '.join(rules)}: {status}, {reason}.")
 
 
 def _failures(summary: Summary) -> Iterator[Block]:
     def cells(f: FailureGroup) -> tuple[str, ...]:
         status = "-" if f.status is None else str(f.status)
-        return f.outcome, truncate_text(f.name, 30), status, str(f.count), truncate_text(f.message, MESSAGE_WIDTH)
+        return (
+            f.outcome,
+            truncate_text(f.name, 30),
+            status,
+            str(f.count),
+            truncate_text(f.message, MESSAGE_WIDTH),
+        )
 
     rows = tuple(map(cells, summary.failures[:MAX_FAILURE_ROWS]))
-    yield TableBlock(("Outcome", "Name", "Status", "Count", "Message (first of its kind)"), rows, numbers=False)
+    yield TableBlock(
+        ("Outcome", "Name", "Status", "Count", "Message (first of its kind)"), rows, numbers=False
+    )
     rest = summary.failures[MAX_FAILURE_ROWS:]
     if rest:
         yield TextBlock(
-            f"and {format_count(sum(f.count for f in rest), 'failure')} of {format_count(len(rest), 'more kind')}"
+            f"and {format_count(sum(f.count for f in rest), 'failure')} of "
+            f"{format_count(len(rest), 'more kind')}"
         )
     outcomes = dict.fromkeys(f.outcome for f in summary.failures)
-    yield TextBlock("; ".join(f"{outcome}: {FAILURES.get(outcome, 'unknown')}" for outcome in outcomes))
+    yield TextBlock(
+        "; ".join(f"{outcome}: {FAILURES.get(outcome, 'unknown')}" for outcome in outcomes)
+    )
 
 
 def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
@@ -233,29 +279,46 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if run.stage is not None:
         yield "stage", _stage(run.stage, summary.steady)
     if (d := summary.delivery) is not None:
-        of = f"due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, in the {d.duration_s:.1f} s to the stop"
+        of = (
+            f"due {d.offered_per_s:.2f}/s, sent {d.sent_per_s:.2f}/s, in the {d.duration_s:.1f} s "
+            f"to the stop"
+        )
         yield "delivered", f"{d.share:.1%}: {of}"
         yield "completed", describe_completed(d)
     limit = describe_limit(c.prefill_limit, c.prefill_ramp_s, c.limit_in_force)
-    yield "prefill limit", "by stage" if axis == PREFILL else limit or ("not known" if run.imported else "none")
+    yield (
+        "prefill limit",
+        "by stage" if axis == PREFILL else limit or ("not known" if run.imported else "none"),
+    )
     if gate is not None and not summary.swept:
-        wait = f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when requests waited at the gate" \
+        wait = (f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when "
+            f"requests waited at the gate") \
             if gate.utilisation is not None else "; no request waited at the gate"  # fmt: skip
         where = "awaiting first token" if run.settings.generates else "in flight"
         yield where, f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wait}"
     if probe is None:
         yield from _lengths(summary, run)
     if c.sessions is not None:
-        yield "sessions", f"{c.sessions}, with {c.turns_per_session or 0:.2f} answered turns on average"
+        yield (
+            "sessions",
+            f"{c.sessions}, with {c.turns_per_session or 0:.2f} answered turns on average",
+        )
     yield from _cached(summary, run)
     if run.settings.goodput:
         yield "good requests", _good(run.settings.rules)
     between = ", without the pauses between repeats" if axis == REPEAT else ""
-    span = ", while the load was on" if find_measured_span(run) else f", first send to last end{between}"
+    span = (
+        ", while the load was on"
+        if find_measured_span(run)
+        else f", first send to last end{between}"
+    )
     yield "duration", "-" if c.duration_s is None else f"{c.duration_s:.2f} s{span}"
     yield "requests", _requests(c)
     if c.schema_checked:
-        yield "valid answers", f"{c.schema_valid / c.schema_checked:.1%} of {c.schema_checked} with a schema"
+        yield (
+            "valid answers",
+            f"{c.schema_valid / c.schema_checked:.1%} of {c.schema_checked} with a schema",
+        )
     yield from _chunks(counts, run)
     yield from _drafts(summary)
     if summary.energy is not None:
@@ -277,7 +340,10 @@ def _lengths(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         yield "input length", _length(c.asked_input_tokens, c.input_tokens, c.input_deviation, mean)
     if run.settings.generates:
         mean = means.get("Output Tokens per Request")
-        yield "output length", _length(c.asked_output_tokens, c.output_tokens, c.output_deviation, mean)
+        yield (
+            "output length",
+            _length(c.asked_output_tokens, c.output_tokens, c.output_deviation, mean),
+        )
 
 
 def _readers(run: Run) -> str:
@@ -290,7 +356,11 @@ def _chunks(counts: RunCounts, run: Run) -> Iterator[tuple[str, str]]:
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
     if run.settings.generates and (counts.chunks or not run.imported):
-        held = f", {tokens:.2f} tokens each" if (tokens := counts.tokens_per_chunk or 0) > SEVERAL else ""
+        held = (
+            f", {tokens:.2f} tokens each"
+            if (tokens := counts.tokens_per_chunk or 0) > SEVERAL
+            else ""
+        )
         of_them = "" if run.imported else f", {merged:.2%} of them merged{left_out}"
         yield "chunks", f"{counts.chunks}{held}{of_them}"
 
@@ -298,7 +368,10 @@ def _chunks(counts: RunCounts, run: Run) -> Iterator[tuple[str, str]]:
 def _cached(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     share = summary.conditions.cached_share
     if run.settings.generates or share is not None:
-        yield "cached input", describe_cached_input(share, summary.conditions.cached_share_by_metrics)
+        yield (
+            "cached input",
+            describe_cached_input(share, summary.conditions.cached_share_by_metrics),
+        )
     if summary.prefix_cache is not None:
         yield "prefix cache", cache_line(summary.prefix_cache)
 
@@ -306,10 +379,21 @@ def _cached(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
 def _drafts(summary: Summary) -> Iterator[tuple[str, str]]:
     """Of speculative decoding."""
     for of in summary.speculation:
-        steps = "" if of.tokens_per_step is None else f"; {of.tokens_per_step:.2f} tokens a step with a draft"
-        over = f" in {format_count(of.answers, 'answer')}" if of.answers else f", over {of.window_s:.1f} s"
+        steps = (
+            ""
+            if of.tokens_per_step is None
+            else f"; {of.tokens_per_step:.2f} tokens a step with a draft"
+        )
+        over = (
+            f" in {format_count(of.answers, 'answer')}"
+            if of.answers
+            else f", over {of.window_s:.1f} s"
+        )
         drafted = "" if of.drafted is None else f" of {of.drafted:,}{over}"
-        yield "draft tokens accepted", f"{of.share:.1%}{drafted}{steps}{f' ({of.source})' if of.source else ''}"
+        yield (
+            "draft tokens accepted",
+            f"{of.share:.1%}{drafted}{steps}{f' ({of.source})' if of.source else ''}",
+        )
 
 
 def _scenario(name: str, changed: Sequence[str]) -> str:
@@ -326,8 +410,15 @@ def _server(c: Conditions, run: Run) -> Iterator[tuple[str, str]]:
         yield "through a proxy", run.proxy
     s = run.settings
     if s.hosts:
-        yield "replicas", f"{len(s.hosts)} addresses: a new session goes to the next one and stays there"
-    names = (("session", s.session_header), ("sent back", s.echo_header), ("backend", s.backend_header))
+        yield (
+            "replicas",
+            f"{len(s.hosts)} addresses: a new session goes to the next one and stays there",
+        )
+    names = (
+        ("session", s.session_header),
+        ("sent back", s.echo_header),
+        ("backend", s.backend_header),
+    )
     if headers := "; ".join(f"{what} {name}" for what, name in names if name):
         yield "headers of the router", headers
     if run.server_flags:
@@ -353,7 +444,11 @@ def _machines(run: Run) -> Iterator[tuple[str, str]]:
         if health.machine is not None:
             found.setdefault(format_machine(health.machine), health.machine)
     for line, machine in found.items():
-        yield "machine", line + ("" if machine.load is None else f"; load average at the start {machine.load:.2f}")
+        yield (
+            "machine",
+            line
+            + ("" if machine.load is None else f"; load average at the start {machine.load:.2f}"),
+        )
 
 
 def _stages(summary: Summary, asked: str | None) -> str:
@@ -378,7 +473,11 @@ def _stage(stage: Stage, steady: SteadyState | None) -> str:
     began = stage.measured_at
     length = "not measured" if began is None else f"measured for {stage.ended_at - began:.2f} s"
     waves = "" if began is None or began == stage.began_at else " without its first and last wave"
-    law = "" if steady is None or steady.residual is None else f"; off Little's law by {steady.residual:.1%}"
+    law = (
+        ""
+        if steady is None or steady.residual is None
+        else f"; off Little's law by {steady.residual:.1%}"
+    )
     return f"{stage.number}, {length}{waves}{law}; ended: {stage.why or '-'}"
 
 
@@ -399,7 +498,9 @@ def _load(c: Conditions, run: Run) -> str:
     if c.users is not None:
         return f"open loop, {c.arrivals}, up to {format_users(c)}"
     most = "" if run.offer is None else f"{run.offer.most_users}, "
-    return f"open loop, {c.arrivals}, as many users as needed ({most}limit {run.settings.max_users})"
+    return (
+        f"open loop, {c.arrivals}, as many users as needed ({most}limit {run.settings.max_users})"
+    )
 
 
 def _verdict(summary: Summary) -> str:
@@ -418,15 +519,27 @@ def _good(rules: Rules) -> str:
 
 def _requests(c: Conditions) -> str:
     rate = "" if c.failure_rate is None else f" ({c.failure_rate:.1%})"
-    return f"{c.requests}: {c.succeeded} succeeded, {c.failed} failed{rate}, {c.cut} cut, {c.cancelled} cancelled"
+    return (
+        f"{c.requests}: {c.succeeded} succeeded, {c.failed} failed{rate}, {c.cut} cut, "
+        f"{c.cancelled} cancelled"
+    )
 
 
-def _length(asked: float | None, delivered: float | None, deviation: float | None, of_all: float | None = None) -> str:
-    """``of_all``: the mean over all requests; the other figures are of those that ask for a length."""
+def _length(
+    asked: float | None,
+    delivered: float | None,
+    deviation: float | None,
+    of_all: float | None = None,
+) -> str:
+    """``of_all``: the mean over all requests; the other figures are of those that ask for a
+    length."""
     length = "unknown" if delivered is None else f"{delivered:.1f} tokens on average"
     if asked is None:
         return length
     by = "" if deviation is None else f" ({round(deviation, 3) + 0.0:+.1%})"
     if of_all is None or delivered is None or f"{of_all:.1f}" == f"{delivered:.1f}":
         return f"{length}, asked for {asked:.1f}{by}"
-    return f"{of_all:.1f} tokens on average; {delivered:.1f} of the requests that asked for a length, {asked:.1f}{by}"
+    return (
+        f"{of_all:.1f} tokens on average; {delivered:.1f} of the requests that asked for a "
+        f"length, {asked:.1f}{by}"
+    )

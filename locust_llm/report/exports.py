@@ -21,17 +21,30 @@ from locust_llm.slo.rules import PASSES
 from locust_llm.text.format import clean_line
 
 SCHEMA: Final = "1.4"
-UNITS: Final = {"requests/s": "requests/sec", "tokens/s": "tokens/sec", "tokens/s/gpu": "tokens/sec/gpu"}
-ENDPOINT_TYPES: Final = ("chat", "completions", "responses", "messages", "embeddings", "cohere_rankings")
+UNITS: Final = {
+    "requests/s": "requests/sec",
+    "tokens/s": "tokens/sec",
+    "tokens/s/gpu": "tokens/sec/gpu",
+}
+ENDPOINT_TYPES: Final = (
+    "chat",
+    "completions",
+    "responses",
+    "messages",
+    "embeddings",
+    "cohere_rankings",
+)
 """AIPerf's names of the protocols."""
 STATS: Final = ("avg", "min", "max", "sum", *(f"p{p:g}" for p in EXPORTED), "std")
 """AIPerf's columns of the CSV, in its order."""
 COLUMNS_BEFORE: Final = (
-    "number", "users", "duration_s", "requests", "succeeded", "failure_rate", "requests_per_s", "input_tokens_per_s",
+    "number", "users", "duration_s", "requests", "succeeded", "failure_rate", "requests_per_s",
+    "input_tokens_per_s",
     "output_tokens_per_s", "in_flight",
 )  # fmt: skip
 COLUMNS_AFTER: Final = (
-    "delivered", "attainment", "goodput_per_s", "goodput_low", "goodput_high", "slo_status", "client", "residual", "why",
+    "delivered", "attainment", "goodput_per_s", "goodput_low", "goodput_high", "slo_status",
+    "client", "residual", "why",
     "completed",
 )  # fmt: skip
 """The columns of a stage before and after its latencies."""
@@ -41,11 +54,17 @@ Block = dict[str, float | int | str]
 
 
 def export_summary_json(summary: Summary, run: Run) -> bytes:
-    """profile_export_aiperf.json; AIPerf's model of it is JsonExportData. What is not finite is left out, as AIPerf
-    does: an ``adj_`` percentile that is missing is a failure."""
+    """profile_export_aiperf.json; AIPerf's model of it is JsonExportData. What is not finite is
+    left out, as AIPerf does: an ``adj_`` percentile that is missing is a failure."""
     blocks = {
         row.tag: _block(row)
-        for row in (*summary.rows, *summary.reading, *_totals(summary), *_per_gpu(summary, run), *summary.adjusted)
+        for row in (
+            *summary.rows,
+            *summary.reading,
+            *_totals(summary),
+            *_per_gpu(summary, run),
+            *summary.adjusted,
+        )
     }
     whole: dict[str, Any] = {
         "schema_version": SCHEMA,
@@ -55,7 +74,10 @@ def export_summary_json(summary: Summary, run: Run) -> bytes:
         "was_cancelled": run.stopping_at is None,
         "is_complete": run.stopping_at is not None and not run.records_lost,
         "error_summary": [
-            {"error_details": {"code": f.status, "type": f.outcome, "message": f.message}, "count": f.count}
+            {
+                "error_details": {"code": f.status, "type": f.outcome, "message": f.message},
+                "count": f.count,
+            }
             for f in summary.failures
         ],
         "start_time": _iso(run.started_at),
@@ -79,12 +101,14 @@ def export_summary_json(summary: Summary, run: Run) -> bytes:
         },
     }
     return msgspec.json.format(
-        msgspec.json.encode({key: value for key, value in whole.items() if value is not None}), indent=2
+        msgspec.json.encode({key: value for key, value in whole.items() if value is not None}),
+        indent=2,
     )
 
 
 def export_summary_csv(summary: Summary) -> str:
-    """profile_export_aiperf.csv: a block of distributions, an empty line, a block of single numbers."""
+    """profile_export_aiperf.csv: a block of distributions, an empty line, a block of single
+    numbers."""
     out = io.StringIO()
     write = _writer(out)
     write(["Metric", *STATS])
@@ -101,22 +125,48 @@ def export_summary_csv(summary: Summary) -> str:
 
 
 def export_sweep_csv(sweep: SweepSummary) -> str:
-    """sweep.csv: a row a stage; shares of 1, latencies in ms. The last columns are how far the true percentile of a latency
-    may lie from the reported one, either way: report/sections/measurement_uncertainty.py."""
+    """sweep.csv: a row a stage; shares of 1, latencies in ms. The last columns are how far the true
+    percentile of a latency may lie from the reported one, either way:
+    report/sections/measurement_uncertainty.py."""
     out = io.StringIO()
     write = _writer(out)
     tags = dict.fromkeys(tag for level in sweep.levels for tag in level.latencies)
-    titles = [f"{tag}_p{p:g}" + "_ms" * (tag != PER_USER.tag) for tag in tags for p in SWEEP_PERCENTILES]
-    certified = [tag for tag in tags if any(_plus_minus(level.latencies.get(tag)) for level in sweep.levels)]
+    titles = [
+        f"{tag}_p{p:g}" + "_ms" * (tag != PER_USER.tag) for tag in tags for p in SWEEP_PERCENTILES
+    ]
+    certified = [
+        tag for tag in tags if any(_plus_minus(level.latencies.get(tag)) for level in sweep.levels)
+    ]
     more = (f"{tag}_p{p:g}_plus_minus_ms" for tag in certified for p in SWEEP_PERCENTILES)
     write([sweep.axis, *COLUMNS_BEFORE, *titles, *COLUMNS_AFTER, *more])
     for level in sweep.levels:
-        before, after = ([getattr(level, name) for name in names] for names in (COLUMNS_BEFORE, COLUMNS_AFTER))
+        before, after = (
+            [getattr(level, name) for name in names] for names in (COLUMNS_BEFORE, COLUMNS_AFTER)
+        )
         rows = [level.latencies.get(tag) for tag in tags]
-        figures = [None if row is None else row.percentiles.get(p) for row in rows for p in SWEEP_PERCENTILES]
-        pairs = [_plus_minus(level.latencies.get(tag)).get(p) for tag in certified for p in SWEEP_PERCENTILES]
-        cells = (level.value, *before, *figures, *after, *(None if pair is None else max(pair) for pair in pairs))
-        write([f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else cell for cell in cells])
+        figures = [
+            None if row is None else row.percentiles.get(p)
+            for row in rows
+            for p in SWEEP_PERCENTILES
+        ]
+        pairs = [
+            _plus_minus(level.latencies.get(tag)).get(p)
+            for tag in certified
+            for p in SWEEP_PERCENTILES
+        ]
+        cells = (
+            level.value,
+            *before,
+            *figures,
+            *after,
+            *(None if pair is None else max(pair) for pair in pairs),
+        )
+        write(
+            [
+                f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else cell
+                for cell in cells
+            ]
+        )
     return out.getvalue()
 
 
@@ -127,7 +177,9 @@ def _plus_minus(row: Row | None) -> dict[float, tuple[float, float]]:
 def _writer(out: io.StringIO) -> Callable[[Iterable[object]], object]:
     """Writes a row; a text that a spreadsheet would take for a formula is a text there too."""
     row = csv.writer(out).writerow
-    return lambda cells: row([f"'{cell}" if isinstance(cell, str) and _formula(cell) else cell for cell in cells])
+    return lambda cells: row(
+        [f"'{cell}" if isinstance(cell, str) and _formula(cell) else cell for cell in cells]
+    )
 
 
 def _formula(cell: str) -> bool:
@@ -144,17 +196,35 @@ def _totals(summary: Summary) -> Sequence[Row]:
     c = summary.conditions
     sums = {row.tag: row.sum for row in summary.rows}
     drafts = [of for of in summary.speculation if of.drafted]
-    drafted, accepted = sum(of.drafted or 0 for of in drafts), sum(of.accepted or 0 for of in drafts)
+    drafted, accepted = (
+        sum(of.drafted or 0 for of in drafts),
+        sum(of.accepted or 0 for of in drafts),
+    )
     totals: Iterable[tuple[str, str, str, float | None]] = (
         ("Request Count", "request_count", "requests", c.succeeded),
         ("Error Request Count", "error_request_count", "requests", c.failed or None),
-        ("Completed Requests (Success + Error)", "completed_request_count", "requests", c.succeeded + c.failed),
-        ("Request Error Rate", "request_error_rate", "%", None if c.failure_rate is None else 100 * c.failure_rate),
+        (
+            "Completed Requests (Success + Error)",
+            "completed_request_count",
+            "requests",
+            c.succeeded + c.failed,
+        ),
+        (
+            "Request Error Rate",
+            "request_error_rate",
+            "%",
+            None if c.failure_rate is None else 100 * c.failure_rate,
+        ),
         ("Benchmark Duration", "benchmark_duration", "sec", c.duration_s),
         ("Total Input Sequence Length", "total_isl", "tokens", sums.get("input_sequence_length")),
         ("Total Output Sequence Length", "total_osl", "tokens", sums.get("output_sequence_length")),
         ("Total Draft Tokens", "total_draft_tokens", "tokens", drafted or None),
-        ("Total Accepted Draft Tokens", "total_accepted_draft_tokens", "tokens", accepted if drafted else None),
+        (
+            "Total Accepted Draft Tokens",
+            "total_accepted_draft_tokens",
+            "tokens",
+            accepted if drafted else None,
+        ),
         (
             "Overall Draft Acceptance Rate",
             "spec_decode_overall_draft_acceptance_rate",
@@ -162,7 +232,11 @@ def _totals(summary: Summary) -> Sequence[Row]:
             100 * accepted / drafted if drafted else None,
         ),
     )
-    return [Row(label=label, tag=tag, unit=unit, avg=value) for label, tag, unit, value in totals if value is not None]
+    return [
+        Row(label=label, tag=tag, unit=unit, avg=value)
+        for label, tag, unit, value in totals
+        if value is not None
+    ]
 
 
 def _per_gpu(summary: Summary, run: Run) -> Sequence[Row]:
@@ -184,14 +258,24 @@ def _unit(row: Row) -> str:
 
 
 def _stats(row: Row) -> dict[str, float]:
-    stats = {"avg": row.avg, "min": row.min, "max": row.max, "std": row.std, "count": row.count, "sum": row.sum}
+    stats = {
+        "avg": row.avg,
+        "min": row.min,
+        "max": row.max,
+        "std": row.std,
+        "count": row.count,
+        "sum": row.sum,
+    }
     stats |= {f"p{p:g}": value for p, value in row.percentiles.items()}
-    return {name: value for name, value in stats.items() if value is not None and math.isfinite(value)}
+    return {
+        name: value for name, value in stats.items() if value is not None and math.isfinite(value)
+    }
 
 
 def _input_config(s: Settings, summary: Summary) -> dict[str, Any]:
     """The settings as AIPerf's BenchmarkConfig, which takes no field that it does not know."""
-    room = s.users or (s.prefill_concurrency if s.open_loop else None)  # AIPerf refuses a limit above the users
+    # AIPerf refuses a limit above the users
+    room = s.users or (s.prefill_concurrency if s.open_loop else None)
     fits = room is not None and s.prefill_concurrency is not None and s.prefill_concurrency <= room
     ramp_s = s.prefill_concurrency_ramp_duration
     phase: dict[str, Any] = {
@@ -205,7 +289,10 @@ def _input_config(s: Settings, summary: Summary) -> dict[str, Any]:
         "duration": s.run_time_s,
     }
     if s.request_cancellation_rate:
-        phase["cancellation"] = {"rate": s.request_cancellation_rate, "delay": s.request_cancellation_delay}
+        phase["cancellation"] = {
+            "rate": s.request_cancellation_rate,
+            "delay": s.request_cancellation_delay,
+        }
     if not (
         s.request_count or s.num_sessions or s.run_time_s
     ):  # AIPerf demands an end; ours can be the person at the web page
@@ -225,22 +312,32 @@ def _input_config(s: Settings, summary: Summary) -> dict[str, Any]:
 def _models(summary: Summary) -> dict[str, Any]:
     mix = summary.conditions.model_mix
     if mix:
-        return {"strategy": "weighted", "items": [{"name": one.model, "weight": one.asked} for one in mix]}
+        return {
+            "strategy": "weighted",
+            "items": [{"name": one.model, "weight": one.asked} for one in mix],
+        }
     return {"items": [{"name": summary.conditions.model or "unknown"}]}
 
 
 def _endpoint(s: Settings) -> dict[str, Any]:
     """AIPerf has rerank by the API that its body is of, and no protocols of others."""
     kind = {"rerank": "cohere_rankings"}.get(s.endpoint_type, s.endpoint_type)
-    found = {"type": kind if kind in ENDPOINT_TYPES else "chat", "path": s.endpoint, "streaming": s.streaming}
+    found = {
+        "type": kind if kind in ENDPOINT_TYPES else "chat",
+        "path": s.endpoint,
+        "streaming": s.streaming,
+    }
     return found | (
-        {"per_chunk_usage": True, "use_server_token_count": True} if s.per_chunk_usage and kind == "chat" else {}
+        {"per_chunk_usage": True, "use_server_token_count": True}
+        if s.per_chunk_usage and kind == "chat"
+        else {}
     )
 
 
 def _arrivals(s: Settings, summary: Summary) -> dict[str, Any]:
-    """The type of AIPerf's phase and what belongs to it. It would open the file of a rate series, and takes a user-centric
-    phase only if each user has a request and a session: else the phase has their mean rate."""
+    """The type of AIPerf's phase and what belongs to it. It would open the file of a rate series,
+    and takes a user-centric phase only if each user has a request and a session: else the phase has
+    their mean rate."""
     rate = summary.conditions.rate_per_s
     if s.fixed_schedule:
         start, end = s.fixed_schedule_start_offset, s.fixed_schedule_end_offset
@@ -248,13 +345,21 @@ def _arrivals(s: Settings, summary: Summary) -> dict[str, Any]:
             "start_offset": None if start is None else round(start),
             "end_offset": None if end is None else round(end),
         }
-        return {"type": "fixed_schedule", "auto_offset": s.fixed_schedule_auto_offset and start is None, **offsets}
+        return {
+            "type": "fixed_schedule",
+            "auto_offset": s.fixed_schedule_auto_offset and start is None,
+            **offsets,
+        }
     if not rate:
         return {"type": "concurrency"}
     if s.user_centric_rate:
-        enough = s.users is not None and all(n is None or n >= s.users for n in (s.request_count, s.num_sessions))
+        enough = s.users is not None and all(
+            n is None or n >= s.users for n in (s.request_count, s.num_sessions)
+        )
         return (
-            {"type": "user_centric", "users": s.users, "rate": rate} if enough else {"type": "constant", "rate": rate}
+            {"type": "user_centric", "users": s.users, "rate": rate}
+            if enough
+            else {"type": "constant", "rate": rate}
         )
     ramp_s = s.request_rate_ramp_duration
     return {
@@ -280,12 +385,12 @@ def _iso(unix_s: float | None) -> str | None:
     return None if unix_s is None else datetime.fromtimestamp(unix_s, UTC).isoformat()
 
 
-# -- junit -----------------------------------------------------------------------------------------------------------
+# -- junit -----------------------------------------------------------------------------------------
 
 
 def export_junit_xml(summary: Summary, run: Run) -> bytes:
-    """junit.xml: a case a rule. INCONCLUSIVE is skipped, with ``--inconclusive pass`` passed; a rule that failed but only
-    warns is skipped too."""
+    """junit.xml: a case a rule. INCONCLUSIVE is skipped, with ``--inconclusive pass`` passed; a
+    rule that failed but only warns is skipped too."""
     open_ = () if run.settings.inconclusive == PASSES else (INCONCLUSIVE,)
     skipped = sum(r.status in open_ or _only_warns(r) for r in summary.slos)
     counts = {
@@ -296,17 +401,27 @@ def export_junit_xml(summary: Summary, run: Run) -> bytes:
         "time": f"{summary.conditions.duration_s or 0:.3f}",
     }
     root = Element("testsuites", counts)
-    at = datetime.fromtimestamp(run.started_at, UTC).replace(tzinfo=None).isoformat(timespec="seconds")
-    suite = SubElement(root, "testsuite", {"name": clean_line(f"locust-llm {run.name}"), **counts, "timestamp": at})
+    at = (
+        datetime.fromtimestamp(run.started_at, UTC)
+        .replace(tzinfo=None)
+        .isoformat(timespec="seconds")
+    )
+    suite = SubElement(
+        root, "testsuite", {"name": clean_line(f"locust-llm {run.name}"), **counts, "timestamp": at}
+    )
     properties = SubElement(suite, "properties")
     for name, value in _properties(summary, run):
         SubElement(properties, "property", {"name": clean_line(name), "value": clean_line(value)})
     for result in summary.slos:
-        case = SubElement(suite, "testcase", {"classname": "slo", "name": clean_line(result.rule), "time": "0"})
+        case = SubElement(
+            suite, "testcase", {"classname": "slo", "name": clean_line(result.rule), "time": "0"}
+        )
         if result.status in open_ or _only_warns(result):
             SubElement(case, "skipped", {"message": clean_line(describe_slo_result(result))})
         elif result.status == FAIL:
-            SubElement(case, "failure", {"type": "slo", "message": clean_line(describe_slo_result(result))})
+            SubElement(
+                case, "failure", {"type": "slo", "message": clean_line(describe_slo_result(result))}
+            )
         else:
             status = f"{result.status}: " if result.status != PASS else ""
             SubElement(case, "system-out").text = clean_line(status + describe_slo_result(result))

@@ -1,4 +1,5 @@
-"""Gaps: how often each gap between two chunks occurred; mergeable, and exact until too many different ones came."""
+"""Gaps: how often each gap between two chunks occurred; mergeable, and exact until too many
+different ones came."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, Self
@@ -11,16 +12,19 @@ Ints = NDArray[np.int64]
 BLOCK_GAPS: Final = 2**17
 """Gaps kept as they came before they are counted."""
 MAX_VALUES: Final = 2**21
-"""Different values that are counted exactly. An hour at 10,000 chunks a second has 36 million gaps, but as these are
-whole microseconds, mostly below 0.1 s, only some 100,000 different ones: it stays exact."""
+"""Different values that are counted exactly. An hour at 10,000 chunks a second has 36 million gaps,
+but as these are whole microseconds, mostly below 0.1 s, only some 100,000 different ones: it stays
+exact."""
 
 
 class GapCounts:
     """Counts of gaps in whole microseconds.
 
-    Percentiles interpolate linearly between neighbouring values, like numpy's default. They are exact up to
-    ``different`` different values; from then on values are rounded to three significant digits (an error of at most
-    0.5 %: 0.05 ms at 10 ms, 5 ms at 1 s) and ``exact`` is False. ``avg``, ``std``, ``min`` and ``max`` are exact
+    Percentiles interpolate linearly between neighbouring values, like numpy's default. They are
+    exact up to ``different`` different values; from then on values are rounded to three significant
+    digits (an error of at most
+    0.5 %: 0.05 ms at 10 ms, 5 ms at 1 s) and ``exact`` is False. ``avg``, ``std``, ``min`` and
+      ``max`` are exact
     either way. All are None of nothing.
     """
 
@@ -110,7 +114,9 @@ class GapCounts:
         return [float(value) for value in (low + (high - low) * (rank - below)) / 1e3]
 
     def _widen(self, low: int, high: int) -> None:
-        self._ends = (min(low, self._ends[0]), max(high, self._ends[1])) if self._ends else (low, high)
+        self._ends = (
+            (min(low, self._ends[0]), max(high, self._ends[1])) if self._ends else (low, high)
+        )
 
     def _settle(self) -> None:
         """Count what is pending."""
@@ -123,7 +129,9 @@ class GapCounts:
         self._values, self._counts = _summed([self._values, values], [self._counts, counts])
         self._exact = self._exact and len(self._values) <= self._different
         if not self._exact:
-            self._values, self._counts = _summed([round_array_to_three_digits(self._values)], [self._counts])
+            self._values, self._counts = _summed(
+                [round_array_to_three_digits(self._values)], [self._counts]
+            )
 
 
 def round_array_to_three_digits(values: Ints) -> Ints:

@@ -1,6 +1,8 @@
-"""A workflow of GitHub: annotations of the rules, the summary page, and outputs of the step that ran.
+"""A workflow of GitHub: annotations of the rules, the summary page, and outputs of the step that
+ran.
 
-Source: GitHub, Workflow commands for GitHub Actions. text/ci_log.py keeps text from outside from being one.
+Source: GitHub, Workflow commands for GitHub Actions. text/ci_log.py keeps text from outside from
+being one.
 """
 
 import os
@@ -25,21 +27,28 @@ WARNING: Final = "warning"
 NOTICE: Final = "notice"
 
 
-def write_workflow_outputs(summary: Summary, run: Run, folder: Path, environ: Mapping[str, str]) -> None:
-    """Append the report to the summary page of the workflow, ``verdict`` and ``report-path`` to the outputs of its step; of
-    a stage neither. Raises OSError, ValueError."""
+def write_workflow_outputs(
+    summary: Summary, run: Run, folder: Path, environ: Mapping[str, str]
+) -> None:
+    """Append the report to the summary page of the workflow, ``verdict`` and ``report-path`` to the
+    outputs of its step; of a stage neither. Raises OSError, ValueError."""
     if run.stage is not None:
         return
     if page := environ.get("GITHUB_STEP_SUMMARY"):
         _append(page, render_markdown(summary, run) + "\n")
     if outputs := environ.get("GITHUB_OUTPUT"):
         end = uuid4()  # nothing in a path can look like it
-        _append(outputs, f"verdict={summary.slo_status or ''}\nreport-path<<{end}\n{folder.resolve()}\n{end}\n")
+        _append(
+            outputs,
+            f"verdict={summary.slo_status or ''}\nreport-path<<{end}\n{folder.resolve()}\n{end}\n",
+        )
 
 
 def make_announcement(summary: Summary, run: Run, environ: Mapping[str, str]) -> str:
     """In a workflow the annotations, elsewhere nothing."""
-    return "".join(make_annotations(summary, run)) if environ.get("GITHUB_ACTIONS") == "true" else ""
+    return (
+        "".join(make_annotations(summary, run)) if environ.get("GITHUB_ACTIONS") == "true" else ""
+    )
 
 
 def make_annotations(summary: Summary, run: Run) -> Iterator[str]:
@@ -58,7 +67,9 @@ def _level(result: SloResult, run: Run) -> str:
     """An error where the rule is broken, and decides; a notice where it counts as passed."""
     if result.status == FAIL and result.decides:
         return ERROR
-    return NOTICE if result.status == INCONCLUSIVE and run.settings.inconclusive == PASSES else WARNING
+    return (
+        NOTICE if result.status == INCONCLUSIVE and run.settings.inconclusive == PASSES else WARNING
+    )
 
 
 def _command(level: str, title: str, text: str) -> str:
@@ -71,6 +82,7 @@ def _escaped(text: str) -> str:
 
 
 def _append(path: str, text: str) -> None:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody reads
+    # a pipe that nobody reads
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(path, flags, 0o666), "wb") as file:
         file.write(text.encode("utf-8", "replace"))

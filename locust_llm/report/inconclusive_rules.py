@@ -1,7 +1,8 @@
-"""Inconclusive rules: which rules the records of a run leave open so far. A process of its own asks it while the run is on.
+"""Inconclusive rules: which rules the records of a run leave open so far. A process of its own asks
+it while the run is on.
 
-``python -m locust_llm.report.inconclusive_rules FOLDER`` reads what is known of the run as JSON from stdin, the records from FOLDER,
-and answers with JSON on stdout. It writes nothing.
+``python -m locust_llm.report.inconclusive_rules FOLDER`` reads what is known of the run as JSON
+from stdin, the records from FOLDER, and answers with JSON on stdout. It writes nothing.
 """
 
 import os
@@ -23,14 +24,19 @@ COURTESY: Final = 10
 
 
 def list_undecided_rules(folder: Path, run: Run) -> list[UndecidedRule]:
-    """Of the rules that decide, those which are inconclusive. Raises OSError where the records cannot be read."""
+    """Of the rules that decide, those which are inconclusive. Raises OSError where the records
+    cannot be read."""
     columns, unread = read_columns(folder / RECORDS, run.settings.reader)
-    summary = summarise_run(columns, run, unread.count, RecordFile(folder / RECORDS, sound=not unread.count))
+    summary = summarise_run(
+        columns, run, unread.count, RecordFile(folder / RECORDS, sound=not unread.count)
+    )
     open_ = (result for result in summary.slos if result.decides and result.status == INCONCLUSIVE)
     return [UndecidedRule(result.rule, result.reason) for result in open_]
 
 
 if __name__ == "__main__":
     os.nice(COURTESY)
-    found = list_undecided_rules(Path(sys.argv[1]), msgspec.json.decode(sys.stdin.buffer.read(), type=Run))
+    found = list_undecided_rules(
+        Path(sys.argv[1]), msgspec.json.decode(sys.stdin.buffer.read(), type=Run)
+    )
     sys.stdout.buffer.write(msgspec.json.encode(found))

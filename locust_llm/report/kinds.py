@@ -1,4 +1,5 @@
-"""Report kinds: a run whose load is an experiment has a report of its own. A table from the kind to what reads its records.
+"""Report kinds: a run whose load is an experiment has a report of its own. A table from the kind to
+what reads its records.
 
 It is imported when a run of that kind is read, so the report of a load test imports none of them.
 """
@@ -64,7 +65,8 @@ class Experiment(Protocol):
 
     @property
     def compared_ttft_s(self) -> float | None:
-        """The least TTFT that the findings compare, which an error of the load generator is held against."""
+        """The least TTFT that the findings compare, which an error of the load generator is held
+        against."""
 
     def examine(self, run: Run, verdict: ClientVerdict | None) -> Examination: ...
 
@@ -77,8 +79,8 @@ REPORT_KINDS: Final = {"probe": "locust_llm.lab.probe.report_kind:read_probe"}
 
 
 def read_experiment(records: Iterable[Record]) -> Experiment | None:
-    """From the records of a run; None: it is a load test. Of that only the first record is read. ``records`` can be read
-    again."""
+    """From the records of a run; None: it is a load test. Of that only the first record is read.
+    ``records`` can be read again."""
     first = next(iter(records), None)
     kind = "" if first is None else first.session.partition("/")[0]
     if kind not in REPORT_KINDS:

@@ -1,4 +1,5 @@
-"""Occupancy: how many requests waited at the gate, held a slot or were decoding, at every moment of a run."""
+"""Occupancy: how many requests waited at the gate, held a slot or were decoding, at every moment of
+a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ Floats = NDArray[np.float64]
 Interval = tuple[Floats, Floats]
 
 INSTANT_S: Final = 1e-5
-"""A level that holds no longer is none: Unix time in a double resolves 0.2 µs, and the clocks of two processes agree
-to some µs, so the end of one request may seem to come just after the begin of the next that it made room for."""
+"""A level that holds no longer is none: Unix time in a double resolves 0.2 µs, and the clocks of
+two processes agree to some µs, so the end of one request may seem to come just after the begin of
+the next that it made room for."""
 
 
 @dataclass(frozen=True)
@@ -28,22 +30,31 @@ class Occupancy:
     limit: NDArray[np.float32]
     """The prefill limit in force; NaN without a gate."""
     used: NDArray[np.int32]
-    """Requests sent whose first chunk, error or end has not come: what the server has in prefill, seen from here."""
+    """Requests sent whose first chunk, error or end has not come: what the server has in prefill,
+    seen from here."""
     waiting: NDArray[np.int32]
     decoding: NDArray[np.int32]
 
 
 def compute_occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Occupancy:
-    """Sweep over the requests' intervals, each half open: [asked, admitted) waiting, [sent, first chunk) using a slot,
-    [first chunk, closed) decoding.
+    """Sweep over the requests' intervals, each half open: [asked, admitted) waiting, [sent, first
+    chunk) using a slot, [first chunk, closed) decoding.
 
-    ``requests`` has the stamp columns of ``columns.collect``. ``used`` goes by what reached the server rather than by
-    the gate's own book: it begins with the send (the admission, if nothing was sent) and ends with the first of: first
-    chunk, slot given back, close. So it can prove the gate wrong.
+    ``requests`` has the stamp columns of ``columns.collect``. ``used`` goes by what reached the
+    server rather than by the gate's own book: it begins with the send (the admission, if nothing
+    was sent) and ends with the first of: first chunk, slot given back, close. So it can prove the
+    gate wrong.
     """
     asked, admitted, sent, freed, first, closed = (
         requests[name].to_numpy(np.float64)
-        for name in ("asked_at", "admitted_at", "sent_at", "freed_at", "first_chunk_at", "closed_at")
+        for name in (
+            "asked_at",
+            "admitted_at",
+            "sent_at",
+            "freed_at",
+            "first_chunk_at",
+            "closed_at",
+        )
     )
     gated = any(change.limit is not None for change in limits)
     never = np.isnan(admitted) & np.isnan(sent)  # given up, or cut, while it waited
@@ -53,8 +64,13 @@ def compute_occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> 
     intervals = [_real(*interval) for interval in (used, waiting, decoding)]
     changes = sorted(limits, key=lambda change: change.at)
     changed_at = np.array([change.at for change in changes], np.float64)
-    limit = np.array([np.nan, *(np.nan if change.limit is None else change.limit for change in changes)], np.float32)
-    at = np.unique(np.concatenate([changed_at, *(end for interval in intervals for end in interval)]))
+    limit = np.array(
+        [np.nan, *(np.nan if change.limit is None else change.limit for change in changes)],
+        np.float32,
+    )
+    at = np.unique(
+        np.concatenate([changed_at, *(end for interval in intervals for end in interval)])
+    )
     return Occupancy(
         at,
         limit[np.searchsorted(changed_at, at, side="right")],
@@ -74,22 +90,28 @@ def measure_gate_use(levels: Occupancy, start: float, end: float) -> GateUse | N
         mean_used=float(used @ length) / (end - start),
         max_used=int(used[length > INSTANT_S].max(initial=0)),
         waited_s=waited_s,
-        utilisation=float((used[wanted] / limit[wanted]) @ length[wanted]) / waited_s if waited_s else None,
+        utilisation=float((used[wanted] / limit[wanted]) @ length[wanted]) / waited_s
+        if waited_s
+        else None,
     )
 
 
 def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Floats:
-    """Of each request, for how long it waited at the gate though a permit was free: the load generator had not handed it
-    over yet. A row a request, in seconds.
+    """Of each request, for how long it waited at the gate though a permit was free: the load
+    generator had not handed it over yet. A row a request, in seconds.
 
-    Where more requests waited than permits were free, each has its part of them. With a permit free of two, and three that
-    wait, the next two would have shared it: half of the time of each.
+    Where more requests waited than permits were free, each has its part of them. With a permit free
+    of two, and three that wait, the next two would have shared it: half of the time of each.
     """
     asked, admitted, freed, first, closed = (
         requests[name].to_numpy(np.float64)
         for name in ("asked_at", "admitted_at", "freed_at", "first_chunk_at", "closed_at")
     )
-    changes = [change for change in sorted(limits, key=lambda change: change.at) if change.limit is not None]
+    changes = [
+        change
+        for change in sorted(limits, key=lambda change: change.at)
+        if change.limit is not None
+    ]
     if (
         not changes or (requests["attempt"].to_numpy(np.float64) > 1).any()
     ):  # attempts before had permits, and have no row
@@ -98,7 +120,9 @@ def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Fl
     waiting, held = _real(asked, until), _real(admitted, np.fmin(np.fmin(first, freed), closed))
     changed_at = np.array([change.at for change in changes], np.float64)
     at = np.unique(np.concatenate([changed_at, *waiting, *held]))
-    limit = np.array([0.0, *(change.limit or 0 for change in changes)])[np.searchsorted(changed_at, at, side="right")]
+    limit = np.array([0.0, *(change.limit or 0 for change in changes)])[
+        np.searchsorted(changed_at, at, side="right")
+    ]
     wanted = np.minimum(_level(waiting, at), limit)
     free = np.clip(limit - _level(held, at), 0.0, wanted)
     unused = np.divide(free, wanted, out=np.zeros(len(at)), where=wanted > 0)
@@ -109,21 +133,27 @@ def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Fl
 
 
 def permit_lag_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Floats:
-    """The same where several processes hand permits to each other; 0 of one process, which hands them on at once."""
+    """The same where several processes hand permits to each other; 0 of one process, which hands
+    them on at once."""
     if requests["worker"].nunique() < 2:
         return np.zeros(len(requests))
     return unused_permit_s(requests, limits)
 
 
 def thin_occupancy(levels: Occupancy, points: int) -> pd.DataFrame:
-    """At most ``points`` rows for a plot: ``at`` (the middle, Unix seconds), and the time-weighted mean of each level
-    over an equal share of the time; ``limit`` is the one at the middle."""
+    """At most ``points`` rows for a plot: ``at`` (the middle, Unix seconds), and the time-weighted
+    mean of each level over an equal share of the time; ``limit`` is the one at the middle."""
     if len(levels.at) < 2:
-        return pd.DataFrame({name: np.empty(0) for name in ("at", "limit", "used", "waiting", "decoding")})
+        return pd.DataFrame(
+            {name: np.empty(0) for name in ("at", "limit", "used", "waiting", "decoding")}
+        )
     edges = np.linspace(levels.at[0], levels.at[-1], points + 1)
     middle = (edges[1:] + edges[:-1]) / 2
     length = np.diff(levels.at)
-    columns = {"at": middle, "limit": levels.limit[np.searchsorted(levels.at, middle, side="right") - 1]}
+    columns = {
+        "at": middle,
+        "limit": levels.limit[np.searchsorted(levels.at, middle, side="right") - 1],
+    }
     for name in ("used", "waiting", "decoding"):
         area = np.zeros(len(levels.at))
         np.cumsum(getattr(levels, name)[:-1] * length, out=area[1:])
@@ -132,13 +162,15 @@ def thin_occupancy(levels: Occupancy, points: int) -> pd.DataFrame:
 
 
 def _real(starts: Floats, ends: Floats) -> Interval:
-    """Those that have both ends and some length, each side sorted by itself: a level needs no more."""
+    """Those that have both ends and some length, each side sorted by itself: a level needs no
+    more."""
     there = ends > starts  # False where either is NaN
     return np.sort(starts[there]), np.sort(ends[there])
 
 
 def _level(interval: Interval, at: Floats) -> NDArray[np.int32]:
-    """How many of the intervals hold each moment: those that have begun, less those that have ended."""
+    """How many of the intervals hold each moment: those that have begun, less those that have
+    ended."""
     starts, ends = interval
     level = np.searchsorted(starts, at, side="right").astype(np.int32)
     level -= np.searchsorted(ends, at, side="right").astype(np.int32)

@@ -1,4 +1,5 @@
-"""Parquet: the records of a run as a table, a row a request; each column has its unit in the schema. Needs pyarrow."""
+"""Parquet: the records of a run as a table, a row a request; each column has its unit in the
+schema. Needs pyarrow."""
 
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -46,12 +47,25 @@ def _column_of(column: RecordColumn) -> Column:
     return Column(name, "float64", UNIX, unix)
 
 
-KINDS: Final = {"number": "float64", "whole": "int64", "flag": "bool", "maybe": "bool", "text": "string"}
+KINDS: Final = {
+    "number": "float64",
+    "whole": "int64",
+    "flag": "bool",
+    "maybe": "bool",
+    "text": "string",
+}
 COLUMNS: Final = (
     *map(_column_of, RECORD_COLUMNS),
     Column("chunk_us", "list", "us after sent_at", lambda one: list(one.chunk_us)),
-    Column("merged_index", "list", "index into chunk_us", lambda one: [index for index, _ in one.merged]),
-    Column("merged_earliest_us", "list", "us after sent_at", lambda one: [us for _, us in one.merged]),
+    Column(
+        "merged_index",
+        "list",
+        "index into chunk_us",
+        lambda one: [index for index, _ in one.merged],
+    ),
+    Column(
+        "merged_earliest_us", "list", "us after sent_at", lambda one: [us for _, us in one.merged]
+    ),
     Column(
         "chunk_tokens",
         "list",
@@ -73,7 +87,8 @@ def write_parquet(path: Path, records: Iterable[Record], run: Run) -> int:
     with pq.ParquetWriter(path, schema) as out:
         while block := list(islice(source, ROWS)):
             columns = [
-                pa.array([column.value(one) for one in block], schema.field(column.name).type) for column in COLUMNS
+                pa.array([column.value(one) for one in block], schema.field(column.name).type)
+                for column in COLUMNS
             ]
             out.write_table(pa.Table.from_arrays(columns, schema=schema))
             rows += len(block)
@@ -83,7 +98,13 @@ def write_parquet(path: Path, records: Iterable[Record], run: Run) -> int:
 def _schema(run: Run) -> "pa.Schema":
     import pyarrow as pa
 
-    kinds = {"float64": pa.float64(), "int64": pa.int64(), "string": pa.string(), "bool": pa.bool_(),
+    kinds = {"float64": pa.float64(), "int64": pa.int64(), "string": pa.string(),
+        "bool": pa.bool_(),
              "list": pa.list_(pa.int64())}  # fmt: skip
-    fields = [pa.field(one.name, kinds[one.kind], metadata={"unit": one.unit} if one.unit else None) for one in COLUMNS]
-    return pa.schema(fields, metadata={"run": run.name, "tool": run.imported or "locust-llm", "model": run.model})
+    fields = [
+        pa.field(one.name, kinds[one.kind], metadata={"unit": one.unit} if one.unit else None)
+        for one in COLUMNS
+    ]
+    return pa.schema(
+        fields, metadata={"run": run.name, "tool": run.imported or "locust-llm", "model": run.model}
+    )

@@ -14,7 +14,9 @@ from locust_llm.slo.published import FAILS
 from locust_llm.text.format import capitalise_sentence
 
 
-def make_report_result(summary: Summary, run: Run, text: str, tables: str = "", annotations: str = "") -> ReportResult:
+def make_report_result(
+    summary: Summary, run: Run, text: str, tables: str = "", annotations: str = ""
+) -> ReportResult:
     """``text``: for the console; ``tables``: for it with ``--verbose``."""
     sweep, findings = summary.sweep, list[str]()
     if sweep is not None:
@@ -29,7 +31,9 @@ def make_report_result(summary: Summary, run: Run, text: str, tables: str = "", 
         incomplete=bool(list_missing_parts(summary, run)),
         slo_status=summary.slo_status,
         rules=tuple(_rule(result) for result in summary.slos),
-        not_valid=(format_broken_rules(summary.validity) or "") if run.settings.published_rules == FAILS else "",
+        not_valid=(format_broken_rules(summary.validity) or "")
+        if run.settings.published_rules == FAILS
+        else "",
         client=summary.client,
         probe="" if summary.examination is None else summary.examination.outcome,
         figures={row.tag: _figure(row) for row in summary.rows},
@@ -45,7 +49,9 @@ def _rule(result: SloResult) -> RuleResult:
 
 
 def _figure(row: Row) -> MetricValue:
-    percentiles = {p: round(value, 6) for p, value in row.percentiles.items() if math.isfinite(value)}
+    percentiles = {
+        p: round(value, 6) for p, value in row.percentiles.items() if math.isfinite(value)
+    }
     return MetricValue(_finite(row.avg), row.count, percentiles)
 
 

@@ -1,4 +1,5 @@
-"""A comment on a pull request, as text: what a run came to, its rules, and its figures against a base.
+"""A comment on a pull request, as text: what a run came to, its rules, and its figures against a
+base.
 
 ``locust-llm comment`` prints it. The CI's own program posts it: deploy/ci has how.
 """
@@ -26,22 +27,34 @@ MAX_CHARACTERS: Final = 60_000
 """GitHub takes 65,536."""
 NAMES: Final = ("base", "this run")
 REST: Final = "The rest is in the report."
-NO_POST: Final = "comment --post was removed: print the comment, and let gh or glab post it, as docs/ci.md has it"
+NO_POST: Final = (
+    "comment --post was removed: print the comment, and let gh or glab post it, as "
+    "docs/ci.md has it"
+)
 
 
-def make_comment_body(summary: Summary, run: Run, base: Path | None, folder: Path, name: str = "") -> str:
-    """GitHub's Markdown, which GitLab reads too. It begins with the mark by which the next run finds it."""
+def make_comment_body(
+    summary: Summary, run: Run, base: Path | None, folder: Path, name: str = ""
+) -> str:
+    """GitHub's Markdown, which GitLab reads too. It begins with the mark by which the next run
+    finds it."""
     said = _written([*make_opening(summary, run), *make_rules_table(summary, run)])
     more = _written(_figures(summary, run)) if base is None else _against(base, folder)
-    text = "\n\n".join([make_comment_mark(name), f"## {make_comment_title(summary, name)}", *said, *more])
+    text = "\n\n".join(
+        [make_comment_mark(name), f"## {make_comment_title(summary, name)}", *said, *more]
+    )
     if len(text) > MAX_CHARACTERS:
         text = f"{text[:MAX_CHARACTERS].rpartition(chr(10))[0]}\n\n{REST}"
     return f"{text}\n"
 
 
 def make_comment_mark(name: str) -> str:
-    """A comment of HTML, which nobody sees. One for each ``name``, so that several jobs have a comment each."""
-    return f"<!-- locust-llm {re.sub(r'[^A-Za-z0-9_. -]', '_', name).replace('--', '__') or 'comment'} -->"
+    """A comment of HTML, which nobody sees. One for each ``name``, so that several jobs have a
+    comment each."""
+    return (
+        f"<!-- locust-llm "
+        f"{re.sub(r'[^A-Za-z0-9_. -]', '_', name).replace('--', '__') or 'comment'} -->"
+    )
 
 
 def make_comment_title(summary: Summary, name: str) -> str:
@@ -73,7 +86,11 @@ def _against(base: Path, folder: Path) -> Iterator[str]:
         yield from _written([TextBlock(f"There is no base to compare with: {why}.")])
         return
     blocks = [*comparison.make_pair_blocks(pair, NAMES), TextBlock(comparison.NOTES[0])]
-    notes = [] if pair.axis else [block for block in blocks if isinstance(block, TextBlock) and not block.loud]
+    notes = (
+        []
+        if pair.axis
+        else [block for block in blocks if isinstance(block, TextBlock) and not block.loud]
+    )
     yield from _written(block for block in blocks if block not in notes)
     if notes:
         yield from ("<details><summary>Notes</summary>", *_written(notes), "</details>")
@@ -83,21 +100,31 @@ def run_comment_command(words: list[str]) -> int:
     """``locust-llm comment DIR``; the exit status."""
     parser = argparse.ArgumentParser(
         prog="locust-llm comment",
-        description="Print what a run came to as Markdown, for a comment on a pull request or merge request. It begins with "
+        description="Print what a run came to as Markdown, for a comment on a pull request or "
+        "merge request. It begins with "
         "a mark by which the next run finds it.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument(
-        "--base", type=Path, metavar="DIR", help="folder of the run to compare with; there may be none yet"
+        "--base",
+        type=Path,
+        metavar="DIR",
+        help="folder of the run to compare with; there may be none yet",
     )
-    parser.add_argument("--name", default="", help="of this load test, where a pull request has comments of several")
+    parser.add_argument(
+        "--name", default="", help="of this load test, where a pull request has comments of several"
+    )
     if "--post" in words:
         return fail(NO_POST)
     given = parser.parse_args(words)
     if not (given.folder / RECORDS).is_file():
         return fail(f"{given.folder} holds no run: it has no {RECORDS}")
     try:
-        print_safely(make_comment_body(*build.remake_reports(given.folder), given.base, given.folder, given.name))
+        print_safely(
+            make_comment_body(
+                *build.remake_reports(given.folder), given.base, given.folder, given.name
+            )
+        )
     except Exception as error:
         return fail(f"{given.folder}: {build.describe_failure(error)}", ExitStatus.INCOMPLETE)
     return ExitStatus.OK

@@ -22,9 +22,11 @@ PROCESSES: Final = 4
 """Each takes some 100 MB."""
 
 
-def read_columns(path: Path, reader: ReadingPace | None = None) -> tuple[RequestColumns, UnreadLines]:
-    """(the columns of the records of this file, the lines that cannot be read). Raises OSError. ``reader``: None: that of
-    the run.json beside it."""
+def read_columns(
+    path: Path, reader: ReadingPace | None = None
+) -> tuple[RequestColumns, UnreadLines]:
+    """(the columns of the records of this file, the lines that cannot be read). Raises OSError.
+    ``reader``: None: that of the run.json beside it."""
     reader = reader or load_reading_pace(path.parent)
     begins = list(split_file(path.stat().st_size if path.exists() else 0))
     with ExitStack() as stack:
@@ -34,7 +36,9 @@ def read_columns(path: Path, reader: ReadingPace | None = None) -> tuple[Request
             found.append(_result(other) or read_file_part(path, *part, reader))
     if len(found) == 1:
         return found[0]
-    return join_columns([columns for columns, _ in found]), sum((unread for _, unread in found), UnreadLines())
+    return join_columns([columns for columns, _ in found]), sum(
+        (unread for _, unread in found), UnreadLines()
+    )
 
 
 def split_file(size: int, cores: int | None = None) -> Iterator[tuple[int, int]]:
@@ -74,5 +78,7 @@ def _result(reader: "subprocess.Popen[bytes]") -> tuple[RequestColumns, UnreadLi
 if __name__ == "__main__":
     whom = ReadingPace(*map(float, sys.argv[4:]))
     pickle.dump(
-        read_file_part(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), whom), sys.stdout.buffer, protocol=5
+        read_file_part(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), whom),
+        sys.stdout.buffer,
+        protocol=5,
     )

@@ -1,18 +1,24 @@
-"""What a reader feels, from the stamps and tokens of chunks: fluidity, quality of experience, and seconds without text.
+"""What a reader feels, from the stamps and tokens of chunks: fluidity, quality of experience, and
+seconds without text.
 
-**Fluidity** is the fluidity index of Etalon (arXiv 2407.07000; metric_utils.py of project-etalon/etalon), the share of token
-deadlines that were met. Token i is due D_p + i x D_d after the send, whatever came before it, so what came early is a room
-for later. A token that is late by L missed 1 + floor(L / D_d) deadlines, and the deadlines of those behind it begin anew at
-its arrival. Met deadlines count once for each token that was in time.
+**Fluidity** is the fluidity index of Etalon (arXiv 2407.07000; metric_utils.py of
+  project-etalon/etalon), the share of token
+deadlines that were met. Token i is due D_p + i x D_d after the send, whatever came before it, so
+what came early is a room for later. A token that is late by L missed 1 + floor(L / D_d) deadlines,
+and the deadlines of those behind it begin anew at its arrival. Met deadlines count once for each
+token that was in time.
 
-**Quality of experience** is that of Andes (arXiv 2404.16283, section 3): the area under what the reader has read, over the
-area under what somebody who gets all in time has read, until the reader has read the last token; reading begins D_p after
-the send at the earliest, and goes at ``pace``. 1 is perfect.
+**Quality of experience** is that of Andes (arXiv 2404.16283, section 3): the area under what the
+  reader has read, over the
+area under what somebody who gets all in time has read, until the reader has read the last token;
+reading begins D_p after the send at the earliest, and goes at ``pace``. 1 is perfect.
 
-**Reading stall** is how long a reader who begins with the first token, and reads at ``pace``, waits for text after it.
+**Reading stall** is how long a reader who begins with the first token, and reads at ``pace``, waits
+  for text after it.
 
-All three are one running maximum: with e_i = arrival - i x step, a token is late where e_i is above all before it (and above
-D_p), and it is read at i x step + that maximum. The tokens of a chunk come together, so only its first one can be late.
+All three are one running maximum: with e_i = arrival - i x step, a token is late where e_i is above
+all before it (and above D_p), and it is read at i x step + that maximum. The tokens of a chunk come
+together, so only its first one can be late.
 """
 
 from collections.abc import Sequence
@@ -44,8 +50,8 @@ class Readability(NamedTuple):
 
 
 def measure_readability(us: Ints, tokens: Floats, count: Ints, reader: ReadingPace) -> Readability:
-    """``us``: stamps of the chunks of many requests end to end, microseconds after the send, rising in each; ``tokens``: of
-    each chunk, at least one; ``count``: chunks of each request."""
+    """``us``: stamps of the chunks of many requests end to end, microseconds after the send, rising
+    in each; ``tokens``: of each chunk, at least one; ``count``: chunks of each request."""
     found = Readability(*(np.full(len(count), np.nan) for _ in Readability._fields))
     some, length = count > 0, count[count > 0]
     if not len(length):
@@ -55,7 +61,11 @@ def measure_readability(us: Ints, tokens: Floats, count: Ints, reader: ReadingPa
     before = np.cumsum(tokens) - tokens
     before -= np.repeat(before[starts], length)
     total = before[ends] + tokens[ends]
-    due, step, pace_us = round(reader.ttft_s * 1e6), max(round(reader.tpot_s * 1e6), 1), 1e6 / reader.pace
+    due, step, pace_us = (
+        round(reader.ttft_s * 1e6),
+        max(round(reader.tpot_s * 1e6), 1),
+        1e6 / reader.pace,
+    )
 
     shifted = us - np.rint(np.minimum(before * step, FAR_US)).astype(np.int64)
     limit = np.roll(_running_max(shifted, length, due), 1)
@@ -82,20 +92,25 @@ def _running_max(values: Ints, length: Ints, least: int) -> Ints:
 
 
 def has_token_times(record: Record) -> bool:
-    """Its stamps say when its tokens came: not of several choices, which come side by side, nor of a stream that was
-    gathered whole on its way. Other chunks that came more than one to a read count when they were read, as late as a reader
-    can have had them: to leave such answers out would leave out those that a pause of the network held up."""
+    """Its stamps say when its tokens came: not of several choices, which come side by side, nor of
+    a stream that was gathered whole on its way. Other chunks that came more than one to a read
+    count when they were read, as late as a reader can have had them: to leave such answers out
+    would leave out those that a pause of the network held up."""
     us = record.known_us
     return record.choices == 1 and not (len(us) > 1 and us[0] == us[-1])
 
 
 def list_token_runs(record: Record) -> Sequence[tuple[float, int]]:
-    """The tokens of its chunks as runs, as in ``Record.chunk_tokens``; where only their sum is known, as many in each.
-    Empty: one in each."""
+    """The tokens of its chunks as runs, as in ``Record.chunk_tokens``; where only their sum is
+    known, as many in each. Empty: one in each."""
     if record.chunk_tokens:
         return record.chunk_tokens
     chunks = len(record.known_us)
-    if record.tokens_from != "usage" or not chunks or (record.output_tokens or 0) <= SEVERAL * chunks:
+    if (
+        record.tokens_from != "usage"
+        or not chunks
+        or (record.output_tokens or 0) <= SEVERAL * chunks
+    ):
         return ()
     mean = record.tokens_per_chunk or 1.0
     return ((mean, chunks),) if mean > SEVERAL else ()

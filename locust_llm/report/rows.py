@@ -1,4 +1,5 @@
-"""Rows: what a summary is made of, as frozen data: a metric, a group of requests, an SLO result, a stage, each a line of a table."""
+"""Rows: what a summary is made of, as frozen data: a metric, a group of requests, an SLO result, a
+stage, each a line of a table."""
 
 import msgspec
 
@@ -16,7 +17,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     per: str = ""
     """What it is of, where chunks hold several tokens: ``per token``, ``per chunk of 3.2``."""
     effective: float | None = None
-    """Effective sample size: so many independent values would say as much of its mean rank; None: not asked."""
+    """Effective sample size: so many independent values would say as much of its mean rank; None:
+    not asked."""
     avg: float | None = None
     min: float | None = None
     max: float | None = None
@@ -24,17 +26,21 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Of the sample (ddof=1); None below two values."""
     sum: float | None = None
     percentiles: dict[float, float] = {}
-    """Linear interpolation (numpy's default); in an ``adj_`` row nearest rank, and +infinity is a failure, or a request that
-    was cut: then it is in ``at_least``."""
+    """Linear interpolation (numpy's default); in an ``adj_`` row nearest rank, and +infinity is a
+    failure, or a request that was cut: then it is in ``at_least``."""
     at_least: dict[float, float] = {}
-    """Of an ``adj_`` row: percentiles that land on a request which was cut, and the age that says how long at least."""
+    """Of an ``adj_`` row: percentiles that land on a request which was cut, and the age that says
+    how long at least."""
     plus_minus: dict[float, tuple[float, float]] = {}
-    """By how much the true percentile may be lower, and by how much higher: see report/sections/measurement_uncertainty.py. Empty: nobody knows."""
+    """By how much the true percentile may be lower, and by how much higher: see
+    report/sections/measurement_uncertainty.py. Empty: nobody knows."""
     intervals: dict[float, tuple[float, float]] = {}
-    """95 % intervals of percentiles, of TTFT: how far chance alone may have moved them in this run."""
+    """95 % intervals of percentiles, of TTFT: how far chance alone may have moved them in this
+    run."""
 
     def uncertainty(self, percentile: float) -> tuple[float, float] | None:
-        """The ends between which the true percentile lies, chance and measurement together; None: not known."""
+        """The ends between which the true percentile lies, chance and measurement together; None:
+        not known."""
         if (interval := self.intervals.get(percentile)) is None:
             return None
         lower, upper = self.plus_minus.get(percentile, (0.0, 0.0))
@@ -56,7 +62,8 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What else was counted; of the profiling phase where nothing else is said."""
 
     cut_ages_s: tuple[float, float] | None = None
-    """The shortest and the longest time after its send at which a request was cut; None: none was."""
+    """The shortest and the longest time after its send at which a request was cut; None: none
+    was."""
     cut_without_chunk: int = 0
     """Requests that were cut before their first chunk."""
     warmup: int
@@ -68,7 +75,8 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Of successful requests."""
     merged_chunks: int
     ttft_upper_bounds: int
-    """Successful requests whose first chunk came together with others: it may have arrived sooner."""
+    """Successful requests whose first chunk came together with others: it may have arrived
+    sooner."""
     not_streamed: int
     tokens_from_usage: int
     tokens_from_chunks: int
@@ -76,10 +84,11 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
     without_itl: dict[str, int] = {}
     """How many successful requests have no Inter Token Latency, by the reason."""
     rejected_counts: dict[str, tuple[int, str]] = {}
-    """By the field of the record: in how many successful requests a count of the server's contradicted the answer and was
-    not taken, and what the server wrote in one of them."""
+    """By the field of the record: in how many successful requests a count of the server's
+    contradicted the answer and was not taken, and what the server wrote in one of them."""
     gaps_left_out: int
-    """Gaps next to a chunk that may have come sooner than its stamp, for something else came in the same read."""
+    """Gaps next to a chunk that may have come sooner than its stamp, for something else came in the
+    same read."""
     gaps_exact: bool
     tokens_per_chunk: float | None = None
     chunks_counted: int = 0
@@ -97,7 +106,8 @@ class GateUse(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: float
     """For how long at least one request waited while there was a limit."""
     utilisation: float | None
-    """Time-weighted mean of used / limit over those seconds: 1.0 if no slot was free while a request waited."""
+    """Time-weighted mean of used / limit over those seconds: 1.0 if no slot was free while a
+    request waited."""
 
 
 class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,8 +118,8 @@ class RequestGroup(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     failure_rate: float | None
     rows: tuple[Row, ...]
-    """TTFT and ITL, where requests had waits TTFT from Due before them. Each has p50, p90, p95, p99. ITL by the limit or
-    rate of a ramp is of requests that decoded under it alone."""
+    """TTFT and ITL, where requests had waits TTFT from Due before them. Each has p50, p90, p95,
+    p99. ITL by the limit or rate of a ramp is of requests that decoded under it alone."""
     input_tokens: float | None = None
     """Mean as delivered; only by turn."""
     cached_share: float | None = None
@@ -133,7 +143,8 @@ class RequestBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SloResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one SLO rule. Values are in ``unit``, the one in which the rule gives its limit."""
+    """The result of one SLO rule. Values are in ``unit``, the one in which the rule gives its
+    limit."""
 
     rule: str
     """Its canonical text; as it was given where it cannot be read."""
@@ -145,26 +156,31 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     observed: float | None = None
     """Infinite: a percentile that lands on a failure (null in JSON)."""
     worst: float | None = None
-    """Where cut requests leave it open: ``observed`` is the figure with each of them at its best, this one at its worst."""
+    """Where cut requests leave it open: ``observed`` is the figure with each of them at its best,
+    this one at its worst."""
     limit: float | None = None
     unit: str = ""
     low: float | None = None
     high: float | None = None
-    """The ends of its 95 % interval; None: too few samples for an end, or a figure that has no interval."""
+    """The ends of its 95 % interval; None: too few samples for an end, or a figure that has no
+    interval."""
     count: int | None = None
     """How many values or requests it is made of, failures included where they count."""
     effective: float | None = None
-    """Effective sample size: so many independent ones would say as much. None: of a fact, of a rate, or of too few."""
+    """Effective sample size: so many independent ones would say as much. None: of a fact, of a
+    rate, or of too few."""
     longer_s: float | None = None
     """Of an inconclusive one: so many more seconds may decide it; None: nobody knows."""
     longer_is_exact: bool = False
-    """They decide it if the requests go on as they did; else half of such runs need less, or up to ten times as much."""
+    """They decide it if the requests go on as they did; else half of such runs need less, or up to
+    ten times as much."""
     reason: str = ""
     """One sentence: why it is inconclusive, or what else is to be known."""
 
 
 class GoodRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests met every condition. Its rate has a 95 % interval. A cut request is none for certain."""
+    """How many requests met every condition. Its rate has a 95 % interval. A cut request is none
+    for certain."""
 
     conditions: str  # in words, and where they come from
     attainment: float
@@ -177,12 +193,14 @@ class GoodRequests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SteadyState(msgspec.Struct, frozen=True, kw_only=True):
-    """What was inside and what went through in the measured time of a stage, whenever it was sent."""
+    """What was inside and what went through in the measured time of a stage, whenever it was
+    sent."""
 
     in_flight: float
     """Time-weighted mean of requests at the gate, in prefill or decoding."""
     residual: float | None = None
-    """Share off Little's law, from the records; None: nothing ended, or the stage has no waves that are left out."""
+    """Share off Little's law, from the records; None: nothing ended, or the stage has no waves that
+    are left out."""
     per_s_error: float | None = None
     """Standard error of the requests answered a second; None with too few."""
     delivered: float | None = None
@@ -192,7 +210,8 @@ class SteadyState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of a sweep or of repeats, as a row of its table. Figures are of what was measured of it."""
+    """One stage of a sweep or of repeats, as a row of its table. Figures are of what was measured
+    of it."""
 
     number: int
     value: float
@@ -216,8 +235,8 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_s_error: float | None = None
     """Its standard error; None: unknown."""
     latencies: dict[str, Row]
-    """By tag: time_to_first_token, inter_token_latency, time_to_first_token_from_due, request_latency, prefill_gate_wait,
-    output_token_throughput_per_user, as in its own summary."""
+    """By tag: time_to_first_token, inter_token_latency, time_to_first_token_from_due,
+    request_latency, prefill_gate_wait, output_token_throughput_per_user, as in its own summary."""
     in_flight: float | None = None
     delivered: float | None = None
     kept_up: bool | None = None
@@ -285,7 +304,8 @@ class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TtftGrowth(msgspec.Struct, frozen=True, kw_only=True):
-    """How the time to the first token goes with the length of the prompt, over successful requests."""
+    """How the time to the first token goes with the length of the prompt, over successful
+    requests."""
 
     short_tokens: float
     long_tokens: float

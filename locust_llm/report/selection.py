@@ -22,7 +22,8 @@ SEVERAL: Final = 1.05
 
 @dataclass(frozen=True)
 class RequestSelection:
-    """Some of the requests: a mask, as there may be a million and copies would double the memory."""
+    """Some of the requests: a mask, as there may be a million and copies would double the
+    memory."""
 
     requests: pd.DataFrame
     chosen: NDArray[np.bool_]
@@ -43,7 +44,8 @@ class RequestSelection:
         return int(((self.requests[column] == value).to_numpy(np.bool_) & self.chosen).sum())
 
     def texts(self, column: str) -> dict[str, int]:
-        """How many requests have each text of a column; those without one are left out. The most frequent first."""
+        """How many requests have each text of a column; those without one are left out. The most
+        frequent first."""
         counted = self.requests[column][self.chosen].value_counts()
         return {str(text): int(count) for text, count in counted.items() if text and count}
 
@@ -57,8 +59,9 @@ class RequestSelection:
 
     def span(self) -> tuple[float, float]:
         """First send and last end or chunk, in Unix seconds (AIPerf's min_request_timestamp and
-        max_response_timestamp); NaN of nothing. A request that could not be sent was tried from ``asked_at`` on: a
-        server that was down for a while must not shorten the time that throughput is measured over."""
+        max_response_timestamp); NaN of nothing. A request that could not be sent was tried from
+        ``asked_at`` on: a server that was down for a while must not shorten the time that
+        throughput is measured over."""
         if not self.size:
             return math.nan, math.nan
         began = np.where(np.isnan(self["sent_at"]), self["asked_at"], self["sent_at"])
@@ -78,7 +81,9 @@ def make_distribution_row(metric: Metric, values: Floats, percentiles: Sequence[
         max=float(values.max()),
         std=float(values.std(ddof=1)) if len(values) > 1 else None,
         sum=float(values.sum()),
-        percentiles=dict(zip(percentiles, np.percentile(values, percentiles).tolist(), strict=True)),
+        percentiles=dict(
+            zip(percentiles, np.percentile(values, percentiles).tolist(), strict=True)
+        ),
     )
 
 
@@ -91,14 +96,17 @@ def make_readability_rows(ok: RequestSelection, percentiles: Sequence[float]) ->
 def adjust_for_failures(
     metric: Metric, values: Floats, at_least: Floats, failures: int, percentiles: Sequence[float]
 ) -> Row:
-    """The row with ``failures`` more values of +infinity: AIPerf's ``adj_<tag>``. Nearest rank: the smallest value
-    that at least p % of all are not above, so that nothing is interpolated towards infinity. ``at_least``: what is known of
-    requests that were cut; they count as +infinity, and where they are as low as this, a percentile is at least so much."""
+    """The row with ``failures`` more values of +infinity: AIPerf's ``adj_<tag>``. Nearest rank: the
+    smallest value that at least p % of all are not above, so that nothing is interpolated towards
+    infinity. ``at_least``: what is known of requests that were cut; they count as +infinity, and
+    where they are as low as this, a percentile is at least so much."""
     known = np.sort(values[~np.isnan(values)]) * metric.scale
     best = np.sort(np.append(known, at_least * metric.scale))
     count = len(best) + failures
     ranks = {p: max(math.ceil(round(p / 100 * count, 9)), 1) for p in percentiles}
-    worst = {p: float(known[rank - 1]) if rank <= len(known) else math.inf for p, rank in ranks.items()}
+    worst = {
+        p: float(known[rank - 1]) if rank <= len(known) else math.inf for p, rank in ranks.items()
+    }
     least = {p: float(best[rank - 1]) for p, rank in ranks.items() if rank <= len(best)}
     return Row(
         label=metric.label,
@@ -115,7 +123,8 @@ def adjust_for_failures(
 
 
 def has_too_few_values(count: int, percentile: float) -> bool:
-    """There are too few values for this percentile: under 100 / (100 - p), that is 10 for p90, 100 for p99."""
+    """There are too few values for this percentile: under 100 / (100 - p), that is 10 for p90, 100
+    for p99."""
     return count * (100 - percentile) < 100 - 1e-6
 
 
@@ -137,7 +146,8 @@ def sum_of_known(values: Floats) -> float | None:
 
 
 def interpolate_value(ordered: Floats, share: float, *, up: bool) -> float:
-    """The value at this share of all, linear between two; where one of them is infinite the one towards the end."""
+    """The value at this share of all, linear between two; where one of them is infinite the one
+    towards the end."""
     place = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
     below, above = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
     if not (math.isfinite(below) and math.isfinite(above)):

@@ -15,12 +15,20 @@ from locust_llm.records.spans.trace_ids import make_request_key
 
 SOURCES: Final = ("", SPANS, TIMINGS, HEADERS, METRICS)
 """By their code; 0: nothing was reported."""
-FIELDS: Final = ("queue_us", "prefill_us", "decode_us", "inference_us", "ttft_us", "e2e_us", "arrived_at")
+FIELDS: Final = (
+    "queue_us",
+    "prefill_us",
+    "decode_us",
+    "inference_us",
+    "ttft_us",
+    "e2e_us",
+    "arrived_at",
+)
 Numbers = tuple[float | None, ...]
 """The fields of one request."""
 SLACK_US: Final = 5_000
-"""By so much a time of the server may be longer than what the client saw around it: its clock is read beside its writes, not
-at them."""
+"""By so much a time of the server may be longer than what the client saw around it: its clock is
+read beside its writes, not at them."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +46,21 @@ class ReportedColumns:
     arrived_at: NDArray[np.float64]
     """Unix seconds of its clock."""
 
-    def impossible(self, ttft_us: NDArray[np.float64], total_us: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which of them cannot be, beside what the client saw of the same requests: it stamped before the server had the
-        request, and after the server had written. ``ttft_us``: from the send to the first chunk; ``total_us``: from the send
-        to the end of the answer. NaN: not known."""
-        queue, prefill, decode = (np.nan_to_num(us) for us in (self.queue_us, self.prefill_us, self.decode_us))
+    def impossible(
+        self, ttft_us: NDArray[np.float64], total_us: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
+        """Which of them cannot be, beside what the client saw of the same requests: it stamped
+        before the server had the request, and after the server had written. ``ttft_us``: from the
+        send to the first chunk; ``total_us``: from the send to the end of the answer. NaN: not
+        known."""
+        queue, prefill, decode = (
+            np.nan_to_num(us) for us in (self.queue_us, self.prefill_us, self.decode_us)
+        )
         first = np.fmax(queue + prefill, self.ttft_us)
-        last = np.fmax(np.maximum(queue + prefill + decode, queue + np.nan_to_num(self.inference_us)), self.e2e_us)
+        last = np.fmax(
+            np.maximum(queue + prefill + decode, queue + np.nan_to_num(self.inference_us)),
+            self.e2e_us,
+        )
         return np.asarray((first > ttft_us + SLACK_US) | (last > total_us + SLACK_US))
 
     def without_queue_and_prefill(self) -> "ReportedColumns":
@@ -55,7 +71,8 @@ class ReportedColumns:
 
 @dataclass(frozen=True)
 class ServerColumns:
-    """Of the requests, in their order, the keys of their ids; and of some of them (``rows``) what came with the answer."""
+    """Of the requests, in their order, the keys of their ids; and of some of them (``rows``) what
+    came with the answer."""
 
     keys: NDArray[np.uint64]
     rows: NDArray[np.int64]
@@ -64,7 +81,8 @@ class ServerColumns:
     """A row for each of ``rows``, a column for each of FIELDS."""
 
     def reported(self, spans: Mapping[str, ServerTimes]) -> ReportedColumns:
-        """With spans by the ids of their requests; where there is one it counts, not what came with the answer."""
+        """With spans by the ids of their requests; where there is one it counts, not what came with
+        the answer."""
         source = np.zeros(len(self.keys), np.int8)
         table = np.full((len(FIELDS), len(self.keys)), np.nan)
         source[self.rows], table[:, self.rows] = self.sources, self.times.T
@@ -73,7 +91,9 @@ class ServerColumns:
             times = _table([*map(_numbers, spans.values())])
             along, order = np.argsort(keys, kind="stable"), np.argsort(self.keys, kind="stable")
             keys, times = keys[along], times[along]  # in their order a search is five times as fast
-            place = np.minimum(np.searchsorted(self.keys, keys, sorter=order), max(len(order) - 1, 0))
+            place = np.minimum(
+                np.searchsorted(self.keys, keys, sorter=order), max(len(order) - 1, 0)
+            )
             found = self.keys[order[place]] == keys if len(order) else np.zeros(len(keys), np.bool_)
             rows = order[place[found]]
             source[rows], table[:, rows] = SOURCES.index(SPANS), times[found].T

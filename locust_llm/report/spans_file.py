@@ -1,4 +1,5 @@
-"""Spans from a file: what a collector has written, or another run's spans.jsonl, joined to the records of a run."""
+"""Spans from a file: what a collector has written, or another run's spans.jsonl, joined to the
+records of a run."""
 
 import gzip
 import zlib
@@ -42,8 +43,8 @@ _times: Final = msgspec.json.Decoder(ServerTimes).decode
 
 
 def join_spans_file(folder: Path, file: Path, run: str) -> SpanCounts:
-    """Writes spans.jsonl of the folder anew, unless none of the spans is of this run. ``run``: ``Run.trace``. Raises
-    SpansRefused."""
+    """Writes spans.jsonl of the folder anew, unless none of the spans is of this run. ``run``:
+    ``Run.trace``. Raises SpansRefused."""
     if not run:
         raise SpansRefused("its requests had no traceparent, so no span can be joined to them")
     join = SpanJoin(most_open=2**62)
@@ -54,10 +55,14 @@ def join_spans_file(folder: Path, file: Path, run: str) -> SpanCounts:
         for found in _spans(file, run):
             lines += map(msgspec.json.encode, join.spans(found))
     except (OSError, EOFError, zlib.error) as error:
-        raise SpansRefused(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise SpansRefused(
+            f"{file} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
     counts = join.counts
     if not counts.received:
-        raise SpansRefused(f"{file} holds no spans of OTLP/JSON{f': {counts.mistake}' if counts.mistake else ''}")
+        raise SpansRefused(
+            f"{file} holds no spans of OTLP/JSON{f': {counts.mistake}' if counts.mistake else ''}"
+        )
     if lines:
         replace_file(folder / FILE, b"\n".join(lines) + b"\n")
     return counts
@@ -86,7 +91,9 @@ def _spans(path: Path, run: str) -> Iterator[SortedSpans]:
             rest = file.read(MAX_BYTES)
             whole = _sorted(first + rest, run)
             yield found if "malformed" in whole.counts else whole
-            yield from (_sorted(line, run) for line in rest.splitlines() if "malformed" in whole.counts)
+            yield from (
+                _sorted(line, run) for line in rest.splitlines() if "malformed" in whole.counts
+            )
             return
         yield found
         while line := file.readline(MAX_BYTES):
@@ -102,6 +109,8 @@ def _sorted(data: bytes, run: str) -> SortedSpans:
     except ValueError as error:
         wrong = SortedSpans(counts={"malformed": 1}, mistake=str(error)[:200])
     try:
-        return SortedSpans([(int(make_request_part(_request(data).id), 16), _times(data))], {"received": 1})
+        return SortedSpans(
+            [(int(make_request_part(_request(data).id), 16), _times(data))], {"received": 1}
+        )
     except (ValueError, RecursionError):
         return wrong

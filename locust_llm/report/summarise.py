@@ -1,4 +1,5 @@
-"""Summarise: from the columns of a run's requests to its summary; every formula of the main tables is in this file."""
+"""Summarise: from the columns of a run's requests to its summary; every formula of the main tables
+is in this file."""
 
 import math
 from collections import Counter
@@ -15,7 +16,12 @@ from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.interference import PrefillInterference
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
 from locust_llm.settings.selftest_modes import REQUIRE
-from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence, highest_known_percent, judge_client
+from locust_llm.slo.client_verdict import (
+    ClientVerdict,
+    ProcessEvidence,
+    highest_known_percent,
+    judge_client,
+)
 from locust_llm.slo.metrics import (
     CANCELLED_METRICS,
     EXPORTED,
@@ -56,7 +62,13 @@ from .slo.intervals import MIN_VALUES, effective_size_by_ranks, estimate_percent
 from .slo.judge import combine_results, judge_rules, judge_sweep
 from .slo.observed import Evaluation
 from .summary import Summary
-from .window import RateWindow, find_measured_span, find_pauses, measure_steady_state, select_ended_in
+from .window import (
+    RateWindow,
+    find_measured_span,
+    find_pauses,
+    measure_steady_state,
+    select_ended_in,
+)
 
 
 def summarise_run(
@@ -70,17 +82,22 @@ def summarise_run(
     experiment: Experiment | None = None,
     unread: Sequence[str] = (),
 ) -> Summary:
-    """All figures of the tables of a run. Only the profiling phase counts, but for ``warmup`` and for the throughput in the
-    measured time of a stage.
+    """All figures of the tables of a run. Only the profiling phase counts, but for ``warmup`` and
+    for the throughput in the measured time of a stage.
 
-    ``records``: those of the columns, read a second time if a rule is about pooled gaps; ``sweep``: the results of the
-    stages, which decide the rules; repeats are judged together. ``levels``: the occupancy, if known; ``interference``: of
-    prefills with decodes, if computed; ``experiment``: None of a load test; ``unread``: a sentence for each unreadable line.
+    ``records``: those of the columns, read a second time if a rule is about pooled gaps; ``sweep``:
+    the results of the stages, which decide the rules; repeats are judged together. ``levels``: the
+    occupancy, if known; ``interference``: of prefills with decodes, if computed; ``experiment``:
+    None of a load test; ``unread``: a sentence for each unreadable line.
     """
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
-    warm, main = (everything.only(columns.requests["phase"] == phase) for phase in ("warmup", "profiling"))
+    warm, main = (
+        everything.only(columns.requests["phase"] == phase) for phase in ("warmup", "profiling")
+    )
     within = find_measured_span(run)
-    span, ended = (main.span(), main) if within is None else (within, select_ended_in(everything, within))
+    span, ended = (
+        (main.span(), main) if within is None else (within, select_ended_in(everything, within))
+    )
     repeats = sweep is not None and sweep.repeats
     swept = None if repeats else sweep
     time = RateWindow(span, tuple(find_pauses(main, run)) if repeats else ())
@@ -95,12 +112,16 @@ def summarise_run(
     seen = Evaluation(main, run, verdict, delivered, records, ended, time, silent_end=silent_end)
     seen, slos, compared = _of_rules(seen, everything, swept)
     counts = _counts(main, warm.size, run, broken_lines, gaps["profiling"])
-    rows = _rows(main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *make_goodput_rows(seen)])
+    rows = _rows(
+        main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *make_goodput_rows(seen)]
+    )
     return Summary(
         conditions=conditions,
         counts=counts,
         rows=relabel_chunk_rows(_had(run, rows), counts.tokens_per_chunk),
-        adjusted=_had(run, _adjusted(main, percentiles)) if conditions.failed or conditions.cut else (),
+        adjusted=_had(run, _adjusted(main, percentiles))
+        if conditions.failed or conditions.cut
+        else (),
         warmup=_had(run, _warmup_rows(warm, gaps["warmup"], percentiles)),
         reading=_had(run, make_readability_rows(main.outcome(OK), percentiles)),
         failures=_failures(main),
@@ -130,15 +151,20 @@ def _evidence_of_run(
     gap_p99_ms, required = gaps.percentiles_ms([99])[0], run.settings.selftest == REQUIRE
     if run.imported:  # they are of another load generator
         return ()
-    found = collect_evidence(main, run.health, gap_p99_ms=gap_p99_ms, experiment=experiment, required=required)
+    found = collect_evidence(
+        main, run.health, gap_p99_ms=gap_p99_ms, experiment=experiment, required=required
+    )
     if len(found) < 2 or not run.limits:
         return found
     permit_s = permit_lag_s(main.requests, run.limits)
     return tuple(_with_permits(one, main, permit_s) for one in found)
 
 
-def _with_permits(one: ProcessEvidence, main: RequestSelection, permit_s: Floats) -> ProcessEvidence:
-    """``permit_s``: how long each request waited at the gate while a permit was free, of all processes."""
+def _with_permits(
+    one: ProcessEvidence, main: RequestSelection, permit_s: Floats
+) -> ProcessEvidence:
+    """``permit_s``: how long each request waited at the gate while a permit was free, of all
+    processes."""
     part = main.only(main.requests["worker"] == one.worker)
     due_p99_ms = _p99_ms(part.outcome(OK)["ttft_from_due_s"])
     return replace(one, permit_lag_p99_ms=_p99_ms(permit_s[part.chosen]), due_p99_ms=due_p99_ms)
@@ -164,10 +190,14 @@ def _of_arms(
 
 
 def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Without those of output, where the endpoint has none, and those that an imported result lacks: they would be empty, or
-    zero."""
+    """Without those of output, where the endpoint has none, and those that an imported result
+    lacks: they would be empty, or zero."""
     known = tuple(row for row in rows if not run.imported or row.count or row.avg is not None)
-    return tuple(row for row in known if run.settings.generates or row.tag.removeprefix("adj_") not in OF_OUTPUT)
+    return tuple(
+        row
+        for row in known
+        if run.settings.generates or row.tag.removeprefix("adj_") not in OF_OUTPUT
+    )
 
 
 def _rows(
@@ -178,7 +208,9 @@ def _rows(
     def row(metric: Metric) -> Row:
         if metric.tag == POOLED:
             return _gap_row(metric, gaps, percentiles)
-        found = make_distribution_row(metric, (finished if metric.waits else ok)[metric.column], percentiles)
+        found = make_distribution_row(
+            metric, (finished if metric.waits else ok)[metric.column], percentiles
+        )
         if metric in (TTFT, TTFT_FROM_DUE):
             found = replace(found, intervals=_intervals(ok, metric))
         return replace(found, effective=_effective(ok, metric)) if metric in (TTFT, ITL) else found
@@ -213,8 +245,14 @@ def _effective(ok: RequestSelection, metric: Metric) -> float | None:
     return effective_size_by_ranks(known) if len(known) >= MIN_VALUES else None
 
 
-def _warmup_rows(warm: RequestSelection, gaps: GapCounts, percentiles: Sequence[float]) -> tuple[Row, ...]:
-    return _rows(warm, gaps, percentiles, _throughputs(warm, RateWindow(warm.span()))) if warm.size else ()
+def _warmup_rows(
+    warm: RequestSelection, gaps: GapCounts, percentiles: Sequence[float]
+) -> tuple[Row, ...]:
+    return (
+        _rows(warm, gaps, percentiles, _throughputs(warm, RateWindow(warm.span())))
+        if warm.size
+        else ()
+    )
 
 
 def _latencies(ok: RequestSelection) -> Iterator[Metric]:
@@ -241,8 +279,8 @@ def _gap_row(metric: Metric, gaps: GapCounts, percentiles: Sequence[float]) -> R
 
 
 def _throughputs(part: RequestSelection, time: RateWindow) -> list[Row]:
-    """Successful requests, and their tokens, over the duration of the phase: AIPerf 0.13's request_throughput,
-    output_token_throughput, input_token_throughput, total_token_throughput."""
+    """Successful requests, and their tokens, over the duration of the phase: AIPerf 0.13's
+    request_throughput, output_token_throughput, input_token_throughput, total_token_throughput."""
     ok = part.outcome(OK)
     rows = []
     for throughput in THROUGHPUTS:
@@ -250,12 +288,15 @@ def _throughputs(part: RequestSelection, time: RateWindow) -> list[Row]:
         per_second = amount / time.seconds if amount is not None and time.seconds > 0 else None
         if throughput.sums == ("inputs",) and amount is None:
             continue  # only embeddings and rerank have inputs
-        rows.append(Row(label=throughput.label, tag=throughput.tag, unit=throughput.unit, avg=per_second))
+        rows.append(
+            Row(label=throughput.label, tag=throughput.tag, unit=throughput.unit, avg=per_second)
+        )
     return rows
 
 
 def _amount(ok: RequestSelection, columns: Sequence[str]) -> float | None:
-    """The sum of these columns, or the number of requests without any; None: one of the columns is empty."""
+    """The sum of these columns, or the number of requests without any; None: one of the columns is
+    empty."""
     if not columns:
         return float(ok.size)
     amount = 0.0
@@ -275,7 +316,9 @@ def _adjusted(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row
         if ok.size and np.isnan(values).all():  # answers have none: nor would these have had one
             return adjust_for_failures(metric, values, np.empty(0), failures, percentiles)
         values = np.append(values, low[known] / (metric.scale / 1e3))
-        return adjust_for_failures(metric, values, low[~known] / (metric.scale / 1e3), failures, percentiles)
+        return adjust_for_failures(
+            metric, values, low[~known] / (metric.scale / 1e3), failures, percentiles
+        )
 
     return tuple(row(metric) for metric in _latencies(ok) if metric.adjusted)
 
@@ -284,23 +327,35 @@ def _given_up(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row
     """Figures of requests that were cancelled on purpose; empty without any."""
     columns = (part["ttft_s"], part["closed_at"] - part["sent_at"], part["output_tokens"])
     rows = zip(CANCELLED_METRICS, columns, strict=True)
-    return tuple(make_distribution_row(metric, values, percentiles) for metric, values in rows) if part.size else ()
+    return (
+        tuple(make_distribution_row(metric, values, percentiles) for metric, values in rows)
+        if part.size
+        else ()
+    )
 
 
 def _failures(part: RequestSelection) -> tuple[FailureGroup, ...]:
     """Most frequent first."""
-    failed = part.requests.loc[part.outcome(*FAILURES).chosen, ["outcome", "name", "status", "error"]]
+    failed = part.requests.loc[
+        part.outcome(*FAILURES).chosen, ["outcome", "name", "status", "error"]
+    ]
     kinds = failed.groupby(list(failed.columns), observed=True, dropna=False).size()
     rows = [
         FailureGroup(
-            outcome=outcome, name=name, status=None if math.isnan(status) else int(status), count=n, message=first
+            outcome=outcome,
+            name=name,
+            status=None if math.isnan(status) else int(status),
+            count=n,
+            message=first,
         )
         for outcome, name, status, first, n in kinds.reset_index().itertuples(index=False)
     ]
     return tuple(sorted(rows, key=lambda row: -row.count))
 
 
-def _conditions(part: RequestSelection, time: RateWindow, run: Run, verdict: ClientVerdict | None) -> Conditions:
+def _conditions(
+    part: RequestSelection, time: RateWindow, run: Run, verdict: ClientVerdict | None
+) -> Conditions:
     ok, failed = part.outcome(OK), part.outcome(*FAILURES).size
     settings = run.settings
     count, turns = count_sessions(part)
@@ -311,7 +366,11 @@ def _conditions(part: RequestSelection, time: RateWindow, run: Run, verdict: Cli
         model=run.model or settings.model_mix or settings.model or "",
         model_mix=measure_model_mix(part, settings.model_mix),
         streaming=settings.streaming,
-        loop="open" if settings.open_loop else "" if run.imported and settings.users is None else "closed",
+        loop="open"
+        if settings.open_loop
+        else ""
+        if run.imported and settings.users is None
+        else "closed",
         arrivals=describe_arrivals(settings),
         users=settings.users,
         rate_per_s=find_requested_rate(run),
@@ -353,21 +412,27 @@ def collect_evidence(
 ) -> tuple[ProcessEvidence, ...]:
     """The delays of each process: from its records and its health monitor.
 
-    ``part``: requests of a run or of a stage; ``healths``: of the processes over the same time, one each at most.
-    One row per process with requests. The prompts of an ``experiment`` differ in length: p99 of its TTFT is that of
-    its slowest longest prompt, and is not judged. ``gap_p99_ms``: of all processes; ``required``: each must have a
-    certificate.
+    ``part``: requests of a run or of a stage; ``healths``: of the processes over the same time, one
+    each at most. One row per process with requests. The prompts of an ``experiment`` differ in
+    length: p99 of its TTFT is that of its slowest longest prompt, and is not judged.
+    ``gap_p99_ms``: of all processes; ``required``: each must have a certificate.
     """
     health = {h.worker: h for h in healths}
     workers = part.requests["worker"]
     names = sorted(map(str, workers[part.chosen].unique())) or sorted(health)
-    rows = (_evidence_of(name, part.only(workers == name), health.get(name), gap_p99_ms) for name in names)
+    rows = (
+        _evidence_of(name, part.only(workers == name), health.get(name), gap_p99_ms)
+        for name in names
+    )
     machines = Counter(map(_host, names))
     rows = (replace(row, required=required, beside=machines[_host(row.worker)]) for row in rows)
     if experiment is not None:
         compared_s = experiment.compared_ttft_s
         compared_ms = None if compared_s is None else compared_s * 1e3
-        rows = (replace(row, ttft_p99_ms=None, ttft_p99_least_ms=None, ttft_compared_ms=compared_ms) for row in rows)
+        rows = (
+            replace(row, ttft_p99_ms=None, ttft_p99_least_ms=None, ttft_compared_ms=compared_ms)
+            for row in rows
+        )
     return tuple(rows)
 
 
@@ -384,7 +449,8 @@ def _evidence_of(
     ttft, gap = (None, None) if certificate is None else (certificate.ttft, certificate.gap)
     missing = "its process left none" if certificate is None else certificate.missing
     chunks = float(ok["chunks"].sum())
-    # a request that was sent again, as the server was closing its connection, was not late by the load generator's doing
+    # a request that was sent again, as the server was closing its connection, was not late by the
+    # load generator's doing
     late_s = np.where(part["resent"] > 0, np.nan, part["sent_at"] - part["admitted_at"])
     return ProcessEvidence(
         worker=worker,
@@ -412,11 +478,14 @@ def _evidence_of(
 
 def _p99_ms(seconds: Floats) -> float | None:
     known = seconds[~np.isnan(seconds)]
-    return float(np.percentile(known, highest_known_percent(len(known)))) * 1e3 if len(known) else None
+    return (
+        float(np.percentile(known, highest_known_percent(len(known)))) * 1e3 if len(known) else None
+    )
 
 
 def _where_asked(ok: RequestSelection, column: str) -> Floats:
-    """Of the requests that asked for a length, where there are any: as the mean is shown beside the length asked for."""
+    """Of the requests that asked for a length, where there are any: as the mean is shown beside the
+    length asked for."""
     asked = ~np.isnan(ok[f"asked_{column}"])
     return ok[column][asked] if asked.any() else ok[column]
 
@@ -428,10 +497,18 @@ def _clock(ok: RequestSelection) -> str:
     kernel = ok.count("clock", "kernel") / ok.size
     if ok.count("clock", "tool"):
         return "tool"
-    return "kernel" if kernel == 1 else "thread" if kernel == 0 else f"kernel {kernel:.1%}, thread {1 - kernel:.1%}"
+    return (
+        "kernel"
+        if kernel == 1
+        else "thread"
+        if kernel == 0
+        else f"kernel {kernel:.1%}, thread {1 - kernel:.1%}"
+    )
 
 
-def _counts(part: RequestSelection, warmup: int, run: Run, broken_lines: int, gaps: GapCounts) -> RunCounts:
+def _counts(
+    part: RequestSelection, warmup: int, run: Run, broken_lines: int, gaps: GapCounts
+) -> RunCounts:
     ok, cut = part.outcome(OK), part.outcome(CUT)
     ages_s = cut["closed_at"] - find_send_times(cut)
     return RunCounts(
@@ -470,7 +547,9 @@ def _rejected(texts: dict[str, int]) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _gate(columns: RequestColumns, run: Run, levels: Occupancy | None, span: tuple[float, float]) -> GateUse | None:
+def _gate(
+    columns: RequestColumns, run: Run, levels: Occupancy | None, span: tuple[float, float]
+) -> GateUse | None:
     """None: the run had no gate. ``levels``: the occupancy, where it is known already."""
     if not run.limits:
         return None

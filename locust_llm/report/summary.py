@@ -1,4 +1,5 @@
-"""Summary: what a run amounts to, as frozen data; summarise.py makes it, tables, exports and the page show it."""
+"""Summary: what a run amounts to, as frozen data; summarise.py makes it, tables, exports and the
+page show it."""
 
 import msgspec
 
@@ -45,7 +46,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[ProcessEvidence, ...]
     """What the client verdict rests on, a row a process."""
     uncertified: str = ""
-    """Why no latency has a plus-minus; empty where they have one, or where none was to be expected (older runs)."""
+    """Why no latency has a plus-minus; empty where they have one, or where none was to be expected
+    (older runs)."""
     sentinels: int = 0
     """Chunks with known send times that the plus-minus rests on."""
     sentinel_errors: tuple[ErrorBounds, ErrorBounds] | None = None
@@ -60,7 +62,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What requests that were cancelled on purpose had until then."""
     slos: tuple[SloResult, ...] = ()
     slo_status: str | None = None
-    """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without rules."""
+    """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without
+    rules."""
     good: GoodRequests | None = None
     steady: SteadyState | None = None
     outages: tuple[Outage, ...] = ()
@@ -91,5 +94,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def swept(self) -> bool:
-        """Its requests were sent under different loads, or to different arms: what they have together says nothing."""
+        """Its requests were sent under different loads, or to different arms: what they have
+        together says nothing."""
         return self.paired is not None or (self.sweep is not None and not self.sweep.repeats)

@@ -1,4 +1,5 @@
-"""Time course: how many users there were, and which prefill limit held, over the time of a run rather than at its start."""
+"""Time course: how many users there were, and which prefill limit held, over the time of a run
+rather than at its start."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,7 +14,8 @@ from locust_llm.text.format import format_brief, format_count
 MAX_STEPS: Final = 4
 """So many values are named each; of more the least, the greatest and the mean."""
 MIN_SHARE: Final = 0.95
-"""Of the time; a number of users that held so long is the number of users: they take a moment to be there."""
+"""Of the time; a number of users that held so long is the number of users: they take a moment to be
+there."""
 Span = tuple[float, float]
 
 
@@ -27,15 +29,15 @@ class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
     changes: int
     """Within the stretch."""
     steps: tuple[tuple[float, int | None], ...] = ()
-    """(seconds after the begin of the stretch, from then on), the first at 0; None: no gate. Empty of more than
-    MAX_STEPS."""
+    """(seconds after the begin of the stretch, from then on), the first at 0; None: no gate. Empty
+    of more than MAX_STEPS."""
     without_s: float = 0.0
     """Seconds without a gate."""
 
 
 def make_step_series(changes: Sequence[tuple[float, int | None]], span: Span) -> StepSeries | None:
-    """``changes``: (Unix seconds, from then on) in their order; before the first of them its value holds. None without
-    any, and where there was no number at all."""
+    """``changes``: (Unix seconds, from then on) in their order; before the first of them its value
+    holds. None without any, and where there was no number at all."""
     start, end = span
     held: list[tuple[float, int | None]] = []
     for at, value in changes:
@@ -45,7 +47,10 @@ def make_step_series(changes: Sequence[tuple[float, int | None]], span: Span) ->
             held = [(start, value)]
         elif value != held[-1][1]:
             held.append((at, value))
-    lasted = [(value, until - at) for (at, value), (until, _) in pairwise([*held, (max(start, end), None)])]
+    lasted = [
+        (value, until - at)
+        for (at, value), (until, _) in pairwise([*held, (max(start, end), None)])
+    ]
     known = [(value, seconds) for value, seconds in lasted if value is not None]
     if not known:
         return None
@@ -68,18 +73,22 @@ def find_profiled_span(run: Run) -> Span:
 
 def find_users_in_force(run: Run) -> StepSeries | None:
     """None of an older version, and where what followed from the load was asked for."""
-    return make_step_series([(change.at, change.users) for change in run.users], find_profiled_span(run))
+    return make_step_series(
+        [(change.at, change.users) for change in run.users], find_profiled_span(run)
+    )
 
 
 def find_limit_in_force(run: Run) -> StepSeries | None:
     """None without a gate."""
     return make_step_series(
-        [(change.at, change.limit) for change in run.limits if change.phase == PROFILING], find_profiled_span(run)
+        [(change.at, change.limit) for change in run.limits if change.phase == PROFILING],
+        find_profiled_span(run),
     )
 
 
 def describe_users(asked: int | None, found: StepSeries | None) -> str:
-    """``6 users``; ``2 to 6 users (4.1 on average)`` where a load shape or a person changed them."""
+    """``6 users``; ``2 to 6 users (4.1 on average)`` where a load shape or a person changed
+    them."""
     if found is None or (found.most == asked and found.mean >= MIN_SHARE * found.most):
         return format_count(asked, "user")
     if found.least == found.most:
@@ -88,7 +97,8 @@ def describe_users(asked: int | None, found: StepSeries | None) -> str:
 
 
 def describe_limit(asked: int | None, ramp_s: float | None, found: StepSeries | None) -> str:
-    """``8, ramp from 1 over 30 s`` as asked for; ``1, 3 from 12.4 s on`` where it was turned. Empty without a gate."""
+    """``8, ramp from 1 over 30 s`` as asked for; ``1, 3 from 12.4 s on`` where it was turned. Empty
+    without a gate."""
     if asked is not None and (found is None or (ramp_s and _as_asked(asked, found))):
         return f"{asked}" + (f", ramp from 1 over {ramp_s:g} s" if ramp_s else "")
     if found is None:
@@ -97,9 +107,14 @@ def describe_limit(asked: int | None, ramp_s: float | None, found: StepSeries | 
         return f"{found.most}"
     if found.steps:
         (_, first), *later = found.steps
-        return ", ".join([_limit(first), *(f"{_limit(value)} from {at:.1f} s on" for at, value in later)])
+        return ", ".join(
+            [_limit(first), *(f"{_limit(value)} from {at:.1f} s on" for at, value in later)]
+        )
     without = f", without a gate for {found.without_s:.1f} s" if found.without_s else ""
-    return f"{found.least} to {found.most} ({format_brief(found.mean, digits=2)} on average, {found.changes} changes{without})"
+    return (
+        f"{found.least} to {found.most} ({format_brief(found.mean, digits=2)} on average, "
+        f"{found.changes} changes{without})"
+    )
 
 
 def format_limit_range(found: StepSeries | None) -> str:

@@ -1,6 +1,7 @@
 """Figure: a timeline at the size of a slide, with its conditions, as SVG, and PNG made of it.
 
-The same records give the same bytes. Every text is escaped, and what would push others aside is cut.
+The same records give the same bytes. Every text is escaped, and what would push others aside is
+cut.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +11,12 @@ from typing import Final
 
 from locust_llm.records.run import Run
 from locust_llm.report.sections.delivery import describe_arrivals
-from locust_llm.report.time_course import describe_users, find_limit_in_force, find_users_in_force, format_limit_range
+from locust_llm.report.time_course import (
+    describe_users,
+    find_limit_in_force,
+    find_users_in_force,
+    format_limit_range,
+)
 from locust_llm.text.format import clean_line, truncate_text
 
 from .charts.timeline import Timeline, TimelineScene, make_timeline
@@ -20,7 +26,8 @@ WIDTH, HEIGHT = 1600, 900
 LEFT, RIGHT, TOP, BOTTOM = 130, 40, 156, 128
 """Around the lines."""
 FIGURE_DOTS: Final = 4 * (WIDTH - LEFT - RIGHT)
-"""Chunks are separate dots to a quarter of a pixel; dots that touch become one stroke, which looks the same."""
+"""Chunks are separate dots to a quarter of a pixel; dots that touch become one stroke, which looks
+the same."""
 MAX_ROWS: Final = 150
 """More lines cannot be distinguished."""
 PNG_SCALE: Final = 2
@@ -29,7 +36,8 @@ LABEL_PITCH: Final = 17
 """Pixels between labels; where lines are nearer, only the longest prompts have one."""
 FONTS: Final = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
 HUES: Final = {
-    "ink": "#1b2026", "muted": "#5a6570", "line": "#dde2e7", "wait": "#aab3bc", "prefill": "#e08a2e", "decode": "#0b6f80",
+    "ink": "#1b2026", "muted": "#5a6570", "line": "#dde2e7", "wait": "#aab3bc",
+    "prefill": "#e08a2e", "decode": "#0b6f80",
     "stall": "#d1242f", "fail": "#a40e26",
 }  # fmt: skip
 """Orange and blue-green differ in lightness too, for print in grey; ends differ in shape."""
@@ -42,7 +50,8 @@ def draw_timeline_svg(scene: TimelineScene, run: Run, title: str = "") -> str:
     name = title or f"{run.name}: {scene.title}"
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 '
+            f'0 {WIDTH} {HEIGHT}" '
             f'font-family="{FONTS}" font-size="18" role="img">',
             f"<title>{_escaped(name)}</title>",
             f"<desc>{_escaped(shown.caption)}</desc>",
@@ -60,19 +69,25 @@ def convert_svg_to_png(svg: str) -> bytes:
         # by name: it is there only with the extra
         render = import_module("resvg_py").svg_to_bytes
     except ImportError:
-        raise ValueError("PNG needs the package resvg_py: pip install 'locust-llm[figure]'") from None
+        raise ValueError(
+            "PNG needs the package resvg_py: pip install 'locust-llm[figure]'"
+        ) from None
     blank, text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20">'
         f'<text y="15" font-family="{FONTS}">{letter}</text></svg>'
         for letter in (" ", "M")
     )
     if render(svg_string=blank) == render(svg_string=text):
-        raise ValueError("PNG needs a font, and this machine has none: install one (fonts-dejavu-core), or write SVG")
+        raise ValueError(
+            "PNG needs a font, and this machine has none: install one (fonts-dejavu-core), or "
+            "write SVG"
+        )
     return bytes(render(svg_string=svg, zoom=PNG_SCALE))
 
 
 def choose_image_format(name: str) -> Callable[[str], bytes]:
-    """What makes an SVG the file of this name. Raises ValueError of one sentence where nothing does."""
+    """What makes an SVG the file of this name. Raises ValueError of one sentence where nothing
+    does."""
     if name.lower().endswith(".png"):
         return convert_svg_to_png
     if name.lower().endswith(".svg"):
@@ -83,7 +98,9 @@ def choose_image_format(name: str) -> Callable[[str], bytes]:
 def _figure(shown: Timeline) -> Iterator[str]:
     """The plot, its labels, axis and legend."""
     pitch = (HEIGHT - TOP - BOTTOM) / max(len(shown.rows), 6)
-    plot = TimelinePlot(shown, PlotFrame(LEFT, TOP, WIDTH - LEFT - RIGHT, pitch, 30.0, (2.4, 7.0), HUES))
+    plot = TimelinePlot(
+        shown, PlotFrame(LEFT, TOP, WIDTH - LEFT - RIGHT, pitch, 30.0, (2.4, 7.0), HUES)
+    )
     yield from plot.marks()
     yield from _stall_text(plot)
     yield from wrap_group(f'fill="{INK}" text-anchor="end" font-size="16"', _labels(plot))
@@ -98,9 +115,15 @@ def _stall_text(plot: TimelinePlot) -> Iterator[str]:
     (left, right), text = at, plot.shown.stall_text
     half = len(text) * 20 * LETTER / 2
     middle = min(max((left + right) / 2, LEFT + half + 20), WIDTH - RIGHT - half)
-    yield f'<path d="M{left:g} {TOP - 10}v-6H{right:g}v6" fill="none" stroke="{HUES["stall"]}" stroke-width="2"/>'
+    yield (
+        f'<path d="M{left:g} {TOP - 10}v-6H{right:g}v6" fill="none" stroke="{HUES["stall"]}" '
+        f'stroke-width="2"/>'
+    )
     font = 'font-size="20" font-weight="700" text-anchor="middle"'
-    yield f'<text x="{middle:.1f}" y="{TOP - 25}" fill="{HUES["stall"]}" {font}>{_escaped(text)}</text>'
+    yield (
+        f'<text x="{middle:.1f}" y="{TOP - 25}" fill="{HUES["stall"]}" '
+        f"{font}>{_escaped(text)}</text>"
+    )
 
 
 def _labels(plot: TimelinePlot) -> Iterator[str]:
@@ -112,21 +135,28 @@ def _labels(plot: TimelinePlot) -> Iterator[str]:
         y = plot.y(row)
         if all(abs(y - other) >= LABEL_PITCH for other in taken):
             taken.append(y)
-            yield f'<text x="{LEFT - 12}" y="{y + 5.5:.1f}">{truncate_text(f"{tokens:,}", 12)}</text>'
+            yield (
+                f'<text x="{LEFT - 12}" y="{y + 5.5:.1f}">{truncate_text(f"{tokens:,}", 12)}</text>'
+            )
 
 
 def _axis(plot: TimelinePlot) -> Iterator[str]:
     for at, text in plot.tick_texts(FIGURE_TICK):
         yield f'<text x="{plot.x(at):g}" y="{plot.bottom + 28:.1f}">{text}</text>'
     middle = (LEFT + WIDTH - RIGHT) / 2
-    yield f'<text x="{middle:g}" y="{plot.bottom + 56:.1f}">seconds since the start of the run</text>'
+    yield (
+        f'<text x="{middle:g}" y="{plot.bottom + 56:.1f}">seconds since the start of the run</text>'
+    )
 
 
 def _legend(plot: TimelinePlot) -> Iterator[str]:
     x = float(LEFT)
     for swatch, text in plot.legend():
         label = f'<text x="44" y="6">{_escaped(text)}</text>'
-        yield f'<g transform="translate({x:g} {HEIGHT - 30})"><g stroke-width="2">{swatch}</g>{label}</g>'
+        yield (
+            f'<g transform="translate({x:g} {HEIGHT - 30})"><g '
+            f'stroke-width="2">{swatch}</g>{label}</g>'
+        )
         x += round(44 + len(text) * 18 * LETTER + 14)
 
 
@@ -138,14 +168,19 @@ def _head(scene: TimelineScene, run: Run, name: str) -> Iterator[str]:
         f"{_escaped(truncate_text(clean_line(name), int(wide / 34 / LETTER)))}</text>"
     )
     about = truncate_text(
-        clean_line("  \N{MIDDLE DOT}  ".join(_about(scene, run))), int((WIDTH - 2 * RIGHT) / 20 / LETTER)
+        clean_line("  \N{MIDDLE DOT}  ".join(_about(scene, run))),
+        int((WIDTH - 2 * RIGHT) / 20 / LETTER),
     )
     yield f'<text x="{RIGHT}" y="90" font-size="20" fill="{MUTED}">{_escaped(about)}</text>'
     if scene.simulated:
         x = WIDTH - RIGHT - 200
-        yield f'<rect x="{x}" y="20" width="200" height="44" rx="6" fill="#fff" stroke="{INK}" stroke-width="2"/>'
         yield (
-            f'<text x="{x + 100}" y="51" font-size="26" font-weight="700" text-anchor="middle" fill="{INK}">SIMULATED</text>'
+            f'<rect x="{x}" y="20" width="200" height="44" rx="6" fill="#fff" stroke="{INK}" '
+            f'stroke-width="2"/>'
+        )
+        yield (
+            f'<text x="{x + 100}" y="51" font-size="26" font-weight="700" text-anchor="middle" '
+            f'fill="{INK}">SIMULATED</text>'
         )
 
 

@@ -1,8 +1,10 @@
-"""Window: the time that rates are over, of a stage the part with the load on, and the throughput in it.
+"""Window: the time that rates are over, of a stage the part with the load on, and the throughput in
+it.
 
-A stage of a sweep is measured while its load is on: before and after, requests of the first and the last wave keep the
-server as busy. Over its measured requests alone, from the first send to the last end, a rate would be too low by the time
-in which the last ones come back and no new ones go out; so rates are those of what ended within the measured time.
+A stage of a sweep is measured while its load is on: before and after, requests of the first and the
+last wave keep the server as busy. Over its measured requests alone, from the first send to the last
+end, a rate would be too low by the time in which the last ones come back and no new ones go out; so
+rates are those of what ended within the measured time.
 """
 
 from collections.abc import Iterator
@@ -20,8 +22,9 @@ from .selection import Floats, RequestSelection
 MIN_ANSWERED_SHARE: Final = 0.95
 """Of the arrivals; above it the server kept up."""
 CHANCE_FACTOR: Final = 3.0
-"""The number in flight varies by the root of its mean, if arrivals are random and do not wait for each other (M/G/infinity):
-so many roots more at the end of a stretch than at its begin are no sign of a queue."""
+"""The number in flight varies by the root of its mean, if arrivals are random and do not wait for
+each other (M/G/infinity): so many roots more at the end of a stretch than at its begin are no sign
+of a queue."""
 
 STRETCHES: Final = 10
 """Of the measured time of a stage, for the error of its rate."""
@@ -49,7 +52,8 @@ class RateWindow(NamedTuple):
 
 
 def find_measured_span(run: Run) -> Span | None:
-    """The measured time of a stage of a sweep; None of anything else (a repeat is measured like any run)."""
+    """The measured time of a stage of a sweep; None of anything else (a repeat is measured like any
+    run)."""
     stage = run.stage
     if stage is None or stage.measured_at is None or stage.measured_at <= stage.began_at:
         return None
@@ -75,12 +79,15 @@ def find_pauses(main: RequestSelection, run: Run) -> Iterator[Span]:
 def measure_steady_state(
     everything: RequestSelection, ended: RequestSelection, span: Span, run: Run
 ) -> SteadyState | None:
-    """Of a stage. ``everything``: its requests, those of the first and the last wave too; ``ended``: those that ended in
-    ``span``."""
+    """Of a stage. ``everything``: its requests, those of the first and the last wave too;
+    ``ended``: those that ended in ``span``."""
     seconds = span[1] - span[0]
     if run.stage is None or not seconds > 0:
         return None
-    began, over = everything["asked_at"], np.fmax(everything["closed_at"], everything["last_chunk_at"])
+    began, over = (
+        everything["asked_at"],
+        np.fmax(everything["closed_at"], everything["last_chunk_at"]),
+    )
     in_flight = float(np.nansum(np.clip(over, *span) - np.clip(began, *span))) / seconds
     residual = None
     if run.stage.residual is not None and ended.size:
@@ -94,12 +101,17 @@ def measure_steady_state(
     by_chance = min(max(0, due - finished), CHANCE_FACTOR * (2 * in_flight) ** 0.5)
     kept_up = answered + by_chance >= MIN_ANSWERED_SHARE * due
     return SteadyState(
-        in_flight=in_flight, residual=residual, per_s_error=error, delivered=answered / due, kept_up=kept_up
+        in_flight=in_flight,
+        residual=residual,
+        per_s_error=error,
+        delivered=answered / due,
+        kept_up=kept_up,
     )
 
 
 def estimate_rate_error(ok: RequestSelection, span: Span) -> float | None:
-    """Standard error of the requests a second that ended in ``span``: by how much STRETCHES equal stretches of it differ."""
+    """Standard error of the requests a second that ended in ``span``: by how much STRETCHES equal
+    stretches of it differ."""
     over = np.fmax(ok["closed_at"], ok["last_chunk_at"])
     if len(over) < STRETCHES:
         return None

@@ -1,8 +1,10 @@
-"""Buffering: whether answers came as they were made, or were held back on the way and let go in lumps; the likely cause.
+"""Buffering: whether answers came as they were made, or were held back on the way and let go in
+lumps; the likely cause.
 
-What is between server and client holds back all answers, at any time of a run. A stall, of the server or of this process,
-holds back some of them, for a while. So there is an alarm only when most answers came so, early and late, over some time;
-it is taken back when that turns out to be wrong. The end of the run is judged by the same criterion.
+What is between server and client holds back all answers, at any time of a run. A stall, of the
+server or of this process, holds back some of them, for a while. So there is an alarm only when most
+answers came so, early and late, over some time; it is taken back when that turns out to be wrong.
+The end of the run is judged by the same criterion.
 """
 
 from collections import Counter, defaultdict
@@ -18,7 +20,8 @@ SLOT_ANSWERS: Final = 50
 """Answers that are looked at in so many seconds: each costs some microseconds."""
 WARN_AFTER: Final = 20
 WARN_AFTER_S: Final = 10.0
-"""Answers, and seconds from the first to the last of them, before which there is no alarm during the run."""
+"""Answers, and seconds from the first to the last of them, before which there is no alarm during
+the run."""
 MIN_ANSWERS: Final = 3
 """Below this number of a kind there is no conclusion."""
 CHUNKS: Final = 10_000
@@ -32,10 +35,11 @@ WAITED_US: Final = 100_000
 LUMP: Final = 4.0
 """Chunks that came together on average, where they are held back until a buffer is full."""
 USUAL_LUMP: Final = 3
-"""Chunks that came together at least half of the times: a stall makes a few large lumps among single chunks."""
+"""Chunks that came together at least half of the times: a stall makes a few large lumps among
+single chunks."""
 DELAYED_ACK_US: Final = (38_000, 45_000)
-"""Linux acknowledges what came after 40 ms, if nothing else is to be sent (TCP_DELACK_MIN); a server without TCP_NODELAY
-waits for that before it sends a further small segment (RFC 896)."""
+"""Linux acknowledges what came after 40 ms, if nothing else is to be sent (TCP_DELACK_MIN); a
+server without TCP_NODELAY waits for that before it sends a further small segment (RFC 896)."""
 TOGETHER: Final = 1.3
 """Chunks to a read from which on something is held back for the next one."""
 DELAYED_SHARE: Final = 0.8
@@ -67,8 +71,8 @@ class Buffering:
         self._retracted = False
 
     def add(self, record: Record) -> str:
-        """Only successful streams of some length count. A line for the console: the alarm, or that it was wrong;
-        else empty."""
+        """Only successful streams of some length count. A line for the console: the alarm, or that
+        it was wrong; else empty."""
         us = record.chunk_us
         tokens = (record.output_tokens or 0) - (record.hidden_tokens or 0)
         if record.outcome != OK or not us or max(tokens, len(us)) < MIN_TOKENS:
@@ -104,13 +108,14 @@ class Buffering:
 
     def _retraction(self) -> str:
         return (
-            f"{TAKEN_BACK}: {self.ways.total()} of {self.answers} answers so far were held back, which stalls explain."
+            f"{TAKEN_BACK}: {self.ways.total()} of {self.answers} answers so far were held "
+            f"back, which stalls explain."
         )
 
     @property
     def way(self) -> str:
-        """In which most of them came, in the earlier half of the time as in the later one; empty: as they were made, or too
-        few."""
+        """In which most of them came, in the earlier half of the time as in the later one; empty:
+        as they were made, or too few."""
         way, count = max(self.ways.items(), key=lambda item: item[1], default=("", 0))
         if not way or count < MIN_ANSWERS:
             return ""
@@ -133,35 +138,44 @@ class Buffering:
         of = f"{self.ways[self.way]} of {self.answers} answers" if self.way else ""
         if self.way == WHOLE:
             yield (
-                f"WARNING: BUFFERED STREAM: {of} came whole, every chunk within a millisecond, after up to "
-                f"{self._longest_us / 1e6:.1f} s. Something on the way collects them, most likely a proxy (nginx: "
-                "proxy_buffering off, or the header X-Accel-Buffering: no; compression does it too). Time to First Token "
+                f"WARNING: BUFFERED STREAM: {of} came whole, every chunk within a millisecond, "
+                f"after up to "
+                f"{self._longest_us / 1e6:.1f} s. Something on the way collects them, most likely "
+                f"a proxy (nginx: "
+                "proxy_buffering off, or the header X-Accel-Buffering: no; compression does it "
+                "too). Time to First Token "
                 "and all gaps are those of the buffer, not of the server."
             )
         elif self.way == DELAYED:
             yield (
-                f"WARNING: BUFFERED STREAM: the chunks of {of} came in steps of 40 ms: the server waits for delayed "
-                "acknowledgements before it sends the next (Nagle's algorithm). Set TCP_NODELAY in the server, or in the "
+                f"WARNING: BUFFERED STREAM: the chunks of {of} came in steps of 40 ms: the server "
+                f"waits for delayed "
+                "acknowledgements before it sends the next (Nagle's algorithm). Set TCP_NODELAY in "
+                "the server, or in the "
                 "proxy before it. Gaps are those of TCP, not of the model."
             )
         elif self.way == LUMPS:
             yield (
-                f"WARNING: BUFFERED STREAM: the chunks of {of} came together, {LUMP:g} or more at a time on average: a "
-                "buffer lets them go when it is full (a proxy, compression, a server that writes several tokens at a time). "
-                "Gaps and Longest Stall are those of the buffer; Inter Token Latency, a mean, is nearly right."
+                f"WARNING: BUFFERED STREAM: the chunks of {of} came together, {LUMP:g} or more at "
+                f"a time on average: a "
+                "buffer lets them go when it is full (a proxy, compression, a server that writes "
+                "several tokens at a time). "
+                "Gaps and Longest Stall are those of the buffer; Inter Token Latency, a mean, is "
+                "nearly right."
             )
 
 
 def _is_usual_way(way: str, part: Sequence[Counter[str]]) -> bool:
-    """Whether at least half of the answers of some slots of time came in this way, those of no kind included."""
+    """Whether at least half of the answers of some slots of time came in this way, those of no kind
+    included."""
     of_way = sum(ways[way] for ways in part)
     every = sum(ways.total() for ways in part)
     return bool(2 * of_way >= every)
 
 
 def classify_buffering(record: Record) -> str:
-    """In which way one answer came that was held back: WHOLE, DELAYED or LUMPS; empty where it was not, or where it was
-    this machine that read late."""
+    """In which way one answer came that was held back: WHOLE, DELAYED or LUMPS; empty where it was
+    not, or where it was this machine that read late."""
     us = record.chunk_us
     span_us = us[-1] - us[0]
     first = us[:CHUNKS]
@@ -173,15 +187,19 @@ def classify_buffering(record: Record) -> str:
     together = len(first) / len(reads)
     gaps_us = [after - before for before, after in pairwise(reads)]
     low, high = DELAYED_ACK_US
-    if together >= TOGETHER and len(gaps_us) >= MIN_ANSWERS and fraction_in_range(gaps_us, low, high) >= DELAYED_SHARE:
+    if (
+        together >= TOGETHER
+        and len(gaps_us) >= MIN_ANSWERS
+        and fraction_in_range(gaps_us, low, high) >= DELAYED_SHARE
+    ):
         return DELAYED
     usual = median(Counter(first).values())
     return LUMPS if together >= LUMP and usual >= USUAL_LUMP else ""
 
 
 def read_too_late(record: Record) -> bool:
-    """This machine read so late that it may have put chunks together itself: later than one follows another on average, or
-    where all came at once, than half of what they took."""
+    """This machine read so late that it may have put chunks together itself: later than one follows
+    another on average, or where all came at once, than half of what they took."""
     us = record.chunk_us
     span_us = us[-1] - us[0]
     lag_us = record.read_lag_us or 0

@@ -1,8 +1,8 @@
 """Discovery: the server's models, its name and the tokens of a word, asked once before the load.
 
-Probes are requests of our own, marked with ``PROBE_HEADER``, listed in run.json and counted nowhere else. Nothing of an
-answer is taken that is not of the type it must have; of its texts nothing that ``shown`` has not seen but the model to ask
-for, and that is one which it leaves as it is.
+Probes are requests of our own, marked with ``PROBE_HEADER``, listed in run.json and counted nowhere
+else. Nothing of an answer is taken that is not of the type it must have; of its texts nothing that
+``shown`` has not seen but the model to ask for, and that is one which it leaves as it is.
 """
 
 import logging
@@ -20,7 +20,13 @@ from locust_llm.protocols.known import PROTOCOLS, convert_key_headers
 from locust_llm.records.machine import Commit
 from locust_llm.records.run import CalibrationRequest
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response, fetch
-from locust_llm.server.length_control import LENGTH_PROMPT, LENGTH_TOKENS, WAYS, make_length_fields, obeys_length
+from locust_llm.server.length_control import (
+    LENGTH_PROMPT,
+    LENGTH_TOKENS,
+    WAYS,
+    make_length_fields,
+    obeys_length,
+)
 from locust_llm.settings.address import join_server_url
 from locust_llm.settings.extra_inputs import collect_extra_inputs
 from locust_llm.settings.settings import Settings
@@ -56,7 +62,8 @@ WAITING_AFTER_S: Final = 3.0
 """After this wait for an answer the console has a line about it."""
 LINE_BYTES: Final = 2_000
 INSECURE: Final = (
-    "WARNING: the server's TLS certificate was not verified (--insecure): anybody in between could read and change "
+    "WARNING: the server's TLS certificate was not verified (--insecure): anybody in between could "
+    "read and change "
     "everything, the key too"
 )
 Ask = Callable[..., FetchedResponse]
@@ -115,10 +122,15 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_spoken_protocols(
-    settings: Settings, headers: Mapping[str, str], model: str | None, until: float, *, verify: bool | str = True
+    settings: Settings,
+    headers: Mapping[str, str],
+    model: str | None,
+    until: float,
+    *,
+    verify: bool | str = True,
 ) -> list[str]:
-    """The protocols that the server answers besides that of the settings, as ``--endpoint-type`` has them: each is asked
-    for one token. ``until``: when it ends, monotonic s."""
+    """The protocols that the server answers besides that of the settings, as ``--endpoint-type``
+    has them: each is asked for one token. ``until``: when it ends, monotonic s."""
     line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     try:
@@ -128,9 +140,15 @@ def find_spoken_protocols(
 
 
 def find_request_form(
-    settings: Settings, headers: Mapping[str, str], model: str | None, until: float, *, verify: bool | str = True
+    settings: Settings,
+    headers: Mapping[str, str],
+    model: str | None,
+    until: float,
+    *,
+    verify: bool | str = True,
 ) -> tuple[RequestForm, str, list[str]]:
-    """The form of requests that this server takes, why it takes none, and notes. ``until``: when it ends, monotonic s."""
+    """The form of requests that this server takes, why it takes none, and notes. ``until``: when it
+    ends, monotonic s."""
     secrets = collect_secrets(headers, headers)
     line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
@@ -167,24 +185,30 @@ def discover_server(
 
 
 def _ask(
-    settings: Settings, headers: Mapping[str, str], line: UserConnection, verify: bool | str, method: str, path: str,
+    settings: Settings, headers: Mapping[str, str], line: UserConnection, verify: bool | str,
+    method: str, path: str,
     data: bytes = b"", *, timeout_s: float, kind: str = "", begun: bool = False,
 ) -> FetchedResponse:  # fmt: skip
-    """``kind``: a protocol whose headers go along, as the request is one of it. ``begun``: see fetch."""
+    """``kind``: a protocol whose headers go along, as the request is one of it. ``begun``: see
+    fetch."""
     waiting = gevent.spawn_later(
         WAITING_AFTER_S, logger.info,
-        f"Waiting for {join_server_url(settings.host, path)}, at most {timeout_s:g} s; the load has not started",
+        f"Waiting for {join_server_url(settings.host, path)}, at most {timeout_s:g} s; the load "
+            f"has not started",
     )  # fmt: skip
     try:
         sent = convert_key_headers(kind, headers, settings.endpoint_type) if kind else headers
         url = join_server_url(settings.host, path)
-        return fetch(method, url, sent, data, line=line, verify=verify, timeout_s=timeout_s, begun=begun)
+        return fetch(
+            method, url, sent, data, line=line, verify=verify, timeout_s=timeout_s, begun=begun
+        )
     finally:
         waiting.kill(block=False)
 
 
 def _survey(
-    settings: Settings, ask: Ask, secrets: Secrets, clock: Callable[[], float], sleep: Callable[[float], object], *,
+    settings: Settings, ask: Ask, secrets: Secrets, clock: Callable[[], float],
+    sleep: Callable[[float], object], *,
     key: bool,
 ) -> Discovery:  # fmt: skip
     answer = _models(ask, settings, clock, sleep)
@@ -195,16 +219,22 @@ def _survey(
     if settings.insecure and settings.host.startswith("https:"):
         notes.append(INSECURE)
     props = cache(partial(_props, ask))
-    contexts = [read_context_length(answer.body, name, props) for name in (settings.models or (model,))]
+    contexts = [
+        read_context_length(answer.body, name, props) for name in (settings.models or (model,))
+    ]
     context = min(filter(None, contexts), default=None)
-    for refuses, sentence in explain_too_long_prompts(settings, context) if context is not None else ():
+    for refuses, sentence in (
+        explain_too_long_prompts(settings, context) if context is not None else ()
+    ):
         if refuses:
             raise DiscoveryFailed(sentence)
         notes.append(sentence)
     server, flags = _identity(ask, header, answer, secrets)
     found = Discovery(
-        model=model, mix=format_canonical_mix(settings.model_mix) if settings.model_mix else "", server=server, server_flags=flags,
-        simulated=header.startswith(SIMULATOR), notes=tuple(notes), context=None if context is None else context.tokens,
+        model=model, mix=format_canonical_mix(settings.model_mix) if settings.model_mix else "",
+        server=server, server_flags=flags,
+        simulated=header.startswith(SIMULATOR), notes=tuple(notes),
+        context=None if context is None else context.tokens,
     )  # fmt: skip
     if settings.probe:
         probes = ProbeRequests(ask, settings, model, key=key)
@@ -213,14 +243,18 @@ def _survey(
             found = _find_longest(probes, found)
         found = _measure(probes, found)
         found = _keep_length(probes, found) if settings.generates else found
-        if settings.responses_state == "server" and (why := explain_forgotten_responses(ask, settings, model)):
+        if settings.responses_state == "server" and (
+            why := explain_forgotten_responses(ask, settings, model)
+        ):
             raise DiscoveryFailed(f"--responses-state server: {why}")
     return msgspec.structs.replace(
         found, notes=tuple(sanitise_text(note, secrets, most=LINE_BYTES) for note in found.notes)
     )
 
 
-def _identity(ask: Ask, header: str, models: FetchedResponse, secrets: Secrets) -> tuple[str, dict[str, str]]:
+def _identity(
+    ask: Ask, header: str, models: FetchedResponse, secrets: Secrets
+) -> tuple[str, dict[str, str]]:
     """(name and version, flags)."""
 
     def get(path: str) -> bytes | None:
@@ -259,9 +293,14 @@ def _models(
         if not reason or (reason.startswith("HTTP") and clock() >= until):
             return answer
         if clock() >= until:
-            raise DiscoveryFailed(f"cannot reach {settings.host}: {reason}; is the server up?{WAIT_ADVICE}")
+            raise DiscoveryFailed(
+                f"cannot reach {settings.host}: {reason}; is the server up?{WAIT_ADVICE}"
+            )
         if not waited:
-            waited = f"Waiting for {settings.host}, for at most {settings.wait_for_model_timeout_s:g} s: {reason}"
+            waited = (
+                f"Waiting for {settings.host}, for at most "
+                f"{settings.wait_for_model_timeout_s:g} s: {reason}"
+            )
             logger.info(sanitise_text(waited, most=LINE_BYTES))
         sleep(1.0)
 
@@ -281,21 +320,28 @@ def _choose(
     for name in asked:
         if sanitise_text(name, most=NAME_BYTES) != name:
             raise DiscoveryFailed(
-                f"{flag} {name!r} is no name that can be shown: it has other characters than text, or is too long"
+                f"{flag} {name!r} is no name that can be shown: it has other characters than text, "
+                f"or is too long"
             )
     models = decode_response(answer.body, _Models) if answer.status == 200 else None
     names = [model.id for model in models.data] if models is not None else []
     if not names:
         status = answer.status
-        return first, [f"the server has no list of models (HTTP {status} for /v1/models): {flag} was not checked"]
+        return first, [
+            f"the server has no list of models (HTTP {status} for /v1/models): {flag} was not "
+            f"checked"
+        ]
     if first is None:
         showable = [name for name in names if is_fit_to_show(name, secrets)]
         if not showable:
             raise DiscoveryFailed(
-                f"no name of a model that the server lists can be shown (they hold control characters or a secret, end in "
+                f"no name of a model that the server lists can be shown (they hold control "
+                f"characters or a secret, end in "
                 f"*, or are longer than {NAME_BYTES} bytes): give --model"
             )
-        chosen = f"no --model given: {showable[0]} taken, the first of {list_some_names(names, secrets)}"
+        chosen = (
+            f"no --model given: {showable[0]} taken, the first of {list_some_names(names, secrets)}"
+        )
         return showable[0], [chosen] if len(names) > 1 else []
     known = [] if models is None else models.data
 
@@ -305,7 +351,10 @@ def _choose(
     missing = [name for name in asked if not is_known(name)]
     if not missing:
         return first, []
-    listed = f"the server has no model {' and no '.join(map(repr, missing))}; it has: {list_some_names(names, secrets)}"
+    listed = (
+        f"the server has no model {' and no '.join(map(repr, missing))}; it has: "
+        f"{list_some_names(names, secrets)}"
+    )
     if settings.model_check:
         raise DiscoveryFailed(f"{listed}; --no-model-check sends it all the same")
     given = "was sent as it was given" if len(missing) == 1 else "were sent as they were given"
@@ -315,7 +364,11 @@ def _choose(
 def _goes_by(name: str, model: _Model) -> bool:
     """A gateway lists ``openai/*`` where it takes any name that begins so."""
     aliases = model.aliases if isinstance(model.aliases, list) else []
-    return name == model.id or name in aliases or (model.id.endswith("*") and name.startswith(model.id[:-1]))
+    return (
+        name == model.id
+        or name in aliases
+        or (model.id.endswith("*") and name.startswith(model.id[:-1]))
+    )
 
 
 def _measure(probes: ProbeRequests, found: Discovery) -> Discovery:
@@ -323,14 +376,17 @@ def _measure(probes: ProbeRequests, found: Discovery) -> Discovery:
     count_by_chat = partial(_count_by_chat, probes)
     if not probes.settings.generates:  # else the first request has shown that it answers
         count_by_chat(*draw_sample_numbers(1))
-    counted = calibrate_tokenizer(probes.ask, probes.settings, found.model, found.context, count_by_chat)
+    counted = calibrate_tokenizer(
+        probes.ask, probes.settings, found.model, found.context, count_by_chat
+    )
     return msgspec.structs.replace(
         found, probes=counted.probes, lengths=counted.lengths, notes=(*found.notes, *counted.notes)
     )
 
 
 def _count_by_chat(probes: ProbeRequests, text: str) -> int | None:
-    """By a chat completion of one token. Raises DiscoveryFailed if the server refuses it: it would refuse every other."""
+    """By a chat completion of one token. Raises DiscoveryFailed if the server refuses it: it would
+    refuse every other."""
     least = PROTOCOLS[probes.settings.endpoint_type].least_texts
     try:
         answer = probes.send([{"role": "user", "content": text}] * least)
@@ -342,8 +398,8 @@ def _count_by_chat(probes: ProbeRequests, text: str) -> int | None:
 
 
 def _find_form(probes: ProbeRequests, found: Discovery) -> Discovery:
-    """The first request, as the load has them: what the server refuses of it is left out or renamed. Raises
-    DiscoveryFailed."""
+    """The first request, as the load has them: what the server refuses of it is left out or
+    renamed. Raises DiscoveryFailed."""
     try:
         why = probes.find_form()
     except FetchFailed as error:
@@ -354,8 +410,9 @@ def _find_form(probes: ProbeRequests, found: Discovery) -> Discovery:
 
 
 def _find_longest(probes: ProbeRequests, found: Discovery) -> Discovery:
-    """Ask for as many tokens as the longest answer of the load, where the server does not list how many it allows: it would
-    refuse each such request of the load. Raises DiscoveryFailed where it refuses most of them."""
+    """Ask for as many tokens as the longest answer of the load, where the server does not list how
+    many it allows: it would refuse each such request of the load. Raises DiscoveryFailed where it
+    refuses most of them."""
     if found.context is not None:
         return found
     s = probes.settings
@@ -367,14 +424,17 @@ def _find_longest(probes: ProbeRequests, found: Discovery) -> Discovery:
     why = message if median == longest else probes.refuses_length(median)
     if why and not (s.input_file or s.has_own_code):
         raise DiscoveryFailed(explain_too_long_answers(s, median, why))
-    note = f"WARNING: {explain_too_long_answers(s, longest, message)}; requests for so many will fail"
+    note = (
+        f"WARNING: {explain_too_long_answers(s, longest, message)}; requests for so many will fail"
+    )
     return msgspec.structs.replace(found, notes=(*found.notes, note))
 
 
 def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
-    """Find out which fields keep an output at its length. None where none helps, or the user has chosen. One answer that
-    went on to the end shows nothing of the next: then the first field is sent, too, where the server takes it. Raises
-    DiscoveryFailed if the server refuses what a run would send."""
+    """Find out which fields keep an output at its length. None where none helps, or the user has
+    chosen. One answer that went on to the end shows nothing of the next: then the first field is
+    sent, too, where the server takes it. Raises DiscoveryFailed if the server refuses what a run
+    would send."""
     asked = list(found.probes)
     extra = collect_extra_inputs(probes.settings)
     settings = probes.settings
@@ -384,7 +444,8 @@ def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
         fields = extra | make_length_fields(way, LENGTH_TOKENS)
         try:
             answer = probes.send(QUESTION, tokens, **fields)
-            if not way and answer.status >= 500:  # one failure shows nothing: what if it fails again?
+            # one failure shows nothing: what if it fails again?
+            if not way and answer.status >= 500:
                 answer = probes.send(QUESTION, tokens, **fields)
         except FetchFailed as error:  # the next one would take as long
             note = f"it is not known whether outputs can be kept at their length: {error}"
@@ -395,7 +456,9 @@ def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
         if chosen or not completion.finished or (made is None and completion.input_tokens is None):
             continue
         asked.append(
-            CalibrationRequest(kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=made or 0)
+            CalibrationRequest(
+                kind=" ".join(("length", *way)), words=len(LENGTH_PROMPT.split()), tokens=made or 0
+            )
         )
         if obeys_length(answer.status, made, completion.finish_reason):
             if way:

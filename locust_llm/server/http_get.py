@@ -1,7 +1,8 @@
-"""A small request and its whole answer, in bounded time and of bounded size: what the survey and the meter ask.
+"""A small request and its whole answer, in bounded time and of bounded size: what the survey and
+the meter ask.
 
-The way is that of the load: our own connections, certificates, proxy and HTTP parser, no redirect. But no thread reads
-here, as nothing is timed, and as the survey comes before Locust forks.
+The way is that of the load: our own connections, certificates, proxy and HTTP parser, no redirect.
+But no thread reads here, as nothing is timed, and as the survey comes before Locust forks.
 """
 
 import re
@@ -58,9 +59,10 @@ def fetch(
     max_bytes: int = MAX_BYTES,
     begun: bool = False,
 ) -> FetchedResponse:
-    """Ask, and give the answer if all of it came within ``timeout_s``, connecting included. ``line``: holds the connection
-    for the next question. ``verify``: as requests has it. ``begun``: of a stream its first event is enough, and the
-    connection is closed behind it, at which servers end the answer.
+    """Ask, and give the answer if all of it came within ``timeout_s``, connecting included.
+    ``line``: holds the connection for the next question. ``verify``: as requests has it. ``begun``:
+    of a stream its first event is enough, and the connection is closed behind it, at which servers
+    end the answer.
 
     Raises FetchFailed.
     """
@@ -91,8 +93,8 @@ def fetch(
 def _asked(
     line: UserConnection, where: Target, wire: bytes, max_bytes: int, begun: bool
 ) -> tuple[FetchedResponse, bool]:
-    """(the answer, whether the connection can be used again). Once more where the server was just closing one that it had
-    kept, so that not a byte came."""
+    """(the answer, whether the connection can be used again). Once more where the server was just
+    closing one that it had kept, so that not a byte came."""
     while True:
         old = line.open(where) is None
         frame = HTTPResponseParser()
@@ -111,7 +113,12 @@ def _prepared(
     method: str, url: str, headers: Mapping[str, str], data: bytes, verify: bool | str
 ) -> tuple[bytes, Target]:
     """(what goes over the wire, where to)."""
-    own = {**requests.utils.default_headers(), "Accept-Encoding": "identity", PROBE_HEADER: "1", **headers}
+    own = {
+        **requests.utils.default_headers(),
+        "Accept-Encoding": "identity",
+        PROBE_HEADER: "1",
+        **headers,
+    }
     if data:
         own["Content-Type"] = "application/json"
     try:
@@ -121,26 +128,41 @@ def _prepared(
     if not (prepared.url or "").startswith(("http://", "https://")):
         raise FetchFailed("no_url", "it begins with neither http:// nor https://")
     try:
-        return format_request_head(prepared) + b"\r\n" + data, make_target(prepared.url or "", verify, None)
+        return format_request_head(prepared) + b"\r\n" + data, make_target(
+            prepared.url or "", verify, None
+        )
     except OSError as error:  # of the certificates to trust
-        raise FetchFailed("tls", f"the certificates to trust cannot be read: {error.strerror or error}") from error
+        raise FetchFailed(
+            "tls", f"the certificates to trust cannot be read: {error.strerror or error}"
+        ) from error
 
 
-def _answer(connection: Connection, frame: HTTPResponseParser, max_bytes: int, begun: bool) -> FetchedResponse:
+def _answer(
+    connection: Connection, frame: HTTPResponseParser, max_bytes: int, begun: bool
+) -> FetchedResponse:
     """Raises FetchFailed, OSError and TLSClosed."""
     received = 0
     body = bytearray()
     looked = 0
     while not _whole(frame):
-        if begun and frame.has_headers and frame.get_code() == OK and _EVENT_END.search(body, looked):
+        if (
+            begun
+            and frame.has_headers
+            and frame.get_code() == OK
+            and _EVENT_END.search(body, looked)
+        ):
             break
         looked = max(0, len(body) - 2)
         data = connection.receive()
         if data is None:
             frame.end()
-            if _whole(frame) and not (connection.cut and decode_response(bytes(body), msgspec.Raw) is None):
+            if _whole(frame) and not (
+                connection.cut and decode_response(bytes(body), msgspec.Raw) is None
+            ):
                 break
-            raise FetchFailed("closed", "the server closed the connection before the answer was complete")
+            raise FetchFailed(
+                "closed", "the server closed the connection before the answer was complete"
+            )
         received += len(data)
         if received > max_bytes:
             raise FetchFailed("too_large", f"the answer has more than {max_bytes >> 20} MB")
@@ -159,9 +181,13 @@ def _answer(connection: Connection, frame: HTTPResponseParser, max_bytes: int, b
     content = bytes(body)
     if applied := parse_codings(str(frame.get("content-encoding", ""))):
         failed = frame.get_code() >= 400
-        found = decompress_body(content, applied, min(max_bytes, MAX_ERROR_BYTES)) if failed else None
+        found = (
+            decompress_body(content, applied, min(max_bytes, MAX_ERROR_BYTES)) if failed else None
+        )
         if found is None:
-            raise FetchFailed("malformed", f"Content-Encoding {', '.join(applied)}, although none was asked for")
+            raise FetchFailed(
+                "malformed", f"Content-Encoding {', '.join(applied)}, although none was asked for"
+            )
         content = found
     return FetchedResponse(frame.get_code(), str(frame.get("server", "")), content)
 
@@ -171,7 +197,8 @@ def _whole(frame: HTTPResponseParser) -> bool:
 
 
 def decode_response(body: bytes, kind: type[T]) -> T | None:
-    """The JSON of an answer, if it is of this type to the last field; a truth value is no number."""
+    """The JSON of an answer, if it is of this type to the last field; a truth value is no
+    number."""
     try:
         try:
             return msgspec.json.decode(body, type=kind)

@@ -1,9 +1,11 @@
-"""Identity: which server it is, in which version, and with which flags, as far as it tells; its chat template's head.
+"""Identity: which server it is, in which version, and with which flags, as far as it tells; its
+chat template's head.
 
-Each kind has a page of its own for that: vLLM /version and the cache's configuration in /metrics, SGLang /server_info
-(before 0.5 /get_server_info), llama.cpp /props, TGI /info, LiteLLM /health/readiness. Who made the models (``owned_by``) or
-the Server header tells which to ask; a header that names only the framework tells nothing, and the pages are tried, at last
-FastAPI's /openapi.json.
+Each kind has a page of its own for that: vLLM /version and the cache's configuration in /metrics,
+SGLang /server_info (before 0.5 /get_server_info), llama.cpp /props, TGI /info, LiteLLM
+/health/readiness. Who made the models (``owned_by``) or the Server header tells which to ask; a
+header that names only the framework tells nothing, and the pages are tried, at last FastAPI's
+/openapi.json.
 """
 
 import re
@@ -21,23 +23,43 @@ from locust_llm.settings.settings import Settings
 
 TIMEOUT_S: Final = 2.0
 """Of each page."""
-UNNAMED: Final = ("", "uvicorn", "hypercorn", "gunicorn", "granian", "nginx", "envoy", "istio-envoy")
+UNNAMED: Final = (
+    "",
+    "uvicorn",
+    "hypercorn",
+    "gunicorn",
+    "granian",
+    "nginx",
+    "envoy",
+    "istio-envoy",
+)
 """Server headers of frameworks and proxies: the server itself gave no name."""
 MAX_FLAGS: Final = 24
 _CACHE_CONFIG: Final = re.compile(r"^vllm:cache_config_info\{([^}\n]{1,8000})\}", re.MULTILINE)
 _LABEL: Final = re.compile(r'([a-z_]{1,60})="([^"\\]{0,200})"')
 
 # those that say how it computes; never a path, an address or a key
-VLLM: Final = ("block_size", "cache_dtype", "enable_prefix_caching", "gpu_memory_utilization", "num_gpu_blocks")
+VLLM: Final = (
+    "block_size",
+    "cache_dtype",
+    "enable_prefix_caching",
+    "gpu_memory_utilization",
+    "num_gpu_blocks",
+)
 SGLANG: Final = (
-    "tp_size", "pp_size", "dp_size", "ep_size", "dtype", "quantization", "kv_cache_dtype", "context_length",
-    "mem_fraction_static", "max_running_requests", "max_total_num_tokens", "chunked_prefill_size", "max_prefill_tokens",
-    "schedule_policy", "disable_radix_cache", "enable_mixed_chunk", "attention_backend", "speculative_algorithm",
+    "tp_size", "pp_size", "dp_size", "ep_size", "dtype", "quantization", "kv_cache_dtype",
+    "context_length",
+    "mem_fraction_static", "max_running_requests", "max_total_num_tokens", "chunked_prefill_size",
+    "max_prefill_tokens",
+    "schedule_policy", "disable_radix_cache", "enable_mixed_chunk", "attention_backend",
+    "speculative_algorithm",
     "speculative_num_draft_tokens", "disaggregation_mode",
 )  # fmt: skip
 TGI: Final = (
-    "model_dtype", "max_concurrent_requests", "max_input_length", "max_input_tokens", "max_total_tokens",
-    "max_batch_prefill_tokens", "max_batch_total_tokens", "max_waiting_tokens", "waiting_served_ratio",
+    "model_dtype", "max_concurrent_requests", "max_input_length", "max_input_tokens",
+    "max_total_tokens",
+    "max_batch_prefill_tokens", "max_batch_total_tokens", "max_waiting_tokens",
+    "waiting_served_ratio",
 )  # fmt: skip
 
 
@@ -66,11 +88,13 @@ class _Cards(msgspec.Struct):
 
 
 def identify_server(get: Get, header: str, models: bytes) -> ServerIdentity | None:
-    """``models``: the answer of /v1/models. None: it is known by no more than its header. A page that does not come in time
-    ends the questions."""
+    """``models``: the answer of /v1/models. None: it is known by no more than its header. A page
+    that does not come in time ends the questions."""
     cards = decode_response(models, _Cards)
     owners = (
-        {card.owned_by for card in cards.data[:100] if isinstance(card.owned_by, str)} if cards is not None else set()
+        {card.owned_by for card in cards.data[:100] if isinstance(card.owned_by, str)}
+        if cards is not None
+        else set()
     )
     try:
         return next(filter(None, (way(get) for way in _ways(header, owners))), None)
@@ -81,11 +105,14 @@ def identify_server(get: Get, header: str, models: bytes) -> ServerIdentity | No
 def count_template_head_tokens(
     ask: Callable[..., FetchedResponse], settings: Settings, model: str | None
 ) -> int | None:
-    """How many tokens stand before the text of a request, as two that begin differently have them in common; None:
-    /tokenize does not tell. Raises FetchFailed."""
+    """How many tokens stand before the text of a request, as two that begin differently have them
+    in common; None: /tokenize does not tell. Raises FetchFailed."""
     ids: list[list[int]] = []
     for text in ("Yes", "7 times"):
-        body = {"model": model, **PROTOCOLS[settings.endpoint_type].tokenized([{"role": "user", "content": text}])}
+        body = {
+            "model": model,
+            **PROTOCOLS[settings.endpoint_type].tokenized([{"role": "user", "content": text}]),
+        }
         answer = ask("POST", "/tokenize", msgspec.json.encode(body), timeout_s=TIMEOUT_S)
         told = decode_response(answer.body, _Ids) if answer.status == 200 else None
         ids.append([] if told is None else told.tokens)
@@ -142,20 +169,26 @@ def _litellm(get: Get) -> ServerIdentity | None:
 
 
 def _by_openapi(get: Get) -> ServerIdentity | None:
-    """The description that FastAPI makes: LiteLLM names itself in it; transformers tells neither name nor version, but has
-    a route that is no other server's."""
+    """The description that FastAPI makes: LiteLLM names itself in it; transformers tells neither
+    name nor version, but has a route that is no other server's."""
     told = _json(get("/openapi.json"))
     info = told.get("info")
     paths = told.get("paths")
     if isinstance(info, dict) and str(info.get("title")).startswith("LiteLLM"):
         return ServerIdentity(_named("LiteLLM", info.get("version")))
-    return ServerIdentity("transformers serve") if isinstance(paths, dict) and "/load_model" in paths else None
+    return (
+        ServerIdentity("transformers serve")
+        if isinstance(paths, dict) and "/load_model" in paths
+        else None
+    )
 
 
 def _by_metrics(get: Get) -> ServerIdentity | None:
     """By the names of its metrics, whoever owns the models."""
     page = b"\n" + (get("/metrics") or b"")
-    engine = next((engine for prefix, engine in ENGINES.items() if b"\n" + prefix.encode() in page), None)
+    engine = next(
+        (engine for prefix, engine in ENGINES.items() if b"\n" + prefix.encode() in page), None
+    )
     if engine is None:
         return None
     way = _BY_ENGINE.get(engine)

@@ -1,8 +1,9 @@
-"""The metrics poller: reads the metrics of the server, its replicas and GPUs once a second during a run; in the master or
-the only process.
+"""The metrics poller: reads the metrics of the server, its replicas and GPUs once a second during a
+run; in the master or the only process.
 
-Each page has a greenlet, a connection and time limits of its own, so a slow one holds up neither the load nor the others. A
-page is read in pieces, between which the others have their turn. What fails is a sample too, with the reason.
+Each page has a greenlet, a connection and time limits of its own, so a slow one holds up neither
+the load nor the others. A page is read in pieces, between which the others have their turn. What
+fails is a sample too, with the reason.
 """
 
 import logging
@@ -49,7 +50,9 @@ PIECE_BYTES: Final = 1 << 16
 class MetricsPage:
     """A page of metrics on its server."""
 
-    def __init__(self, address: str, headers: Mapping[str, str], path: str = "", source: str = "") -> None:
+    def __init__(
+        self, address: str, headers: Mapping[str, str], path: str = "", source: str = ""
+    ) -> None:
         """``path``: empty while it is not known. ``source``: see EngineSample."""
         self.address, self.path, self.headers, self.source = address, path, headers, source
         self.line = UserConnection()
@@ -60,17 +63,21 @@ class MetricsPage:
 
 
 class MetricsPoller:
-    """Polls until it is closed. A server without such a page is not asked again; a page that was named is."""
+    """Polls until it is closed. A server without such a page is not asked again; a page that was
+    named is."""
 
     def __init__(
-        self, host: str, headers: Mapping[str, str], folder: Path, urls: Sequence[str] = (), *, replicas: Sequence[str] = (),
+        self, host: str, headers: Mapping[str, str], folder: Path, urls: Sequence[str] = (), *,
+        replicas: Sequence[str] = (),
         verify: bool | str = True, clock: Callable[[], float] = time.time,
-        add_note: Callable[[str], object] = lambda text: None, simulated: bool = False, whose: str = SERVER,
+        add_note: Callable[[str], object] = lambda text: None, simulated: bool = False,
+        whose: str = SERVER,
     ) -> None:  # fmt: skip
-        """``headers``: those of the requests, a key among them: they go to ``host`` and ``replicas`` alone. ``urls``: of
-        further pages; if none is named those of the replicas. The server's own is not read where one of them has an engine:
-        then it is that of a replica, or of nobody knows which.
-        ``simulated``: the engine is the simulator, whatever the names of its metrics. ``whose``: the metrics of ``host``."""
+        """``headers``: those of the requests, a key among them: they go to ``host`` and
+        ``replicas`` alone. ``urls``: of further pages; if none is named those of the replicas. The
+        server's own is not read where one of them has an engine: then it is that of a replica, or
+        of nobody knows which. ``simulated``: the engine is the simulator, whatever the names of its
+        metrics. ``whose``: the metrics of ``host``."""
         self.history = EngineHistory()
         self._own = MetricsPage(host, headers)
         homes = {_split(one)[0] for one in (host, *replicas)}
@@ -136,9 +143,11 @@ class MetricsPoller:
         except FetchFailed as error:
             failure = sanitise_text(f"{error.outcome}: {error}", most=NAME_BYTES)
             too_large = error if error.outcome == "too_large" else None
-        if failure and page.source and not page.looked.is_set():  # a mistake in its address shows at once
+        # a mistake in its address shows at once
+        if failure and page.source and not page.looked.is_set():
             logger.warning(
-                f"The metrics of {page.source} cannot be read: {failure}; they are asked for again each second"
+                f"The metrics of {page.source} cannot be read: {failure}; they are asked for again "
+                f"each second"
             )
         if failure and (page.path or page.source):
             samples = [EngineSample(at=at, engine="", source=page.source, failure=failure)]
@@ -165,19 +174,27 @@ class MetricsPoller:
             self._spool = BufferedFile(self._folder / SERVER_METRICS)
         except OSError as error:
             self._unwritable = True
-            self._add_note(f"WARNING: the {self.whose}'s metrics are not kept: {error.strerror or error}.")
+            self._add_note(
+                f"WARNING: the {self.whose}'s metrics are not kept: {error.strerror or error}."
+            )
 
-    def remarks(self, loaded: Sequence[tuple[float, float]], prefill_limit: int | None) -> Iterator[str]:
-        """What the metrics show of the stretches of time (Unix seconds) in which requests were sent; of several replicas
-        without their figures, which the charts show."""
+    def remarks(
+        self, loaded: Sequence[tuple[float, float]], prefill_limit: int | None
+    ) -> Iterator[str]:
+        """What the metrics show of the stretches of time (Unix seconds) in which requests were
+        sent; of several replicas without their figures, which the charts show."""
         pages = [page for page in (*self._named, self._own) if page.has_engine]
         began_at, ended_at = loaded[0][0], loaded[-1][1]
         for page in pages:
             name = EngineSample(at=0.0, engine="", source=page.source).name
-            summary = summarise_engine_samples(self.history.between(name, began_at, ended_at), loaded)
+            summary = summarise_engine_samples(
+                self.history.between(name, began_at, ended_at), loaded
+            )
             if summary is not None and self._simulated:
                 summary = replace(summary, engine="simulator")
-            said = diagnose_server(summary, prefill_limit, whose=SERVER if page.source else self.whose)
+            said = diagnose_server(
+                summary, prefill_limit, whose=SERVER if page.source else self.whose
+            )
             for number, sentence in enumerate(said):
                 if len(pages) == 1:
                     yield sentence
@@ -188,19 +205,22 @@ class MetricsPoller:
             if failed := self.history.failures[name]:
                 source = page.source or f"the {self.whose}"
                 yield (
-                    f"WARNING: {format_count(failed, 'reading')} of the metrics of {source} failed, the first with "
+                    f"WARNING: {format_count(failed, 'reading')} of the metrics of {source} "
+                    f"failed, the first with "
                     f"{page.first_failure}."
                 )
 
     def read_last(self) -> None:
-        """Once more, when the last request is over: else the server's counters would lack those of the last second. Nothing
-        is read after it."""
+        """Once more, when the last request is over: else the server's counters would lack those of
+        the last second. Nothing is read after it."""
         self._stop()
         pages = [page for page in (*self._named, self._own) if page.has_engine]
         for page in pages:
             page.line.close()
             page.line = UserConnection()
-        gevent.joinall([gevent.spawn(self._look_at_last, page) for page in pages], timeout=TIMEOUT_S)
+        gevent.joinall(
+            [gevent.spawn(self._look_at_last, page) for page in pages], timeout=TIMEOUT_S
+        )
 
     def _look_at_last(self, page: MetricsPage) -> None:
         with suppress(FetchFailed):
@@ -208,7 +228,8 @@ class MetricsPoller:
 
     def _stop(self) -> None:
         for job in self._jobs:
-            job.kill(timeout=1.0)  # to its end: its socket must not be closed later, when another has its number
+            # to its end: its socket must not be closed later, when another has its number
+            job.kill(timeout=1.0)
 
     def close(self) -> None:
         self._stop()
@@ -231,7 +252,8 @@ def _source(url: str) -> str:
 
 
 def _pieces(body: bytes) -> Iterator[str]:
-    """Each ends where a line does, if its lines are not longer; after each the others have their turn."""
+    """Each ends where a line does, if its lines are not longer; after each the others have their
+    turn."""
     begin = 0
     while begin < len(body):
         end = body.rfind(b"\n", begin, begin + PIECE_BYTES) + 1 or begin + PIECE_BYTES

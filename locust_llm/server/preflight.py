@@ -1,7 +1,9 @@
-"""Preflight: does this machine have the open files and the ports for so many connections to one server?
+"""Preflight: does this machine have the open files and the ports for so many connections to one
+server?
 
-A user keeps its connection from request to request, so a run of N users needs N of them at once; what is missing shows as
-failed connections in the middle of a run, which look like the server's fault.
+A user keeps its connection from request to request, so a run of N users needs N of them at once;
+what is missing shows as failed connections in the middle of a run, which look like the server's
+fault.
 """
 
 import contextlib
@@ -30,16 +32,18 @@ from .spans.receiver import try_span_receiver
 
 ALIKE: Final = 0.02
 SAME_WORDS: Final = (
-    "--random-seed {} sends the same words in each run, so the server's prefix cache may be warm from an earlier one; "
+    "--random-seed {} sends the same words in each run, so the server's prefix cache may be warm "
+    "from an earlier one; "
     "--fresh-words sends new ones"
 )
 """Token counts of two servers that differ by more are worth a note."""
 SPARE_FILES: Final = 40
-"""What a process has open beside its connections: Locust, its sockets to other processes, and ours come to 9 alone and to
-15 in a worker; then there are visitors of the web page, and connections that are being closed."""
+"""What a process has open beside its connections: Locust, its sockets to other processes, and ours
+come to 9 alone and to 15 in a worker; then there are visitors of the web page, and connections that
+are being closed."""
 MAX_FILES: Final = 100_000
-"""No process asks for more, as there are fewer ports; some programs go through all the files that they may open, and a
-container may allow a billion."""
+"""No process asks for more, as there are fewer ports; some programs go through all the files that
+they may open, and a container may allow a billion."""
 WIDEST_PORTS: Final = (1024, 65_535)
 PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -47,39 +51,56 @@ PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 def explain_shortage(
     users: int, processes: int, files: int | None, ports: tuple[int, int] | None, sources: int = 1
 ) -> str | None:
-    """Why ``users`` connections at once cannot be, with the figure and what to do; None when they can.
+    """Why ``users`` connections at once cannot be, with the figure and what to do; None when they
+    can.
 
-    ``processes``: those of this machine, between which Locust divides the users evenly. ``files``: how many one process
-    may have open (RLIMIT_NOFILE, see getrlimit(2)). ``ports``: first and last of the ports that connections may leave
-    from, see ip(7); to one server address and port each connection needs one of its own, on the loopback device too.
-    None of either: not known, and taken for enough. ``sources``: addresses that connections leave from, each with so many.
+    ``processes``: those of this machine, between which Locust divides the users evenly. ``files``:
+    how many one process may have open (RLIMIT_NOFILE, see getrlimit(2)). ``ports``: first and last
+    of the ports that connections may leave from, see ip(7); to one server address and port each
+    connection needs one of its own, on the loopback device too. None of either: not known, and
+    taken for enough. ``sources``: addresses that connections leave from, each with so many.
     """
     if ports is not None and users > (there := _count(ports) * sources):
         most = _count(WIDEST_PORTS) * sources
-        wider = f"sysctl -w net.ipv4.ip_local_port_range='{WIDEST_PORTS[0]} {WIDEST_PORTS[1]}' (as root), "
+        wider = (
+            f"sysctl -w net.ipv4.ip_local_port_range='{WIDEST_PORTS[0]} {WIDEST_PORTS[1]}' (as "
+            f"root), "
+        )
         apiece = f" at each of {sources} addresses" if sources > 1 else ""
         return (
-            f"{users} users (-u) need as many ports towards the server, and this machine has {there} ({ports[0]} to "
-            f"{ports[1]}{apiece}): {wider if there < users <= most else ''}{-(-users // _count(ports))} addresses of this "
-            f"machine (--source-ip), workers on more machines (--master, --worker), or at most {there} users"
+            f"{users} users (-u) need as many ports towards the server, and this machine has "
+            f"{there} ({ports[0]} to "
+            f"{ports[1]}{apiece}): "
+            f"{wider if there < users <= most else ''}{-(-users // _count(ports))} addresses of "
+            f"this "
+            f"machine (--source-ip), workers on more machines (--master, --worker), or at most "
+            f"{there} users"
         )
     each = -(-users // processes) + SPARE_FILES
     if files is not None and each > files:
         room = files - SPARE_FILES
-        share = f"with -u {users}" if processes == 1 else f"with -u {users} over {processes} processes"
-        more = f"--processes {-(-users // room)}, or at most {room * processes} users" if room > 0 else "fewer users"
+        share = (
+            f"with -u {users}" if processes == 1 else f"with -u {users} over {processes} processes"
+        )
+        more = (
+            f"--processes {-(-users // room)}, or at most {room * processes} users"
+            if room > 0
+            else "fewer users"
+        )
         return (
-            f"{share} a process needs {each} open files, and the system lets it have {files}: ulimit -Hn {each} (as root; "
+            f"{share} a process needs {each} open files, and the system lets it have {files}: "
+            f"ulimit -Hn {each} (as root; "
             f"of a container: --ulimit nofile={each}), {more}"
         )
     return None
 
 
 def raise_open_files() -> int:
-    """Let this process and those that it forks open as many files as the system lets them; how many that is.
+    """Let this process and those that it forks open as many files as the system lets them; how many
+    that is.
 
-    The soft limit is often 1,024. Locust raises it to 10,000 and no further, and not at all where the hard limit is below
-    that (locust/main.py).
+    The soft limit is often 1,024. Locust raises it to 10,000 and no further, and not at all where
+    the hard limit is below that (locust/main.py).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
@@ -91,7 +112,8 @@ def raise_open_files() -> int:
 
 
 def read_local_ports(file: Path = PORT_RANGE) -> tuple[int, int] | None:
-    """First and last of the ports that connections leave from (of IPv6 too); None where the kernel has no such file."""
+    """First and last of the ports that connections leave from (of IPv6 too); None where the kernel
+    has no such file."""
     try:
         first, last = map(int, file.read_text().split())
     except (OSError, ValueError):
@@ -103,11 +125,12 @@ def _count(ports: tuple[int, int]) -> int:
     return ports[1] - ports[0] + 1
 
 
-# -- checks ----------------------------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------
 
 logger = logging.getLogger("locust_llm")
 PASSED: Final = (
-    "through a proxy: requests pass {} (a tunnel, CONNECT), and what it and the way to it take is in every latency. Stamps "
+    "through a proxy: requests pass {} (a tunnel, CONNECT), and what it and the way to it take is "
+    "in every latency. Stamps "
     "are the kernel's of this machine; the round trip to the server is not known"
 )
 
@@ -123,8 +146,9 @@ def read_run_headers(options: Namespace | None) -> Mapping[str, str]:
 
 
 def find_locustfile_host(ours: type, every: type) -> str | None:
-    """The host of the user classes below ``ours``, as the locustfile has it; None if they have none, or if not all that are
-    below ``every`` have the same: Locust gives all of them that of the run."""
+    """The host of the user classes below ``ours``, as the locustfile has it; None if they have
+    none, or if not all that are below ``every`` have the same: Locust gives all of them that of the
+    run."""
     found = _hosts(ours)
     return found.pop() if len(found) == 1 and _hosts(every) <= found else None
 
@@ -140,15 +164,20 @@ def _hosts(base: type) -> set[str]:
 
 
 def choose_run_address(now: str | None, checked: str) -> str:
-    """Of a run that begins: ``checked``, whatever somebody has made of Locust's host ``now``; without one that."""
+    """Of a run that begins: ``checked``, whatever somebody has made of Locust's host ``now``;
+    without one that."""
     wanted = normalise_base_url(now or "")
     if checked and wanted and wanted != checked:
-        logger.warning(f"the host {wanted} is ignored: the requests go to {checked}, the address that was checked")
+        logger.warning(
+            f"the host {wanted} is ignored: the requests go to {checked}, the address that was "
+            f"checked"
+        )
     return checked or wanted
 
 
 def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -> Discovery:
-    """The server was asked, and the run may begin. ``here``: its users are on this machine. Raises Refused."""
+    """The server was asked, and the run may begin. ``here``: its users are on this machine. Raises
+    Refused."""
     if not settings.host:
         refuse_run("--host is missing: the server's address, such as --host localhost:8000")
     try:
@@ -157,7 +186,9 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
         refuse_run(str(error))
     if settings.max_users_asked and here:
         files = raise_open_files() // len(settings.addresses)  # a user has a connection to each
-        short = explain_shortage(settings.max_users_asked, settings.processes, files, read_local_ports(), sources)
+        short = explain_shortage(
+            settings.max_users_asked, settings.processes, files, read_local_ports(), sources
+        )
         if short:
             refuse_run(short)
     if settings.otlp_receiver:
@@ -173,10 +204,13 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
             folder.rmdir()  # the run makes it when it starts; a refused one leaves nothing
     except OSError as error:
         refuse_run(
-            f"the report folder cannot be written: {error.filename}: {error.strerror} (--report-dir names another)"
+            f"the report folder cannot be written: {error.filename}: {error.strerror} "
+            f"(--report-dir names another)"
         )
     try:
-        found = discover_server(settings, headers, verify=find_trusted_certificates(), sleep=gevent.sleep)
+        found = discover_server(
+            settings, headers, verify=find_trusted_certificates(), sleep=gevent.sleep
+        )
     except DiscoveryFailed as error:
         refuse_run(f"{settings.host}: {error}" if settings.hosts else str(error))
     found = _with_replicas(found, settings, headers) if settings.hosts else found
@@ -184,13 +218,16 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
     commit = find_commit(Path.cwd()) if settings.git else None
     known = settings.random_seed is not None and not settings.sends_fresh_words
     warm = SAME_WORDS.format(settings.random_seed) if known else ""
-    notes = (*found.notes, *filter(None, (PASSED.format(proxy) if proxy else "", note_source_addresses(), warm)))
+    notes = (
+        *found.notes,
+        *filter(None, (PASSED.format(proxy) if proxy else "", note_source_addresses(), warm)),
+    )
     return replace(found, proxy=proxy, commit=commit, notes=notes)
 
 
 def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, str]) -> Discovery:
-    """The others were asked too, each for what the first one is asked for: what differs is among the notes. Raises
-    Refused."""
+    """The others were asked too, each for what the first one is asked for: what differs is among
+    the notes. Raises Refused."""
     notes = list(first.notes)
     contexts = [first.context]
     simulated = first.simulated
@@ -198,16 +235,30 @@ def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, s
     for host in settings.hosts[1:]:
         try:
             other = discover_server(
-                replace(alone, host=host), headers, verify=find_trusted_certificates(), sleep=gevent.sleep
+                replace(alone, host=host),
+                headers,
+                verify=find_trusted_certificates(),
+                sleep=gevent.sleep,
             )
         except DiscoveryFailed as error:
             refuse_run(f"{host}: {error}")
         notes += (f"{host}: {note}" for note in other.notes if note not in first.notes)
         if (other.server, other.length_way) != (first.server, first.length_way):
-            notes.append(f"{host} is another server than {settings.host}: {other.server or '-'}, {first.server or '-'}")
+            notes.append(
+                f"{host} is another server than {settings.host}: {other.server or '-'}, "
+                f"{first.server or '-'}"
+            )
         a, b = first.lengths.tokens_a_word, other.lengths.tokens_a_word
         if first.lengths.measured and other.lengths.measured and abs(b - a) > ALIKE * a:
-            notes.append(f"{host} counts tokens differently: {b:.3f} tokens a word, and {a:.3f} at {settings.host}")
+            notes.append(
+                f"{host} counts tokens differently: {b:.3f} tokens a word, and {a:.3f} at "
+                f"{settings.host}"
+            )
         contexts.append(other.context)
         simulated = simulated or other.simulated
-    return replace(first, notes=tuple(notes), context=min(filter(None, contexts), default=None), simulated=simulated)
+    return replace(
+        first,
+        notes=tuple(notes),
+        context=min(filter(None, contexts), default=None),
+        simulated=simulated,
+    )

@@ -1,4 +1,5 @@
-"""Probe requests: small completions before the load, in the form that the server takes; the first one finds that form."""
+"""Probe requests: small completions before the load, in the form that the server takes; the first
+one finds that form."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -39,7 +40,13 @@ class ProbeRequests:
     """To one server. ``ask``: see Ask of the discovery; ``key``: one is sent."""
 
     def __init__(
-        self, ask: Ask, settings: Settings, model: str | None, *, key: bool, timeout_s: float | None = None
+        self,
+        ask: Ask,
+        settings: Settings,
+        model: str | None,
+        *,
+        key: bool,
+        timeout_s: float | None = None,
     ) -> None:
         self._timeout_s = timeout_s
         self.ask, self.settings, self.model = ask, settings, model
@@ -51,7 +58,8 @@ class ProbeRequests:
         self._least_tokens = PROTOCOLS[settings.endpoint_type].least_tokens
 
     def send(self, messages: Messages, tokens: int | None = None, **fields: Any) -> FetchedResponse:
-        """A completion, by default of as few tokens as the server takes: some want more than one. Raises FetchFailed."""
+        """A completion, by default of as few tokens as the server takes: some want more than one.
+        Raises FetchFailed."""
         if tokens is not None:
             return self._send(messages, tokens, **fields)
         answer = self._send(messages, self._least_tokens, **fields)
@@ -63,8 +71,8 @@ class ProbeRequests:
         return answer
 
     def _send(self, messages: Messages, tokens: int, **fields: Any) -> FetchedResponse:
-        """A completion in one piece, in which every server counts the tokens; a stream where it answers in streams only.
-        Raises FetchFailed."""
+        """A completion in one piece, in which every server counts the tokens; a stream where it
+        answers in streams only. Raises FetchFailed."""
         if not self._streams_only:
             answer = self._post(self.form, messages, tokens, streaming=False, **fields)
             self._answers_whole = self._answers_whole or answer.status == OK
@@ -77,8 +85,8 @@ class ProbeRequests:
         return streamed
 
     def find_form(self) -> str:
-        """Send the first request, as the load has them; why the server refuses it in every form, empty where it takes one.
-        Raises FetchFailed."""
+        """Send the first request, as the load has them; why the server refuses it in every form,
+        empty where it takes one. Raises FetchFailed."""
         s = self.settings
         first = self._first(RequestForm(), streaming=s.streaming)
         if first.status >= SERVER_ERROR:  # one failure shows nothing: what if it fails again?
@@ -94,7 +102,10 @@ class ProbeRequests:
             if _message(s, self._first(form, streaming=s.streaming)) is not None:
                 continue
             if form.without and s.per_chunk_usage:
-                return f"the server refuses stream_options ({message}), which --per-chunk-usage needs: leave that out"
+                return (
+                    f"the server refuses stream_options ({message}), which --per-chunk-usage "
+                    f"needs: leave that out"
+                )
             self.form = form
             self.notes = [*form.notes(s, message)]
             return ""
@@ -102,15 +113,20 @@ class ProbeRequests:
             PROTOCOLS[s.endpoint_type].streams
             and _message(s, self._first(self.form, streaming=not s.streaming)) is None
         ):
-            flag, what = ("--no-streaming", "no stream") if s.streaming else ("--streaming", "streams only")
+            flag, what = (
+                ("--no-streaming", "no stream") if s.streaming else ("--streaming", "streams only")
+            )
             return f"the server answers with {what} (HTTP {first.status}: {message}): give {flag}"
         return self.refusal(first)
 
     def refuses_length(self, tokens: int) -> str:
-        """Why the server refuses a request for so long an answer, where it takes the same one for a short answer; empty: it
-        does not, or it is not known. Of the answer only the beginning is waited for."""
+        """Why the server refuses a request for so long an answer, where it takes the same one for a
+        short answer; empty: it does not, or it is not known. Of the answer only the beginning is
+        waited for."""
         try:
-            answer = self._first(self.form, streaming=self.settings.streaming, tokens=tokens, begun=True)
+            answer = self._first(
+                self.form, streaming=self.settings.streaming, tokens=tokens, begun=True
+            )
         except FetchFailed:  # it may have begun to compute
             return ""
         refuses = answer.status in REFUSED or answer.status == TOO_LARGE
@@ -122,38 +138,72 @@ class ProbeRequests:
         own = PROTOCOLS[self.settings.endpoint_type]
         texts = QUESTION * own.least_texts
         tokens = max(own.least_tokens, tokens)
-        return self._post(form, texts, tokens, streaming=streaming, begun=begun, **collect_extra_inputs(self.settings))
+        return self._post(
+            form,
+            texts,
+            tokens,
+            streaming=streaming,
+            begun=begun,
+            **collect_extra_inputs(self.settings),
+        )
 
     def _may_be_the_form(self, status: int, message: str) -> bool:
-        """Another form may help: the server names a field, or refuses the request and nobody knows why."""
+        """Another form may help: the server names a field, or refuses the request and nobody knows
+        why."""
         if is_about_form_field(self.settings, message):
             return status not in (401, 403)
-        return status in REFUSED and not advise_on_error(status, message, self.settings, key=self._key)
+        return status in REFUSED and not advise_on_error(
+            status, message, self.settings, key=self._key
+        )
 
     def _post(
-        self, form: RequestForm, messages: Messages, tokens: int, *, streaming: bool, begun: bool = False, **fields: Any
+        self,
+        form: RequestForm,
+        messages: Messages,
+        tokens: int,
+        *,
+        streaming: bool,
+        begun: bool = False,
+        **fields: Any,
     ) -> FetchedResponse:
         s = self.settings
         body = encode_request_body(
-            s.endpoint_type, self.model, messages, tokens, streaming=streaming, **form.fields(s), **fields
+            s.endpoint_type,
+            self.model,
+            messages,
+            tokens,
+            streaming=streaming,
+            **form.fields(s),
+            **fields,
         )
         timeout_s = self._timeout_s or (BEGINNING_TIMEOUT_S if begun else PROBE_TIMEOUT_S)
-        return self.ask("POST", s.endpoint, body, timeout_s=timeout_s, **({"begun": True} if begun else {}))
+        return self.ask(
+            "POST", s.endpoint, body, timeout_s=timeout_s, **({"begun": True} if begun else {})
+        )
 
-    # -- what to say ---------------------------------------------------------------------------------------------------
+    # -- what to say -------------------------------------------------------------------------------
 
     def refusal(self, answer: FetchedResponse) -> str:
         """Why a request was refused that is as plain as can be; empty where it was not."""
         message = _message(self.settings, answer)
         if message is None:
             return ""
-        others = find_answered_protocols(self.ask, self.settings, self.model) if answer.status in (404, 405) else []
-        why = explain_refused_request(answer.status, message[:MESSAGE_CHARS], self.settings, key=self._key)
+        others = (
+            find_answered_protocols(self.ask, self.settings, self.model)
+            if answer.status in (404, 405)
+            else []
+        )
+        why = explain_refused_request(
+            answer.status, message[:MESSAGE_CHARS], self.settings, key=self._key
+        )
         return why + (f" It answers --endpoint-type {', '.join(others)}" if others else "")
 
     def unanswered(self, error: FetchFailed) -> str:
         """The same for a request that was not answered."""
-        return f"a first request to {join_server_url(self.settings.host, self.settings.endpoint)} failed: {error}"
+        return (
+            f"a first request to {join_server_url(self.settings.host, self.settings.endpoint)} "
+            f"failed: {error}"
+        )
 
 
 def decode_completion(settings: Settings, answer: FetchedResponse) -> Completion:
@@ -171,7 +221,9 @@ def decode_completion(settings: Settings, answer: FetchedResponse) -> Completion
 
 
 def _is_stream(body: bytes) -> bool:
-    return body.lstrip(b"\xef\xbb\xbf\r\n").startswith((b"data:", b"event:", b":", b"id:", b"retry:"))
+    return body.lstrip(b"\xef\xbb\xbf\r\n").startswith(
+        (b"data:", b"event:", b":", b"id:", b"retry:")
+    )
 
 
 def _message(settings: Settings, answer: FetchedResponse) -> str | None:

@@ -1,4 +1,5 @@
-"""Refusals: what a server says no to, known before the load: a key, a path, a model, prompts beyond its context."""
+"""Refusals: what a server says no to, known before the load: a key, a path, a model, prompts beyond
+its context."""
 
 import math
 import re
@@ -11,7 +12,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from locust_llm.client.requests_bridge import resolve_proxy
-from locust_llm.protocols.completion import Completion, error_line, error_text, parse_token_count, status_message
+from locust_llm.protocols.completion import (
+    Completion,
+    error_line,
+    error_text,
+    parse_token_count,
+    status_message,
+)
 from locust_llm.protocols.error_forms import is_error
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
@@ -23,11 +30,18 @@ from locust_llm.settings.sweep import INPUT
 from locust_llm.text.format import truncate_text
 from locust_llm.text.untrusted import NAME_BYTES, Secrets, is_secret, sanitise_text
 from locust_llm.workload.dataset_summary import DatasetSummary
-from locust_llm.workload.lengths import combine_lengths, normal_length, parse_length, parse_length_mix
+from locust_llm.workload.lengths import (
+    combine_lengths,
+    normal_length,
+    parse_length,
+    parse_length_mix,
+)
 from locust_llm.workload.media import AUDIO, IMAGE
 
 PAGE: Final = re.compile(r"<(!doctype )?html", re.IGNORECASE)
-TOO_LONG: Final = re.compile(r"context (length|size|window)|max_model_len|maximum input length", re.IGNORECASE)
+TOO_LONG: Final = re.compile(
+    r"context (length|size|window)|max_model_len|maximum input length", re.IGNORECASE
+)
 ANSWER_TOO_LONG: Final = re.compile(
     r"(max_\w*tokens|maxOutputTokens|(output|completion) tokens)\W.*"
     r"(too (large|high|long|many)|at most|exceed|greater|maximum|less than|must be <|range|>)",
@@ -48,7 +62,7 @@ LOGIN: Final = "where users log in by themselves: --no-model-check --no-probe"
 MEAN_INPUT: Final = Settings().synthetic_input_tokens_mean
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 
 def has_key(headers: Mapping[str, str]) -> bool:
@@ -59,13 +73,17 @@ def has_key(headers: Mapping[str, str]) -> bool:
 def advise_on_error(status: int | None, message: str, s: Settings, *, key: bool) -> str:
     """What to do about an error of the server; empty where nobody knows. ``key``: one was sent.
 
-    LiteLLM 1.106 without a database answers a missing key with HTTP 500, and a wrong one with 400, "No connected db".
+    LiteLLM 1.106 without a database answers a missing key with HTTP 500, and a wrong one with 400,
+    "No connected db".
     """
     if PAGE.search(message):
         return "that is a web page, and no API: is --host right, with its port?"
     if status in (401, 403) or "No connected db" in message:
         if key:
-            return "the key is refused: is it the one for this server (OPENAI_API_KEY, --api-key-file, --header)?"
+            return (
+                "the key is refused: is it the one for this server (OPENAI_API_KEY, "
+                "--api-key-file, --header)?"
+            )
         return f"it wants a key: set OPENAI_API_KEY or give --api-key-file ({LOGIN})"
     if status in (400, 422) and (
         named := [name for name in _extras(s) if re.search(rf"\b{re.escape(name)}\b", message)]
@@ -73,26 +91,39 @@ def advise_on_error(status: int | None, message: str, s: Settings, *, key: bool)
         return f"the server refuses {' and '.join(named)}: change --extra-inputs"
     if status in (400, 413, 422) and TOO_LONG.search(message):
         if s.scenario:
-            return f"a prompt and its answer of scenario {s.scenario} are too long for the model{_shorter(s)}"
+            return (
+                f"a prompt and its answer of scenario {s.scenario} are too long for the "
+                f"model{_shorter(s)}"
+            )
         return (
-            "a prompt and its answer are too long for the model: shorten --synthetic-input-tokens-mean "
-            f"({s.synthetic_input_tokens_mean:g}) or --output-tokens-mean ({s.output_tokens_mean:g})"
+            "a prompt and its answer are too long for the model: shorten "
+            "--synthetic-input-tokens-mean "
+            f"({s.synthetic_input_tokens_mean:g}) or --output-tokens-mean "
+            f"({s.output_tokens_mean:g})"
         )
     if status in (400, 413, 422) and ANSWER_TOO_LONG.search(message):
         return f"the answers are too long for the server: {_shorter_answers(s)}"
-    if status in (400, 404, 422) and (NO_MODEL.search(message) or any(_quotes(message, name) for name in s.models)):
+    if status in (400, 404, 422) and (
+        NO_MODEL.search(message) or any(_quotes(message, name) for name in s.models)
+    ):
         flag = "--model-mix" if s.model_mix else "--model"
         return f"is {flag} right? With --no-model-check it may be one that the server does not list"
     if status in (400, 404) and s.responses_state == "server" and NO_ANSWER.search(message):
         return f"the server does not have the answer that the turn goes on from: {KEEPS}"
     if status in (404, 405):
         if before := urlsplit(s.host).path:
-            return f"the server has no {before}{s.endpoint}: --host takes the address up to /v1, so is {before} right in it?"
+            return (
+                f"the server has no {before}{s.endpoint}: --host takes the address up to /v1, "
+                f"so is {before} right in it?"
+            )
         return f"the server has no {s.endpoint}: is --endpoint right, or --endpoint-type?"
     if status in BUSY:
         return "the server is busy: try again when it is not"
     if status == 500 and not key and message in ("", "Internal Server Error"):
-        return "no key was given, and LiteLLM for one answers so without: set OPENAI_API_KEY or give --api-key-file"
+        return (
+            "no key was given, and LiteLLM for one answers so without: set OPENAI_API_KEY or "
+            "give --api-key-file"
+        )
     return ""
 
 
@@ -108,27 +139,38 @@ def explain_refused_request(status: int, message: str, s: Settings, *, key: bool
     """Why there is no run, where a first request was answered so."""
     found = advise_on_error(status, message, s, key=key)
     if status in (401, 403):
-        what = f"refuses the key (HTTP {status}: {message})" if key else f"wants a key (HTTP {status})"
+        what = (
+            f"refuses the key (HTTP {status}: {message})" if key else f"wants a key (HTTP {status})"
+        )
         return f"{s.host} {what}: {found.partition(': ')[2]}"
     said = f", {strip_web_page(message).rstrip('.')}" if message else ""
-    return f"a first request to {s.endpoint} failed: HTTP {status}{said}; {found or '--no-probe sends none'}"
+    return (
+        f"a first request to {s.endpoint} failed: HTTP {status}{said}; "
+        f"{found or '--no-probe sends none'}"
+    )
 
 
 def explain_permanent_failure(s: Settings, error: FetchFailed, *, over: bool) -> str:
-    """Why the server cannot be asked for its models, where to wait for it helps nothing, or the wait is ``over``; empty: it
-    may help."""
+    """Why the server cannot be asked for its models, where to wait for it helps nothing, or the
+    wait is ``over``; empty: it may help."""
     if error.outcome == "tls":
         proxy = resolve_proxy(s.host)
         why = ""
         if "CERTIFICATE_REQUIRED" in str(error):
             why = "; it asks for a certificate of this client: --client-cert, --client-key"
         elif proxy is not None and "CERTIFICATE_VERIFY_FAILED" in str(error):
-            why = f"; the proxy {proxy.name} may have put a certificate of its own there: see --ca-cert"
+            why = (
+                f"; the proxy {proxy.name} may have put a certificate of its own there: see "
+                f"--ca-cert"
+            )
         return f"TLS with {s.host} failed: {error}{why}"
     if error.outcome == "no_url":
         return f"--host {s.host!r} is no URL: {error}"
     if error.outcome in ("too_large", "malformed"):
-        return f"{join_server_url(s.host, '/v1/models')} gave no readable answer: {error}; is --host right?"
+        return (
+            f"{join_server_url(s.host, '/v1/models')} gave no readable answer: {error}; is "
+            f"--host right?"
+        )
     return f"{s.host} was not asked: {error}" if error.outcome == "proxy" and over else ""
 
 
@@ -144,14 +186,18 @@ def explain_missing_completion(body: bytes) -> str:
     if PAGE.match(line):
         return line
     content = decode_response(body, dict[str, Any]) or {}
-    return error_text(content["error"]) if is_error(content.get("error")) and not content.get("choices") else ""
+    return (
+        error_text(content["error"])
+        if is_error(content.get("error")) and not content.get("choices")
+        else ""
+    )
 
 
 def _quotes(message: str, model: str) -> bool:
     return re.search(rf"['\"`=]{re.escape(model)}(['\"`.]|$)", message) is not None
 
 
-# -- pictures and sounds ----------------------------------------------------------------------------------------------
+# -- pictures and sounds ---------------------------------------------------------------------------
 
 
 def explain_refused_media(endpoint_type: str, kind: str) -> str:
@@ -163,17 +209,21 @@ def explain_refused_media(endpoint_type: str, kind: str) -> str:
     return f"--endpoint-type {endpoint_type} takes no {some}: use {' or '.join(takes)}"
 
 
-# -- names of models -------------------------------------------------------------------------------------------------
+# -- names of models -------------------------------------------------------------------------------
 
 MAX_NAMED: Final = 20
 """In a list."""
 
 
 def is_fit_to_show(name: str, secrets: Secrets) -> bool:
-    """As it is, so that what is shown is what is asked for; and a name, not the beginning of many."""
+    """As it is, so that what is shown is what is asked for; and a name, not the beginning of
+    many."""
     broken = "\N{REPLACEMENT CHARACTER}" in name  # it stands for what no request could hold
     return (
-        bool(name) and not broken and not name.endswith("*") and sanitise_text(name, secrets, most=NAME_BYTES) == name
+        bool(name)
+        and not broken
+        and not name.endswith("*")
+        and sanitise_text(name, secrets, most=NAME_BYTES) == name
     )
 
 
@@ -183,11 +233,12 @@ def list_some_names(names: Sequence[str], secrets: Secrets) -> str:
     return f"{some} and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else some
 
 
-# -- the context of the model ------------------------------------------------------------------------------------------
+# -- the context of the model ----------------------------------------------------------------------
 
 
 TEMPLATE_TOKENS: Final = 40
-"""Allowance for the chat template, which only the server knows: roles, marks, some a system prompt of their own."""
+"""Allowance for the chat template, which only the server knows: roles, marks, some a system prompt
+of their own."""
 
 
 class ContextLength(NamedTuple):
@@ -195,8 +246,8 @@ class ContextLength(NamedTuple):
 
     tokens: int
     whole: bool
-    """The prompt and all of its answer have to fit, or the request is refused (vLLM); else the prompt alone, and the
-    answer ends early (llama.cpp)."""
+    """The prompt and all of its answer have to fit, or the request is refused (vLLM); else the
+    prompt alone, and the answer ends early (llama.cpp)."""
 
 
 class _Models(msgspec.Struct):
@@ -206,10 +257,12 @@ class _Models(msgspec.Struct):
 def read_context_length(
     models: bytes, model: str | None, props: Callable[[], Mapping[str, Any] | None]
 ) -> ContextLength | None:
-    """Of this model in the body of /v1/models; None: not there. ``props``: asks for those of llama.cpp, whose older versions
-    list the context that the model was trained with alone."""
+    """Of this model in the body of /v1/models; None: not there. ``props``: asks for those of
+    llama.cpp, whose older versions list the context that the model was trained with alone."""
     found = decode_response(models, _Models)
-    entry = next((one for one in found.data if one.get("id") == model), {}) if found is not None else {}
+    entry = (
+        next((one for one in found.data if one.get("id") == model), {}) if found is not None else {}
+    )
     if tokens := _tokens(entry.get("max_model_len")):
         return ContextLength(tokens, whole=True)
     if not isinstance(meta := entry.get("meta"), dict):
@@ -223,39 +276,56 @@ def read_context_length(
 
 
 def _tokens(value: Any) -> int | None:
-    return parse_token_count(value) or None if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return (
+        parse_token_count(value) or None
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else None
+    )
 
 
 def explain_too_long_prompts(s: Settings, context: ContextLength) -> Iterator[tuple[bool, str]]:
-    """Synthetic prompts and answers that do not fit, in a sentence: (whether there can be no such run, the sentence).
-    Prompts are the first ones of their sessions."""
+    """Synthetic prompts and answers that do not fit, in a sentence: (whether there can be no such
+    run, the sentence). Prompts are the first ones of their sessions."""
     if s.input_file:
         return
     if s.sweeps(INPUT) and (stages := s.staged) is not None:
         largest = max(stages.values)
-        for refuses, sentence in explain_too_long_prompts(make_stage_settings(s, INPUT, largest), context):
+        for refuses, sentence in explain_too_long_prompts(
+            make_stage_settings(s, INPUT, largest), context
+        ):
             yield refuses, f"--sweep {INPUT}={largest:g}: {sentence}"
         return
     prompts, answers = zip(*_drawn(s), strict=True)
     template = TEMPLATE_TOKENS if s.generates and s.endpoint_type != "completions" else 0
     outputs = answers if context.whole else [0] * DRAWS
-    fail = _share(prompt + output > context.tokens for prompt, output in zip(prompts, outputs, strict=True))
-    end = _share(prompt + output > context.tokens for prompt, output in zip(prompts, answers, strict=True))
+    fail = _share(
+        prompt + output > context.tokens for prompt, output in zip(prompts, outputs, strict=True)
+    )
+    end = _share(
+        prompt + output > context.tokens for prompt, output in zip(prompts, answers, strict=True)
+    )
     full = context.tokens - template
     tight = _share(prompt + output > full for prompt, output in zip(prompts, outputs, strict=True))
     limit = f"the model's context of {context.tokens:,} tokens"
     if fail > 0.5:
-        what = f"prompts of {_mean(prompts)} tokens" + f" with answers of {_mean(answers)}" * context.whole
+        what = (
+            f"prompts of {_mean(prompts)} tokens"
+            + f" with answers of {_mean(answers)}" * context.whole
+        )
         own = s.has_own_code and not (s.seq_dist or s.synthetic_input_tokens_mean != MEAN_INPUT)
         yield not own, f"{_of_scenario(s)}{what} do not fit into {limit} (/v1/models){_shorter(s)}"
     elif fail:
         which = "first requests of a session" if s.user_context_prompt_length else "requests"
-        yield False, f"{_of_scenario(s)}{fail:.0%} of the {which} are longer than {limit}, and will fail"
+        yield (
+            False,
+            f"{_of_scenario(s)}{fail:.0%} of the {which} are longer than {limit}, and will fail",
+        )
     elif tight:
         yield (
             False,
             (
-                f"{tight:.0%} of the requests come within {TEMPLATE_TOKENS} tokens of {limit}: the chat template adds some, "
+                f"{tight:.0%} of the requests come within {TEMPLATE_TOKENS} tokens of {limit}: the "
+                f"chat template adds some, "
                 "often 10 to 40, which are not counted here, so these may fail"
             ),
         )
@@ -270,7 +340,10 @@ def explain_too_long_dataset(dataset: DatasetSummary, context: int | None) -> st
     if context is None or dataset.input_tokens is None or dataset.input_tokens <= context:
         return ""
     tokens = f"{dataset.input_tokens:,.0f} tokens (mean)"
-    return f"{dataset.path}: prompts of {tokens} do not fit into the model's context of {context:,} tokens (/v1/models)"
+    return (
+        f"{dataset.path}: prompts of {tokens} do not fit into the model's context of "
+        f"{context:,} tokens (/v1/models)"
+    )
 
 
 def explain_outgrown_context(dataset: DatasetSummary, context: int | None) -> str:
@@ -278,7 +351,8 @@ def explain_outgrown_context(dataset: DatasetSummary, context: int | None) -> st
     if context is None or dataset.longest is None or dataset.longest <= context:
         return ""
     return (
-        f"{dataset.path}, line {dataset.longest_row}: a session grows to {dataset.longest:,} tokens with its answer, beyond "
+        f"{dataset.path}, line {dataset.longest_row}: a session grows to {dataset.longest:,} "
+        f"tokens with its answer, beyond "
         f"the model's context of {context:,} tokens (/v1/models): such turns will fail"
     )
 
@@ -290,7 +364,10 @@ def list_answer_lengths(s: Settings) -> list[int]:
 
 def explain_too_long_answers(s: Settings, tokens: int, message: str) -> str:
     """The server refuses answers of so many tokens."""
-    return f"the server refuses answers of {tokens:,} tokens ({message.rstrip('.')}): {_shorter_answers(s)}"
+    return (
+        f"the server refuses answers of {tokens:,} tokens ({message.rstrip('.')}): "
+        f"{_shorter_answers(s)}"
+    )
 
 
 def _shorter_answers(s: Settings) -> str:
@@ -317,21 +394,27 @@ def _shorter(s: Settings) -> str:
 
 
 def _grown(s: Settings, turns: float) -> float:
-    """Tokens of a session at its end: prompts without what only the first one begins with, and answers."""
+    """Tokens of a session at its end: prompts without what only the first one begins with, and
+    answers."""
     first, later = [*_drawn(s)], [*_drawn(s, first=False)]
     prompts = sum(prompt for prompt, _ in first) + (turns - 1) * sum(prompt for prompt, _ in later)
     return (prompts + turns * sum(answer for _, answer in first)) / DRAWS
 
 
 def _drawn(s: Settings, first: bool = True) -> Iterator[tuple[int, int]]:
-    """Tokens of prompts and of their answers, as the load would have them. ``first``: of their sessions."""
+    """Tokens of prompts and of their answers, as the load would have them. ``first``: of their
+    sessions."""
     sizes = parse_length_mix(s.seq_dist) if s.seq_dist else combine_lengths(
         normal_length(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
         normal_length(s.output_tokens_mean, s.output_tokens_stddev),
     )  # fmt: skip
     before = (s.shared_system_prompt_length or 0) + (s.prefix_prompt_length or 0)
     random = Random(0)
-    context = parse_length(s.user_context_prompt_length) if s.user_context_prompt_length else lambda random: 0
+    context = (
+        parse_length(s.user_context_prompt_length)
+        if s.user_context_prompt_length
+        else lambda random: 0
+    )
     for prompt, output in (sizes(random) for _ in range(DRAWS)):
         yield prompt + (before + context(random) if first else 0), output if s.generates else 0
 
@@ -344,46 +427,62 @@ def _mean(lengths: Sequence[int]) -> str:
     return f"{sum(lengths) / len(lengths):.0f}"
 
 
-# -- Responses that the server keeps ------------------------------------------------------------------------------------
+# -- Responses that the server keeps ---------------------------------------------------------------
 
 NO_ANSWER: Final = re.compile(r"response\b.*not found|previous[ _]response", re.IGNORECASE)
 """An answer that a request would go on from."""
-KEEPS: Final = "vLLM keeps answers with VLLM_ENABLE_RESPONSES_API_STORE=1; --responses-state client needs no state"
+KEEPS: Final = (
+    "vLLM keeps answers with VLLM_ENABLE_RESPONSES_API_STORE=1; --responses-state "
+    "client needs no state"
+)
 
 
-def explain_forgotten_responses(ask: Callable[..., FetchedResponse], settings: Settings, model: str | None) -> str:
-    """Why no turn can go on from an answer of this server by its id; empty where it can. Both turns say the same, so the
-    second prompt, with the first before it, is longer. ``ask``: see Ask."""
+def explain_forgotten_responses(
+    ask: Callable[..., FetchedResponse], settings: Settings, model: str | None
+) -> str:
+    """Why no turn can go on from an answer of this server by its id; empty where it can. Both turns
+    say the same, so the second prompt, with the first before it, is longer. ``ask``: see Ask."""
     own, before = PROTOCOLS[settings.endpoint_type], 0
     more: dict[str, Any] = {}
     for _ in range(2):
         texts = [{"role": "user", "content": LENGTH_PROMPT}]
-        body = encode_request_body(settings.endpoint_type, model, texts, own.least_tokens, streaming=False, **more)
+        body = encode_request_body(
+            settings.endpoint_type, model, texts, own.least_tokens, streaming=False, **more
+        )
         try:
             answer = ask("POST", settings.endpoint, body, timeout_s=PROBE_TIMEOUT_S)
         except FetchFailed as error:
             return f"a turn was not answered: {error}"
         if answer.status != 200:
-            return f"a turn was answered with HTTP {answer.status}, {status_message(answer.body).rstrip('.')}; {KEEPS}"
+            return (
+                f"a turn was answered with HTTP {answer.status}, "
+                f"{status_message(answer.body).rstrip('.')}; {KEEPS}"
+            )
         completion = Completion(own)
         completion.whole(answer.body)
         if completion.response_id is None and not more:
             return f"its answers have no id; {KEEPS}"
         if 0 < (completion.input_tokens or 0) <= before:
-            return f"the server ignores previous_response_id: both turns had {before} input tokens; {KEEPS}"
+            return (
+                f"the server ignores previous_response_id: both turns had {before} input "
+                f"tokens; {KEEPS}"
+            )
         more = {"previous_response_id": completion.response_id}
         before = completion.input_tokens or 0
     return ""
 
 
-# -- other protocols ---------------------------------------------------------------------------------------------------
+# -- other protocols -------------------------------------------------------------------------------
 
 
 def find_answered_protocols(
-    ask: Callable[..., FetchedResponse], settings: Settings, model: str | None, until: float = math.inf
+    ask: Callable[..., FetchedResponse],
+    settings: Settings,
+    model: str | None,
+    until: float = math.inf,
 ) -> list[str]:
-    """The protocols which the server answers at their usual paths, but for the one at which it was asked already; each is
-    asked for a token or a few. ``ask``: see Ask."""
+    """The protocols which the server answers at their usual paths, but for the one at which it was
+    asked already; each is asked for a token or a few. ``ask``: see Ask."""
     found = []
     for name, protocol in PROTOCOLS.items():
         asked_already = name == settings.endpoint_type and settings.endpoint == protocol.path
@@ -392,7 +491,9 @@ def find_answered_protocols(
         texts = [{"role": "user", "content": LENGTH_PROMPT}] * protocol.least_texts
         body = encode_request_body(name, model, texts, protocol.least_tokens, streaming=False)
         try:
-            answer = ask("POST", protocol.path, body, timeout_s=min(left_s, OTHERS_TIMEOUT_S), kind=name)
+            answer = ask(
+                "POST", protocol.path, body, timeout_s=min(left_s, OTHERS_TIMEOUT_S), kind=name
+            )
         except FetchFailed:
             continue
         if answer.status == 200 and not explain_missing_completion(answer.body):

@@ -10,14 +10,18 @@ from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.settings.settings import Settings
 
 STREAM_OPTIONS: Final = "stream_options"
-_NAMES_OPTIONS: Final = re.compile(r"stream.?options|include_usage|continuous_usage_stats", re.IGNORECASE)
+_NAMES_OPTIONS: Final = re.compile(
+    r"stream.?options|include_usage|continuous_usage_stats", re.IGNORECASE
+)
 _REFUSES: Final = re.compile(
-    r"un(supported|recogni[sz]ed|known|expected)|(not|n't) (supported|recogni[sz]ed|known|permitted|allowed|accepted|valid)|"
+    r"un(supported|recogni[sz]ed|known|expected)|(not|n't) "
+    r"(supported|recogni[sz]ed|known|permitted|allowed|accepted|valid)|"
     r"\bextra\b|extra_forbidden|forbidden|invalid|additional propert|instead",
     re.IGNORECASE,
 )
 REFUSED: Final = (400, 422)
-"""Statuses of a server that does not take a field; others answer so to what they cannot do at all."""
+"""Statuses of a server that does not take a field; others answer so to what they cannot do at
+all."""
 
 
 class RequestForm(msgspec.Struct, frozen=True):
@@ -30,7 +34,10 @@ class RequestForm(msgspec.Struct, frozen=True):
 
     def fields(self, settings: Settings) -> dict[str, Any]:
         """For ``request_pieces``."""
-        return {"max_tokens_field": self.max_tokens_field or settings.max_tokens_field, "without": self.without}
+        return {
+            "max_tokens_field": self.max_tokens_field or settings.max_tokens_field,
+            "without": self.without,
+        }
 
     def notes(self, settings: Settings, message: str) -> Iterator[str]:
         """What the user is to know; ``message``: the server's."""
@@ -38,19 +45,24 @@ class RequestForm(msgspec.Struct, frozen=True):
             why = f" ({message.rstrip('.')})" if _is_named(change, settings, message) else ""
             if change.without and self.without:
                 yield (
-                    f"the server refuses stream_options{why}: requests leave it out, and where an answer has no usage, "
+                    f"the server refuses stream_options{why}: requests leave it out, and where an "
+                    f"answer has no usage, "
                     "each chunk counts as a token"
                 )
             if change.max_tokens_field and self.max_tokens_field:
                 yield (
-                    f"the server refuses {find_length_field(settings)}{why}: requests have {self.max_tokens_field} in its "
+                    f"the server refuses {find_length_field(settings)}{why}: requests have "
+                    f"{self.max_tokens_field} in its "
                     f"place, as with --max-tokens-field {self.max_tokens_field}"
                 )
 
 
 def added_form_changes(known: RequestForm, form: RequestForm) -> RequestForm:
     """What ``form`` has beyond ``known``."""
-    return RequestForm(() if known.without else form.without, "" if known.max_tokens_field else form.max_tokens_field)
+    return RequestForm(
+        () if known.without else form.without,
+        "" if known.max_tokens_field else form.max_tokens_field,
+    )
 
 
 def find_length_field(settings: Settings) -> str:
@@ -60,8 +72,11 @@ def find_length_field(settings: Settings) -> str:
 
 
 def list_other_forms(settings: Settings, message: str) -> Iterator[RequestForm]:
-    """Forms to try where a request as the settings ask for is refused; first what the message names."""
-    changes = sorted(_changes(settings), key=lambda change: not _is_named(change, settings, message))
+    """Forms to try where a request as the settings ask for is refused; first what the message
+    names."""
+    changes = sorted(
+        _changes(settings), key=lambda change: not _is_named(change, settings, message)
+    )
     yield from changes
     if len(changes) > 1:
         yield _joined(*changes)
@@ -72,8 +87,11 @@ def is_about_form_field(settings: Settings, message: str) -> bool:
     return any(_is_named(change, settings, message) for change in _changes(settings))
 
 
-def learn_from_refusal(form: RequestForm, settings: Settings, status: int | None, message: str) -> RequestForm:
-    """The form after a refusal during the load, by its message alone; the same: it is about something else."""
+def learn_from_refusal(
+    form: RequestForm, settings: Settings, status: int | None, message: str
+) -> RequestForm:
+    """The form after a refusal during the load, by its message alone; the same: it is about
+    something else."""
     if status not in REFUSED or not _REFUSES.search(message):
         return form
     for change in _changes(settings):
@@ -84,11 +102,17 @@ def learn_from_refusal(form: RequestForm, settings: Settings, status: int | None
 
 def _changes(settings: Settings) -> list[RequestForm]:
     """Each of a field that requests have."""
-    return [change for change in (_without_options(settings), _other_length(settings)) if change is not None]
+    return [
+        change
+        for change in (_without_options(settings), _other_length(settings))
+        if change is not None
+    ]
 
 
 def _joined(first: RequestForm, second: RequestForm) -> RequestForm:
-    return RequestForm(first.without or second.without, first.max_tokens_field or second.max_tokens_field)
+    return RequestForm(
+        first.without or second.without, first.max_tokens_field or second.max_tokens_field
+    )
 
 
 def _without_options(settings: Settings) -> RequestForm | None:
@@ -106,4 +130,6 @@ def _is_named(change: RequestForm, settings: Settings, message: str) -> bool:
     if change.without and _NAMES_OPTIONS.search(message):
         return True
     field = change.max_tokens_field
-    return bool(field) and any(re.search(rf"\b{name}\b", message) for name in (field, find_length_field(settings)))
+    return bool(field) and any(
+        re.search(rf"\b{name}\b", message) for name in (field, find_length_field(settings))
+    )

@@ -15,8 +15,8 @@ from .preflight import ALIKE, prepare_run, read_run_headers
 
 
 def survey_servers(settings: Settings, options: Namespace | None, *, here: bool) -> Discovery:
-    """The server was asked, of two arms both, and the run may begin. ``here``: its users are on this machine. Raises
-    Refused."""
+    """The server was asked, of two arms both, and the run may begin. ``here``: its users are on
+    this machine. Raises Refused."""
     headers = read_run_headers(options)
     if "," in (getattr(options, "candidate", None) or ""):
         refuse_run("two arms have one address each: give one --candidate")
@@ -35,7 +35,10 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
     notes = [f"candidate: {note}" for note in other.notes]
     a, b = found.lengths.tokens_a_word, other.lengths.tokens_a_word
     if found.lengths.measured and other.lengths.measured and abs(b - a) > ALIKE * a:
-        notes.append(f"the arms count tokens differently: {a:.3f} tokens a word at the base, {b:.3f} at the candidate")
+        notes.append(
+            f"the arms count tokens differently: {a:.3f} tokens a word at the base, {b:.3f} at the "
+            f"candidate"
+        )
     return msgspec.structs.replace(found, candidate=other, notes=(*found.notes, *notes))
 
 

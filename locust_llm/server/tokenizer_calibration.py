@@ -1,8 +1,9 @@
 """Tokenizer calibration: how many tokens the words of prompts are, counted before the load.
 
-A server with ``/tokenize`` counts the whole corpus, which costs it no prefill, so two runs against one model never differ in
-their lengths: it has the pieces of each text, or counts the corpus in parts. Any other server counts a few stretches by chat
-completions of one token: always the same ones, evenly over the corpus, for the same reason.
+A server with ``/tokenize`` counts the whole corpus, which costs it no prefill, so two runs against
+one model never differ in their lengths: it has the pieces of each text, or counts the corpus in
+parts. Any other server counts a few stretches by chat completions of one token: always the same
+ones, evenly over the corpus, for the same reason.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +17,12 @@ from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.records.run import CalibrationRequest
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response
 from locust_llm.settings.settings import Settings
-from locust_llm.workload.prompts import SUMS_EACH, PromptLengthModel, draw_sample_numbers, fit_prompt_lengths
+from locust_llm.workload.prompts import (
+    SUMS_EACH,
+    PromptLengthModel,
+    draw_sample_numbers,
+    fit_prompt_lengths,
+)
 from locust_llm.workload.tokens import count_corpus_words, cut_corpus_text
 
 from .identity import count_template_head_tokens
@@ -26,16 +32,20 @@ TOKENIZE_TIMEOUT_S: Final = 10.0
 WORDS_A_REQUEST: Final = 100 * SUMS_EACH
 """Of ``/tokenize``: some 30 kB of text, answered with some 150 kB."""
 NUMBERS: Final = 8
-"""Numbers that prompts begin with, of which the mean counts: not every tokenizer makes the same of each."""
+"""Numbers that prompts begin with, of which the mean counts: not every tokenizer makes the same of
+each."""
 NUMBERS_OF_CHAT: Final = 3
 STRETCHES: Final = 8
 LONGEST_STRETCH: Final = 1_000
 """Words. Eight stretches are a sixth of the corpus: their mean is within 0.5 % of its own."""
 TOKENS_A_WORD: Final = 6
-"""No tokenizer of a language model takes more for the words of a prompt: a stretch has to fit into the context."""
+"""No tokenizer of a language model takes more for the words of a prompt: a stretch has to fit into
+the context."""
 AGREES: Final = 0.1
 """Share by which one stretch may differ from the mean of the corpus."""
-BLANKS: Final = str.maketrans({"\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}": " ", "\N{LOWER ONE EIGHTH BLOCK}": " "})
+BLANKS: Final = str.maketrans(
+    {"\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}": " ", "\N{LOWER ONE EIGHTH BLOCK}": " "}
+)
 """How byte-level BPE and SentencePiece write a blank."""
 Ask = Callable[..., FetchedResponse]
 CountPrompt = Callable[[str], int | None]
@@ -61,13 +71,17 @@ class _Tokens(msgspec.Struct):
 
     @property
     def known(self) -> int:
-        return parse_token_count(self.count) or (len(self.tokens) if isinstance(self.tokens, list) else 0)
+        return parse_token_count(self.count) or (
+            len(self.tokens) if isinstance(self.tokens, list) else 0
+        )
 
     def pieces(self) -> list[str]:
         """The texts of the tokens; empty: not known."""
         pieces = self.token_strs
         if pieces is None and isinstance(self.tokens, list):
-            pieces = [token.get("piece") if isinstance(token, dict) else None for token in self.tokens]
+            pieces = [
+                token.get("piece") if isinstance(token, dict) else None for token in self.tokens
+            ]
         if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
             return []
         return [piece.translate(BLANKS) for piece in pieces]
@@ -105,10 +119,15 @@ def calibrate_tokenizer(
             probes += _count_each(count_prompt, kind, _stretches(context))
     except FetchFailed as error:
         return TokenizerCalibration(
-            PromptLengthModel(), tuple(probes), (*notes, f"WARNING: prompt lengths could not be measured: {error}")
+            PromptLengthModel(),
+            tuple(probes),
+            (*notes, f"WARNING: prompt lengths could not be measured: {error}"),
         )
     if not probes:
-        notes.append("WARNING: the server does not report the tokens of a prompt: prompt lengths are estimates")
+        notes.append(
+            "WARNING: the server does not report the tokens of a prompt: prompt lengths are "
+            "estimates"
+        )
         return TokenizerCalibration(PromptLengthModel(), (), tuple(notes))
     try:
         lengths = (
@@ -117,21 +136,28 @@ def calibrate_tokenizer(
             else _of_corpus(corpus, probes)
         )
         if kind == "tokenize" and settings.prefix_cache_hit_rate is not None:
-            lengths = msgspec.structs.replace(lengths, head_tokens=count_template_head_tokens(ask, settings, model))
+            lengths = msgspec.structs.replace(
+                lengths, head_tokens=count_template_head_tokens(ask, settings, model)
+            )
     except (ValueError, FetchFailed) as error:
         return TokenizerCalibration(
-            PromptLengthModel(), tuple(probes), (*notes, f"WARNING: prompt lengths could not be measured: {error}")
+            PromptLengthModel(),
+            tuple(probes),
+            (*notes, f"WARNING: prompt lengths could not be measured: {error}"),
         )
     if corpus is not None:
-        probes.append(CalibrationRequest(kind="tokenize", words=count_corpus_words(), tokens=corpus.total))
+        probes.append(
+            CalibrationRequest(kind="tokenize", words=count_corpus_words(), tokens=corpus.total)
+        )
     return TokenizerCalibration(lengths, tuple(probes), tuple(notes))
 
 
-# -- prompts, with the chat template -----------------------------------------------------------------------------------
+# -- prompts, with the chat template ---------------------------------------------------------------
 
 
 def _counter(ask: Ask, settings: Settings, model: str | None) -> CountPrompt:
-    """By vLLM's and the simulator's ``/tokenize``, which applies the chat template to messages. It raises FetchFailed."""
+    """By vLLM's and the simulator's ``/tokenize``, which applies the chat template to messages. It
+    raises FetchFailed."""
 
     def count_prompt(text: str) -> int | None:
         fields = PROTOCOLS[settings.endpoint_type].tokenized([{"role": "user", "content": text}])
@@ -141,8 +167,11 @@ def _counter(ask: Ask, settings: Settings, model: str | None) -> CountPrompt:
     return count_prompt
 
 
-def _count_each(count_prompt: CountPrompt, kind: str, texts: Iterable[str]) -> Iterator[CalibrationRequest]:
-    """One after the other, until the server does not count one. Raises what ``count_prompt`` raises."""
+def _count_each(
+    count_prompt: CountPrompt, kind: str, texts: Iterable[str]
+) -> Iterator[CalibrationRequest]:
+    """One after the other, until the server does not count one. Raises what ``count_prompt``
+    raises."""
     for text in texts:
         if (tokens := count_prompt(text)) is None:
             return
@@ -151,13 +180,17 @@ def _count_each(count_prompt: CountPrompt, kind: str, texts: Iterable[str]) -> I
 
 def _stretches(context: int | None) -> Iterator[str]:
     """Evenly over the corpus, each behind the same number as the first of the short prompts."""
-    words = LONGEST_STRETCH if context is None else max(2, min(LONGEST_STRETCH, context // TOKENS_A_WORD))
+    words = (
+        LONGEST_STRETCH
+        if context is None
+        else max(2, min(LONGEST_STRETCH, context // TOKENS_A_WORD))
+    )
     (number,) = draw_sample_numbers(1)
     for place in range(STRETCHES):
         yield f"{number} {cut_corpus_text(place * count_corpus_words() // STRETCHES, words - 1)}"
 
 
-# -- the corpus, without one -------------------------------------------------------------------------------------------
+# -- the corpus, without one -----------------------------------------------------------------------
 
 
 class _Corpus(NamedTuple):
@@ -171,16 +204,20 @@ def _count_corpus(ask: Ask, model: str | None) -> _Corpus | None:
     total, sums = 0, [0]
     for at in range(0, count_corpus_words(), WORDS_A_REQUEST):
         text = cut_corpus_text(at, min(WORDS_A_REQUEST, count_corpus_words() - at))
-        # vLLM and SGLang want a prompt, llama.cpp wants content: each leaves the other's fields alone
+        # vLLM and SGLang want a prompt, llama.cpp wants content: each leaves the other's fields
+        # alone
         body = {
-            "model": model, "prompt": text, "content": text, "add_special_tokens": False, "return_token_strs": True,
+            "model": model, "prompt": text, "content": text, "add_special_tokens": False,
+            "return_token_strs": True,
             "with_pieces": True,
         }  # fmt: skip
         try:
             found = _tokenize(ask, body)
             if found is None or not found.known:
                 return None
-            before = [*_sums_of(text, found.pieces())] or _sums_of_parts(ask, model, text, found.known)
+            before = [*_sums_of(text, found.pieces())] or _sums_of_parts(
+                ask, model, text, found.known
+            )
         except FetchFailed:
             return None
         sums += [total + tokens for tokens in before]
@@ -190,7 +227,8 @@ def _count_corpus(ask: Ask, model: str | None) -> _Corpus | None:
 
 
 def _sums_of(text: str, pieces: Sequence[str]) -> Iterator[int]:
-    """How many tokens begin before the end of each SUMS_EACH words, and of the text; none where the pieces are not it."""
+    """How many tokens begin before the end of each SUMS_EACH words, and of the text; none where the
+    pieces are not it."""
     joined = "".join(pieces)
     lead = len(joined) - len(text)  # SentencePiece puts a blank in front
     if lead not in (0, 1) or joined[lead:] != text:
@@ -211,9 +249,9 @@ def _sums_of(text: str, pieces: Sequence[str]) -> Iterator[int]:
 
 
 def _sums_of_parts(ask: Ask, model: str | None, text: str, known: int) -> list[int]:
-    """The same of a server without pieces that counts several texts at once (SGLang): each part by itself, with the blank
-    before it, and in proportion, as a tokenizer may add to each. ``known``: tokens of the text. Empty: it does not. Raises
-    FetchFailed."""
+    """The same of a server without pieces that counts several texts at once (SGLang): each part by
+    itself, with the blank before it, and in proportion, as a tokenizer may add to each. ``known``:
+    tokens of the text. Empty: it does not. Raises FetchFailed."""
     words = text.split(" ")
     parts = [" ".join(["", *words[at : at + SUMS_EACH]]) for at in range(0, len(words), SUMS_EACH)]
     parts[0] = parts[0][1:]
@@ -235,7 +273,10 @@ def _of_corpus(corpus: _Corpus, probes: Sequence[CalibrationRequest]) -> PromptL
 def _agrees(lengths: PromptLengthModel, check: Sequence[CalibrationRequest]) -> bool:
     """Whether ``/tokenize`` is of the model that answers: a gateway may have another one's."""
     predicted = (lengths.template_tokens + lengths.tokens_a_word * probe.words for probe in check)
-    return all(abs(probe.tokens - tokens) <= AGREES * tokens for probe, tokens in zip(check, predicted, strict=True))
+    return all(
+        abs(probe.tokens - tokens) <= AGREES * tokens
+        for probe, tokens in zip(check, predicted, strict=True)
+    )
 
 
 def _tokenize(ask: Ask, body: dict[str, Any]) -> _Tokens | None:

@@ -1,7 +1,9 @@
-"""Arms: the two sides of a run that compares them in pairs of blocks, in what they differ, and the order of the blocks.
+"""Arms: the two sides of a run that compares them in pairs of blocks, in what they differ, and the
+order of the blocks.
 
-A pair is a block of load on each arm, one right after the other, of the same lengths and arrivals. Which arm comes first is
-drawn; of two neighbouring pairs each arm is first once, so that a steady drift of the server cancels.
+A pair is a block of load on each arm, one right after the other, of the same lengths and arrivals.
+Which arm comes first is drawn; of two neighbouring pairs each arm is first once, so that a steady
+drift of the server cancels.
 """
 
 import re
@@ -26,7 +28,8 @@ FORM: Final = "header:NAME=VALUE, model=NAME, prefill-concurrency=N or body.FIEL
 _HEADER: Final = re.compile(r"header:([!#$%&'*+.^_`|~0-9A-Za-z-]+)=([\t -~\x80-\xff]*)")
 _BODY: Final = re.compile(r"body\.([^=\s]+)=(.+)", re.DOTALL)
 _OWN: Final = (
-    "messages", "prompt", "input", "stream", "stream_options", "model", "max_tokens", "max_completion_tokens",
+    "messages", "prompt", "input", "stream", "stream_options", "model", "max_tokens",
+    "max_completion_tokens",
     "max_output_tokens",
 )  # fmt: skip
 
@@ -49,7 +52,8 @@ class CandidateChanges(msgspec.Struct, frozen=True):
 
 
 def order_blocks(pairs: int, seed: int) -> tuple[TrialBlock, ...]:
-    """The blocks in the order of time, pair 0 and as many as are counted; the same for the same seed."""
+    """The blocks in the order of time, pair 0 and as many as are counted; the same for the same
+    seed."""
     random = Random(f"{seed}/arms")
     blocks = list[TrialBlock]()
     first = CANDIDATE
@@ -64,26 +68,38 @@ def opposite_arm(arm: str) -> str:
 
 
 def parse_candidate_changes(texts: Iterable[str]) -> CandidateChanges:
-    """Of ``--candidate-set``. Raises ValueError of one sentence, which quotes no value of a header."""
+    """Of ``--candidate-set``. Raises ValueError of one sentence, which quotes no value of a
+    header."""
     found = CandidateChanges()
     for text in texts:
         name, equals, value = text.partition("=")
         if text.startswith("header:"):
             if not (header := _HEADER.fullmatch(text)):
                 raise ValueError(
-                    f"--candidate-set {truncate_quoted_text(name)}: a header is header:NAME=VALUE, of one line"
+                    f"--candidate-set {truncate_quoted_text(name)}: a header is header:NAME=VALUE, "
+                    f"of one line"
                 )
             found.headers[header[1]] = header[2].strip()
         elif name == "model" and value:
             found = msgspec.structs.replace(found, model=value)
-        elif name == "prefill-concurrency" and value.isascii() and value.isdecimal() and 0 < int(value) <= 10**6:
+        elif (
+            name == "prefill-concurrency"
+            and value.isascii()
+            and value.isdecimal()
+            and 0 < int(value) <= 10**6
+        ):
             found = msgspec.structs.replace(found, prefill_concurrency=int(value))
         elif field := _BODY.fullmatch(text):
             if field[1] in _OWN:
-                raise ValueError(f"--candidate-set cannot set {field[1]!r} of the body, which the run sets itself")
+                raise ValueError(
+                    f"--candidate-set cannot set {field[1]!r} of the body, which the run sets "
+                    f"itself"
+                )
             found.body[field[1]] = _json(field[2])
         else:
-            shown = truncate_quoted_text(f"{name}{equals}") if equals else truncate_quoted_text(text)
+            shown = (
+                truncate_quoted_text(f"{name}{equals}") if equals else truncate_quoted_text(text)
+            )
             raise ValueError(f"--candidate-set takes {FORM}, got {shown!r}")
     return found
 

@@ -1,4 +1,5 @@
-"""The address of a server, in one form however it was written; of several replicas with commas between."""
+"""The address of a server, in one form however it was written; of several replicas with commas
+between."""
 
 import argparse
 import errno
@@ -9,7 +10,8 @@ from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 _ONE: Final = r"(?:https?://)?(?:[^\s/,@]+@)?(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w.-]+(?=:\d)|\[[0-9a-fA-F:.]+\])(?::\d+)?(?:[/?][^\s,]*)?"
 _ADDRESS: Final = re.compile(rf"https?://\S+|{_ONE}(?:,{_ONE})*")
-"""``localhost``, ``replica:8000``, ``10.0.0.7``, ``llm.example.com/v1``, ``[::1]:8000``, any URL; several with commas."""
+"""``localhost``, ``replica:8000``, ``10.0.0.7``, ``llm.example.com/v1``, ``[::1]:8000``, any URL;
+several with commas."""
 
 
 def is_address(word: str) -> bool:
@@ -18,8 +20,11 @@ def is_address(word: str) -> bool:
 
 
 def add_host_option(parser: argparse.ArgumentParser) -> None:
-    """For a command that asks one server, which may stand alone or behind ``--host``: see ``given_host``."""
-    parser.add_argument("address", nargs="?", metavar="HOST", help="the server, such as localhost:8000")
+    """For a command that asks one server, which may stand alone or behind ``--host``: see
+    ``given_host``."""
+    parser.add_argument(
+        "address", nargs="?", metavar="HOST", help="the server, such as localhost:8000"
+    )
     parser.add_argument("-H", "--host", metavar="HOST", help="the same, as run has it")
 
 
@@ -33,8 +38,9 @@ def choose_given_host(address: str | None, host: str | None) -> str:
 
 
 def normalise_base_url(host: str) -> str:
-    """``localhost:8000``, ``http://localhost:8000/``, ``http://localhost:8000/v1``: all ``http://localhost:8000``. The first
-    of several. A path before ``/v1`` and a query stay: see ``url_of``."""
+    """``localhost:8000``, ``http://localhost:8000/``, ``http://localhost:8000/v1``: all
+    ``http://localhost:8000``. The first of several. A path before ``/v1`` and a query stay: see
+    ``url_of``."""
     host = host.partition(",")[0].strip()
     if host and "://" not in host:
         host = "http://" + host
@@ -45,13 +51,15 @@ def normalise_base_url(host: str) -> str:
 
 
 def join_server_url(address: str, path: str) -> str:
-    """``path``, with its query if it has one, at a server: below the path of its address, and with the query of that. A
-    parameter that both name is that of ``path``."""
+    """``path``, with its query if it has one, at a server: below the path of its address, and with
+    the query of that. A parameter that both name is that of ``path``."""
     base, _, query = address.partition("?")
     if not query:
         return address + path
     own = {name for name, _ in parse_qsl(path.partition("?")[2], keep_blank_values=True)}
-    more = "&".join(part for part in query.split("&") if unquote_plus(part.partition("=")[0]) not in own)
+    more = "&".join(
+        part for part in query.split("&") if unquote_plus(part.partition("=")[0]) not in own
+    )
     if not more:
         return base + path
     joint = "&" if "?" in path else "?"
@@ -60,12 +68,15 @@ def join_server_url(address: str, path: str) -> str:
 
 def split_replica_urls(hosts: str) -> tuple[str, ...]:
     """Of each, where there are several, with commas between."""
-    found = tuple(dict.fromkeys(normalise_base_url(host) for host in hosts.split(",") if host.strip()))
+    found = tuple(
+        dict.fromkeys(normalise_base_url(host) for host in hosts.split(",") if host.strip())
+    )
     return found if len(found) > 1 else ()
 
 
 def complete_page_url(url: str) -> str:
-    """Of metrics: ``replica:8000`` is ``http://replica:8000/metrics``. What is no URL stays as it is."""
+    """Of metrics: ``replica:8000`` is ``http://replica:8000/metrics``. What is no URL stays as it
+    is."""
     url = url.strip()
     if "://" not in url:
         url = "http://" + url
@@ -77,7 +88,8 @@ def complete_page_url(url: str) -> str:
 
 
 def parse_metrics_port(text: str) -> tuple[str, int]:
-    """Address and port of ``9646`` (this machine alone) or ``0.0.0.0:9646``. Raises ValueError of one sentence."""
+    """Address and port of ``9646`` (this machine alone) or ``0.0.0.0:9646``. Raises ValueError of
+    one sentence."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 <= int(port) < 2**16:
         raise ValueError(f"--metrics-port takes a port or ADDR:PORT, got {text!r}")
@@ -86,5 +98,9 @@ def parse_metrics_port(text: str) -> tuple[str, int]:
 
 def explain_unopened_port(text: str, error: OSError, flag: str = "--metrics-port") -> str:
     """Why that port cannot be had, and what to do."""
-    used = "another program has it, give another port" if error.errno == errno.EADDRINUSE else error.strerror or error
+    used = (
+        "another program has it, give another port"
+        if error.errno == errno.EADDRINUSE
+        else error.strerror or error
+    )
     return f"{flag} {text} cannot be opened: {used}"

@@ -1,4 +1,5 @@
-"""Command line: the options that stay in the process that they were given to: keys, certificates, pages, where to copy."""
+"""Command line: the options that stay in the process that they were given to: keys, certificates,
+pages, where to copy."""
 
 from typing import Annotated
 
@@ -12,13 +13,21 @@ class CommandLineOptions(msgspec.Struct):
 
     api_key_file: Annotated[
         str | None,
-        Option("server", "File with the API key", "key.txt", "FILE", otherwise="$OPENAI_API_KEY", in_form=False),
+        Option(
+            "server",
+            "File with the API key",
+            "key.txt",
+            "FILE",
+            otherwise="$OPENAI_API_KEY",
+            in_form=False,
+        ),
     ] = None
     api_key_command: Annotated[
         str | None,
         Option(
             "server",
-            "Command that prints the API key, run at the start, and again when the server refuses the key (HTTP 401); words "
+            "Command that prints the API key, run at the start, and again when the server refuses "
+            "the key (HTTP 401); words "
             "as a shell reads them, without a shell",
             "gcloud auth print-access-token",
             "COMMAND",
@@ -28,7 +37,11 @@ class CommandLineOptions(msgspec.Struct):
     client_cert: Annotated[
         str | None,
         Option(
-            "server", "Certificate of this client, for a server that asks for one", "client.pem", "FILE", in_form=False
+            "server",
+            "Certificate of this client, for a server that asks for one",
+            "client.pem",
+            "FILE",
+            in_form=False,
         ),
     ] = None
     client_key: Annotated[
@@ -57,7 +70,8 @@ class CommandLineOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "server",
-            "Addresses of this machine that connections leave from in turn, each with all ports to itself; commas between, "
+            "Addresses of this machine that connections leave from in turn, each with all ports to "
+            "itself; commas between, "
             "networks too. Each host of a distributed run has its own",
             "10.0.0.2,10.0.0.8/29",
             "ADDRESSES",
@@ -69,7 +83,8 @@ class CommandLineOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "server",
-            "Header of every request; the environment variable has one per line, and is in no list of processes",
+            "Header of every request; the environment variable has one per line, and is in no list "
+            "of processes",
             "X-Team: search",
             "NAME: VALUE",
             in_form=False,
@@ -81,7 +96,8 @@ class CommandLineOptions(msgspec.Struct):
         tuple[str, ...],
         Option(
             "ab",
-            "In what the candidate differs: header:NAME=VALUE, model=NAME, prefill-concurrency=N or body.FIELD=VALUE; the "
+            "In what the candidate differs: header:NAME=VALUE, model=NAME, prefill-concurrency=N "
+            "or body.FIELD=VALUE; the "
             "environment variable has one per line",
             "body.temperature=0.5",
             "KEY=VALUE",
@@ -101,7 +117,14 @@ class CommandLineOptions(msgspec.Struct):
         ),
     ] = ()
     slo_file: Annotated[
-        str | None, Option("rules", "File with a rule per line; # begins a comment", "slo.txt", "FILE", in_form=False)
+        str | None,
+        Option(
+            "rules",
+            "File with a rule per line; # begins a comment",
+            "slo.txt",
+            "FILE",
+            in_form=False,
+        ),
     ] = None
     upload: Annotated[
         str | None,
@@ -114,7 +137,12 @@ class CommandLineOptions(msgspec.Struct):
         ),
     ] = None
     verbose: Annotated[
-        bool, Option("report", "Print all tables at the end, and Locust's too, not the verdict alone", in_form=False)
+        bool,
+        Option(
+            "report",
+            "Print all tables at the end, and Locust's too, not the verdict alone",
+            in_form=False,
+        ),
     ] = False
     web_allowed_host: Annotated[
         str | None,

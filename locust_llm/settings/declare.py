@@ -1,7 +1,8 @@
-"""Declare: the one declaration of a setting; flag, environment variable, range check, form field and docs derive from it.
+"""Declare: the one declaration of a setting; flag, environment variable, range check, form field
+and docs derive from it.
 
-A field of a struct declares it: ``Annotated[float | None, Option("load", "Help", "2.5", range=POSITIVE)] = None``.
-Name, type and default are the field's own.
+A field of a struct declares it: ``Annotated[float | None, Option("load", "Help", "2.5",
+range=POSITIVE)] = None``. Name, type and default are the field's own.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,9 @@ import msgspec
 from locust_llm.text.numbers import SECONDS, format_quoted_number
 from locust_llm.text.numbers import TOKENS as MAX_TOKENS
 
-GroupName = Literal["load", "prompts", "gate", "rules", "server", "sweep", "report", "ab", "probe", "locust"]
+GroupName = Literal[
+    "load", "prompts", "gate", "rules", "server", "sweep", "report", "ab", "probe", "locust"
+]
 
 
 class OptionGroup(NamedTuple):
@@ -30,7 +33,8 @@ RUN: Final = "locust-llm run --headless --host localhost:8000"
 GROUPS: Final[dict[str, OptionGroup]] = {
     "load": OptionGroup(
         "Load",
-        "How much is sent, and when. The number of users (-u) and the length of the run (-t) are Locust's options.",
+        "How much is sent, and when. The number of users (-u) and the length of the run (-t) are "
+        "Locust's options.",
         f"{RUN} --request-rate 4 --arrival-pattern constant -t 2m",
     ),
     "prompts": OptionGroup(
@@ -51,7 +55,8 @@ GROUPS: Final[dict[str, OptionGroup]] = {
     "server": OptionGroup(
         "Server",
         "Endpoint, model, keys and timeouts. The address (--host) is Locust's option.",
-        "locust-llm run --headless --host https://llm.example.com -u 10 -t 60 --model llama --api-key-file key.txt",
+        "locust-llm run --headless --host https://llm.example.com -u 10 -t 60 --model llama "
+        "--api-key-file key.txt",
     ),
     "sweep": OptionGroup(
         "Sweep",
@@ -66,7 +71,8 @@ GROUPS: Final[dict[str, OptionGroup]] = {
     "ab": OptionGroup(
         "A/B",
         "Of locust-llm ab: two arms in pairs of blocks. --base is another name of --host.",
-        "locust-llm ab --base localhost:8000 --candidate localhost:8001 -u 10 -t 10m --slo 'ttft p95 within 5% of base'",
+        "locust-llm ab --base localhost:8000 --candidate localhost:8001 -u 10 -t 10m --slo 'ttft "
+        "p95 within 5% of base'",
     ),
     "probe": OptionGroup(
         "Probe",
@@ -74,14 +80,15 @@ GROUPS: Final[dict[str, OptionGroup]] = {
         "locust-llm probe --host localhost:8000 --longest 8000 --rounds 3",
     ),
 }
-"""In the order of --help and docs/options.md. Of "locust" there are only ranges: Locust has these flags."""
+"""In the order of --help and docs/options.md. Of "locust" there are only ranges: Locust has these
+flags."""
 
 
 class OptionRange(NamedTuple):
     """Both ends belong to it.
 
-    The upper ends are far above what anybody needs, and low enough that a run with them can be made: its numbers fit into
-    messages between processes (64 bits), its times into timers.
+    The upper ends are far above what anybody needs, and low enough that a run with them can be
+    made: its numbers fit into messages between processes (64 bits), its times into timers.
     """
 
     least: float
@@ -99,19 +106,22 @@ TRACE_MS: Final = OptionRange(0, 10**15)  # Unix time in ms: 2 * 10**12
 
 
 class Option(msgspec.Struct, frozen=True):
-    """The declaration of a field; ``options_of`` adds what the field itself has (from ``field`` on)."""
+    """The declaration of a field; ``options_of`` adds what the field itself has (from ``field``
+    on)."""
 
     group: GroupName
     help: str = ""
     example: str = ""
     unit: str = ""
-    """Of the value, as help and docs show it: seconds, ms, tokens; of a text what it is: FILE, PATH."""
+    """Of the value, as help and docs show it: seconds, ms, tokens; of a text what it is: FILE,
+    PATH."""
     range: OptionRange | None = None
     choices: tuple[str, ...] = ()
     otherwise: str = ""
     """The default in words, where it is no constant: the flag's default is then None."""
     in_form: bool = True
-    """In the web form. Not where it names a file of this machine or a key: anybody who sees the page could use it."""
+    """In the web form. Not where it names a file of this machine or a key: anybody who sees the
+    page could use it."""
     repeated: bool = False
     """The flag may be given several times."""
     variable: str = ""
@@ -150,7 +160,11 @@ def declared_options(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
 
 
 def _complete(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> Option:
-    types = [one for one in get_args(hint) if one is not type(None)] if isinstance(hint, UnionType) else [hint]
+    types = (
+        [one for one in get_args(hint) if one is not type(None)]
+        if isinstance(hint, UnionType)
+        else [hint]
+    )
     flag = option.flag or "--" + field.name.removesuffix("_s").replace("_", "-")
     return msgspec.structs.replace(
         option,
@@ -166,12 +180,25 @@ def find_out_of_range(values: object, options: Iterable[Option]) -> Iterator[str
     """Each number among the values (by field) that lies outside of its range, as one line."""
     for option in options:
         value = getattr(values, option.field)
-        if option.range is None or value is None or option.range.least <= value <= option.range.most:
+        if (
+            option.range is None
+            or value is None
+            or option.range.least <= value <= option.range.most
+        ):
             continue
         flag, (least, most) = option.flag, option.range
         if value > most:
-            yield f"{flag} must be at most {format_quoted_number(most)}, got {format_quoted_number(value)}"
+            yield (
+                f"{flag} must be at most {format_quoted_number(most)}, got "
+                f"{format_quoted_number(value)}"
+            )
         elif 0 < least < 1 and not value > 0:
-            yield f"{flag} must be above 0{' seconds' if 'ramp-duration' in flag else ''}, got {format_quoted_number(value)}"
+            yield (
+                f"{flag} must be above 0{' seconds' if 'ramp-duration' in flag else ''}, got "
+                f"{format_quoted_number(value)}"
+            )
         else:
-            yield f"{flag} must be at least {format_quoted_number(least)}, got {format_quoted_number(value)}"
+            yield (
+                f"{flag} must be at least {format_quoted_number(least)}, got "
+                f"{format_quoted_number(value)}"
+            )

@@ -1,4 +1,5 @@
-"""Extra inputs: fields that a run adds to the body of every request, by ``--extra-inputs`` and ``--tools``."""
+"""Extra inputs: fields that a run adds to the body of every request, by ``--extra-inputs`` and
+``--tools``."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from locust_llm.workload import answer_schema
 from .settings import Settings
 
 EXTRAS: Final = (
-    "key:value pairs separated by spaces or commas, as in ignore_eos:true temperature:0.5, or one JSON object"
+    "key:value pairs separated by spaces or commas, as in ignore_eos:true "
+    "temperature:0.5, or one JSON object"
 )
 _OWN: Final = {
     "messages": "--input-file",
@@ -31,8 +33,9 @@ _NAMED: Final = {"True": True, "False": False, "None": None}
 
 
 def parse_extra_inputs(text: str) -> dict[str, Any]:
-    """What an ``--extra-inputs`` adds to the body of every request (AIPerf 0.13's form). A value that is JSON is that, also
-    a list or an object; true, false and null also as Python writes them; anything else is a text.
+    """What an ``--extra-inputs`` adds to the body of every request (AIPerf 0.13's form). A value
+    that is JSON is that, also a list or an object; true, false and null also as Python writes them;
+    anything else is a text.
 
     Raises ValueError of one sentence, also for fields that the run fills itself.
     """
@@ -42,7 +45,8 @@ def parse_extra_inputs(text: str) -> dict[str, Any]:
             pairs = list(msgspec.json.decode(text, type=dict[str, Any]).items())
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(
-                f"--extra-inputs begins as JSON, but is not valid JSON: {describe_syntax_error(error)}"
+                f"--extra-inputs begins as JSON, but is not valid JSON: "
+                f"{describe_syntax_error(error)}"
             ) from None
     else:
         pairs = list(_pairs(text))
@@ -51,7 +55,9 @@ def parse_extra_inputs(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in _OWN:
-            raise ValueError(f"--extra-inputs cannot set {key!r}, which the run sets itself: use {_OWN[key]}")
+            raise ValueError(
+                f"--extra-inputs cannot set {key!r}, which the run sets itself: use {_OWN[key]}"
+            )
         if key in found:
             raise ValueError(f"--extra-inputs sets {key!r} twice")
         found[key] = value
@@ -74,11 +80,14 @@ def _value(text: str, at: int) -> tuple[Any, int]:
         try:
             _, end = JSONDecoder().raw_decode(text, at)
             if end < len(text) and text[end] not in " \t\r\n,":
-                raise ValueError(f"--extra-inputs takes {EXTRAS}, got {text[end:][:80]!r} behind a value")
+                raise ValueError(
+                    f"--extra-inputs takes {EXTRAS}, got {text[end:][:80]!r} behind a value"
+                )
             return msgspec.json.decode(text[at:end]), end
         except (JSONDecodeError, msgspec.DecodeError, RecursionError) as error:
             raise ValueError(
-                f"--extra-inputs: {text[at:][:80]!r} begins as JSON, but is not valid JSON: {describe_syntax_error(error)}"
+                f"--extra-inputs: {text[at:][:80]!r} begins as JSON, but is not valid JSON: "
+                f"{describe_syntax_error(error)}"
             ) from None
     word = _WORD.match(text, at)
     if word is None:
@@ -100,6 +109,8 @@ def collect_extra_inputs(s: Settings) -> dict[str, Any]:
         raise ValueError(f"--extra-inputs {error.field}: {error}") from None
     if s.tools:
         if "tools" in found:
-            raise ValueError("--tools and tools in --extra-inputs exclude each other: give one of them")
+            raise ValueError(
+                "--tools and tools in --extra-inputs exclude each other: give one of them"
+            )
         found["tools"] = answer_schema.read_tools_file(s.tools)
     return found

@@ -15,9 +15,14 @@ def parse_labels(given: Iterable[str]) -> dict[str, str]:
     for text in given:
         key, sign, value = text.partition("=")
         if not sign or not KEY.fullmatch(key):
-            raise ValueError(f"--label takes KEY=VALUE, the key of letters, digits and _.-, got {text[:MAX_VALUE]!r}")
+            raise ValueError(
+                f"--label takes KEY=VALUE, the key of letters, digits and _.-, got "
+                f"{text[:MAX_VALUE]!r}"
+            )
         if len(value) > MAX_VALUE or not value.isprintable():
-            raise ValueError(f"--label {key}: its value is longer than {MAX_VALUE} characters, or not printable")
+            raise ValueError(
+                f"--label {key}: its value is longer than {MAX_VALUE} characters, or not printable"
+            )
         found[key] = value
     if len(found) > MAX_LABELS:
         raise ValueError(f"--label can be given {MAX_LABELS} times at most")

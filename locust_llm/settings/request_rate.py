@@ -8,7 +8,9 @@ from locust_llm.workload.arrivals import ArrivalRate, make_steady_rate, parse_ra
 from .settings import Settings
 
 
-def parse_request_rate(s: Settings, read: Callable[[str], str] = read_small_text) -> ArrivalRate | None:
+def parse_request_rate(
+    s: Settings, read: Callable[[str], str] = read_small_text
+) -> ArrivalRate | None:
     """The rate over time that was asked for; None without one. Raises ValueError and OSError."""
     if s.request_rate_series:
         try:

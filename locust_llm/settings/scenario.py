@@ -1,4 +1,5 @@
-"""Scenario: a workload as a TOML file, packaged by name or a user's own: its values, and where in the file each is."""
+"""Scenario: a workload as a TOML file, packaged by name or a user's own: its values, and where in
+the file each is."""
 
 import difflib
 import re
@@ -53,7 +54,8 @@ def read_packaged_scenario(name: str) -> str:
 
 
 def read_scenario(wanted: str) -> Scenario:
-    """A packaged one by its name, or a file that ends in .toml. Raises ValueError of one sentence, and OSError."""
+    """A packaged one by its name, or a file that ends in .toml. Raises ValueError of one sentence,
+    and OSError."""
     own = wanted.endswith(".toml")
     file = wanted if own else f"{wanted}.toml"
     text = read_small_text(wanted) if own else read_packaged_scenario(wanted)
@@ -70,4 +72,7 @@ def read_scenario(wanted: str) -> Scenario:
 def format_scenario_list() -> str:
     """A line for each of the packaged ones."""
     widest = max(map(len, list_scenario_names()))
-    return "".join(f"{name:{widest}}  {read_scenario(name).about['description']}\n" for name in list_scenario_names())
+    return "".join(
+        f"{name:{widest}}  {read_scenario(name).about['description']}\n"
+        for name in list_scenario_names()
+    )

@@ -9,9 +9,12 @@ from locust_llm.text.format import print_safely
 
 def run_scenario_command(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="locust-llm scenario", description="Workloads for --scenario: without arguments a list of them."
+        prog="locust-llm scenario",
+        description="Workloads for --scenario: without arguments a list of them.",
     )
-    show = parser.add_subparsers().add_parser("show", help="print the file of one: scenario show NAME > mine.toml")
+    show = parser.add_subparsers().add_parser(
+        "show", help="print the file of one: scenario show NAME > mine.toml"
+    )
     show.add_argument("name", metavar="NAME")
     name = getattr(parser.parse_args(words), "name", None)
     try:

@@ -1,4 +1,5 @@
-"""Settings: every setting of a run, declared once, and what follows from them. Validation is in validate.py."""
+"""Settings: every setting of a run, declared once, and what follows from them. Validation is in
+validate.py."""
 
 from functools import cached_property
 from typing import Annotated, Final
@@ -15,8 +16,27 @@ from locust_llm.workload.arrivals import PATTERNS
 from locust_llm.workload.mix import parse_weights
 from locust_llm.workload.pictures import GeneratedMediaSettings, parse_sample_rates
 
-from .ab import CANDIDATE, PAIR, PAIRS, CandidateChanges, TrialBlock, order_blocks, parse_candidate_changes
-from .declare import COUNT, DELAY, DELAY_MS, DURATION, POSITIVE, TOKENS, TRACE_MS, USERS, Option, OptionRange
+from .ab import (
+    CANDIDATE,
+    PAIR,
+    PAIRS,
+    CandidateChanges,
+    TrialBlock,
+    order_blocks,
+    parse_candidate_changes,
+)
+from .declare import (
+    COUNT,
+    DELAY,
+    DELAY_MS,
+    DURATION,
+    POSITIVE,
+    TOKENS,
+    TRACE_MS,
+    USERS,
+    Option,
+    OptionRange,
+)
 from .selftest_modes import AUTO, OFF, REQUIRE
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, parse_sweep
 
@@ -33,13 +53,15 @@ OUR_LOCUSTFILES: Final = ("", "run.py")
 MAX_COLUMNS: Final = 50
 """Percentiles in a table."""
 MAX_RESPONSE_BYTES: Final = 1 << 26
-"""Default for a whole answer, with headers and framing: 200,000 chunks of 300 bytes, more than any model writes."""
+"""Default for a whole answer, with headers and framing: 200,000 chunks of 300 bytes, more than any
+model writes."""
 PIXELS: Final = OptionRange(0, 16_384)
 AUDIO_S: Final = OptionRange(0, 600)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, dict=True):
-    """All settings of a run, frozen. The order of the fields is the order of ``run.json`` and of the help.
+    """All settings of a run, frozen. The order of the fields is the order of ``run.json`` and of
+    the help.
 
     It never holds a key or a password: of headers only the names are kept here.
     """
@@ -49,7 +71,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Workload whose options are the defaults of this run: a name (locust-llm scenario lists them) or a TOML file",
+            "Workload whose options are the defaults of this run: a name (locust-llm scenario "
+            "lists them) or a TOML file",
             "interactive-chat",
             "NAME|FILE",
             in_form=False,
@@ -63,7 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "What a run does that is not valid by the published rules of its scenario: fail ends with status 4",
+            "What a run does that is not valid by the published rules of its scenario: fail ends "
+            "with status 4",
             "fail",
             choices=PUBLISHED_MODES,
         ),
@@ -80,7 +104,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = ()
     """Rules as text, as run.json has them; ``rules`` has the objects."""
     slo_preset: Annotated[
-        str | None, Option("rules", "Preset rules: chat, or those of MLPerf", "mlperf-llama3.1-8b", "NAME")
+        str | None,
+        Option("rules", "Preset rules: chat, or those of MLPerf", "mlperf-llama3.1-8b", "NAME"),
     ] = None
     until_decided_s: Annotated[
         float | None,
@@ -94,18 +119,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         ),
     ] = None
     inconclusive: Annotated[
-        str, Option("rules", "What an undecided rule does: fail ends with status 4", "warn", choices=UNDECIDED)
+        str,
+        Option(
+            "rules",
+            "What an undecided rule does: fail ends with status 4",
+            "warn",
+            choices=UNDECIDED,
+        ),
     ] = FAILS
     slo_mode: Annotated[
-        str, Option("rules", "Rules judge the 95% interval, or the point estimate alone", "point", choices=MODES)
+        str,
+        Option(
+            "rules",
+            "Rules judge the 95% interval, or the point estimate alone",
+            "point",
+            choices=MODES,
+        ),
     ] = INTERVAL
     goodput: Annotated[
-        str | None, Option("rules", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20")
+        str | None,
+        Option(
+            "rules", "Limits in AIPerf's form", "time_to_first_token:300 inter_token_latency:20"
+        ),
     ] = None
     reading_pace: Annotated[
         float,
         Option(
-            "rules", "Pace of a reader in tokens/s, for qoe and reading_stall", "3.3", "N", range=OptionRange(*PACES)
+            "rules",
+            "Pace of a reader in tokens/s, for qoe and reading_stall",
+            "3.3",
+            "N",
+            range=OptionRange(*PACES),
         ),
     ] = PACE
     token_deadline: Annotated[
@@ -121,24 +165,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "report",
-            "Streams with known send times beside the load: how far are reported times from true ones? With require, a run "
+            "Streams with known send times beside the load: how far are reported times from true "
+            "ones? With require, a run "
             "that cannot show it is INVALID",
             "require",
             choices=(AUTO, OFF, REQUIRE),
         ),
     ] = AUTO
     percentiles: Annotated[
-        tuple[float, ...], Option("report", "Percentiles of the tables, up to 99.9", "50,95,99.9", "numbers")
+        tuple[float, ...],
+        Option("report", "Percentiles of the tables, up to 99.9", "50,95,99.9", "numbers"),
     ] = (50.0, 90.0, 95.0, 99.0)
     report_dir: Annotated[
         str,
-        Option("report", "Folder of the reports", "out", "FOLDER", otherwise="reports/<time>-<model>", in_form=False),
+        Option(
+            "report",
+            "Folder of the reports",
+            "out",
+            "FOLDER",
+            otherwise="reports/<time>-<model>",
+            in_form=False,
+        ),
     ] = ""
     label: Annotated[
         tuple[str, ...],
         Option(
             "report",
-            "Label by which locust-llm history and compare find the run; the environment variable has one per line",
+            "Label by which locust-llm history and compare find the run; the environment variable "
+            "has one per line",
             "gpu=h200",
             "KEY=VALUE",
             in_form=False,
@@ -147,19 +201,36 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = ()
     git: Annotated[
         bool,
-        Option("report", "Note the Git commit and branch of the working directory, or of the CI job", in_form=False),
+        Option(
+            "report",
+            "Note the Git commit and branch of the working directory, or of the CI job",
+            in_form=False,
+        ),
     ] = True
     candidate: Annotated[
         str,
-        Option("ab", "Address of the candidate", "localhost:8001", "URL", otherwise="that of the base", in_form=False),
+        Option(
+            "ab",
+            "Address of the candidate",
+            "localhost:8001",
+            "URL",
+            otherwise="that of the base",
+            in_form=False,
+        ),
     ] = ""
     candidate_set: tuple[str, ...] = ()
     """In what it differs beside its address; never the value of a header."""
     aa: Annotated[
-        bool, Option("ab", "Both arms are the base: how often are equal ones called different?", in_form=False)
+        bool,
+        Option(
+            "ab",
+            "Both arms are the base: how often are equal ones called different?",
+            in_form=False,
+        ),
     ] = False
     block_duration: Annotated[
-        float, Option("ab", "Duration of the load of a block", "10", "seconds", DURATION, in_form=False)
+        float,
+        Option("ab", "Duration of the load of a block", "10", "seconds", DURATION, in_form=False),
     ] = 15.0
     washout: Annotated[
         float | None,
@@ -180,26 +251,44 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float, Option("prompts", "Mean length of synthetic prompts", "8000", "tokens", TOKENS)
     ] = 550.0
     synthetic_input_tokens_stddev: Annotated[
-        float, Option("prompts", "Its standard deviation", "1000", "tokens", OptionRange(0, TOKENS.most))
+        float,
+        Option("prompts", "Its standard deviation", "1000", "tokens", OptionRange(0, TOKENS.most)),
     ] = 0.0
-    output_tokens_mean: Annotated[float, Option("prompts", "Mean of max_tokens", "200", "tokens", TOKENS)] = 128.0
+    output_tokens_mean: Annotated[
+        float, Option("prompts", "Mean of max_tokens", "200", "tokens", TOKENS)
+    ] = 128.0
     output_tokens_stddev: Annotated[
-        float, Option("prompts", "Its standard deviation", "50", "tokens", OptionRange(0, TOKENS.most))
+        float,
+        Option("prompts", "Its standard deviation", "50", "tokens", OptionRange(0, TOKENS.most)),
     ] = 0.0
     batch_size_text: Annotated[
         int,
         Option(
-            "prompts", "Inputs of a request: texts of embeddings, documents of rerank", "32", range=OptionRange(1, 4096)
+            "prompts",
+            "Inputs of a request: texts of embeddings, documents of rerank",
+            "32",
+            range=OptionRange(1, 4096),
         ),
     ] = 1
     image_width_mean: Annotated[
-        float, Option("prompts", "Mean width of synthetic pictures; 0: there are none", "1024", "pixels", PIXELS)
+        float,
+        Option(
+            "prompts",
+            "Mean width of synthetic pictures; 0: there are none",
+            "1024",
+            "pixels",
+            PIXELS,
+        ),
     ] = 0.0
-    image_width_stddev: Annotated[float, Option("prompts", "Its standard deviation", "200", "pixels", PIXELS)] = 0.0
+    image_width_stddev: Annotated[
+        float, Option("prompts", "Its standard deviation", "200", "pixels", PIXELS)
+    ] = 0.0
     image_height_mean: Annotated[
         float, Option("prompts", "Mean height of synthetic pictures", "768", "pixels", PIXELS)
     ] = 0.0
-    image_height_stddev: Annotated[float, Option("prompts", "Its standard deviation", "150", "pixels", PIXELS)] = 0.0
+    image_height_stddev: Annotated[
+        float, Option("prompts", "Its standard deviation", "150", "pixels", PIXELS)
+    ] = 0.0
     image_batch_size: Annotated[
         int, Option("prompts", "Synthetic pictures in each request", "4", range=OptionRange(0, 256))
     ] = 1
@@ -214,14 +303,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = "png"
     audio_length_mean: Annotated[
         float,
-        Option("prompts", "Mean length of synthetic sounds; 0: there are none", "10", "seconds", AUDIO_S),
+        Option(
+            "prompts",
+            "Mean length of synthetic sounds; 0: there are none",
+            "10",
+            "seconds",
+            AUDIO_S,
+        ),
     ] = 0.0
-    audio_length_stddev: Annotated[float, Option("prompts", "Its standard deviation", "3", "seconds", AUDIO_S)] = 0.0
+    audio_length_stddev: Annotated[
+        float, Option("prompts", "Its standard deviation", "3", "seconds", AUDIO_S)
+    ] = 0.0
     audio_sample_rates: Annotated[
-        str, Option("prompts", "Sample rates of synthetic sounds, each has one of them", "16,44.1", "kHz,...")
+        str,
+        Option(
+            "prompts",
+            "Sample rates of synthetic sounds, each has one of them",
+            "16,44.1",
+            "kHz,...",
+        ),
     ] = "16"
     audio_format: Annotated[
-        str, Option("prompts", "Format of synthetic sounds: 16 bits, one channel", "wav", choices=("wav",))
+        str,
+        Option(
+            "prompts", "Format of synthetic sounds: 16 bits, one channel", "wav", choices=("wav",)
+        ),
     ] = "wav"
     audio_batch_size: Annotated[
         int, Option("prompts", "Synthetic sounds in each request", "2", range=OptionRange(0, 256))
@@ -230,86 +336,167 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "prompts",
-            "Mix of lengths instead, as ISL,OSL:PERCENT pairs; a length may be mean|stddev, uniform:A..B or lognormal:...",
+            "Mix of lengths instead, as ISL,OSL:PERCENT pairs; a length may be mean|stddev, "
+            "uniform:A..B or lognormal:...",
             "200|20,128:80;uniform:4000..16000,512:20",
         ),
     ] = None
     extra_inputs: Annotated[
         str | None,
         Option(
-            "prompts", "More fields of the request's body, as pairs or a JSON object", "ignore_eos:true temperature:0.5"
+            "prompts",
+            "More fields of the request's body, as pairs or a JSON object",
+            "ignore_eos:true temperature:0.5",
         ),
     ] = None
     tools: Annotated[
-        str | None, Option("prompts", "JSON list of tools, put into every request", "tools.json", "FILE", in_form=False)
+        str | None,
+        Option(
+            "prompts",
+            "JSON list of tools, put into every request",
+            "tools.json",
+            "FILE",
+            in_form=False,
+        ),
     ] = None
     shared_system_prompt_length: Annotated[
-        int | None, Option("prompts", "Length of a system prompt that all requests share", "1000", "tokens", TOKENS)
+        int | None,
+        Option(
+            "prompts", "Length of a system prompt that all requests share", "1000", "tokens", TOKENS
+        ),
     ] = None
     user_context_prompt_length: Annotated[
         str | None,
         Option(
             "prompts",
-            "Length of what each session begins with, of its own: a number of tokens, or a distribution as in --seq-dist",
+            "Length of what each session begins with, of its own: a number of tokens, or a "
+            "distribution as in --seq-dist",
             "lognormal:4000|2500",
             "LENGTH",
         ),
     ] = None
     num_prefix_prompts: Annotated[
         int | None,
-        Option("prompts", "Number of prefixes; each prompt begins with one", "10", range=OptionRange(1, 10**5)),
+        Option(
+            "prompts",
+            "Number of prefixes; each prompt begins with one",
+            "10",
+            range=OptionRange(1, 10**5),
+        ),
     ] = None
     prefix_prompt_length: Annotated[
         int | None, Option("prompts", "Length of each of these prefixes", "2000", "tokens", TOKENS)
     ] = None
     prefix_cache_hit_rate: Annotated[
         float | None,
-        Option("prompts", "Share of the input tokens that repeats earlier ones", "80%", "percent", OptionRange(0, 99)),
+        Option(
+            "prompts",
+            "Share of the input tokens that repeats earlier ones",
+            "80%",
+            "percent",
+            OptionRange(0, 99),
+        ),
     ] = None
     working_set: Annotated[
         int | None,
-        Option("prompts", "Length of all that repeats", "200000", "tokens", TOKENS, otherwise="10 prefixes"),
+        Option(
+            "prompts",
+            "Length of all that repeats",
+            "200000",
+            "tokens",
+            TOKENS,
+            otherwise="10 prefixes",
+        ),
     ] = None
     cache_block_size: Annotated[
-        int | None, Option("prompts", "Block of the prefix cache", "32", "tokens", TOKENS, otherwise="vLLM's own or 16")
+        int | None,
+        Option(
+            "prompts",
+            "Block of the prefix cache",
+            "32",
+            "tokens",
+            TOKENS,
+            otherwise="vLLM's own or 16",
+        ),
     ] = None
     cache_tokens: Annotated[
-        int | None, Option("prompts", "Size of the prefix cache", "500000", "tokens", TOKENS, otherwise="vLLM's own")
+        int | None,
+        Option(
+            "prompts",
+            "Size of the prefix cache",
+            "500000",
+            "tokens",
+            TOKENS,
+            otherwise="vLLM's own",
+        ),
     ] = None
     tokenizer: Annotated[
         str | None,
-        Option("prompts", "tokenizer.json or its folder, for prompts of exact length", "llama/", "FILE", in_form=False),
+        Option(
+            "prompts",
+            "tokenizer.json or its folder, for prompts of exact length",
+            "llama/",
+            "FILE",
+            in_form=False,
+        ),
     ] = None
     input_file: Annotated[
         str | None,
         Option(
             "prompts",
-            "Dataset: ShareGPT, OpenAI-style or multi-turn JSONL, a trace of requests or of agents, an access log",
+            "Dataset: ShareGPT, OpenAI-style or multi-turn JSONL, a trace of requests or of "
+            "agents, an access log",
             "prompts.jsonl",
             "FILE",
             in_form=False,
         ),
     ] = None
     custom_dataset_type: Annotated[
-        str | None, Option("prompts", "Format of the dataset", "mooncake_trace", otherwise="recognised")
+        str | None,
+        Option("prompts", "Format of the dataset", "mooncake_trace", otherwise="recognised"),
     ] = None
     dataset_columns: Annotated[
-        str | None, Option("prompts", "Columns of an access log", "timestamp=ts,input_tokens=prompt_tokens")
+        str | None,
+        Option("prompts", "Columns of an access log", "timestamp=ts,input_tokens=prompt_tokens"),
     ] = None
     dataset_sampling_strategy: Annotated[
-        str, Option("prompts", "Order of the dataset's rows", "shuffle", choices=("sequential", "shuffle", "random"))
+        str,
+        Option(
+            "prompts",
+            "Order of the dataset's rows",
+            "shuffle",
+            choices=("sequential", "shuffle", "random"),
+        ),
     ] = "sequential"
-    skip_broken_rows: Annotated[bool, Option("prompts", "Leave broken rows of the dataset out, and count them")] = False
+    skip_broken_rows: Annotated[
+        bool, Option("prompts", "Leave broken rows of the dataset out, and count them")
+    ] = False
     idle_cap: Annotated[
         float | None,
-        Option("prompts", "Longest wait between turns of a dataset", "60", "seconds", OptionRange(0, 10**7)),
+        Option(
+            "prompts",
+            "Longest wait between turns of a dataset",
+            "60",
+            "seconds",
+            OptionRange(0, 10**7),
+        ),
     ] = None
     trajectory_start: Annotated[
         str | None,
-        Option("prompts", "Begin each session of a dataset in its middle, after this share of its turns", "0.25..0.75"),
+        Option(
+            "prompts",
+            "Begin each session of a dataset in its middle, after this share of its turns",
+            "0.25..0.75",
+        ),
     ] = None
     session_turns_mean: Annotated[
-        float, Option("prompts", "Mean number of turns, with real replies as history", "3", range=OptionRange(1, 10**5))
+        float,
+        Option(
+            "prompts",
+            "Mean number of turns, with real replies as history",
+            "3",
+            range=OptionRange(1, 10**5),
+        ),
     ] = 1.0
     session_turns_stddev: Annotated[
         float, Option("prompts", "Its standard deviation", "1", range=OptionRange(0, 10**5))
@@ -317,14 +504,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     session_turn_delay_mean: Annotated[
         float, Option("prompts", "Mean think time between turns", "2000", "ms", DELAY_MS)
     ] = 0.0
-    session_turn_delay_stddev: Annotated[float, Option("prompts", "Its standard deviation", "500", "ms", DELAY_MS)] = (
-        0.0
-    )
+    session_turn_delay_stddev: Annotated[
+        float, Option("prompts", "Its standard deviation", "500", "ms", DELAY_MS)
+    ] = 0.0
     responses_state: Annotated[
         str,
         Option(
             "prompts",
-            "Who keeps the conversation of Responses: client sends all of it in each turn, server goes on by "
+            "Who keeps the conversation of Responses: client sends all of it in each turn, server "
+            "goes on by "
             "previous_response_id",
             "server",
             choices=("client", "server"),
@@ -333,13 +521,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     session_header: Annotated[
         str | None,
         Option(
-            "prompts", "Header for the id of the session, by name or as of aiperf, mlperf, dynamo", "mlperf", "NAME"
+            "prompts",
+            "Header for the id of the session, by name or as of aiperf, mlperf, dynamo",
+            "mlperf",
+            "NAME",
         ),
     ] = None
     echo_header: Annotated[
         str | None,
         Option(
-            "prompts", "Header of an answer that its session sends back in its next turn", "x-session-token", "NAME"
+            "prompts",
+            "Header of an answer that its session sends back in its next turn",
+            "x-session-token",
+            "NAME",
         ),
     ] = None
 
@@ -350,19 +544,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     hosts: tuple[str, ...] = ()
     """All of them, where there are several: a session stays with one."""
     endpoint: Annotated[
-        str, Option("server", "Path of the endpoint", "/v1/completions", "PATH", otherwise="that of the endpoint type")
+        str,
+        Option(
+            "server",
+            "Path of the endpoint",
+            "/v1/completions",
+            "PATH",
+            otherwise="that of the endpoint type",
+        ),
     ] = "/v1/chat/completions"
     endpoint_type: Annotated[
         str,
         Option(
             "server",
-            "Protocol: chat or plain completions, OpenAI's Responses, Anthropic's Messages, embeddings, rerank",
+            "Protocol: chat or plain completions, OpenAI's Responses, Anthropic's Messages, "
+            "embeddings, rerank",
             "responses",
             choices=("chat", "completions", "responses", "messages", "embeddings", "rerank"),
         ),
     ] = "chat"
     model: Annotated[
-        str | None, Option("server", "Model to ask for", "llama-3.1-8b", "NAME", otherwise="the server's first")
+        str | None,
+        Option(
+            "server", "Model to ask for", "llama-3.1-8b", "NAME", otherwise="the server's first"
+        ),
     ] = None
     model_mix: Annotated[
         str | None,
@@ -397,7 +602,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "load",
-            "What each tenant is entitled to, in proportion; Jain's index and the service gap are of service / weight",
+            "What each tenant is entitled to, in proportion; Jain's index and the service gap are "
+            "of service / weight",
             "gold=4,free=1",
             "NAME=WEIGHT,...",
         ),
@@ -406,19 +612,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "load",
-            "Compare this tenant's load alone with the same load beside the others, in pairs of blocks (--block-duration)",
+            "Compare this tenant's load alone with the same load beside the others, in pairs of "
+            "blocks (--block-duration)",
             "gold",
             "TENANT",
             in_form=False,
         ),
     ] = None
     model_check: Annotated[
-        bool, Option("server", "Refuse a --model that the server does not list; without, it is sent as it is given")
+        bool,
+        Option(
+            "server",
+            "Refuse a --model that the server does not list; without, it is sent as it is given",
+        ),
     ] = True
     streaming: Annotated[bool, Option("server", "Ask for a stream of events")] = True
     per_chunk_usage: Annotated[
         bool,
-        Option("server", "Ask for a count of tokens with each chunk (vLLM), as a chunk may hold several"),
+        Option(
+            "server",
+            "Ask for a count of tokens with each chunk (vLLM), as a chunk may hold several",
+        ),
     ] = False
     max_tokens_field: Annotated[
         str,
@@ -434,14 +648,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     users: Annotated[int | None, Option("locust", flag="-u", range=USERS)] = None
     """Concurrent sessions. None: as many as the arrivals need, up to ``max_users``."""
     max_users: Annotated[
-        int, Option("load", "Maximum number of users that a rate adds without -u", "5000", range=USERS)
+        int,
+        Option("load", "Maximum number of users that a rate adds without -u", "5000", range=USERS),
     ] = 1000
     processes: Annotated[int, Option("locust", flag="--processes", range=OptionRange(1, 1024))] = 1
     prefill_concurrency: Annotated[
-        int | None, Option("gate", "Maximum number of requests that wait for their first token", "5", range=USERS)
+        int | None,
+        Option(
+            "gate", "Maximum number of requests that wait for their first token", "5", range=USERS
+        ),
     ] = None
     prefill_concurrency_ramp_duration: Annotated[
-        float | None, Option("gate", "Time in which the limit rises from 1", "30", "seconds", DURATION)
+        float | None,
+        Option("gate", "Time in which the limit rises from 1", "30", "seconds", DURATION),
     ] = None
     request_count: Annotated[
         int | None, Option("load", "Send exactly this many requests, then end", "500", range=COUNT)
@@ -449,14 +668,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     num_sessions: Annotated[
         int | None, Option("load", "Begin exactly this many sessions, then end", "100", range=COUNT)
     ] = None
-    run_time_s: Annotated[float | None, Option("locust", flag="-t", range=OptionRange(1, DELAY.most))] = None
+    run_time_s: Annotated[
+        float | None, Option("locust", flag="-t", range=OptionRange(1, DELAY.most))
+    ] = None
     """Of the profiling phase."""
     stop_timeout_s: Annotated[float, Option("locust", range=DELAY)] = 30.0
 
     request_rate: Annotated[
         float | None,
         Option(
-            "load", "Requests per second by a schedule (open loop), however fast the server is", "2.5", range=POSITIVE
+            "load",
+            "Requests per second by a schedule (open loop), however fast the server is",
+            "2.5",
+            range=POSITIVE,
         ),
     ] = None
     arrival_pattern: Annotated[
@@ -479,19 +703,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         ),
     ] = None
     request_rate_ramp_duration: Annotated[
-        float | None, Option("load", "Time in which the request rate rises from 0", "60", "seconds", DURATION)
+        float | None,
+        Option("load", "Time in which the request rate rises from 0", "60", "seconds", DURATION),
     ] = None
     request_rate_series: Annotated[
         str | None,
-        Option("load", "JSON of [seconds, rate] points, interpolated linearly", "day.json", "FILE", in_form=False),
+        Option(
+            "load",
+            "JSON of [seconds, rate] points, interpolated linearly",
+            "day.json",
+            "FILE",
+            in_form=False,
+        ),
     ] = None
     user_centric_rate: Annotated[
         float | None,
         Option(
-            "load", "Requests per second of all users (-u): each sends every users / rate seconds", "4", range=POSITIVE
+            "load",
+            "Requests per second of all users (-u): each sends every users / rate seconds",
+            "4",
+            range=POSITIVE,
         ),
     ] = None
-    fixed_schedule: Annotated[bool, Option("load", "Replay a trace: each session begins at its own time")] = False
+    fixed_schedule: Annotated[
+        bool, Option("load", "Replay a trace: each session begins at its own time")
+    ] = False
     fixed_schedule_auto_offset: Annotated[
         bool, Option("load", "The first timestamp of the trace is the start of the run")
     ] = True
@@ -501,56 +737,106 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     fixed_schedule_end_offset: Annotated[
         float | None, Option("load", "Replay a trace up to this time", "120000", "ms", TRACE_MS)
     ] = None
-    replay_speedup: Annotated[float, Option("load", "Replay a trace faster by this factor", "2", range=POSITIVE)] = 1.0
+    replay_speedup: Annotated[
+        float, Option("load", "Replay a trace faster by this factor", "2", range=POSITIVE)
+    ] = 1.0
 
     warmup_request_count: Annotated[
-        int | None, Option("load", "Send this many requests first, outside the main tables", "20", range=COUNT)
+        int | None,
+        Option("load", "Send this many requests first, outside the main tables", "20", range=COUNT),
     ] = None
     warmup_duration: Annotated[
-        float | None, Option("load", "Warm up for this time first, outside the main tables", "30", "seconds", DURATION)
+        float | None,
+        Option(
+            "load",
+            "Warm up for this time first, outside the main tables",
+            "30",
+            "seconds",
+            DURATION,
+        ),
     ] = None
     warmup_concurrency: Annotated[
         int | None, Option("load", "Users of the warmup", "4", range=USERS, otherwise="-u")
     ] = None
     warmup_request_rate: Annotated[
-        float | None, Option("load", "Request rate of the warmup", "1", range=POSITIVE, otherwise="--request-rate")
+        float | None,
+        Option(
+            "load", "Request rate of the warmup", "1", range=POSITIVE, otherwise="--request-rate"
+        ),
     ] = None
     warmup_prefill_concurrency: Annotated[
-        int | None, Option("gate", "Prefill limit of the warmup", "2", range=USERS, otherwise="--prefill-concurrency")
+        int | None,
+        Option(
+            "gate",
+            "Prefill limit of the warmup",
+            "2",
+            range=USERS,
+            otherwise="--prefill-concurrency",
+        ),
     ] = None
     warmup_prefill_concurrency_ramp_duration: Annotated[
         float | None,
         Option(
-            "gate", "Ramp of the warmup", "10", "seconds", DURATION, otherwise="--prefill-concurrency-ramp-duration"
+            "gate",
+            "Ramp of the warmup",
+            "10",
+            "seconds",
+            DURATION,
+            otherwise="--prefill-concurrency-ramp-duration",
         ),
     ] = None
 
     request_cancellation_rate: Annotated[
         float | None,
-        Option("load", "Share of the requests to cancel on purpose", "10", "percent", OptionRange(1e-6, 100)),
+        Option(
+            "load",
+            "Share of the requests to cancel on purpose",
+            "10",
+            "percent",
+            OptionRange(1e-6, 100),
+        ),
     ] = None
     request_cancellation_delay: Annotated[
         float, Option("load", "Time from the send to the cancellation", "0.5", "seconds", DELAY)
     ] = 0.0
-    request_timeout_s: Annotated[float, Option("server", "Time limit of a request", "120", "seconds", DURATION)] = (
-        3600.0
-    )
+    request_timeout_s: Annotated[
+        float, Option("server", "Time limit of a request", "120", "seconds", DURATION)
+    ] = 3600.0
     first_token_timeout_s: Annotated[
-        float, Option("server", "Time limit from the send to the first token", "60", "seconds", DURATION)
+        float,
+        Option("server", "Time limit from the send to the first token", "60", "seconds", DURATION),
     ] = 1800.0
     gap_timeout_s: Annotated[
         float, Option("server", "Time limit without data in a stream", "30", "seconds", DURATION)
     ] = 600.0
     wait_for_model_timeout_s: Annotated[
-        float, Option("server", "Maximum wait for the server to answer before the run", "300", "seconds", DELAY)
+        float,
+        Option(
+            "server",
+            "Maximum wait for the server to answer before the run",
+            "300",
+            "seconds",
+            DELAY,
+        ),
     ] = 0.0
     max_response_bytes: Annotated[
         int,
-        Option("server", "Maximum length of an answer; a longer one fails", "1000000", "bytes", OptionRange(1, 2**40)),
+        Option(
+            "server",
+            "Maximum length of an answer; a longer one fails",
+            "1000000",
+            "bytes",
+            OptionRange(1, 2**40),
+        ),
     ] = MAX_RESPONSE_BYTES
     max_retries: Annotated[
         int,
-        Option("server", "Retries after HTTP 429 or 503, each after its Retry-After", "3", range=OptionRange(0, 1000)),
+        Option(
+            "server",
+            "Retries after HTTP 429 or 503, each after its Retry-After",
+            "3",
+            range=OptionRange(0, 1000),
+        ),
     ] = 0
     server_metrics: Annotated[
         bool, Option("server", "Read the server's metrics (/metrics) each second, if it has any")
@@ -559,7 +845,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         tuple[str, ...],
         Option(
             "server",
-            "Metrics of a replica, or of a DCGM exporter; a line each in the charts. The environment variable has one per "
+            "Metrics of a replica, or of a DCGM exporter; a line each in the charts. The "
+            "environment variable has one per "
             "line",
             "http://replica-1:8000/metrics",
             "URL",
@@ -570,14 +857,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     traceparent: Annotated[
         bool,
         Option(
-            "server", "Send a W3C traceparent header with each request, by which the server's spans are joined to it"
+            "server",
+            "Send a W3C traceparent header with each request, by which the server's spans are "
+            "joined to it",
         ),
     ] = True
     otlp_receiver: Annotated[
         str | None,
         Option(
             "server",
-            "Receive the server's OpenTelemetry spans, which say how long each request queued and prefilled; without a "
+            "Receive the server's OpenTelemetry spans, which say how long each request queued and "
+            "prefilled; without a "
             "value on 127.0.0.1:4318",
             "0.0.0.0:4318",
             "ADDR:PORT",
@@ -589,7 +879,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         float,
         Option(
             "server",
-            "Share of the requests whose spans --otel sends, chosen by their trace ids. Metrics are of all requests",
+            "Share of the requests whose spans --otel sends, chosen by their trace ids. Metrics "
+            "are of all requests",
             "0.1",
             range=OptionRange(0, 1),
             in_form=False,
@@ -609,7 +900,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "server",
-            "Do not verify the server's TLS certificate: anybody in between can then read everything, the key too",
+            "Do not verify the server's TLS certificate: anybody in between can then read "
+            "everything, the key too",
             in_form=False,
         ),
     ] = False
@@ -625,13 +917,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         ),
     ] = None
     backend_header: Annotated[
-        str | None, Option("report", "Header of an answer that names its replica, for a table", "x-backend", "NAME")
+        str | None,
+        Option(
+            "report", "Header of an answer that names its replica, for a table", "x-backend", "NAME"
+        ),
     ] = None
     random_seed: Annotated[
         int | None,
         Option(
             "prompts",
-            "Seed: same prompts, lengths and arrivals in each run; the server's prefix cache may hold these prompts",
+            "Seed: same prompts, lengths and arrivals in each run; the server's prefix cache may "
+            "hold these prompts",
             "42",
             range=OptionRange(-(2**53), 2**53),
         ),
@@ -640,19 +936,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "prompts",
-            "With a seed: lengths, order and arrivals of the seed, but words that no earlier run sent; also for a dataset",
+            "With a seed: lengths, order and arrivals of the seed, but words that no earlier run "
+            "sent; also for a dataset",
         ),
     ] = False
     probe: Annotated[
         bool,
-        Option("prompts", "Before the run, try a short request, and let the server count the tokens of a few prompts"),
+        Option(
+            "prompts",
+            "Before the run, try a short request, and let the server count the tokens of a few "
+            "prompts",
+        ),
     ] = True
 
     sweep: Annotated[
         str | None,
         Option(
             "sweep",
-            "Stages by doubling or from a list, of concurrency, request-rate, prefill-concurrency or input-tokens",
+            "Stages by doubling or from a list, of concurrency, request-rate, prefill-concurrency "
+            "or input-tokens",
             "concurrency=1..64",
             "AXIS=VALUES",
         ),
@@ -662,16 +964,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "sweep",
-            "Sweep on while the rules pass, then bisect between the last stage within the SLO and the first beyond",
+            "Sweep on while the rules pass, then bisect between the last stage within the SLO and "
+            "the first beyond",
         ),
     ] = False
     repeats: Annotated[
-        int, Option("sweep", "Number of runs of the same load, to show the spread", "3", range=OptionRange(1, 1000))
+        int,
+        Option(
+            "sweep",
+            "Number of runs of the same load, to show the spread",
+            "3",
+            range=OptionRange(1, 1000),
+        ),
     ] = 1
     stage_duration: Annotated[
         str,
         Option(
-            "sweep", "Minimum and maximum duration of a stage of a sweep, or one number for both", "30..60", "seconds"
+            "sweep",
+            "Minimum and maximum duration of a stage of a sweep, or one number for both",
+            "30..60",
+            "seconds",
         ),
     ] = "10..120"
     stage_requests: Annotated[
@@ -686,21 +998,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = None
     stage_requests_per_user: Annotated[
         int | None,
-        Option("sweep", "The same for each user of a stage, as some benchmarks ask", "10", range=OptionRange(1, 1000)),
+        Option(
+            "sweep",
+            "The same for each user of a stage, as some benchmarks ask",
+            "10",
+            range=OptionRange(1, 1000),
+        ),
     ] = None
     stage_warmup_per_user: Annotated[
         int,
         Option(
-            "sweep", "Requests of each user of a stage that end before it is measured", "2", range=OptionRange(1, 1000)
+            "sweep",
+            "Requests of each user of a stage that end before it is measured",
+            "2",
+            range=OptionRange(1, 1000),
         ),
     ] = 1
     gpus: Annotated[
-        int | None, Option("report", "GPUs of the server, for tokens per second per GPU", "8", range=USERS)
+        int | None,
+        Option("report", "GPUs of the server, for tokens per second per GPU", "8", range=USERS),
     ] = None
     gpu_hour: Annotated[
         float | None,
         Option(
-            "report", "Price of an hour of one GPU, for the cost of a million tokens at the SLO", "2.5", range=POSITIVE
+            "report",
+            "Price of an hour of one GPU, for the cost of a million tokens at the SLO",
+            "2.5",
+            range=POSITIVE,
         ),
     ] = None
     locustfile: str = ""
@@ -708,7 +1032,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @cached_property
     def looks(self) -> tuple[float, ...]:
-        """When the rules are judged, in seconds of profiling; the last one is when the run ends at the latest."""
+        """When the rules are judged, in seconds of profiling; the last one is when the run ends at
+        the latest."""
         return interim_analysis_times(self.run_time_s, self.until_decided_s)
 
     @property
@@ -738,7 +1063,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @cached_property
     def models(self) -> tuple[str, ...]:
-        """Asked for by name: of the mix, else the one; none: the server's first is taken. Raises ValueError."""
+        """Asked for by name: of the mix, else the one; none: the server's first is taken. Raises
+        ValueError."""
         if self.model_mix:
             return tuple(parse_weights(self.model_mix))
         return (self.model,) if self.model else ()
@@ -775,22 +1101,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     @property
     def open_loop(self) -> bool:
         """Requests come by a schedule, whatever the server does."""
-        rates = self.request_rate or self.request_rate_series or self.user_centric_rate or self.sweeps(RATE)
+        rates = (
+            self.request_rate
+            or self.request_rate_series
+            or self.user_centric_rate
+            or self.sweeps(RATE)
+        )
         return bool(rates or self.fixed_schedule)
 
     @property
     def max_users_asked(self) -> int | None:
         """Largest number of users of the run; None: not given."""
         stages = self.staged
-        return int(stages.values[-1]) if stages is not None and self.sweeps(CONCURRENCY) else self.users
+        return (
+            int(stages.values[-1])
+            if stages is not None and self.sweeps(CONCURRENCY)
+            else self.users
+        )
 
     @property
     def first_users(self) -> int | None:
-        """Users at the start: a warmup or a first stage may have its own number. None: not given."""
+        """Users at the start: a warmup or a first stage may have its own number. None: not
+        given."""
         if self.warmup_concurrency:
             return self.warmup_concurrency
         stages = self.staged
-        return int(stages.values[0]) if stages is not None and self.sweeps(CONCURRENCY) else self.users
+        return (
+            int(stages.values[0]) if stages is not None and self.sweeps(CONCURRENCY) else self.users
+        )
 
     def sweeps(self, axis: str) -> bool:
         """Its stages differ in this."""
@@ -803,11 +1141,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             return parse_sweep(self.sweep)
         if self.compares:
             return Sweep(PAIR, tuple(map(float, range(1, len(self.blocks) + 1))))
-        return Sweep(REPEAT, tuple(map(float, range(1, self.repeats + 1)))) if self.repeats > 1 else None
+        return (
+            Sweep(REPEAT, tuple(map(float, range(1, self.repeats + 1))))
+            if self.repeats > 1
+            else None
+        )
 
     @property
     def traced_share(self) -> float:
-        """Of the requests, those that ask the server to trace them; the receiver of its spans wants all."""
+        """Of the requests, those that ask the server to trace them; the receiver of its spans wants
+        all."""
         return 1.0 if self.otlp_receiver else self.otel_sample
 
     @property
@@ -817,13 +1160,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @property
     def same_server(self) -> bool:
-        """Of both arms, without any change: the base against itself, or a tenant alone and beside the others."""
+        """Of both arms, without any change: the base against itself, or a tenant alone and beside
+        the others."""
         return self.aa or self.isolate is not None
 
     @property
     def pairs(self) -> int:
-        """Of blocks that are counted: as many as the time has room for beside the first, which is not."""
-        return PAIRS if not self.run_time_s else int(self.run_time_s // (2 * self.block_duration)) - 1
+        """Of blocks that are counted: as many as the time has room for beside the first, which is
+        not."""
+        return (
+            PAIRS if not self.run_time_s else int(self.run_time_s // (2 * self.block_duration)) - 1
+        )
 
     @cached_property
     def blocks(self) -> tuple[TrialBlock, ...]:
@@ -841,9 +1188,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     @property
     def sends_fresh_words(self) -> bool:
-        """Its prompts begin as no earlier run's: as asked, or since it is compared. A dataset is changed only if asked."""
-        compared = self.compares or any(entry.rule is not None and entry.rule.base for entry in self.rules.entries)
-        return self.fresh_words or self.prefix_cache_hit_rate is not None or (compared and self.input_file is None)
+        """Its prompts begin as no earlier run's: as asked, or since it is compared. A dataset is
+        changed only if asked."""
+        compared = self.compares or any(
+            entry.rule is not None and entry.rule.base for entry in self.rules.entries
+        )
+        return (
+            self.fresh_words
+            or self.prefix_cache_hit_rate is not None
+            or (compared and self.input_file is None)
+        )
 
     @property
     def washout_s(self) -> float:
@@ -877,7 +1231,10 @@ def make_stage_settings(s: Settings, axis: str, value: float) -> Settings:
     """The settings of one stage, as if it were a run of its own."""
     limit = s.prefill_concurrency
     differs: dict[str, dict[str, int | float | None]] = {
-        CONCURRENCY: {"users": int(value), "prefill_concurrency": min(limit, int(value)) if limit else None},
+        CONCURRENCY: {
+            "users": int(value),
+            "prefill_concurrency": min(limit, int(value)) if limit else None,
+        },
         RATE: {"request_rate": value},
         PREFILL: {"prefill_concurrency": int(value)},
         INPUT: {"synthetic_input_tokens_mean": value},
@@ -891,11 +1248,12 @@ def make_stage_settings(s: Settings, axis: str, value: float) -> Settings:
 
 
 def interim_analysis_times(first_s: float | None, most_s: float | None) -> tuple[float, ...]:
-    """Seconds from the start of profiling: the first look, then each LOOK_STEP times as late, the last one at ``most_s``. A
-    run that is judged once, at its end, has one; without a length there is none.
+    """Seconds from the start of profiling: the first look, then each LOOK_STEP times as late, the
+    last one at ``most_s``. A run that is judged once, at its end, has one; without a length there
+    is none.
 
-    Each look may be the one that is wrong, so each gets an equal part of the tails (Bonferroni): an interval of one of K
-    looks holds the truth in 1 - 0.05 / K, all of them together in 95 %.
+    Each look may be the one that is wrong, so each gets an equal part of the tails (Bonferroni): an
+    interval of one of K looks holds the truth in 1 - 0.05 / K, all of them together in 95 %.
     """
     if not first_s:
         return ()

@@ -1,4 +1,5 @@
-"""Sweep: the values of its stages, the next one after those done, and when a stage is long enough; without a clock.
+"""Sweep: the values of its stages, the next one after those done, and when a stage is long enough;
+without a clock.
 
 concurrency=1,2,4      these values
 concurrency=1..256     from 1 by doubling, 256 being the last
@@ -37,7 +38,8 @@ TIME_UP: Final = "time"
 COUNT: Final = "count"
 STOPPED: Final = "stopped"
 ENDED: Final = {
-    STATIONARY: "it was steady", OVERLOADED: "it was overloaded", TIME_UP: "its time was up", COUNT: "it had its requests",
+    STATIONARY: "it was steady", OVERLOADED: "it was overloaded", TIME_UP: "its time was up",
+    COUNT: "it had its requests",
     STOPPED: "the run ended",
 }  # fmt: skip
 """Why a stage ended, in words."""
@@ -73,7 +75,8 @@ def parse_sweep(text: str) -> Sweep:
     axis, equals, values = (part.strip() for part in text.partition("="))
     if axis not in AXES or not equals:
         raise ValueError(
-            f"--sweep {text[:200]!r}: write AXIS=VALUES with one of {', '.join(AXES)}, as concurrency=1..64"
+            f"--sweep {text[:200]!r}: write AXIS=VALUES with one of {', '.join(AXES)}, as "
+            f"concurrency=1..64"
         )
     try:
         found = parse_sweep_values(values)
@@ -82,7 +85,9 @@ def parse_sweep(text: str) -> Sweep:
     if axis != RATE and any(value != int(value) for value in found):
         raise ValueError(f"--sweep {text[:200]!r}: {axis} takes whole numbers")
     if len(found) > MAX_STAGES:
-        raise ValueError(f"--sweep {text[:200]!r}: {len(found)} stages, and at most {MAX_STAGES} are possible")
+        raise ValueError(
+            f"--sweep {text[:200]!r}: {len(found)} stages, and at most {MAX_STAGES} are possible"
+        )
     return Sweep(axis, tuple(found))
 
 
@@ -95,7 +100,9 @@ def _values(part: str) -> Iterator[float]:
     number = r"(\d+(?:\.\d+)?)"
     match = re.fullmatch(rf"{number}(?:\.\.{number}(?:\+{number})?)?", part)
     if not match:
-        raise ValueError(f"{part!r} is not a value: write 4, or 1..64 (by doubling), or 8..64+8 (in steps of 8)")
+        raise ValueError(
+            f"{part!r} is not a value: write 4, or 1..64 (by doubling), or 8..64+8 (in steps of 8)"
+        )
     low = float(match[1])
     high = low if match[2] is None else float(match[2])
     step = None if match[3] is None else float(match[3])
@@ -111,14 +118,21 @@ def _values(part: str) -> Iterator[float]:
     yield high
 
 
-def choose_next_stage(asked: Sweep, done: Sequence[FinishedStage], *, find_max: bool = False) -> float | str:
+def choose_next_stage(
+    asked: Sweep, done: Sequence[FinishedStage], *, find_max: bool = False
+) -> float | str:
     """The value of the next stage, or why the sweep ends: one sentence.
 
-    The values in their order, until rules are broken or throughput stays flat twice in a row. With ``find_max`` flat
-    throughput ends nothing that a rule decides: a server at its capacity may be within its rules for some time. Then comes
-    the middle between the highest that passed and the lowest above it that did not, until these are close.
+    The values in their order, until rules are broken or throughput stays flat twice in a row. With
+    ``find_max`` flat throughput ends nothing that a rule decides: a server at its capacity may be
+    within its rules for some time. Then comes the middle between the highest that passed and the
+    lowest above it that did not, until these are close.
     """
-    climbed = [stage for i, stage in enumerate(done) if i < len(asked.values) and stage.value == asked.values[i]]
+    climbed = [
+        stage
+        for i, stage in enumerate(done)
+        if i < len(asked.values) and stage.value == asked.values[i]
+    ]
     stopped = _stopped(asked, climbed, find_max=find_max)
     if not stopped and len(climbed) < len(asked.values):
         return asked.values[len(climbed)]
@@ -134,15 +148,18 @@ def choose_next_stage(asked: Sweep, done: Sequence[FinishedStage], *, find_max: 
     if broken - passed <= max(1.0 if whole else 0.0, PRECISION * passed) or len(done) >= MAX_STAGES:
         if any(stage.value == broken and stage.status == FAIL for stage in done):
             return f"{stopped}, and the highest value that passes is found"
-        return f"{stopped}; the rules are undecided at {broken:g}, so the highest value that passes may lie above {passed:g}"
+        return (
+            f"{stopped}; the rules are undecided at {broken:g}, so the highest value that "
+            f"passes may lie above {passed:g}"
+        )
     middle = (passed + broken) / 2
     return float(math.floor(middle)) if whole else float(f"{middle:.4g}")
 
 
 def bracket_maximum(done: Sequence[FinishedStage]) -> tuple[float | None, float | None]:
-    """The highest value that passed below each one that failed, and the next above it that did not pass. Rules on
-    throughput need some load, so what lies below the first that passed says nothing; nor does one that was not decided, a
-    busy client's say, below one that passed."""
+    """The highest value that passed below each one that failed, and the next above it that did not
+    pass. Rules on throughput need some load, so what lies below the first that passed says nothing;
+    nor does one that was not decided, a busy client's say, below one that passed."""
     rising = sorted(done, key=lambda stage: stage.value)
     first = next((i for i, stage in enumerate(rising) if stage.status == PASS), None)
     if first is None:
@@ -171,20 +188,23 @@ def _stopped(asked: Sweep, done: Sequence[FinishedStage], *, find_max: bool) -> 
 
 
 def littles_law_residual(inside: float, completed: int, seconds: float, latency_s: float) -> float:
-    """How far a stretch is from Little's law, L = lambda W: |L - lambda W| / L, where L is the mean number ``inside`` the
-    system, lambda what was completed a second, W its mean time inside. 0 for a stationary one, infinite of nothing."""
+    """How far a stretch is from Little's law, L = lambda W: |L - lambda W| / L, where L is the mean
+    number ``inside`` the system, lambda what was completed a second, W its mean time inside. 0 for
+    a stationary one, infinite of nothing."""
     if not inside > 0 or not seconds > 0:
         return math.inf
     return abs(inside - completed / seconds * latency_s) / inside
 
 
 class RunningStage:
-    """One stage of a sweep while it runs: first wave, measured requests, last wave. Times are Unix seconds.
+    """One stage of a sweep while it runs: first wave, measured requests, last wave. Times are Unix
+    seconds.
 
-    The first wave, which finds the server idle, ends when as many requests have ended as can be in flight; there may be
-    several such waves, as some published rules ask. Requests
-    sent from then on are measured, until the stage is stationary with enough of them, or its time is up. The load
-    stays on for one more wave while these end: else the last ones would find a server with less load.
+    The first wave, which finds the server idle, ends when as many requests have ended as can be in
+    flight; there may be several such waves, as some published rules ask. Requests sent from then on
+    are measured, until the stage is stationary with enough of them, or its time is up. The load
+    stays on for one more wave while these end: else the last ones would find a server with less
+    load.
     """
 
     def __init__(
@@ -197,7 +217,8 @@ class RunningStage:
         requests: int,
         waves: int = 1,
     ) -> None:
-        """``users``: of a closed loop; ``requests``: successful ones that are enough; ``waves``: before it is measured."""
+        """``users``: of a closed loop; ``requests``: successful ones that are enough; ``waves``:
+        before it is measured."""
         self.began_at = began_at
         self.measured_at: float | None = None
         self.ended_at: float | None = None
@@ -227,7 +248,9 @@ class RunningStage:
             self._completed += 1
             self._latencies_s += closed_at - due_at
         tried_at = due_at if sent_at is None else sent_at
-        measured = tried_at >= self.measured_at and (self.ended_at is None or tried_at <= self.ended_at)
+        measured = tried_at >= self.measured_at and (
+            self.ended_at is None or tried_at <= self.ended_at
+        )
         self._samples += measured and ok
         return measured
 
@@ -252,16 +275,23 @@ class RunningStage:
         """Of Little's law, over what was measured so far; None before anything was."""
         if self.measured_at is None or not self._completed:
             return None
-        seconds = self._looked_at - self.measured_at if self.ended_at is None else self.ended_at - self.measured_at
+        seconds = (
+            self._looked_at - self.measured_at
+            if self.ended_at is None
+            else self.ended_at - self.measured_at
+        )
         if not seconds > 0 or not self._area > 0:
             return None
-        return littles_law_residual(self._area / seconds, self._completed, seconds, self._latencies_s / self._completed)
+        return littles_law_residual(
+            self._area / seconds, self._completed, seconds, self._latencies_s / self._completed
+        )
 
     def _first_wave(self, now: float, inside: int) -> bool:
         """True: no request ends, so the stage ends without a measurement."""
         size = self._waves * (self._users or max(1, inside))
         late = now - self.began_at >= (self._at_most_s if self._users else self._at_least_s)
-        if self._wave >= size or (late and self._wave):  # an open loop that is too much for the server never turns over
+        # an open loop that is too much for the server never turns over
+        if self._wave >= size or (late and self._wave):
             self.measured_at, self._inside_first, self.warmup = now, inside, self._wave
         elif now - self.began_at >= 2 * self._at_most_s:
             self.why, self.ended_at = TIME_UP, now
@@ -277,8 +307,13 @@ class RunningStage:
             return ""
         grown = inside - self._inside_first
         arrived = self._completed + grown
-        chance = 4 * math.sqrt(max(1, inside))  # of random arrivals: the number inside varies by about its root
-        if self._users is None and seconds >= 2 * self._at_least_s and grown > max(MAX_RESIDUAL * arrived, chance):
+        # of random arrivals: the number inside varies by about its root
+        chance = 4 * math.sqrt(max(1, inside))
+        if (
+            self._users is None
+            and seconds >= 2 * self._at_least_s
+            and grown > max(MAX_RESIDUAL * arrived, chance)
+        ):
             return OVERLOADED
         rest = self.residual
         if self._samples >= self._requests and rest is not None and rest < MAX_RESIDUAL:
@@ -287,7 +322,8 @@ class RunningStage:
 
 
 def parse_duration_range(text: str) -> tuple[float, float]:
-    """``10..120``: seconds at least and at most; ``30`` for both. Raises ValueError of one sentence."""
+    """``10..120``: seconds at least and at most; ``30`` for both. Raises ValueError of one
+    sentence."""
     low, dots, high = text.partition("..")
     try:
         at_least_s = read_number(float, low)
@@ -296,6 +332,7 @@ def parse_duration_range(text: str) -> tuple[float, float]:
         at_least_s = at_most_s = 0.0
     if not 0 < at_least_s <= at_most_s <= SECONDS:
         raise ValueError(
-            f"--stage-duration {truncate_quoted_text(text)!r}: write 10..120, seconds at least and at most, or one number"
+            f"--stage-duration {truncate_quoted_text(text)!r}: write 10..120, seconds at least and "
+            f"at most, or one number"
         )
     return at_least_s, at_most_s

@@ -36,7 +36,8 @@ MAX_SAMPLES: Final = 32e6
 """Of a synthetic picture or sound: to make it takes seconds, and some 200 MB."""
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FRAMING: Final = (
-    "host", "content-length", "content-type", "transfer-encoding", "connection", "x-request-id", "authorization", "cookie",
+    "host", "content-length", "content-type", "transfer-encoding", "connection", "x-request-id",
+    "authorization", "cookie",
     "accept-encoding", "expect", "upgrade",
 )  # fmt: skip
 
@@ -54,16 +55,25 @@ def validate_settings(s: Settings) -> Iterator[str]:
     yield from _arms(s)
     yield from slo.validate_rules(s.rules, (s.sweep or "").partition("=")[0].strip())
     if "@" in urlsplit(s.candidate).netloc:
-        yield "--candidate must not hold a user and a password: use --candidate-set 'header:Authorization=Basic ...'"
+        yield (
+            "--candidate must not hold a user and a password: use --candidate-set "
+            "'header:Authorization=Basic ...'"
+        )
     if any("@" in urlsplit(host).netloc for host in s.addresses):
-        yield "--host must not hold a user and a password, as reports show it: use --header 'Authorization: Basic ...'"
+        yield (
+            "--host must not hold a user and a password, as reports show it: use --header "
+            "'Authorization: Basic ...'"
+        )
     for flag, url in (
         ("--endpoint", s.endpoint),
         *(("--host", one) for one in s.addresses),
         ("--candidate", s.candidate),
     ):
         for name in find_secret_fields(url):
-            yield f"{flag} must not hold a key ({name}), as reports show it: use --header, or --api-key-file"
+            yield (
+                f"{flag} must not hold a key ({name}), as reports show it: use --header, or "
+                f"--api-key-file"
+            )
     yield from _routers(s)
     yield from _metrics_urls(s)
     if not has_jsonschema() and any(rule.metric == SCHEMA_VALID for rule in s.rules.readable):
@@ -85,22 +95,33 @@ def _routers(s: Settings) -> Iterator[str]:
     if s.hosts and s.compares:
         yield "two arms have one address each: give one --host (--base) and one --candidate"
     flags = {
-        "--session-header": s.session_header, "--echo-header": s.echo_header, "--backend-header": s.backend_header,
+        "--session-header": s.session_header, "--echo-header": s.echo_header,
+        "--backend-header": s.backend_header,
     }  # fmt: skip
     for flag, name in flags.items():
         if name is not None and not HEADER_NAME.fullmatch(name):
             yield f"{flag} takes the name of a header, and {name!r} is none"
         elif name is not None and flag != "--backend-header" and name.lower() in _FRAMING:
             yield f"{flag} {name}: requests have that header of their own"
-    if s.backend_header and (s.backend_header.lower() == (s.echo_header or "").lower() or is_secret(s.backend_header)):
-        yield f"--backend-header {s.backend_header} may hold a secret, and backends are written down: give another header"
+    if s.backend_header and (
+        s.backend_header.lower() == (s.echo_header or "").lower() or is_secret(s.backend_header)
+    ):
+        yield (
+            f"--backend-header {s.backend_header} may hold a secret, and backends are written "
+            f"down: give another header"
+        )
 
 
 def _metrics_urls(s: Settings) -> Iterator[str]:
     if s.metrics_url and not s.server_metrics:
-        yield "--metrics-url names what to read, and --no-server-metrics reads nothing: leave one of them out"
+        yield (
+            "--metrics-url names what to read, and --no-server-metrics reads nothing: leave one "
+            "of them out"
+        )
     if len(s.metrics_url) > MAX_METRICS_URLS:
-        yield f"--metrics-url can be given {MAX_METRICS_URLS} times at most, got {len(s.metrics_url)}"
+        yield (
+            f"--metrics-url can be given {MAX_METRICS_URLS} times at most, got {len(s.metrics_url)}"
+        )
     for url in s.metrics_url:
         try:
             parts = urlsplit(url)
@@ -118,17 +139,21 @@ def _limits(s: Settings) -> Iterator[str]:
     limits = (
         ("--prefill-concurrency", s.prefill_concurrency, "--prefill-concurrency-ramp-duration",
          s.prefill_concurrency_ramp_duration),
-        ("--warmup-prefill-concurrency", s.warmup_prefill_concurrency, "--warmup-prefill-concurrency-ramp-duration",
+        ("--warmup-prefill-concurrency", s.warmup_prefill_concurrency,
+            "--warmup-prefill-concurrency-ramp-duration",
          s.warmup_prefill_concurrency_ramp_duration),
     )  # fmt: skip
     most_users = s.users if s.users is not None or not s.open_loop else s.max_users
     for flag, limit, ramp_flag, ramp_s in limits:
         if limit is not None and most_users is not None and limit > most_users:
             users = f"the {most_users} users ({'-u' if s.users is not None else '--max-users'})"
-            yield f"{flag} {limit} is above {users}: at most {most_users} requests can run at a time"
+            yield (
+                f"{flag} {limit} is above {users}: at most {most_users} requests can run at a time"
+            )
         if limit is not None and not s.streaming and s.generates:
             yield f"{flag} needs --streaming: without a stream there is no time of the first token"
-        if ramp_s is not None and limit is None and s.prefill_concurrency is None:  # which the warmup uses then
+        # which the warmup uses then
+        if ramp_s is not None and limit is None and s.prefill_concurrency is None:
             yield f"{ramp_flag} has nothing to ramp: give {flag} too"
 
 
@@ -140,9 +165,15 @@ def _contradictions(s: Settings) -> Iterator[str]:
     yield from _prompt_parts(s)
     yield from _warmup(s)
     if s.responses_state == "server" and s.endpoint_type != "responses":
-        yield f"--responses-state server needs --endpoint-type responses: {s.endpoint_type} has no state"
+        yield (
+            f"--responses-state server needs --endpoint-type responses: {s.endpoint_type} has no "
+            f"state"
+        )
     if s.responses_state == "server" and s.candidate:
-        yield "--responses-state server and --candidate exclude each other: one server does not have the other's answers"
+        yield (
+            "--responses-state server and --candidate exclude each other: one server does not "
+            "have the other's answers"
+        )
 
 
 def _modes(s: Settings) -> Iterator[str]:
@@ -170,7 +201,10 @@ def _requests(s: Settings) -> Iterator[str]:
     elif s.per_chunk_usage and not s.streaming:
         yield "--per-chunk-usage needs --streaming: an answer in one piece has no chunks"
     if s.otlp_receiver and not s.traceparent:
-        yield "--otlp-receiver joins spans to requests by their traceparent: leave out --no-traceparent"
+        yield (
+            "--otlp-receiver joins spans to requests by their traceparent: leave out "
+            "--no-traceparent"
+        )
     if s.request_cancellation_delay and s.request_cancellation_rate is None:
         yield "--request-cancellation-delay needs --request-cancellation-rate"
 
@@ -182,10 +216,15 @@ def _arrivals(s: Settings) -> Iterator[str]:
     if s.fixed_schedule and not s.input_file:
         yield "--fixed-schedule needs a trace (--input-file)"
     if s.fixed_schedule and s.dataset_sampling_strategy != "sequential":
-        yield "--fixed-schedule follows the times of its trace: leave out --dataset-sampling-strategy"
+        yield (
+            "--fixed-schedule follows the times of its trace: leave out --dataset-sampling-strategy"
+        )
     start, end = s.fixed_schedule_start_offset, s.fixed_schedule_end_offset
     if start is not None and end is not None and end <= start:
-        yield f"--fixed-schedule-end-offset {end:g} must be above --fixed-schedule-start-offset {start:g}"
+        yield (
+            f"--fixed-schedule-end-offset {end:g} must be above --fixed-schedule-start-offset "
+            f"{start:g}"
+        )
     if s.arrival_smoothness is not None and s.arrival_pattern != "gamma":
         yield f"--arrival-smoothness needs --arrival-pattern gamma, got {s.arrival_pattern}"
     if s.request_rate_ramp_duration is not None and not s.request_rate:
@@ -210,14 +249,20 @@ def _warmup(s: Settings) -> Iterator[str]:
         ("--warmup-request-rate", s.warmup_request_rate),
     ):
         if given and not s.warms_up:
-            yield f"{flag} has nothing to apply to: give --warmup-request-count or --warmup-duration too"
+            yield (
+                f"{flag} has nothing to apply to: give --warmup-request-count or "
+                f"--warmup-duration too"
+            )
     if s.warmup_concurrency and s.users is None:
         yield "--warmup-concurrency needs the number of users after it (-u)"
 
 
 def _dataset(s: Settings) -> Iterator[str]:
     if (s.dataset_columns or s.custom_dataset_type) and not s.input_file:
-        yield f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs --input-file"
+        yield (
+            f"{'--dataset-columns' if s.dataset_columns else '--custom-dataset-type'} needs "
+            f"--input-file"
+        )
     for flag, asked in (("--idle-cap", s.idle_cap), ("--trajectory-start", s.trajectory_start)):
         if asked is not None and not s.input_file:
             yield f"{flag} needs --input-file"
@@ -227,7 +272,10 @@ def _dataset(s: Settings) -> Iterator[str]:
         except ValueError as error:
             yield f"--trajectory-start {s.trajectory_start}: {error}"
         if s.fixed_schedule:
-            yield "--trajectory-start and --fixed-schedule exclude each other: a trace's times are those of its beginnings"
+            yield (
+                "--trajectory-start and --fixed-schedule exclude each other: a trace's times are "
+                "those of its beginnings"
+            )
 
 
 def find_too_few_requests(s: Settings) -> Iterator[str]:
@@ -237,7 +285,10 @@ def find_too_few_requests(s: Settings) -> Iterator[str]:
     asked = f"--request-count {s.request_count}"
     most: float | None = s.request_count
     if most is None and s.request_rate and s.longest_s:
-        most, asked = s.request_rate * s.longest_s, f"{s.request_rate:g} requests/s for {s.longest_s:g} s"
+        most, asked = (
+            s.request_rate * s.longest_s,
+            f"{s.request_rate:g} requests/s for {s.longest_s:g} s",
+        )
     for rule in s.rules.readable if most is not None else ():
         if (
             most is not None
@@ -246,8 +297,10 @@ def find_too_few_requests(s: Settings) -> Iterator[str]:
             and most < (least := count_needed_values(rule.percentile))
         ):
             yield (
-                f"{asked}: too few for {rule} to pass, unless its limit is far beyond all values. The interval of "
-                f"{rule.stat} takes {least} independent requests, {NEEDED_ROOM:g} times as many to be sure of both ends"
+                f"{asked}: too few for {rule} to pass, unless its limit is far beyond all values. "
+                f"The interval of "
+                f"{rule.stat} takes {least} independent requests, {NEEDED_ROOM:g} times as many to "
+                f"be sure of both ends"
             )
 
 
@@ -256,9 +309,15 @@ def _until_decided(s: Settings) -> Iterator[str]:
     if s.until_decided_s is None:
         return
     if s.run_time_s is None:
-        yield "--until-decided needs -t: how long the run is before its rules are looked at for the first time"
+        yield (
+            "--until-decided needs -t: how long the run is before its rules are looked at for "
+            "the first time"
+        )
     elif s.until_decided_s <= s.run_time_s:
-        yield f"--until-decided {s.until_decided_s:g} must be longer than -t {s.run_time_s:g}: it is the most in all"
+        yield (
+            f"--until-decided {s.until_decided_s:g} must be longer than -t {s.run_time_s:g}: it "
+            f"is the most in all"
+        )
     if not s.rules.entries:
         yield "--until-decided needs a rule (--slo)"
     others = {
@@ -279,7 +338,10 @@ def _stages(s: Settings) -> Iterator[str]:
         yield str(error)
         return
     if s.find_max and not s.sweep:
-        yield "--find-max needs --sweep: it searches between the highest stage that passes and the lowest that fails"
+        yield (
+            "--find-max needs --sweep: it searches between the highest stage that passes and the "
+            "lowest that fails"
+        )
     if s.find_max and not s.rules.entries:
         yield "--find-max needs a rule (--slo): it searches for the highest stage that passes"
     if s.gpu_hour is not None and s.gpus is None:
@@ -288,11 +350,16 @@ def _stages(s: Settings) -> Iterator[str]:
         return
     if s.sweep and s.repeats > 1:
         yield "--sweep and --repeats exclude each other: run the whole sweep again, and compare"
-    elif s.repeats > 1 and not (s.request_count or s.num_sessions or s.run_time_s or s.fixed_schedule):
+    elif s.repeats > 1 and not (
+        s.request_count or s.num_sessions or s.run_time_s or s.fixed_schedule
+    ):
         yield "--repeats needs an end of each repeat: give -t, --request-count or --num-sessions"
     excluded: dict[str, list[tuple[str, object]]] = {
         CONCURRENCY: [("-u", s.users), ("a request rate", s.open_loop)],
-        RATE: [("--request-rate", s.request_rate), ("--request-rate-series", s.request_rate_series)],
+        RATE: [
+            ("--request-rate", s.request_rate),
+            ("--request-rate-series", s.request_rate_series),
+        ],
         PREFILL: [("--prefill-concurrency", s.prefill_concurrency)],
         INPUT: [("--seq-dist", s.seq_dist), ("--input-file", s.input_file)],
     }
@@ -300,8 +367,10 @@ def _stages(s: Settings) -> Iterator[str]:
     if s.sweep:
         others += [
             ("--prefill-concurrency-ramp-duration", s.prefill_concurrency_ramp_duration),
-            ("--request-count", s.request_count), ("--num-sessions", s.num_sessions), ("--fixed-schedule", s.fixed_schedule),
-            ("--user-centric-rate", s.user_centric_rate), ("--warmup-concurrency", s.warmup_concurrency),
+            ("--request-count", s.request_count), ("--num-sessions", s.num_sessions),
+            ("--fixed-schedule", s.fixed_schedule),
+            ("--user-centric-rate", s.user_centric_rate),
+            ("--warmup-concurrency", s.warmup_concurrency),
             ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
         ]  # fmt: skip
     for flag, given in others:
@@ -322,32 +391,57 @@ def _tenants(s: Settings) -> Iterator[str]:
         mix = parse_tenant_weights(s.tenant_mix) if s.tenant_mix else {}
         named = {
             "--tenant-header": [text.partition(":")[0] for text in s.tenant_header],
-            "--tenant-priority": [*parse_tenant_priorities(s.tenant_priority)] if s.tenant_priority else [],
-            "--tenant-weight": [*parse_tenant_weights(s.tenant_weight, "--tenant-weight")] if s.tenant_weight else [],
+            "--tenant-priority": [*parse_tenant_priorities(s.tenant_priority)]
+            if s.tenant_priority
+            else [],
+            "--tenant-weight": [*parse_tenant_weights(s.tenant_weight, "--tenant-weight")]
+            if s.tenant_weight
+            else [],
             "--isolate": [s.isolate] if s.isolate else [],
         }
     except ValueError as error:
         yield str(error)
         return
     for rule in s.rules.readable:
-        named.setdefault(f"SLO {str(rule)!r}", []).extend(value for key, value in rule.where if key == "tenant")
+        named.setdefault(f"SLO {str(rule)!r}", []).extend(
+            value for key, value in rule.where if key == "tenant"
+        )
     for flag, names in named.items() if mix else ():
         if unknown := next((name for name in names if name not in mix), None):
-            yield f"{flag}: there is no tenant {unknown}{find_nearest_names(unknown, mix)}; --tenant-mix has {', '.join(mix)}"
+            yield (
+                f"{flag}: there is no tenant {unknown}{find_nearest_names(unknown, mix)}; "
+                f"--tenant-mix has {', '.join(mix)}"
+            )
     if s.tenant_priority and s.endpoint_type not in ("chat", "completions"):
-        yield f"--tenant-priority is a field of vLLM's chat and completions: {s.endpoint_type} has none"
+        yield (
+            f"--tenant-priority is a field of vLLM's chat and completions: {s.endpoint_type} has "
+            f"none"
+        )
     share = mix.get(s.isolate or "", 0.0) / sum(mix.values()) if mix else 0.0
     if s.isolate and len(mix) < 2:
         yield "--isolate needs a second tenant in --tenant-mix"
-    elif s.isolate and s.users and not s.open_loop and not 1 <= (own := round(s.users * share)) < s.users:
-        yield f"--isolate {s.isolate}: {own} of {s.users} users (-u) are its own, and both need one at least"
+    elif (
+        s.isolate
+        and s.users
+        and not s.open_loop
+        and not 1 <= (own := round(s.users * share)) < s.users
+    ):
+        yield (
+            f"--isolate {s.isolate}: {own} of {s.users} users (-u) are its own, and both need "
+            f"one at least"
+        )
     elif s.isolate and 0 < share < LEAST_SHARE:
-        yield f"--isolate {s.isolate}: it has {share:.2%} of the load, too little to compare: {LEAST_SHARE:.0%} at least"
+        yield (
+            f"--isolate {s.isolate}: it has {share:.2%} of the load, too little to compare: "
+            f"{LEAST_SHARE:.0%} at least"
+        )
 
 
 def check_dataset_tenants(s: Settings, named: Sequence[str]) -> str:
     """Why a dataset whose rows name these tenants cannot be of this run; empty where it can."""
-    if s.tenant_mix and (others := [name for name in named if name not in parse_tenant_weights(s.tenant_mix)]):
+    if s.tenant_mix and (
+        others := [name for name in named if name not in parse_tenant_weights(s.tenant_mix)]
+    ):
         return f"its rows name the tenant {others[0]}, which is not in --tenant-mix: add it there"
     if s.isolate and named and (s.isolate not in named or not s.open_loop):
         why = "a rate is needed" if s.isolate in named else f"none of them is of {s.isolate}"
@@ -363,18 +457,29 @@ def _arms(s: Settings) -> Iterator[str]:
         return
     name = "--isolate" if s.isolate else "two arms"
     if s.isolate and (s.candidate or s.candidate_set or s.aa):
-        yield "--isolate and locust-llm ab exclude each other: its arms are the tenant alone and beside the others"
+        yield (
+            "--isolate and locust-llm ab exclude each other: its arms are the tenant alone and "
+            "beside the others"
+        )
     elif s.tenant_mix and not s.isolate:
-        yield "two arms and --tenant-mix exclude each other: compare the arms without tenants, or give --isolate to a run"
+        yield (
+            "two arms and --tenant-mix exclude each other: compare the arms without tenants, or "
+            "give --isolate to a run"
+        )
     if s.aa and (s.candidate or s.candidate_set):
         yield "--aa compares the base with itself: leave --candidate and --candidate-set out"
     if s.candidate == s.host and not (s.candidate_set or s.same_server):
-        yield "the candidate is the base: to see how often equal ones are called different, give --aa in its place"
+        yield (
+            "the candidate is the base: to see how often equal ones are called different, give "
+            "--aa in its place"
+        )
     contradicting = (
-        ("--sweep", s.sweep), ("--repeats", s.repeats > 1), ("--find-max", s.find_max), ("--request-count", s.request_count),
+        ("--sweep", s.sweep), ("--repeats", s.repeats > 1), ("--find-max", s.find_max),
+        ("--request-count", s.request_count),
         ("--until-decided", s.until_decided_s),
         ("--num-sessions", s.num_sessions), ("--fixed-schedule", s.fixed_schedule),
-        ("--user-centric-rate", s.user_centric_rate), ("--request-rate-series", s.request_rate_series),
+        ("--user-centric-rate", s.user_centric_rate),
+        ("--request-rate-series", s.request_rate_series),
         ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
         ("--prefill-concurrency-ramp-duration", s.prefill_concurrency_ramp_duration),
         ("--warmup-request-count and --warmup-duration", s.warms_up),
@@ -384,15 +489,23 @@ def _arms(s: Settings) -> Iterator[str]:
         if given:
             yield f"{name} and {flag} exclude each other: leave {flag} out"
     if s.washout_s >= s.block_duration:
-        yield f"--washout {s.washout_s:g} leaves nothing of a block of {s.block_duration:g} s (--block-duration)"
+        yield (
+            f"--washout {s.washout_s:g} leaves nothing of a block of {s.block_duration:g} s "
+            f"(--block-duration)"
+        )
     if s.pairs < LEAST:
         takes = 2 * (LEAST + 1) * s.block_duration
         yield (
-            f"-t has room for {max(0, s.pairs)} pairs of blocks of {s.block_duration:g} s beside the first, which is not "
-            f"counted, and {LEAST} are needed: -t {math.ceil(takes)}s, or a shorter --block-duration"
+            f"-t has room for {max(0, s.pairs)} pairs of blocks of {s.block_duration:g} s beside "
+            f"the first, which is not "
+            f"counted, and {LEAST} are needed: -t {math.ceil(takes)}s, or a shorter "
+            f"--block-duration"
         )
     if limit := s.changes.prefill_concurrency:
-        yield from (f"the candidate: {why}" for why in _limits(msgspec.structs.replace(s, prefill_concurrency=limit)))
+        yield from (
+            f"the candidate: {why}"
+            for why in _limits(msgspec.structs.replace(s, prefill_concurrency=limit))
+        )
     yield from _paired_rules(s)
 
 
@@ -402,13 +515,17 @@ def _paired_rules(s: Settings) -> Iterator[str]:
         if rule.kind == ABORT:
             yield f"SLO {str(rule)!r}: arms are compared when the run is over: leave out abort:"
         if rule.base and rule.base != BASE:
-            yield f"SLO {str(rule)!r}: with two arms the only other run is the base: write 'within ... of {BASE}'"
+            yield (
+                f"SLO {str(rule)!r}: with two arms the only other run is the base: write 'within "
+                f"... of {BASE}'"
+            )
         if rule.base == BASE and (rule.metric in OF_SCHEDULE or BY_WORD[rule.metric].tag == POOLED):
             yield f"SLO {str(rule)!r}: {rule.metric} is not compared in pairs"
 
 
 def _prompts(s: Settings) -> Iterator[str]:
-    """Yields contradictions of prompts, pictures and prefixes with each other or with the protocol."""
+    """Yields contradictions of prompts, pictures and prefixes with each other or with the
+    protocol."""
     yield from _pooling(s)
     yield from _media(s)
     yield from _prefix_cache(s)
@@ -420,7 +537,10 @@ def _pooling(s: Settings) -> Iterator[str]:
     usual = Settings()
     if s.generates:
         if s.batch_size_text != usual.batch_size_text:
-            yield f"--batch-size-text is of --endpoint-type embeddings or rerank, and {s.endpoint_type} has one prompt"
+            yield (
+                f"--batch-size-text is of --endpoint-type embeddings or rerank, and "
+                f"{s.endpoint_type} has one prompt"
+            )
         return
     if s.streaming:
         yield f"{kind} answers in one piece: leave out --streaming"
@@ -441,7 +561,10 @@ def _pooling(s: Settings) -> Iterator[str]:
         if given:
             yield f"{kind} has no conversation: leave out {flag}"
     if s.input_file and s.batch_size_text > 1:
-        yield "--batch-size-text is of synthetic inputs: with --input-file each message of a row is an input"
+        yield (
+            "--batch-size-text is of synthetic inputs: with --input-file each message of a row "
+            "is an input"
+        )
     used = list[tuple[str, str]]()
     for rule in s.rules.readable:
         metrics = [rule.metric, *(condition.metric for condition in rule.given)]
@@ -449,18 +572,31 @@ def _pooling(s: Settings) -> Iterator[str]:
     used += [("--goodput", condition.metric) for condition in s.rules.good]
     for what, metric in dict.fromkeys(used):
         if instead := BY_WORD[metric].instead:
-            yield f"{what}: {s.endpoint_type} has no {metric}, as nothing is generated: use {instead}"
+            yield (
+                f"{what}: {s.endpoint_type} has no {metric}, as nothing is generated: use {instead}"
+            )
 
 
 def _media(s: Settings) -> Iterator[str]:
     """Of synthetic pictures and sounds."""
     if bool(s.image_width_mean) != bool(s.image_height_mean):
         yield "--image-width-mean and --image-height-mean need each other"
-    for kind, mean, usual in (("image", s.image_width_mean, Settings()), ("audio", s.audio_length_mean, Settings())):
-        others = (option.field for option in declared_options(Settings) if option.field.startswith(f"{kind}_"))
+    for kind, mean, usual in (
+        ("image", s.image_width_mean, Settings()),
+        ("audio", s.audio_length_mean, Settings()),
+    ):
+        others = (
+            option.field
+            for option in declared_options(Settings)
+            if option.field.startswith(f"{kind}_")
+        )
         for name in others if not mean else ():
             if "mean" not in name and getattr(s, name) != getattr(usual, name):
-                first = "--image-width-mean and --image-height-mean" if kind == "image" else "--audio-length-mean"
+                first = (
+                    "--image-width-mean and --image-height-mean"
+                    if kind == "image"
+                    else "--audio-length-mean"
+                )
                 yield f"--{name.replace('_', '-')} has nothing to apply to: give {first} too"
     try:
         kinds = s.media.kinds
@@ -470,11 +606,20 @@ def _media(s: Settings) -> Iterator[str]:
     pixels = s.image_width_mean * s.image_height_mean
     samples = s.audio_length_mean * max(s.media.rates) * 1000
     if pixels > MAX_PIXELS:
-        yield f"pictures of {pixels / 1e6:.0f} megapixels are too large: at most {MAX_PIXELS / 1e6:.0f} are made"
+        yield (
+            f"pictures of {pixels / 1e6:.0f} megapixels are too large: at most "
+            f"{MAX_PIXELS / 1e6:.0f} are made"
+        )
     if samples > MAX_SAMPLES:
-        yield f"sounds of {samples / 1e6:.0f} million samples are too long: at most {MAX_SAMPLES / 1e6:.0f} are made"
+        yield (
+            f"sounds of {samples / 1e6:.0f} million samples are too long: at most "
+            f"{MAX_SAMPLES / 1e6:.0f} are made"
+        )
     if kinds and s.input_file:
-        yield "--image-... and --audio-... are of synthetic prompts: with --input-file a row names its own (image, audio)"
+        yield (
+            "--image-... and --audio-... are of synthetic prompts: with --input-file a row names "
+            "its own (image, audio)"
+        )
 
 
 def _prefix_cache(s: Settings) -> Iterator[str]:
@@ -494,7 +639,11 @@ def _prefix_cache(s: Settings) -> Iterator[str]:
         yield f"{flag} 0 repeats nothing: leave out --working-set"
     for other, given, why in (
         ("--input-file", s.input_file, "the prompts of a file are what they are"),
-        ("--shared-system-prompt-length", s.shared_system_prompt_length, "it would add to the share"),
+        (
+            "--shared-system-prompt-length",
+            s.shared_system_prompt_length,
+            "it would add to the share",
+        ),
         ("--num-prefix-prompts", s.num_prefix_prompts, "they would add to the share"),
         (
             "--session-turns-mean",
@@ -503,7 +652,11 @@ def _prefix_cache(s: Settings) -> Iterator[str]:
         ),
         ("--model-mix", s.model_mix, "each model has a cache of its own"),
         (f"--endpoint-type {s.endpoint_type}", not s.generates, "it has no prefix cache"),
-        ("--image-... and --audio-...", s.image_width_mean or s.audio_length_mean, "their tokens are not counted here"),
+        (
+            "--image-... and --audio-...",
+            s.image_width_mean or s.audio_length_mean,
+            "their tokens are not counted here",
+        ),
         (
             "--warmup-duration",
             s.warmup_duration,
@@ -517,6 +670,13 @@ def _prefix_cache(s: Settings) -> Iterator[str]:
     block = s.cache_block_size or 1
     mean = round(s.synthetic_input_tokens_mean)
     most = max_cached_blocks(mean, block) * block / mean
-    if not s.seq_dist and not s.synthetic_input_tokens_stddev and s.prefix_cache_hit_rate > 100 * most:
+    if (
+        not s.seq_dist
+        and not s.synthetic_input_tokens_stddev
+        and s.prefix_cache_hit_rate > 100 * most
+    ):
         of = f" of blocks of {block}" if block > 1 else ""
-        yield f"{flag} {s.prefix_cache_hit_rate:g} is more than prompts of {mean} tokens can repeat{of}: {most:.0%} at most"
+        yield (
+            f"{flag} {s.prefix_cache_hit_rate:g} is more than prompts of {mean} tokens can "
+            f"repeat{of}: {most:.0%} at most"
+        )

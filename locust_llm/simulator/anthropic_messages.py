@@ -1,4 +1,5 @@
-"""Anthropic's Messages as vLLM takes and writes them (0.32): blocks of content, the input counted first, the output last."""
+"""Anthropic's Messages as vLLM takes and writes them (0.32): blocks of content, the input counted
+first, the output last."""
 
 from __future__ import annotations
 
@@ -6,7 +7,17 @@ from typing import Any
 
 from . import openai_chat, tokens
 from .behaviours import Quirks
-from .openai_chat import ARGUMENT, AnswerRequest, Form, UnstreamedAnswer, Written, dump, field, invalid, tool_called
+from .openai_chat import (
+    ARGUMENT,
+    AnswerRequest,
+    Form,
+    UnstreamedAnswer,
+    Written,
+    dump,
+    field,
+    invalid,
+    tool_called,
+)
 
 _BEGIN = dump(f'{{"{ARGUMENT}": "')[1:-1]
 _REASONS = {"length": "max_tokens", "stop": "end_turn", "tool_calls": "tool_use"}
@@ -20,7 +31,9 @@ def _parse(asked: dict[str, Any]) -> Written:
         raise invalid("body.messages", "Field required")
     if asked.get("max_tokens") is None:
         raise invalid("body.max_tokens", "Field required")
-    found: openai_chat.Messages = [("system", _text(asked["system"], "body.system"))] if asked.get("system") else []
+    found: openai_chat.Messages = (
+        [("system", _text(asked["system"], "body.system"))] if asked.get("system") else []
+    )
     for index, message in enumerate(messages):
         loc = f"body.messages.{index}"
         if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
@@ -30,7 +43,9 @@ def _parse(asked: dict[str, Any]) -> Written:
         if isinstance(tool, dict) and not isinstance(tool.get("input_schema"), dict):
             raise invalid(f"body.tools.{index}.input_schema", "Field required")
     field(asked, "tool_choice", dict)
-    return Written(tokens.chat_pieces(found), "max_tokens", tool_called(asked, found[-1][0] == "tool"))
+    return Written(
+        tokens.chat_pieces(found), "max_tokens", tool_called(asked, found[-1][0] == "tool")
+    )
 
 
 def _turns(role: str, content: Any, loc: str) -> openai_chat.Messages:
@@ -66,22 +81,33 @@ class MessagesEvents:
 
     done = b""
 
-    def __init__(self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, asked: AnswerRequest) -> None:
-        self.answer_id, self.model, self.quirks, self.finish_reason = answer_id, model, quirks, finish_reason
+    def __init__(
+        self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, asked: AnswerRequest
+    ) -> None:
+        self.answer_id, self.model, self.quirks, self.finish_reason = (
+            answer_id,
+            model,
+            quirks,
+            finish_reason,
+        )
         self.asked = asked
         self.index = 0
         self.block = ""  # type of that which is under way
 
     def role(self, used: dict[str, Any] | None = None) -> bytes:
         usage = {"input_tokens": self.asked.prompt_tokens, "output_tokens": 0}
-        message = _message(self.answer_id, self.model, [], None, {} if self.quirks.usage == "none" else usage)
+        message = _message(
+            self.answer_id, self.model, [], None, {} if self.quirks.usage == "none" else usage
+        )
         return _event("message_start", message=message)
 
     def call(self) -> bytes:
         """Where a tool is called: written by ``text``."""
         return b""
 
-    def text(self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool) -> bytes:
+    def text(
+        self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool
+    ) -> bytes:
         """``text`` must need no escape in JSON, but for CALL_END."""
         kind = "thinking" if reasoning else "tool_use" if self.asked.tool else "text"
         before = b""
@@ -90,7 +116,9 @@ class MessagesEvents:
             text = _BEGIN + text if kind == "tool_use" else text
         return before + self._delta(text) if text else before
 
-    def end(self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool) -> list[bytes]:
+    def end(
+        self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool
+    ) -> list[bytes]:
         """``used`` whether it was asked for or not: here nobody asks."""
         events = [self._closed()]
         if self.quirks.finish != "none":
@@ -107,7 +135,12 @@ class MessagesEvents:
         self.block = kind
         block: dict[str, Any] = {"type": kind, kind: ""}
         if kind == "tool_use":
-            block = {"type": kind, "id": f"call-{self.answer_id}", "name": self.asked.tool, "input": {}}
+            block = {
+                "type": kind,
+                "id": f"call-{self.answer_id}",
+                "name": self.asked.tool,
+                "input": {},
+            }
         return _event("content_block_start", index=self.index, content_block=block)
 
     def _closed(self) -> bytes:
@@ -119,7 +152,8 @@ class MessagesEvents:
 
     def _delta(self, text: bytes) -> bytes:
         return (
-            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":%b:"%b"}}\n\n'
+            b"event: content_block_delta\ndata: "
+            b'{"type":"content_block_delta","index":%d,"delta":{"type":%b:"%b"}}\n\n'
             % (self.index, _DELTAS[self.block], text)
         )
 
@@ -139,17 +173,31 @@ def _usage(used: dict[str, Any]) -> dict[str, int]:
 
 
 def _message(
-    answer_id: str, model: str, content: list[dict[str, Any]], stop_reason: str | None, usage: dict[str, int]
+    answer_id: str,
+    model: str,
+    content: list[dict[str, Any]],
+    stop_reason: str | None,
+    usage: dict[str, int],
 ) -> dict[str, Any]:
-    return {"id": answer_id, "type": "message", "role": "assistant", "model": model, "content": content,
+    return {"id": answer_id, "type": "message", "role": "assistant", "model": model,
+        "content": content,
             "stop_reason": stop_reason, "stop_sequence": None, "usage": usage}  # fmt: skip
 
 
 def _whole(ended: UnstreamedAnswer) -> dict[str, Any]:
     answer_id, model, content, reasoning, finish_reason, used, tool = ended
-    blocks: list[dict[str, Any]] = [{"type": "thinking", "thinking": reasoning}] if reasoning else []
+    blocks: list[dict[str, Any]] = (
+        [{"type": "thinking", "thinking": reasoning}] if reasoning else []
+    )
     if tool:
-        blocks.append({"type": "tool_use", "id": f"call-{answer_id}", "name": tool, "input": {ARGUMENT: content}})
+        blocks.append(
+            {
+                "type": "tool_use",
+                "id": f"call-{answer_id}",
+                "name": tool,
+                "input": {ARGUMENT: content},
+            }
+        )
     elif content:
         blocks.append({"type": "text", "text": content})
     return _message(answer_id, model, blocks, _REASONS[finish_reason], _usage(used))

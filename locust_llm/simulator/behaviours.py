@@ -1,4 +1,5 @@
-"""What sets servers apart, and what goes wrong with them: named, so that a flag or a request's header can ask for it."""
+"""What sets servers apart, and what goes wrong with them: named, so that a flag or a request's
+header can ask for it."""
 
 from __future__ import annotations
 
@@ -11,26 +12,32 @@ HEADER: Final = b"x-simulate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quirks:
-    """How an answer looks and fails; the defaults are vLLM's. Counts are of output tokens; 0 or "" is none."""
+    """How an answer looks and fails; the defaults are vLLM's. Counts are of output tokens; 0 or ""
+    is none."""
 
     # how servers differ: see LIKE
-    role: Literal["first", "early", "none"] = "first"  # with the first token; or before the request even queues
+    # with the first token; or before the request even queues
+    role: Literal["first", "early", "none"] = "first"
     role_content: Literal["empty", "null", "absent"] = "empty"
     tokens_per_chunk: int = 1  # the first comes alone: vLLM's --stream-interval
-    draft_tokens: int = 0  # speculative decoding: so many are proposed for each step after the first token
+    # speculative decoding: so many are proposed for each step after the first token
+    draft_tokens: int = 0
     acceptance: float = 0.7  # probability of each to be accepted, if those before it were
     finish: Literal["last", "own", "none"] = (
         "last"  # finish_reason with the last content, in a chunk of its own, nowhere
     )
-    usage: Literal["asked", "finish", "choices", "always", "none"] = "asked"  # docs/simulator.md has them
-    continuous_usage: bool = False  # in every chunk: also where the request asks for continuous_usage_stats
+    # docs/simulator.md has them
+    usage: Literal["asked", "finish", "choices", "always", "none"] = "asked"
+    # in every chunk: also where the request asks for continuous_usage_stats
+    continuous_usage: bool = False
     reasoning: int = 0  # so many tokens come as reasoning before the content begins
     reasoning_field: Literal["reasoning", "reasoning_content"] = "reasoning"
     ping_s: float = 0.0  # an SSE comment whenever nothing was sent for so long
     done: bool = True  # the stream ends with [DONE]
     error_form: Literal["object", "string"] = "object"  # of an error inside of a stream
     timings: bool = False  # llama.cpp's, in the last event or the body
-    time_headers: bool = False  # TGI's and Server-Timing; those of a stream come with its first token
+    # TGI's and Server-Timing; those of a stream come with its first token
+    time_headers: bool = False
     eos: int = -1  # the answer ends by itself after so many tokens; 0: at once, without content
 
     # what goes wrong
@@ -49,7 +56,12 @@ LIKE: Final = {  # as their bytes in tests/captures
     "vllm": Quirks(),
     "llama.cpp": Quirks(role_content="null", finish="own", ping_s=30.0, timings=True),
     "transformers": Quirks(
-        role="early", role_content="absent", finish="own", usage="finish", done=False, error_form="string"
+        role="early",
+        role_content="absent",
+        finish="own",
+        usage="finish",
+        done=False,
+        error_form="string",
     ),
     "litellm": Quirks(finish="own", usage="choices"),
 }
@@ -58,12 +70,15 @@ _WORDS: Final = {"yes": True, "no": False}
 
 
 def parse_quirks(text: str, base: Quirks) -> Quirks:
-    """``base`` with what the text changes: ``role=early, stall=5, stall_s=0.5``. Raises ValueError, with what there is."""
+    """``base`` with what the text changes: ``role=early, stall=5, stall_s=0.5``. Raises ValueError,
+    with what there is."""
     changes: dict[str, Any] = {}
     for word in filter(None, (word.strip() for word in text.split(","))):
         name, _, value = (part.strip() for part in word.partition("="))
         if name not in _TYPES:
-            raise ValueError(f"there is no {name!r}: {', '.join(field.name for field in fields(Quirks))}")
+            raise ValueError(
+                f"there is no {name!r}: {', '.join(field.name for field in fields(Quirks))}"
+            )
         changes[name] = _parse_value(name, value)
     changed = replace(base, **changes)
     if changed.tokens_per_chunk < 1:
@@ -83,6 +98,10 @@ def _parse_value(name: str, value: str) -> object:
         number = kind(value)
     except ValueError:
         number = -2
-    if not -1 <= number < float("inf") or (name == "status" and number and not 400 <= number <= 599):
-        raise ValueError(f"{name} must be {'400 to 599' if name == 'status' else 'a number'}, got {value!r}")
+    if not -1 <= number < float("inf") or (
+        name == "status" and number and not 400 <= number <= 599
+    ):
+        raise ValueError(
+            f"{name} must be {'400 to 599' if name == 'status' else 'a number'}, got {value!r}"
+        )
     return number

@@ -1,4 +1,5 @@
-"""The simulator as a program: what its flags come to, which of them contradict each other, and the server they make."""
+"""The simulator as a program: what its flags come to, which of them contradict each other, and the
+server they make."""
 
 from __future__ import annotations
 
@@ -32,48 +33,74 @@ from .scheduling.waiting import QUEUES, queue
 from .server import FrontEnd, SimulatorServer
 from .spans import Spans
 
-REFUSED = 5  # the exit status of locust-llm for wrong values (docs/exit-status.md); this package imports nothing of it
+# the exit status of locust-llm for wrong values (docs/exit-status.md); this package imports nothing
+# of it
+REFUSED = 5
 FLUSH_S = 2.0  # for the last spans
-OTLP_MISSING = "--otlp-traces-endpoint needs the package opentelemetry-proto: pip install 'locust-llm[otlp]'"
+OTLP_MISSING = (
+    "--otlp-traces-endpoint needs the package opentelemetry-proto: pip install 'locust-llm[otlp]'"
+)
 SESSION_HEADERS = {"session": "X-Session-ID", "token": "x-session-token"}  # by route
 
 
-def read_scheduler_options(options: argparse.Namespace) -> tuple[StepCostConstants, SchedulerConfig, str, int]:
-    """The cost, the scheduler's config, the policy and max_model_len. Raises ValueError where vLLM would refuse to start,
-    mostly in its words (vllm/config/scheduler.py)."""
+def read_scheduler_options(
+    options: argparse.Namespace,
+) -> tuple[StepCostConstants, SchedulerConfig, str, int]:
+    """The cost, the scheduler's config, the policy and max_model_len. Raises ValueError where vLLM
+    would refuse to start, mostly in its words (vllm/config/scheduler.py)."""
     cost = _cost(options)
     kv_tokens = (options.kv_tokens or cost.kv_tokens) // BLOCK_SIZE * BLOCK_SIZE
     if not kv_tokens:
         raise ValueError(f"--kv-tokens {options.kv_tokens} is less than one block of {BLOCK_SIZE}")
     max_model_len = options.max_model_len or min(cost.model.max_model_len, kv_tokens)
     if max_model_len > cost.model.max_model_len:
-        raise ValueError(f"--max-model-len {max_model_len} is more than {options.model}'s {cost.model.max_model_len}")
+        raise ValueError(
+            f"--max-model-len {max_model_len} is more than {options.model}'s "
+            f"{cost.model.max_model_len}"
+        )
     if max_model_len > kv_tokens:
-        raise ValueError(f"--max-model-len {max_model_len} does not fit in the KV cache of {kv_tokens} tokens")
+        raise ValueError(
+            f"--max-model-len {max_model_len} does not fit in the KV cache of {kv_tokens} tokens"
+        )
     policy = _policy(options)
     whole = policy in WHOLE_PROMPTS
-    default = max(max_model_len, cost.gpu.max_num_batched_tokens) if whole else cost.gpu.max_num_batched_tokens
+    default = (
+        max(max_model_len, cost.gpu.max_num_batched_tokens)
+        if whole
+        else cost.gpu.max_num_batched_tokens
+    )
     budget = options.max_num_batched_tokens or default
     if whole and budget < max_model_len:
         raise ValueError(
-            f"max_num_batched_tokens ({budget}) is smaller than max_model_len ({max_model_len}), and {policy} computes a "
+            f"max_num_batched_tokens ({budget}) is smaller than max_model_len ({max_model_len}), "
+            f"and {policy} computes a "
             "prompt in one step: increase --max-num-batched-tokens or decrease --max-model-len"
         )
     max_num_seqs = options.max_num_seqs or min(cost.gpu.max_num_seqs, budget)
     if max_num_seqs > budget:
-        raise ValueError(f"--max-num-seqs {max_num_seqs} is more than --max-num-batched-tokens {budget}")
+        raise ValueError(
+            f"--max-num-seqs {max_num_seqs} is more than --max-num-batched-tokens {budget}"
+        )
     if (options.max_num_active_seqs or 0) > max_num_seqs:
         raise ValueError(
-            f"--max-num-active-seqs {options.max_num_active_seqs} is more than --max-num-seqs {max_num_seqs}"
+            f"--max-num-active-seqs {options.max_num_active_seqs} is more than --max-num-seqs "
+            f"{max_num_seqs}"
         )
     threshold = options.long_prefill_token_threshold
     if threshold > max_model_len:
-        raise ValueError(f"--long-prefill-token-threshold {threshold} is more than --max-model-len {max_model_len}")
+        raise ValueError(
+            f"--long-prefill-token-threshold {threshold} is more than --max-model-len "
+            f"{max_model_len}"
+        )
     num, num_long = options.max_num_partial_prefills, options.max_long_partial_prefills
     if num > budget:
-        raise ValueError(f"--max-num-partial-prefills {num} is more than --max-num-batched-tokens {budget}")
+        raise ValueError(
+            f"--max-num-partial-prefills {num} is more than --max-num-batched-tokens {budget}"
+        )
     if num_long > num:
-        raise ValueError(f"--max-long-partial-prefills {num_long} is more than --max-num-partial-prefills {num}")
+        raise ValueError(
+            f"--max-long-partial-prefills {num_long} is more than --max-num-partial-prefills {num}"
+        )
     config = SchedulerConfig(
         max_num_batched_tokens=budget,
         max_num_seqs=max_num_seqs,
@@ -91,12 +118,19 @@ def read_scheduler_options(options: argparse.Namespace) -> tuple[StepCostConstan
 
 def session_header(options: argparse.Namespace) -> str:
     """That the router looks at; none where its route has none. Raises ValueError."""
-    if options.route == "prefix" and (options.ttft_ms is not None or not options.enable_prefix_caching):
-        raise ValueError("--route prefix needs a prefix cache: leave out --no-enable-prefix-caching and --ttft-ms")
+    if options.route == "prefix" and (
+        options.ttft_ms is not None or not options.enable_prefix_caching
+    ):
+        raise ValueError(
+            "--route prefix needs a prefix cache: leave out --no-enable-prefix-caching and "
+            "--ttft-ms"
+        )
     if options.route != ROUTES[0] and options.replicas == 1:
         raise ValueError(f"--route {options.route} needs --replicas of at least 2")
     if options.route_header and options.route not in SESSION_HEADERS:
-        raise ValueError(f"--route-header needs --route {' or '.join(SESSION_HEADERS)}, not {options.route}")
+        raise ValueError(
+            f"--route-header needs --route {' or '.join(SESSION_HEADERS)}, not {options.route}"
+        )
     return options.route_header or SESSION_HEADERS.get(options.route, "")
 
 
@@ -110,7 +144,9 @@ def quirks(options: argparse.Namespace) -> Quirks:
             found = parse_quirks(f"{flag}=yes", found)
     parse_quirks(options.faults, found)
     if bool(options.fault_rate) != bool(options.faults):
-        raise ValueError("--faults and --fault-rate say together what goes wrong how often: give both or neither")
+        raise ValueError(
+            "--faults and --fault-rate say together what goes wrong how often: give both or neither"
+        )
     return found
 
 
@@ -126,31 +162,44 @@ def _cost(options: argparse.Namespace) -> StepCostConstants:
 def _policy(options: argparse.Namespace) -> str:
     chunking = options.enable_chunked_prefill
     partial = options.max_num_partial_prefills > 1
-    policy: str = options.policy or ("partial-prefills" if partial else "mixed" if chunking is False else "chunked")
+    policy: str = options.policy or (
+        "partial-prefills" if partial else "mixed" if chunking is False else "chunked"
+    )
     if chunking is not None and chunking == (policy in WHOLE_PROMPTS):
-        raise ValueError(f"--{'' if chunking else 'no-'}enable-chunked-prefill contradicts --policy {policy}")
+        raise ValueError(
+            f"--{'' if chunking else 'no-'}enable-chunked-prefill contradicts --policy {policy}"
+        )
     if partial and policy != "partial-prefills":
-        raise ValueError(f"--max-num-partial-prefills needs --policy partial-prefills, not {policy}")
+        raise ValueError(
+            f"--max-num-partial-prefills needs --policy partial-prefills, not {policy}"
+        )
     if options.async_scheduling and policy not in ("chunked", "mixed", DISAGGREGATED):
         raise ValueError(f"--async-scheduling needs --policy chunked or mixed, not {policy}")
     if (options.ttft_ms is None) != (options.itl_ms is None):
-        raise ValueError("--ttft-ms and --itl-ms select the fixed-latency mode together: give both or neither")
+        raise ValueError(
+            "--ttft-ms and --itl-ms select the fixed-latency mode together: give both or neither"
+        )
     if options.scheduling_policy != QUEUES[0] and options.ttft_ms is not None:
         raise ValueError("--scheduling-policy needs a scheduler: leave out --ttft-ms and --itl-ms")
     if options.tenant_weight and options.scheduling_policy != "fair":
-        raise ValueError(f"--tenant-weight needs --scheduling-policy fair, not {options.scheduling_policy}")
+        raise ValueError(
+            f"--tenant-weight needs --scheduling-policy fair, not {options.scheduling_policy}"
+        )
     if options.jitter_ms and options.ttft_ms is None:
         raise ValueError("--jitter-ms needs --ttft-ms and --itl-ms")
     return policy
 
 
-# -- the simulator as a program --------------------------------------------------------------------------------------
+# -- the simulator as a program --------------------------------------------------------------------
 
 
 def serve_simulator(options: argparse.Namespace) -> int:
-    """Run until SIGTERM or SIGINT. Returns the exit status: 0, or 5 and a line on stderr for values that won't do."""
+    """Run until SIGTERM or SIGINT. Returns the exit status: 0, or 5 and a line on stderr for values
+    that won't do."""
     try:
-        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())) as runner:
+        with asyncio.Runner(
+            loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())
+        ) as runner:
             return runner.run(_serve(options))
     except ValueError as error:
         print(f"simulator: {error}", file=sys.stderr)
@@ -173,7 +222,11 @@ def run_simulate(words: list[str]) -> int:
 
 
 def make_engine(
-    options: argparse.Namespace, cost: StepCostConstants, config: SchedulerConfig, policy: str, clock: EventClock
+    options: argparse.Namespace,
+    cost: StepCostConstants,
+    config: SchedulerConfig,
+    policy: str,
+    clock: EventClock,
 ) -> tuple[Engine, str]:
     """The engine and what the ready line says of it."""
     scale = options.time_scale
@@ -184,14 +237,20 @@ def make_engine(
         return kind(Scheduler(config, choose, waiting=waiting), cost, clock, time_scale=scale)
 
     if options.ttft_ms is not None:
-        ttft_s, itl_s, jitter_s = (ms / 1e3 * scale for ms in (options.ttft_ms, options.itl_ms, options.jitter_ms))
+        ttft_s, itl_s, jitter_s = (
+            ms / 1e3 * scale for ms in (options.ttft_ms, options.itl_ms, options.jitter_ms)
+        )
         about = f"fixed latency: ttft {options.ttft_ms:g} ms, itl {options.itl_ms:g} ms"
         return FixedEngine(ttft_s, itl_s, clock, jitter_s=jitter_s, seed=options.seed), about
     if policy == DISAGGREGATED:
         prefill, decode = (
-            [batch_engine(chunked) for _ in range(count)] for count in (options.prefill_engines, options.decode_engines)
+            [batch_engine(chunked) for _ in range(count)]
+            for count in (options.prefill_engines, options.decode_engines)
         )
-        link = Link(bytes_per_token=cost.model.kv_bytes_per_token, bytes_per_s=options.kv_transfer_gb_per_s * 1e9)
+        link = Link(
+            bytes_per_token=cost.model.kv_bytes_per_token,
+            bytes_per_s=options.kv_transfer_gb_per_s * 1e9,
+        )
         engine = DisaggregatedEngine(prefill, decode, link, clock, time_scale=scale)
         return engine, f"gpu {options.gpu}, {policy}: {len(prefill)} prefill, {len(decode)} decode"
     ordered = "" if options.scheduling_policy == QUEUES[0] else f", {options.scheduling_policy}"
@@ -232,7 +291,9 @@ async def _serve(options: argparse.Namespace) -> int:
     cost, config, policy, max_model_len = read_scheduler_options(options)
     header = session_header(options)
     engines = [make_engine(options, cost, config, policy, loop) for _ in range(options.replicas)]
-    about = engines[0][1] + (f"; {len(engines)} replicas, {options.route}" if len(engines) > 1 else "")
+    about = engines[0][1] + (
+        f"; {len(engines)} replicas, {options.route}" if len(engines) > 1 else ""
+    )
     front = FrontEnd(
         names=tuple(options.served_model_name or [options.model]),
         max_model_len=max_model_len,
@@ -257,18 +318,25 @@ async def _serve(options: argparse.Namespace) -> int:
     tls = make_tls(options)
     connect = partial(ClientConnection, server)
     try:
-        listener = await loop.create_server(connect, options.host, options.port, backlog=4096, ssl=tls)
+        listener = await loop.create_server(
+            connect, options.host, options.port, backlog=4096, ssl=tls
+        )
     except OSError as error:
         raise ValueError(explain_port_error(options.host, options.port, error)) from error
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # a connection is a file; soft is often 1,024
+    # a connection is a file; soft is often 1,024
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     gc.freeze()
     host, port = listener.sockets[0].getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
-    print(f"simulator listening on http{'s' * bool(tls)}://{host}:{port} (model {options.model}, {about})", flush=True)
+    print(
+        f"simulator listening on http{'s' * bool(tls)}://{host}:{port} (model {options.model}, "
+        f"{about})",
+        flush=True,
+    )
     await stop.wait()
     listener.close()
     for connection in list(server.connections):

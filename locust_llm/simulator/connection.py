@@ -54,7 +54,8 @@ def _phrase(status: int) -> str:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client: requests are parsed into a queue and answered in turn. asyncio sets TCP_NODELAY."""
+    """One client: requests are parsed into a queue and answered in turn. asyncio sets
+    TCP_NODELAY."""
 
     transport: asyncio.Transport
 
@@ -96,7 +97,8 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._hang_up()
         self.server.connections.discard(self)
-        del self.parser  # it refers back to us: without this only the garbage collector frees the two
+        # it refers back to us: without this only the garbage collector frees the two
+        del self.parser
 
     # from httptools
 
@@ -150,7 +152,8 @@ class ClientConnection(asyncio.Protocol):
         body = b"".join(self.body)
         self.requests.append(
             HttpRequest(
-                method, path, self.id, self.authorization, self.quirks, self.session, self.tenant, self.traceparent, body,
+                method, path, self.id, self.authorization, self.quirks, self.session, self.tenant,
+                self.traceparent, body,
                 chunked, keep_alive, arrived_at,
             )
         )  # fmt: skip
@@ -159,8 +162,18 @@ class ClientConnection(asyncio.Protocol):
 
     def respond(self, status: int, body: Any, extra_headers: str = "") -> None:
         """``body``: an object, JSON as it is, or text as it is."""
-        kind = "text/plain; version=0.0.4; charset=utf-8" if isinstance(body, str) else "application/json"
-        data = body if isinstance(body, bytes) else body.encode() if isinstance(body, str) else openai_chat.dump(body)
+        kind = (
+            "text/plain; version=0.0.4; charset=utf-8"
+            if isinstance(body, str)
+            else "application/json"
+        )
+        data = (
+            body
+            if isinstance(body, bytes)
+            else body.encode()
+            if isinstance(body, str)
+            else openai_chat.dump(body)
+        )
         head = (
             f"HTTP/1.1 {status} {_phrase(status)}\r\n{_SERVER_LINE}Content-Type: {kind}\r\n"
             f"Content-Length: {len(data)}\r\n{extra_headers}{self._connection_line()}\r\n"
@@ -168,7 +181,8 @@ class ClientConnection(asyncio.Protocol):
         self.transport.write(head.encode() + data)
 
     def stream_framing(self, extra_headers: str = "") -> tuple[Callable[[bytes], bytes], bytes]:
-        """What wraps each event of a stream, and its headers. HTTP/1.0 has no chunks, only the close."""
+        """What wraps each event of a stream, and its headers. HTTP/1.0 has no chunks, only the
+        close."""
         chunked = self.request is not None and self.request.chunked
         head = (
             f"HTTP/1.1 200 OK\r\n{_SERVER_LINE}Content-Type: text/event-stream; charset=utf-8\r\n"

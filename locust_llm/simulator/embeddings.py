@@ -20,16 +20,19 @@ DIMENSIONS: Final = 256
 
 
 class PooledAnswer(WholeAnswer):
-    """Of embeddings or rerank: each input is a prompt of its own, and the answer comes when all are computed. The one token
-    that the engine makes of each is given to nobody."""
+    """Of embeddings or rerank: each input is a prompt of its own, and the answer comes when all are
+    computed. The one token that the engine makes of each is given to nobody."""
 
     def __init__(
-        self, server: SimulatorServer, connection: ClientConnection, asked: api.AnswerRequest, row: TruthRow, quirks: Quirks, inputs: list[list[str]],
+        self, server: SimulatorServer, connection: ClientConnection, asked: api.AnswerRequest,
+        row: TruthRow, quirks: Quirks, inputs: list[list[str]],
         *, scores: bool,
     ) -> None:  # fmt: skip
         super().__init__(server, connection, asked, row, quirks)
         self.scores, caching = scores, server.caching
-        self.sequences = [Sequence(len(text), 1, tokens.block_keys(text) if caching else ()) for text in inputs]
+        self.sequences = [
+            Sequence(len(text), 1, tokens.block_keys(text) if caching else ()) for text in inputs
+        ]
 
     def start(self) -> None:
         for sequence in self.sequences:
@@ -71,8 +74,16 @@ class PooledAnswer(WholeAnswer):
         numbers = range(len(self.sequences))
         uniform = self.server.random.uniform
         if self.scores:
-            scores = [{"index": number, "relevance_score": round(uniform(0, 1), 6)} for number in numbers]
+            scores = [
+                {"index": number, "relevance_score": round(uniform(0, 1), 6)} for number in numbers
+            ]
             return {"id": self.row.answer_id, "model": model, "usage": used, "results": scores}
         vector = [round(uniform(-1, 1), 6) for _ in range(DIMENSIONS)]
         data = [{"index": number, "object": "embedding", "embedding": vector} for number in numbers]
-        return {"id": self.row.answer_id, "object": "list", "model": model, "data": data, "usage": used}
+        return {
+            "id": self.row.answer_id,
+            "object": "list",
+            "model": model,
+            "data": data,
+            "usage": used,
+        }

@@ -33,31 +33,72 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     positive = _number(float, above=0)
     count = _number(int, least=1)
     any_count = _number(int, least=0)
-    add("--host", "address to listen on (default: %(default)s)", default="127.0.0.1", metavar="ADDRESS")
-    add("--port", "0 takes a free one (default: %(default)s)", type=_number(int, least=0, most=65535), default=8000)
     add(
-        "--served-model-name", "names it goes by; answers carry the first (default: --model)", metavar="NAME", nargs="+"
+        "--host",
+        "address to listen on (default: %(default)s)",
+        default="127.0.0.1",
+        metavar="ADDRESS",
     )
-    add("--max-model-len", "context length (default: the model's, or what the KV cache holds)", type=count)
+    add(
+        "--port",
+        "0 takes a free one (default: %(default)s)",
+        type=_number(int, least=0, most=65535),
+        default=8000,
+    )
+    add(
+        "--served-model-name",
+        "names it goes by; answers carry the first (default: --model)",
+        metavar="NAME",
+        nargs="+",
+    )
+    add(
+        "--max-model-len",
+        "context length (default: the model's, or what the KV cache holds)",
+        type=count,
+    )
     add("--api-key", "refuse requests without it", metavar="KEY")
     add("--ssl-certfile", "speak TLS with this certificate", metavar="FILE")
     add("--ssl-keyfile", "its key (default: in the same file)", metavar="FILE")
     add("--ssl-ca-certs", "refuse clients without a certificate of one of these", metavar="FILE")
-    add("--max-num-queued-reqs", "503 for more open requests than that (default: no limit)", type=any_count)
+    add(
+        "--max-num-queued-reqs",
+        "503 for more open requests than that (default: no limit)",
+        type=any_count,
+    )
     add(
         "--max-num-queued-tokens",
         "503 while that many prompt tokens wait or prefill (default: no limit)",
         type=any_count,
     )
-    add("--replicas", "engines behind the address, each with a KV cache of its own (default: 1)", type=count, default=1)
     add(
-        "--route", "which of them a request goes to: the next one, that of its session, that with most of its prompt "
+        "--replicas",
+        "engines behind the address, each with a KV cache of its own (default: 1)",
+        type=count,
+        default=1,
+    )
+    add(
+        "--route", "which of them a request goes to: the next one, that of its session, that with "
+            "most of its prompt "
         "cached, or that of its token, which the answer before brought (default: %(default)s)",
         choices=ROUTES, default=ROUTES[0], metavar=None,
     )  # fmt: skip
-    add("--route-header", "the session, or the token (default: X-Session-ID, x-session-token)", metavar="NAME")
-    add("--idle-close", "close a connection idle for so long (default: never)", type=positive, metavar="SECONDS")
-    add("--seed", "of the text, the ids, the jitter and the faults (default: 0)", type=int, default=0)
+    add(
+        "--route-header",
+        "the session, or the token (default: X-Session-ID, x-session-token)",
+        metavar="NAME",
+    )
+    add(
+        "--idle-close",
+        "close a connection idle for so long (default: never)",
+        type=positive,
+        metavar="SECONDS",
+    )
+    add(
+        "--seed",
+        "of the text, the ids, the jitter and the faults (default: 0)",
+        type=int,
+        default=0,
+    )
     add(
         "--truth", "full: GET /truth has the times of every chunk (default: %(default)s)",
         choices=("summary", "full"), default="summary", metavar=None,
@@ -74,21 +115,38 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
         default="llama-3.1-8b",
         metavar=None,
     )
-    add("--gpu", "GPU that it runs on (default: %(default)s)", choices=GPUS, default="h100", metavar=None)
     add(
-        "--policy", "how steps are scheduled (default: chunked; with --no-enable-chunked-prefill mixed; with "
-        "--max-num-partial-prefills above 1 partial-prefills)", choices=(*POLICIES, DISAGGREGATED), metavar=None,
+        "--gpu",
+        "GPU that it runs on (default: %(default)s)",
+        choices=GPUS,
+        default="h100",
+        metavar=None,
+    )
+    add(
+        "--policy", "how steps are scheduled (default: chunked; with --no-enable-chunked-prefill "
+            "mixed; with "
+        "--max-num-partial-prefills above 1 partial-prefills)", choices=(*POLICIES, DISAGGREGATED),
+        metavar=None,
     )  # fmt: skip
-    add("--max-num-batched-tokens", "token budget of a step (default: vLLM's on this GPU)", type=count)
+    add(
+        "--max-num-batched-tokens",
+        "token budget of a step (default: vLLM's on this GPU)",
+        type=count,
+    )
     add("--max-num-seqs", "sequences running at a time (default: vLLM's on this GPU)", type=count)
-    add("--max-num-active-seqs", "a lower limit of that, as vLLM has one (default: none)", type=count)
+    add(
+        "--max-num-active-seqs",
+        "a lower limit of that, as vLLM has one (default: none)",
+        type=count,
+    )
     add(
         "--enable-chunked-prefill",
         "vLLM's flag for the policy (default: as the policy is)",
         action=argparse.BooleanOptionalAction,
     )
     add(
-        "--async-scheduling", "choose each step while the one before runs, as vLLM does on a GPU (default: off)",
+        "--async-scheduling", "choose each step while the one before runs, as vLLM does on a GPU "
+            "(default: off)",
         action=argparse.BooleanOptionalAction, default=False,
     )  # fmt: skip
     add(
@@ -98,19 +156,32 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
         default=True,
     )
     add(
-        "--long-prefill-token-threshold", "most prompt tokens of one sequence in a step while there are others; with "
-        "partial prefills what makes a prompt long (default: 0, no limit; 4%% of the context with those)",
+        "--long-prefill-token-threshold",
+        "most prompt tokens of one sequence in a step while there are others; with "
+        "partial prefills what makes a prompt long (default: 0, no limit; 4%% of the context with "
+            "those)",
         type=_number(int, least=0), default=0,
     )  # fmt: skip
     add(
-        "--long-prefill-token-threshold-adaptive", "raise that limit to a sequence's share of the budget where that is more",
+        "--long-prefill-token-threshold-adaptive",
+        "raise that limit to a sequence's share of the budget where that is more",
         action="store_true",
     )  # fmt: skip
-    add("--max-num-partial-prefills", "prompts computed at a time (default: 1)", type=count, default=1)
-    add("--max-long-partial-prefills", "long ones among them (default: 1)", type=count, default=1)
-    add("--kv-tokens", "tokens the KV cache holds (default: what the GPU's memory leaves)", type=count)
     add(
-        "--watermark", "share of the KV blocks left free where a request is admitted beside others (default: 0)",
+        "--max-num-partial-prefills",
+        "prompts computed at a time (default: 1)",
+        type=count,
+        default=1,
+    )
+    add("--max-long-partial-prefills", "long ones among them (default: 1)", type=count, default=1)
+    add(
+        "--kv-tokens",
+        "tokens the KV cache holds (default: what the GPU's memory leaves)",
+        type=count,
+    )
+    add(
+        "--watermark", "share of the KV blocks left free where a request is admitted beside others "
+            "(default: 0)",
         type=_number(float, least=0, below=1), default=0.0, metavar="X",
     )  # fmt: skip
 
@@ -121,24 +192,61 @@ def _add_steps(group: argparse._ArgumentGroup) -> None:
         _adder(group), _number(int, least=1), _number(float, above=0), _number(float, least=0),
     )  # fmt: skip
     add("--step-overhead-ms", "of every step (default: fitted)", type=not_negative, metavar="MS")
-    add("--seq-overhead-us", "of every sequence in a step (default: fitted)", type=not_negative, metavar="US")
-    add("--prefill-engines", "GPUs that compute prompts, if disaggregated (default: 1)", type=count, default=1)
-    add("--decode-engines", "GPUs that decode, if disaggregated (default: 1)", type=count, default=1)
     add(
-        "--kv-transfer-gb-per-s", "from each prefill engine (default: %(default)s, a 400 Gbit/s link)", type=positive,
+        "--seq-overhead-us",
+        "of every sequence in a step (default: fitted)",
+        type=not_negative,
+        metavar="US",
+    )
+    add(
+        "--prefill-engines",
+        "GPUs that compute prompts, if disaggregated (default: 1)",
+        type=count,
+        default=1,
+    )
+    add(
+        "--decode-engines", "GPUs that decode, if disaggregated (default: 1)", type=count, default=1
+    )
+    add(
+        "--kv-transfer-gb-per-s", "from each prefill engine (default: %(default)s, a 400 Gbit/s "
+            "link)", type=positive,
         default=50.0, metavar="X",
     )  # fmt: skip
-    add("--time-scale", "real seconds per simulated second (default: 1)", type=positive, default=1.0, metavar="X")
-    add("--ttft-ms", "with --itl-ms: no batching, each first token after this", type=not_negative, metavar="MS")
-    add("--itl-ms", "with --ttft-ms: no batching, each further token after this", type=not_negative, metavar="MS")
-    add("--jitter-ms", "draw both evenly from this much around them", type=not_negative, default=0.0, metavar="MS")
+    add(
+        "--time-scale",
+        "real seconds per simulated second (default: 1)",
+        type=positive,
+        default=1.0,
+        metavar="X",
+    )
+    add(
+        "--ttft-ms",
+        "with --itl-ms: no batching, each first token after this",
+        type=not_negative,
+        metavar="MS",
+    )
+    add(
+        "--itl-ms",
+        "with --ttft-ms: no batching, each further token after this",
+        type=not_negative,
+        metavar="MS",
+    )
+    add(
+        "--jitter-ms",
+        "draw both evenly from this much around them",
+        type=not_negative,
+        default=0.0,
+        metavar="MS",
+    )
 
 
 def _add_waiting(group: argparse._ArgumentGroup) -> None:
     add = _adder(group)
     add(
-        "--scheduling-policy", "who of those that wait is next: who came first, the lowest priority of the body, or the "
-        "tenant that was served least (default: %(default)s)", choices=QUEUES, default=QUEUES[0], metavar=None,
+        "--scheduling-policy", "who of those that wait is next: who came first, the lowest "
+            "priority of the body, or the "
+        "tenant that was served least (default: %(default)s)", choices=QUEUES, default=QUEUES[0],
+        metavar=None,
     )  # fmt: skip
     add(
         "--tenant-weight", "with fair: shares of the service, such as gold=4,free=1, by the header "
@@ -148,31 +256,66 @@ def _add_waiting(group: argparse._ArgumentGroup) -> None:
 
 def _add_front(group: argparse._ArgumentGroup) -> None:
     add = _adder(group)
-    add("--like", "the quirks of a server (default: %(default)s)", choices=LIKE, default="vllm", metavar=None)
-    add("--quirks", "changes to these, such as role=early,usage=finish: docs/simulator.md", default="", metavar="LIST")
-    add("--stream-interval", "tokens a chunk: vLLM's name for tokens_per_chunk", type=_number(int, least=1))
-    add("--faults", "what goes wrong in a share of the requests, such as cut=5", default="", metavar="LIST")
-    add("--fault-rate", "that share (default: 0)", type=_number(float, least=0, most=1), default=0.0, metavar="X")
+    add(
+        "--like",
+        "the quirks of a server (default: %(default)s)",
+        choices=LIKE,
+        default="vllm",
+        metavar=None,
+    )
+    add(
+        "--quirks",
+        "changes to these, such as role=early,usage=finish: docs/simulator.md",
+        default="",
+        metavar="LIST",
+    )
+    add(
+        "--stream-interval",
+        "tokens a chunk: vLLM's name for tokens_per_chunk",
+        type=_number(int, least=1),
+    )
+    add(
+        "--faults",
+        "what goes wrong in a share of the requests, such as cut=5",
+        default="",
+        metavar="LIST",
+    )
+    add(
+        "--fault-rate",
+        "that share (default: 0)",
+        type=_number(float, least=0, most=1),
+        default=0.0,
+        metavar="X",
+    )
 
 
 def _add_times(group: argparse._ArgumentGroup) -> None:
     add = _adder(group)
     add(
-        "--otlp-traces-endpoint", "send a span of each request there, as vLLM does, by OTLP over HTTP: "
+        "--otlp-traces-endpoint", "send a span of each request there, as vLLM does, by OTLP over "
+            "HTTP: "
         "http://127.0.0.1:4318/v1/traces", metavar="URL",
     )  # fmt: skip
     add(
         "--otlp-protocol", "http/protobuf or http/json (default: %(default)s)", choices=PROTOCOLS,
         default="http/protobuf", metavar=None,
     )  # fmt: skip
-    add("--clock-offset", "of the clock in its spans (default: 0)", type=_number(float), default=0.0, metavar="SECONDS")
+    add(
+        "--clock-offset",
+        "of the clock in its spans (default: 0)",
+        type=_number(float),
+        default=0.0,
+        metavar="SECONDS",
+    )
     add("--timings", "llama.cpp's in the last event (default: as --like does)", action="store_true")
     add(
-        "--time-headers", "TGI's headers and Server-Timing; a stream's headers then come with its first token",
+        "--time-headers", "TGI's headers and Server-Timing; a stream's headers then come with its "
+            "first token",
         action="store_true",
     )  # fmt: skip
     add(
-        "--front-end-delay", "of each request, before the scheduler has it (default: 0)", type=_number(float, least=0),
+        "--front-end-delay", "of each request, before the scheduler has it (default: 0)",
+        type=_number(float, least=0),
         default=0.0, metavar="MS",
     )  # fmt: skip
 
@@ -198,7 +341,8 @@ def _adder(group: argparse._ArgumentGroup) -> Callable[..., None]:
 
 
 def _number(
-    kind: type[int] | type[float], *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf,
+    kind: type[int] | type[float], *, least: float = -math.inf, above: float = -math.inf,
+    most: float = math.inf,
     below: float = math.inf,
 ) -> Callable[[str], float]:  # fmt: skip
     """An argparse type that knows its range, and finds no infinity in it."""

@@ -22,7 +22,9 @@ Messages = list[tuple[str, str]]
 class RefusedError(Exception):
     """A request vLLM would refuse, with its status and error object."""
 
-    def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.body = error_body(status, message, kind, param)
@@ -46,7 +48,8 @@ class AnswerRequest:
     priority: int = 0
     sampling: tuple[tuple[str, float], ...] = ()  # which changes nothing here but a span
     tool: str = ""  # name of the function that the answer calls; empty: it is text
-    keep: Callable[[str, str], None] | None = None  # takes id and text of the answer, for requests that go on from it
+    # takes id and text of the answer, for requests that go on from it
+    keep: Callable[[str, str], None] | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -71,9 +74,13 @@ class StreamEvents(Protocol):
 
     def role(self, used: dict[str, Any] | None = None) -> bytes: ...
 
-    def text(self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool) -> bytes: ...
+    def text(
+        self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool
+    ) -> bytes: ...
 
-    def end(self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool) -> list[bytes]: ...
+    def end(
+        self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool
+    ) -> list[bytes]: ...
 
     def error(self, message: str) -> bytes: ...
 
@@ -96,7 +103,8 @@ class Form:
 
     prefix: str  # of the answers' ids
     parse: Callable[[dict[str, Any]], Written]  # raises RefusedError
-    events: Callable[[str, str, Quirks, str, AnswerRequest], StreamEvents]  # id, model, quirks, finish_reason
+    # id, model, quirks, finish_reason
+    events: Callable[[str, str, Quirks, str, AnswerRequest], StreamEvents]
     whole: Callable[[UnstreamedAnswer], dict[str, Any]]
     max_tokens: int = DEFAULT_MAX_TOKENS
     opens: bool = True  # its stream begins with an event without text
@@ -110,17 +118,24 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
     stream = field(asked, "stream", bool) or False
     options = field(asked, "stream_options", dict) or {}
     if options and not stream:
-        raise RefusedError(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
+        raise RefusedError(
+            400, "Stream options can only be defined when `stream=True`.", param="stream_options"
+        )
     if asked.get("n") not in (None, 1):
         raise RefusedError(400, "the simulator answers with one choice: n must be 1", param="n")
 
     max_tokens = field(asked, name, int)
     if max_tokens is not None and max_tokens < 1:
-        raise RefusedError(400, f"{name} must be at least 1, got {max_tokens}. {_value(name, max_tokens)}", param=name)
+        raise RefusedError(
+            400,
+            f"{name} must be at least 1, got {max_tokens}. {_value(name, max_tokens)}",
+            param=name,
+        )
     if max_tokens is not None and max_tokens > max_model_len:
         most = f"{name}={max_tokens} cannot be greater than max_model_len={max_model_len}"
         raise RefusedError(
-            400, f"{most}. Please request fewer output tokens. {_value(name, max_tokens)}", param=name
+            400, f"{most}. Please request fewer output tokens. {_value(name, max_tokens)}",
+            param=name
         )  # fmt: skip
     prompt_tokens = len(pieces)
     room = max_model_len - prompt_tokens
@@ -130,17 +145,21 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
             excess = f"which leaves no room for the {max_tokens} output tokens requested"
         raise RefusedError(
             400,
-            f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains at least "
-            f"{prompt_tokens} input tokens, {excess}. Please reduce the length of the input prompt. "
-            + _value("input_tokens", prompt_tokens),
+            f"This model's maximum context length is {max_model_len} tokens. However, your prompt "
+            f"contains at least "
+            f"{prompt_tokens} input tokens, {excess}. Please reduce the length of the input "
+            f"prompt. " + _value("input_tokens", prompt_tokens),
             param="input_tokens",
         )
     return AnswerRequest(
-        form=form, pieces=pieces, max_tokens=max_tokens or min(form.max_tokens, room), tool=tool, keep=keep,
+        form=form, pieces=pieces, max_tokens=max_tokens or min(form.max_tokens, room), tool=tool,
+        keep=keep,
         ignore_eos=asked.get("ignore_eos") is True, stream=stream,
         include_usage=options.get("include_usage") is True,
-        continuous_usage=options.get("continuous_usage_stats") is True, priority=field(asked, "priority", int) or 0,
-        sampling=tuple((key, float(value)) for key in SAMPLING if type(value := asked.get(key, 1)) in (int, float)),
+        continuous_usage=options.get("continuous_usage_stats") is True,
+        priority=field(asked, "priority", int) or 0,
+        sampling=tuple((key, float(value)) for key in SAMPLING if type(value := asked.get(key,
+            1)) in (int, float)),
     )  # fmt: skip
 
 
@@ -160,7 +179,10 @@ def invalid(loc: str, why: str) -> RefusedError:
 def parse_object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
-    except (ValueError, RecursionError) as error:  # ValueError: not JSON, not UTF-8, an integer of 5,000 digits
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: not JSON, not UTF-8, an integer of 5,000 digits
         raise invalid("body", f"JSON decode error: {error}") from error
     if not isinstance(value, dict):
         raise invalid("body", "Input should be a valid dictionary")
@@ -212,17 +234,26 @@ def parse_messages(asked: dict[str, Any]) -> Messages:
     messages = field(asked, "messages", list)
     if not messages:
         raise invalid("body.messages", "Field required")
-    return [_parse_message(message, f"body.messages.{index}") for index, message in enumerate(messages)]
+    return [
+        _parse_message(message, f"body.messages.{index}") for index, message in enumerate(messages)
+    ]
 
 
 def tool_called(asked: dict[str, Any], answered: bool, inner: str = "") -> str:
-    """The tool that the request names, else its first, once: not in answer to what a tool gave. ``inner``: where tools and
-    choices have the name, if not in themselves."""
+    """The tool that the request names, else its first, once: not in answer to what a tool gave.
+    ``inner``: where tools and choices have the name, if not in themselves."""
     choice = asked.get("tool_choice")
     names = [_name(tool, inner) for tool in field(asked, "tools", list) or ()]
     if "" in names:
-        raise invalid(".".join(filter(None, (f"body.tools.{names.index('')}", inner, "name"))), "Field required")
-    if not names or answered or (choice.get("type") if isinstance(choice, dict) else choice) == "none":
+        raise invalid(
+            ".".join(filter(None, (f"body.tools.{names.index('')}", inner, "name"))),
+            "Field required",
+        )
+    if (
+        not names
+        or answered
+        or (choice.get("type") if isinstance(choice, dict) else choice) == "none"
+    ):
         return ""
     named = _name(choice, inner)
     if named and named not in names:
@@ -252,13 +283,17 @@ def _parse_message(message: Any, loc: str) -> tuple[str, str]:
         content = "\n".join(map(tokens.part_text, content))
     if not isinstance(content, str):
         raise invalid(f"{loc}.content", "Input should be a valid string or list of parts")
-    functions = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]
+    functions = [
+        call.get("function") or {}
+        for call in message.get("tool_calls") or ()
+        if isinstance(call, dict)
+    ]
     return message["role"], "\n".join(
         filter(None, (content, *(format_tool_arguments(f.get("arguments")) for f in functions)))
     )
 
 
-# -- the bytes of an answer ------------------------------------------------------------------------------------------
+# -- the bytes of an answer ------------------------------------------------------------------------
 
 DONE = b"data: [DONE]\n\n"
 CALL_END = b'\\"}'  # of the arguments, within a JSON text
@@ -267,7 +302,8 @@ PING = b":\n\n"
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
     total, cached = prompt_tokens + completion_tokens, {"cached_tokens": cached_tokens}
-    return {"prompt_tokens": prompt_tokens, "total_tokens": total, "completion_tokens": completion_tokens,
+    return {"prompt_tokens": prompt_tokens, "total_tokens": total,
+        "completion_tokens": completion_tokens,
             "prompt_tokens_details": cached}  # fmt: skip
 
 
@@ -278,7 +314,13 @@ def chat_completion(ended: UnstreamedAnswer) -> dict[str, Any]:
     if tool:
         call = _call(answer_id, tool, dump({ARGUMENT: content}).decode())
         message |= {"content": None, "tool_calls": [call]}  # type: ignore[dict-item]
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason, "stop_reason": None}
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": finish_reason,
+        "stop_reason": None,
+    }
     return {**_head(answer_id, "chat.completion", model), "choices": [choice], "usage": used}
 
 
@@ -286,29 +328,47 @@ ARGUMENT = "text"  # of each function that is called
 
 
 def _call(answer_id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"id": f"call-{answer_id}", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {
+        "id": f"call-{answer_id}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
 def completion(ended: UnstreamedAnswer) -> dict[str, Any]:
     """The same of a plain completion, which has no place for reasoning of its own."""
     answer_id, model, content, reasoning, finish_reason, used, _ = ended
     text = " ".join(filter(None, (reasoning, content)))
-    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason, "stop_reason": None}
+    choice = {
+        "index": 0,
+        "text": text,
+        "logprobs": None,
+        "finish_reason": finish_reason,
+        "stop_reason": None,
+    }
     return {**_head(answer_id, "text_completion", model), "choices": [choice], "usage": used}
 
 
 class Chunks:
-    """The events of one streamed answer, as the quirks have them. Each may carry usage. Those of a plain completion
-    (``chat`` false) have text where the others have a delta, and no role; of a call of ``tool`` the texts are its
-    arguments, between ``call`` and CALL_END."""
+    """The events of one streamed answer, as the quirks have them. Each may carry usage. Those of a
+    plain completion (``chat`` false) have text where the others have a delta, and no role; of a
+    call of ``tool`` the texts are its arguments, between ``call`` and CALL_END."""
 
     __slots__ = (
-        "_call", "_content", "_finish", "_opening", "_reasoning", "_reasoning_end", "_text_end", "done", "finish_reason",
+        "_call", "_content", "_finish", "_opening", "_reasoning", "_reasoning_end", "_text_end",
+        "done", "finish_reason",
         "quirks",
     )  # fmt: skip
 
     def __init__(
-        self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, *, chat: bool = True, tool: str = ""
+        self,
+        answer_id: str,
+        model: str,
+        quirks: Quirks,
+        finish_reason: str,
+        *,
+        chat: bool = True,
+        tool: str = "",
     ) -> None:
         self.quirks = quirks
         self.finish_reason = finish_reason.encode()
@@ -316,17 +376,33 @@ class Chunks:
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._opening = b"data: " + dump(_head(answer_id, kind, model))[:-1] + b',"choices":['
         reasoning = quirks.reasoning_field.encode()
-        self._content = self._opening + (b'{"index":0,"delta":{"content":"' if chat else b'{"index":0,"text":"')
-        self._reasoning = self._opening + b'{"index":0,"delta":{"%b":"' % reasoning if chat else self._content
-        self._text_end = b'"},"logprobs":null,"finish_reason":' if chat else b'","logprobs":null,"finish_reason":'
+        self._content = self._opening + (
+            b'{"index":0,"delta":{"content":"' if chat else b'{"index":0,"text":"'
+        )
+        self._reasoning = (
+            self._opening + b'{"index":0,"delta":{"%b":"' % reasoning if chat else self._content
+        )
+        self._text_end = (
+            b'"},"logprobs":null,"finish_reason":'
+            if chat
+            else b'","logprobs":null,"finish_reason":'
+        )
         self._reasoning_end = self._text_end
         self._finish = b'"delta":{}' if chat else b'"text":""'
         self._call = b""
         if tool:
             call = {"index": 0, **_call(answer_id, tool, f'{{"{ARGUMENT}": "')}
-            choice = {"index": 0, "delta": {"tool_calls": [call]}, "logprobs": None, "finish_reason": None}
+            choice = {
+                "index": 0,
+                "delta": {"tool_calls": [call]},
+                "logprobs": None,
+                "finish_reason": None,
+            }
             self._call = self._opening + dump(choice) + b"]}\n\n"
-            self._content = self._opening + b'{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"'
+            self._content = (
+                self._opening
+                + b'{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"'
+            )
             self._text_end = b'"}}]},"logprobs":null,"finish_reason":'
 
     def call(self) -> bytes:
@@ -335,18 +411,28 @@ class Chunks:
 
     def role(self, used: dict[str, Any] | None = None) -> bytes:
         delta = _ROLES[self.quirks.role_content]
-        return self._opening + b'{"index":0,"delta":%b,"logprobs":null,"finish_reason":null}]' % delta + _end(used)
+        return (
+            self._opening
+            + b'{"index":0,"delta":%b,"logprobs":null,"finish_reason":null}]' % delta
+            + _end(used)
+        )
 
-    def text(self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool) -> bytes:
+    def text(
+        self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool
+    ) -> bytes:
         """``text`` must need no escape in JSON. ``last``: it carries the finish_reason."""
         reason = b'"%b","stop_reason":null' % self.finish_reason if last else b"null"
         return b'%b%b%b%b,"token_ids":null}]%b' % (
             self._reasoning if reasoning else self._content, text,
-            self._reasoning_end if reasoning else self._text_end, reason, _end(used) if used else b"}\n\n",
+            self._reasoning_end if reasoning else self._text_end, reason,
+            _end(used) if used else b"}\n\n",
         )  # fmt: skip
 
-    def end(self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool) -> list[bytes]:
-        """What comes behind the last text. ``with_finish``: usage in the event of the finish_reason."""
+    def end(
+        self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool
+    ) -> list[bytes]:
+        """What comes behind the last text. ``with_finish``: usage in the event of the
+        finish_reason."""
         quirks = self.quirks
         found = [self.finish(with_finish)] if quirks.finish == "own" else []
         if self._says_usage(include_usage):
@@ -357,11 +443,17 @@ class Chunks:
         return self.quirks.finish == "own" or self._says_usage(include_usage)
 
     def _says_usage(self, include_usage: bool) -> bool:
-        return self.quirks.usage == "always" or (self.quirks.usage in ("asked", "choices") and include_usage)
+        return self.quirks.usage == "always" or (
+            self.quirks.usage in ("asked", "choices") and include_usage
+        )
 
     def finish(self, used: dict[str, Any] | None = None) -> bytes:
         """The finish_reason alone."""
-        return self._opening + b'{"index":0,%b,"finish_reason":"%b"}]' % (self._finish, self.finish_reason) + _end(used)
+        return (
+            self._opening
+            + b'{"index":0,%b,"finish_reason":"%b"}]' % (self._finish, self.finish_reason)
+            + _end(used)
+        )
 
     def usage(self, used: dict[str, Any]) -> bytes:
         choices = b'{"index":0,"delta":{}}]' if self.quirks.usage == "choices" else b"]"
@@ -369,7 +461,11 @@ class Chunks:
 
     def error(self, message: str) -> bytes:
         form = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
-        return b"data: " + dump({"error": form if self.quirks.error_form == "object" else message}) + b"\n\n"
+        return (
+            b"data: "
+            + dump({"error": form if self.quirks.error_form == "object" else message})
+            + b"\n\n"
+        )
 
 
 _ROLES = {
@@ -384,16 +480,24 @@ def _end(used: dict[str, Any] | None) -> bytes:
 
 
 def _head(answer_id: str, kind: str, model: str) -> dict[str, Any]:
-    return {"id": answer_id, "object": kind, "created": int(time.time()), "model": model, "system_fingerprint": NAME}
+    return {
+        "id": answer_id,
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "system_fingerprint": NAME,
+    }
 
 
 CHAT = Form(
     "chatcmpl", _parse_chat,
-    lambda answer_id, model, quirks, reason, asked: Chunks(answer_id, model, quirks, reason, tool=asked.tool),
+    lambda answer_id, model, quirks, reason,
+    asked: Chunks(answer_id, model, quirks, reason, tool=asked.tool),
     chat_completion,
 )  # fmt: skip
 COMPLETIONS = Form(
     "cmpl", _parse_completion,
-    lambda answer_id, model, quirks, reason, asked: Chunks(answer_id, model, quirks, reason, chat=False),
+    lambda answer_id, model, quirks, reason,
+    asked: Chunks(answer_id, model, quirks, reason, chat=False),
     completion, DEFAULT_PLAIN_MAX_TOKENS, opens=False,
 )  # fmt: skip

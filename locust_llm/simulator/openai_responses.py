@@ -1,4 +1,5 @@
-"""Responses as vLLM takes and writes them (0.32): typed events, of which those before the first token come at once."""
+"""Responses as vLLM takes and writes them (0.32): typed events, of which those before the first
+token come at once."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from .openai_chat import (
 )
 
 MAX_KEPT: Final = 2_000
-_KEPT: Final[OrderedDict[str, Messages]] = OrderedDict()  # conversations by the id of their last answer
+# conversations by the id of their last answer
+_KEPT: Final[OrderedDict[str, Messages]] = OrderedDict()
 _BEGIN = dump(f'{{"{ARGUMENT}": "')[1:-1]
 
 
@@ -39,7 +41,8 @@ def _parse(asked: dict[str, Any]) -> Written:
     found = _kept(field(asked, "previous_response_id", str))
     for index, item in enumerate(items):
         role, text = _parse_item(item, f"body.input.{index}")
-        if found and found[-1][0] == "assistant" and item.get("type") == "function_call":  # as in the other forms
+        # as in the other forms
+        if found and found[-1][0] == "assistant" and item.get("type") == "function_call":
             text = "\n".join(filter(None, (found.pop()[1], text)))
         found.append((role, text))
     system: Messages = [("system", instructions)] if instructions else []
@@ -66,14 +69,18 @@ def _kept(answer_id: str | None) -> Messages:
 
 def _parse_item(item: Any, loc: str) -> tuple[str, str]:
     kind = item.get("type", "message") if isinstance(item, dict) else None
-    if kind in ("function_call", "function_call_output") and not isinstance(item.get("call_id"), str):
+    if kind in ("function_call", "function_call_output") and not isinstance(
+        item.get("call_id"), str
+    ):
         raise invalid(f"{loc}.call_id", "Field required")
     if kind == "function_call":
         return "assistant", format_tool_arguments(item.get("arguments"))
     if kind == "function_call_output":
         return "tool", str(item.get("output", ""))
     if kind != "message" or not isinstance(item.get("role"), str):
-        raise invalid(loc, "Input should be a message with a role, a function_call or a function_call_output")
+        raise invalid(
+            loc, "Input should be a message with a role, a function_call or a function_call_output"
+        )
     content = item.get("content") or ""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
         content = "\n".join(map(tokens.part_text, content))
@@ -83,35 +90,52 @@ def _parse_item(item: Any, loc: str) -> tuple[str, str]:
 
 
 class ResponsesEvents:
-    """Those of one streamed answer. Reasoning is an item of its own before the answer, as the call of a tool is one."""
+    """Those of one streamed answer. Reasoning is an item of its own before the answer, as the call
+    of a tool is one."""
 
     done = b""
 
-    def __init__(self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, asked: AnswerRequest) -> None:
-        self.answer_id, self.model, self.quirks, self.finish_reason = answer_id, model, quirks, finish_reason
+    def __init__(
+        self, answer_id: str, model: str, quirks: Quirks, finish_reason: str, asked: AnswerRequest
+    ) -> None:
+        self.answer_id, self.model, self.quirks, self.finish_reason = (
+            answer_id,
+            model,
+            quirks,
+            finish_reason,
+        )
         self.tool = asked.tool
         self.number = self.index = 0
         self.item: dict[str, Any] | None = None  # that is under way
 
     def role(self, used: dict[str, Any] | None = None) -> bytes:
         response = _response(self.answer_id, self.model, "in_progress", [], None)
-        return b"".join(self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress"))
+        return b"".join(
+            self._event(f"response.{kind}", response=response)
+            for kind in ("created", "in_progress")
+        )
 
     def call(self) -> bytes:
         """Where a tool is called: written by ``text``."""
         return b""
 
-    def text(self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool) -> bytes:
+    def text(
+        self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool
+    ) -> bytes:
         """``text`` must need no escape in JSON, but for CALL_END."""
         kind = "reasoning" if reasoning else "function_call" if self.tool else "message"
         before = b""
         if self.item is None or self.item["type"] != kind:
             before = self._closed() + self._opened(kind)
             text = _BEGIN + text if kind == "function_call" else text
-        delta = {"reasoning": "reasoning_text", "function_call": "function_call_arguments"}.get(kind, "output_text")
+        delta = {"reasoning": "reasoning_text", "function_call": "function_call_arguments"}.get(
+            kind, "output_text"
+        )
         return before + self._delta(f"response.{delta}.delta", text) if text else before
 
-    def end(self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool) -> list[bytes]:
+    def end(
+        self, used: dict[str, Any], with_finish: dict[str, Any] | None, *, include_usage: bool
+    ) -> list[bytes]:
         """``used`` whether it was asked for or not: here nobody asks."""
         events = [self._closed()]
         if self.quirks.finish != "none":
@@ -119,7 +143,8 @@ class ResponsesEvents:
             output = [{"type": "function_call", "name": self.tool}] if self.tool else []
             usage = None if self.quirks.usage == "none" else used
             response = _response(self.answer_id, self.model, status, output, usage)
-            events.append(self._event("response.completed", response=response))  # so vLLM names it whatever the status
+            # so vLLM names it whatever the status
+            events.append(self._event("response.completed", response=response))
         return [event for event in events if event]
 
     def error(self, message: str) -> bytes:
@@ -128,14 +153,18 @@ class ResponsesEvents:
     def _opened(self, kind: str) -> bytes:
         item: dict[str, Any] = {"id": f"item-{self.index}", "type": kind, "status": "in_progress"}
         item |= (
-            {"call_id": f"call-{self.answer_id}", "name": self.tool, "arguments": ""} if kind == "function_call" else {}
+            {"call_id": f"call-{self.answer_id}", "name": self.tool, "arguments": ""}
+            if kind == "function_call"
+            else {}
         )
         self.item = item
         events = self._event("response.output_item.added", item=item, output_index=self.index)
         if kind == "function_call":
             return events
         part = {"type": "output_text" if kind == "message" else "reasoning_text", "text": ""}
-        return events + self._event("response.content_part.added", part=part, output_index=self.index)
+        return events + self._event(
+            "response.content_part.added", part=part, output_index=self.index
+        )
 
     def _closed(self) -> bytes:
         if self.item is None:
@@ -146,7 +175,8 @@ class ResponsesEvents:
 
     def _delta(self, kind: str, text: bytes) -> bytes:
         self.number += 1
-        return b'event: %b\ndata: {"type":"%b","sequence_number":%d,"output_index":%d,"delta":"%b"}\n\n' % (
+        return (b'event: %b\ndata: '
+            b'{"type":"%b","sequence_number":%d,"output_index":%d,"delta":"%b"}\n\n') % (
             kind.encode(), kind.encode(), self.number, self.index, text,
         )  # fmt: skip
 
@@ -157,7 +187,11 @@ class ResponsesEvents:
 
 
 def _response(
-    answer_id: str, model: str, status: str, output: list[dict[str, Any]], used: dict[str, Any] | None
+    answer_id: str,
+    model: str,
+    status: str,
+    output: list[dict[str, Any]],
+    used: dict[str, Any] | None,
 ) -> dict[str, Any]:
     why = {"reason": "max_output_tokens"} if status == "incomplete" else None
     usage = used and {
@@ -166,22 +200,38 @@ def _response(
         "output_tokens": used["completion_tokens"],
         "total_tokens": used["total_tokens"],
     }
-    return {"id": answer_id, "object": "response", "created_at": int(time.time()), "model": model, "status": status,
-            "error": None, "incomplete_details": why, "output": output, "usage": usage, "user": NAME}  # fmt: skip
+    return {"id": answer_id, "object": "response", "created_at": int(time.time()), "model": model,
+        "status": status,
+            "error": None, "incomplete_details": why, "output": output, "usage": usage,
+            "user": NAME}  # fmt: skip
 
 
 def _whole(ended: UnstreamedAnswer) -> dict[str, Any]:
     answer_id, model, content, reasoning, finish_reason, used, tool = ended
     output: list[dict[str, Any]] = []
     if reasoning:
-        output.append({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": reasoning}]})
+        output.append(
+            {
+                "type": "reasoning",
+                "summary": [],
+                "content": [{"type": "reasoning_text", "text": reasoning}],
+            }
+        )
     if tool:
-        call = {"call_id": f"call-{answer_id}", "name": tool, "arguments": dump({ARGUMENT: content}).decode()}
+        call = {
+            "call_id": f"call-{answer_id}",
+            "name": tool,
+            "arguments": dump({ARGUMENT: content}).decode(),
+        }
         output.append({"type": "function_call", "status": "completed", **call})
     elif content:
         part = {"type": "output_text", "text": content, "annotations": []}
-        output.append({"type": "message", "role": "assistant", "status": "completed", "content": [part]})
-    return _response(answer_id, model, "incomplete" if finish_reason == "length" else "completed", output, used)
+        output.append(
+            {"type": "message", "role": "assistant", "status": "completed", "content": [part]}
+        )
+    return _response(
+        answer_id, model, "incomplete" if finish_reason == "length" else "completed", output, used
+    )
 
 
 FORM = Form("resp", _parse, ResponsesEvents, _whole)

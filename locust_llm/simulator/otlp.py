@@ -23,7 +23,8 @@ Value = str | int | float
 
 
 class SimulatedSpan(NamedTuple):
-    """Of opentelemetry/proto/trace/v1/trace.proto. ``parent_id`` is empty where there is none; Unix nanoseconds."""
+    """Of opentelemetry/proto/trace/v1/trace.proto. ``parent_id`` is empty where there is none; Unix
+    nanoseconds."""
 
     name: str
     trace_id: bytes
@@ -35,14 +36,19 @@ class SimulatedSpan(NamedTuple):
 
 
 class SpanSender:
-    """Every EVERY_S, or as soon as there are BATCH of them, spans go to the endpoint. What does not fit in the queue is
-    dropped, and so is a batch that is not taken: both are counted, nobody waits."""
+    """Every EVERY_S, or as soon as there are BATCH of them, spans go to the endpoint. What does not
+    fit in the queue is dropped, and so is a batch that is not taken: both are counted, nobody
+    waits."""
 
     def __init__(self, url: str, encoder: Encoder) -> None:
-        """``url``: where it has no path /v1/traces is meant. Raises ValueError for one that is not plain HTTP."""
+        """``url``: where it has no path /v1/traces is meant. Raises ValueError for one that is not
+        plain HTTP."""
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname:
-            raise ValueError(f"--otlp-traces-endpoint must be an address such as http://127.0.0.1:4318, got {url}")
+            raise ValueError(
+                f"--otlp-traces-endpoint must be an address such as http://127.0.0.1:4318, got "
+                f"{url}"
+            )
         self.host = parts.hostname
         self.port = parts.port or 4318
         self.path = parts.path if parts.path.strip("/") else "/v1/traces"
@@ -77,7 +83,8 @@ class SpanSender:
 
     async def _taken(self, body: bytes) -> bool:
         head = (
-            f"POST {self.path} HTTP/1.1\r\nHost: {self.netloc}\r\nContent-Type: {self.encoder.content_type}\r\n"
+            f"POST {self.path} HTTP/1.1\r\nHost: {self.netloc}\r\nContent-Type: "
+            f"{self.encoder.content_type}\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
         writer = None

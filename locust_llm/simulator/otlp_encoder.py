@@ -1,4 +1,5 @@
-"""OTLP encoder: spans as protobuf or JSON, by the package opentelemetry-proto (the extra ``otlp``)."""
+"""OTLP encoder: spans as protobuf or JSON, by the package opentelemetry-proto (the extra
+``otlp``)."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from .otlp import PROTOCOLS, SimulatedSpan, Value
 
 
 class Encoder:
-    """A span is encoded when it ends, so that a batch of them does not hold up the answers of other requests."""
+    """A span is encoded when it ends, so that a batch of them does not hold up the answers of other
+    requests."""
 
     def __init__(self, protocol: str, service: str) -> None:
         self.content_type = PROTOCOLS[protocol]
@@ -46,7 +48,8 @@ class Encoder:
             content = MessageToDict(request)
             content["resourceSpans"][0]["scopeSpans"][0]["spans"] = list(spans)
             return json.dumps(content, separators=(",", ":")).encode()
-        scope_spans.spans.extend(spans)  # the only copy: an outer message made from an inner one copies it once more
+        # the only copy: an outer message made from an inner one copies it once more
+        scope_spans.spans.extend(spans)
         encoded: bytes = request.SerializeToString()
         return encoded
 

@@ -1,4 +1,5 @@
-"""Answers on their way: a token at a time into the bytes of a stream, with everything that can go wrong on it."""
+"""Answers on their way: a token at a time into the bytes of a stream, with everything that can go
+wrong on it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from .server import SimulatorServer
 
 
-ENGINE_FAILED: Final = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+ENGINE_FAILED: Final = (
+    "EngineCore encountered an issue. See stack trace (above) for the root cause."
+)
 SPLIT_S: Final = 0.002
 _WORDS: Final = [f" {word}".encode() for word in WORDS]
 _TWO_BYTES: Final = "é".encode()
@@ -39,7 +42,13 @@ class SimulatedAnswer:
         row: TruthRow,
         quirks: Quirks,
     ) -> None:
-        self.server, self.connection, self.asked, self.row, self.quirks = server, connection, asked, row, quirks
+        self.server, self.connection, self.asked, self.row, self.quirks = (
+            server,
+            connection,
+            asked,
+            row,
+            quirks,
+        )
         self.transport = connection.transport
         self.first_word = server.random.randrange(len(WORDS))
         self.count, self.before = 0, -1
@@ -48,7 +57,8 @@ class SimulatedAnswer:
         if 0 <= quirks.eos < max_tokens and not asked.ignore_eos:
             max_tokens = max(1, quirks.eos)
             self.finish_reason = "stop"
-        self.said_reason = "tool_calls" if asked.tool else self.finish_reason  # a call is whole at any length
+        # a call is whole at any length
+        self.said_reason = "tool_calls" if asked.tool else self.finish_reason
         steps = drafted(max_tokens, quirks.draft_tokens, quirks.acceptance, server.random)
         self.max_tokens = max_tokens
         self.accepted = iter(steps)
@@ -101,7 +111,14 @@ class SimulatedAnswer:
             self.server.prefilled(self.asked, now)
         self.last_at = now
         if self.sequence.is_finished:
-            metrics.finished(self.sequence, self.count, self.finish_reason, self.row.arrived_at, self.first_at, now)
+            metrics.finished(
+                self.sequence,
+                self.count,
+                self.finish_reason,
+                self.row.arrived_at,
+                self.first_at,
+                now,
+            )
             if self.server.spans:
                 self.server.spans.finished(self, now)
         return self.count
@@ -124,16 +141,25 @@ class SimulatedAnswer:
         sequence, row = self.sequence, self.row
         row.started_at = sequence.started_at
         row.parts = latency_parts_of(sequence)
-        row.cached_tokens, row.preemptions, row.fault = sequence.num_cached_tokens, sequence.num_preemptions, fault
+        row.cached_tokens, row.preemptions, row.fault = (
+            sequence.num_cached_tokens,
+            sequence.num_preemptions,
+            fault,
+        )
         self.server.num_open -= 1
         self.server.router.ended(row.backend)
         self.server.truth.done(row, aborted=aborted)
 
     def said(self) -> tuple[str | None, str]:
         """(reasoning, text)."""
-        words = [WORDS[index % len(WORDS)] for index in range(self.first_word, self.first_word + self.count)]
+        words = [
+            WORDS[index % len(WORDS)]
+            for index in range(self.first_word, self.first_word + self.count)
+        ]
         cut = 0 if self.quirks.eos == 0 and self.finish_reason == "stop" else len(words)
-        return " ".join(words[: self.quirks.reasoning]) or None, " ".join(words[self.quirks.reasoning : cut])
+        return " ".join(words[: self.quirks.reasoning]) or None, " ".join(
+            words[self.quirks.reasoning : cut]
+        )
 
     def keep(self) -> None:
         """Where a later request may go on from it."""
@@ -148,7 +174,10 @@ class SimulatedAnswer:
     def fault_due(self) -> str:
         """What goes wrong after as many tokens as there are: error, cut or reset, or nothing."""
         quirks = self.quirks
-        return next((fault for fault in ("error", "cut", "reset") if self.reached(getattr(quirks, fault))), "")
+        return next(
+            (fault for fault in ("error", "cut", "reset") if self.reached(getattr(quirks, fault))),
+            "",
+        )
 
     def reached(self, count: int) -> bool:
         """So many tokens are there since the last step."""
@@ -162,7 +191,8 @@ class SimulatedAnswer:
         self.connection.answer = None
         if fault == "reset":
             raw = self.transport.get_extra_info("socket")
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing sends a reset
+            # closing sends a reset
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.transport.abort()
         else:
             self.transport.close()
@@ -171,7 +201,10 @@ class SimulatedAnswer:
         """The answer's own blocks too: the next turn of a conversation brings them back."""
         if not self.server.caching:
             return []
-        words = (WORDS[index % len(WORDS)] for index in range(self.first_word, self.first_word + max_tokens))
+        words = (
+            WORDS[index % len(WORDS)]
+            for index in range(self.first_word, self.first_word + max_tokens)
+        )
         return tokens.block_keys([*self.asked.pieces, *words])
 
 
@@ -198,7 +231,11 @@ class WholeAnswer(SimulatedAnswer):
             return
         body = self._body()
         before = monotonic()
-        said = server_timing.headers(self.sequence, self.count, self.row.arrived_at) if self.quirks.time_headers else ""
+        said = (
+            server_timing.headers(self.sequence, self.count, self.row.arrived_at)
+            if self.quirks.time_headers
+            else ""
+        )
         self.connection.respond(200, self.as_sent(body), self.headers + said)
         self.row.first_at = before, monotonic()
         self.close_row()
@@ -218,7 +255,11 @@ class WholeAnswer(SimulatedAnswer):
             self.asked.tool,
         )
         body = self.asked.form.whole(ended)
-        return body | {"timings": server_timing.timings(self.sequence, self.count)} if self.timed else body
+        return (
+            body | {"timings": server_timing.timings(self.sequence, self.count)}
+            if self.timed
+            else body
+        )
 
     def _fail(self) -> bool:
         """Whether something has gone wrong by now."""
@@ -234,7 +275,8 @@ class WholeAnswer(SimulatedAnswer):
 
 
 class StreamedAnswer(SimulatedAnswer):
-    """``held``: writes that wait for a slow header, a stall or the other half of a letter; None when nothing waits."""
+    """``held``: writes that wait for a slow header, a stall or the other half of a letter; None
+    when nothing waits."""
 
     def __init__(
         self,
@@ -245,7 +287,9 @@ class StreamedAnswer(SimulatedAnswer):
         quirks: Quirks,
     ) -> None:
         super().__init__(server, connection, asked, row, quirks)
-        self.chunks = asked.form.events(row.answer_id, server.names[0], quirks, self.said_reason, asked)
+        self.chunks = asked.form.events(
+            row.answer_id, server.names[0], quirks, self.said_reason, asked
+        )
         self.call = self.chunks.call()  # until it was sent
         self.continuous = asked.continuous_usage or quirks.continuous_usage
         self.frame, _ = connection.stream_framing()
@@ -272,7 +316,9 @@ class StreamedAnswer(SimulatedAnswer):
         quirks, last = self.quirks, self.sequence.is_finished
         count = self.counted()
         before = self.before
-        words = b"".join(_WORDS[(self.first_word + number) % len(_WORDS)] for number in range(before, count))
+        words = b"".join(
+            _WORDS[(self.first_word + number) % len(_WORDS)] for number in range(before, count)
+        )
         self.text += words if before else words[1:]
         reasoning = before < quirks.reasoning
         each = quirks.tokens_per_chunk
@@ -289,7 +335,11 @@ class StreamedAnswer(SimulatedAnswer):
         if self.headed:
             return b""
         self.headed = True
-        said = server_timing.headers(self.sequence, self.count, self.row.arrived_at) if self.quirks.time_headers else ""
+        said = (
+            server_timing.headers(self.sequence, self.count, self.row.arrived_at)
+            if self.quirks.time_headers
+            else ""
+        )
         _, head = self.connection.stream_framing(self.headers + said)
         return head + (self.frame(self.chunks.role(self._used())) if self.role == "early" else b"")
 
@@ -305,8 +355,15 @@ class StreamedAnswer(SimulatedAnswer):
         if self.asked.tool and last:
             text += events.CALL_END
         with_last = last and quirks.finish == "last"
-        event = chunks.text(text, finish_with_usage if with_last else used, reasoning=reasoning, last=with_last)
-        if with_last and isinstance(chunks, api.Chunks) and not chunks.has_end(self.asked.include_usage) and self.timed:
+        event = chunks.text(
+            text, finish_with_usage if with_last else used, reasoning=reasoning, last=with_last
+        )
+        if (
+            with_last
+            and isinstance(chunks, api.Chunks)
+            and not chunks.has_end(self.asked.include_usage)
+            and self.timed
+        ):
             event = self._with_timings(event)
         self.num_chunks += 1
         if self.num_chunks == quirks.malformed:
@@ -321,7 +378,8 @@ class StreamedAnswer(SimulatedAnswer):
         if self.call and not reasoning:
             data = frame(self.call) + data
             self.call = b""
-        if self.num_chunks == 1 and self.role == "first":  # vLLM sends the role only when there is a token
+        # vLLM sends the role only when there is a token
+        if self.num_chunks == 1 and self.role == "first":
             data = frame(chunks.role(used and events.usage(self.asked.prompt_tokens, 0))) + data
         self._write(self._head() + data, self.count)
         if rest:
@@ -332,7 +390,9 @@ class StreamedAnswer(SimulatedAnswer):
 
     def _write_end(self, finish_with_usage: dict[str, Any] | None) -> None:
         self.keep()
-        found = self.chunks.end(self.usage(), finish_with_usage, include_usage=self.asked.include_usage)
+        found = self.chunks.end(
+            self.usage(), finish_with_usage, include_usage=self.asked.include_usage
+        )
         if self.timed and found:
             found[-1] = self._with_timings(found[-1])
         self._write(b"".join(map(self.frame, found)) + self._done(), end=True)
@@ -355,7 +415,9 @@ class StreamedAnswer(SimulatedAnswer):
         if fault := self.fault_due():
             self.hang_up(fault)
             if fault == "error":
-                self.transport.write(self._head() + self.frame(self.chunks.error(ENGINE_FAILED)) + self._done())
+                self.transport.write(
+                    self._head() + self.frame(self.chunks.error(ENGINE_FAILED)) + self._done()
+                )
                 self.connection.answered()
             else:
                 self.break_connection(fault)

@@ -1,4 +1,5 @@
-"""What all connections share: what each path answers, whom it refuses, and what is told about it all."""
+"""What all connections share: what each path answers, whom it refuses, and what is told about it
+all."""
 
 from __future__ import annotations
 
@@ -21,15 +22,20 @@ if TYPE_CHECKING:
     from .connection import ClientConnection, HttpRequest
 
 
-BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+BUSY = (
+    "The engine is currently busy and cannot accept new requests. Please try again later or on "
+    "a different instance."
+)
 BACKEND = "x-backend"
 _OPEN_PATHS = ("/health", "/metrics", "/truth", "/truth/reset")  # without an API key too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontEnd:
-    """How the server presents itself. ``names``: all are accepted and listed, answers carry the first (vLLM's
-    --served-model-name). ``faults`` change the quirks of a share fault_rate of the requests. ``route`` and
+    """How the server presents itself. ``names``: all are accepted and listed, answers carry the
+    first (vLLM's
+    --served-model-name). ``faults`` change the quirks of a share fault_rate of the requests.
+      ``route`` and
     ``session_header``: of the `Router`."""
 
     names: tuple[str, ...]
@@ -50,7 +56,9 @@ class FrontEnd:
 
 
 class SimulatorServer:
-    def __init__(self, engines: Sequence[Engine], front: FrontEnd, spans: Spans | None = None) -> None:
+    def __init__(
+        self, engines: Sequence[Engine], front: FrontEnd, spans: Spans | None = None
+    ) -> None:
         self.spans = spans
         self.front, self.names, self.caching = front, front.names, front.caching
         self.router = Router(engines, front.route)
@@ -72,13 +80,21 @@ class SimulatorServer:
             "/v1/embeddings": ("POST", self.pooled),
             **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), ("POST", self.pooled)),
             "/v1/models": ("GET", lambda c, _: c.respond(200, list_models(names, max_model_len))),
-            "/tokenize": ("POST", lambda c, r: c.respond(200, tokenize(r.body, names, max_model_len))),
+            "/tokenize": (
+                "POST",
+                lambda c, r: c.respond(200, tokenize(r.body, names, max_model_len)),
+            ),
             "/health": ("GET", lambda c, _: c.respond(200, {"status": "ok", "server": api.NAME})),
             "/metrics": (
                 "GET",
-                lambda c, _: c.respond(200, format_metrics_page(zip(self.metrics, self.states(), strict=True))),
+                lambda c, _: c.respond(
+                    200, format_metrics_page(zip(self.metrics, self.states(), strict=True))
+                ),
             ),
-            "/truth": ("GET", lambda c, _: c.respond(200, self.truth.as_json() | self.engines_as_json())),
+            "/truth": (
+                "GET",
+                lambda c, _: c.respond(200, self.truth.as_json() | self.engines_as_json()),
+            ),
             "/truth/reset": ("POST", self.reset_truth),
         }
 
@@ -98,7 +114,9 @@ class SimulatorServer:
             answer(connection, request)
         except api.RefusedError as error:
             self.truth.refused += 1
-            connection.respond(error.status, error.body, "Retry-After: 1\r\n" if error.status == 429 else "")
+            connection.respond(
+                error.status, error.body, "Retry-After: 1\r\n" if error.status == 429 else ""
+            )
 
     def answer(self, connection: ClientConnection, request: HttpRequest, form: api.Form) -> None:
         quirks = self.quirks_of(request)
@@ -108,7 +126,13 @@ class SimulatorServer:
         self.check_queue()
         own_id = f"{self.random.getrandbits(64):016x}"
         answer_id = f"{form.prefix}-{request.id or own_id}"
-        row = TruthRow(request.id or answer_id, asked.prompt_tokens, asked.max_tokens, request.arrived_at, answer_id)
+        row = TruthRow(
+            request.id or answer_id,
+            asked.prompt_tokens,
+            asked.max_tokens,
+            request.arrived_at,
+            answer_id,
+        )
         self.truth.arrived(row)
         self.num_open += 1
         self.num_queued_tokens += asked.prompt_tokens
@@ -124,19 +148,27 @@ class SimulatorServer:
             raise refuse_with_status(quirks.status)
         inputs = parse_pooled(request.body, self.names, self.front.max_model_len, scores=scores)
         self.check_queue()
-        answer_id = f"{'score' if scores else 'embd'}-{request.id or f'{self.random.getrandbits(64):016x}'}"
+        answer_id = (
+            f"{'score' if scores else 'embd'}-{request.id or f'{self.random.getrandbits(64):016x}'}"
+        )
         pieces = [piece for text in inputs for piece in text]
-        asked = api.AnswerRequest(form=api.CHAT, pieces=pieces, max_tokens=1, ignore_eos=True, stream=False, include_usage=False,
+        asked = api.AnswerRequest(form=api.CHAT, pieces=pieces, max_tokens=1, ignore_eos=True,
+            stream=False, include_usage=False,
                           continuous_usage=False)  # fmt: skip
-        row = TruthRow(request.id or answer_id, asked.prompt_tokens, 0, request.arrived_at, answer_id)
+        row = TruthRow(
+            request.id or answer_id, asked.prompt_tokens, 0, request.arrived_at, answer_id
+        )
         self.truth.arrived(row)
         self.num_open += 1
         self.num_queued_tokens += asked.prompt_tokens
-        connection.answer = answer = PooledAnswer(self, connection, asked, row, quirks, inputs, scores=scores)
+        connection.answer = answer = PooledAnswer(
+            self, connection, asked, row, quirks, inputs, scores=scores
+        )
         answer.begin()
 
     def quirks_of(self, request: HttpRequest) -> Quirks:
-        """The server's, with a fault if this one is to have it, and as the request's own header says."""
+        """The server's, with a fault if this one is to have it, and as the request's own header
+        says."""
         quirks, front = self.front.quirks, self.front
         try:
             if front.fault_rate and self.random.random() < front.fault_rate:
@@ -146,13 +178,16 @@ class SimulatorServer:
             raise api.RefusedError(400, f"X-Simulate: {error}") from error
 
     def check_queue(self) -> None:
-        """vLLM's check_admission (0.32, vllm/v1/engine/async_llm.py): open requests, waiting or running; and prompt tokens
-        of those still without a first token. Raises RefusedError."""
+        """vLLM's check_admission (0.32, vllm/v1/engine/async_llm.py): open requests, waiting or
+        running; and prompt tokens of those still without a first token. Raises RefusedError."""
         front = self.front
         if front.max_num_queued_reqs is not None and self.num_open + 1 > front.max_num_queued_reqs:
             self.metrics[0].rejections["max_num_queued_reqs"] += 1
             raise refuse_with_status(503)
-        if front.max_num_queued_tokens is not None and self.num_queued_tokens >= front.max_num_queued_tokens:
+        if (
+            front.max_num_queued_tokens is not None
+            and self.num_queued_tokens >= front.max_num_queued_tokens
+        ):
             self.metrics[0].rejections["max_num_queued_tokens"] += 1
             raise refuse_with_status(503)
 
@@ -161,7 +196,9 @@ class SimulatorServer:
         if len(self.metrics) == 1:
             return ""
         token = self.router.token_of(number)
-        return f"{BACKEND}: {number}\r\n" + (f"{self.front.session_header}: {token}\r\n" if token else "")
+        return f"{BACKEND}: {number}\r\n" + (
+            f"{self.front.session_header}: {token}\r\n" if token else ""
+        )
 
     def states(self) -> list[dict[str, float]]:
         return [engine.state() for engine in self.router.engines]
@@ -217,7 +254,9 @@ def tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str,
     api.check_model(asked, names)
     if "prompt" in asked:
         text = api.field(asked, "prompt", str) or ""
-        pieces = tokens.prompt_pieces(text, add_special_tokens=asked.get("add_special_tokens") is not False)
+        pieces = tokens.prompt_pieces(
+            text, add_special_tokens=asked.get("add_special_tokens") is not False
+        )
         texts = [*pieces[: len(pieces) - tokens.count_text(text)], *tokens.piece_texts(text)]
     else:
         texts = pieces = tokens.chat_pieces(api.parse_messages(asked))
@@ -226,7 +265,9 @@ def tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str,
     return {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": shown}
 
 
-def parse_pooled(body: bytes, names: tuple[str, ...], max_model_len: int, *, scores: bool) -> list[list[str]]:
+def parse_pooled(
+    body: bytes, names: tuple[str, ...], max_model_len: int, *, scores: bool
+) -> list[list[str]]:
     """The inputs, each a prompt: of rerank the query with each document. Raises RefusedError."""
     asked = api.parse_object(body)
     api.check_model(asked, names)
@@ -241,11 +282,14 @@ def parse_pooled(body: bytes, names: tuple[str, ...], max_model_len: int, *, sco
     if scores and not query:
         raise api.invalid("body.query", "Field required")
     before = tokens.prompt_pieces(query) if query else []
-    inputs = [[*before, *tokens.prompt_pieces(text, add_special_tokens=not before)] for text in texts]
+    inputs = [
+        [*before, *tokens.prompt_pieces(text, add_special_tokens=not before)] for text in texts
+    ]
     if (longest := max(map(len, inputs))) > max_model_len:
         raise api.RefusedError(
             400,
-            f"This model's maximum context length is {max_model_len} tokens. However, you requested {longest} tokens in "
+            f"This model's maximum context length is {max_model_len} tokens. However, you "
+            f"requested {longest} tokens in "
             "the input for embedding generation. Please reduce the length of the input.",
         )
     return inputs

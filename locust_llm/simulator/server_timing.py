@@ -1,4 +1,5 @@
-"""What an answer says of its own times, in the words of llama.cpp, of TGI and of W3C's Server-Timing."""
+"""What an answer says of its own times, in the words of llama.cpp, of TGI and of W3C's
+Server-Timing."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from .scheduling.time_parts import queue_and_prefill
 
 
 def timings(sequence: Sequence, output_tokens: int) -> dict[str, Any]:
-    """Of a finished one, as llama.cpp has them in its last event: milliseconds of computing, without the wait for it. The
-    first token belongs to the prompt, so output is counted from the second."""
+    """Of a finished one, as llama.cpp has them in its last event: milliseconds of computing,
+    without the wait for it. The first token belongs to the prompt, so output is counted from the
+    second."""
     _, prefill_s = queue_and_prefill(sequence) or (0.0, 0.0)
     prompt, cached = sequence.num_prompt_tokens, sequence.num_cached_tokens
     decode_s = (sequence.last_at or 0.0) - (sequence.first_at or 0.0)
@@ -32,8 +34,9 @@ def _of(name: str, count: int, steps: int, seconds: float) -> dict[str, float]:
 
 
 def headers(sequence: Sequence, output_tokens: int, arrived_at: float) -> str:
-    """Lines of the response: TGI's (router/src/server.rs), whole milliseconds; and Server-Timing. Of a stream those that are
-    known with its first token; none of an answer without one. ``arrived_at``: at the front end."""
+    """Lines of the response: TGI's (router/src/server.rs), whole milliseconds; and Server-Timing.
+    Of a stream those that are known with its first token; none of an answer without one.
+    ``arrived_at``: at the front end."""
     known = queue_and_prefill(sequence)
     if known is None:
         return ""

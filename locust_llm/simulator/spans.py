@@ -1,4 +1,5 @@
-"""Spans of requests as vLLM makes them (0.32, vllm/v1/engine/output_processor.py), and the truth beside them."""
+"""Spans of requests as vLLM makes them (0.32, vllm/v1/engine/output_processor.py), and the truth
+beside them."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def parse_traceparent(text: str) -> Parent | None:
 
 
 class Spans:
-    """One span a request that was answered to its end. As with OpenTelemetry's usual sampler, a parent that is not sampled
-    has none."""
+    """One span a request that was answered to its end. As with OpenTelemetry's usual sampler, a
+    parent that is not sampled has none."""
 
     def __init__(self, sender: SpanSender, *, clock_offset_s: float = 0.0) -> None:
         """``clock_offset_s``: how far the server's clock is ahead of the machine's."""
@@ -72,8 +73,9 @@ class Spans:
 
 
 def latency_attributes(parts: LatencyParts, ttft_s: float, e2e_s: float) -> dict[str, Value]:
-    """vLLM's, then the truth. queue, prefill and decode are the engine's; TTFT and e2e are the front end's, from a request
-    that is read to a token that is given out: what they are longer is in front_end, up to the first token."""
+    """vLLM's, then the truth. queue, prefill and decode are the engine's; TTFT and e2e are the
+    front end's, from a request that is read to a token that is given out: what they are longer is
+    in front_end, up to the first token."""
     return {
         "gen_ai.latency.time_to_first_token": ttft_s,
         "gen_ai.latency.e2e": e2e_s,

@@ -14,14 +14,17 @@ from .scheduling.sequence import Sequence
 from .scheduling.time_parts import LatencyParts, latency_parts_of
 
 _TTFT: Final = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0,
     640.0, 2560.0,
 )  # fmt: skip
 _ITL: Final = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0,
 )  # fmt: skip
 _LATENCY: Final = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0,
     7680.0,
 )  # fmt: skip
 _TOKENS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
@@ -29,12 +32,27 @@ _TOKENS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 2
 _HISTOGRAMS: Final = {
     "time_to_first_token_seconds": ("Histogram of time to first token in seconds.", _TTFT),
     "inter_token_latency_seconds": ("Histogram of inter-token latency in seconds.", _ITL),
-    "request_time_per_output_token_seconds": ("Histogram of time_per_output_token_seconds per request.", _ITL),
+    "request_time_per_output_token_seconds": (
+        "Histogram of time_per_output_token_seconds per request.",
+        _ITL,
+    ),
     "e2e_request_latency_seconds": ("Histogram of e2e request latency in seconds.", _LATENCY),
-    "request_queue_time_seconds": ("Histogram of time spent in WAITING phase for request.", _LATENCY),
-    "request_prefill_time_seconds": ("Histogram of time spent in PREFILL phase for request.", _LATENCY),
-    "request_decode_time_seconds": ("Histogram of time spent in DECODE phase for request.", _LATENCY),
-    "request_inference_time_seconds": ("Histogram of time spent in RUNNING phase for request.", _LATENCY),
+    "request_queue_time_seconds": (
+        "Histogram of time spent in WAITING phase for request.",
+        _LATENCY,
+    ),
+    "request_prefill_time_seconds": (
+        "Histogram of time spent in PREFILL phase for request.",
+        _LATENCY,
+    ),
+    "request_decode_time_seconds": (
+        "Histogram of time spent in DECODE phase for request.",
+        _LATENCY,
+    ),
+    "request_inference_time_seconds": (
+        "Histogram of time spent in RUNNING phase for request.",
+        _LATENCY,
+    ),
     "request_prompt_tokens": ("Number of prefill tokens processed.", _TOKENS),
     "request_generation_tokens": ("Number of generation tokens processed.", _TOKENS),
 }
@@ -55,20 +73,25 @@ class PrometheusHistogram:
 
 
 class EngineMetrics:
-    """What requests add to; the gauges come from the engine when asked for. Aborted requests are in no histogram of whole
-    requests, as in vLLM."""
+    """What requests add to; the gauges come from the engine when asked for. Aborted requests are in
+    no histogram of whole requests, as in vLLM."""
 
     def __init__(self, model: str, max_model_len: int) -> None:
         self.model = model
         self.histograms = {
             name: PrometheusHistogram(
-                tuple(float(bound) for bound in bounds if bound <= max_model_len or bounds is not _TOKENS)
+                tuple(
+                    float(bound)
+                    for bound in bounds
+                    if bound <= max_model_len or bounds is not _TOKENS
+                )
             )
             for name, (_, bounds) in _HISTOGRAMS.items()
         }
         self.gap = self.histograms["inter_token_latency_seconds"].observe
         self.prompt_tokens = self.generation_tokens = 0
-        self.drafts: tuple[int, int, int] | None = None  # of speculative decoding: drafts, their tokens, those accepted
+        # of speculative decoding: drafts, their tokens, those accepted
+        self.drafts: tuple[int, int, int] | None = None
         self.success = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.rejections = dict.fromkeys(REJECTIONS, 0)
 
@@ -81,10 +104,19 @@ class EngineMetrics:
         self.drafts = drafts + 1, tokens + num_tokens, accepted + num_accepted
 
     def finished(
-        self, sequence: Sequence, count: int, reason: str, arrived_at: float, first_at: float, done_at: float
+        self,
+        sequence: Sequence,
+        count: int,
+        reason: str,
+        arrived_at: float,
+        first_at: float,
+        done_at: float,
     ) -> None:
-        queued_at = arrived_at if sequence.arrived_at is None else sequence.arrived_at  # behind the front end
-        started_at = queued_at if sequence.started_at is None else max(queued_at, sequence.started_at)
+        # behind the front end
+        queued_at = arrived_at if sequence.arrived_at is None else sequence.arrived_at
+        started_at = (
+            queued_at if sequence.started_at is None else max(queued_at, sequence.started_at)
+        )
         parts = latency_parts_of(
             sequence
         )  # by the engine's clock, as vLLM has them; a loop that is late is not in them
@@ -97,20 +129,30 @@ class EngineMetrics:
             "request_prefill_time_seconds": prefill_s,
             "request_decode_time_seconds": decode_s,
             "request_inference_time_seconds": prefill_s + decode_s,
-            "request_time_per_output_token_seconds": (done_at - first_at) / (count - 1) if count > 1 else 0.0,
+            "request_time_per_output_token_seconds": (done_at - first_at) / (count - 1)
+            if count > 1
+            else 0.0,
             "request_prompt_tokens": sequence.num_prompt_tokens,
             "request_generation_tokens": count,
         }
         for name, value in observed.items():
             self.histograms[name].observe(value)
 
-    def families(self, state: Mapping[str, float], number: int = 0) -> Iterator[tuple[str, list[str]]]:
+    def families(
+        self, state: Mapping[str, float], number: int = 0
+    ) -> Iterator[tuple[str, list[str]]]:
         """(head, samples) of each, as of the engine of this number."""
         label = f'model_name="{self.model}"'
         engine = f'engine="{number}",{label}'
         gauges = {
-            "num_requests_running": ("Number of requests in model execution batches.", state["running"]),
-            "num_requests_waiting": ("Number of requests waiting to be processed.", state["waiting"]),
+            "num_requests_running": (
+                "Number of requests in model execution batches.",
+                state["running"],
+            ),
+            "num_requests_waiting": (
+                "Number of requests waiting to be processed.",
+                state["waiting"],
+            ),
             "kv_cache_usage_perc": (
                 "KV-cache usage. 1 means 100 percent usage.",
                 state.get("used_blocks", 0) / (state.get("num_blocks") or 1),
@@ -119,9 +161,18 @@ class EngineMetrics:
         for name, (text, value) in gauges.items():
             yield _head(name, text, "gauge"), [f"vllm:{name}{{{engine}}} {float(value)}"]
         counters = {
-            "prefix_cache_queries": ("Prefix cache queries, in terms of tokens.", state.get("cache_queries", 0)),
-            "prefix_cache_hits": ("Prefix cache hits, in terms of cached tokens.", state.get("cache_hits", 0)),
-            "num_preemptions": ("Cumulative number of preemption from the engine.", state.get("preemptions", 0)),
+            "prefix_cache_queries": (
+                "Prefix cache queries, in terms of tokens.",
+                state.get("cache_queries", 0),
+            ),
+            "prefix_cache_hits": (
+                "Prefix cache hits, in terms of cached tokens.",
+                state.get("cache_hits", 0),
+            ),
+            "num_preemptions": (
+                "Cumulative number of preemption from the engine.",
+                state.get("preemptions", 0),
+            ),
             "prompt_tokens": ("Number of prefill tokens processed.", self.prompt_tokens),
             "generation_tokens": ("Number of generation tokens processed.", self.generation_tokens),
         }
@@ -133,32 +184,53 @@ class EngineMetrics:
                 "spec_decode_num_accepted_tokens": ("Number of accepted tokens.", accepted),
             }
         for name, (text, value) in counters.items():
-            yield _head(f"{name}_total", text, "counter"), [f"vllm:{name}_total{{{engine}}} {float(value)}"]
+            yield (
+                _head(f"{name}_total", text, "counter"),
+                [f"vllm:{name}_total{{{engine}}} {float(value)}"],
+            )
         ended = (
-            f'vllm:request_success_total{{engine="{number}",finished_reason="{reason}",{label}}} {float(count)}'
+            f'vllm:request_success_total{{engine="{number}",finished_reason="{reason}",{label}}} '
+            f"{float(count)}"
             for reason, count in self.success.items()
         )
-        yield _head("request_success_total", "Count of successfully processed requests.", "counter"), [*ended]
+        yield (
+            _head("request_success_total", "Count of successfully processed requests.", "counter"),
+            [*ended],
+        )
         rejected = (
             f'vllm:admission_rejections_total{{{label},reason="{reason}"}} {float(count)}'
             for reason, count in self.rejections.items()
             if not number  # what stands before all engines counts them, with the first
         )
-        yield _head("admission_rejections_total", "Requests rejected by queue limits.", "counter"), [*rejected]
+        yield (
+            _head("admission_rejections_total", "Requests rejected by queue limits.", "counter"),
+            [*rejected],
+        )
         for name, histogram in self.histograms.items():
             samples = list[str]()
             total = 0
-            for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
+            for bound, count in zip(
+                (*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True
+            ):
                 total += count
-                samples.append(f'vllm:{name}_bucket{{engine="{number}",le="{bound}",{label}}} {float(total)}')
-            samples += (f"vllm:{name}_count{{{engine}}} {float(total)}", f"vllm:{name}_sum{{{engine}}} {histogram.sum}")
+                samples.append(
+                    f'vllm:{name}_bucket{{engine="{number}",le="{bound}",{label}}} {float(total)}'
+                )
+            samples += (
+                f"vllm:{name}_count{{{engine}}} {float(total)}",
+                f"vllm:{name}_sum{{{engine}}} {histogram.sum}",
+            )
             yield _head(name, _HISTOGRAMS[name][0], "histogram"), samples
 
 
 def format_metrics_page(engines: Iterable[tuple[EngineMetrics, Mapping[str, float]]]) -> str:
-    """The page of all engines, told apart by vLLM's label for that. A state is that of `Engine.state`."""
+    """The page of all engines, told apart by vLLM's label for that. A state is that of
+    `Engine.state`."""
     pages = (metrics.families(state, number) for number, (metrics, state) in enumerate(engines))
-    lines = ((of[0][0], *(sample for _, samples in of for sample in samples)) for of in zip(*pages, strict=True))
+    lines = (
+        (of[0][0], *(sample for _, samples in of for sample in samples))
+        for of in zip(*pages, strict=True)
+    )
     return "\n".join(line for family in lines for line in family) + "\n"
 
 
@@ -166,7 +238,7 @@ def _head(name: str, text: str, kind: str) -> str:
     return f"# HELP vllm:{name} {text}\n# TYPE vllm:{name} {kind}"
 
 
-# -- what really happened, from the server's side --------------------------------------------------------------------
+# -- what really happened, from the server's side --------------------------------------------------
 
 MAX_ROWS = 100_000
 MAX_STAMPS = 4_000_000  # over all rows, 8 bytes each; only `--truth full` keeps any
@@ -175,10 +247,11 @@ MAX_CHANGES = 200_000
 
 @dataclass(slots=True, eq=False)
 class TruthRow:
-    """One request. Stamps are seconds of CLOCK_MONOTONIC (`time.monotonic`), which all processes of a machine share.
+    """One request. Stamps are seconds of CLOCK_MONOTONIC (`time.monotonic`), which all processes of
+    a machine share.
 
-    buffered counts the sends the socket did not take at once (a client that reads slowly): after the first of them the
-    [before, after] intervals no longer say when bytes left.
+    buffered counts the sends the socket did not take at once (a client that reads slowly): after
+    the first of them the [before, after] intervals no longer say when bytes left.
     """
 
     id: str
@@ -211,7 +284,9 @@ class TruthRow:
             "arrived_at": self.arrived_at,
             "started_at": self.started_at,
             "first_at": self.first_at,
-            "token_at": None if stamps is None else list(zip(stamps[::2], stamps[1::2], strict=True)),
+            "token_at": None
+            if stamps is None
+            else list(zip(stamps[::2], stamps[1::2], strict=True)),
             "done_at": self.done_at,
             "tenant": self.tenant,
             "parts": self.parts and self.parts._asdict(),
@@ -224,7 +299,8 @@ class TruthRow:
 
 
 class ServerTruth:
-    """The rows of one server: those under way, then the latest that ended; and how many were prefilling when."""
+    """The rows of one server: those under way, then the latest that ended; and how many were
+    prefilling when."""
 
     def __init__(self, *, full: bool = False) -> None:
         self.full = full
@@ -240,7 +316,9 @@ class ServerTruth:
         self.connections = self.refused = 0
         self._num_stamps = 0
         self._rows: deque[TruthRow] = deque()
-        self._changes: deque[tuple[float, int]] = deque([(time.monotonic(), self.prefilling)], maxlen=MAX_CHANGES)
+        self._changes: deque[tuple[float, int]] = deque(
+            [(time.monotonic(), self.prefilling)], maxlen=MAX_CHANGES
+        )
 
     def arrived(self, row: TruthRow) -> None:
         if self.full:

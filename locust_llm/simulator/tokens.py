@@ -11,8 +11,9 @@ from zlib import crc32
 
 from .scheduling.cost import BLOCK_SIZE
 
-# Like BPE on English: letters in pieces of up to 6 (so a word of n letters is ceil(n/6) tokens), digits by three as in
-# Llama 3, newlines together, every other character alone. A space belongs to the word after it.
+# Like BPE on English: letters in pieces of up to 6 (so a word of n letters is ceil(n/6) tokens),
+# digits by three as in Llama 3, newlines together, every other character alone. A space belongs to
+# the word after it.
 _PIECE = re.compile(r"[a-zA-Z]{1,6}|[0-9]{1,3}|\n+|[^\sa-zA-Z0-9]")
 
 _BLANK = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
@@ -21,13 +22,21 @@ _NUM_WORD_IDS = 128_000  # Llama 3's special tokens begin here
 _BEGIN_OF_TEXT, _START_HEADER, _END_HEADER, _EOT = (
     "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
 )  # fmt: skip
-_SPECIAL_IDS = {_BEGIN_OF_TEXT: 128_000, _START_HEADER: 128_006, _END_HEADER: 128_007, _EOT: 128_009}
+_SPECIAL_IDS = {
+    _BEGIN_OF_TEXT: 128_000,
+    _START_HEADER: 128_006,
+    _END_HEADER: 128_007,
+    _EOT: 128_009,
+}
 
 # What the simulator says, over and over: each word one token, alone or after a space.
 _TEXT = (
-    "the river runs slow past the old mill and on to the sea where small boats wait for the wind to turn while rain "
-    "falls on the far hills and fills the stream that feeds it so that in spring it comes up over the road and the "
-    "people of the town walk home by the upper path with their lamps lit and talk of the year when it took the bridge"
+    "the river runs slow past the old mill and on to the sea where small boats wait for the wind "
+    "to turn while rain "
+    "falls on the far hills and fills the stream that feeds it so that in spring it comes up over "
+    "the road and the "
+    "people of the town walk home by the upper path with their lamps lit and talk of the year when "
+    "it took the bridge"
 )
 WORDS = _TEXT.split()
 
@@ -37,7 +46,8 @@ def count_text(text: str) -> int:
 
 
 def chat_pieces(messages: Iterable[tuple[str, str]]) -> list[str]:
-    """A piece a token, of (role, text) messages in Llama 3's chat template, up to where the answer begins."""
+    """A piece a token, of (role, text) messages in Llama 3's chat template, up to where the answer
+    begins."""
     pieces = [_BEGIN_OF_TEXT]
     for role, text in messages:
         pieces += [_START_HEADER, role, _END_HEADER, "\n\n"]
@@ -52,7 +62,8 @@ def encode(pieces: Iterable[str]) -> list[int]:
 
 
 def block_keys(pieces: Sequence[str]) -> list[int]:
-    """A number for each whole block, the same for the same text up to the block's end (in this process)."""
+    """A number for each whole block, the same for the same text up to the block's end (in this
+    process)."""
     keys: list[int] = []
     key = 0
     for end in range(BLOCK_SIZE, len(pieces) + 1, BLOCK_SIZE):
@@ -66,12 +77,13 @@ def prompt_pieces(text: str, *, add_special_tokens: bool = True) -> list[str]:
 
 
 def piece_texts(text: str) -> list[str]:
-    """What each piece of a text has of it, as byte-level BPE writes it: a blank belongs to the word after it."""
+    """What each piece of a text has of it, as byte-level BPE writes it: a blank belongs to the word
+    after it."""
     ends = [0, *(match.end() for match in _PIECE.finditer(text))]
     return [text[start:end].replace(" ", _BLANK) for start, end in pairwise(ends)]
 
 
-# -- pictures and sounds -----------------------------------------------------------------------------------------------
+# -- pictures and sounds ---------------------------------------------------------------------------
 
 _PATCH = 28  # pixels of the side of what is one token: Qwen2-VL, 14 and two of them merged
 _MOST_TOKENS = 16_384  # of a picture: larger ones are scaled down to so many
@@ -81,20 +93,30 @@ _HEAD = 1 << 16  # characters of base64 in which a file says what it is
 
 
 def part_text(part: dict[str, Any]) -> str:
-    """Of a part of a message: a text; of a picture or a sound as many characters as it has tokens, each of which is a token,
-    and others where it is another one."""
+    """Of a part of a message: a text; of a picture or a sound as many characters as it has tokens,
+    each of which is a token, and others where it is another one."""
     kind = str(part.get("type"))
-    held = part.get("source") if kind == "image" else part.get("image_url" if kind == "input_image" else kind)
+    held = (
+        part.get("source")
+        if kind == "image"
+        else part.get("image_url" if kind == "input_image" else kind)
+    )
     if kind not in ("image_url", "input_image", "image", "input_audio", "audio_url"):
         return str(part.get("text", ""))
     value = held.get("url", held.get("data")) if isinstance(held, dict) else held
-    data = value.partition(",")[2] if isinstance(value, str) and value.startswith("data:") else str(value)
+    data = (
+        value.partition(",")[2]
+        if isinstance(value, str) and value.startswith("data:")
+        else str(value)
+    )
     own = chr(0xE000 + crc32(data[-4096:].encode("utf-8", "replace"), len(data)) % 6400)
     try:
         head = b64decode(data[:_HEAD], validate=True)
     except ValueError:
         head = b""
-    count = _audio_tokens(head, len(data) * 3 // 4) if "audio" in kind else _image_tokens(*_size(head))
+    count = (
+        _audio_tokens(head, len(data) * 3 // 4) if "audio" in kind else _image_tokens(*_size(head))
+    )
     return own * count
 
 
@@ -108,12 +130,18 @@ def _audio_tokens(head: bytes, size: int) -> int:
     """By the bytes a second in the header of a WAV; anything else is taken for 128 kbit/s."""
     wav = head[:4] == b"RIFF" and head[8:16] == b"WAVEfmt "
     a_second = (int.from_bytes(head[28:32], "little") if wav else 0) or 16_000
-    return min(max(1, round(size / a_second * _A_SECOND)), _MOST_TOKENS) if head else _UNKNOWN_TOKENS
+    return (
+        min(max(1, round(size / a_second * _A_SECOND)), _MOST_TOKENS) if head else _UNKNOWN_TOKENS
+    )
 
 
 def _size(head: bytes) -> tuple[int, int]:
     """Width and height of a PNG or a JPEG; (0, 0) of anything else."""
     if head[12:16] == b"IHDR":
         return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
-    frame = re.match(rb"\xff\xd8(?s:.*?)\xff[\xc0-\xc3]..\x08(..)(..)", head, re.DOTALL) if head else None
+    frame = (
+        re.match(rb"\xff\xd8(?s:.*?)\xff[\xc0-\xc3]..\x08(..)(..)", head, re.DOTALL)
+        if head
+        else None
+    )
     return (int.from_bytes(frame[2], "big"), int.from_bytes(frame[1], "big")) if frame else (0, 0)

@@ -1,8 +1,9 @@
-"""The client verdict: can these figures be attributed to the server? From the load generator's own delays.
+"""The client verdict: can these figures be attributed to the server? From the load generator's own
+delays.
 
-Each signal has two limits: above the first the verdict is DEGRADED (some figures are worse than the server was), above
-the second INVALID (do not use them). The worst signal of the worst process counts. ``make bench`` checks the limits
-against true times.
+Each signal has two limits: above the first the verdict is DEGRADED (some figures are worse than the
+server was), above the second INVALID (do not use them). The worst signal of the worst process
+counts. ``make bench`` checks the limits against true times.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,29 +30,37 @@ TTFT_OFF: Final = "TTFT error of sentinel streams, p99"
 GAPS_OFF: Final = "gap error of sentinel streams, p99"
 UNCERTIFIED: Final = "no certificate"
 FEW: Final = 100
-"""Fewer values have no p99: the second largest takes its place, as one value of few decides nothing."""
+"""Fewer values have no p99: the second largest takes its place, as one value of few decides
+nothing."""
 LATE_SHARE: Final = 0.02
-"""Of the time of few requests; where late sends took more, the latest of them decides, even if it is the only one."""
+"""Of the time of few requests; where late sends took more, the latest of them decides, even if it
+is the only one."""
 LATE_MS: Final = (5.0, 100.0)
 """Of a send after its admission."""
 CPU_WAIT: Final = "time without a free core"
-"""Share of the run in which a thread was ready to run while other programs, or own processes, had every core."""
+"""Share of the run in which a thread was ready to run while other programs, or own processes, had
+every core."""
 BUSY_CORE: Final = 0.7
 """Share of a core; a process below it does not get faster by others beside it."""
 WAITS: Final = 0.05
 """Time without a free core from which on more processes would wait too."""
 BUSY_ADVICE: Final = "Use more processes (--processes), less load, or a machine of its own."
-NO_CORE_ADVICE: Final = "Each core has a process of the load generator already: use less load, or a further machine."
+NO_CORE_ADVICE: Final = (
+    "Each core has a process of the load generator already: use less load, or a further machine."
+)
 IDLE_ADVICE: Final = (
-    "The load generator used little CPU, so more processes do not help: end other programs on its machine."
+    "The load generator used little CPU, so more processes do not help: end other "
+    "programs on its machine."
 )
 BLOCKS_ADVICE: Final = "Look for code in the locustfile that blocks, too."
 """After IDLE_ADVICE, where the locustfile is the user's."""
 PERMIT_ADVICE: Final = (
-    "Use fewer processes (--processes), or a machine with more CPU: permits take too long between them."
+    "Use fewer processes (--processes), or a machine with more CPU: permits "
+    "take too long between them."
 )
 CPU_WAIT_ADVICE: Final = (
-    "Use a machine of its own, or end the other programs: more processes (--processes) would only wait too."
+    "Use a machine of its own, or end the other programs: more processes "
+    "(--processes) would only wait too."
 )
 
 
@@ -64,9 +73,11 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Of the requests, as many have a TTFT; None: all."""
     ttft_p99_ms: float | None = None
     ttft_p99_least_ms: float | None = None
-    """The same percentile if every first chunk that came merged had come as early as it can have."""
+    """The same percentile if every first chunk that came merged had come as early as it can
+    have."""
     ttft_compared_ms: float | None = None
-    """What an error of TTFT is held against in place of p99: of a probe, the least TTFT that its diagnosis compares."""
+    """What an error of TTFT is held against in place of p99: of a probe, the least TTFT that its
+    diagnosis compares."""
     merged_share: float | None = None
     read_lag_p99_ms: float | None = None
     send_lag_p99_ms: float | None = None
@@ -74,7 +85,8 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     latest_send_ms: float | None = None
     """The largest from admission to send."""
     late_share: float | None = None
-    """Of the time from admission to the end of all requests: how much of it was before their sends."""
+    """Of the time from admission to the end of all requests: how much of it was before their
+    sends."""
     permit_lag_p99_ms: float | None = None
     """At the gate, while a permit was free."""
     due_p99_ms: float | None = None
@@ -89,7 +101,8 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     beside: int = 1
     """Processes of the load generator on its machine, with it."""
     ttft_off_ms: float | None = None
-    """99 of 100 reported times to first token of sentinel streams lie no further from the true ones."""
+    """99 of 100 reported times to first token of sentinel streams lie no further from the true
+    ones."""
     gap_off_ms: float | None = None
     """The same of gaps between chunks."""
     ttft_off_count: int | None = None
@@ -108,7 +121,8 @@ class SignalLimit(msgspec.Struct, frozen=True):
 
     value: float
     share: str = ""
-    """Of what it is a share, or would be: ``10% of TTFT p99``; empty: it is the same in each run."""
+    """Of what it is a share, or would be: ``10% of TTFT p99``; empty: it is the same in each
+    run."""
     least: bool = False
     """That share is less than the value, which is the least that a limit may be."""
 
@@ -157,7 +171,10 @@ class HealthSignal(msgspec.Struct, frozen=True):
         limit = self.invalid if self.level == INVALID else self.degraded
         value, most = _apart(self.value, limit.value)
         note = f"; {self.note}" if self.note else ""
-        return f"{self.what} {value}{self.unit} ({self.by}limit {limit.written(most + self.unit)}{note})"
+        return (
+            f"{self.what} {value}{self.unit} ({self.by}limit "
+            f"{limit.written(most + self.unit)}{note})"
+        )
 
 
 class ClientVerdict(msgspec.Struct, frozen=True):
@@ -168,11 +185,13 @@ class ClientVerdict(msgspec.Struct, frozen=True):
     advice: str = ""
     """What to change."""
     signals: dict[str, str] = {}
-    """Of each signal that lowers it the level: measurement_bias.py has what that means for a rule."""
+    """Of each signal that lowers it the level: measurement_bias.py has what that means for a
+    rule."""
 
 
 def highest_known_percent(count: int) -> float:
-    """Where to look for the p99 of so many values, from 0 to 100: of fewer than ``FEW`` at the second largest."""
+    """Where to look for the p99 of so many values, from 0 to 100: of fewer than ``FEW`` at the
+    second largest."""
     if count >= FEW:
         return 99.0
     return 100.0 if count < 2 else 100.0 * (count - 2) / (count - 1)
@@ -185,7 +204,8 @@ def measure_signals(e: ProcessEvidence) -> Iterator[HealthSignal]:
     if e.ttft_p99_ms is not None and e.ttft_p99_least_ms is not None:
         yield HealthSignal(
             TTFT_HIGH, e.ttft_p99_ms - e.ttft_p99_least_ms, " ms",
-            make_signal_limit(0.4, 0.002, e.ttft_p99_ms, "TTFT p99"), make_signal_limit(20.0, 0.1, e.ttft_p99_ms, "TTFT p99"),
+            make_signal_limit(0.4, 0.002, e.ttft_p99_ms, "TTFT p99"),
+            make_signal_limit(20.0, 0.1, e.ttft_p99_ms, "TTFT p99"),
             note=few_answers, by="merged first chunks; ",
         )  # fmt: skip
     if e.merged_share is not None:
@@ -200,16 +220,26 @@ def measure_signals(e: ProcessEvidence) -> Iterator[HealthSignal]:
         name = "TTFT from due p99"
         degraded = make_signal_limit(20.0, 0.1, e.due_p99_ms, name)
         invalid = make_signal_limit(100.0, 0.5, e.due_p99_ms, name)
-        yield HealthSignal(PERMIT_LAG, e.permit_lag_p99_ms, " ms", degraded, invalid, note=_note(e.requests))
+        yield HealthSignal(
+            PERMIT_LAG, e.permit_lag_p99_ms, " ms", degraded, invalid, note=_note(e.requests)
+        )
     if e.loop_lag_p99_ms is not None:
         yield HealthSignal(LOOP_LAG, e.loop_lag_p99_ms, " ms", SignalLimit(250.0))
     if e.cpu_share is not None:
-        # latencies stay right at 100 % (seen with 1,500 streams), but the throughput may be ours: see report/sections/notes.py
+        # latencies stay right at 100 % (seen with 1,500 streams), but the throughput may be ours:
+        # see report/sections/notes.py
         yield HealthSignal(
-            "CPU (of a core)", e.cpu_share * 100, "%", SignalLimit(FULL_CORE * 100), explains=True, decides=False
+            "CPU (of a core)",
+            e.cpu_share * 100,
+            "%",
+            SignalLimit(FULL_CORE * 100),
+            explains=True,
+            decides=False,
         )
     probed = e.ttft_compared_ms is not None
-    ttft_ms, ttft = (e.ttft_compared_ms, "the least TTFT compared") if probed else (e.ttft_p99_ms, "TTFT p99")
+    ttft_ms, ttft = (
+        (e.ttft_compared_ms, "the least TTFT compared") if probed else (e.ttft_p99_ms, "TTFT p99")
+    )
     of_ttft, of_gaps = _note(e.ttft_off_count, "sentinel stream"), _note(e.gap_off_count, "gap")
     for what, off_ms, figure_ms, name, shares, note in (
         (TTFT_OFF, e.ttft_off_ms, ttft_ms, ttft, (0.02, 0.1), of_ttft),
@@ -217,24 +247,31 @@ def measure_signals(e: ProcessEvidence) -> Iterator[HealthSignal]:
     ):
         if off_ms is not None:
             limits = [
-                make_signal_limit(least, share, figure_ms, name) for least, share in zip(OFF_MS, shares, strict=True)
+                make_signal_limit(least, share, figure_ms, name)
+                for least, share in zip(OFF_MS, shares, strict=True)
             ]
-            yield HealthSignal(what, off_ms, " ms", limits[0], limits[0] if e.required else limits[1], note=note)
+            yield HealthSignal(
+                what, off_ms, " ms", limits[0], limits[0] if e.required else limits[1], note=note
+            )
     if e.cpu_wait_share is not None:
-        # on 2 cores, the server on them too, with 10 to 1,500 streams: 0.5 to 5 % with nothing else on, 14 % with two
-        # processes of ours; with 100 streams 6 to 10 % beside two programs that compute without end and 18 to 23 % beside
-        # four, when the figures were still true, 38 to 43 % beside eight; with 800 streams 41 % beside two, and merged
+        # on 2 cores, the server on them too, with 10 to 1,500 streams: 0.5 to 5 % with nothing else
+        # on, 14 % with two processes of ours; with 100 streams 6 to 10 % beside two programs that
+        # compute without end and 18 to 23 % beside four, when the figures were still true, 38 to 43
+        # % beside eight; with 800 streams 41 % beside two, and merged
         yield HealthSignal(CPU_WAIT, e.cpu_wait_share * 100, "%", SignalLimit(25.0), explains=True)
 
 
 def _sending(e: ProcessEvidence, lag_ms: float) -> HealthSignal:
-    """Of few requests the second latest send decides, unless all late sends together took more than LATE_SHARE."""
+    """Of few requests the second latest send decides, unless all late sends together took more than
+    LATE_SHARE."""
     note = _note(e.requests)
     share = e.late_share or 0.0
     if 1 < e.requests < FEW and e.latest_send_ms is not None and share > LATE_SHARE:
         lag_ms = e.latest_send_ms
         note = f"the latest of {e.requests}, and late sends took {share:.1%} of the requests' time"
-    return HealthSignal(SEND_LAG, lag_ms, " ms", SignalLimit(LATE_MS[0]), SignalLimit(LATE_MS[1]), note=note)
+    return HealthSignal(
+        SEND_LAG, lag_ms, " ms", SignalLimit(LATE_MS[0]), SignalLimit(LATE_MS[1]), note=note
+    )
 
 
 def _note(count: int | None, what: str = "request") -> str:
@@ -251,16 +288,26 @@ def judge_client(evidence: Sequence[ProcessEvidence]) -> ClientVerdict | None:
     found = [(signal, e) for e in evidence for signal in measure_signals(e)]
     if not found:
         return None
-    level = max((signal.level for signal, _ in found if signal.decides), key=LEVELS.index, default=OK)
+    level = max(
+        (signal.level for signal, _ in found if signal.decides), key=LEVELS.index, default=OK
+    )
     if level == OK:
         return ClientVerdict(OK)
-    bad = [(signal, e) for signal, e in found if signal.level != OK and (signal.level == level or signal.explains)]
+    bad = [
+        (signal, e)
+        for signal, e in found
+        if signal.level != OK and (signal.level == level or signal.explains)
+    ]
     lowering = sorted(
-        ((s.what, s.level) for s, _ in found if s.decides and s.level != OK), key=lambda one: LEVELS.index(one[1])
+        ((s.what, s.level) for s, _ in found if s.decides and s.level != OK),
+        key=lambda one: LEVELS.index(one[1]),
     )
     return ClientVerdict(
         level,
-        tuple(f"process {e.worker}: {signal}" if len(evidence) > 1 else str(signal) for signal, e in bad),
+        tuple(
+            f"process {e.worker}: {signal}" if len(evidence) > 1 else str(signal)
+            for signal, e in bad
+        ),
         _advice(bad),
         dict(lowering),  # of the worst process
     )
@@ -275,7 +322,8 @@ def _advice(bad: Sequence[tuple[HealthSignal, ProcessEvidence]]) -> str:
 
 
 def advise_on_processes(slow: Sequence[ProcessEvidence]) -> str:
-    """What can help these processes: others beside them only where they are short of their own core, and one is free."""
+    """What can help these processes: others beside them only where they are short of their own
+    core, and one is free."""
     if any((e.cpu_wait_share or 0.0) >= WAITS for e in slow):
         return CPU_WAIT_ADVICE
     busy = [e for e in slow if e.cpu_share is None or e.cpu_share >= BUSY_CORE]

@@ -1,4 +1,5 @@
-"""Correlation time of values as they come: by how much their correlation blows up the variance of their mean."""
+"""Correlation time of values as they come: by how much their correlation blows up the variance of
+their mean."""
 
 import math
 from typing import Final
@@ -35,9 +36,10 @@ class BatchSums:
 
 
 class CorrelationTime:
-    """Of a series of any length in little memory: batches of 1, 2, 4, 8 ... values. What the variance of the batches of a
-    length is above that of independent values is the correlation as far as they reach (batch means: Schmeiser, Batch size
-    effects in the analysis of simulation output, Operations Research 30, 1982)."""
+    """Of a series of any length in little memory: batches of 1, 2, 4, 8 ... values. What the
+    variance of the batches of a length is above that of independent values is the correlation as
+    far as they reach (batch means: Schmeiser, Batch size effects in the analysis of simulation
+    output, Operations Research 30, 1982)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -63,7 +65,11 @@ class CorrelationTime:
 
     @property
     def variance(self) -> float:
-        return max(self._lengths[0].squares / self.count - self.mean**2, 0.0) if self.count else math.nan
+        return (
+            max(self._lengths[0].squares / self.count - self.mean**2, 0.0)
+            if self.count
+            else math.nan
+        )
 
     @property
     def requests(self) -> float:
@@ -77,14 +83,18 @@ class CorrelationTime:
             if batches.count >= MIN_BATCHES:
                 length = 1 << i
                 spread = batches.squares / batches.count - (length * mean) ** 2
-                longest = max(longest, spread * batches.count / (batches.count - 1) / (length * variance))
+                longest = max(
+                    longest, spread * batches.count / (batches.count - 1) / (length * variance)
+                )
         return longest
 
     @property
     def rises(self) -> bool:
-        """Its longest batches, eight to fifteen of them, rise steadily: their steps have a mean above zero by Student's t,
-        as those of a walk that goes up and down for long have not."""
-        longest = next((batches for batches in reversed(self._lengths) if batches.count >= MIN_BATCHES), None)
+        """Its longest batches, eight to fifteen of them, rise steadily: their steps have a mean
+        above zero by Student's t, as those of a walk that goes up and down for long have not."""
+        longest = next(
+            (batches for batches in reversed(self._lengths) if batches.count >= MIN_BATCHES), None
+        )
         if longest is None:
             return False
         steps, rise = longest.count - 1, longest.last - longest.first

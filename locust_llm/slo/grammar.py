@@ -1,6 +1,8 @@
-"""SLO rules: one grammar for flag, file, environment and web form, the presets, and AIPerf's form of a goodput.
+"""SLO rules: one grammar for flag, file, environment and web form, the presets, and AIPerf's form
+of a goodput.
 
-    [warn:|abort:] metric [{selector, ...}] [statistic] operator limit [given condition and condition ...]
+    [warn:|abort:] metric [{selector, ...}] [statistic] operator limit [given condition and
+    condition ...]
     [warn:] metric [{selector, ...}] [statistic] within tolerance of folder [given ...]
 
     ttft p95 < 500ms                                        a latency needs a statistic: avg, min, max, med or pNN
@@ -13,7 +15,8 @@
     ttft p95 within 5% of reports/base                      no worse than that run's by more than 5 % of it (or 20ms)
     error_rate within 1pp of "reports/last night"           of shares in percentage points
 
-``warn:`` is reported and never decides; ``abort:`` decides like any other, and may end the run as soon as it is broken.
+``warn:`` is reported and never decides; ``abort:`` decides like any other, and may end the run as
+soon as it is broken.
 """
 
 import math
@@ -66,11 +69,13 @@ WITHIN: Final = "within"
 STATISTICS: Final = "avg, min, max, med and pNN (p95)"
 
 PRESETS: Final[dict[str, tuple[str, ...]]] = {
-    # "Prefill and Decode for Concurrent Requests" (B. Merkel, TNG) on interactive use: a first token in 3 seconds or
-    # less, 100 to 300 ms a token; after more than 5 seconds people take it for broken. The percentiles are ours.
+    # "Prefill and Decode for Concurrent Requests" (B. Merkel, TNG) on interactive use: a first
+    # token in 3 seconds or less, 100 to 300 ms a token; after more than 5 seconds people take it
+    # for broken. The percentiles are ours.
     "chat": ("ttft p95 <= 3s", "ttft p99 <= 5s", "itl p95 <= 300ms", "warn: itl p95 <= 100ms"),
-    # MLPerf Inference, scenario Server, p99 over queries of TTFT and TPOT (our ITL): ttft_latency, tpot_latency and
-    # target_latency_percentile of loadgen/mlperf.conf in github.com/mlcommons/inference, commit 001712e9
+    # MLPerf Inference, scenario Server, p99 over queries of TTFT and TPOT (our ITL): ttft_latency,
+    # tpot_latency and target_latency_percentile of loadgen/mlperf.conf in
+    # github.com/mlcommons/inference, commit 001712e9
     **{
         f"mlperf-{model}": (f"ttft p99 <= {ttft_ms}ms", f"itl p99 <= {tpot_ms}ms")
         for model, ttft_ms, tpot_ms in (
@@ -102,8 +107,9 @@ class Condition(msgspec.Struct, frozen=True):
         return self.number / BY_WORD[self.metric].units[self.unit]
 
     def met(self, value: Any, answered: Any) -> Any:
-        """By a successful request with this value (in the unit of ``limit``; NaN: it has none); ``answered``: it had a first
-        token. Elementwise of columns. An answer of one token cannot have some metrics, and meets the condition there."""
+        """By a successful request with this value (in the unit of ``limit``; NaN: it has none);
+        ``answered``: it had a first token. Elementwise of columns. An answer of one token cannot
+        have some metrics, and meets the condition there."""
         metric = BY_WORD[self.metric].metric
         within = OPERATORS[self.op](value, self.limit)
         if metric is None or not metric.two_tokens:
@@ -126,17 +132,19 @@ class Rule(msgspec.Struct, frozen=True):
     stat: str = ""
     """``avg``, ``min``, ``max`` or ``p95``; empty for a measure that is one number."""
     where: tuple[tuple[str, str], ...] = ()
-    """Selectors and their values; lengths as ``1000..4000`` (from 1,000 to 3,999), ``550``, ``..200`` or ``5000..``;
-    values of stages likewise, but with both ends."""
+    """Selectors and their values; lengths as ``1000..4000`` (from 1,000 to 3,999), ``550``,
+    ``..200`` or ``5000..``; values of stages likewise, but with both ends."""
     given: tuple[Condition, ...] = ()
     kind: str = ""
     """``warn``, ``abort`` or neither."""
     base: str = ""
-    """Of ``within``: the folder of the run that this one must not be worse than, by more than the limit."""
+    """Of ``within``: the folder of the run that this one must not be worse than, by more than the
+    limit."""
 
     @property
     def limit(self) -> float:
-        """Seconds, a share of 1, or a number a second; of ``within`` also a share (``%``) of the base's figure."""
+        """Seconds, a share of 1, or a number a second; of ``within`` also a share (``%``) of the
+        base's figure."""
         return self.number / self.factor
 
     @property
@@ -166,7 +174,10 @@ class Rule(msgspec.Struct, frozen=True):
     def at(self, value: float, axis: str = "") -> bool:
         """Whether it is for a stage of this value. ``axis``: of the sweep; empty if unknown."""
         ranges = [(key, parse_stage_range(range_)) for key, range_ in self.where if key in STAGES]
-        return all(low <= value <= high and (key == "stage" or axis in ("", key)) for key, (low, high) in ranges)
+        return all(
+            low <= value <= high and (key == "stage" or axis in ("", key))
+            for key, (low, high) in ranges
+        )
 
     @property
     def felt(self) -> bool:
@@ -176,8 +187,8 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def early(self) -> bool:
-        """It can be decided as broken during the run: not a rate, and not an extreme that a later request may still
-        reach."""
+        """It can be decided as broken during the run: not a rate, and not an extreme that a later
+        request may still reach."""
         measure = BY_WORD[self.metric]
         if self.base or self.felt:
             return False
@@ -186,8 +197,8 @@ class Rule(msgspec.Struct, frozen=True):
         return (self.stat, self.op[0]) not in (("max", ">"), ("min", "<"))
 
     def holds(self, value: float) -> bool:
-        """Whether it holds for this value, in the unit of ``limit``; of ``within`` the value is the difference to
-        the base."""
+        """Whether it holds for this value, in the unit of ``limit``; of ``within`` the value is the
+        difference to the base."""
         return bool((le if self.base else OPERATORS[self.op])(value, self.limit))
 
     def __str__(self) -> str:
@@ -197,7 +208,10 @@ class Rule(msgspec.Struct, frozen=True):
         kind = f"{self.kind}: " if self.kind else ""
         braces = f"{{{where}}}" if where else ""
         base = f" of {_path(self.base)}" if self.base else ""
-        return f"{kind}{self.metric}{braces}{stat} {self.op} {format_plain_number(self.number)}{self.unit}{base}{given}"
+        return (
+            f"{kind}{self.metric}{braces}{stat} {self.op} "
+            f"{format_plain_number(self.number)}{self.unit}{base}{given}"
+        )
 
 
 def _depends_on_reader(word: str) -> bool:
@@ -206,22 +220,30 @@ def _depends_on_reader(word: str) -> bool:
 
 
 def parse_rule(text: str) -> Rule:
-    """A rule from its text. Raises ValueError of one sentence: the mistake, and what is possible."""
+    """A rule from its text. Raises ValueError of one sentence: the mistake, and what is
+    possible."""
     try:
         if len(text) > MAX_RULE_CHARS:
-            raise_selector_error(f"it has {len(text):,} characters, and at most {MAX_RULE_CHARS:,} are possible")
+            raise_selector_error(
+                f"it has {len(text):,} characters, and at most {MAX_RULE_CHARS:,} are possible"
+            )
         return _rule(text.strip())
     except ValueError as error:
-        raise ValueError(f"SLO {shorten_foreign_text(text.strip(), SHOWN_CHARS)!r}: {error}") from None
+        raise ValueError(
+            f"SLO {shorten_foreign_text(text.strip(), SHOWN_CHARS)!r}: {error}"
+        ) from None
 
 
 def parse_goodput(text: str) -> tuple[Condition, ...]:
-    """AIPerf's ``time_to_first_token:300 inter_token_latency:20``: limits in ms (per-user throughput: tokens/s), at
-    most so much of a latency and at least so much of a throughput. Raises ValueError of one sentence."""
+    """AIPerf's ``time_to_first_token:300 inter_token_latency:20``: limits in ms (per-user
+    throughput: tokens/s), at most so much of a latency and at least so much of a throughput. Raises
+    ValueError of one sentence."""
     try:
         pairs = text.split() or [""]
         if len(pairs) > MAX_CONDITIONS:
-            raise_selector_error(f"it has {len(pairs):,} limits, and at most {MAX_CONDITIONS} are possible")
+            raise_selector_error(
+                f"it has {len(pairs):,} limits, and at most {MAX_CONDITIONS} are possible"
+            )
         return tuple(map(_pair, pairs))
     except ValueError as error:
         raise ValueError(f"goodput {text[:200]!r}: {error}") from None
@@ -231,37 +253,46 @@ def expand_preset(name: str) -> tuple[str, ...]:
     """The rules of a preset, as text. Raises ValueError of one sentence."""
     if name not in PRESETS:
         raise ValueError(
-            f"unknown SLO preset {name!r}{find_nearest_names(name, PRESETS)}; there are: {', '.join(PRESETS)}"
+            f"unknown SLO preset {name!r}{find_nearest_names(name, PRESETS)}; there are: "
+            f"{', '.join(PRESETS)}"
         )
     return PRESETS[name]
 
 
-# -- parts of a rule ---------------------------------------------------------------------------------------------------
+# -- parts of a rule -------------------------------------------------------------------------------
 
 _HEAD: Final = re.compile(
-    rf"(?:(?P<kind>\w+)\s*:)?\s*(?P<metric>\w+)\s*(?:\{{(?P<where>(?:[^\"{{}}]|{QUOTED})*)\}})?(?P<rest>.*)", re.DOTALL
+    rf"(?:(?P<kind>\w+)\s*:)?\s*(?P<metric>\w+)\s*(?:\{{(?P<where>(?:[^\"{{}}]|{QUOTED})*)\}})?(?P<rest>.*)",
+    re.DOTALL,
 )
 _GIVEN: Final = re.compile(r"\bgiven\b", re.IGNORECASE)
 _AND: Final = re.compile(r"\band\b", re.IGNORECASE)
 _WITHIN: Final = re.compile(rf"\b{WITHIN}\b", re.IGNORECASE)
 _ROOM: Final = re.compile(
-    rf'(?P<room>.*?)(?<!\s)\s+of\s+(?P<base>{QUOTED}|[^\s"]\S*)(?:\s+given\b(?P<given>.*))?', re.IGNORECASE | re.DOTALL
+    rf'(?P<room>.*?)(?<!\s)\s+of\s+(?P<base>{QUOTED}|[^\s"]\S*)(?:\s+given\b(?P<given>.*))?',
+    re.IGNORECASE | re.DOTALL,
 )
 _LIMIT: Final = re.compile(r"(?P<left>[^<>=!]*?)\s*(?P<op>[<>=!]+)\s*(?P<limit>.*)", re.DOTALL)
-_NUMBER: Final = re.compile(r"(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>\D\S*)?", re.DOTALL)
+_NUMBER: Final = re.compile(
+    r"(?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(?P<unit>\D\S*)?", re.DOTALL
+)
 
 
 def _rule(text: str) -> Rule:
     head = _HEAD.fullmatch(text)
     if not head:
-        raise_selector_error("it does not begin with a metric: write, for example, 'ttft p95 < 500ms'")
+        raise_selector_error(
+            "it does not begin with a metric: write, for example, 'ttft p95 < 500ms'"
+        )
     kind = (head["kind"] or "").lower()
     rest = head["rest"].strip()
     if kind not in ("", WARN, ABORT):
         raise_selector_error(f"unknown prefix {head['kind']}: there are warn: and abort:")
     measure = _measure(head["metric"])
     if rest.startswith("{"):
-        raise_selector_error("the braces after the metric are not closed: write {class=ShortQuestions}")
+        raise_selector_error(
+            "the braces after the metric are not closed: write {class=ShortQuestions}"
+        )
     where = () if head["where"] is None else parse_selectors(head["where"])
     if measure.word in OF_SCHEDULE and any(key not in STAGES for key, _ in where):
         raise_selector_error(f"{measure.word} is of the whole schedule: leave out the braces")
@@ -274,14 +305,22 @@ def _rule(text: str) -> Rule:
         stat, op, number, unit = _compared(left, measure)
         base = ""
     if base and stat.lower() in ("min", "max"):
-        raise_selector_error(f"the {stat} of two runs differs by chance, however long they are: use p99, for example")
+        raise_selector_error(
+            f"the {stat} of two runs differs by chance, however long they are: use p99, for example"
+        )
     if given and measure.word not in GIVEN:
-        raise_selector_error(f"{measure.word} has no conditions: 'given' is for {' and '.join(GIVEN)}")
+        raise_selector_error(
+            f"{measure.word} has no conditions: 'given' is for {' and '.join(GIVEN)}"
+        )
     texts = [text for part in given for text in _AND.split(part)]
     if len(texts) > MAX_CONDITIONS:
-        raise_selector_error(f"it has {len(texts):,} conditions, and at most {MAX_CONDITIONS} are possible")
+        raise_selector_error(
+            f"it has {len(texts):,} conditions, and at most {MAX_CONDITIONS} are possible"
+        )
     conditions = tuple(map(_condition, texts))
-    return Rule(measure.word, op, number, unit, _statistic(stat, measure), where, conditions, kind, base)
+    return Rule(
+        measure.word, op, number, unit, _statistic(stat, measure), where, conditions, kind, base
+    )
 
 
 def _room(text: str, measure: RuleMeasure) -> tuple[float, str, str, list[str]]:
@@ -289,12 +328,17 @@ def _room(text: str, measure: RuleMeasure) -> tuple[float, str, str, list[str]]:
     match = _ROOM.fullmatch(text.strip())
     if not match or match["base"] == '""':
         raise_selector_error(
-            "'within' needs an amount and a run: write 'within 5% of reports/base', a path with spaces in double quotes"
+            "'within' needs an amount and a run: write 'within 5% of reports/base', a path with "
+            "spaces in double quotes"
         )
     if measure.units is SHARE and match["room"].endswith("%"):
-        raise_selector_error(f"{match['room']} of a share is ambiguous: write 5pp, in percentage points")
+        raise_selector_error(
+            f"{match['room']} of a share is ambiguous: write 5pp, in percentage points"
+        )
     number, unit = _amount(match["room"], measure, _rooms(measure))
-    base = match["base"][1:-1].replace('""', '"') if match["base"].startswith('"') else match["base"]
+    base = (
+        match["base"][1:-1].replace('""', '"') if match["base"].startswith('"') else match["base"]
+    )
     return number, unit, base, [] if match["given"] is None else [match["given"]]
 
 
@@ -315,7 +359,8 @@ def _condition(text: str) -> Condition:
     stat, op, number, unit = _compared(match[2], measure)
     if stat:
         raise_selector_error(
-            f"a condition is about one request, so {measure.word} takes no {stat}: write '{measure.word} {op} ...'"
+            f"a condition is about one request, so {measure.word} takes no {stat}: write "
+            f"'{measure.word} {op} ...'"
         )
     return Condition(measure.word, op, number, unit)
 
@@ -337,7 +382,9 @@ def _pair(text: str) -> Condition:
 def _measure(name: str) -> RuleMeasure:
     if (found := BY_NAME.get(name.lower())) is None:
         near = find_nearest_names(name.lower(), BY_NAME, 2 if len(name) < 16 else 1)
-        raise_selector_error(f"unknown metric {shorten_foreign_text(name, 30)}{near}; docs/metrics.md has them all")
+        raise_selector_error(
+            f"unknown metric {shorten_foreign_text(name, 30)}{near}; docs/metrics.md has them all"
+        )
     return found
 
 
@@ -346,7 +393,8 @@ def _of_one_request(name: str) -> RuleMeasure:
     if measure.metric is None or measure.tag == POOLED:
         words = [m.word for m in MEASURES if m.metric is not None and m.tag != POOLED]
         raise_selector_error(
-            f"{measure.word} is not a number of one request: a condition takes one of {', '.join(words)}"
+            f"{measure.word} is not a number of one request: a condition takes one of "
+            f"{', '.join(words)}"
         )
     return measure
 
@@ -367,11 +415,16 @@ def _compared(text: str, measure: RuleMeasure) -> tuple[str, str, float, str]:
 
 def _amount(text: str, measure: RuleMeasure, units: Mapping[str, float]) -> tuple[float, str]:
     """A number and its unit, one of ``units``."""
-    there = _units(measure) if units is measure.units else f"there are {', '.join(units)}, as 5{next(iter(units))}"
+    there = (
+        _units(measure)
+        if units is measure.units
+        else f"there are {', '.join(units)}, as 5{next(iter(units))}"
+    )
     number = _NUMBER.fullmatch(text.strip())
     if not number or math.isinf(float(number["number"])):
         raise_selector_error(
-            f"{shorten_foreign_text(text.strip(), SHOWN_CHARS)!r} is not a limit: write a number and its unit ({there})"
+            f"{shorten_foreign_text(text.strip(), SHOWN_CHARS)!r} is not a limit: write a number "
+            f"and its unit ({there})"
         )
     value = float(number["number"])
     unit = (number["unit"] or "").lower().replace("\N{MICRO SIGN}", "u")
@@ -379,7 +432,9 @@ def _amount(text: str, measure: RuleMeasure, units: Mapping[str, float]) -> tupl
         unit = "/s"
     if unit not in units:
         what = (
-            f"unknown unit {number['unit']} for {measure.word}" if unit else f"the limit of {measure.word} has no unit"
+            f"unknown unit {number['unit']} for {measure.word}"
+            if unit
+            else f"the limit of {measure.word} has no unit"
         )
         raise_selector_error(f"{what}: {there}")
     return value, unit
@@ -388,17 +443,22 @@ def _amount(text: str, measure: RuleMeasure, units: Mapping[str, float]) -> tupl
 def _statistic(text: str, measure: RuleMeasure) -> str:
     stat = text.lower()
     if measure.metric is None and stat:
-        raise_selector_error(f"{measure.word} is one number: leave out {shorten_foreign_text(text, SHOWN_CHARS)}")
+        raise_selector_error(
+            f"{measure.word} is one number: leave out {shorten_foreign_text(text, SHOWN_CHARS)}"
+        )
     if measure.metric is not None and not stat:
         raise_selector_error(f"{measure.word} needs a statistic: {STATISTICS}")
     if stat in ("", "avg", "min", "max"):
         return stat
     match = re.fullmatch(r"p(\d{1,9}(?:\.\d{1,4})?)", "p50" if stat == "med" else stat)
     if not match:
-        raise_selector_error(f"unknown statistic {shorten_foreign_text(text, SHOWN_CHARS)}: there are {STATISTICS}")
+        raise_selector_error(
+            f"unknown statistic {shorten_foreign_text(text, SHOWN_CHARS)}: there are {STATISTICS}"
+        )
     if not 0 < float(match[1]) < 100:
         raise_selector_error(
-            f"the percentile {text} is out of range: it must lie above 0 and below 100 (min and max are the ends)"
+            f"the percentile {text} is out of range: it must lie above 0 and below 100 (min and "
+            f"max are the ends)"
         )
     return f"p{format_plain_number(float(match[1]))}"
 

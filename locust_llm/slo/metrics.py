@@ -8,7 +8,8 @@ EXPORTED: Final = (1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0)
 
 
 class Metric(NamedTuple):
-    """A number of each request, declared once: rules, tables, exports, schemas and the docs read this."""
+    """A number of each request, declared once: rules, tables, exports, schemas and the docs read
+    this."""
 
     label: str
     tag: str
@@ -34,12 +35,13 @@ class Metric(NamedTuple):
     optional: bool = False
     """Its row is left out where it is empty or equal to another row."""
     instead: str | None = None
-    """Of generated answers alone: the measure that a rule on embeddings or rerank takes in its place; empty: none. None: all
-    answers have it."""
+    """Of generated answers alone: the measure that a rule on embeddings or rerank takes in its
+    place; empty: none. None: all answers have it."""
 
     @property
     def censored(self) -> bool:
-        """A failed request counts as beyond every limit, a cut one as unknown; averages leave out both."""
+        """A failed request counts as beyond every limit, a cut one as unknown; averages leave out
+        both."""
         return self.adjusted or self.felt or self.inverse
 
     @property
@@ -52,7 +54,8 @@ POOLED: Final = "inter_chunk_latency"
 """Its values are the gaps of all requests, not one per request."""
 LATENCY: Final = Metric(
     "Request Latency", "request_latency", "ms", "latency_s", 1e3,
-    "last chunk - send; without a stream: end of the answer - send", word="request_latency", adjusted=True,
+    "last chunk - send; without a stream: end of the answer - send", word="request_latency",
+    adjusted=True,
 )  # fmt: skip
 TTFT: Final = Metric(
     "Time to First Token", "time_to_first_token", "ms", "ttft_s", 1e3,
@@ -61,15 +64,18 @@ TTFT: Final = Metric(
 )  # fmt: skip
 ITL: Final = Metric(
     "Inter Token Latency", "inter_token_latency", "ms", "itl_s", 1e3,
-    "one value per request: (request latency - TTFT) / (output tokens - tokens of the first chunk); many tools call it TPOT",
+    "one value per request: (request latency - TTFT) / (output tokens - tokens of the first "
+        "chunk); many tools call it TPOT",
     word="itl", adjusted=True, two_tokens=True, instead="request_latency",
 )  # fmt: skip
 GATE_WAIT: Final = Metric(
-    "Gate Wait", "prefill_gate_wait", "ms", "gate_wait_s", 1e3, "admission by the prefill gate - request for a slot",
+    "Gate Wait", "prefill_gate_wait", "ms", "gate_wait_s", 1e3,
+    "admission by the prefill gate - request for a slot",
     word="gate_wait", waits=True,
 )  # fmt: skip
 LATE: Final = Metric(
-    "Schedule Delay", "schedule_delay", "ms", "late_s", 1e3, "send - due time; what coordinated omission hides",
+    "Schedule Delay", "schedule_delay", "ms", "late_s", 1e3,
+    "send - due time; what coordinated omission hides",
     word="late", waits=True,
 )  # fmt: skip
 TTFT_FROM_DUE: Final = Metric(
@@ -81,27 +87,34 @@ LATENCIES: Final = (
     LATENCY,
     TTFT,
     Metric("Time to First Output Token", "time_to_first_output_token", "ms", "ttfo_s", 1e3,
-           "first chunk that is no reasoning - send", word="ttfo", adjusted=True, optional=True, instead="request_latency"),
+           "first chunk that is no reasoning - send", word="ttfo", adjusted=True, optional=True,
+           instead="request_latency"),
     ITL,
     Metric("Inter Chunk Latency", POOLED, "ms", "", 1e3,
-           "every gap between neighbouring chunks, pooled over all requests; gaps beside merged chunks are left out",
+           "every gap between neighbouring chunks, pooled over all requests; gaps beside merged "
+               "chunks are left out",
            word="icl", instead="request_latency"),
-    Metric("Longest Stall", "longest_stall", "ms", "longest_stall_s", 1e3, "the largest gap of a request",
+    Metric("Longest Stall", "longest_stall", "ms", "longest_stall_s", 1e3,
+        "the largest gap of a request",
            word="longest_stall", adjusted=True, two_tokens=True, instead="request_latency"),
     GATE_WAIT,
     LATE,
     TTFT_FROM_DUE,
     Metric("Connect Time", "http_req_connecting", "ms", "connect_s", 1e3,
-           "opening a connection, before the request: in no other latency. To an address the kernel's own time; the lookup "
+           "opening a connection, before the request: in no other latency. To an address the "
+               "kernel's own time; the lookup "
            "of a name, a proxy and TLS are timed here", word="connect_time", waits=True),
     Metric("TCP Round Trip", "tcp_round_trip", "ms", "rtt_us", 1e-3,
-           "the kernel's shortest round trip of the connection until the end of the answer: was it the network?",
+           "the kernel's shortest round trip of the connection until the end of the answer: was it "
+               "the network?",
            word="rtt"),
     Metric("Read Lag", "read_lag", "ms", "read_lag_us", 1e-3,
-           "longest time that bytes of the answer lay in the kernel unread: health of the load generator", word="read_lag"),
+           "longest time that bytes of the answer lay in the kernel unread: health of the load "
+               "generator", word="read_lag"),
 )  # fmt: skip
 PER_USER: Final = Metric(
-    "Output Token Throughput per User", "output_token_throughput_per_user", "tokens/s", "itl_s", 1.0,
+    "Output Token Throughput per User", "output_token_throughput_per_user", "tokens/s", "itl_s",
+    1.0,
     "1 / inter token latency, one value per request",
     word="output_tokens_per_s_per_user", inverse=True, instead="input_tokens_per_s",
 )  # fmt: skip
@@ -110,7 +123,8 @@ FELT: Final = (
            "share of token deadlines that were met (--token-deadline): Etalon's fluidity index",
            word="fluidity", felt=True, instead="request_latency"),
     Metric("Quality of Experience", "qoe", "%", "qoe", 1e2,
-           "area under what was read at --reading-pace, over that of a reader who gets all in time: Andes' QoE",
+           "area under what was read at --reading-pace, over that of a reader who gets all in "
+               "time: Andes' QoE",
            word="qoe", felt=True, instead="request_latency"),
     Metric("Reading Stall", "reading_stall", "ms", "reading_stall_s", 1e3,
            "how long a reader at --reading-pace waits for text after the first token",
@@ -118,56 +132,80 @@ FELT: Final = (
 )  # fmt: skip
 """What a reader feels: report/readability.py."""
 LENGTHS: Final = (
-    Metric("Input Tokens per Request", "input_sequence_length", "tokens", "input_tokens", 1.0, "as the server counted"),
-    Metric("Inputs per Request", "inputs", "inputs", "inputs", 1.0, "texts of embeddings, documents of rerank",
+    Metric("Input Tokens per Request", "input_sequence_length", "tokens", "input_tokens", 1.0,
+        "as the server counted"),
+    Metric("Inputs per Request", "inputs", "inputs", "inputs", 1.0,
+        "texts of embeddings, documents of rerank",
            optional=True),
-    Metric("Images per Request", "num_images", "images", "images", 1.0, "pictures, those of earlier turns too",
+    Metric("Images per Request", "num_images", "images", "images", 1.0,
+        "pictures, those of earlier turns too",
            optional=True),
-    Metric("Image Pixels per Request", "image_pixels", "megapixels", "image_pixels", 1e-6, "of all of them", optional=True),
-    Metric("Image Bytes per Request", "image_bytes", "MB", "image_bytes", 1e-6, "of their files, before base64",
+    Metric("Image Pixels per Request", "image_pixels", "megapixels", "image_pixels", 1e-6,
+        "of all of them", optional=True),
+    Metric("Image Bytes per Request", "image_bytes", "MB", "image_bytes", 1e-6,
+        "of their files, before base64",
            optional=True),
-    Metric("Audio per Request", "audio_duration", "s", "audio_s", 1.0, "how long the sounds are, together", optional=True),
+    Metric("Audio per Request", "audio_duration", "s", "audio_s", 1.0,
+        "how long the sounds are, together", optional=True),
     Metric("Output Tokens per Request", "output_sequence_length", "tokens", "output_tokens", 1.0,
-           "as the server counted, with reasoning; else one per chunk, and the report notes the estimate", instead=""),
+           "as the server counted, with reasoning; else one per chunk, and the report notes the "
+               "estimate", instead=""),
     Metric("Tokens per Chunk", "tokens_per_chunk", "tokens", "tokens_per_chunk", 1.0,
-           "mean over the chunks of a request: as the server counted with each chunk, else output tokens / chunks; "
-           "where it is above one, Inter Chunk Latency is longer than Inter Token Latency", optional=True, instead=""),
-    Metric("Cached Tokens per Request", "usage_prompt_cache_read_tokens", "tokens", "cached_tokens", 1.0,
+           "mean over the chunks of a request: as the server counted with each chunk, else output "
+               "tokens / chunks; "
+           "where it is above one, Inter Chunk Latency is longer than Inter Token Latency",
+           optional=True, instead=""),
+    Metric("Cached Tokens per Request", "usage_prompt_cache_read_tokens", "tokens", "cached_tokens",
+        1.0,
            "input tokens that the server had in its prefix cache", optional=True, instead=""),
-    Metric("Reasoning Tokens per Request", "reasoning_token_count", "tokens", "reasoning_tokens", 1.0,
+    Metric("Reasoning Tokens per Request", "reasoning_token_count", "tokens", "reasoning_tokens",
+        1.0,
            "output tokens spent on reasoning", optional=True, instead=""),
 )  # fmt: skip
 METRICS: Final = (*LATENCIES, PER_USER, *FELT, *LENGTHS)
 """All numbers of a request, in the order of the tables."""
 CANCELLED_METRICS: Final = (
-    Metric("Time to First Token", "time_to_first_token", "ms", "ttft_s", 1e3, "of those that had one"),
+    Metric("Time to First Token", "time_to_first_token", "ms", "ttft_s", 1e3,
+        "of those that had one"),
     Metric("Time until the Cancel", "time_until_cancel", "ms", "", 1e3, "close - send"),
-    Metric("Output Tokens until then", "output_sequence_length", "tokens", "output_tokens", 1.0, "of those that had any"),
+    Metric("Output Tokens until then", "output_sequence_length", "tokens", "output_tokens", 1.0,
+        "of those that had any"),
 )  # fmt: skip
 """Rows of requests that were cancelled on purpose."""
 INTERFERENCE_DEFINITIONS: Final = {
-    "Awaiting First Token": "sent, without a chunk, error or end yet: seen from the load generator, so the server's queue "
+    "Awaiting First Token": "sent, without a chunk, error or end yet: seen from the load "
+        "generator, so the server's queue "
                             "counts; only requests of this run, with the warmup",
-    "Disturbed Gaps": "gaps of Inter Chunk Latency while another request awaits its first token, by the mean number "
+    "Disturbed Gaps": "gaps of Inter Chunk Latency while another request awaits its first token, "
+        "by the mean number "
                       "over the gap, rounded half up, so a short overlap does not count",
-    "Slower": "mean of disturbed gaps / mean of undisturbed gaps at as many decoding streams (within 9%, at least 30 "
-              "gaps), or at the next larger number that has them; only where 90% of the disturbed gaps have such; the "
+    "Slower": "mean of disturbed gaps / mean of undisturbed gaps at as many decoding streams "
+        "(within 9%, at least 30 "
+              "gaps), or at the next larger number that has them; only where 90% of the disturbed "
+                  "gaps have such; the "
               "length of contexts is not controlled",
-    "Decode Time lost to Prefill": "the excess of all gaps that a prefill touched over those that none did, summed, over "
-                                   "the sum of all gaps; only where 90% of them have such to compare with",
-    "Ahead": "requests that await their first token when a request is sent, and their input tokens, whole prompts",
+    "Decode Time lost to Prefill": "the excess of all gaps that a prefill touched over those that "
+        "none did, summed, over "
+                                   "the sum of all gaps; only where 90% of them have such to "
+                                       "compare with",
+    "Ahead": "requests that await their first token when a request is sent, and their input "
+        "tokens, whole prompts",
 }  # fmt: skip
 """Of the tables of interference."""
 DEFINITIONS: Final = {metric.label: metric.means for metric in METRICS} | {
-    "Throughputs": "of successful requests and their tokens, over first send to last end of the phase",
+    "Throughputs": "of successful requests and their tokens, over first send to last end of the "
+        "phase",
     "Percentiles": "exact, linear interpolation; with failures as +infinity: nearest rank",
-    "Failures": "in no latency above, but in the rate and in the table with failures as +infinity; requests cut at the end "
+    "Failures": "in no latency above, but in the rate and in the table with failures as +infinity; "
+        "requests cut at the end "
                 "of the run or cancelled on purpose are neither failures nor successes",
-    "Cut": "still running when the grace period, or a second Ctrl-C, ended the run: in no latency above; in SLO rules and "
-           "in the table with failures as +infinity with its age, as a lower bound. Rules count it at its best and at its "
+    "Cut": "still running when the grace period, or a second Ctrl-C, ended the run: in no latency "
+        "above; in SLO rules and "
+           "in the table with failures as +infinity with its age, as a lower bound. Rules count it "
+               "at its best and at its "
            "worst, and decide if both agree",
 } | INTERFERENCE_DEFINITIONS  # fmt: skip
-# -- measures --------------------------------------------------------------------------------------------------------
+# -- measures --------------------------------------------------------------------------------------
 
 TIME: Final = {"s": 1.0, "ms": 1e3, "us": 1e6}
 SHARE: Final = {"%": 100.0, "": 1.0}
@@ -188,8 +226,8 @@ class RuleMeasure(NamedTuple):
     """Of a throughput that the tables show."""
     unit: str = ""
     sums: tuple[str, ...] | None = None
-    """A throughput: the columns whose sums, over the time, it is; empty: the number of successful requests. None: it is no
-    throughput."""
+    """A throughput: the columns whose sums, over the time, it is; empty: the number of successful
+    requests. None: it is no throughput."""
     instead: str | None = None
     """As of a metric."""
 
@@ -212,18 +250,27 @@ ERROR_RATE: Final = "error_rate"
 SCHEMA_VALID: Final = "schema_valid_rate"
 """Of the successful answers that were held against a schema."""
 THROUGHPUTS: Final = (
-    RuleMeasure("requests_per_s", "request_throughput", RATE, label="Request Throughput", unit="requests/s", sums=()),
-    RuleMeasure("inputs_per_s", "input_throughput", RATE, label="Input Throughput", unit="inputs/s", sums=("inputs",)),
-    RuleMeasure("output_tokens_per_s", "output_token_throughput", RATE, label="Output Token Throughput", unit="tokens/s",
+    RuleMeasure("requests_per_s", "request_throughput", RATE, label="Request Throughput",
+        unit="requests/s", sums=()),
+    RuleMeasure("inputs_per_s", "input_throughput", RATE, label="Input Throughput", unit="inputs/s",
+        sums=("inputs",)),
+    RuleMeasure("output_tokens_per_s", "output_token_throughput", RATE,
+        label="Output Token Throughput", unit="tokens/s",
             sums=("output_tokens",), instead="input_tokens_per_s"),
-    RuleMeasure("input_tokens_per_s", "input_token_throughput", RATE, label="Input Token Throughput", unit="tokens/s",
+    RuleMeasure("input_tokens_per_s", "input_token_throughput", RATE,
+        label="Input Token Throughput", unit="tokens/s",
             sums=("input_tokens",)),
-    RuleMeasure("total_tokens_per_s", "total_token_throughput", RATE, label="Total Token Throughput", unit="tokens/s",
+    RuleMeasure("total_tokens_per_s", "total_token_throughput", RATE,
+        label="Total Token Throughput", unit="tokens/s",
             sums=("input_tokens", "output_tokens"), instead="input_tokens_per_s"),
 )  # fmt: skip
 """In the order of the tables."""
 MEASURES: Final = (
-    *(RuleMeasure(one.word, one.tag, _units_of(one), one, instead=one.instead) for one in METRICS if one.word),
+    *(
+        RuleMeasure(one.word, one.tag, _units_of(one), one, instead=one.instead)
+        for one in METRICS
+        if one.word
+    ),
     *THROUGHPUTS,
     RuleMeasure("goodput", "goodput", RATE),
     RuleMeasure("attainment", "good_request_fraction", SHARE),
@@ -235,7 +282,9 @@ MEASURES: Final = (
 OF_SCHEDULE: Final = ("delivered", "completed")
 """The measures of an open loop's schedule."""
 BY_WORD: Final = {measure.word: measure for measure in MEASURES}
-BY_NAME: Final = BY_WORD | {m.tag: m for m in MEASURES} | {name: BY_WORD[word] for name, word in _OTHERS.items()}
+BY_NAME: Final = (
+    BY_WORD | {m.tag: m for m in MEASURES} | {name: BY_WORD[word] for name, word in _OTHERS.items()}
+)
 GIVEN: Final = ("attainment", "goodput")
 """The measures with conditions."""
 OF_OUTPUT: Final = frozenset(

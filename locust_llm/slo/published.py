@@ -1,4 +1,5 @@
-"""Published rules: when a run counts by a benchmark's own rules, as the table [published] of a scenario has them."""
+"""Published rules: when a run counts by a benchmark's own rules, as the table [published] of a
+scenario has them."""
 
 import math
 import re
@@ -21,8 +22,11 @@ Whole = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 Percentile = Annotated[float, msgspec.Meta(ge=50, lt=100)]
 
 
-class PublishedRules(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """What a benchmark asks of a run, and of the points of its curve. A rule that is not there is not checked."""
+class PublishedRules(
+    msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True
+):
+    """What a benchmark asks of a run, and of the points of its curve. A rule that is not there is
+    not checked."""
 
     rules: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
     """Name and version."""
@@ -31,7 +35,8 @@ class PublishedRules(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", 
     unchecked: tuple[str, ...] = ()
     """What they also ask, and nothing here can tell."""
     free: tuple[str, ...] = ()
-    """Options of the scenario that they leave to whoever runs it; another value of any other one is not valid."""
+    """Options of the scenario that they leave to whoever runs it; another value of any other one is
+    not valid."""
     loop: Annotated[str, msgspec.Meta(pattern="^(closed|open|)$")] = ""
     """closed: a fixed number of requests in flight; open: a schedule."""
     streaming: bool = False
@@ -64,7 +69,8 @@ class PublishedRules(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", 
 
 
 def parse_published_rules(table: Mapping[str, Any]) -> PublishedRules:
-    """A table as it was read. Raises ValueError of one sentence, which begins with the key where that is known."""
+    """A table as it was read. Raises ValueError of one sentence, which begins with the key where
+    that is known."""
     try:
         found = msgspec.convert(table, PublishedRules)
     except msgspec.ValidationError as error:
@@ -79,11 +85,13 @@ def parse_published_rules(table: Mapping[str, Any]) -> PublishedRules:
 
 
 def least_samples(percentile: float, over: int = 1, confidence: float = CONFIDENCE) -> int:
-    """How many independent requests it takes to say with ``confidence`` that a percentile is within its limit although
-    ``over`` of them are beyond: 64 for p90, 130 for p95, 662 for p99, 6,636 for p99.9 where one is.
+    """How many independent requests it takes to say with ``confidence`` that a percentile is within
+    its limit although ``over`` of them are beyond: 64 for p90, 130 for p95, 662 for p99, 6,636 for
+    p99.9 where one is.
 
-    The least n with P(X <= over) <= 1 - confidence, X binomial of n and 1 - percentile / 100: were the percentile beyond
-    its limit, so few requests would be by such a chance only. The test of early stopping of MLPerf's LoadGen (tolerance 0).
+    The least n with P(X <= over) <= 1 - confidence, X binomial of n and 1 - percentile / 100: were
+    the percentile beyond its limit, so few requests would be by such a chance only. The test of
+    early stopping of MLPerf's LoadGen (tolerance 0).
     """
     beyond = 1 - percentile / 100
     low, high = over, 2 + over
@@ -91,5 +99,7 @@ def least_samples(percentile: float, over: int = 1, confidence: float = CONFIDEN
         low, high = high, 2 * high
     while high - low > 1:
         middle = math.floor((low + high) / 2)
-        low, high = (middle, high) if binomial_cdf(over, middle, beyond) > 1 - confidence else (low, middle)
+        low, high = (
+            (middle, high) if binomial_cdf(over, middle, beyond) > 1 - confidence else (low, middle)
+        )
     return high

@@ -1,15 +1,17 @@
-"""Reading pace: the reader that a run is judged by: how soon the first token is expected, and at which pace the others."""
+"""Reading pace: the reader that a run is judged by: how soon the first token is expected, and at
+which pace the others."""
 
 from typing import Final, NamedTuple
 
 from .metrics import TIME
 
 PACE: Final = 4.8
-"""Tokens a second: what Andes (arXiv 2404.16283) takes for reading English; 238 words a minute (Brysbaert, How many words do
-we read per minute?, 2019) are as many at 1.21 tokens a word."""
+"""Tokens a second: what Andes (arXiv 2404.16283) takes for reading English; 238 words a minute
+(Brysbaert, How many words do we read per minute?, 2019) are as many at 1.21 tokens a word."""
 PACES: Final = (0.1, 1000.0)
 DEADLINES: Final = "2s,200ms"
-"""Of the first token, and between tokens: MLPerf Inference, llama2-70b, scenario Server (as in grammar.py)."""
+"""Of the first token, and between tokens: MLPerf Inference, llama2-70b, scenario Server (as in
+grammar.py)."""
 
 
 class ReadingPace(NamedTuple):
@@ -30,12 +32,14 @@ def parse_reading_pace(pace: float, token_deadline: str) -> ReadingPace:
 
 
 def parse_token_deadlines(text: str) -> tuple[float, float]:
-    """``2s,200ms`` in seconds: of the first token after the send, and of each further one. Raises ValueError of one
-    sentence."""
+    """``2s,200ms`` in seconds: of the first token after the send, and of each further one. Raises
+    ValueError of one sentence."""
     first, comma, other = text.partition(",")
     found = [_seconds(one.strip()) for one in (first, other)]
     if not comma or found[0] is None or found[1] is None:
-        raise ValueError(f"--token-deadline takes TTFT,TPOT with their units, as {DEADLINES}, got {text[:40]!r}")
+        raise ValueError(
+            f"--token-deadline takes TTFT,TPOT with their units, as {DEADLINES}, got {text[:40]!r}"
+        )
     return found[0], found[1]
 
 

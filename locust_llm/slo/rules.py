@@ -1,4 +1,5 @@
-"""The rules of a run: its own, those of its preset and the conditions of --goodput, each parsed once."""
+"""The rules of a run: its own, those of its preset and the conditions of --goodput, each parsed
+once."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -52,7 +53,8 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 def resolve_rules(slo: Iterable[str], slo_preset: str | None, good: str | None) -> Rules:
-    """The rules of these settings. Mistakes are kept beside what can be read: records of another version may hold some."""
+    """The rules of these settings. Mistakes are kept beside what can be read: records of another
+    version may hold some."""
     conditions: tuple[Condition, ...] = ()
     mistake = unknown = ""
     texts = tuple(slo)
@@ -70,7 +72,8 @@ def resolve_rules(slo: Iterable[str], slo_preset: str | None, good: str | None) 
 
 
 def validate_rules(rules: Rules, axis: str = "") -> Iterator[str]:
-    """Each reason why these rules cannot be judged, one sentence each. ``axis``: what the sweep changes, if there is one."""
+    """Each reason why these rules cannot be judged, one sentence each. ``axis``: what the sweep
+    changes, if there is one."""
     if len(rules.entries) > MAX_RULES:
         yield f"there are {len(rules.entries):,} SLO rules, and at most {MAX_RULES:,} are possible"
         return
@@ -109,9 +112,14 @@ def _too_early(entry: RuleEntry) -> str:
     if rule.base:
         return _named(entry.text, "runs are compared after their end: leave out abort:")
     if rule.felt:
-        return _named(entry.text, "what a reader feels is worked out after the end: leave out abort:")
+        return _named(
+            entry.text, "what a reader feels is worked out after the end: leave out abort:"
+        )
     what = f"{rule.metric} {rule.stat}".strip()
-    why = f"{what} can still meet the limit until the end of the run: leave out abort:, the rule is judged then"
+    why = (
+        f"{what} can still meet the limit until the end of the run: leave out abort:, the rule "
+        f"is judged then"
+    )
     return _named(entry.text, why)
 
 

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 STAGES: Final = ("stage", "concurrency", "request-rate", "prefill-concurrency", "input-tokens")
-"""Selectors of stages, by the value of what the sweep changes: by any name, or by that of what it must be."""
+"""Selectors of stages, by the value of what the sweep changes: by any name, or by that of what it
+must be."""
 SELECTORS: Final = ("class", "input", "name", "model", "tenant", "turn", "images", *STAGES)
 MOST_TOKENS: Final = 1e12
 """A length has twelve digits at most."""
@@ -24,7 +25,9 @@ Predicate = Callable[[Any], Any]
 
 QUOTED: Final = r'"(?:[^"]|"")*+"'
 """A value in double quotes, doubled inside."""
-_PICK: Final = re.compile(rf'\s*(?P<key>[\w-]+)\s*=\s*(?P<value>{QUOTED}|[^",\s](?:[^",]*[^",\s])?)\s*(?:,|$)')
+_PICK: Final = re.compile(
+    rf'\s*(?P<key>[\w-]+)\s*=\s*(?P<value>{QUOTED}|[^",\s](?:[^",]*[^",\s])?)\s*(?:,|$)'
+)
 
 
 def parse_selectors(text: str) -> tuple[tuple[str, str], ...]:
@@ -35,14 +38,16 @@ def parse_selectors(text: str) -> tuple[tuple[str, str], ...]:
         pick = _PICK.match(text, at)
         if not pick:
             raise_selector_error(
-                f"{{{text}}} is not a selector: write {{class=ShortQuestions}}, with {', '.join(SELECTORS)} as keys"
+                f"{{{text}}} is not a selector: write {{class=ShortQuestions}}, with "
+                f"{', '.join(SELECTORS)} as keys"
             )
         key = pick["key"].lower()
         value = pick["value"]
         at = pick.end()
         if key not in SELECTORS:
             raise_selector_error(
-                f"unknown selector {key}{find_nearest_names(key, SELECTORS)}; there are: {', '.join(SELECTORS)}"
+                f"unknown selector {key}{find_nearest_names(key, SELECTORS)}; there are: "
+                f"{', '.join(SELECTORS)}"
             )
         if key in found:
             raise_selector_error(f"{key} is given twice: use one value")
@@ -59,8 +64,8 @@ def parse_selectors(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def make_predicates(where: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Predicate]]:
-    """(column, predicate) of each selector of requests; the column of a length is INPUT. Selectors of stages have none: the
-    requests at hand are all of such a stage."""
+    """(column, predicate) of each selector of requests; the column of a length is INPUT. Selectors
+    of stages have none: the requests at hand are all of such a stage."""
     for key, value in where:
         if key in COLUMNS:
             yield COLUMNS[key], partial(_equals, value)
@@ -90,7 +95,8 @@ def _counts(low: float, high: float, count: Any) -> Any:
 
 
 def parse_length_range(value: str) -> tuple[float, float]:
-    """[from, to) in tokens, of a selector's value: ``1k..4k`` and the bucket ``1k-4k`` are 1,000 to 3,999."""
+    """[from, to) in tokens, of a selector's value: ``1k..4k`` and the bucket ``1k-4k`` are 1,000 to
+    3,999."""
     if match := re.fullmatch(r"<(\w+)", value):
         low = 0.0
         high = _tokens(match[1])
@@ -104,16 +110,21 @@ def parse_length_range(value: str) -> tuple[float, float]:
         low = _tokens(value)
         high = low + 1
     if low >= high:
-        raise ValueError(f"no length lies in input={value}: write input=1k..4k for 1,000 to 3,999 tokens")
+        raise ValueError(
+            f"no length lies in input={value}: write input=1k..4k for 1,000 to 3,999 tokens"
+        )
     return low, high
 
 
 def parse_stage_range(value: str) -> tuple[float, float]:
-    """Both ends, which belong to it, of a selector's value: ``8..32``, ``32``, ``8..`` or ``..32``."""
+    """Both ends, which belong to it, of a selector's value: ``8..32``, ``32``, ``8..`` or
+    ``..32``."""
     number = r"(\d{1,12}(?:\.\d{1,4})?)"
     match = re.fullmatch(rf"(?:{number}?(\.\.))?{number}?", value)
     if not match or not (match[1] or match[3]):
-        raise ValueError(f"{value!r} is not a value of a stage: write 32, or 8..32 for those from 8 to 32")
+        raise ValueError(
+            f"{value!r} is not a value of a stage: write 32, or 8..32 for those from 8 to 32"
+        )
     high = float(match[3] or "inf")
     low = float(match[1] or 0) if match[2] else high
     if low > high:
@@ -149,7 +160,8 @@ def _tokens(text: str) -> float:
     count = float(match[1]) * {"": 1, "k": 1e3, "M": 1e6}[match[2]] if match else MOST_TOKENS
     if count >= MOST_TOKENS:
         raise_selector_error(
-            f"{text!r} is not a length: write input=1k..4k, a bucket of the report (1k-2k) or a number of tokens"
+            f"{text!r} is not a length: write input=1k..4k, a bucket of the report (1k-2k) or a "
+            f"number of tokens"
         )
     return count
 

@@ -1,8 +1,9 @@
-"""The log of a CI job, in which a line may be a command to the CI: none that came from outside may be one.
+"""The log of a CI job, in which a line may be a command to the CI: none that came from outside may
+be one.
 
-A server's error, a model's name or a worker's name may stand on any line of the console: in the log, in a table, in a
-traceback of a locustfile. So the streams themselves are guarded, once and for all that is written. ``say_commands`` alone
-passes by the guard.
+A server's error, a model's name or a worker's name may stand on any line of the console: in the
+log, in a table, in a traceback of a locustfile. So the streams themselves are guarded, once and for
+all that is written. ``say_commands`` alone passes by the guard.
 """
 
 import re

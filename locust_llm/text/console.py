@@ -1,4 +1,5 @@
-"""Console: standard output and error that nobody reads any more, or on a full disk; a run goes on, its status stays."""
+"""Console: standard output and error that nobody reads any more, or on a full disk; a run goes on,
+its status stays."""
 
 import atexit
 import os
@@ -8,7 +9,8 @@ from typing import TextIO
 
 
 def write_console(text: str, out: TextIO | None = None) -> bool:
-    """Written and flushed (default: to standard output), or from now on discarded, which is False."""
+    """Written and flushed (default: to standard output), or from now on discarded, which is
+    False."""
     out = sys.stdout if out is None else out
     if out is None:  # closed from the start
         return False
@@ -22,7 +24,8 @@ def write_console(text: str, out: TextIO | None = None) -> bool:
 
 
 def discard_output(out: TextIO) -> None:
-    """What is still to be written there goes nowhere: Python would try once more at its end, and fail with status 120."""
+    """What is still to be written there goes nowhere: Python would try once more at its end, and
+    fail with status 120."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, out.fileno())
@@ -45,7 +48,8 @@ def discard_if_unread() -> None:
 
 
 def terminal_width_variable() -> dict[str, str]:
-    """The width of the terminal as the variable by which a child process knows it; empty where there is none."""
+    """The width of the terminal as the variable by which a child process knows it; empty where
+    there is none."""
     try:
         return {"COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns or 80)}
     except (AttributeError, OSError, ValueError):
@@ -60,7 +64,8 @@ def settle_output() -> None:
 
 
 def settle_output_at_exit() -> None:
-    """Also: what was closed from the start goes nowhere, and no file or socket of the run gets its number."""
+    """Also: what was closed from the start goes nowhere, and no file or socket of the run gets its
+    number."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         try:
             os.fstat(number)

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 
 def format_number(value: float | None, digits: int | None = None, most: int = 2) -> str:
-    """For a table: ``most`` decimals, fewer where that is more than ``digits``: with 4 12.35, 123.5, 12346. ``-`` for
-    None, ``fail`` for a percentile that is a failure."""
+    """For a table: ``most`` decimals, fewer where that is more than ``digits``: with 4 12.35,
+    123.5, 12346. ``-`` for None, ``fail`` for a percentile that is a failure."""
     if value is None:
         return "-"
     if not math.isfinite(value):
@@ -26,7 +26,8 @@ SAME: Final = 1e-12
 
 
 def format_brief(value: float | None, unit: str = "", digits: int = 4) -> str:
-    """For a sentence: significant digits, no zeros at the end, no power of ten: ``612.3ms``, ``0.98%``, ``12,346/s``."""
+    """For a sentence: significant digits, no zeros at the end, no power of ten: ``612.3ms``,
+    ``0.98%``, ``12,346/s``."""
     if value is None or math.isnan(value):
         return "-"
     if math.isinf(value):
@@ -38,9 +39,14 @@ def format_brief(value: float | None, unit: str = "", digits: int = 4) -> str:
 
 
 def digits_to_tell_apart(value: float, *others: float | None, digits: int = 3) -> int:
-    """So many significant digits, ``digits`` at least, that the value as ``brief`` writes it is on its side of each of the
-    others, and equal to none that it differs from: with three, 567.04 would be written as the limit of 567."""
-    known = [other for other in others if other is not None and not math.isclose(value, other, rel_tol=SAME)]
+    """So many significant digits, ``digits`` at least, that the value as ``brief`` writes it is on
+    its side of each of the others, and equal to none that it differs from: with three, 567.04 would
+    be written as the limit of 567."""
+    known = [
+        other
+        for other in others
+        if other is not None and not math.isclose(value, other, rel_tol=SAME)
+    ]
     for more in range(digits, MOST_DIGITS):
         written = parse_brief(format_brief(value, digits=more))
         if all(written != other and (written < other) == (value < other) for other in known):
@@ -53,11 +59,14 @@ def parse_brief(text: str, unit: str = "") -> float:
     return float(text.removesuffix(unit).replace(",", "")) if text != "fail" else math.inf
 
 
-def format_supported(value: float | None, reach: float | None, unit: str = "", digits: int = 4, more: int = 0) -> str:
-    """As ``brief``, but with no digit that ``reach``, how far the truth may lie to either side, says nothing about: the last
-    one has the place of the first digit of ``reach``, or of its second where the first is 1 or 2, as uncertainties are
-    written: 1.7 of 1.676 ± 0.3, 1.68 of 1.676 ± 0.14. ``more``: places beyond that one, of the ends of an interval. Without
-    a reach as ``brief``."""
+def format_supported(
+    value: float | None, reach: float | None, unit: str = "", digits: int = 4, more: int = 0
+) -> str:
+    """As ``brief``, but with no digit that ``reach``, how far the truth may lie to either side,
+    says nothing about: the last one has the place of the first digit of ``reach``, or of its second
+    where the first is 1 or 2, as uncertainties are written: 1.7 of 1.676 ± 0.3, 1.68 of 1.676 ±
+    0.14. ``more``: places beyond that one, of the ends of an interval. Without a reach as
+    ``brief``."""
     if value is None or not math.isfinite(value) or reach is None or not 0 < reach < math.inf:
         return format_brief(value, unit, digits)
     largest = math.floor(math.log10(abs(value))) if value else 0
@@ -67,7 +76,8 @@ def format_supported(value: float | None, reach: float | None, unit: str = "", d
 
 
 class ComparedTexts(NamedTuple):
-    """Two values and their difference in the same digits: the difference is that of the values as they are written."""
+    """Two values and their difference in the same digits: the difference is that of the values as
+    they are written."""
 
     base: str
     value: str
@@ -78,13 +88,19 @@ class ComparedTexts(NamedTuple):
 
 
 def format_comparison(
-    base: float | None, value: float | None, low: float | None = None, high: float | None = None, unit: str = ""
+    base: float | None,
+    value: float | None,
+    low: float | None = None,
+    high: float | None = None,
+    unit: str = "",
 ) -> ComparedTexts:
-    """By the half-width of the interval, with a place more than it supports; without one with four digits. So many that a
-    difference which is not 0 is not written as 0."""
+    """By the half-width of the interval, with a place more than it supports; without one with four
+    digits. So many that a difference which is not 0 is not written as 0."""
     if base is None or value is None or not (math.isfinite(base) and math.isfinite(value)):
         known = base is not None and value is not None
-        return ComparedTexts(format_brief(base, unit), format_brief(value, unit), "fail" if known else "-", "-", "-")
+        return ComparedTexts(
+            format_brief(base, unit), format_brief(value, unit), "fail" if known else "-", "-", "-"
+        )
     largest = max(abs(base), abs(value))
     most = 3 - (math.floor(math.log10(largest)) if largest else 0)
     decimals = most
@@ -93,7 +109,8 @@ def format_comparison(
         decimals = min(_place(half) + 1, most)
     if base != value:
         decimals = max(decimals, -math.floor(math.log10(abs(value - base))))
-    decimals = min(max(decimals, 0), 6)  # 1,143 is not 1,140: the report beside it has the figure too
+    # 1,143 is not 1,140: the report beside it has the figure too
+    decimals = min(max(decimals, 0), 6)
     rounded = round(base, decimals), round(value, decimals)
     difference = round(rounded[1] - rounded[0], decimals)
     shown = decimals  # without the zeros that all of them end in
@@ -107,7 +124,9 @@ def format_comparison(
         return f"{round(one, decimals) + 0.0:+,.{decimals}f}{unit}"
 
     written = [f"{one + 0.0:,.{places}f}{unit}" for one in rounded]
-    return ComparedTexts(written[0], written[1], f"{difference + 0.0:+,.{places}f}{unit}", end(low), end(high))
+    return ComparedTexts(
+        written[0], written[1], f"{difference + 0.0:+,.{places}f}{unit}", end(low), end(high)
+    )
 
 
 def decimal_places(reach: float | None) -> int:
@@ -193,7 +212,9 @@ def print_safely(text: str) -> None:
         except UnicodeEncodeError:  # a terminal that is not of UTF-8
             encoding = sys.stdout.encoding or "ascii"
             print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
-    except OSError:  # the pipe is closed (| head) or the disk full; Python would flush again at exit
+    except (
+        OSError
+    ):  # the pipe is closed (| head) or the disk full; Python would flush again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -26,7 +26,8 @@ def read_number(kind: type, text: str) -> Any:
 
 
 def format_quoted_number(value: float) -> str:
-    """A number as a message shows it; a float may hold none that is as large as a whole one can be."""
+    """A number as a message shows it; a float may hold none that is as large as a whole one can
+    be."""
     if isinstance(value, int):
         return truncate_quoted_text(str(value))
     if abs(value) < 1e16 and value == int(value):

@@ -1,6 +1,8 @@
-"""Untrusted: text from a server or a library, made safe to show: bounded, printable, without the secrets of the run.
+"""Untrusted: text from a server or a library, made safe to show: bounded, printable, without the
+secrets of the run.
 
-``shown`` is the one entry, before console, log, records, tables and pages. ``harmless`` is for the log of a CI job.
+``shown`` is the one entry, before console, log, records, tables and pages. ``harmless`` is for the
+log of a CI job.
 """
 
 import html
@@ -26,7 +28,9 @@ SECRET_PART_CHARS: Final = 12
 _BLOCK: Final = SECRET_PART_CHARS // 2
 _LONGEST: Final = 1 << 14
 """Of a value: what is behind it is not looked for."""
-_SECRET_NAME: Final = re.compile(r"auth|cookie|key|token|secret|password|signature|credential", re.IGNORECASE)
+_SECRET_NAME: Final = re.compile(
+    r"auth|cookie|key|token|secret|password|signature|credential", re.IGNORECASE
+)
 _SECRET_WORDS: Final = frozenset(
     (
         "pass",
@@ -64,24 +68,28 @@ _SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token|ApiKey|Digest|Negotiate)\s+"
 _BASIC: Final = re.compile(r"Basic\s+(\S+)", re.IGNORECASE)
 _ESCAPES: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # of ECMA-48: a control sequence,
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,256}(?:\x07|\x1b\\|\x9c)"  # a string such as a title,
+    # a string such as a title,
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,256}(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-~]"  # and the others
 )
 _SMALL: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 _COMMANDS: Final = re.compile(r"(?:^|(?<=[\r\n]))([^\S\r\n]*):(?=:)|##(?=\w{0,20}\[)")
-"""Of a CI job's log. GitHub takes a line for a command where two colons begin it, behind blanks, and in the older form
-wherever ``##[`` is in it; Azure and TeamCity have a word before the bracket."""
+"""Of a CI job's log. GitHub takes a line for a command where two colons begin it, behind blanks,
+and in the older form wherever ``##[`` is in it; Azure and TeamCity have a word before the
+bracket."""
 _NO_COLOUR: Final = re.compile(r"\x1b(?!\[[0-9;]*m)")
 """An escape that is no colour: GitLab's marks of sections have such."""
 _LINE_ENDS: Final = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
 class Secrets:
-    """Values that must appear nowhere, in each form in which a server may quote them, also in parts, in small letters or
-    capitals."""
+    """Values that must appear nowhere, in each form in which a server may quote them, also in
+    parts, in small letters or capitals."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        self.forms = {form for value in values for form in _forms(value) if len(form) >= MIN_SECRET_CHARS}
+        self.forms = {
+            form for value in values for form in _forms(value) if len(form) >= MIN_SECRET_CHARS
+        }
         """As they may appear in a text."""
         self._parts: defaultdict[int, set[str]] = defaultdict(set)
         self._beginnings: set[str] = set()
@@ -90,7 +98,12 @@ class Secrets:
             size = min(len(small), SECRET_PART_CHARS)
             self._parts[size] |= {small[at : at + size] for at in range(len(small) - size + 1)}
             self._beginnings |= {small[:end] for end in range(MIN_SECRET_CHARS, size)}
-        self._short = [part for size, parts in self._parts.items() if size < SECRET_PART_CHARS for part in parts]
+        self._short = [
+            part
+            for size, parts in self._parts.items()
+            if size < SECRET_PART_CHARS
+            for part in parts
+        ]
         self._blocks = {
             part[at : at + _BLOCK]
             for part in self._parts.get(SECRET_PART_CHARS, ())
@@ -98,17 +111,25 @@ class Secrets:
         }
 
     def hide(self, text: str) -> str:
-        """``text`` with ``***`` for each of them, also for the beginning of one at its very end, where it was cut off."""
+        """``text`` with ``***`` for each of them, also for the beginning of one at its very end,
+        where it was cut off."""
         small = text.translate(_SMALL)
         return _replaced(text, sorted(self._found(small))) if self._suspects(small) else text
 
     def _suspects(self, small: str) -> bool:
-        """A quick check, in a seventh of the time: any part of a secret holds one of the blocks that are compared."""
+        """A quick check, in a seventh of the time: any part of a secret holds one of the blocks
+        that are compared."""
         blocks = self._blocks
         return (
             any(short in small for short in self._short)
-            or any(small[at : at + _BLOCK] in blocks for at in range(0, len(small), SECRET_PART_CHARS - _BLOCK + 1))
-            or any(small[-size:] in self._beginnings for size in range(MIN_SECRET_CHARS, SECRET_PART_CHARS))
+            or any(
+                small[at : at + _BLOCK] in blocks
+                for at in range(0, len(small), SECRET_PART_CHARS - _BLOCK + 1)
+            )
+            or any(
+                small[-size:] in self._beginnings
+                for size in range(MIN_SECRET_CHARS, SECRET_PART_CHARS)
+            )
         )
 
     def _found(self, small: str) -> Iterator[tuple[int, int]]:
@@ -135,8 +156,11 @@ def _replaced(text: str, found: list[tuple[int, int]]) -> str:
 NO_SECRETS: Final = Secrets()
 
 
-def collect_secrets(headers: Mapping[str, str | bytes], own: Mapping[str, str] | None = None) -> Secrets:
-    """The values of ``own``, which the run was given, and of those ``headers`` that have their names or that of a secret."""
+def collect_secrets(
+    headers: Mapping[str, str | bytes], own: Mapping[str, str] | None = None
+) -> Secrets:
+    """The values of ``own``, which the run was given, and of those ``headers`` that have their
+    names or that of a secret."""
     given = own or {}
     wanted = {name.lower() for name in given}
     texts = (
@@ -144,7 +168,9 @@ def collect_secrets(headers: Mapping[str, str | bytes], own: Mapping[str, str] |
         for name, value in headers.items()
         if name.lower() in wanted or is_secret(name)
     )
-    return _secrets(tuple(dict.fromkeys(text.strip()[:_LONGEST] for text in (*given.values(), *texts))))
+    return _secrets(
+        tuple(dict.fromkeys(text.strip()[:_LONGEST] for text in (*given.values(), *texts)))
+    )
 
 
 @lru_cache(maxsize=32)
@@ -168,12 +194,15 @@ def find_secret_fields(url: str) -> list[str]:
 
 
 def hide_url_secrets(text: str) -> str:
-    """A text in which the URLs have no login, and ``***`` for each value of a field that may well hold a key."""
+    """A text in which the URLs have no login, and ``***`` for each value of a field that may well
+    hold a key."""
     if "://" in text:
         text = _LOGIN_OF_URL.sub(f"{MASK}@", text)
     if "=" not in text:
         return text
-    return _FIELD_OF_URL.sub(lambda field: field[1] + MASK if _holds_secret(field) else field[0], text)
+    return _FIELD_OF_URL.sub(
+        lambda field: field[1] + MASK if _holds_secret(field) else field[0], text
+    )
 
 
 def _holds_secret(field: re.Match[str]) -> bool:
@@ -181,8 +210,8 @@ def _holds_secret(field: re.Match[str]) -> bool:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """It without its scheme, what a Basic one is made of, and each of these as JSON, URLs, HTML, Python and base64 write
-    it."""
+    """It without its scheme, what a Basic one is made of, and each of these as JSON, URLs, HTML,
+    Python and base64 write it."""
     plain = {_SCHEME.sub("", value, count=1)}
     if basic := _BASIC.fullmatch(value):
         try:
@@ -201,14 +230,22 @@ def _forms(value: str) -> Iterator[str]:
             repr(text)[1:-1],
         )
     for data in (text.encode() for text in (plain and {value, *plain})):
-        yield from (b64encode(data).decode().rstrip("="), urlsafe_b64encode(data).decode().rstrip("="))
+        yield from (
+            b64encode(data).decode().rstrip("="),
+            urlsafe_b64encode(data).decode().rstrip("="),
+        )
 
 
 def sanitise_text(
-    text: str | bytes, secrets: Secrets = NO_SECRETS, *, most: int = MESSAGE_BYTES, lines: bool = False
+    text: str | bytes,
+    secrets: Secrets = NO_SECRETS,
+    *,
+    most: int = MESSAGE_BYTES,
+    lines: bool = False,
 ) -> str:
-    """``text`` as one line of at most so many bytes (UTF-8), without ``secrets`` and without characters that a terminal, a
-    page or a file would not take for text. ``lines``: with its line ends and tabs as they are."""
+    """``text`` as one line of at most so many bytes (UTF-8), without ``secrets`` and without
+    characters that a terminal, a page or a file would not take for text. ``lines``: with its line
+    ends and tabs as they are."""
     beginning = text[: 2 * most]
     if isinstance(beginning, bytes):
         beginning = beginning.decode("utf-8", "replace")
@@ -218,19 +255,22 @@ def sanitise_text(
 
 
 def strip_control_characters(text: str, *, lines: bool = False) -> str:
-    """Without escape sequences, control characters, marks of direction and what has no width; half a pair of surrogates is
-    a replacement character. Not bounded."""
+    """Without escape sequences, control characters, marks of direction and what has no width; half
+    a pair of surrogates is a replacement character. Not bounded."""
     if not text.isprintable():
         text = _ESCAPES.sub("", text)
         if lines:
-            return "\n".join("".join(map(_character, line)) for line in _LINE_ENDS.sub("\n", text).split("\n"))
+            return "\n".join(
+                "".join(map(_character, line)) for line in _LINE_ENDS.sub("\n", text).split("\n")
+            )
         text = "".join(" " if sign.isspace() else _character(sign) for sign in text)
     return text if lines else " ".join(text.split())
 
 
 def defuse_ci_commands(text: str) -> str:
     """With a blank in each part that the CI of a job would take for a command."""
-    without_escapes = _NO_COLOUR.sub("", text)  # first: what stands around one may be a command without it
+    # first: what stands around one may be a command without it
+    without_escapes = _NO_COLOUR.sub("", text)
     return _COMMANDS.sub(lambda found: f"{found.group()} ", without_escapes)
 
 

@@ -1,5 +1,7 @@
-"""Web: this library in Locust's web UI: the form, the live page with the gate, past reports, the Prometheus page.
+"""Web: this library in Locust's web UI: the form, the live page with the gate, past reports, the
+Prometheus page.
 
-Read first: routes.py (every address and what answers), then view.py (the state that pages show). The form: run_form.py (its
-fields), locust_form.py (what comes back), swarm.py (what follows). What a browser loads is in locust_llm/static.
+Read first: routes.py (every address and what answers), then view.py (the state that pages show).
+The form: run_form.py (its fields), locust_form.py (what comes back), swarm.py (what follows). What
+a browser loads is in locust_llm/static.
 """

@@ -75,7 +75,8 @@ class Archive:
 
     @property
     def reports(self) -> Path | None:
-        """The folder that holds nothing but runs; None: there is none, ``--report-dir`` may name one among others."""
+        """The folder that holds nothing but runs; None: there is none, ``--report-dir`` may name
+        one among others."""
         return None if self._names else self._reports
 
     @property
@@ -97,7 +98,9 @@ class Archive:
         if folder is None:
             return None
         with suppress(OSError):
-            return next((folder / there for there, _ in list_run_files(folder) if there == path), None)
+            return next(
+                (folder / there for there, _ in list_run_files(folder) if there == path), None
+            )
         return None
 
     def _folders(self) -> dict[str, Path]:
@@ -105,7 +108,9 @@ class Archive:
         with suppress(OSError):
             there = sorted(path.parent for path in self._reports.glob(f"*/{RUN}"))
         below = [
-            path for path in there if not self._names or re.fullmatch(rf"{re.escape(self._names)}(-\d+)?", path.name)
+            path
+            for path in there
+            if not self._names or re.fullmatch(rf"{re.escape(self._names)}(-\d+)?", path.name)
         ]
         return {_name(folder): folder for folder in (*below, *self._own) if _there(folder / RUN)}
 
@@ -117,7 +122,9 @@ class Archive:
             self._read[folder] = changed, known
         at = known.run.started_at or changed / 1e9
         status = known.slo_status if known.slo_status in STATUSES else ""
-        return ArchiveEntry(name, at, known.run.model[:MAX_MODEL_CHARS], status or "", tuple(list_run_files(folder)))
+        return ArchiveEntry(
+            name, at, known.run.model[:MAX_MODEL_CHARS], status or "", tuple(list_run_files(folder))
+        )
 
 
 def _name(folder: Path) -> str:
@@ -140,14 +147,19 @@ def _read(folder: Path) -> _RunJson:
 
 
 def list_run_files(folder: Path) -> Iterable[tuple[str, str]]:
-    """(path, label) of the files of a run, then of its stages. A link is none of them: it may lead out of the folder."""
+    """(path, label) of the files of a run, then of its stages. A link is none of them: it may lead
+    out of the folder."""
     for file, what in FILES.items():
         if _is_own_file(folder / file):
             yield file, what
     if (folder / "stages").is_symlink():
         return
-    stages = (path.parent for path in folder.glob(f"stages/*/{RUN}") if not path.parent.is_symlink())
-    for number in sorted(int(stage.name) for stage in stages if stage.name.isascii() and stage.name.isdigit()):
+    stages = (
+        path.parent for path in folder.glob(f"stages/*/{RUN}") if not path.parent.is_symlink()
+    )
+    for number in sorted(
+        int(stage.name) for stage in stages if stage.name.isascii() and stage.name.isdigit()
+    ):
         for file, what in FILES.items():
             if _is_own_file(folder / "stages" / str(number) / file):
                 yield f"stages/{number}/{file}", f"stage {number}: {what}"

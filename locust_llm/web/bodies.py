@@ -1,7 +1,8 @@
-"""Bodies: how much of a request the web pages read, and for how long, so that no body fills the memory or holds the loop.
+"""Bodies: how much of a request the web pages read, and for how long, so that no body fills the
+memory or holds the loop.
 
-Neither Locust nor Flask has a limit. gevent's server reads what is there without a turn for anything else, also after the
-answer, to find the next request behind it.
+Neither Locust nor Flask has a limit. gevent's server reads what is there without a turn for
+anything else, also after the answer, to find the next request behind it.
 """
 
 import io
@@ -26,7 +27,8 @@ TURN_S: Final = 0.005
 PAUSE_S: Final = 1e-4
 """Not zero: gevent looks at timers and sockets after fifty turns of none."""
 LINGER_S: Final = 5.0
-"""The rest of a body that was not wanted is read so long: with it unread, many clients would not see the answer."""
+"""The rest of a body that was not wanted is read so long: with it unread, many clients would not
+see the answer."""
 
 
 def limit_bodies(app: App, is_upload: Callable[[str], bool], most_upload_bytes: int) -> App:
@@ -43,7 +45,9 @@ def limit_bodies(app: App, is_upload: Callable[[str], bool], most_upload_bytes: 
         upload = is_upload(environ.get("PATH_INFO", ""))
         incoming = None
         if hasattr(stream, "rfile"):  # of gevent's server
-            incoming = stream.rfile = IncomingBody(stream.rfile, 2 * most_upload_bytes if upload else MAX_WIRE_BYTES)
+            incoming = stream.rfile = IncomingBody(
+                stream.rfile, 2 * most_upload_bytes if upload else MAX_WIRE_BYTES
+            )
         most = most_upload_bytes if upload else MAX_FORM_BYTES
         chunked = environ.get("HTTP_TRANSFER_ENCODING", "").lower() == "chunked"
         length = _length(environ)
@@ -55,7 +59,9 @@ def limit_bodies(app: App, is_upload: Callable[[str], bool], most_upload_bytes: 
             return start(status, [*headers, ("Connection", "close")], *more)
 
         if length is None or _has_no_end(environ, length):
-            return _refused(closing, most, "400 Bad Request", "the length of the body is none that HTTP knows")
+            return _refused(
+                closing, most, "400 Bad Request", "the length of the body is none that HTTP knows"
+            )
         if length > most:
             return _refused(closing, most)
         if not (length or chunked):
@@ -78,7 +84,8 @@ def limit_bodies(app: App, is_upload: Callable[[str], bool], most_upload_bytes: 
 
 
 class IncomingBody:
-    """What comes from a client, as gevent's server reads it: byte by byte between chunks. Gives others a turn."""
+    """What comes from a client, as gevent's server reads it: byte by byte between chunks. Gives
+    others a turn."""
 
     def __init__(self, file: Any, most: int) -> None:
         """``most``: bytes of a body, with the lengths of its chunks."""
@@ -112,14 +119,15 @@ class IncomingBody:
 
 
 def _length(environ: dict[str, Any]) -> int | None:
-    """As announced; 0 where it is not. None: gevent's server, which takes all that Python's ``int`` does, may wait for any
-    number of bytes."""
+    """As announced; 0 where it is not. None: gevent's server, which takes all that Python's ``int``
+    does, may wait for any number of bytes."""
     text = environ.get("CONTENT_LENGTH") or "0"
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
 def _has_no_end(environ: dict[str, Any], length: int) -> bool:
-    """Of a body: gevent's server knows one coding, and passes on whatever comes where another protocol is asked for."""
+    """Of a body: gevent's server knows one coding, and passes on whatever comes where another
+    protocol is asked for."""
     coding = environ.get("HTTP_TRANSFER_ENCODING", "").lower()
     if coding not in ("", "chunked"):
         return True
@@ -134,8 +142,14 @@ def _body(stream: Any, most: int) -> bytes:
     return bytes(body)
 
 
-def _refused(start: Start, most: int, status: str = "413 Content Too Large", why: str = "") -> Iterable[bytes]:
+def _refused(
+    start: Start, most: int, status: str = "413 Content Too Large", why: str = ""
+) -> Iterable[bytes]:
     size = f"{most >> 20} MB" if most >> 20 else f"{most >> 10} kB"
-    line = f"{status[:3]}: {why or f'the body of a request here may have at most {size}'}\n".encode()
-    start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(line)))])
+    line = (
+        f"{status[:3]}: {why or f'the body of a request here may have at most {size}'}\n".encode()
+    )
+    start(
+        status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(line)))]
+    )
     return [line]

@@ -1,4 +1,5 @@
-"""The look through the dataset of a form, in a process of its own: the page goes on, and what takes too long is ended."""
+"""The look through the dataset of a form, in a process of its own: the page goes on, and what takes
+too long is ended."""
 
 import signal
 import sys
@@ -24,20 +25,30 @@ CHILD: Final = (sys.executable, "-m", "locust_llm.workload.dataset_summary_proce
 
 
 def look_at_dataset(s: Settings, *, limited: bool) -> None:
-    """So that the check of the settings need not read the file. ``limited``: it is an upload. Raises Refused,
-    and ValueError of one sentence."""
+    """So that the check of the settings need not read the file. ``limited``: it is an upload.
+    Raises Refused, and ValueError of one sentence."""
     if not s.input_file:
         return
     columns = parse_column_names(s.dataset_columns) if s.dataset_columns else None
     order: Order = "sequential" if s.fixed_schedule else ORDERS[s.dataset_sampling_strategy]
     most_s = MAX_CPU_S if limited else None
     question = DatasetQuestion(
-        s.input_file, s.custom_dataset_type, columns, s.fixed_schedule, s.skip_broken_rows, order, most_s
+        s.input_file,
+        s.custom_dataset_type,
+        columns,
+        s.fixed_schedule,
+        s.skip_broken_rows,
+        order,
+        most_s,
     )
     pipe = gevent.subprocess.PIPE
-    child = gevent.subprocess.Popen(CHILD, stdin=pipe, stdout=pipe, stderr=gevent.subprocess.DEVNULL)
+    child = gevent.subprocess.Popen(
+        CHILD, stdin=pipe, stdout=pipe, stderr=gevent.subprocess.DEVNULL
+    )
     try:
-        output, _ = child.communicate(msgspec.json.encode(question), timeout=MAX_WALL_S if limited else None)
+        output, _ = child.communicate(
+            msgspec.json.encode(question), timeout=MAX_WALL_S if limited else None
+        )
     except gevent.subprocess.TimeoutExpired:
         output = b""
     finally:
@@ -46,7 +57,8 @@ def look_at_dataset(s: Settings, *, limited: bool) -> None:
         child.wait()
     if not output and child.returncode in OUT_OF_TIME:
         refuse_run(
-            f"{s.input_file}: to look through it takes over {MAX_CPU_S} s, so it can be given by --input-file only"
+            f"{s.input_file}: to look through it takes over {MAX_CPU_S} s, so it can be given by "
+            f"--input-file only"
         )
     if not output:
         refuse_run(f"{s.input_file}: to look through it failed (status {child.returncode})")

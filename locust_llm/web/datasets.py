@@ -1,6 +1,8 @@
-"""Datasets: the files that the form of a new run offers: of the command line, of a folder of this machine, or uploaded.
+"""Datasets: the files that the form of a new run offers: of the command line, of a folder of this
+machine, or uploaded.
 
-The form names one by a choice, never by a path: ``given``, ``file:`` and a name that was listed, or ``upload:`` and a token.
+The form names one by a choice, never by a path: ``given``, ``file:`` and a name that was listed, or
+``upload:`` and a token.
 """
 
 import os
@@ -31,8 +33,8 @@ _NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class Datasets:
-    """Of one process. ``given``: the path of the command line; ``folder``: whose files are offered, with those of its
-    folders; None: none are."""
+    """Of one process. ``given``: the path of the command line; ``folder``: whose files are offered,
+    with those of its folders; None: none are."""
 
     def __init__(self, given: str | None, folder: Path | None) -> None:
         self.given, self.folder = given, folder
@@ -45,8 +47,12 @@ class Datasets:
 
     def choices(self) -> list[tuple[str, str]]:
         """(choice, name) of each dataset there is."""
-        given = [(GIVEN, f"{os.path.basename(self.given)}, of the command line")] if self.given else []
-        uploaded = [(UPLOAD + self._token, f"{self._uploaded.name}, uploaded")] if self._token else []
+        given = (
+            [(GIVEN, f"{os.path.basename(self.given)}, of the command line")] if self.given else []
+        )
+        uploaded = (
+            [(UPLOAD + self._token, f"{self._uploaded.name}, uploaded")] if self._token else []
+        )
         return given + uploaded + [(FILE + name, name) for name in self._listed()]
 
     def choice_of(self, path: str | None) -> str:
@@ -55,7 +61,9 @@ class Datasets:
             return GIVEN
         if path and self._token and path == str(self._uploaded):
             return UPLOAD + self._token
-        return next((FILE + name for name, there in self._listed().items() if str(there) == path), "")
+        return next(
+            (FILE + name for name, there in self._listed().items() if str(there) == path), ""
+        )
 
     def path(self, choice: str) -> str | None:
         """Of a choice that came from outside; None: no dataset. Raises Refused."""
@@ -71,8 +79,8 @@ class Datasets:
         refuse_run(NO_SUCH)
 
     def keep(self, name: str, blocks: Iterable[bytes]) -> str:
-        """Keep an upload in place of the last one; its choice. Raises Refused where it is too large, OSError, and what
-        ``blocks`` raises; then nothing of it is left."""
+        """Keep an upload in place of the last one; its choice. Raises Refused where it is too
+        large, OSError, and what ``blocks`` raises; then nothing of it is left."""
         if self._uploads is None:
             self._uploads = tempfile.mkdtemp(prefix="locust-llm-")  # mode 0700
             self._remove_all = finalize(self, shutil.rmtree, self._uploads, ignore_errors=True)
@@ -110,7 +118,10 @@ class Datasets:
 
 
 def describe_size_limit() -> str:
-    return f"a dataset of at most {MAX_UPLOAD_BYTES >> 20} MB can be uploaded: larger ones are given by --input-file"
+    return (
+        f"a dataset of at most {MAX_UPLOAD_BYTES >> 20} MB can be uploaded: larger ones are "
+        f"given by --input-file"
+    )
 
 
 def sanitise_file_name(name: str) -> str:
@@ -120,7 +131,8 @@ def sanitise_file_name(name: str) -> str:
 
 
 def _below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(name, path) of what may be a dataset: regular files, neither hidden nor behind a link, none of a run's folder."""
+    """(name, path) of what may be a dataset: regular files, neither hidden nor behind a link, none
+    of a run's folder."""
     visited = 0
     for place, folders, files in os.walk(folder):
         here = Path(place)
@@ -132,11 +144,18 @@ def _below(folder: Path) -> Iterator[tuple[str, Path]]:
             folders.clear()
             continue
         folders[:] = sorted(
-            name for name in folders if depth < MAX_DEPTH and not name.startswith(".") and name not in NOT_SEARCHED
+            name
+            for name in folders
+            if depth < MAX_DEPTH and not name.startswith(".") and name not in NOT_SEARCHED
         )
         for file in files:
             path = here / file
-            if file.startswith(".") or not file.lower().endswith(SUFFIXES) or path.is_symlink() or not path.is_file():
+            if (
+                file.startswith(".")
+                or not file.lower().endswith(SUFFIXES)
+                or path.is_symlink()
+                or not path.is_file()
+            ):
                 continue
             name = path.relative_to(folder).as_posix()
             if name.isprintable():  # which a name that is no UTF-8 is not

@@ -1,7 +1,9 @@
-"""Live: the figures of a running run for the web page: of the last seconds, of the whole run, and over time.
+"""Live: the figures of a running run for the web page: of the last seconds, of the whole run, and
+over time.
 
-Cost and size do not grow with the run: times are counted with three significant digits, and a long history drops
-every second point. What is counted is kept as totals, so rates and means between any two points are right.
+Cost and size do not grow with the run: times are counted with three significant digits, and a long
+history drops every second point. What is counted is kept as totals, so rates and means between any
+two points are right.
 """
 
 import time
@@ -15,7 +17,12 @@ from locust_llm.controller.live_stats import WINDOW_S, LiveStats
 from locust_llm.records.histogram import Histogram, SlidingHistogram
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import OK, Record
-from locust_llm.report.charts.timeline_lines import MAX_DOTS, STALL_RATIO, TimelineRows, make_timeline_row
+from locust_llm.report.charts.timeline_lines import (
+    MAX_DOTS,
+    STALL_RATIO,
+    TimelineRows,
+    make_timeline_row,
+)
 from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.text.untrusted import sanitise_text
 
@@ -46,15 +53,17 @@ POOLED_ROWS: Final = {LATENCY: TABLE_ROWS[LATENCY], GATE_WAIT.tag: TABLE_ROWS[GA
 
 
 class LiveSample(msgspec.Struct, frozen=True, array_like=True):
-    """The state of the run at a moment. Latencies are of the last WINDOW_S seconds, in ms; None: there were none."""
+    """The state of the run at a moment. Latencies are of the last WINDOW_S seconds, in ms; None:
+    there were none."""
 
     at: float
     """Seconds since the start."""
     users: int
     limit: int | None
     used_s: float
-    """Of requests awaiting their first token, added up over time; so is what waits and what decodes. The mean number between
-    two points is the difference of the totals over that of ``in_flight_at``, whichever points are left between them."""
+    """Of requests awaiting their first token, added up over time; so is what waits and what
+    decodes. The mean number between two points is the difference of the totals over that of
+    ``in_flight_at``, whichever points are left between them."""
     waiting_s: float
     decoding_s: float
     ttft_ms: tuple[float, ...] | None
@@ -87,8 +96,8 @@ class LatencyRow(msgspec.Struct, frozen=True):
 
 
 def order_latency_rows(rows: Mapping[str, str], *, waits: bool, gated: bool) -> dict[str, str]:
-    """By tag. ``waits``: a schedule or a gate held requests, and what users waited comes first; ``gated``: it was a gate,
-    and without one nothing waits at it."""
+    """By tag. ``waits``: a schedule or a gate held requests, and what users waited comes first;
+    ``gated``: it was a gate, and without one nothing waits at it."""
     rows = {tag: label for tag, label in rows.items() if gated or tag != GATE_WAIT.tag}
     if TTFT_FROM_DUE.tag not in rows:
         return dict(rows)
@@ -101,7 +110,12 @@ class LiveStatistics:
     """Of one run. Call ``add`` for each ended request, ``tick`` once a second."""
 
     def __init__(
-        self, stats: LiveStats, started_at: float, clock: Callable[[], float] = time.time, *, generates: bool = True
+        self,
+        stats: LiveStats,
+        started_at: float,
+        clock: Callable[[], float] = time.time,
+        *,
+        generates: bool = True,
     ) -> None:
         """``generates``: answers have output; without, its figures are left out."""
         self.stats, self.generates = stats, generates
@@ -129,7 +143,8 @@ class LiveStatistics:
         self.gated = True
         """There is, or was, a gate."""
         self._names: dict[str, tuple[SlidingHistogram, Histogram]] = {}
-        """By the name of requests: TTFT of the last seconds and of the whole run, from due where there are waits."""
+        """By the name of requests: TTFT of the last seconds and of the whole run, from due where
+        there are waits."""
         self._last: deque[Record] = deque(maxlen=MAX_LINES)
 
     def add(self, record: Record) -> None:
@@ -153,7 +168,9 @@ class LiveStatistics:
             return
         if record.name not in self._names and len(self._names) >= MAX_NAMES:
             return
-        recent, whole = self._names.setdefault(record.name, (SlidingHistogram(WINDOW_S, self._clock), Histogram()))
+        recent, whole = self._names.setdefault(
+            record.name, (SlidingHistogram(WINDOW_S, self._clock), Histogram())
+        )
         recent.add((round(first_s * 1e6),))
         whole.add(round(first_s * 1e6))
 
@@ -167,9 +184,14 @@ class LiveStatistics:
         self.marks.append((self.seconds, text))
 
     def tick(
-        self, users: int, limit: int | None, phase: str, server: tuple[tuple[float | None, ...] | None, ...] = ()
+        self,
+        users: int,
+        limit: int | None,
+        phase: str,
+        server: tuple[tuple[float | None, ...] | None, ...] = (),
     ) -> None:
-        """Add a point after a second. ``phase``: of the run, or its stage; ``server``: see Point."""
+        """Add a point after a second. ``phase``: of the run, or its stage; ``server``: see
+        Point."""
         if phase != self._phase:
             self._phase = phase
             if self.points:
@@ -183,7 +205,11 @@ class LiveStatistics:
         used_s, waiting_s, decoding_s = (round(total_s, 3) for total_s in totals_s)
         ttft_ms = self._window_of(TTFT.tag).histogram().percentiles_ms(*PLOT_PERCENTILES)
         itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*PLOT_PERCENTILES)
-        whole = None if self.generates else self._recent[LATENCY].histogram().percentiles_ms(*PLOT_PERCENTILES)
+        whole = (
+            None
+            if self.generates
+            else self._recent[LATENCY].histogram().percentiles_ms(*PLOT_PERCENTILES)
+        )
         self.points.append(
             LiveSample(
                 at=self.seconds,
@@ -214,10 +240,13 @@ class LiveStatistics:
         return self.points[first:]
 
     def table(self) -> list[LatencyRow]:
-        """TTFT of the last seconds is from first chunks where there are no waits; all else is from ended requests."""
+        """TTFT of the last seconds is from first chunks where there are no waits; all else is from
+        ended requests."""
         rows = []
         shown_rows = TABLE_ROWS if self.generates else POOLED_ROWS
-        for tag, label in order_latency_rows(shown_rows, waits=self.has_waits, gated=self.gated).items():
+        for tag, label in order_latency_rows(
+            shown_rows, waits=self.has_waits, gated=self.gated
+        ).items():
             recent = self._window_of(tag).histogram()
             whole = self._whole[tag]
             recent_ms = recent.percentiles_ms(*PERCENTILES)
@@ -227,10 +256,13 @@ class LiveStatistics:
 
     def _window_of(self, tag: str) -> SlidingHistogram:
         """Of the table and the charts alike: their last seconds are of the same requests."""
-        return self.stats.recent_ttft if tag == TTFT.tag and not self.has_waits else self._recent[tag]
+        return (
+            self.stats.recent_ttft if tag == TTFT.tag and not self.has_waits else self._recent[tag]
+        )
 
     def by_name(self) -> list[LatencyRow]:
-        """The first rows of the table by the names of requests; empty where there is one name alone."""
+        """The first rows of the table by the names of requests; empty where there is one name
+        alone."""
         rows = []
         first = TABLE_ROWS[TTFT_FROM_DUE.tag if self.has_waits else TTFT.tag]
         for name, (window, whole) in sorted(self._names.items()) if len(self._names) > 1 else ():
@@ -238,7 +270,9 @@ class LiveStatistics:
             recent_ms = recent.percentiles_ms(*PERCENTILES)
             whole_ms = whole.percentiles_ms(*PERCENTILES)
             label = f"{first}, {sanitise_text(name, most=NAME_BYTES)}"
-            rows.append(LatencyRow(label, recent.count, recent_ms, whole.count, whole_ms, named=True))
+            rows.append(
+                LatencyRow(label, recent.count, recent_ms, whole.count, whole_ms, named=True)
+            )
         return rows
 
     def lines(self) -> TimelineRows | None:
@@ -249,10 +283,14 @@ class LiveStatistics:
         start = _asked_at(records[0])
         end = max(record.closed_at + record.clock_offset_s for record in records)
         length = max(1.0, round((end - start) * 1e3, 1))
-        gap_ms = self._recent[ICL].histogram().percentiles_ms(50) or self._whole[ICL].percentiles_ms(50)
+        gap_ms = self._recent[ICL].histogram().percentiles_ms(50) or self._whole[
+            ICL
+        ].percentiles_ms(50)
         slow = max(STALL_RATIO * gap_ms[0], 2 * length / MAX_DOTS) if gap_ms else 0.0
         return TimelineRows(
-            rows=tuple(make_timeline_row(record, start, length / MAX_DOTS, slow) for record in records),
+            rows=tuple(
+                make_timeline_row(record, start, length / MAX_DOTS, slow) for record in records
+            ),
             start=round(start - self.started_at, 3),
             length=length,
             slow=round(slow, 1),
@@ -264,7 +302,8 @@ class LiveStatistics:
 
 
 def iterate_latencies(record: Record) -> Iterator[tuple[str, Sequence[int]]]:
-    """(tag, microseconds) of a request, as in the report's main table: of successful requests, but gate waits of all."""
+    """(tag, microseconds) of a request, as in the report's main table: of successful requests, but
+    gate waits of all."""
     times_s = [(GATE_WAIT.tag, record.gate_wait_s)]
     if record.outcome == OK:
         times_s += [

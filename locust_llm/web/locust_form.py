@@ -1,4 +1,5 @@
-"""The form: the fields of Locust's pages for a run, and their checks, the same as for the command line.
+"""The form: the fields of Locust's pages for a run, and their checks, the same as for the command
+line.
 
 Locust itself answers a wrong number with HTTP 500 and does not check texts, so it never gets them.
 """
@@ -12,7 +13,12 @@ from locust.util.timespan import parse_timespan
 
 from werkzeug.datastructures import MultiDict
 
-from locust_llm.locust_adapter.parsed_options import build_settings, check_options, fill_in_form, read_given_rules
+from locust_llm.locust_adapter.parsed_options import (
+    build_settings,
+    check_options,
+    fill_in_form,
+    read_given_rules,
+)
 from locust_llm.locust_adapter.parser import OPTIONS, format_option_help, make_number_type
 from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.settings import Settings
@@ -21,7 +27,8 @@ from locust_llm.slo.grammar import PRESETS, parse_rule
 
 MAIN_FIELDS: Final = (
     "model", "request_rate", "sweep", "prefill_concurrency", "prefill_concurrency_ramp_duration",
-    "synthetic_input_tokens_mean", "output_tokens_mean", "slo", "slo_preset", "request_count", "warmup_request_count",
+    "synthetic_input_tokens_mean", "output_tokens_mean", "slo", "slo_preset", "request_count",
+    "warmup_request_count",
     "warmup_duration", "random_seed",
 )  # fmt: skip
 """The first fields of the form, in this order; the others as on the command line."""
@@ -48,8 +55,8 @@ OWN_FIELDS: Final = frozenset((*FIELDS, "run_time", "user_count", DATASET_FIELD)
 
 
 class RequestedLoad(NamedTuple):
-    """Users, users started a second and seconds of the run; None where they were not given. Of a run that began by itself
-    the launch keeps them from Locust (locust_adapter/before_load.py)."""
+    """Users, users started a second and seconds of the run; None where they were not given. Of a
+    run that began by itself the launch keeps them from Locust (locust_adapter/before_load.py)."""
 
     users: int | None
     spawn_rate: float | None
@@ -65,22 +72,33 @@ def read_requested_load(options: Namespace) -> RequestedLoad:
     )
 
 
-def order_form_fields(extra: Mapping[str, dict[str, Any]], options: Namespace) -> dict[str, dict[str, Any]]:
-    """The fields of Locust's form (``extra_options`` of its template), in our order, with the values of the last run. Secret
-    flags are none: Locust would write their values into its page."""
+def order_form_fields(
+    extra: Mapping[str, dict[str, Any]], options: Namespace
+) -> dict[str, dict[str, Any]]:
+    """The fields of Locust's form (``extra_options`` of its template), in our order, with the
+    values of the last run. Secret flags are none: Locust would write their values into its page."""
     known = [name for name in OWN_FIELDS if name in extra]
     order = sorted(
         known,
-        key=lambda name: MAIN_FIELDS.index(name) if name in MAIN_FIELDS else len(MAIN_FIELDS) + list(extra).index(name),
+        key=lambda name: (
+            MAIN_FIELDS.index(name)
+            if name in MAIN_FIELDS
+            else len(MAIN_FIELDS) + list(extra).index(name)
+        ),
     )
     found = {}
     own = (name for name in extra if name not in OWN_FIELDS and not extra[name].get("is_secret"))
     for name in [*order, *own]:
-        field = dict(extra[name], default_value=getattr(options, name, extra[name]["default_value"]))
+        field = dict(
+            extra[name], default_value=getattr(options, name, extra[name]["default_value"])
+        )
         if name in FIELDS:
             field["help_text"] = format_option_help(FIELDS[name])
         if name == "slo":
-            field |= {"default_value": f"{RULE_END} ".join(read_given_rules(options)), "help_text": RULES_HELP}
+            field |= {
+                "default_value": f"{RULE_END} ".join(read_given_rules(options)),
+                "help_text": RULES_HELP,
+            }
         elif name in CHOICES:
             field |= {"choices": [value or NO_CHOICE for value in CHOICES[name]]}
         elif name in FIELDS and FIELDS[name].kind is int:
@@ -93,7 +111,9 @@ def fill_options(options: Namespace, form: Mapping[str, str]) -> Namespace:
     """The options with the values of the form. Raises Refused."""
     known = read_given_rules(options)
     options = Namespace(**vars(options))
-    given = {name: "" if text == NO_CHOICE and name in CHOICES else text for name, text in form.items()}
+    given = {
+        name: "" if text == NO_CHOICE and name in CHOICES else text for name, text in form.items()
+    }
     if "slo" in given:
         given["slo"] = given["slo"].replace(RULE_END, "\n")
     fill_in_form(options, given)
@@ -105,13 +125,17 @@ def fill_options(options: Namespace, form: Mapping[str, str]) -> Namespace:
         if name not in (*OWN_FIELDS, "spawn_rate") and kind in (int, float):
             flag = f"--{name.replace('_', '-')}"
             if (value := make_number_type(kind, flag)(text.strip())) is None:
-                refuse_run(f"{flag} takes {'a whole number' if kind is int else 'a number'}, got nothing")
+                refuse_run(
+                    f"{flag} takes {'a whole number' if kind is int else 'a number'}, got nothing"
+                )
             setattr(options, name, value)
     if "host" in form:
         options.host = form["host"].strip()
     if "spawn_rate" in form:
         given_rate = form["spawn_rate"].strip()
-        options.spawn_rate = options.llm_spawn_rate = make_number_type(float, "-r")(given_rate) if given_rate else None
+        options.spawn_rate = options.llm_spawn_rate = (
+            make_number_type(float, "-r")(given_rate) if given_rate else None
+        )
     if "run_time" in form:
         options.run_time = options.llm_run_time = _seconds(form["run_time"].strip())
     if "user_count" in form:
@@ -122,34 +146,44 @@ def fill_options(options: Namespace, form: Mapping[str, str]) -> Namespace:
 def read_form_settings(options: Namespace, runner: Any) -> Settings:
     """The settings of a run with these options and the connected processes. Raises Refused.
 
-    Locust's form always has a number of users. In an open loop one counts as none, and in a sweep of concurrency any number
-    does.
+    Locust's form always has a number of users. In an open loop one counts as none, and in a sweep
+    of concurrency any number does.
     """
     users = read_requested_load(options).users
     try:
         loose = build_settings(options)
     except (ValueError, OSError):
         loose = Settings()  # the check reports it
-    if loose.sweeps(CONCURRENCY) or (loose.open_loop and not loose.user_centric_rate and users in (0, 1)):
+    if loose.sweeps(CONCURRENCY) or (
+        loose.open_loop and not loose.user_centric_rate and users in (0, 1)
+    ):
         users = None
     elif users is None:
         users = 1
     options.llm_users = users
     settings = check_options(
-        options, processes=max(1, len(runner.clients.ready)) if isinstance(runner, MasterRunner) else 1
+        options,
+        processes=max(1, len(runner.clients.ready)) if isinstance(runner, MasterRunner) else 1,
     )
     if settings.compares:
         if settings.isolate:
             refuse_run("--isolate is of the command line only: locust-llm run --headless")
         refuse_run("a run of two arms begins on the command line only: locust-llm ab")
     if settings.hosts:
-        refuse_run("a run of several addresses begins on the command line only: locust-llm run --headless --host A,B")
+        refuse_run(
+            "a run of several addresses begins on the command line only: locust-llm run --headless "
+            "--host A,B"
+        )
     return settings
 
 
 def drop_empty_fields(form: Mapping[str, str]) -> dict[str, str]:
     """The fields of a form of changes that have a value: an empty one is no change."""
-    return {name: text for name, text in form.items() if text.strip() and not (text == NO_CHOICE and name in CHOICES)}
+    return {
+        name: text
+        for name, text in form.items()
+        if text.strip() and not (text == NO_CHOICE and name in CHOICES)
+    }
 
 
 def list_changed_flags(before: Namespace, after: Namespace) -> list[str]:
@@ -161,8 +195,11 @@ def list_changed_flags(before: Namespace, after: Namespace) -> list[str]:
 
 
 def make_locust_form(form: MultiDict[str, str], settings: Settings) -> MultiDict[str, str]:
-    """The fields for Locust, for a run with these settings. ``form``: what it may have of the one that came."""
-    rest = MultiDict((name, value) for name, value in form.items(multi=True) if name not in OWN_FIELDS)
+    """The fields for Locust, for a run with these settings. ``form``: what it may have of the one
+    that came."""
+    rest = MultiDict(
+        (name, value) for name, value in form.items(multi=True) if name not in OWN_FIELDS
+    )
     rest["user_count"] = str(settings.first_users or 1)
     if not rest.get("spawn_rate", "").strip():
         rest["spawn_rate"] = str(SPAWN_RATE)

@@ -1,8 +1,10 @@
-"""Origin: which requests the web pages answer: none from a page of another site, and none under a foreign host name.
+"""Origin: which requests the web pages answer: none from a page of another site, and none under a
+foreign host name.
 
-Locust takes any POST and lets any page read its answers (``Access-Control-Allow-Origin: *``), also on loopback, where every
-page of the user's browser reaches it. So this guards all of its routes, ours and those of a locustfile. See
-https://web.dev/articles/fetch-metadata and, for names, https://en.wikipedia.org/wiki/DNS_rebinding.
+Locust takes any POST and lets any page read its answers (``Access-Control-Allow-Origin: *``), also
+on loopback, where every page of the user's browser reaches it. So this guards all of its routes,
+ours and those of a locustfile. See https://web.dev/articles/fetch-metadata and, for names,
+https://en.wikipedia.org/wiki/DNS_rebinding.
 """
 
 import logging
@@ -28,13 +30,27 @@ def guard_origin(app: App, allowed: Collection[str]) -> App:
     refused: set[str] = set()
 
     def answer(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
-        asked = {name: environ.get(f"HTTP_{name.upper().replace('-', '_')}") for name in GUARD_HEADERS}
-        if not (why := check_host_name(asked, allowed) or check_page_origin(environ["REQUEST_METHOD"], asked, allowed)):
-            return app(environ, lambda status, headers, *more: start(status, drop_cors_headers(headers), *more))
+        asked = {
+            name: environ.get(f"HTTP_{name.upper().replace('-', '_')}") for name in GUARD_HEADERS
+        }
+        if not (
+            why := check_host_name(asked, allowed)
+            or check_page_origin(environ["REQUEST_METHOD"], asked, allowed)
+        ):
+            return app(
+                environ,
+                lambda status, headers, *more: start(status, drop_cors_headers(headers), *more),
+            )
         if why not in refused and len(refused) < MAX_HEADER_CHARS:
             refused.add(why)
-            logger.warning(f"a request to {environ.get('PATH_INFO', '')[:MAX_HEADER_CHARS]!r} was refused: {why}")
-        kind = [("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")]
+            logger.warning(
+                f"a request to {environ.get('PATH_INFO', '')[:MAX_HEADER_CHARS]!r} was refused: "
+                f"{why}"
+            )
+        kind = [
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("X-Content-Type-Options", "nosniff"),
+        ]
         start("403 Forbidden", drop_cors_headers(kind))
         return [f"403: {why}\n".encode()]
 
@@ -45,10 +61,15 @@ GUARD_HEADERS: Final = ("Host", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "S
 
 
 def check_host_name(asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
-    """Why the name that a browser believes to be ours is not: a page of another site can point its own name at this machine,
-    and is of the same origin then. Empty if all is well; a request without a name comes from no browser."""
+    """Why the name that a browser believes to be ours is not: a page of another site can point its
+    own name at this machine, and is of the same origin then. Empty if all is well; a request
+    without a name comes from no browser."""
     host = asked["Host"]
-    if host is None or (name := _name(host)) in {"localhost", *map(_name, allowed)} or _is_address(name):
+    if (
+        host is None
+        or (name := _name(host)) in {"localhost", *map(_name, allowed)}
+        or _is_address(name)
+    ):
         return ""
     if name and name in _own_names():
         return ""
@@ -56,16 +77,26 @@ def check_host_name(asked: Mapping[str, str | None], allowed: Collection[str]) -
     return f"{shown!r} is not a known name of this machine; add it with --web-allowed-host"
 
 
-def check_page_origin(method: str, asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
-    """Why the page that made the request may not; empty if it may, or if it was no page. A link of another site may lead
-    here, as a whole page and by GET."""
+def check_page_origin(
+    method: str, asked: Mapping[str, str | None], allowed: Collection[str]
+) -> str:
+    """Why the page that made the request may not; empty if it may, or if it was no page. A link of
+    another site may lead here, as a whole page and by GET."""
     origin, site = asked["Origin"], asked["Sec-Fetch-Site"]
-    page = "a page of another site" if origin in (None, "null") else f"a page of {str(origin)[:MAX_HEADER_CHARS]!r}"
+    page = (
+        "a page of another site"
+        if origin in (None, "null")
+        else f"a page of {str(origin)[:MAX_HEADER_CHARS]!r}"
+    )
     place = _place(origin or "")
     if place in allowed:
         return ""
-    if site is not None:  # browsers say so, and no page can change it; but not to plain HTTP of other machines
-        link = method in SAFE_METHODS and (asked["Sec-Fetch-Mode"], asked["Sec-Fetch-Dest"]) == ("navigate", "document")
+    # browsers say so, and no page can change it; but not to plain HTTP of other machines
+    if site is not None:
+        link = method in SAFE_METHODS and (asked["Sec-Fetch-Mode"], asked["Sec-Fetch-Dest"]) == (
+            "navigate",
+            "document",
+        )
         foreign = site not in ("same-origin", "none") and not link
     else:
         foreign = origin is not None and place != (asked["Host"] or "").lower()
@@ -73,14 +104,17 @@ def check_page_origin(method: str, asked: Mapping[str, str | None], allowed: Col
 
 
 def drop_cors_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The headers of an answer, without the leave that Locust gives to pages of all sites to read it, and to no frame of
-    theirs."""
-    kept = [(name, value) for name, value in headers if not name.lower().startswith("access-control-")]
+    """The headers of an answer, without the leave that Locust gives to pages of all sites to read
+    it, and to no frame of theirs."""
+    kept = [
+        (name, value) for name, value in headers if not name.lower().startswith("access-control-")
+    ]
     return [*kept, ("X-Frame-Options", "SAMEORIGIN")]
 
 
 def parse_allowed_hosts(text: str | None, web_host: str | None) -> frozenset[str]:
-    """Those of ``--web-allowed-host``, with commas between, and of ``--web-host`` where that is one."""
+    """Those of ``--web-allowed-host``, with commas between, and of ``--web-host`` where that is
+    one."""
     given = [*(text or "").split(","), "" if web_host == "*" else web_host or ""]
     return frozenset(filter(None, (name.strip().lower() for name in given)))
 

@@ -12,7 +12,8 @@ MakePage = Callable[[Path], str]
 """Takes the folder of the runs and returns the HTML."""
 
 WEB_PAGES: Final = {"history": "locust_llm.lab.history.web_page:make_page"}
-"""By name: the page is at ``/llm/<name>``, and ``locust-llm <name>`` is the command that shows the same."""
+"""By name: the page is at ``/llm/<name>``, and ``locust-llm <name>`` is the command that shows the
+same."""
 
 
 def load_page(name: str) -> MakePage:

@@ -1,4 +1,5 @@
-"""What Prometheus scrapes: a page of the web UI, and with --metrics-port one on a port of its own, headless too."""
+"""What Prometheus scrapes: a page of the web UI, and with --metrics-port one on a port of its own,
+headless too."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -9,7 +10,12 @@ from flask import Response
 from gevent.pywsgi import WSGIServer
 
 from locust_llm.controller.controller import Controller
-from locust_llm.controller.prometheus_metrics import CONTENT_TYPE, build_gauges, build_part_counters, format_exposition
+from locust_llm.controller.prometheus_metrics import (
+    CONTENT_TYPE,
+    build_gauges,
+    build_part_counters,
+    format_exposition,
+)
 from locust_llm.records.phase_plan import OVER, PROFILING, stage_of_phase
 from locust_llm.settings.address import explain_unopened_port, parse_metrics_port
 from locust_llm.settings.refusal import refuse_run
@@ -22,18 +28,23 @@ MAX_CONNECTIONS: Final = 16
 
 
 def serve_metrics(environment: Environment, shown: Callable[[], Controller | None]) -> None:
-    """``shown``: the current run, else the last one. Before the first the page is empty. Headless there is no such page."""
+    """``shown``: the current run, else the last one. Before the first the page is empty. Headless
+    there is no such page."""
     web_ui = environment.web_ui
     if web_ui is None:
         return
 
     def llm_metrics() -> Response:
         control = shown()
-        return Response("" if control is None else format_live_metrics(control), content_type=CONTENT_TYPE)
+        return Response(
+            "" if control is None else format_live_metrics(control), content_type=CONTENT_TYPE
+        )
 
     base = getattr(environment.parsed_options, "web_base_path", None) or ""
     assert web_ui.app is not None
-    web_ui.app.add_url_rule(base.rstrip("/") + PATH, view_func=web_ui.auth_required_if_enabled(llm_metrics))
+    web_ui.app.add_url_rule(
+        base.rstrip("/") + PATH, view_func=web_ui.auth_required_if_enabled(llm_metrics)
+    )
 
 
 def format_live_metrics(control: Controller) -> str:
@@ -49,16 +60,21 @@ def format_live_metrics(control: Controller) -> str:
         "server": s.host,
         "loop": "open" if s.open_loop else "closed",
         "phase": shown_phase,
-        "stage": "" if stages is None or not stages.number else f"{stages.asked.axis}={stages.value:g}",
+        "stage": ""
+        if stages is None or not stages.number
+        else f"{stages.asked.axis}={stages.value:g}",
     }
     users = 0 if runner is None else runner.user_count
     over = control.draining and not users
     now = build_gauges(control.live_stats, users=users, limit=control.limit, info=info, over=over)
-    return format_exposition(*now, *control.totals.families(), *build_part_counters(control.live_stats.parts))
+    return format_exposition(
+        *now, *control.totals.families(), *build_part_counters(control.live_stats.parts)
+    )
 
 
 def serve_metrics_on(address: str, shown: Callable[[], Controller | None]) -> WSGIServer:
-    """The same page at ``ADDR:PORT``, or ``PORT`` of this machine alone, until the process ends. Raises Refused."""
+    """The same page at ``ADDR:PORT``, or ``PORT`` of this machine alone, until the process ends.
+    Raises Refused."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
         if environ.get("PATH_INFO") not in (PATH, "/metrics"):

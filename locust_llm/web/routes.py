@@ -1,10 +1,12 @@
-"""Routes: this library in Locust's web UI: the form of a run, the live page, reports of past runs, a tab of figures.
+"""Routes: this library in Locust's web UI: the form of a run, the live page, reports of past runs,
+a tab of figures.
 
-Only Locust's own extension points: fields, a tab with a table, links, hooks of Flask. Three things are replaced, as Locust has
-no such point. The view of ``POST /swarm`` (swarm.py): Locust's cannot refuse a run, and answers a wrong number with HTTP 500.
-``update_template_args``: Locust sorts the fields of the form as its parser does, and shows the defaults in place of the last
-run's values. ``state`` in its answers: its page stops polling once the runner stops, before the report is made. All is behind
-Locust's login.
+Only Locust's own extension points: fields, a tab with a table, links, hooks of Flask. Three things
+are replaced, as Locust has no such point. The view of ``POST /swarm`` (swarm.py): Locust's cannot
+refuse a run, and answers a wrong number with HTTP 500. ``update_template_args``: Locust sorts the
+fields of the form as its parser does, and shows the defaults in place of the last run's values.
+``state`` in its answers: its page stops polling once the runner stops, before the report is made.
+All is behind Locust's login.
 """
 
 import logging
@@ -56,7 +58,8 @@ ASSETS: Final = {
     "new_run.css": "text/css",
 }
 POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self' data:; "
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+    "img-src 'self' data:; "
     "frame-ancestors 'self'; base-uri 'none'; form-action 'self'"
 )
 SANDBOX: Final = "sandbox allow-scripts allow-popups allow-downloads"
@@ -64,7 +67,8 @@ SANDBOX: Final = "sandbox allow-scripts allow-popups allow-downloads"
 INLINE: Final = (".html", ".md", ".svg")
 """A browser shows these, and saves other files."""
 OPEN_TO_ALL: Final = (
-    "The web page is open to the whole network (0.0.0.0), without a login: --web-host 127.0.0.1 keeps it to "
+    "The web page is open to the whole network (0.0.0.0), without a login: --web-host 127.0.0.1 "
+    "keeps it to "
     "this machine, --web-login asks for one"
 )
 TAB: Final = {"title": "LLM", "key": "llm"}
@@ -77,7 +81,8 @@ COLUMNS: Final = (
 PAGE_LINK: Final = {"href": "./llm", "title": "LLM live page: charts and the prefill gate"}
 """On Locust's tab of downloads: the one place where its page has links of an extension."""
 LOCUSTS: Final = "locust.index"
-"""Locust's own page. Ours is before it where the address has no query: with one, such as ?tab=stats, it is Locust's."""
+"""Locust's own page. Ours is before it where the address has no query: with one, such as
+?tab=stats, it is Locust's."""
 BLOCK_BYTES: Final = 1 << 16
 GATE_FIELDS: Final = ("limit", "ramp_s")
 IN_FIRST_COLUMN: Final = 2
@@ -85,38 +90,53 @@ IN_FIRST_COLUMN: Final = 2
 
 
 def attach_pages(
-    environment: Environment, on_asked: Callable[[Settings, Discovery], None], *, first: bool = False
+    environment: Environment,
+    on_asked: Callable[[Settings, Discovery], None],
+    *,
+    first: bool = False,
 ) -> RunView:
-    """Add our pages to the web UI of this process. ``on_asked``: takes the settings of the run that begins next, and what is
-    known of the server; ``first``: the address of Locust's page leads to ours."""
+    """Add our pages to the web UI of this process. ``on_asked``: takes the settings of the run that
+    begins next, and what is known of the server; ``first``: the address of Locust's page leads to
+    ours."""
     options = environment.parsed_options
     report_dir = getattr(options, "report_dir", None)
-    archive = Archive(Path(report_dir).parent, Path(report_dir).name) if report_dir else Archive(Path("reports"))
+    archive = (
+        Archive(Path(report_dir).parent, Path(report_dir).name)
+        if report_dir
+        else Archive(Path("reports"))
+    )
     view = RunView(environment, archive)
     datasets = Datasets(getattr(options, "input_file", None), _offered(options))
     ui: Any = environment.web_ui
     for rule, endpoint, answer, methods in _routes(view, datasets):
         base = ui.app.blueprints["locust"].url_prefix or ""
         ui.app.add_url_rule(
-            f"{base}/llm{rule}", endpoint, ui.auth_required_if_enabled(_named(answer, endpoint)), methods=methods
+            f"{base}/llm{rule}",
+            endpoint,
+            ui.auth_required_if_enabled(_named(answer, endpoint)),
+            methods=methods,
         )
     _extend(ui, view, datasets, on_asked)
     if options is not None and is_reachable_by_others(options):
         logger.info(OPEN_TO_ALL)
     if first and not ui.userclass_picker_is_active:  # which only Locust's form has
         ui.app.before_request(lambda: _to_ours(view))
-    allowed = parse_allowed_hosts(getattr(options, "web_allowed_host", None), getattr(options, "web_host", None))
+    allowed = parse_allowed_hosts(
+        getattr(options, "web_allowed_host", None), getattr(options, "web_host", None)
+    )
     uploads = f"{ui.app.blueprints['locust'].url_prefix or ''}/llm/datasets"
     app = guard_origin(ui.app.wsgi_app, allowed)
-    ui.app.wsgi_app = limit_bodies(app, lambda path: path == uploads, MAX_UPLOAD_BYTES)  # also of what is not answered
+    # also of what is not answered
+    ui.app.wsgi_app = limit_bodies(app, lambda path: path == uploads, MAX_UPLOAD_BYTES)
     return view
 
 
-# -- pages of ours -------------------------------------------------------------------------------------------------------
+# -- pages of ours ---------------------------------------------------------------------------------
 
 
 def _offered(options: Namespace | None) -> Path | None:
-    """The folder whose files the form offers: that of the command line, else the working directory, but not to others."""
+    """The folder whose files the form offers: that of the command line, else the working directory,
+    but not to others."""
     if options is None or not hasattr(options, "web_datasets"):
         return None
     if options.web_datasets:
@@ -124,7 +144,9 @@ def _offered(options: Namespace | None) -> Path | None:
     return None if is_reachable_by_others(options) else Path()
 
 
-def _routes(view: RunView, datasets: Datasets) -> Iterator[tuple[str, str, Callable[..., flask.Response], list[str]]]:
+def _routes(
+    view: RunView, datasets: Datasets
+) -> Iterator[tuple[str, str, Callable[..., flask.Response], list[str]]]:
     """(path below /llm, endpoint, view, methods)."""
     get, post = ["GET"], ["POST"]
     yield "", "llm_page", lambda: _page(_static("live.html")), get
@@ -133,15 +155,34 @@ def _routes(view: RunView, datasets: Datasets) -> Iterator[tuple[str, str, Calla
     yield "/datasets", "llm_datasets", lambda: _upload(view, datasets), post
     yield "/live", "llm_live", lambda: _live(view), get
     yield "/gate", "llm_gate", lambda: _gate(view), post
-    yield "/runs", "llm_runs", lambda: _json({"last": view.archive.last, "runs": view.archive.entries()}), get
-    yield "/runs/<run>/<path:path>", "llm_file", lambda run, path: _file(view.archive, run, path), get
-    yield "/last/<path:path>", "llm_last", lambda path: _file(view.archive, view.archive.last, path), get
+    yield (
+        "/runs",
+        "llm_runs",
+        lambda: _json({"last": view.archive.last, "runs": view.archive.entries()}),
+        get,
+    )
+    yield (
+        "/runs/<run>/<path:path>",
+        "llm_file",
+        lambda run, path: _file(view.archive, run, path),
+        get,
+    )
+    yield (
+        "/last/<path:path>",
+        "llm_last",
+        lambda path: _file(view.archive, view.archive.last, path),
+        get,
+    )
     for name in WEB_PAGES:
         yield f"/{name}", f"llm_{name}", partial(_page_of_runs, view, name), get
 
 
 def _asset(name: str) -> flask.Response:
-    return _sent(_static(name), ASSETS[name]) if name in ASSETS else _text("there is no such file", 404)
+    return (
+        _sent(_static(name), ASSETS[name])
+        if name in ASSETS
+        else _text("there is no such file", 404)
+    )
 
 
 def _to_ours(view: RunView) -> Any:
@@ -195,8 +236,9 @@ def _upload(view: RunView, datasets: Datasets) -> flask.Response:
 
 
 def _live(view: RunView) -> flask.Response:
-    """The status, and the history after ``after`` seconds, if ``run`` and ``step`` (seconds between points) are
-    unchanged; else all of it. With ``lines`` a timeline of the last requests, as HTML."""
+    """The status, and the history after ``after`` seconds, if ``run`` and ``step`` (seconds between
+    points) are unchanged; else all of it. With ``lines`` a timeline of the last requests, as
+    HTML."""
     wanted = flask.request.args
     status = dict(view.status())
     if (live := view.live) is not None:
@@ -215,12 +257,16 @@ def _gate(view: RunView) -> flask.Response:
     """Set the limit: ``limit`` slots (empty: no gate), over ``ramp_s`` seconds (empty: at once)."""
     limit, ramp_s = (flask.request.form.get(name, "").strip() for name in GATE_FIELDS)
     try:
-        if others := {*flask.request.form, *flask.request.args, *flask.request.files} - {*GATE_FIELDS}:
+        if others := {*flask.request.form, *flask.request.args, *flask.request.files} - {
+            *GATE_FIELDS
+        }:
             raise ValueError(
-                f"the gate has the fields limit and ramp_s, and no {truncate_quoted_text(repr(min(map(str, others))))}"
+                f"the gate has the fields limit and ramp_s, and no "
+                f"{truncate_quoted_text(repr(min(map(str, others))))}"
             )
         done = view.change_limit(
-            _number(int, "the limit takes a whole number", limit), _number(float, "the ramp takes seconds", ramp_s)
+            _number(int, "the limit takes a whole number", limit),
+            _number(float, "the ramp takes seconds", ramp_s),
         )
     except ValueError as no:
         return _json({"done": False, "message": str(no)}, 422)
@@ -241,7 +287,9 @@ def _number(kind: type, wanted: str, text: str) -> Any:
 def _page_of_runs(view: RunView, name: str) -> flask.Response:
     """A page of all past runs: made by a thread, and not during a run, which it would disturb."""
     if (reports := view.archive.reports) is None or not reports.is_dir():
-        return _text(f"there is no folder of runs: with --report-dir, locust-llm {name} DIR shows them", 404)
+        return _text(
+            f"there is no folder of runs: with --report-dir, locust-llm {name} DIR shows them", 404
+        )
     if view.control is not None or view.starting:
         return _text(f"a run is on: its end brings back the {name}", 409)
     make_page = load_page(name)  # here: locks of an import belong to greenlets, not to that thread
@@ -258,31 +306,51 @@ def _file(archive: Archive, run: str, path: str) -> flask.Response:
     kind = "text/plain" if found.suffix == ".md" else None
     name = f"{run}-{path.replace('/', '-')}"
     answer = flask.send_file(
-        found.resolve(), kind, as_attachment=found.suffix not in INLINE, download_name=name, max_age=0
+        found.resolve(),
+        kind,
+        as_attachment=found.suffix not in INLINE,
+        download_name=name,
+        max_age=0,
     )
     answer.headers["X-Content-Type-Options"] = "nosniff"
     answer.headers["Content-Security-Policy"] = SANDBOX
     return answer
 
 
-# -- pages of Locust -----------------------------------------------------------------------------------------------------
+# -- pages of Locust -------------------------------------------------------------------------------
 
 
-def _extend(ui: Any, view: RunView, datasets: Datasets, on_asked: Callable[[Settings, Discovery], None]) -> None:
+def _extend(
+    ui: Any, view: RunView, datasets: Datasets, on_asked: Callable[[Settings, Discovery], None]
+) -> None:
     options = view.environment.parsed_options or Namespace()
     views = ui.app.view_functions
-    table = {"key": TAB["key"], "structure": [{"key": key, "title": title} for key, title in COLUMNS]}
-    links = [PAGE_LINK, *({"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items())]
-    for name, more in (("extended_tabs", [TAB]), ("extended_tables", [table]), ("extended_csv_files", links)):
+    table = {
+        "key": TAB["key"],
+        "structure": [{"key": key, "title": title} for key, title in COLUMNS],
+    }
+    links = [
+        PAGE_LINK,
+        *({"href": f"./llm/last/{file}", "title": f"LLM {what}"} for file, what in FILES.items()),
+    ]
+    for name, more in (
+        ("extended_tabs", [TAB]),
+        ("extended_tables", [table]),
+        ("extended_csv_files", links),
+    ):
         ui.template_args.setdefault(name, []).extend(more)
-    ui.app.jinja_env.policies["json.dumps_kwargs"] = {"sort_keys": False}  # the fields of the form have an order
+    # the fields of the form have an order
+    ui.app.jinja_env.policies["json.dumps_kwargs"] = {"sort_keys": False}
 
     update = ui.update_template_args
 
     def llm_stats(answer: flask.Response) -> flask.Response:
-        if flask.request.endpoint == "locust.request_stats" and answer.is_json:  # else Locust's login
+        # else Locust's login
+        if flask.request.endpoint == "locust.request_stats" and answer.is_json:
             stats = answer.get_json()
-            others = [table for table in stats.get("extended_stats", []) if table["key"] != TAB["key"]]
+            others = [
+                table for table in stats.get("extended_stats", []) if table["key"] != TAB["key"]
+            ]
             stats["extended_stats"] = [*others, {"key": TAB["key"], "data": list(view.rows())}]
             stats["state"] = _state(view)
             answer = flask.jsonify(stats)  # a new one: Locust keeps its own for two seconds
@@ -296,19 +364,27 @@ def _extend(ui: Any, view: RunView, datasets: Datasets, on_asked: Callable[[Sett
         if hasattr(options, LIMIT_FIELD):
             args["extra_options"] = order_form_fields(args["extra_options"], options)
             users, spawn_rate, run_time = read_requested_load(options)
-            args |= {"num_users": users, "spawn_rate": spawn_rate or SPAWN_RATE, "run_time": run_time}
+            args |= {
+                "num_users": users,
+                "spawn_rate": spawn_rate or SPAWN_RATE,
+                "run_time": run_time,
+            }
 
     ui.app.after_request(llm_stats)
     ui.update_template_args = llm_update
     if hasattr(options, LIMIT_FIELD):
-        whitelist = Whitelist(view.environment, options, picks_classes=ui.userclass_picker_is_active)
+        whitelist = Whitelist(
+            view.environment, options, picks_classes=ui.userclass_picker_is_active
+        )
         swarm = SwarmView(view, options, datasets, whitelist, views["locust.swarm"], on_asked)
         views["locust.swarm"] = ui.auth_required_if_enabled(_named(swarm, "llm_swarm"))
         change = partial(_change_user, whitelist, swarm.keep_key, views["locust.update_user"])
         views["locust.update_user"] = ui.auth_required_if_enabled(_named(change, "llm_user"))
 
 
-def _change_user(whitelist: Whitelist, keep_key: Callable[[str], None], ask_locust: Callable[[], Any]) -> Any:
+def _change_user(
+    whitelist: Whitelist, keep_key: Callable[[str], None], ask_locust: Callable[[], Any]
+) -> Any:
     """Locust sets any attribute of a user class to anything."""
     try:
         whitelist.check_user(flask.request.get_data(), keep_key)
@@ -318,15 +394,16 @@ def _change_user(whitelist: Whitelist, keep_key: Callable[[str], None], ask_locu
 
 
 def _state(view: RunView) -> str:
-    """The state of Locust's runner, but "running" until the report is made. Locust's page polls only while a run is spawning
-    or running: it would keep the figures of the moment before, and show no button for the next run."""
+    """The state of Locust's runner, but "running" until the report is made. Locust's page polls
+    only while a run is spawning or running: it would keep the figures of the moment before, and
+    show no button for the next run."""
     state = str(view.environment.runner.state)  # type: ignore[union-attr]
     if view.control is not None and state in ("cleanup", "stopping", "stopped"):
         return "running"
     return "stopped" if state in ("cleanup", "stopping") else state
 
 
-# -- answers -------------------------------------------------------------------------------------------------------------
+# -- answers ---------------------------------------------------------------------------------------
 
 
 def _named(answer: Callable[..., Any], name: str) -> Callable[..., Any]:

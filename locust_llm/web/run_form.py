@@ -1,4 +1,5 @@
-"""New run: the form of a run as data for its page, in groups; what depends on another field is hidden until that is set."""
+"""New run: the form of a run as data for its page, in groups; what depends on another field is
+hidden until that is set."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,8 @@ from .locust_form import CHOICES, DATASET_FIELD, FIELDS, NO_CHOICE, SPAWN_RATE, 
 from .whitelist import select_locustfile_fields
 
 GROUPS: Final = {
-    "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "Rules", "server": "Server",
+    "load": "Load", "sweep": "Load", "prompts": "Prompts", "gate": "Gate", "rules": "Rules",
+    "server": "Server",
 }  # fmt: skip
 """Those of the form, by the groups of the options."""
 OTHERS: Final = "Rules"
@@ -29,7 +31,8 @@ RULES_HELP: Final = "What must hold, such as error_rate < 1%"
 LOCUSTFILE: Final = "Locustfile"
 """The group of its own flags."""
 MAIN: Final = (
-    "user_count", "run_time", "request_rate", "request_count", "sweep", DATASET_FIELD, "synthetic_input_tokens_mean",
+    "user_count", "run_time", "request_rate", "request_count", "sweep", DATASET_FIELD,
+    "synthetic_input_tokens_mean",
     "output_tokens_mean", "prefill_concurrency", "slo", "slo_preset", "host", "model",
 )  # fmt: skip
 """Always in sight, with what depends on them; the others of a group are folded."""
@@ -38,40 +41,64 @@ DEPENDS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("arrival_pattern", "arrival_smoothness"), ("request_rate", "sweep")),
     "request_rate_ramp_duration": ("request_rate",),
     **dict.fromkeys(
-        ("find_max", "stage_duration", "stage_requests", "stage_requests_per_user", "stage_warmup_per_user"), ("sweep",)
+        (
+            "find_max",
+            "stage_duration",
+            "stage_requests",
+            "stage_requests_per_user",
+            "stage_warmup_per_user",
+        ),
+        ("sweep",),
     ),
-    **dict.fromkeys(("warmup_concurrency", "warmup_request_rate", "warmup_prefill_concurrency"), WITH_WARMUP),
+    **dict.fromkeys(
+        ("warmup_concurrency", "warmup_request_rate", "warmup_prefill_concurrency"), WITH_WARMUP
+    ),
     "warmup_prefill_concurrency_ramp_duration": ("warmup_prefill_concurrency",),
     "request_cancellation_delay": ("request_cancellation_rate",),
     **dict.fromkeys(
-        ("fixed_schedule", "custom_dataset_type", "dataset_columns", "dataset_sampling_strategy", "skip_broken_rows"),
+        (
+            "fixed_schedule",
+            "custom_dataset_type",
+            "dataset_columns",
+            "dataset_sampling_strategy",
+            "skip_broken_rows",
+        ),
         (DATASET_FIELD,),
     ),
     **dict.fromkeys(
-        ("fixed_schedule_auto_offset", "fixed_schedule_start_offset", "fixed_schedule_end_offset", "replay_speedup"),
+        (
+            "fixed_schedule_auto_offset",
+            "fixed_schedule_start_offset",
+            "fixed_schedule_end_offset",
+            "replay_speedup",
+        ),
         ("fixed_schedule",),
     ),
     **dict.fromkeys(
-        ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev", "seq_dist"), (f"!{DATASET_FIELD}",)
+        ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev", "seq_dist"),
+        (f"!{DATASET_FIELD}",),
     ),
     **dict.fromkeys(
         ("image_width_stddev", "image_height_stddev", "image_batch_size", "image_format"),
         ("image_width_mean", "image_height_mean"),
     ),
     **dict.fromkeys(
-        ("audio_length_stddev", "audio_sample_rates", "audio_batch_size", "audio_format"), ("audio_length_mean",)
+        ("audio_length_stddev", "audio_sample_rates", "audio_batch_size", "audio_format"),
+        ("audio_length_mean",),
     ),
     "prefix_prompt_length": ("num_prefix_prompts",),
     **dict.fromkeys(
-        ("session_turns_stddev", "session_turn_delay_mean", "session_turn_delay_stddev"), ("session_turns_mean",)
+        ("session_turns_stddev", "session_turn_delay_mean", "session_turn_delay_stddev"),
+        ("session_turns_mean",),
     ),
     "prefill_concurrency_ramp_duration": ("prefill_concurrency",),
     "gpu_hour": ("gpus",),
 }
-"""A field, and those of which one must be set (with ``!``: must not be) so that it matters. A field that the command line
-set all the same is never hidden: the page sends nothing of what it hides."""
+"""A field, and those of which one must be set (with ``!``: must not be) so that it matters. A field
+that the command line set all the same is never hidden: the page sends nothing of what it hides."""
 WORDS: Final = {
-    "num": "number of", "max": "maximum", "slo": "SLO", "gpu": "GPU", "gpus": "GPUs", "stddev": "standard deviation",
+    "num": "number of", "max": "maximum", "slo": "SLO", "gpu": "GPU", "gpus": "GPUs",
+    "stddev": "standard deviation",
     "seq": "length", "dist": "mix",
 }  # fmt: skip
 """Of names of fields, as labels have them."""
@@ -120,13 +147,22 @@ class FormGroup(msgspec.Struct, frozen=True):
 def build_form_groups(
     options: Namespace, extra: Mapping[str, dict[str, Any]], datasets: Datasets, host: str
 ) -> list[FormGroup]:
-    """The form, with the values of the last run, else of the command line. ``extra``: the fields of Locust's form, the
-    locustfile's own among them; ``host``: as Locust has it. Raises OSError where the file of rules cannot be read."""
+    """The form, with the values of the last run, else of the command line. ``extra``: the fields of
+    Locust's form, the locustfile's own among them; ``host``: as Locust has it. Raises OSError where
+    the file of rules cannot be read."""
     found: dict[str, list[FormField]] = {title: [] for title in GROUPS.values()}
     found["Load"] += _of_users(options)
     found["Prompts"].append(_dataset(options, datasets))
     found["Server"].append(
-        FormField("host", "Address", "text", host, "needed", flag="-H", help="Of the server, such as localhost:8000")
+        FormField(
+            "host",
+            "Address",
+            "text",
+            host,
+            "needed",
+            flag="-H",
+            help="Of the server, such as localhost:8000",
+        )
     )
     for option in FIELDS.values():
         if option.in_form and (not option.repeated or option.dest == RULES_FIELD):
@@ -134,7 +170,8 @@ def build_form_groups(
     shown = find_visible_fields([field for fields in found.values() for field in fields])
     for fields in found.values():
         fields[:] = [
-            replace(field, needs="") if field.is_set and field.name not in shown else field for field in fields
+            replace(field, needs="") if field.is_set and field.name not in shown else field
+            for field in fields
         ]
     if own := select_locustfile_fields(extra):
         found[LOCUSTFILE] = [_own(name, field) for name, field in own.items()]
@@ -142,7 +179,8 @@ def build_form_groups(
 
 
 def find_visible_fields(fields: Sequence[FormField]) -> set[str]:
-    """The names of those that the page does not hide, as static/new_run.js decides it. What it hides counts as not given."""
+    """The names of those that the page does not hide, as static/new_run.js decides it. What it
+    hides counts as not given."""
     shown = {field.name for field in fields}
     before = set[str]()
     while shown != before:
@@ -154,7 +192,9 @@ def find_visible_fields(fields: Sequence[FormField]) -> set[str]:
 
 def _matters(field: FormField, on: set[str]) -> bool:
     needs = field.needs.split()
-    return not needs or any((name.removeprefix("!") in on) != name.startswith("!") for name in needs)
+    return not needs or any(
+        (name.removeprefix("!") in on) != name.startswith("!") for name in needs
+    )
 
 
 def _group(title: str, fields: list[FormField]) -> FormGroup:
@@ -162,7 +202,12 @@ def _group(title: str, fields: list[FormField]) -> FormGroup:
     by_name = {field.name: field for field in fields}
     if title == LOCUSTFILE:
         return FormGroup(title, tuple(fields), ())
-    main = [field for name in MAIN if name in by_name for field in _with_dependents(by_name[name], fields)]
+    main = [
+        field
+        for name in MAIN
+        if name in by_name
+        for field in _with_dependents(by_name[name], fields)
+    ]
     main = list(dict.fromkeys(main))
     return FormGroup(title, tuple(main), tuple(field for field in fields if field not in main))
 
@@ -174,32 +219,40 @@ def _with_dependents(field: FormField, fields: list[FormField]) -> Iterator[Form
             yield from _with_dependents(other, fields)
 
 
-# -- fields ------------------------------------------------------------------------------------------------------------
+# -- fields ----------------------------------------------------------------------------------------
 
 
 def _of_users(options: Namespace) -> Iterator[FormField]:
     users, rate, run_time = read_requested_load(options)
     yield FormField(
         "user_count", "Users", "whole", str(users or ""), "1", flag="-u",
-        help="Concurrent sessions. Empty with a request rate: as many as it needs. A sweep of concurrency sets them itself",
+        help="Concurrent sessions. Empty with a request rate: as many as it needs. A sweep of "
+            "concurrency sets them itself",
     )  # fmt: skip
     yield FormField(
-        "run_time", "Run time (s, or with a unit)", "text", str(run_time or ""), "until Stop", flag="-t",
+        "run_time", "Run time (s, or with a unit)", "text", str(run_time or ""), "until Stop",
+        flag="-t",
         help="Seconds, or 10m or 1h20m; the warmup comes before it",
     )  # fmt: skip
     yield FormField(
-        "spawn_rate", "Users started per second", "number", _number(rate) if rate else "", str(SPAWN_RATE), flag="-r",
+        "spawn_rate", "Users started per second", "number", _number(rate) if rate else "",
+        str(SPAWN_RATE), flag="-r",
         help="The gate ramps, not the users",
     )  # fmt: skip
 
 
 def _dataset(options: Namespace, datasets: Datasets) -> FormField:
-    where = "Files of this machine are offered with --web-host 127.0.0.1, --web-login or --web-datasets FOLDER"
+    where = (
+        "Files of this machine are offered with --web-host 127.0.0.1, --web-login or "
+        "--web-datasets FOLDER"
+    )
     if datasets.folder is not None:
         where = f"The list has files below {datasets.folder.name or 'the working directory'}"
     return FormField(
-        DATASET_FIELD, "Dataset", "dataset", datasets.choice_of(options.input_file), flag="--input-file",
-        help=f"ShareGPT, OpenAI-style JSONL, a trace or an access log. {where}. An upload has at most "
+        DATASET_FIELD, "Dataset", "dataset", datasets.choice_of(options.input_file),
+        flag="--input-file",
+        help=f"ShareGPT, OpenAI-style JSONL, a trace or an access log. {where}. An upload has at "
+            f"most "
         f"{MAX_UPLOAD_BYTES >> 20} MB and is removed when this program ends",
         choices=(("", "none: synthetic prompts"), *datasets.choices()),
     )  # fmt: skip
@@ -211,19 +264,28 @@ def _field(option: Option, options: Namespace) -> FormField:
     about = option.help
     value = getattr(options, name)
     kind = {int: "whole", float: "number", bool: "switch"}.get(option.kind, "text")
-    text = "" if value in (None, ()) else _number(value) if kind in ("whole", "number") else str(value)
+    text = (
+        "" if value in (None, ()) else _number(value) if kind in ("whole", "number") else str(value)
+    )
     choices: tuple[tuple[str, str], ...] = ()
     if kind == "switch":
         text = str(bool(value)).lower()
         default = str(bool(option.default)).lower()
     elif name in CHOICES:
         kind = "list"
-        choices = (("", default or NO_CHOICE), *((one, one) for one in CHOICES[name] if one not in (None, default)))
+        choices = (
+            ("", default or NO_CHOICE),
+            *((one, one) for one in CHOICES[name] if one not in (None, default)),
+        )
     elif name == RULES_FIELD:
         kind = "lines"
         text = "\n".join(read_given_rules(options))
         about = RULES_HELP
-    example = f", e.g. {option.example}" if option.example and kind in ("text", "whole", "number", "lines") else ""
+    example = (
+        f", e.g. {option.example}"
+        if option.example and kind in ("text", "whole", "number", "lines")
+        else ""
+    )
     return FormField(
         name, _label(option), kind, "" if text == default and kind != "switch" else text, default,
         f"{about}{example}", option.flag, choices, " ".join(DEPENDS.get(name, ())),

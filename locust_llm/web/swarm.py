@@ -43,7 +43,9 @@ MAX_ENDING_S: Final = 120.0
 """A new run waits so long for the end of the one before, with its report."""
 MAX_WORKERS_S: Final = 3.0
 """A run waits so long for workers that are connecting."""
-NO_WORKERS: Final = "no worker has connected: start one with --worker (on another machine also with --master-host)"
+NO_WORKERS: Final = (
+    "no worker has connected: start one with --worker (on another machine also with --master-host)"
+)
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
@@ -53,8 +55,8 @@ def is_reachable_by_others(options: Namespace) -> bool:
 
 
 class SwarmView:
-    """A view of Flask. ``ask_locust``: Locust's own view; ``whitelist``: what a form may have; ``on_asked``: takes the
-    settings of the next run, and what is known of the server."""
+    """A view of Flask. ``ask_locust``: Locust's own view; ``whitelist``: what a form may have;
+    ``on_asked``: takes the settings of the next run, and what is known of the server."""
 
     def __init__(
         self,
@@ -77,12 +79,20 @@ class SwarmView:
         on = runner.state in ("spawning", "running") and control is not None
         try:
             form = self._whitelist.check(flask.request)
-            return self._edit(runner, control, form) if on and control is not None else self._start(runner, form)
+            return (
+                self._edit(runner, control, form)
+                if on and control is not None
+                else self._start(runner, form)
+            )
         except HTTPException:
             raise
         except Exception as no:
             known = isinstance(no, RunRefused | ValueError)
-            why = str(no) if known else f"{type(no).__name__}: {no} (is a value of the form too large?)"
+            why = (
+                str(no)
+                if known
+                else f"{type(no).__name__}: {no} (is a value of the form too large?)"
+            )
             # in the page too: Locust closes its form after any answer
             self._view.refusal = f"{'Not changed' if on else 'The run cannot start'}: {why}"
             logger.error(self._view.refusal)
@@ -97,7 +107,10 @@ class SwarmView:
             _wait(lambda: view.control is not None, MAX_ENDING_S, "the last run has not ended yet")
             if isinstance(runner, MasterRunner):
                 workers = runner.clients
-                _wait(lambda: len(workers.ready) < max(1, len(workers) - len(workers.missing)), MAX_WORKERS_S)
+                _wait(
+                    lambda: len(workers.ready) < max(1, len(workers) - len(workers.missing)),
+                    MAX_WORKERS_S,
+                )
                 if not workers.ready:
                     refuse_run(NO_WORKERS)
             options = fill_options(self._options, form)
@@ -107,23 +120,29 @@ class SwarmView:
             settings = read_form_settings(options, runner)
             headers = read_run_headers(options)
             self.keep_key(settings.host)
-            found = prepare_run(settings, headers, here=isinstance(runner, LocalRunner) or bool(options.processes))
+            found = prepare_run(
+                settings, headers, here=isinstance(runner, LocalRunner) or bool(options.processes)
+            )
         finally:
             view.starting = False
         self._on_asked(settings, found)
         vars(self._options).update(vars(options))
-        return self._pass_on(make_locust_form(self._whitelist.for_locust(form), settings), settings.users)
+        return self._pass_on(
+            make_locust_form(self._whitelist.for_locust(form), settings), settings.users
+        )
 
     def _look_at_dataset(self, options: Namespace) -> None:
         try:
             settings = build_settings(options)
         except (ValueError, OSError):
             return  # the check reports it
-        look_at_dataset(settings, limited=self._datasets.choice_of(options.input_file).startswith(UPLOAD))
+        look_at_dataset(
+            settings, limited=self._datasets.choice_of(options.input_file).startswith(UPLOAD)
+        )
 
     def _edit(self, runner: Any, control: Controller, asked: MultiDict[str, str]) -> Any:
-        """Change gate and users of the current run. A field that is empty or as it was is no change: so a limit that the
-        live page has set stays."""
+        """Change gate and users of the current run. A field that is empty or as it was is no
+        change: so a limit that the live page has set stays."""
         before = self._options
         form = drop_empty_fields(asked)
         if picked := [name for name in PICKED if name in form]:
@@ -131,7 +150,9 @@ class SwarmView:
         after = fill_options(before, form)
         if fixed := [name for name in list_changed_flags(before, after) if name != LIMIT_FIELD]:
             flags = " and ".join(f"--{name.replace('_', '-')}" for name in fixed)
-            refuse_run(f"{flags} cannot change during a run: only --prefill-concurrency and the users can")
+            refuse_run(
+                f"{flags} cannot change during a run: only --prefill-concurrency and the users can"
+            )
         if "host" in form and normalise_base_url(form["host"].strip()) != control.settings.host:
             refuse_run(f"--host cannot change during a run: it is {control.settings.host}")
         limit = getattr(after, LIMIT_FIELD)
@@ -141,19 +162,28 @@ class SwarmView:
             self._view.change_limit(limit)
             setattr(before, LIMIT_FIELD, limit)
         elif limit != (target := self._view.target) and LIMIT_FIELD in form:
-            message = f"The prefill limit is unchanged: the live page set it to {'none' if target is None else target}"
+            message = (
+                f"The prefill limit is unchanged: the live page set it to "
+                f"{'none' if target is None else target}"
+            )
         if users and users != runner.target_user_count:
             if control.change_users(users):
                 before.llm_users = users
                 self._view.settled()
-                now: Settings = msgspec.structs.replace(control.settings, users=users, warmup_concurrency=None)
-                answer = self._pass_on(make_locust_form(self._whitelist.for_locust(asked), now), users)
+                now: Settings = msgspec.structs.replace(
+                    control.settings, users=users, warmup_concurrency=None
+                )
+                answer = self._pass_on(
+                    make_locust_form(self._whitelist.for_locust(asked), now), users
+                )
                 if not answer.get_json()["success"]:
                     return answer
             else:
                 message = "The number of users is unchanged: it follows from the load"
         self._view.settled()
-        return flask.jsonify({"success": True, "message": message, "host": self._view.environment.host})
+        return flask.jsonify(
+            {"success": True, "message": message, "host": self._view.environment.host}
+        )
 
     def _pass_on(self, form: MultiDict[str, str], users: int | None) -> Any:
         flask.request.form = ImmutableMultiDict(form)
@@ -162,10 +192,16 @@ class SwarmView:
         return answer
 
     def keep_key(self, host: str) -> None:
-        """No visitor of this page may have the key, or what else is secret, sent to another server. Raises Refused."""
-        if self._open and normalise_base_url(host) != self._own_host and list_secret_names(self._options):
+        """No visitor of this page may have the key, or what else is secret, sent to another server.
+        Raises Refused."""
+        if (
+            self._open
+            and normalise_base_url(host) != self._own_host
+            and list_secret_names(self._options)
+        ):
             refuse_run(
-                "the API key and headers go to the server of the command line only, as others can reach this page: "
+                "the API key and headers go to the server of the command line only, as others can "
+                "reach this page: "
                 f"start Locust with --host {host}, or with --web-host 127.0.0.1 or --web-login"
             )
 

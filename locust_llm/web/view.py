@@ -21,14 +21,23 @@ from locust_llm.text.format import format_brief, format_count
 from locust_llm.wire.greenlets import spawn_critical
 
 from .archive import Archive
-from .live import LATENCY, PERCENTILES, POOLED_ROWS, TABLE_ROWS, LatencyRow, LiveStatistics, order_latency_rows
+from .live import (
+    LATENCY,
+    PERCENTILES,
+    POOLED_ROWS,
+    TABLE_ROWS,
+    LatencyRow,
+    LiveStatistics,
+    order_latency_rows,
+)
 
 INTERVAL_S: Final = 1.0
 """Between two points of the live figures."""
 LOOKS: Final = 5
 """Between two points, whether the run still goes on."""
 DRAWN: Final = {"ttft": 1e3, "itl": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0}
-"""Measures that have a chart on the live page, and from the unit of a rule's limit to that of the chart."""
+"""Measures that have a chart on the live page, and from the unit of a rule's limit to that of the
+chart."""
 DRAWN_POOLED: Final = {"request_latency": 1e3, "requests_per_s": 1.0}
 """Those of embeddings and rerank."""
 RATES: Final = {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}
@@ -72,7 +81,7 @@ class RunView:
         self._replicas: list[str] = []
         """Of the charts of the server's own metrics."""
 
-    # -- the run ---------------------------------------------------------------------------------------------------------
+    # -- the run -----------------------------------------------------------------------------------
 
     def begins(self, control: Controller) -> None:
         live = LiveStatistics(control.live_stats, time.time(), generates=control.settings.generates)
@@ -101,7 +110,8 @@ class RunView:
             self._ended = control.store.result
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
-        """Change the gate of the current run; returns a sentence. Raises ValueError of one sentence."""
+        """Change the gate of the current run; returns a sentence. Raises ValueError of one
+        sentence."""
         if self.control is None or self.live is None:
             raise ValueError("no run is active: start one first")
         done = self.control.change_limit(limit, ramp_s)
@@ -140,7 +150,7 @@ class RunView:
         runner = self.environment.runner
         return 0 if runner is None else int(runner.user_count)
 
-    # -- status --------------------------------------------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------
 
     def status(self) -> Json:
         """The state without the history; made at most twice a second for any number of pages."""
@@ -153,7 +163,13 @@ class RunView:
     def _make_status(self) -> Json:
         control, live = self.control, self.live
         state, text = self._state()
-        status: Json = {"run": self.runs, "name": self._name, "state": state, "where": text, "refusal": self.refusal}
+        status: Json = {
+            "run": self.runs,
+            "name": self._name,
+            "state": state,
+            "where": text,
+            "refusal": self.refusal,
+        }
         if live is None:
             return status
         if control is not None:
@@ -161,7 +177,11 @@ class RunView:
             live.gated = live.gated or control.limit is not None
             live.has_waits = live.has_waits or control.settings.open_loop or live.gated
             survey = control.survey
-            self._server = {"model": survey.models, "server": control.settings.host, "simulated": survey.simulated}
+            self._server = {
+                "model": survey.models,
+                "server": control.settings.host,
+                "simulated": survey.simulated,
+            }
         warms_up = control is not None and control.plan.phase == WARMUP
         done, failed = live.stats.count_phase(WARMUP if warms_up else PROFILING)
         seconds = live.seconds
@@ -206,7 +226,10 @@ class RunView:
         if not control.draining:
             return ON, format_phase_position(control)
         inside = control.live_stats.inside
-        return ENDING, f"{format_count(inside, 'request')} still running" if inside else "making the report"
+        return (
+            ENDING,
+            f"{format_count(inside, 'request')} still running" if inside else "making the report",
+        )
 
     def _so_far(self, live: LiveStatistics) -> Json:
         rules = [] if self.control is None else list(_rule_states(self.control))
@@ -219,7 +242,8 @@ class RunView:
         } | ({"tokens_per_s": live.tokens_per_s} if live.generates else {})
 
     def rows(self) -> Iterator[dict[str, str]]:
-        """Of the tab in Locust's page, which can show a table only. A refusal is there too: Locust closes its form."""
+        """Of the tab in Locust's page, which can show a table only. A refusal is there too: Locust
+        closes its form."""
         status = self.status()
         if status["refusal"]:
             yield {"figure": status["refusal"]}
@@ -275,14 +299,22 @@ def _limits(control: Controller) -> Iterator[tuple[str, float, str]]:
 def _final(result: ReportResult, live: LiveStatistics) -> Json:
     rules = []
     for rule in result.rules:
-        rules.append((rule.rule, rule.status, "; ".join(filter(None, (rule.observed, rule.reason)))))
+        rules.append(
+            (rule.rule, rule.status, "; ".join(filter(None, (rule.observed, rule.reason))))
+        )
     status = {"client": result.client, "rules": rules, "slo": result.slo_status}
     if result.swept:
         return {**status, "table": [], "found": result.findings}
-    shown = TABLE_ROWS if TTFT.tag in result.figures or LATENCY not in result.figures else POOLED_ROWS
+    shown = (
+        TABLE_ROWS if TTFT.tag in result.figures or LATENCY not in result.figures else POOLED_ROWS
+    )
     rows = order_latency_rows(shown, waits=live.has_waits, gated=live.gated)
-    table = [_exact(label, result.figures.get(tag, MetricValue())) for tag, label in rows.items()] + live.by_name()
-    rates = {name: tag for name, tag in RATES.items() if shown is TABLE_ROWS or tag in result.figures}
+    table = [
+        _exact(label, result.figures.get(tag, MetricValue())) for tag, label in rows.items()
+    ] + live.by_name()
+    rates = {
+        name: tag for name, tag in RATES.items() if shown is TABLE_ROWS or tag in result.figures
+    }
     return {
         **status,
         "table": table,
@@ -292,5 +324,11 @@ def _final(result: ReportResult, live: LiveStatistics) -> Json:
 
 def _exact(label: str, figure: MetricValue) -> LatencyRow:
     """From the report."""
-    known = [figure.percentiles[p] for percentile in PERCENTILES if (p := float(percentile)) in figure.percentiles]
-    return LatencyRow(label, 0, None, figure.count or 0, known if len(known) == len(PERCENTILES) else None)
+    known = [
+        figure.percentiles[p]
+        for percentile in PERCENTILES
+        if (p := float(percentile)) in figure.percentiles
+    ]
+    return LatencyRow(
+        label, 0, None, figure.count or 0, known if len(known) == len(PERCENTILES) else None
+    )

@@ -1,7 +1,8 @@
 """Whitelist: the fields that a form may have, and no others.
 
-Locust's own view takes any option of the command line from a form: files that it writes at the end, the number of its
-processes, its exit status, and which flags are secret. So every name is looked up here before a value is.
+Locust's own view takes any option of the command line from a form: files that it writes at the end,
+the number of its processes, its exit status, and which flags are secret. So every name is looked up
+here before a value is.
 """
 
 import math
@@ -54,7 +55,9 @@ class UserEdit(msgspec.Struct, forbid_unknown_fields=True):
 class Whitelist:
     """Of one process. ``picks_classes``: Locust's class picker is on."""
 
-    def __init__(self, environment: Environment, options: Namespace, *, picks_classes: bool) -> None:
+    def __init__(
+        self, environment: Environment, options: Namespace, *, picks_classes: bool
+    ) -> None:
         self._environment, self._options, self._picks_classes = environment, options, picks_classes
         self._own: dict[str, dict[str, Any]] | None = None
 
@@ -71,15 +74,20 @@ class Whitelist:
             refuse_run("a run takes its fields from a form, none from the address")
         if request.mimetype not in FORM_TYPES and (request.mimetype or request.get_data()):
             refuse_run(
-                f"a run takes its fields from a form ({FORM_TYPES[0]}), got {_quoted(request.mimetype or 'no type')}"
+                f"a run takes its fields from a form ({FORM_TYPES[0]}), got "
+                f"{_quoted(request.mimetype or 'no type')}"
             )
         if request.files:
             refuse_run(f"the form of a run has no files, got {_quoted(next(iter(request.files)))}")
-        form = MultiDict((self._name(name), value) for name, value in request.form.items(multi=True))
+        form = MultiDict(
+            (self._name(name), value) for name, value in request.form.items(multi=True)
+        )
         for name, values in form.lists():
             self._check_name(name or "", values)  # a part of a multipart form may have none
             self._check_values(name, values)
-        unset = [name for name in self.own_flags if isinstance(getattr(self._options, name, None), list)]
+        unset = [
+            name for name in self.own_flags if isinstance(getattr(self._options, name, None), list)
+        ]
         for name in (LABEL_FIELD, *(name for name in unset if not form.get(name))):
             form.pop(name, None)
         return form
@@ -96,19 +104,28 @@ class Whitelist:
         return next((own for own in self.own_flags if spell_in_camel_case(own) == name), name)
 
     def _shows(self, name: str) -> bool:
-        """Our own options that are of the command line only are refused where the others are read."""
+        """Our own options that are of the command line only are refused where the others are
+        read."""
         picked = name in PICKED and self._picks_classes
-        return picked or name in FIELDS or name in (*LOCUST_FIELDS, DATASET_FIELD) or name in self.own_flags
+        return (
+            picked
+            or name in FIELDS
+            or name in (*LOCUST_FIELDS, DATASET_FIELD)
+            or name in self.own_flags
+        )
 
     def _check_name(self, name: str, values: list[str]) -> None:
         if self._shows(name):
             return
-        if name == LABEL_FIELD and not any(value and value != self._options.profile for value in values):
+        if name == LABEL_FIELD and not any(
+            value and value != self._options.profile for value in values
+        ):
             return
         flag = name.strip().lower().strip("-").replace("-", "_")
         if flag in list_secret_flags():
             refuse_run(
-                f"--{flag.replace('_', '-')} is secret: no page can set it, only the command line or the environment"
+                f"--{flag.replace('_', '-')} is secret: no page can set it, only the command line "
+                f"or the environment"
             )
         if self._shows(flag):
             refuse_run(f"the form of a run has no field {_quoted(name)}: did you mean {flag}?")
@@ -118,30 +135,47 @@ class Whitelist:
 
     def _check_values(self, name: str, values: list[str]) -> None:
         own = self.own_flags.get(name)
-        several = name == "user_classes" or (own is not None and isinstance(getattr(self._options, name, None), list))
+        several = name == "user_classes" or (
+            own is not None and isinstance(getattr(self._options, name, None), list)
+        )
         if len(values) > 1 and not several:
-            refuse_run(f"the form of a run has the field {_quoted(name)} {len(values)} times: once is enough")
+            refuse_run(
+                f"the form of a run has the field {_quoted(name)} {len(values)} times: once is "
+                f"enough"
+            )
         if any(len(value) > MAX_TEXT_CHARS for value in values):
-            refuse_run(f"the field {_quoted(name)} is too long: at most {MAX_TEXT_CHARS:,} characters")
+            refuse_run(
+                f"the field {_quoted(name)} is too long: at most {MAX_TEXT_CHARS:,} characters"
+            )
         if name == "user_classes":
             _check_known(name, values, self._environment.available_user_classes or ())
         elif name == "shape_class":
-            _check_known(name, values, (NO_SHAPE, *(self._environment.available_shape_classes or ())))
+            _check_known(
+                name, values, (NO_SHAPE, *(self._environment.available_shape_classes or ()))
+            )
         elif own is not None:
             _check_own(name, values, own, getattr(self._options, name, None))
 
     def check_user(self, body: bytes, keep_key: Callable[[str], None]) -> None:
-        """A change of a user class, as the class picker sends it. ``keep_key``: refuses an address that may not get the key.
-        Raises Refused."""
+        """A change of a user class, as the class picker sends it. ``keep_key``: refuses an address
+        that may not get the key. Raises Refused."""
         try:
             edit = msgspec.json.decode(body, type=UserEdit)
         except (msgspec.DecodeError, RecursionError, ValueError) as wrong:
             refuse_run(f"a change of a user class takes a JSON object with {USER_ROUTE}: {wrong}")
-        _check_known("user_class_name", [edit.user_class_name], self._environment.available_user_classes or ())
-        if edit.weight is not msgspec.UNSET and not (math.isfinite(edit.weight) and edit.weight >= 0):
+        _check_known(
+            "user_class_name",
+            [edit.user_class_name],
+            self._environment.available_user_classes or (),
+        )
+        if edit.weight is not msgspec.UNSET and not (
+            math.isfinite(edit.weight) and edit.weight >= 0
+        ):
             refuse_run(f"the weight of a user class must be at least 0, got {edit.weight:g}")
         if edit.fixed_count is not msgspec.UNSET and edit.fixed_count < 0:
-            refuse_run(f"the fixed count of a user class must be at least 0, got {edit.fixed_count}")
+            refuse_run(
+                f"the fixed count of a user class must be at least 0, got {edit.fixed_count}"
+            )
         if edit.tasks is not msgspec.UNSET:
             there = (self._environment.available_user_tasks or {}).get(edit.user_class_name, [])
             _check_known("tasks", edit.tasks, [getattr(task, "__name__", "") for task in there])
@@ -153,12 +187,18 @@ COMMAND_LINE: Final = frozenset(option.dest for option in OPTIONS)
 
 
 def select_locustfile_fields(extra: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of the fields of Locust's form (``extra_options`` of its template) the locustfile's own, without the secret ones."""
-    return {name: field for name, field in extra.items() if name not in COMMAND_LINE and not field.get("is_secret")}
+    """Of the fields of Locust's form (``extra_options`` of its template) the locustfile's own,
+    without the secret ones."""
+    return {
+        name: field
+        for name, field in extra.items()
+        if name not in COMMAND_LINE and not field.get("is_secret")
+    }
 
 
 def spell_in_camel_case(name: str) -> str:
-    """What Locust's own page makes of a name on its way through camel case: ``top_1`` of ``top1``."""
+    """What Locust's own page makes of a name on its way through camel case: ``top_1`` of
+    ``top1``."""
     camel = re.sub("_([a-z0-9])", lambda found: found[1].upper(), name)
     if camel[:1] == camel[:1].upper():
         return camel
@@ -168,11 +208,15 @@ def spell_in_camel_case(name: str) -> str:
 def _check_known(name: str, values: list[str], known: Any) -> None:
     for value in values:
         if value not in known:
-            refuse_run(f"{name}: there is no {_quoted(value)}; there is {', '.join(sorted(known)) or 'none'}")
+            refuse_run(
+                f"{name}: there is no {_quoted(value)}; there is "
+                f"{', '.join(sorted(known)) or 'none'}"
+            )
 
 
 def _check_own(name: str, values: list[str], field: Mapping[str, Any], now: Any) -> None:
-    """Locust answers a value that it cannot convert with HTTP 500, and does not look at the choices."""
+    """Locust answers a value that it cannot convert with HTTP 500, and does not look at the
+    choices."""
     flag = f"--{name.replace('_', '-')}"
     if type(now) not in TAKEN_KINDS:
         refuse_run(f"{flag} can be given on the command line only")

@@ -1,9 +1,12 @@
-"""Clocks: this process's monotonic clock against the control's, so that the records of all processes lie on one timeline.
+"""Clocks: this process's monotonic clock against the control's, so that the records of all
+processes lie on one timeline.
 
-Under one kernel all processes have the same monotonic clock, and the control sends its offset to Unix time: nothing is left
-to estimate. Elsewhere each answered status is a measurement, as in Cristian's method (Probabilistic clock synchronization,
-Distributed Computing 3, 1989): the control's time was taken between the status and its answer, so half the round trip
-bounds the error. The best one counts; with its age its bound grows, as in NTP (RFC 5905), by the drift of the two clocks.
+Under one kernel all processes have the same monotonic clock, and the control sends its offset to
+Unix time: nothing is left to estimate. Elsewhere each answered status is a measurement, as in
+Cristian's method (Probabilistic clock synchronization, Distributed Computing 3, 1989): the
+control's time was taken between the status and its answer, so half the round trip bounds the error.
+The best one counts; with its age its bound grows, as in NTP (RFC 5905), by the drift of the two
+clocks.
 
 No duration is made of stamps of two processes, however good this is.
 """
@@ -20,18 +23,22 @@ from msgspec.structs import replace
 from locust_llm.records.record import Record
 
 DRIFT: Final = 200e-6
-"""Seconds a second between two clocks that nobody corrects: a quartz is good to 100 parts in a million."""
+"""Seconds a second between two clocks that nobody corrects: a quartz is good to 100 parts in a
+million."""
 
 
 @cache
 def measure_clock_offset_s() -> float:
-    """What to add to this process's monotonic clock to get Unix time; taken once, so a stepped wall clock moves nothing."""
+    """What to add to this process's monotonic clock to get Unix time; taken once, so a stepped wall
+    clock moves nothing."""
     return time.time() - time.monotonic()
 
 
-def clock_id(boot: Path = Path("/proc/sys/kernel/random/boot_id"), space: Path = Path("/proc/self/ns/time")) -> str:
-    """Of the monotonic clock, which all processes of a kernel (random(4)) and of a time namespace (time_namespaces(7), where
-    there are some) share; empty where it has no name."""
+def clock_id(
+    boot: Path = Path("/proc/sys/kernel/random/boot_id"), space: Path = Path("/proc/self/ns/time")
+) -> str:
+    """Of the monotonic clock, which all processes of a kernel (random(4)) and of a time namespace
+    (time_namespaces(7), where there are some) share; empty where it has no name."""
     try:
         named = boot.read_text().strip()
     except OSError:
@@ -43,8 +50,8 @@ def clock_id(boot: Path = Path("/proc/sys/kernel/random/boot_id"), space: Path =
 
 
 class SyncedClock:
-    """``offset_s``: what to add to a stamp of this process to get Unix time as the control has it, to within
-    ``error_at(now)``."""
+    """``offset_s``: what to add to a stamp of this process to get Unix time as the control has it,
+    to within ``error_at(now)``."""
 
     def __init__(self) -> None:
         self.offset_s = measure_clock_offset_s()
@@ -68,19 +75,26 @@ class SyncedClock:
         return 0.0 if self.shared else self._error_s + max(0.0, now - self._at) * DRIFT
 
     def measure(self, at: float, unix_s: float, now: float) -> None:
-        """A message left at ``at``, its answer came at ``now`` (of this clock); the control's was ``unix_s`` in between."""
+        """A message left at ``at``, its answer came at ``now`` (of this clock); the control's was
+        ``unix_s`` in between."""
         if self.shared:
             return
-        offset_s, error_s, held_s = unix_s - (at + now) / 2, (now - at) * (0.5 + DRIFT), self.error_at(now)
+        offset_s, error_s, held_s = (
+            unix_s - (at + now) / 2,
+            (now - at) * (0.5 + DRIFT),
+            self.error_at(now),
+        )
         apart_s = abs(offset_s - self.offset_s)
         broken = isfinite(held_s) and apart_s > held_s + error_s
-        if broken:  # one of the two stood still, as of a suspended machine, or drifts more than that
+        # one of the two stood still, as of a suspended machine, or drifts more than that
+        if broken:
             self.stated_s = max(self.stated_s, apart_s + error_s)
         if broken or error_s < held_s:
             self.offset_s, self._error_s, self._at = offset_s, error_s, now
 
     def placed(self, record: Record, now: float) -> Record:
-        """A record that is over, with the offset that is known by now; ``stated_s`` covers all its stamps."""
+        """A record that is over, with the offset that is known by now; ``stated_s`` covers all its
+        stamps."""
         if self.shared or not self.known:
             return record
         since = record.asked_at if record.due_at is None else min(record.due_at, record.asked_at)

@@ -1,8 +1,10 @@
-"""Delivery: messages that must come, in their order and once, between the control and one process that sends.
+"""Delivery: messages that must come, in their order and once, between the control and one process
+that sends.
 
-Locust's connection is made anew when it breaks, and nobody says what was lost with the first. So these messages are
-numbered; a status and its answer say how far the other end has come, and what stays away is sent again, with all that
-followed (go-back-N). Nothing is sent for this alone, and nothing waits for it.
+Locust's connection is made anew when it breaks, and nobody says what was lost with the first. So
+these messages are numbered; a status and its answer say how far the other end has come, and what
+stays away is sent again, with all that followed (go-back-N). Nothing is sent for this alone, and
+nothing waits for it.
 """
 
 import time
@@ -17,7 +19,9 @@ AGAIN_S: Final = 1.0
 class OutgoingPost:
     """``send`` sends packed bytes, which may get lost."""
 
-    def __init__(self, send: Callable[[bytes], object], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, send: Callable[[bytes], object], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._send, self._clock = send, clock
         self._last = 0
         self._out: deque[tuple[int, bytes]] = deque()

@@ -1,7 +1,7 @@
 """Greenlets: one without which a run would have no end; when it fails, the run does.
 
-A plain ``gevent.spawn`` is left where the end itself runs (a signal, the drain, the report, quit): when that fails, there is
-no further end to begin. Elsewhere a comment has the reason.
+A plain ``gevent.spawn`` is left where the end itself runs (a signal, the drain, the report, quit):
+when that fails, there is no further end to begin. Elsewhere a comment has the reason.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,8 @@ def spawn_critical(
     *args: Any,
     sleep: Callable[[float], object] = gevent.sleep,
 ) -> gevent.Greenlet:
-    """Begins in ``after_s``. ``fail(why)`` is called when an exception ends it; to be killed is no failure."""
+    """Begins in ``after_s``. ``fail(why)`` is called when an exception ends it; to be killed is no
+    failure."""
 
     def later() -> None:
         if after_s:

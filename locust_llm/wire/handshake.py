@@ -1,4 +1,5 @@
-"""Handshake: the greeting of a worker: one with another version, another locustfile or without the master's secrets is refused."""
+"""Handshake: the greeting of a worker: one with another version, another locustfile or without the
+master's secrets is refused."""
 
 import hashlib
 import inspect
@@ -14,7 +15,11 @@ NAME_LENGTH: Final = 200
 
 
 def make_hello(user_classes: Iterable[type], secrets: tuple[str, ...] = ()) -> Hello:
-    return Hello(version("locust-llm"), " and ".join(sorted({_file_of(kind) for kind in user_classes})), secrets)
+    return Hello(
+        version("locust-llm"),
+        " and ".join(sorted({_file_of(kind) for kind in user_classes})),
+        secrets,
+    )
 
 
 def _contents(theirs: Hello) -> list[str]:
@@ -32,20 +37,30 @@ def _file_of(kind: type) -> str:
 
 def explain_worker_refusal(worker: str, theirs: Hello, ours: Hello) -> str:
     """Why a worker that greets so cannot take part; empty if it can."""
-    if not worker.isprintable() or not 0 < len(worker) <= NAME_LENGTH or worker[0] == "." or set(worker) & set("/\\"):
-        return "its name is none of Locust's: files are named after workers, so it may be no path, nor begin with a dot"
+    if (
+        not worker.isprintable()
+        or not 0 < len(worker) <= NAME_LENGTH
+        or worker[0] == "."
+        or set(worker) & set("/\\")
+    ):
+        return (
+            "its name is none of Locust's: files are named after workers, so it may be no path, "
+            "nor begin with a dot"
+        )
     if theirs.version != ours.version:
         return f"its locust-llm is {theirs.version}, the master's is {ours.version}"
     if _contents(theirs) != _contents(ours):
         return f"its locustfile is {theirs.locustfile}, the master's is {ours.locustfile}"
     if lacking := sorted(set(ours.secrets) - set(theirs.secrets)):
         return (
-            f"it has no {' and no '.join(lacking)}, which the master has: secrets do not travel, so start the worker with "
+            f"it has no {' and no '.join(lacking)}, which the master has: secrets do not travel, "
+            f"so start the worker with "
             f"{_ways(lacking)} too"
         )
     if strange := sorted(set(theirs.secrets) - set(ours.secrets)):
         return (
-            f"it has {' and '.join(strange)}, which the master has not: take it away, or start the master with it too"
+            f"it has {' and '.join(strange)}, which the master has not: take it away, or start "
+            f"the master with it too"
         )
     return ""
 
@@ -57,5 +72,7 @@ def _ways(names: Iterable[str]) -> str:
         if name == "Authorization":
             ways.append("OPENAI_API_KEY in its environment (or --api-key-file, or --header)")
         else:
-            ways.append(name if name.startswith("--") else f"--header '{name}: ...' (or LOCUST_LLM_HEADERS)")
+            ways.append(
+                name if name.startswith("--") else f"--header '{name}: ...' (or LOCUST_LLM_HEADERS)"
+            )
     return " and ".join(ways)

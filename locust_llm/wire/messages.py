@@ -1,7 +1,9 @@
-"""The messages between the control and the processes that send, as types; packed and unpacked here only.
+"""The messages between the control and the processes that send, as types; packed and unpacked here
+only.
 
-They travel as bytes in two of Locust's messages, one a direction: between a master and its workers over the wire, in one
-process as plain calls. With each goes the number of the run (its epoch); an end ignores those of another run.
+They travel as bytes in two of Locust's messages, one a direction: between a master and its workers
+over the wire, in one process as plain calls. With each goes the number of the run (its epoch); an
+end ignores those of another run.
 """
 
 from typing import Any, Final
@@ -21,17 +23,19 @@ LOCAL: Final = "local"
 GONE_S: Final = 15.0
 """A process that has been silent for longer is given up."""
 HELD_S: Final = 2.0
-"""A process that was held up for longer was stopped, or its machine was: that nobody was heard meanwhile means nothing."""
+"""A process that was held up for longer was stopped, or its machine was: that nobody was heard
+meanwhile means nothing."""
 TO_CONTROL: Final = "llm_to_control"
 TO_SENDER: Final = "llm_to_sender"
 
 Arrival = tuple[float, int | None, bytes | None]
-"""When it is due (seconds from the start of the schedule), the slot of its user, and the session that begins with it, packed
-(load.formats.Item)."""
+"""When it is due (seconds from the start of the schedule), the slot of its user, and the session
+that begins with it, packed (load.formats.Item)."""
 
 
 class ReliableMessage(ControlMessage, frozen=True):
-    """It must come, in its order and once: see wire/delivery.py. What is none is said again by itself, or answered."""
+    """It must come, in its order and once: see wire/delivery.py. What is none is said again by
+    itself, or answered."""
 
 
 class Numbered(ControlMessage, frozen=True):
@@ -41,7 +45,7 @@ class Numbered(ControlMessage, frozen=True):
     message: msgspec.Raw
 
 
-# -- from a process that sends -----------------------------------------------------------------------------------------
+# -- from a process that sends ---------------------------------------------------------------------
 
 
 class Hello(ControlMessage, frozen=True):
@@ -49,9 +53,11 @@ class Hello(ControlMessage, frozen=True):
 
     version: str = "an older one"
     locustfile: str = ""
-    """The files that its users come from, each with the beginning of its SHA-256: ``chat.py (1f0c9ae4)``."""
+    """The files that its users come from, each with the beginning of its SHA-256: ``chat.py
+    (1f0c9ae4)``."""
     secrets: tuple[str, ...] = ()
-    """The names of headers and flags of which it has a value. No hash of one: whoever listens could try short ones out."""
+    """The names of headers and flags of which it has a value. No hash of one: whoever listens could
+    try short ones out."""
 
 
 class RequestsWanted(ReliableMessage, frozen=True):
@@ -101,7 +107,8 @@ class Status(ControlMessage, frozen=True, kw_only=True):
     """Of them, those that have ended."""
     decoding: int = 0
     request_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Requests awaiting their first token, at the gate and decoding, each added up over the time of this run so far."""
+    """Requests awaiting their first token, at the gate and decoding, each added up over the time of
+    this run so far."""
     ttfts_s: list[float] = msgspec.field(default_factory=list)
     """Since the last status."""
     unreserved: int = 0
@@ -111,14 +118,16 @@ class Status(ControlMessage, frozen=True, kw_only=True):
     reads: int = 0
     """Of sockets, so far."""
     clock_error_s: float = 0.0
-    """How far the times of its records so far may be off on the control's clock; 0: it has the same one."""
+    """How far the times of its records so far may be off on the control's clock; 0: it has the same
+    one."""
     health: ProcessHealth | None = None
     failure: str = ""
     """Why this process can send nothing more."""
     activity: str = ""
     """Where the users' own schedule is, if they have one."""
     at: float | None = None
-    """When it was sent, by the monotonic clock there; it asks for an answer. None: in the control's own process."""
+    """When it was sent, by the monotonic clock there; it asks for an answer. None: in the control's
+    own process."""
     heard: int = 0
     """All that was posted to it came, up to this number."""
 
@@ -130,7 +139,8 @@ class StageHealth(ReliableMessage, frozen=True):
 
 
 class FormLearnt(ReliableMessage, frozen=True):
-    """A server has refused a field of requests during the load: they are sent without it, or with another one."""
+    """A server has refused a field of requests during the load: they are sent without it, or with
+    another one."""
 
     side: str
     """Of two arms the name of one."""
@@ -188,7 +198,7 @@ ToControl = (
 )
 
 
-# -- from the control --------------------------------------------------------------------------------------------------
+# -- from the control ------------------------------------------------------------------------------
 
 
 class Refused(ControlMessage, frozen=True):
@@ -320,7 +330,7 @@ ToSender = (
 )
 
 
-# -- packed ------------------------------------------------------------------------------------------------------------
+# -- packed ----------------------------------------------------------------------------------------
 
 _pack: Final = msgspec.msgpack.Encoder().encode
 _to_control: Final = msgspec.msgpack.Decoder(tuple[int, ToControl | Numbered])
@@ -330,12 +340,14 @@ _posted_to_sender: Final = msgspec.msgpack.Decoder(ToSender)
 
 
 def pack_message(epoch: int, message: ControlMessage, number: int = 0) -> bytes:
-    """``number``: of a posted one; 0: it has none. Raises OverflowError for a number beyond 64 bits."""
+    """``number``: of a posted one; 0: it has none. Raises OverflowError for a number beyond 64
+    bits."""
     return _pack((epoch, Numbered(number, msgspec.Raw(_pack(message))) if number else message))
 
 
 def unpack_to_control(data: Any) -> tuple[int, ToControl, int]:
-    """The epoch, the message, and its number. Raises ValueError for what is none, whatever it is."""
+    """The epoch, the message, and its number. Raises ValueError for what is none, whatever it
+    is."""
     try:
         epoch, message = _to_control.decode(data)
         if isinstance(message, Numbered):
@@ -346,7 +358,8 @@ def unpack_to_control(data: Any) -> tuple[int, ToControl, int]:
 
 
 def unpack_to_worker(data: Any) -> tuple[int, ToSender, int]:
-    """The epoch, the message, and its number. Raises ValueError for what is none, whatever it is."""
+    """The epoch, the message, and its number. Raises ValueError for what is none, whatever it
+    is."""
     try:
         epoch, message = _to_sender.decode(data)
         if isinstance(message, Numbered):

@@ -1,4 +1,5 @@
-"""Affinity: to which address the requests of a session go, and what its server gave it to send back."""
+"""Affinity: to which address the requests of a session go, and what its server gave it to send
+back."""
 
 import logging
 from collections import OrderedDict
@@ -12,7 +13,8 @@ from locust_llm.worker.targets import VariantTarget
 logger = logging.getLogger("locust_llm")
 
 MAX_SESSIONS: Final = 100_000
-"""Of these it is known where they went and what they send back; then the one that was longest without a request is new."""
+"""Of these it is known where they went and what they send back; then the one that was longest
+without a request is new."""
 MAX_TOKEN_CHARS: Final = 8_000
 """Of a value that is sent back: servers take no longer headers."""
 
@@ -27,8 +29,8 @@ class _Session:
 
 
 class Affinity:
-    """Of one process. A new session goes to the next address, its later requests to where it began; a request without a
-    session goes to the next one."""
+    """Of one process. A new session goes to the next address, its later requests to where it began;
+    a request without a session goes to the next one."""
 
     def __init__(
         self,
@@ -38,8 +40,9 @@ class Affinity:
         *,
         first: int = 0,
     ) -> None:
-        """``sides``: by arm. ``hosts``: all addresses, where there are several. ``first``: the address to begin with: as
-        processes have few sessions each, they do not all begin with the same."""
+        """``sides``: by arm. ``hosts``: all addresses, where there are several. ``first``: the
+        address to begin with: as processes have few sessions each, they do not all begin with the
+        same."""
         self.sides = sides
         self._hosts, self._echo_header, self._next = hosts, echo_header, first
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
@@ -68,13 +71,20 @@ class Affinity:
         elif not self._said and stream.status == 200:
             self._said = True
             why = "can be sent back" if token else "is in the answer"
-            logger.warning(f"no {self._echo_header} that {why}: its session goes on as before (--echo-header)")
+            logger.warning(
+                f"no {self._echo_header} that {why}: its session goes on as before (--echo-header)"
+            )
 
     def secrets(self, stream: Response | None) -> dict[str, str]:
-        """By header: what no text may hold of a request that was answered by ``stream``, beside what was sent."""
+        """By header: what no text may hold of a request that was answered by ``stream``, beside
+        what was sent."""
         if self._echo_header is None:
             return {}
-        return {self._echo_header: "" if stream is None else read_response_header(stream, self._echo_header)}
+        return {
+            self._echo_header: ""
+            if stream is None
+            else read_response_header(stream, self._echo_header)
+        }
 
     def _session(self, name: str) -> _Session:
         known = self._sessions.get(name)

@@ -1,8 +1,9 @@
-"""An alarm that wakes greenlets at moments of the monotonic clock, to within a fraction of a millisecond.
+"""An alarm that wakes greenlets at moments of the monotonic clock, to within a fraction of a
+millisecond.
 
-gevent's own timers are rounded to milliseconds (libev waits with epoll_wait). This one is a timerfd, see timerfd_create(2),
-that the event loop watches like a socket: set to the nearest moment, absolute, so lateness does not add up. Systems other
-than Linux have gevent's own timers.
+gevent's own timers are rounded to milliseconds (libev waits with epoll_wait). This one is a
+timerfd, see timerfd_create(2), that the event loop watches like a socket: set to the nearest
+moment, absolute, so lateness does not add up. Systems other than Linux have gevent's own timers.
 """
 
 import ctypes
@@ -30,7 +31,9 @@ class Alarm:
     def __init__(self) -> None:
         self._sleepers: list[tuple[float, int, Event]] = []
         self._number = 0
-        self._timer: TimerFd | LoopTimer = TimerFd(self._ring) if has_timerfd() else LoopTimer(self._ring)
+        self._timer: TimerFd | LoopTimer = (
+            TimerFd(self._ring) if has_timerfd() else LoopTimer(self._ring)
+        )
 
     def wait_until(self, at: float) -> None:
         """Sleep until ``at`` (seconds of time.monotonic); at once if that is over."""
@@ -41,7 +44,8 @@ class Alarm:
         heapq.heappush(self._sleepers, sleeper)
         if self._sleepers[0] is sleeper:
             self._arm()
-        sleeper[2].wait()  # one that is killed here stays in the heap until its time has come, and harms nobody
+        # one that is killed here stays in the heap until its time has come, and harms nobody
+        sleeper[2].wait()
 
     def wake_all(self) -> None:
         """Nobody waits any longer."""
@@ -79,7 +83,8 @@ class TimerFd:
     def set(self, at: float) -> None:
         """``at``: seconds of time.monotonic."""
         seconds, rest = divmod(at, 1)
-        ns = min(int(rest * 1e9), 999_999_999)  # a double just below 1 makes a whole second, which is refused
+        # a double just below 1 makes a whole second, which is refused
+        ns = min(int(rest * 1e9), 999_999_999)
         self._set_time(self._fd, _ABSOLUTE, _itimerspec.pack(0, 0, int(seconds), ns), None)
 
     def _is_readable(self) -> None:
@@ -121,8 +126,8 @@ def has_timerfd() -> bool:
 
 
 class ExclusiveTurns:
-    """For what takes milliseconds of the event loop, such as to build a request of megabytes: one greenlet after the other,
-    and between two the loop turns, so that what is due then is sent."""
+    """For what takes milliseconds of the event loop, such as to build a request of megabytes: one
+    greenlet after the other, and between two the loop turns, so that what is due then is sent."""
 
     def __init__(self) -> None:
         self._one = BoundedSemaphore(1)

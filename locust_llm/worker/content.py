@@ -13,7 +13,8 @@ from locust_llm.workload.prompts import Prompts
 
 
 def make_prompts(order: Begin) -> Prompts:
-    """Its own among those of all processes. Raises ValueError and OSError, as of a tokenizer that is not here."""
+    """Its own among those of all processes. Raises ValueError and OSError, as of a tokenizer that
+    is not here."""
     s = order.settings
     return Prompts(
         order.survey.lengths,

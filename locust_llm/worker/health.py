@@ -1,4 +1,5 @@
-"""Health of one process of the load generator: lag of its event loop, CPU share, and its wait for a core."""
+"""Health of one process of the load generator: lag of its event loop, CPU share, and its wait for a
+core."""
 
 import time
 from collections.abc import Callable
@@ -16,10 +17,12 @@ THREADS: Final = Path("/proc/self/task")
 
 
 def read_cpu_waits_s(threads: Path = THREADS) -> dict[str, float]:
-    """For how many seconds each living thread of this process has been ready to run without a core to run on, so far.
+    """For how many seconds each living thread of this process has been ready to run without a core
+    to run on, so far.
 
-    Linux counts it in nanoseconds, the second number of ``schedstat`` (Documentation/scheduler/sched-stats.rst). A file
-    a thread: that of the process itself is about its first thread alone. Empty where the kernel keeps no such count.
+    Linux counts it in nanoseconds, the second number of ``schedstat``
+    (Documentation/scheduler/sched-stats.rst). A file a thread: that of the process itself is about
+    its first thread alone. Empty where the kernel keeps no such count.
     """
     waits_s = {}
     for file in threads.glob("*/schedstat"):
@@ -33,7 +36,8 @@ def read_cpu_waits_s(threads: Path = THREADS) -> dict[str, float]:
 
 
 class HealthMonitor:
-    """Started with the run; ``stop`` returns the health. Its greenlet costs twenty wake-ups a second."""
+    """Started with the run; ``stop`` returns the health. Its greenlet costs twenty wake-ups a
+    second."""
 
     def __init__(
         self,
@@ -42,12 +46,18 @@ class HealthMonitor:
         cpu_waits_s: Callable[[], dict[str, float]] = read_cpu_waits_s,
         sleep: Callable[[float], object] = gevent.sleep,
     ) -> None:
-        self._clock, self._cpu_clock, self._cpu_waits_s, self._sleep = clock, cpu_clock, cpu_waits_s, sleep
+        self._clock, self._cpu_clock, self._cpu_waits_s, self._sleep = (
+            clock,
+            cpu_clock,
+            cpu_waits_s,
+            sleep,
+        )
         self._began = clock()
         self._cpu_began = cpu_clock()
         self._waits_began_s = cpu_waits_s()
         self._lags_s: list[float] = []
-        self._greenlet = gevent.spawn(self._look)  # not guarded: without it the lags are of less time, no more
+        # not guarded: without it the lags are of less time, no more
+        self._greenlet = gevent.spawn(self._look)
 
     def _look(self) -> None:
         due = self._clock() + STEP_S
@@ -62,10 +72,14 @@ class HealthMonitor:
         return self.so_far(worker, stage)
 
     def so_far(self, worker: str, stage: int = 0, lags: int = 0) -> ProcessHealth:
-        """``lags``: only so many, the last ones; 0: all. To sort those of hours would make the loop late."""
+        """``lags``: only so many, the last ones; 0: all. To sort those of hours would make the loop
+        late."""
         elapsed_s = max(1e-9, self._clock() - self._began)
         lags_s = sorted(self._lags_s[-lags:]) or [0.0]
-        waits_s = [wait_s - self._waits_began_s.get(thread, 0.0) for thread, wait_s in self._cpu_waits_s().items()]
+        waits_s = [
+            wait_s - self._waits_began_s.get(thread, 0.0)
+            for thread, wait_s in self._cpu_waits_s().items()
+        ]
         return ProcessHealth(
             worker=worker,
             stage=stage,

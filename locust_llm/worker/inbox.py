@@ -39,7 +39,8 @@ def receive_from_control(
     on_process: Callable[[ControlMessage], object],
     on_begin: Callable[[Begin], object] = lambda begin: None,
 ) -> None:
-    """``on_begin`` is called for each new run, ``on_process`` for messages that concern the process, not its sender."""
+    """``on_begin`` is called for each new run, ``on_process`` for messages that concern the
+    process, not its sender."""
 
     def listener(msg: Any, **kw: Any) -> None:
         try:
@@ -51,13 +52,21 @@ def receive_from_control(
             _begin(runner, sender, epoch, message, on_begin)
         if number and not (epoch == sender.epoch and sender.incoming.take(number)):
             return  # of another run, or it was here, or one before it is missing
-        if isinstance(message, Refused | EndRun | Cut) or (epoch == sender.epoch and not _sender_does(sender, message)):
+        if isinstance(message, Refused | EndRun | Cut) or (
+            epoch == sender.epoch and not _sender_does(sender, message)
+        ):
             on_process(message)
 
     runner.register_message(TO_SENDER, listener)
 
 
-def _begin(runner: Any, sender: WorkerContext, epoch: int, begin: Begin, on_begin: Callable[[Begin], object]) -> None:
+def _begin(
+    runner: Any,
+    sender: WorkerContext,
+    epoch: int,
+    begin: Begin,
+    on_begin: Callable[[Begin], object],
+) -> None:
     try:
         if sender.begin(epoch, begin):
             on_begin(begin)

@@ -1,4 +1,5 @@
-"""Kept responses: with ``--responses-state server`` a turn goes on from the last answer by its id, and sends what is new."""
+"""Kept responses: with ``--responses-state server`` a turn goes on from the last answer by its id,
+and sends what is new."""
 
 import logging
 from typing import Any, Final
@@ -52,8 +53,8 @@ class KeptResponses:
             _say(sender.epoch, f"the server has no answer {self._from}, {WHOLE}: {record.error}")
 
     def mark(self, sender: WorkerContext) -> dict[str, str]:
-        """What the last answer's message gets for a next turn that is no answer to a call of a tool: after a call none, as
-        servers refuse to go on without the tool's answer."""
+        """What the last answer's message gets for a next turn that is no answer to a call of a
+        tool: after a call none, as servers refuse to go on without the tool's answer."""
         if self.id is None or not self._calls:
             return mark_response_id(self.id)
         _say(sender.epoch, f"an answer calls a tool that no turn answers, {WHOLE}")

@@ -1,7 +1,8 @@
-"""The outbox: records of a worker on their way to the master; numbered, kept until acknowledged, sent again if not.
+"""The outbox: records of a worker on their way to the master; numbered, kept until acknowledged,
+sent again if not.
 
-Locust's messages may be dropped without a word, so every record has a serial, they leave in batches, and the master takes
-each once.
+Locust's messages may be dropped without a word, so every record has a serial, they leave in
+batches, and the master takes each once.
 """
 
 import logging
@@ -25,7 +26,9 @@ RESEND_AFTER_S: Final = 3.0
 class RecordOutbox:
     """Of one worker. ``send`` sends a message to the master, which may get lost."""
 
-    def __init__(self, send: Callable[[Records], object], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, send: Callable[[Records], object], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._send = send
         self._clock = clock
         self.begin(None)
@@ -51,7 +54,8 @@ class RecordOutbox:
             self.flush()
 
     def count(self, admitted: int, begun: int, ended: int) -> None:
-        """Requests that the gate let through, and sessions that were begun and have ended, so far."""
+        """Requests that the gate let through, and sessions that were begun and have ended, so
+        far."""
         if self.journal is not None:
             self._journaled(self.journal.count, admitted, begun, ended)
 
@@ -59,7 +63,10 @@ class RecordOutbox:
         try:
             write(*what)
         except OSError as error:
-            logger.warning(f"this worker keeps no more copies of records on disk, so some are lost if it dies: {error}")
+            logger.warning(
+                f"this worker keeps no more copies of records on disk, so some are lost if it "
+                f"dies: {error}"
+            )
             self.journal = None
 
     def close(self, *, keep: bool) -> None:
@@ -84,7 +91,11 @@ class RecordOutbox:
                 self._send(batch)
 
     def acknowledged(self, number: int) -> None:
-        if self._unacknowledged.pop(number, None) is not None and self.journal is not None and not self.waiting:
+        if (
+            self._unacknowledged.pop(number, None) is not None
+            and self.journal is not None
+            and not self.waiting
+        ):
             self.journal.delivered()
 
     @property
@@ -95,7 +106,9 @@ class RecordOutbox:
     @property
     def waiting(self) -> int:
         """Records that the master is not known to have."""
-        return len(self._packed) + sum(len(batch.packed) for _, batch in self._unacknowledged.values())
+        return len(self._packed) + sum(
+            len(batch.packed) for _, batch in self._unacknowledged.values()
+        )
 
     def undelivered(self) -> list[Record]:
         """They themselves."""
@@ -113,11 +126,15 @@ class RecordInbox:
         """Those that came before their turn."""
 
     def take(self, worker: str, frames: Iterable[tuple[int, bytes]]) -> list[Record]:
-        """(serial, packed record) of a batch or of a journal: the records that were not here. Raises ValueError for what
-        is no record; then none was taken."""
+        """(serial, packed record) of a batch or of a journal: the records that were not here.
+        Raises ValueError for what is no record; then none was taken."""
         below = self._below.get(worker, 1)
         apart = self._apart.setdefault(worker, set())
-        came = {serial: unpack_record(packed) for serial, packed in frames if serial >= below and serial not in apart}
+        came = {
+            serial: unpack_record(packed)
+            for serial, packed in frames
+            if serial >= below and serial not in apart
+        }
         apart.update(came)
         while below in apart:
             apart.remove(below)

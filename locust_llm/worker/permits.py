@@ -1,7 +1,9 @@
-"""What one process may still send: a number of requests, or arrivals that are due at set moments; first come, first served.
+"""What one process may still send: a number of requests, or arrivals that are due at set moments;
+first come, first served.
 
-It is filled by asking (counts) or by the control's schedule (arrivals, dealt out a second ahead). A user takes a permit,
-makes its request ready, and then waits until the arrival is due: so nothing that takes time lies between due and send.
+It is filled by asking (counts) or by the control's schedule (arrivals, dealt out a second ahead). A
+user takes a permit, makes its request ready, and then waits until the arrival is due: so nothing
+that takes time lies between due and send.
 """
 
 import time
@@ -39,7 +41,8 @@ class _Waiter:
 
 
 class PermitQueue:
-    """``ask`` is called when it runs low; the answer comes through ``grant``. Arrivals come unasked, through ``arrive``."""
+    """``ask`` is called when it runs low; the answer comes through ``grant``. Arrivals come
+    unasked, through ``arrive``."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
         self.phase = PROFILING
@@ -54,11 +57,13 @@ class PermitQueue:
         self._queue: deque[_Waiter] = deque()
 
     def unreserved(self, until: float) -> int:
-        """Arrivals that are due before ``until`` (monotonic seconds), and that no user is free for."""
+        """Arrivals that are due before ``until`` (monotonic seconds), and that no user is free
+        for."""
         return sum(permit.due_at is not None and permit.due_at < until for permit in self._due)
 
     def take(self, user: int = 0, *, later: bool = False) -> Permit:
-        """The next permit, when there is one. ``later``: a session goes on, which comes before new ones.
+        """The next permit, when there is one. ``later``: a session goes on, which comes before new
+        ones.
 
         Raises GateClosed when there will be none.
         """
@@ -110,7 +115,8 @@ class PermitQueue:
         self._hand_out()
 
     def grant(self, phase: str, count: int) -> None:
-        """``count`` more of ``phase``; what was left of an earlier phase is void. 0: ask again after AskAgain."""
+        """``count`` more of ``phase``; what was left of an earlier phase is void. 0: ask again
+        after AskAgain."""
         self._asked = count == 0
         self._enter(phase)
         self._left += count
@@ -147,8 +153,8 @@ class PermitQueue:
         self._hand_out()
 
     def release_all(self, *, arrivals: bool = False) -> int:
-        """Give up what is left of the share, and ``arrivals`` if they are over (else they wait for users to come); how much
-        that was."""
+        """Give up what is left of the share, and ``arrivals`` if they are over (else they wait for
+        users to come); how much that was."""
         left, self._left = self._left, 0
         if arrivals:
             left += len(self._due)
@@ -161,18 +167,22 @@ class PermitQueue:
         return 0 if self._queue else self.release_all()
 
     def unassignable(self, users: int) -> list[Permit]:
-        """Give up the arrivals that none of so many users can have: all without users, else those of too many slots."""
+        """Give up the arrivals that none of so many users can have: all without users, else those
+        of too many slots."""
         slots = {permit.slot for permit in self._due} - {None} - set(self._owners)
         room = users - len(self._owners)
         stay = set(self._owners) | set(sorted(slots)[: max(0, room)])  # type: ignore[type-var]
         released = [
-            permit for permit in self._due if not users or (permit.slot is not None and permit.slot not in stay)
+            permit
+            for permit in self._due
+            if not users or (permit.slot is not None and permit.slot not in stay)
         ]
         self._due = deque(permit for permit in self._due if permit not in released)
         return released
 
     def close(self, now: float | None = None) -> int:
-        """Nothing more is sent; how many arrivals had been due by now (monotonic seconds), and found nobody."""
+        """Nothing more is sent; how many arrivals had been due by now (monotonic seconds), and
+        found nobody."""
         now = time.monotonic() if now is None else now
         self._closed = True
         while self._queue:
@@ -200,7 +210,7 @@ class PermitQueue:
             waiter.turn.set()
 
 
-# -- sessions that this process may begin ----------------------------------------------------------------------------
+# -- sessions that this process may begin ----------------------------------------------------------
 
 
 class SessionTicket(NamedTuple):
@@ -212,9 +222,12 @@ class SessionTicket(NamedTuple):
 
 
 class SessionQueue:
-    """``ask`` is called when it is empty and somebody waits, or has become low; the answer comes through ``grant``."""
+    """``ask`` is called when it is empty and somebody waits, or has become low; the answer comes
+    through ``grant``."""
 
-    def __init__(self, ask: Callable[[], None], on_change: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, ask: Callable[[], None], on_change: Callable[[], object] = lambda: None
+    ) -> None:
         """``on_change`` is called when a session was begun, or has ended."""
         self.begun = self.ended = 0
         """Sessions of this phase."""
@@ -251,7 +264,8 @@ class SessionQueue:
             self._waiting -= 1
 
     def grant(self, phase: str, items: Iterable[bytes | None], *, over: bool) -> None:
-        """More sessions of ``phase``; those of an earlier one are void. ``over``: they are the last."""
+        """More sessions of ``phase``; those of an earlier one are void. ``over``: they are the
+        last."""
         self._enter(phase)
         self._tickets.extend(SessionTicket(phase, item) for item in items)
         self._low = len(self._tickets) // 4

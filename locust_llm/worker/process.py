@@ -1,4 +1,5 @@
-"""A worker: greets the master, sends its status and its records, and ends in order, also without a master."""
+"""A worker: greets the master, sends its status and its records, and ends in order, also without a
+master."""
 
 import logging
 import os
@@ -26,7 +27,17 @@ from locust_llm.text.format import format_count
 from locust_llm.text.untrusted import sanitise_text
 from locust_llm.wire.greenlets import spawn_critical
 from locust_llm.wire.handshake import make_hello
-from locust_llm.wire.messages import GONE_S, HELD_S, TO_CONTROL, Ack, Begin, Cut, EndRun, Refused, pack_message
+from locust_llm.wire.messages import (
+    GONE_S,
+    HELD_S,
+    TO_CONTROL,
+    Ack,
+    Begin,
+    Cut,
+    EndRun,
+    Refused,
+    pack_message,
+)
 
 from .inbox import receive_from_control
 from .outbox import RecordOutbox
@@ -46,8 +57,11 @@ LOCK_S: Final = 3.0
 """Longest wait for other workers of a dead master that write their records."""
 
 
-def start_worker(environment: Environment, runner: Any, settings: Settings, *, forked: bool = False) -> None:
-    """Make this process a worker. ``forked``: by its master, so that the terminal's Ctrl-C comes to both."""
+def start_worker(
+    environment: Environment, runner: Any, settings: Settings, *, forked: bool = False
+) -> None:
+    """Make this process a worker. ``forked``: by its master, so that the terminal's Ctrl-C comes to
+    both."""
     worker = _Worker(environment, runner, settings)
     attach_worker_context(environment, worker.sender)
     listen_for_signals(
@@ -60,14 +74,16 @@ def start_worker(environment: Environment, runner: Any, settings: Settings, *, f
     environment.events.test_stop.add_listener(lambda **kw: _ready_at_once(environment))
     environment.events.quitting.add_listener(lambda **kw: worker.end())
     spawn_critical(worker.fail, 0.0, worker.report)
-    if runner.last_heartbeat_timestamp is None:  # else a master that refuses it before this is never found to be silent
+    # else a master that refuses it before this is never found to be silent
+    if runner.last_heartbeat_timestamp is None:
         runner.last_heartbeat_timestamp = time.time()
     hello = make_hello(environment.user_classes, list_secret_names(environment.parsed_options))
     runner.send_message(TO_CONTROL, pack_message(0, hello))
 
 
 def _ready_at_once(environment: Environment) -> None:
-    """Locust's worker would sleep another stop_timeout before it is ready again; the next spawn restores the value."""
+    """Locust's worker would sleep another stop_timeout before it is ready again; the next spawn
+    restores the value."""
     environment.stop_timeout = 0
 
 
@@ -76,7 +92,12 @@ class _Worker:
         self._environment, self._runner = environment, runner
         self.outbox = RecordOutbox(lambda records: self.sender.send(records))
         self.sender = WorkerContext(
-            environment, settings, self._record, self.outbox.count, worker=runner.client_id, shared=True
+            environment,
+            settings,
+            self._record,
+            self.outbox.count,
+            worker=runner.client_id,
+            shared=True,
         )
         self._telemetry = Telemetry(environment.parsed_options, runner.client_id)
         self._folder = self._here = Path()
@@ -92,16 +113,22 @@ class _Worker:
         self._telemetry.record(record)
 
     def begin(self, order: Begin) -> None:
-        """A run begins: its records are kept in its folder, where that is on this machine, else in one of the same name."""
+        """A run begins: its records are kept in its folder, where that is on this machine, else in
+        one of the same name."""
         self._busy = True
         self._folder = Path(order.folder)
-        self._here = here = self._folder if self._folder.is_dir() else Path("reports") / self._folder.name
+        self._here = here = (
+            self._folder if self._folder.is_dir() else Path("reports") / self._folder.name
+        )
         self.outbox.close(keep=self.outbox.waiting > 0)
         try:
             self.outbox.begin(Journal(here / JOURNALS / self._runner.client_id))
         except OSError as error:
             self.outbox.begin(None)
-            logger.warning(f"this worker keeps no copies of records on disk, so some are lost if it dies: {error}")
+            logger.warning(
+                f"this worker keeps no copies of records on disk, so some are lost if it dies: "
+                f"{error}"
+            )
         self._telemetry.begin(order)
 
     def receive(self, message: ControlMessage) -> None:
@@ -110,7 +137,8 @@ class _Worker:
             case Ack():
                 self.outbox.acknowledged(message.number)
             case EndRun():
-                gevent.spawn(self.end)  # it takes its time; not guarded: it catches what fails in it
+                # it takes its time; not guarded: it catches what fails in it
+                gevent.spawn(self.end)
             case Cut():
                 cut_open_requests(self._environment)
             case Refused():
@@ -119,7 +147,8 @@ class _Worker:
                 gevent.spawn(self._runner.quit)
 
     def report(self) -> None:
-        """The greenlet that sends the status of this process: four times a second, and when others wait for its share."""
+        """The greenlet that sends the status of this process: four times a second, and when others
+        wait for its share."""
         sender = self.sender
         due = time.monotonic()
         while True:
@@ -138,13 +167,16 @@ class _Worker:
                 sender.send(sender.status(users=self._runner.user_count, at=time.monotonic()))
                 sender.give_back(self._runner.user_count)
                 if sender.epoch and not sender.closed and now - sender.answered_at > GONE_S:
-                    gevent.spawn(self._go_on_alone)  # not guarded: there is nobody left to report to
+                    # not guarded: there is nobody left to report to
+                    gevent.spawn(self._go_on_alone)
                     return
             gevent.sleep(AT_ONCE_S)
 
     def fail(self, why: str) -> None:
         """The status cannot be sent any more: the control ends the run."""
-        self.sender.send(msgspec.structs.replace(self.sender.status(users=self._runner.user_count), failure=why))
+        self.sender.send(
+            msgspec.structs.replace(self.sender.status(users=self._runner.user_count), failure=why)
+        )
 
     def leave(self) -> None:
         """A user ends this process, or its users: the others go on."""
@@ -164,17 +196,21 @@ class _Worker:
         finally:
             sender.send(sender.status(at=time.monotonic()))
             ended = sender.ended(self.outbox.made)
-            sender.send(msgspec.structs.replace(ended, telemetry=self._telemetry.end(), leaves=self._leaves))
+            sender.send(
+                msgspec.structs.replace(ended, telemetry=self._telemetry.end(), leaves=self._leaves)
+            )
             self._busy = self._leaves = False
 
     def interrupted(self, *, leave_to_master: bool) -> None:
-        """A signal that ends: what runs ends in order, unless that is under way, or the master sees to it."""
+        """A signal that ends: what runs ends in order, unless that is under way, or the master sees
+        to it."""
         while self._busy and (self.sender.closed or leave_to_master):
             gevent.sleep(0.1)
         interrupt_main()
 
     def _drain(self, deliver_s: float, *, alone: bool = False) -> None:
-        """``alone``: nobody has answered for a while, so the records of a dead master are looked for first."""
+        """``alone``: nobody has answered for a while, so the records of a dead master are looked
+        for first."""
         self.sender.close()
         self._runner.stop()
         handed_over = alone and self._append()
@@ -187,13 +223,14 @@ class _Worker:
         self.outbox.close(keep=not handed_over)
 
     def _append(self) -> bool:
-        """What is not delivered goes to the records of a dead master; False: they are not on this machine, or it lives."""
+        """What is not delivered goes to the records of a dead master; False: they are not on this
+        machine, or it lives."""
         waiting = self.outbox.undelivered()
         return not waiting or append_lost_records(waiting, self._folder / RECORDS)
 
     def _keep(self) -> bool:
-        """What is not delivered stays on this machine, as the master would have written it; False: the master's is the same,
-        and finds the journal."""
+        """What is not delivered stays on this machine, as the master would have written it; False:
+        the master's is the same, and finds the journal."""
         if self._here == self._folder:
             return False
         path = self._here / RECORDS
@@ -203,18 +240,24 @@ class _Worker:
             path.touch()
             add_records(path, self.outbox.undelivered())
         except OSError as error:
-            logger.error(f"{count} could not be delivered, nor be written to {path}: {error.strerror}")
+            logger.error(
+                f"{count} could not be delivered, nor be written to {path}: {error.strerror}"
+            )
             return False
         logger.error(
-            f"{count} could not be delivered, and are in {path}: locust-llm report --records adds them to the run"
+            f"{count} could not be delivered, and are in {path}: locust-llm report --records adds "
+            f"them to the run"
         )
         return True
 
     def _go_on_alone(self) -> None:
-        """The master is dead, or out of reach: this process ends, and its records go where they will be found."""
+        """The master is dead, or out of reach: this process ends, and its records go where they
+        will be found."""
         logger.error(f"the master has not answered for {GONE_S:g} s: this worker ends")
         self._drain(LATE_S, alone=True)
-        self.sender.send(msgspec.structs.replace(self.sender.ended(), telemetry=self._telemetry.end()))
+        self.sender.send(
+            msgspec.structs.replace(self.sender.ended(), telemetry=self._telemetry.end())
+        )
         self._busy = False
         if self.outbox.kept is not None:
             logger.error(f"records that were not delivered are in {self.outbox.kept}")
@@ -223,8 +266,8 @@ class _Worker:
 
 
 def append_lost_records(records: list[Record], path: Path) -> bool:
-    """To the records of a run whose control is dead, but for those that it has written and could not acknowledge any more;
-    False where it is not dead, or its folder is not here."""
+    """To the records of a run whose control is dead, but for those that it has written and could
+    not acknowledge any more; False where it is not dead, or its folder is not here."""
     until = time.monotonic() + LOCK_S
     while (file := lock_file(path)) is None:
         if not path.exists() or time.monotonic() > until:

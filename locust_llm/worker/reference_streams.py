@@ -1,7 +1,9 @@
-"""Reference streams: a few streams with known send times beside the load of this process, read and decoded like any other.
+"""Reference streams: a few streams with known send times beside the load of this process, read and
+decoded like any other.
 
-They go through the stream reader and the exchange of this process, and past its gate; they make no record, no event and no
-statistic, only the certificate. Their server is a process of its own: accuracy/reference_server.py.
+They go through the stream reader and the exchange of this process, and past its gate; they make no
+record, no event and no statistic, only the certificate. Their server is a process of its own:
+accuracy/reference_server.py.
 """
 
 import time
@@ -16,7 +18,12 @@ from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.request import Request
 from locust_llm.gate.gate import Gate
 from locust_llm.protocols.known import encode_request_body
-from locust_llm.records.accuracy import MeasurementAccuracy, ReferenceTimes, TimingDifferences, parse_reference_times
+from locust_llm.records.accuracy import (
+    MeasurementAccuracy,
+    ReferenceTimes,
+    TimingDifferences,
+    parse_reference_times,
+)
 from locust_llm.records.record import OK, Record
 from locust_llm.settings.selftest_modes import OFF
 
@@ -32,8 +39,8 @@ LEAST_S: Final = 5.0
 STREAM_CPU_S: Final = 0.003
 """What a stream takes, here and in the truth server, on a machine that is busy (measured)."""
 SHARE: Final = 0.015
-"""Of the CPU of this process: the streams take no more of it, and pause where they would. The start of their server comes
-on top."""
+"""Of the CPU of this process: the streams take no more of it, and pause where they would. The start
+of their server comes on top."""
 FREE: Final = 12
 """So many take what they take: without them there is no certificate."""
 PAUSE_S: Final = 0.2
@@ -66,7 +73,9 @@ class ReferenceStreams:
     @property
     def reads(self) -> int:
         """Of the stream reader's, so far: none of them are the load's."""
-        return self._reads + sum(len(line.stream.stamps) for line in self._lines if line.stream is not None)
+        return self._reads + sum(
+            len(line.stream.stamps) for line in self._lines if line.stream is not None
+        )
 
     def begin(self, wanted: str, run_time_s: float | None) -> None:
         """A run begins. ``wanted``: as the setting ``selftest``."""
@@ -85,7 +94,11 @@ class ReferenceStreams:
 
     def stage(self) -> MeasurementAccuracy:
         """Of the stage so far."""
-        return MeasurementAccuracy(missing=self._missing) if self._missing else self._stage.certificate()
+        return (
+            MeasurementAccuracy(missing=self._missing)
+            if self._missing
+            else self._stage.certificate()
+        )
 
     def end(self) -> MeasurementAccuracy:
         """The run is over."""
@@ -93,7 +106,11 @@ class ReferenceStreams:
         cpu_s = self._stop()
         if not self._missing and lasted_s < LEAST_S:
             self._missing = f"the run was shorter than {LEAST_S:g} s"
-        return MeasurementAccuracy(missing=self._missing) if self._missing else self._run.certificate(cpu_s)
+        return (
+            MeasurementAccuracy(missing=self._missing)
+            if self._missing
+            else self._run.certificate(cpu_s)
+        )
 
     def _start(self) -> None:
         try:
@@ -134,7 +151,9 @@ class ReferenceStreams:
 
     def _affordable(self) -> bool:
         """Another stream is within their share of the CPU."""
-        return self._asked < FREE or (self._asked + 1) * STREAM_CPU_S <= SHARE * (self._cpu_clock() - self._cpu_began_s)
+        return self._asked < FREE or (self._asked + 1) * STREAM_CPU_S <= SHARE * (
+            self._cpu_clock() - self._cpu_began_s
+        )
 
     def _add(self, record: Record, truth: ReferenceTimes | None) -> None:
         if truth is not None:
@@ -157,4 +176,6 @@ def make_reference_request(target: Target, chunks: int) -> Request:
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: {target.host}:{target.port}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    return Request(target=target, data=head.encode() + body, labels={"id": "sentinel"}, timeout_s=LIMIT_S)
+    return Request(
+        target=target, data=head.encode() + body, labels={"id": "sentinel"}, timeout_s=LIMIT_S
+    )

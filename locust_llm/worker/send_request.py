@@ -20,7 +20,12 @@ from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.loop_turns import can_wait
 from locust_llm.client.reader.process_reader import reader_failure
 from locust_llm.client.request import Request
-from locust_llm.client.requests_bridge import format_request_head, make_target, strip_headers_elsewhere, update_session
+from locust_llm.client.requests_bridge import (
+    format_request_head,
+    make_target,
+    strip_headers_elsewhere,
+    update_session,
+)
 from locust_llm.client.response import Response
 from locust_llm.client.response_bounds import chunk_limit
 from locust_llm.client.retry import RETRIABLE, retry_pause_s
@@ -41,15 +46,20 @@ from locust_llm.worker.kept_responses import KeptResponses, mark_response_id
 from locust_llm.worker.permits import Permit
 from locust_llm.worker.targets import VariantTarget
 from locust_llm.worker.worker import WorkerContext
-from locust_llm.workload.answer_schema import ResponseSchema, find_response_schema, matches_response_schema
+from locust_llm.workload.answer_schema import (
+    ResponseSchema,
+    find_response_schema,
+    matches_response_schema,
+)
 from locust_llm.workload.media import count_media
 
 from .turn import OutgoingTurn
 
 FAILED_S: Final = 1.0
-"""Least time between two requests of a branch in a closed loop after a failure: a server that refuses at once would
-get thousands of requests per second."""
-SOON_S: Final = 0.05  # before it is due a request that is not ready yet goes before all that can wait
+"""Least time between two requests of a branch in a closed loop after a failure: a server that
+refuses at once would get thousands of requests per second."""
+# before it is due a request that is not ready yet goes before all that can wait
+SOON_S: Final = 0.05
 Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]]
 """From the number of an attempt and its due time to its request."""
 
@@ -89,9 +99,11 @@ class RequestSender:
         self.line = self._line("")
         """That of the last request."""
         self._rests_until = 0.0
-        self._plain: dict[tuple[str, str], tuple[tuple[Any, ...], requests.PreparedRequest, bytes, str]] = {}
-        """By address and tenant: what the last request was prepared from, it, how it begins, and the trace of its run
-        (empty: it has no traceparent of ours)."""
+        self._plain: dict[
+            tuple[str, str], tuple[tuple[Any, ...], requests.PreparedRequest, bytes, str]
+        ] = {}
+        """By address and tenant: what the last request was prepared from, it, how it begins, and
+        the trace of its run (empty: it has no traceparent of ours)."""
         self._wanted: ResponseSchema | None = None
         self._lose: Callable[[], int] | None = None
         self._sent: SentAttempt | None = None
@@ -114,7 +126,8 @@ class RequestSender:
         return self._lines[address]
 
     def permit(self, *, later: bool = False) -> Permit:
-        """To send one request; ``later``: of a session that goes on. Raises StopUser: the run is ending."""
+        """To send one request; ``later``: of a session that goes on. Raises StopUser: the run is
+        ending."""
         if reader_failure():  # nothing can be sent any more, and the control ends the run
             raise StopUser
         try:
@@ -127,10 +140,13 @@ class RequestSender:
         return permit
 
     def _wait_its_turn(self, permit: Permit) -> None:
-        """A hundred users get theirs at the same moment; to make a request ready takes 100 µs, and one may be due before."""
+        """A hundred users get theirs at the same moment; to make a request ready takes 100 µs, and
+        one may be due before."""
         due_at, limit = permit.due_at, self.sender.gate.limit
         try:
-            if (due_at is None and limit is not None) or (due_at is not None and due_at > time.monotonic() + SOON_S):
+            if (due_at is None and limit is not None) or (
+                due_at is not None and due_at > time.monotonic() + SOON_S
+            ):
                 can_wait.take()
         except BaseException:
             self.sender.permits.put_back(permit)
@@ -151,34 +167,44 @@ class RequestSender:
         return build_answer(record, deltas, mark_response_id(self.kept.id))
 
     def send(
-        self, permit: Permit, turn: OutgoingTurn, name: str | None, headers: dict[str, str] | None, keep_text: bool,
+        self, permit: Permit, turn: OutgoingTurn, name: str | None, headers: dict[str, str] | None,
+        keep_text: bool,
         body: dict[str, Any],
     ) -> Record:  # fmt: skip
         """Send one request; returns its record."""
         sender, settings, user = self.sender, self.sender.settings, self._user
         try:
-            side = sender.tenants.side(sender.side(sender.block(permit.phase), turn.session), turn.tenant)
+            side = sender.tenants.side(
+                sender.side(sender.block(permit.phase), turn.session), turn.tenant
+            )
             self.line = self._line(side.address if settings.hosts else "")
             request_id = f"{sender.worker}-{user.number}-{next(user.numbers)}"
             session = turn.session or request_id
             model = side.set_model or user.model or turn.model or side.model
             messages, kept = self.kept.asked(turn.messages, settings)
             asked = {**sender.extra, **kept, **(turn.body or {}), **body, **side.body}
-            self._wanted = find_response_schema(asked)  # an answer with a form of its own ends by itself
+            # an answer with a form of its own ends by itself
+            self._wanted = find_response_schema(asked)
             sized = turn.sized and self._wanted is None
-            fields = {**(make_length_fields(side.length_way, turn.output_tokens) if sized else {}), **asked}
+            fields = {
+                **(make_length_fields(side.length_way, turn.output_tokens) if sized else {}),
+                **asked,
+            }
             if media := count_media(turn.messages):
                 sender.turns.take()
             form = sender.form(side)
 
             def written() -> list[bytes]:
                 return encode_request_pieces(
-                    settings.endpoint_type, model, messages, turn.output_tokens, streaming=settings.streaming,
+                    settings.endpoint_type, model, messages, turn.output_tokens,
+                    streaming=settings.streaming,
                     per_chunk_usage=settings.per_chunk_usage, **form.fields(settings), **fields,
                 )  # fmt: skip
 
             pieces = written()
-            max_chunks = chunk_limit(turn.output_tokens, fields, PROTOCOLS[settings.endpoint_type].length_fields)
+            max_chunks = chunk_limit(
+                turn.output_tokens, fields, PROTOCOLS[settings.endpoint_type].length_fields
+            )
             sent = str(fields.get("model") or model or "")  # a row of a file may name its own
             if settings.session_header:
                 headers = {settings.session_header: session, **(headers or {})}
@@ -187,7 +213,9 @@ class RequestSender:
                 **self._labels(permit, turn, side), **media,
             }  # fmt: skip
 
-            def attempt(number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:
+            def attempt(
+                number: int, due_at: float | None
+            ) -> tuple[Request, requests.PreparedRequest]:
                 nonlocal form, pieces
                 if form != (now := sender.form(side)):
                     form = now
@@ -196,13 +224,17 @@ class RequestSender:
                 its_id = request_id if number == 1 else f"{request_id}.{number}"
                 prepared, wire, more = self._prepare(pieces, its_id, headers, side, turn.tenant)
                 request = Request(
-                    target=make_target(prepared.url or "", self._user.client.verify, self._user.client.cert),
+                    target=make_target(
+                        prepared.url or "", self._user.client.verify, self._user.client.cert
+                    ),
                     data=wire,
                     more=more,
                     labels=labels | {"id": its_id, "attempt": number},
                     due_at=due_at,
                     timeout_s=settings.request_timeout_s,
-                    first_token_timeout_s=settings.first_token_timeout_s if settings.streaming else None,
+                    first_token_timeout_s=settings.first_token_timeout_s
+                    if settings.streaming
+                    else None,
                     gap_timeout_s=settings.gap_timeout_s,
                     cancel_after_s=sender.cancel_after_s(permit.phase),
                     max_response_bytes=settings.max_response_bytes,
@@ -228,14 +260,16 @@ class RequestSender:
             "phase": label_phase(permit.phase), "stage": stage_of_phase(permit.phase),
             "turn": turn.number, "turns": turn.turns, "after": turn.after, "tool_s": turn.tool_s,
             "asked_input_tokens": turn.input_tokens,
-            **({} if turn.prefix is None else {"prefix": turn.prefix[0], "prefix_tokens": turn.prefix[1]}),
+            **({} if turn.prefix is None else {"prefix": turn.prefix[0],
+                "prefix_tokens": turn.prefix[1]}),
             "arm": side.name, "pair": 0 if block is None else block.pair,
             "backend": side.address if settings.hosts else "", "tenant": turn.tenant,
             **PROTOCOLS[settings.endpoint_type].asked(turn.messages, turn.output_tokens),
         }  # fmt: skip
 
     def _attempts(self, permit: Permit, attempt: Attempt) -> Record:
-        """Send until the server accepts, or retries are used up. Each attempt has a record; the last one is returned."""
+        """Send until the server accepts, or retries are used up. Each attempt has a record; the
+        last one is returned."""
         sender = self.sender
         refused: tuple[Record, requests.PreparedRequest] | None = None
         """Held until the next attempt is sent: without one it was the last."""
@@ -248,7 +282,12 @@ class RequestSender:
                         return self._finish(*refused)
                 request, prepared = attempt(number, due_at)
                 record = exchange_request(
-                    self.line, sender.gate, request, sender.clock_offset_s, self._first_token, sender.wait_until
+                    self.line,
+                    sender.gate,
+                    request,
+                    sender.clock_offset_s,
+                    self._first_token,
+                    sender.wait_until,
                 )
                 sender.done += record.admitted_at is not None
             except GateClosed:
@@ -282,14 +321,17 @@ class RequestSender:
         again = record.attempt > 1
         if self._sent is not None and self.sender.learns_form(*self._sent, record):
             return 0.0
-        if isinstance(headers, KeyHeaders) and headers.expired(prepared.headers, record.status, again=again):
+        if isinstance(headers, KeyHeaders) and headers.expired(
+            prepared.headers, record.status, again=again
+        ):
             return 0.0
         if record.outcome not in RETRIABLE or record.attempt > self.sender.settings.max_retries:
             return None
         return retry_pause_s(record.attempt, record.retry_after_s, self.sender.retry_random)
 
     def _has_another_key(self, refused: requests.PreparedRequest) -> bool:
-        """Than that of a request whose key had expired; the command that prints it is waited for."""
+        """Than that of a request whose key had expired; the command that prints it is waited
+        for."""
         headers = self.sender.headers
         return isinstance(headers, KeyHeaders) and headers.another(refused.headers)
 
@@ -301,19 +343,28 @@ class RequestSender:
         side: VariantTarget,
         tenant: str = "",
     ) -> tuple[requests.PreparedRequest, bytes, tuple[bytes, ...]]:
-        """(request prepared by requests, with auth, cookies, headers and hooks of the session; the bytes to send, and what
-        follows on them).
+        """(request prepared by requests, with auth, cookies, headers and hooks of the session; the
+        bytes to send, and what follows on them).
 
-        requests takes 200 µs, a third of the cost of a short request: where only body and id differ, it prepares the first.
+        requests takes 200 µs, a third of the cost of a short request: where only body and id
+        differ, it prepares the first.
         """
         client = self._user.client
         if isinstance(own_headers := self.sender.headers, KeyHeaders):
             own_headers.renew(client.headers)
-        is_plain = not (headers or client.auth or client.cookies or client.params or any(client.hooks.values()))
+        is_plain = not (
+            headers or client.auth or client.cookies or client.params or any(client.hooks.values())
+        )
         key = None
         if is_plain:
             trace = self.sender.trace
-            key = (side.address, self._user.host, trace, *client.headers.items(), *side.headers.items())
+            key = (
+                side.address,
+                self._user.host,
+                trace,
+                *client.headers.items(),
+                *side.headers.items(),
+            )
         plain = self._plain.get((side.address, tenant))
         if plain is None or key != plain[0]:
             prepared = self._prepare_with_requests(b"".join(body), request_id, headers, side)
@@ -322,11 +373,19 @@ class RequestSender:
             trace = self._trace(headers, side)
             for name in ("X-Request-Id", "Content-Length", *([TRACEPARENT] if trace else [])):
                 del prepared.headers[name]
-            plain = self._plain[side.address, tenant] = key, prepared, format_request_head(prepared), trace
+            plain = self._plain[side.address, tenant] = (
+                key,
+                prepared,
+                format_request_head(prepared),
+                trace,
+            )
         _, prepared, beginning, trace = plain
         own = f"X-Request-Id: {request_id}\r\n"
         if trace:
-            own += f"{TRACEPARENT}: {make_traceparent(trace, request_id, self.sender.settings.traced_share)}\r\n"
+            own += (
+                f"{TRACEPARENT}: "
+                f"{make_traceparent(trace, request_id, self.sender.settings.traced_share)}\r\n"
+            )
         values = (beginning, own.encode(), sum(map(len, body)), body[0])
         return prepared, b"%b%bContent-Length: %d\r\n\r\n%b" % values, tuple(body[1:])
 
@@ -340,16 +399,23 @@ class RequestSender:
     ) -> requests.PreparedRequest:
         own = {"Content-Type": "application/json", "X-Request-Id": request_id}
         if trace := self._trace(headers, side):
-            own[TRACEPARENT] = make_traceparent(trace, request_id, self.sender.settings.traced_share)
+            own[TRACEPARENT] = make_traceparent(
+                trace, request_id, self.sender.settings.traced_share
+            )
         own |= {**(headers or {}), **side.headers}
         self.sender.keeps_address(self._user.host, f"a user of {type(self._user).__name__}")
         request = requests.Request(
-            "POST", join_server_url(side.address, self.sender.settings.endpoint), data=data, headers=own
+            "POST",
+            join_server_url(side.address, self.sender.settings.endpoint),
+            data=data,
+            headers=own,
         )
         # of requests itself: Locust's own override belongs to its request(), which this is not
         prepared = requests.Session.prepare_request(self._user.client, request)
         # an auth of the user's may rewrite the address
-        strip_headers_elsewhere(self._user.client, {**self.sender.headers, **side.headers}, side.address, prepared)
+        strip_headers_elsewhere(
+            self._user.client, {**self.sender.headers, **side.headers}, side.address, prepared
+        )
         return prepared
 
     def _first_token(self, stream: Response, labels: dict[str, Any]) -> None:
@@ -357,10 +423,16 @@ class RequestSender:
         self.sender.first_chunk(ttft_s)
         if events.first_token._handlers:
             gevent.spawn(  # not guarded: Locust catches what its listeners raise
-                events.first_token.fire, user=self._user, name=labels["name"], request_id=labels["id"], ttft_s=ttft_s
+                events.first_token.fire,
+                user=self._user,
+                name=labels["name"],
+                request_id=labels["id"],
+                ttft_s=ttft_s,
             )
 
-    def _finish(self, record: Record, prepared: requests.PreparedRequest, *, retried: bool = False) -> Record:
+    def _finish(
+        self, record: Record, prepared: requests.PreparedRequest, *, retried: bool = False
+    ) -> Record:
         """Pass the record on, without secrets: to the sender, to Locust, to listeners."""
         stream = None if retried else self.line.stream
         record, failure = self._public(
@@ -370,7 +442,10 @@ class RequestSender:
             self.sender.affinity.answered(self._session, stream)
         if self._wanted is not None and record.outcome == OK and stream is not None:
             record = replace(
-                record, schema_valid=matches_response_schema(self._wanted, join_deltas(stream.answer.deltas or ()))
+                record,
+                schema_valid=matches_response_schema(
+                    self._wanted, join_deltas(stream.answer.deltas or ())
+                ),
             )
         if record.outcome != OK and not retried and self._lose is not None:
             record = replace(record, unsent=self._lose())
@@ -382,30 +457,56 @@ class RequestSender:
             update_session(self._user.client, prepared, stream)
         gated = self.sender.gate.limit is not None
         log_to_locust(
-            self._user.environment, record, failure, prepared.url, self._user.context(), retried=retried, gated=gated
+            self._user.environment,
+            record,
+            failure,
+            prepared.url,
+            self._user.context(),
+            retried=retried,
+            gated=gated,
         )
-        if record.outcome == OK and events.inter_token_latency._handlers and record.itl_s is not None:
-            events.inter_token_latency.fire(user=self._user, name=record.name, request_id=record.id, itl_s=record.itl_s)
+        if (
+            record.outcome == OK
+            and events.inter_token_latency._handlers
+            and record.itl_s is not None
+        ):
+            events.inter_token_latency.fire(
+                user=self._user, name=record.name, request_id=record.id, itl_s=record.itl_s
+            )
         events.record.fire(user=self._user, record=record)
         return record
 
     def _public(
-        self, record: Record, prepared: requests.PreparedRequest, stream: Response | None, *, retried: bool
+        self,
+        record: Record,
+        prepared: requests.PreparedRequest,
+        stream: Response | None,
+        *,
+        retried: bool,
     ) -> tuple[Record, str]:
-        """(record without secrets, with a sample if it is the first failure of its kind; its name as a failure)."""
+        """(record without secrets, with a sample if it is the first failure of its kind; its name
+        as a failure)."""
         backend_header = self.sender.settings.backend_header
         usual = record.outcome == OK and record.finish_reason in USUAL
         if usual and not backend_header:
             return record, ""
-        secrets = collect_secrets(prepared.headers, {**self.sender.own_headers, **self.sender.affinity.secrets(stream)})
-        if backend_header and stream is not None and (backend := read_response_header(stream, backend_header)):
+        secrets = collect_secrets(
+            prepared.headers, {**self.sender.own_headers, **self.sender.affinity.secrets(stream)}
+        )
+        if (
+            backend_header
+            and stream is not None
+            and (backend := read_response_header(stream, backend_header))
+        ):
             record = replace(record, backend=sanitise_text(backend, secrets, most=NAME_BYTES))
         if usual:
             return record, ""
         message = sanitise_text(record.error, secrets)
         reason = record.finish_reason
         record = replace(
-            record, error=message, finish_reason=None if reason is None else sanitise_text(reason, secrets)
+            record,
+            error=message,
+            finish_reason=None if reason is None else sanitise_text(reason, secrets),
         )
         if record.outcome == OK:
             return record, ""

@@ -1,4 +1,5 @@
-"""Session API: a session that the code of a locustfile leads: turns, branches beside them, tools between them."""
+"""Session API: a session that the code of a locustfile leads: turns, branches beside them, tools
+between them."""
 
 import time
 from collections.abc import Callable
@@ -40,7 +41,8 @@ class _Whole:
         """Of the first turn."""
 
     def take(self, branch: RequestSender) -> Permit:
-        """To send the next turn. Raises StopUser: the run is ending, or has as many sessions as it was to have."""
+        """To send the next turn. Raises StopUser: the run is ending, or has as many sessions as it
+        was to have."""
         sender, settings = self.sender, self.sender.settings
         permit = branch.permit(later=self.permit is not None)
         if self.permit is None:
@@ -62,9 +64,12 @@ class _Whole:
 
 
 class TurnLine:
-    """Turns one after the other. The history grows by each with its answer; a turn that failed leaves it as it was."""
+    """Turns one after the other. The history grows by each with its answer; a turn that failed
+    leaves it as it was."""
 
-    def __init__(self, whole: _Whole, branch: RequestSender, messages: list[Message], after: tuple[int, ...]) -> None:
+    def __init__(
+        self, whole: _Whole, branch: RequestSender, messages: list[Message], after: tuple[int, ...]
+    ) -> None:
         self._whole, self._branch = whole, branch
         self.messages = messages
         """The history; code may cut it or add to it."""
@@ -82,10 +87,12 @@ class TurnLine:
         headers: dict[str, str] | None = None,
         **body: Any,
     ) -> Answer:
-        """Send the history and this turn, and wait for the answer; see ``LLMUser.chat`` for the rest.
+        """Send the history and this turn, and wait for the answer; see ``LLMUser.chat`` for the
+        rest.
 
         Args:
-            content: a text of the user, a message (such as a tool's), a list of messages, or None: a synthetic prompt.
+            content: a text of the user, a message (such as a tool's), a list of messages, or None:
+            a synthetic prompt.
 
         Raises:
             StopUser: the run is ending.
@@ -100,11 +107,16 @@ class TurnLine:
             max_tokens = max_tokens or drawn.output_tokens
             asked = drawn.input_tokens if first else None  # of a later turn the history counts too
         else:
-            new = [{"role": "user", "content": content}] if isinstance(content, str) else as_message_list(content)
+            new = (
+                [{"role": "user", "content": content}]
+                if isinstance(content, str)
+                else as_message_list(content)
+            )
             max_tokens = max_tokens or prompts.output_tokens()
         number = next(whole.numbers)
         turn = OutgoingTurn(
-            [*self.messages, *new], asked, max_tokens, whole.id, number, sized=content is None or input_tokens is not None,
+            [*self.messages, *new], asked, max_tokens, whole.id, number,
+            sized=content is None or input_tokens is not None,
             model=whole.model, tenant=whole.tenant,
             after=None if self.after == previous_turn(number) else self.after, tool_s=self._tool_s,
         )  # fmt: skip
@@ -118,7 +130,8 @@ class TurnLine:
         return answer
 
     def tool(self, tool: float | Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-        """A tool runs before the next turn: for so many seconds, or this function is called. Its time is in the record.
+        """A tool runs before the next turn: for so many seconds, or this function is called. Its
+        time is in the record.
 
         Returns:
             What the function returns; None for seconds.
@@ -209,13 +222,20 @@ class Session(TurnLine):
     def gather(self, *pending: Pending) -> list[Any]:
         """Wait for all of these; the next turn comes after them."""
         found = [one.get() for one in pending]
-        self.after = tuple(dict.fromkeys((*self.after, *(turn for one in pending for turn in one.line.after))))
+        self.after = tuple(
+            dict.fromkeys((*self.after, *(turn for one in pending for turn in one.line.after)))
+        )
         return found
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         try:
             if error is None:
                 for fork, _ in self._forks:

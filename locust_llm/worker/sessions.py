@@ -1,4 +1,5 @@
-"""Sessions: the turns of one session, each sent when those that it waits for have ended, side by side where they can."""
+"""Sessions: the turns of one session, each sent when those that it waits for have ended, side by
+side where they can."""
 
 import time
 from typing import Any
@@ -36,7 +37,8 @@ class SessionTree:
         self._error: BaseException | None = None
 
     def send(self, permit: Permit) -> None:
-        """Send all of it; its first turn has this permit. Raises StopUser where the run ends, MediaError for a picture."""
+        """Send all of it; its first turn has this permit. Raises StopUser where the run ends,
+        MediaError for a picture."""
         first, *others = self._ready()
         self._start = first.at_s, permit.due_at
         try:
@@ -53,7 +55,8 @@ class SessionTree:
         return list(iter(self._conversation.next, None))
 
     def _line(self, branch: RequestSender, ask: ConversationRequest, permit: Permit) -> None:
-        """This turn, and one after the other that goes on from it; others that can are sent beside them."""
+        """This turn, and one after the other that goes on from it; others that can are sent beside
+        them."""
         while True:
             record = self._request(branch, ask, permit)
             ready = self._ready()
@@ -67,7 +70,8 @@ class SessionTree:
             permit = following
 
     def _beside(self, asks: list[ConversationRequest], permit: Permit, ended_at: float) -> None:
-        """Each of these goes its own way; what they wait for ended at ``ended_at``, and the last of it had this permit."""
+        """Each of these goes its own way; what they wait for ended at ``ended_at``, and the last of
+        it had this permit."""
         for ask in asks:
             self._group.spawn(self._branch, ask, permit, ended_at)
 
@@ -87,8 +91,8 @@ class SessionTree:
     def _following(
         self, branch: RequestSender, permit: Permit, ask: ConversationRequest, ended_at: float
     ) -> Permit | None:
-        """For a later turn: due at the time of its trace, or after its wait; None: the warmup is over, and its sessions with
-        it."""
+        """For a later turn: due at the time of its trace, or after its wait; None: the warmup is
+        over, and its sessions with it."""
         if permit.item is not None:
             start_at_s, due_at = self._start
             if ask.at_s is not None and start_at_s is not None and due_at is not None:
@@ -96,7 +100,8 @@ class SessionTree:
             else:
                 due_at = ended_at + ask.delay_s
             return permit._replace(due_at=due_at)
-        gevent.sleep(max(0.0, ended_at + ask.delay_s - time.monotonic()))  # its prompt was made meanwhile
+        # its prompt was made meanwhile
+        gevent.sleep(max(0.0, ended_at + ask.delay_s - time.monotonic()))
         following = branch.permit(later=True)
         if following.phase == permit.phase:
             return following
@@ -108,9 +113,13 @@ class SessionTree:
         more = conversation.left > 0
         sized = item is None or item.turns[ask.turn].output_tokens is not None
         turn = make_turn(ask, conversation, sized=sized)
-        record = branch.send(permit, turn, self._name, self._headers, self._keep_text or more, self._body)
+        record = branch.send(
+            permit, turn, self._name, self._headers, self._keep_text or more, self._body
+        )
         self.records.append(record)
         if record.outcome == OK:
             kept = branch.kept.mark(self._sender)
-            conversation.add_answer(branch.text if more else "", count_answer_tokens(record), to=ask.turn, **kept)
+            conversation.add_answer(
+                branch.text if more else "", count_answer_tokens(record), to=ask.turn, **kept
+            )
         return record

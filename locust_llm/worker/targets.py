@@ -27,8 +27,11 @@ class VariantTarget(NamedTuple):
     """As the server takes requests."""
 
 
-def make_variant_targets(s: Settings, found: Discovery, headers: Mapping[str, str]) -> dict[str, VariantTarget]:
-    """By name, the base first; without arms one side without a name. ``headers``: the candidate's own. Raises ValueError."""
+def make_variant_targets(
+    s: Settings, found: Discovery, headers: Mapping[str, str]
+) -> dict[str, VariantTarget]:
+    """By name, the base first; without arms one side without a name. ``headers``: the candidate's
+    own. Raises ValueError."""
     if not s.compares:
         return {"": VariantTarget("", s.host, found.model, found.length_way, form=found.form)}
     base = VariantTarget(BASE, s.host, found.model, found.length_way, form=found.form)
@@ -40,7 +43,14 @@ def make_variant_targets(s: Settings, found: Discovery, headers: Mapping[str, st
     return {
         BASE: base,
         CANDIDATE: VariantTarget(
-            CANDIDATE, s.candidate or s.host, other.model, other.length_way, headers, own.body, own.model, other.form
+            CANDIDATE,
+            s.candidate or s.host,
+            other.model,
+            other.length_way,
+            headers,
+            own.body,
+            own.model,
+            other.form,
         ),
     }
 
@@ -51,7 +61,13 @@ def list_variants(s: Settings, found: Discovery) -> tuple[Arm, ...]:
         return ()
     other = found.candidate or found
     return (
-        Arm(name=BASE, host=s.host, model=found.models, server=found.server, server_flags=found.server_flags),
+        Arm(
+            name=BASE,
+            host=s.host,
+            model=found.models,
+            server=found.server,
+            server_flags=found.server_flags,
+        ),
         Arm(
             name=CANDIDATE,
             host=s.candidate or s.host,

@@ -1,4 +1,5 @@
-"""Tenants: whose the next session is, and what the requests of each tenant carry, in headers and in the body."""
+"""Tenants: whose the next session is, and what the requests of each tenant carry, in headers and in
+the body."""
 
 from collections.abc import Mapping
 from random import Random
@@ -19,18 +20,26 @@ from locust_llm.workload.mix import (
 
 
 class TenantAssigner:
-    """Of one process. Of arrivals by a schedule each has its tenant drawn; in a closed loop the users are dealt out, so that
-    each tenant has as many as its share. Every request has the header of its tenant's name."""
+    """Of one process. Of arrivals by a schedule each has its tenant drawn; in a closed loop the
+    users are dealt out, so that each tenant has as many as its share. Every request has the header
+    of its tenant's name."""
 
     def __init__(
-        self, settings: Settings | None = None, headers: Mapping[str, Mapping[str, str]] | None = None, worker: int = 0
+        self,
+        settings: Settings | None = None,
+        headers: Mapping[str, Mapping[str, str]] | None = None,
+        worker: int = 0,
     ) -> None:
         """``headers``: more of them, by tenant; one may take the place of the usual one."""
         s = settings or Settings()
         self._headers = headers or {}
         self._isolate = s.isolate or ""
-        self._priorities: Mapping[str, int] = parse_tenant_priorities(s.tenant_priority) if s.tenant_priority else {}
-        self._draw = parse_model_mix(s.tenant_mix, "tenant") if s.tenant_mix and s.open_loop else None
+        self._priorities: Mapping[str, int] = (
+            parse_tenant_priorities(s.tenant_priority) if s.tenant_priority else {}
+        )
+        self._draw = (
+            parse_model_mix(s.tenant_mix, "tenant") if s.tenant_mix and s.open_loop else None
+        )
         self._seed = Random().getrandbits(64) if s.random_seed is None else s.random_seed
         self._random = Random(f"{self._seed}/{worker}/tenants")
         self._block: TrialBlock | None = None
@@ -49,7 +58,8 @@ class TenantAssigner:
         self._over = Event()
 
     def of(self, user: int, session: str = "") -> str:
-        """That of the next session of this user. ``session``: by its name each time the same. Empty: there is no mix."""
+        """That of the next session of this user. ``session``: by its name each time the same.
+        Empty: there is no mix."""
         if self._dealt is not None:
             return self._dealt.of(user)
         if self._draw is None:
@@ -75,18 +85,26 @@ class TenantAssigner:
             self._dealt.leave(user)
 
     def side(self, side: VariantTarget, name: str) -> VariantTarget:
-        """The same, with what the requests of this tenant carry; without a name as it is. Raises ValueError for a name that
-        no header can carry."""
+        """The same, with what the requests of this tenant carry; without a name as it is. Raises
+        ValueError for a name that no header can carry."""
         if not name:
             return side
         if why := explain_bad_tenant_name(name):
             raise ValueError(why)
         own = self._headers.get(name, {})
         named = {} if FAIRNESS in map(str.lower, own) else {FAIRNESS: name}
-        body = {**side.body, "priority": self._priorities[name]} if name in self._priorities else side.body
+        body = (
+            {**side.body, "priority": self._priorities[name]}
+            if name in self._priorities
+            else side.body
+        )
         return side._replace(headers={**side.headers, **named, **own}, body=body)
 
     @property
     def secrets(self) -> dict[str, str]:
         """The values that were given, by tenant and header."""
-        return {f"{tenant} {name}": value for tenant, own in self._headers.items() for name, value in own.items()}
+        return {
+            f"{tenant} {name}": value
+            for tenant, own in self._headers.items()
+            for name, value in own.items()
+        }

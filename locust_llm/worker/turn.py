@@ -37,7 +37,8 @@ def make_turn(ask: ConversationRequest, conversation: Conversation, *, sized: bo
     """A request of a session."""
     number = ask.turn
     return OutgoingTurn(
-        ask.messages, ask.input_tokens, ask.output_tokens, conversation.id, number, ask.body, sized, conversation.model,
+        ask.messages, ask.input_tokens, ask.output_tokens, conversation.id, number, ask.body, sized,
+        conversation.model,
         turns=conversation.turns if number == 0 and conversation.turns > 1 else None,
         after=None if ask.after == previous_turn(number) else ask.after,
         tool_s=ask.delay_s if ask.tool else None,

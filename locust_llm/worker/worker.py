@@ -1,6 +1,8 @@
-"""Worker: what the users of one process share; gate, permits, prompts, and where finished records go.
+"""Worker: what the users of one process share; gate, permits, prompts, and where finished records
+go.
 
-It begins closed: users that Locust spawns before the master's Begin is here (a worker that joins late) wait.
+It begins closed: users that Locust spawns before the master's Begin is here (a worker that joins
+late) wait.
 """
 
 import logging
@@ -16,9 +18,18 @@ from locust.env import Environment
 from gevent.event import Event
 from msgspec.structs import replace
 
-from locust_llm.access.headers import read_candidate_headers, read_request_headers, read_tenant_headers
+from locust_llm.access.headers import (
+    read_candidate_headers,
+    read_request_headers,
+    read_tenant_headers,
+)
 from locust_llm.access.proxies import list_passed_proxies
-from locust_llm.client.reader.process_reader import reader_failure, reader_kind, reads_so_far, start_new_reader
+from locust_llm.client.reader.process_reader import (
+    reader_failure,
+    reader_kind,
+    reads_so_far,
+    start_new_reader,
+)
 from locust_llm.gate.gate import GateClosed
 from locust_llm.gate.request_seconds import RequestSeconds
 from locust_llm.gate.shares import GateLease
@@ -29,7 +40,12 @@ from locust_llm.records.message import ControlMessage
 from locust_llm.records.phase_plan import PROFILING, label_phase, stage_of_phase
 from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth
-from locust_llm.server.request_form import REFUSED, RequestForm, added_form_changes, learn_from_refusal
+from locust_llm.server.request_form import (
+    REFUSED,
+    RequestForm,
+    added_form_changes,
+    learn_from_refusal,
+)
 from locust_llm.settings.ab import TrialBlock
 from locust_llm.settings.address import normalise_base_url
 from locust_llm.settings.extra_inputs import collect_extra_inputs
@@ -91,9 +107,10 @@ class WorkerContext:
         worker: str = LOCAL,
         shared: bool = False,
     ) -> None:
-        """``settings``: until those of a run come. ``on_record`` is called with each finished record, ``on_counts`` with how
-        many requests the gate has admitted, how many sessions were begun and how many have ended. ``shared``: this process
-        has a share of the limit, as there are others, and admits nothing without a lease."""
+        """``settings``: until those of a run come. ``on_record`` is called with each finished
+        record, ``on_counts`` with how many requests the gate has admitted, how many sessions were
+        begun and how many have ended. ``shared``: this process has a share of the limit, as there
+        are others, and admits nothing without a lease."""
         self._environment, self._on_record, self._on_counts = environment, on_record, on_counts
         self.worker, self._shared = worker, shared
         self.settings = settings
@@ -121,9 +138,11 @@ class WorkerContext:
         self._decoding_seconds = RequestSeconds(time.monotonic)
         self.done = 0  # requests that the gate has admitted, and that are over
         self.ttfts_s: list[float] = []  # of the first chunks since the last status
-        self.incoming, self._outgoing = IncomingPost(), OutgoingPost(self._transmit)  # what must come, of this run
+        # what must come, of this run
+        self.incoming, self._outgoing = IncomingPost(), OutgoingPost(self._transmit)
         self.failure = ""  # why this process can send nothing more
-        self.activity = ""  # for the progress line: where a schedule of the users' own is, such as the probe's
+        # for the progress line: where a schedule of the users' own is, such as the probe's
+        self.activity = ""
         self.lease = GateLease(self.urgent, shared=self._shared, on_enter=self._count)
         self.gate = self.lease.gate
         self.answered_at = time.monotonic()
@@ -145,13 +164,15 @@ class WorkerContext:
         self.extra: dict[str, Any] = {}
         """More fields of every request's body."""
         self.counts_sessions = False
-        """Sessions are dealt out by the control: each of the dataset once, or the number that was asked for."""
+        """Sessions are dealt out by the control: each of the dataset once, or the number that was
+        asked for."""
 
     def _count(self) -> None:
         self._on_counts(self.gate.admitted, self.tickets.begun, self.tickets.ended)
 
     def renew(self, renewal: Renewal) -> None:
-        """The answer to a status: the share is good for some seconds more, and the clocks can be compared."""
+        """The answer to a status: the share is good for some seconds more, and the clocks can be
+        compared."""
         self.answered_at = time.monotonic()
         self.clock.measure(renewal.at, renewal.unix_s, self.answered_at)
         self._outgoing.heard(renewal.heard)
@@ -166,7 +187,8 @@ class WorkerContext:
         return self.clock.offset_s
 
     def begin(self, epoch: int, order: Begin) -> bool:
-        """A run starts, if it is another one. Its limit and its first share come in messages of their own."""
+        """A run starts, if it is another one. Its limit and its first share come in messages of
+        their own."""
         if epoch == self.epoch:
             return False
         if self.epoch or self.closed:
@@ -178,14 +200,22 @@ class WorkerContext:
         self.settings = s = order.settings
         self.trace, self._place, self._salt = order.trace, order.worker, order.salt
         self._sentinels.begin(s.selftest, s.run_time_s)
-        arms = make_variant_targets(s, order.survey, read_candidate_headers(self._environment.parsed_options))
+        arms = make_variant_targets(
+            s, order.survey, read_candidate_headers(self._environment.parsed_options)
+        )
         self.affinity = Affinity(arms, s.hosts, s.echo_header, first=order.worker)
         self.prompts = make_prompts(order)
         self.sessions = make_sessions(order, self.prompts, pause=self.turns.take)
-        self.tenants = TenantAssigner(s, read_tenant_headers(self._environment.parsed_options), order.worker)
+        self.tenants = TenantAssigner(
+            s, read_tenant_headers(self._environment.parsed_options), order.worker
+        )
         self.extra = collect_extra_inputs(s)
-        self.counts_sessions = bool(s.input_file or s.num_sessions or s.prefix_cache_hit_rate is not None)
-        self._random = Random(None if s.random_seed is None else f"{s.random_seed}/{order.worker}/cancel")
+        self.counts_sessions = bool(
+            s.input_file or s.num_sessions or s.prefix_cache_hit_rate is not None
+        )
+        self._random = Random(
+            None if s.random_seed is None else f"{s.random_seed}/{order.worker}/cancel"
+        )
         if not self._shared or (order.clock and order.clock == clock_id()):
             self.clock.same(order.clock_offset_s)
         self.answered_at = time.monotonic()
@@ -194,7 +224,8 @@ class WorkerContext:
         return True
 
     def begin_stage(self, number: int, input_tokens: float | None) -> None:
-        """This stage begins (0: none), with prompts of so many tokens; the health in the one before it is reported."""
+        """This stage begins (0: none), with prompts of so many tokens; the health in the one before
+        it is reported."""
         if number == self._stage:
             return
         if self._stage_watch is not None:
@@ -207,11 +238,15 @@ class WorkerContext:
         if (block := s.block(number)) is not None:
             self._begin_block(block, number)
         if input_tokens is not None:
-            sizes = (input_tokens, s.synthetic_input_tokens_stddev), (s.output_tokens_mean, s.output_tokens_stddev)
+            sizes = (
+                (input_tokens, s.synthetic_input_tokens_stddev),
+                (s.output_tokens_mean, s.output_tokens_stddev),
+            )
             self.prompts.resize(combine_lengths(normal_length(*sizes[0]), normal_length(*sizes[1])))
 
     def _begin_block(self, block: TrialBlock, number: int) -> None:
-        """Both blocks of a pair draw the same lengths, of other texts where they would meet in one server's cache."""
+        """Both blocks of a pair draw the same lengths, of other texts where they would meet in one
+        server's cache."""
         s = self.settings
         seed = f"{s.random_seed}/{self._place}/pair {block.pair}"
         block_salt = "" if s.candidate and s.candidate != s.host else f"[{number:03}]"
@@ -229,9 +264,9 @@ class WorkerContext:
         return self._forms.get(side.name, side.form)
 
     def learns_form(self, side: VariantTarget, sent: RequestForm, record: Record) -> bool:
-        """This answer, to a request of the form ``sent``, refuses a field that another form leaves out or renames: all later
-        requests have that form, and this one may be sent again. (The first request before the load finds out; there is none
-        with --no-probe.)"""
+        """This answer, to a request of the form ``sent``, refuses a field that another form leaves
+        out or renames: all later requests have that form, and this one may be sent again. (The
+        first request before the load finds out; there is none with --no-probe.)"""
         if record.status not in REFUSED:
             return False
         known = self.form(side)
@@ -239,7 +274,9 @@ class WorkerContext:
         if form != known:
             self._forms[side.name] = form
             message = sanitise_text(
-                record.error, collect_secrets(self.own_headers, self.own_headers), most=MESSAGE_BYTES
+                record.error,
+                collect_secrets(self.own_headers, self.own_headers),
+                most=MESSAGE_BYTES,
             )
             self.send(FormLearnt(side.name, added_form_changes(known, form), message))
         return form != sent
@@ -253,27 +290,37 @@ class WorkerContext:
     def own_headers(self) -> dict[str, str]:
         """Of all arms and tenants: no text that is written down may hold their values."""
         sides = self.affinity.sides.values()
-        arms = {f"{side.name} {name}": value for side in sides for name, value in side.headers.items()}
+        arms = {
+            f"{side.name} {name}": value for side in sides for name, value in side.headers.items()
+        }
         return {**self.headers, **arms, **self.tenants.secrets}
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Of every request. Read once a run, when the first user comes: the master's options arrive with the users."""
+        """Of every request. Read once a run, when the first user comes: the master's options arrive
+        with the users."""
         if self._headers is None or self._headers[0] != self.epoch:
             self._headers = self.epoch, read_request_headers(self._environment.parsed_options)
         return self._headers[1]
 
     @property
     def address(self) -> str:
-        """The server of the run, which was asked at its start: whatever ``host`` a class or Locust has since then."""
+        """The server of the run, which was asked at its start: whatever ``host`` a class or Locust
+        has since then."""
         return self.settings.host or normalise_base_url(self._environment.host or "")
 
     def keeps_address(self, host: str | None, whose: str) -> None:
         """Log it, once a run, where somebody (Locust's ``POST /user`` can) has set another."""
-        if host and self.address and self._strayed != self.epoch and normalise_base_url(host) != self.address:
+        if (
+            host
+            and self.address
+            and self._strayed != self.epoch
+            and normalise_base_url(host) != self.address
+        ):
             self._strayed = self.epoch
             logger.warning(
-                f"{whose} has the host {normalise_base_url(host)}, which is ignored: the requests of this run go to "
+                f"{whose} has the host {normalise_base_url(host)}, which is ignored: the requests "
+                f"of this run go to "
                 f"{self.address}, the address that was checked at its start"
             )
 
@@ -294,7 +341,9 @@ class WorkerContext:
             self._early.append(dealt)
             return
         zero = dealt.started_at - self.clock_offset_s
-        self.permits.arrive(Permit(dealt.phase, zero + at_s, slot, item) for at_s, slot, item in dealt.arrivals)
+        self.permits.arrive(
+            Permit(dealt.phase, zero + at_s, slot, item) for at_s, slot, item in dealt.arrivals
+        )
 
     def wait_until(self, at: float) -> None:
         """Sleep until a moment of the monotonic clock. Raises GateClosed if the run ends before."""
@@ -305,7 +354,8 @@ class WorkerContext:
             raise GateClosed
 
     def item(self, phase: str) -> bytes | None:
-        """The next session, packed; None: a synthetic one. Raises GateClosed when there is none any more."""
+        """The next session, packed; None: a synthetic one. Raises GateClosed when there is none any
+        more."""
         if not self.counts_sessions:
             return None
         begin = self.tickets.take()
@@ -340,9 +390,12 @@ class WorkerContext:
     def give_back(self, users: int) -> None:
         """What none of so many users here can send."""
         phase = self.permits.phase
-        comes = self.settings.open_loop and self.settings.users is None  # then users come where arrivals wait
+        # then users come where arrivals wait
+        comes = self.settings.open_loop and self.settings.users is None
         if not comes and (released := self.permits.unassignable(users)):
-            arrivals = [((one.due_at or 0.0) + self.clock_offset_s, one.slot, one.item) for one in released]
+            arrivals = [
+                ((one.due_at or 0.0) + self.clock_offset_s, one.slot, one.item) for one in released
+            ]
             self.send(ArrivalsReturned(phase, arrivals))
         if users == 0 and (left := self.permits.release_all()):
             self.send(RequestsReturned(phase, left))
@@ -353,21 +406,28 @@ class WorkerContext:
             self.send(RequestsReturned(phase, left))
 
     def status(self, *, users: int = 0, at: float | None = None) -> Status:
-        """For the progress line and the control. ``users``: those here; ``at``: now (monotonic), where it is answered."""
+        """For the progress line and the control. ``users``: those here; ``at``: now (monotonic),
+        where it is answered."""
         ttfts_s, self.ttfts_s = self.ttfts_s, []
         return Status(
             gate=self.lease.status(),
             admitted=self.gate.admitted,
             over=self.done,
             decoding=self.decoding,
-            request_s=(self.gate.used_seconds.total, self.gate.waiting_seconds.total, self._decoding_seconds.total),
+            request_s=(
+                self.gate.used_seconds.total,
+                self.gate.waiting_seconds.total,
+                self._decoding_seconds.total,
+            ),
             ttfts_s=ttfts_s[-1000:],
             unreserved=self.permits.unreserved(time.monotonic() + SOON_S),
             sessions=self.tickets.counts,
             users=users,
             reads=reads_so_far() - self._sentinels.reads,
             clock_error_s=self.clock.stated_s,
-            health=None if self._watch is None else self._watch.so_far(self.worker, lags=STATUS_LAGS),
+            health=None
+            if self._watch is None
+            else self._watch.so_far(self.worker, lags=STATUS_LAGS),
             failure=reader_failure() or self.failure,
             activity=self.activity,
             at=at,
@@ -398,11 +458,13 @@ class WorkerContext:
         """Of the whole run."""
         return replace(
             watch.stop(self.worker), certificate=self._sentinels.end(), machine=self._machine,
-            clock_error_s=self.clock.stated_s, proxy=list_passed_proxies(self.settings), reader=reader_kind(),
+            clock_error_s=self.clock.stated_s, proxy=list_passed_proxies(self.settings),
+            reader=reader_kind(),
         )  # fmt: skip
 
     def send(self, message: ControlMessage, epoch: int | None = None) -> None:
-        """To the control, as of this run; lost before there is a runner: the greeting follows then."""
+        """To the control, as of this run; lost before there is a runner: the greeting follows
+        then."""
         if isinstance(message, ReliableMessage) and self._shared:
             self._outgoing.post(partial(pack_message, self.epoch, message))
         else:
@@ -427,7 +489,9 @@ _senders: WeakKeyDictionary[Environment, WorkerContext] = WeakKeyDictionary()
 def get_worker_context(environment: Environment) -> WorkerContext:
     """The sender of this process; one that begins closed where the plugin is not attached."""
     if environment not in _senders:
-        attach_worker_context(environment, WorkerContext(environment, build_settings(environment.parsed_options)))
+        attach_worker_context(
+            environment, WorkerContext(environment, build_settings(environment.parsed_options))
+        )
     return _senders[environment]
 
 

@@ -1,5 +1,5 @@
 """Workload: what is sent and when: arrivals, lengths, prompts, datasets, traces, conversations.
 
-Read first: arrivals.py (when requests are due), then dataset.py (sessions of a file) and prompts.py (synthetic ones).
-No clock and no network: a schedule is a function of settings and a seed.
+Read first: arrivals.py (when requests are due), then dataset.py (sessions of a file) and prompts.py
+(synthetic ones). No clock and no network: a schedule is a function of settings and a seed.
 """

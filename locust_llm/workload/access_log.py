@@ -1,7 +1,9 @@
 """Access log: rows with named columns, in CSV or JSON, and the request that each tells of.
 
-- azure_trace: ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``. AzurePublicDataset, LLM inference 2023 and 2024.
-- burst_gpt_trace: ``Timestamp`` in seconds, ``Request tokens``, ``Response tokens``. HPMLL/BurstGPT; each row
+- azure_trace: ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``. AzurePublicDataset, LLM
+  inference 2023 and 2024.
+- burst_gpt_trace: ``Timestamp`` in seconds, ``Request tokens``, ``Response tokens``.
+  HPMLL/BurstGPT; each row
   is a request by itself, as AIPerf 0.13 takes it.
 - access_log: the columns that the caller names.
 
@@ -17,10 +19,22 @@ import msgspec
 from locust_llm.text.numbers import TOKENS, format_quoted_value, parse_finite_number
 
 from . import formats
-from .formats import DatasetError, RowError, Turn, decode_row, locate_row_error, parse_time_s, read_row_id
+from .formats import (
+    DatasetError,
+    RowError,
+    Turn,
+    decode_row,
+    locate_row_error,
+    parse_time_s,
+    read_row_id,
+)
 
 TABLES: Final[dict[str, dict[str, str]]] = {
-    "azure_trace": {"timestamp": "TIMESTAMP", "input_tokens": "ContextTokens", "output_tokens": "GeneratedTokens"},
+    "azure_trace": {
+        "timestamp": "TIMESTAMP",
+        "input_tokens": "ContextTokens",
+        "output_tokens": "GeneratedTokens",
+    },
     "burst_gpt_trace": {
         "timestamp": "Timestamp",
         "input_tokens": "Request tokens",
@@ -29,7 +43,8 @@ TABLES: Final[dict[str, dict[str, str]]] = {
 }
 """The columns of the traces that we know; those of an ``access_log`` are named by the caller."""
 COLUMNS: Final = (
-    "timestamp", "timestamp_ms", "input_tokens", "output_tokens", "session_id", "model", "prompt", "tenant",
+    "timestamp", "timestamp_ms", "input_tokens", "output_tokens", "session_id", "model", "prompt",
+    "tenant",
 )  # fmt: skip
 
 
@@ -39,7 +54,8 @@ class LogColumns(msgspec.Struct, frozen=True, kw_only=True):
     columns: dict[str, str]
     """Our names (of COLUMNS) to the file's."""
     header: tuple[str, ...] = ()
-    """Of a CSV file; empty: each row is a JSON object, and a name may lead into it (``usage.prompt_tokens``)."""
+    """Of a CSV file; empty: each row is a JSON object, and a name may lead into it
+    (``usage.prompt_tokens``)."""
     delimiter: str = ","
 
 
@@ -49,15 +65,21 @@ def parse_column_names(text: str) -> dict[str, str]:
     for part in text.split(","):
         ours, _, theirs = (piece.strip() for piece in part.partition("="))
         if ours not in COLUMNS or not theirs:
-            raise DatasetError(f"columns are named as in timestamp=ts, with one of {', '.join(COLUMNS)}; got {part!r}")
+            raise DatasetError(
+                f"columns are named as in timestamp=ts, with one of {', '.join(COLUMNS)}; got "
+                f"{part!r}"
+            )
         columns[ours] = theirs
     if not columns.keys() & {"input_tokens", "prompt"}:
-        raise DatasetError(f"columns {text!r} name neither input_tokens nor prompt: there would be nothing to send")
+        raise DatasetError(
+            f"columns {text!r} name neither input_tokens nor prompt: there would be nothing to send"
+        )
     return columns
 
 
 def map_log_columns(kind: str, columns: Mapping[str, str], header: bytes | None) -> LogColumns:
-    """How a file with this header (None: of JSON rows) is read. Raises RowError for a column that is not there."""
+    """How a file with this header (None: of JSON rows) is read. Raises RowError for a column that
+    is not there."""
     if header is None:
         return LogColumns(columns=dict(columns))
     text = _decoded(header)
@@ -65,7 +87,10 @@ def map_log_columns(kind: str, columns: Mapping[str, str], header: bytes | None)
     names = tuple(name.strip() for name in split_csv_row(text, delimiter))
     for theirs in columns.values():
         if theirs not in names:
-            raise RowError(f"no column {theirs!r}, which {kind} needs, in the header {format_quoted_value(text)}")
+            raise RowError(
+                f"no column {theirs!r}, which {kind} needs, in the header "
+                f"{format_quoted_value(text)}"
+            )
     return LogColumns(columns=dict(columns), header=names, delimiter=delimiter)
 
 
@@ -79,7 +104,8 @@ def recognise_csv(header: bytes) -> tuple[str, LogColumns]:
                 raise
     looked = "; ".join(f"{kind}: {', '.join(columns.values())}" for kind, columns in TABLES.items())
     raise RowError(
-        f"neither JSON nor a header of columns that is known (looked for {looked}); --dataset-columns names yours"
+        f"neither JSON nor a header of columns that is known (looked for {looked}); "
+        f"--dataset-columns names yours"
     )
 
 
@@ -111,17 +137,24 @@ def find_column_byte(table: LogColumns, row: bytes, column: str) -> int:
 
 
 def parse_log_row(table: LogColumns, row: bytes, line: int) -> tuple[str, list[Turn]]:
-    """(the name of its session or "", its turn). No turn: its tokens are zero or missing, which is how logs mark a
-    request that had failed (BurstGPT; vLLM and AIPerf leave these out too). Raises RowError."""
+    """(the name of its session or "", its turn). No turn: its tokens are zero or missing, which is
+    how logs mark a request that had failed (BurstGPT; vLLM and AIPerf leave these out too). Raises
+    RowError."""
     fields = read_log_fields(table, row)
     value = {ours: _lookup(fields, theirs) for ours, theirs in table.columns.items()}
-    tokens = {name: _count(value[name], name) for name in ("input_tokens", "output_tokens") if name in value}
+    tokens = {
+        name: _count(value[name], name)
+        for name in ("input_tokens", "output_tokens")
+        if name in value
+    }
     prompt = value.get("prompt")
     if prompt is not None and not isinstance(prompt, str):
         raise RowError(f"prompt is no text: {format_quoted_value(prompt)}", field="prompt")
     at_s = None
     if "timestamp" in value:
-        at_s = parse_time_s(value["timestamp"], "timestamp", unit_s=guess_time_unit(value["timestamp"]))
+        at_s = parse_time_s(
+            value["timestamp"], "timestamp", unit_s=guess_time_unit(value["timestamp"])
+        )
     elif "timestamp_ms" in value:
         at_s = parse_time_s(value["timestamp_ms"], "timestamp_ms", unit_s=1e-3)
     name = read_row_id(value.get("session_id"))
@@ -133,7 +166,9 @@ def parse_log_row(table: LogColumns, row: bytes, line: int) -> tuple[str, list[T
         input_tokens=tokens.get("input_tokens"),
         output_tokens=tokens.get("output_tokens"),
         at_s=at_s,
-        body={"model": value["model"]} if isinstance(value.get("model"), str) and value["model"] else {},
+        body={"model": value["model"]}
+        if isinstance(value.get("model"), str) and value["model"]
+        else {},
         row=line,
     )
     return name, [turn]
@@ -158,9 +193,13 @@ def read_log_fields(table: LogColumns, row: bytes) -> dict[str, Any]:
 
 
 def guess_time_unit(value: Any) -> float:
-    """The unit of a time in seconds: numbers too great for seconds (1e11 s is the year 5138) are ms, µs or ns."""
+    """The unit of a time in seconds: numbers too great for seconds (1e11 s is the year 5138) are
+    ms, µs or ns."""
     size = parse_finite_number(value) or 0.0
-    return next((unit_s for above, unit_s in ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3)) if size > above), 1.0)
+    return next(
+        (unit_s for above, unit_s in ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3)) if size > above),
+        1.0,
+    )
 
 
 def _decoded(row: bytes) -> str:

@@ -1,7 +1,8 @@
-"""Answer schema: what a request wants its answer to be (``response_format``, tools, ...), and whether an answer is that.
+"""Answer schema: what a request wants its answer to be (``response_format``, tools, ...), and
+whether an answer is that.
 
-Answers are held against schemas by the package jsonschema (extra ``schema``). No schema is ever fetched: a ``$ref`` to
-another address leaves it unknown whether an answer fits.
+Answers are held against schemas by the package jsonschema (extra ``schema``). No schema is ever
+fetched: a ``$ref`` to another address leaves it unknown whether an answer fits.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,14 +43,18 @@ class ResponseSchema(NamedTuple):
     must_call: bool
 
 
-# -- what is wanted ----------------------------------------------------------------------------------------------------
+# -- what is wanted --------------------------------------------------------------------------------
 
 
 def find_response_schema(body: Mapping[str, Any]) -> ResponseSchema | None:
     """By the fields of a request's body; None: nothing that could be looked at."""
     text = next((schema for _, schema in _of_text(body)), None)
     choice, name = _choice(body.get("tool_choice"))
-    arguments = {} if choice == "none" else {name: schema for _, name, schema in _of_tools(body.get("tools"))}
+    arguments = (
+        {}
+        if choice == "none"
+        else {name: schema for _, name, schema in _of_tools(body.get("tools"))}
+    )
     if name in arguments:
         arguments = {name: arguments[name]}
     if text is None and not arguments:
@@ -65,11 +70,14 @@ def _choice(choice: Any) -> tuple[Any, str]:
     inner = choice.get(kind, choice)
     if not isinstance(inner, dict):
         return None, ""
-    return inner.get("mode") if kind == "allowed_tools" else choice.get("type"), str(inner.get("name") or "")
+    return inner.get("mode") if kind == "allowed_tools" else choice.get("type"), str(
+        inner.get("name") or ""
+    )
 
 
 def check_response_schema(body: Mapping[str, Any]) -> None:
-    """Raises SchemaError for a schema that is none. Without jsonschema only their shape is looked at."""
+    """Raises SchemaError for a schema that is none. Without jsonschema only their shape is looked
+    at."""
     for field, schema in _of_text(body):
         _check(field, "", schema)
     for where, _, schema in _of_tools(body.get("tools"), strict=True):
@@ -82,7 +90,8 @@ def _of_text(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     config = body.get("output_config")
     for field, form in (("response_format", body.get("response_format")),
                         ("text", text.get("format") if isinstance(text, dict) else None),
-                        ("output_config", config.get("format") if isinstance(config, dict) else None)):  # fmt: skip
+                        ("output_config", config.get("format") if isinstance(config,
+                            dict) else None)):  # fmt: skip
         kind = form.get("type") if isinstance(form, dict) else None
         if isinstance(form, dict) and kind == "json_schema":
             inner = form.get("json_schema")
@@ -100,7 +109,8 @@ def _of_text(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _of_tools(tools: Any, *, strict: bool = False) -> Iterator[tuple[str, str, Any]]:
-    """(where, name of the tool, schema of its arguments); ``strict``: what is no function is refused, else left out."""
+    """(where, name of the tool, schema of its arguments); ``strict``: what is no function is
+    refused, else left out."""
     if tools is not None and not isinstance(tools, list) and strict:
         raise SchemaError("tools", "must be a list")
     for number, tool in enumerate(tools if isinstance(tools, list) else ()):
@@ -138,10 +148,13 @@ def read_tools_file(path: str) -> list[dict[str, Any]]:
     except OSError as error:
         raise ValueError(f"--tools {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"--tools {path}: is not valid JSON: {describe_syntax_error(error)}") from None
+        raise ValueError(
+            f"--tools {path}: is not valid JSON: {describe_syntax_error(error)}"
+        ) from None
     if not isinstance(found, list) or not found:
         raise ValueError(
-            f'--tools {path}: must be a JSON list of tools, as in [{{"type": "function", "function": ...}}]'
+            f'--tools {path}: must be a JSON list of tools, as in [{{"type": "function", '
+            f'"function": ...}}]'
         )
     try:
         check_response_schema({"tools": found})
@@ -150,7 +163,7 @@ def read_tools_file(path: str) -> list[dict[str, Any]]:
     return found
 
 
-# -- schemas -----------------------------------------------------------------------------------------------------------
+# -- schemas ---------------------------------------------------------------------------------------
 
 
 @cache
@@ -177,7 +190,9 @@ def _mistake(schema: bytes) -> str:
         _validator(schema).check_schema(msgspec.json.decode(schema))
     except jsonschema.exceptions.SchemaError as error:
         return f"{truncate_quoted_text(error.message, 200)} (at {error.json_path})"
-    except Exception as error:  # a pattern of another kind of regular expression, a schema without end
+    except (
+        Exception
+    ) as error:  # a pattern of another kind of regular expression, a schema without end
         return truncate_quoted_text(describe_syntax_error(error), 200)
     return ""
 
@@ -190,12 +205,13 @@ def _validator(schema: bytes) -> Any:
     return kind(found, registry=import_module("referencing").Registry())
 
 
-# -- whether an answer is it -------------------------------------------------------------------------------------------
+# -- whether an answer is it -----------------------------------------------------------------------
 
 
 def matches_response_schema(what: ResponseSchema, message: Mapping[str, Any]) -> bool | None:
-    """An assistant's whole message: its calls, if it has any, else its text. None: there was nothing to look at, or it
-    cannot be known (no jsonschema, a longer text than MAX_CHARS, a schema elsewhere)."""
+    """An assistant's whole message: its calls, if it has any, else its text. None: there was
+    nothing to look at, or it cannot be known (no jsonschema, a longer text than MAX_CHARS, a schema
+    elsewhere)."""
     calls = message.get("tool_calls")
     if calls and what.arguments:
         found = {_call_fits(what.arguments, call.get("function") or {}) for call in calls}

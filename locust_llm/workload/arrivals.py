@@ -1,12 +1,14 @@
 """Arrivals: the instants at which requests are due, made before anybody obeys them.
 
-Instants are seconds after the start of the phase, lazy, ascending and mostly endless: ``until`` bounds them. None is reached
-by adding rounded steps: the n-th comes from the whole schedule up to it, so nothing drifts. A schedule knows no clock, and
-its chance is a ``Random`` that is given to it.
+Instants are seconds after the start of the phase, lazy, ascending and mostly endless: ``until``
+bounds them. None is reached by adding rounded steps: the n-th comes from the whole schedule up to
+it, so nothing drifts. A schedule knows no clock, and its chance is a ``Random`` that is given to
+it.
 
-A pattern is a series of steps of mean 1, which count arrivals; a rate says when the count is reached. Thus any pattern goes
-with any rate, and a Poisson pattern under a changing rate is the exact inhomogeneous process (Çınlar, Introduction to
-Stochastic Processes, 1975: the inverse of the expected count).
+A pattern is a series of steps of mean 1, which count arrivals; a rate says when the count is
+reached. Thus any pattern goes with any rate, and a Poisson pattern under a changing rate is the
+exact inhomogeneous process (Çınlar, Introduction to Stochastic Processes, 1975: the inverse of the
+expected count).
 """
 
 import itertools
@@ -29,7 +31,8 @@ Arrival = TypeVar("Arrival", float, tuple[float, int])
 
 
 class ArrivalRate:
-    """Arrivals a second over time: linear between points, the first rate held before them and the last one after.
+    """Arrivals a second over time: linear between points, the first rate held before them and the
+    last one after.
 
     Two points of the same time are a jump. Rates of 0 mean no arrivals there.
     """
@@ -37,18 +40,23 @@ class ArrivalRate:
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
         """``points``: (seconds, per second), in order of time.
 
-        Raises ValueError, which names the point (counted from 1), for a time below 0 or before the last one, a negative
-        rate, no points, and rates that are 0 everywhere.
+        Raises ValueError, which names the point (counted from 1), for a time below 0 or before the
+        last one, a negative rate, no points, and rates that are 0 everywhere.
         """
         for number, (time_s, per_s) in enumerate(points, 1):
             if not 0 <= time_s < _HUGE:
-                raise ValueError(f"point {number}: the time must be from 0 to {_HUGE:g} s, got {time_s:g}")
+                raise ValueError(
+                    f"point {number}: the time must be from 0 to {_HUGE:g} s, got {time_s:g}"
+                )
             if number > 1 and time_s < points[number - 2][0]:
                 raise ValueError(
-                    f"point {number}: its time {time_s:g} s is before {points[number - 2][0]:g} s, the one before"
+                    f"point {number}: its time {time_s:g} s is before {points[number - 2][0]:g} s, "
+                    f"the one before"
                 )
             if not 0 <= per_s < _HUGE:
-                raise ValueError(f"point {number}: the rate must be from 0 to {_HUGE:g}, got {per_s:g}")
+                raise ValueError(
+                    f"point {number}: the rate must be from 0 to {_HUGE:g}, got {per_s:g}"
+                )
         if not any(per_s for _, per_s in points):
             raise ValueError("the rate is 0 everywhere" if points else "the rate has no points")
         points = [(0.0, points[0][1]), *points]
@@ -67,10 +75,11 @@ class ArrivalRate:
         return self._counts[at] + passed * (self._rates[at] + self._slope(at) * passed / 2)
 
     def time_of(self, count: float) -> float:
-        """When that many are expected: the inverse of ``count``. The last such moment if the rate is 0 for a while, so that
-        nothing arrives there; infinity if it never comes to more.
+        """When that many are expected: the inverse of ``count``. The last such moment if the rate
+        is 0 for a while, so that nothing arrives there; infinity if it never comes to more.
 
-        Within a piece that begins with the rate r and rises by k a second, x seconds bring r x + k x² / 2.
+        Within a piece that begins with the rate r and rises by k a second, x seconds bring r x + k
+        x² / 2.
         """
         at = bisect_right(self._counts, count) - 1
         missing, rate = count - self._counts[at], self._rates[at]
@@ -91,10 +100,11 @@ class ArrivalRate:
 def make_steady_rate(per_s: float, ramp_s: float | None = None) -> ArrivalRate:
     """One rate, from the start or reached in ``ramp_s`` seconds, from 0 on a straight line.
 
-    Within the ramp arrival n of the constant pattern is due at sqrt(2 n D / R), as in k6's ramping arrivals: 0 to 1 a
-    second over 5 s sends number 1 at 3.162 s. AIPerf 0.13 begins with R * 0.1 / D and goes on in steps of 0.1 s, since it
-    draws each gap from the rate of the moment and could not do so at 0. Here the line itself is integrated, so the
-    count is R D / 2 at the end of the ramp, whatever R and D are.
+    Within the ramp arrival n of the constant pattern is due at sqrt(2 n D / R), as in k6's ramping
+    arrivals: 0 to 1 a second over 5 s sends number 1 at 3.162 s. AIPerf 0.13 begins with R * 0.1 /
+    D and goes on in steps of 0.1 s, since it draws each gap from the rate of the moment and could
+    not do so at 0. Here the line itself is integrated, so the count is R D / 2 at the end of the
+    ramp, whatever R and D are.
 
     Raises ValueError unless both are above 0.
     """
@@ -108,10 +118,12 @@ def make_steady_rate(per_s: float, ramp_s: float | None = None) -> ArrivalRate:
 
 
 def parse_rate_series(text: str) -> ArrivalRate:
-    """The rate of a ``--request-rate-series`` file: a JSON list of points, or an object whose ``points`` is such a list.
+    """The rate of a ``--request-rate-series`` file: a JSON list of points, or an object whose
+    ``points`` is such a list.
 
-    A point is ``[0, 5]``, ``{"time_s": 0, "qps": 5}`` (AIPerf's keys) or ``{"time": 0, "rate": 5}``: seconds, arrivals a
-    second. AIPerf wants two points, times that rise and rates above 0; here one point, a jump and a pause are allowed.
+    A point is ``[0, 5]``, ``{"time_s": 0, "qps": 5}`` (AIPerf's keys) or ``{"time": 0, "rate":
+    5}``: seconds, arrivals a second. AIPerf wants two points, times that rise and rates above 0;
+    here one point, a jump and a pause are allowed.
 
     Raises ValueError of one sentence, which names the point (counted from 1).
     """
@@ -120,11 +132,15 @@ def parse_rate_series(text: str) -> ArrivalRate:
     except msgspec.DecodeError as error:
         raise ValueError(f"a rate series must be JSON: {error}") from None
     except RecursionError:
-        raise ValueError("a rate series must be a list of points: this one is nested too deeply") from None
+        raise ValueError(
+            "a rate series must be a list of points: this one is nested too deeply"
+        ) from None
     if isinstance(found, dict):
         found = found.get("points")
     if not isinstance(found, list):
-        raise ValueError('a rate series must be a list of points, or an object with a list of "points"')
+        raise ValueError(
+            'a rate series must be a list of points, or an object with a list of "points"'
+        )
     return ArrivalRate([_point(number, point) for number, point in enumerate(found, 1)])
 
 
@@ -136,10 +152,15 @@ def _point(number: int, point: object) -> tuple[float, float]:
     pair: object = point
     if isinstance(point, dict):
         pair = [_first_of(point, _TIME_KEYS), _first_of(point, _RATE_KEYS)]
-    if isinstance(pair, list) and len(pair) == 2 and all(type(x) in (int, float) and abs(x) < _HUGE for x in pair):
+    if (
+        isinstance(pair, list)
+        and len(pair) == 2
+        and all(type(x) in (int, float) and abs(x) < _HUGE for x in pair)
+    ):
         return float(pair[0]), float(pair[1])
     raise ValueError(
-        f'point {number}: must be two numbers, [seconds, per second], {{"time_s": ..., "qps": ...}} or '
+        f'point {number}: must be two numbers, [seconds, per second], {{"time_s": ..., "qps": '
+        f"...}} or "
         f'{{"time": ..., "rate": ...}}, got {msgspec.json.encode(point).decode()[:80]}'
     )
 
@@ -147,10 +168,12 @@ def _point(number: int, point: object) -> tuple[float, float]:
 def draw_expected_counts(pattern: str, random: Random, smoothness: float = 1.0) -> Iterator[float]:
     """The expected count at each arrival, without end: the sum of steps of mean 1.
 
-    ``constant`` steps by 1 and begins at 0, as vegeta's pacer does: at a rate r arrival n is due at n / r, the first at once
-    (AIPerf's comes a step later; nothing else differs). ``poisson`` steps are exponential, ``gamma`` ones have shape k =
-    ``smoothness`` and scale 1 / k, thus variance 1 / k: 1 is poisson, below 1 bursts, above 1 evens out (AIPerf's
-    --arrival-smoothness, vLLM's burstiness). Their first arrival comes after a step, or counts would not be Poisson's.
+    ``constant`` steps by 1 and begins at 0, as vegeta's pacer does: at a rate r arrival n is due at
+    n / r, the first at once (AIPerf's comes a step later; nothing else differs). ``poisson`` steps
+    are exponential, ``gamma`` ones have shape k = ``smoothness`` and scale 1 / k, thus variance 1 /
+    k: 1 is poisson, below 1 bursts, above 1 evens out (AIPerf's
+    --arrival-smoothness, vLLM's burstiness). Their first arrival comes after a step, or counts
+      would not be Poisson's.
 
     Raises ValueError for another pattern, and for a smoothness that is not above 0.
     """
@@ -165,16 +188,23 @@ def draw_expected_counts(pattern: str, random: Random, smoothness: float = 1.0) 
     return accumulate(random.gammavariate(smoothness, 1 / smoothness) for _ in itertools.count())
 
 
-def draw_arrivals(rate: ArrivalRate, pattern: str, random: Random, smoothness: float = 1.0) -> Iterator[float]:
-    """When each request is due, in seconds; it ends only if the rate does. Pattern and smoothness as in ``counts``."""
-    return takewhile(math.isfinite, map(rate.time_of, draw_expected_counts(pattern, random, smoothness)))
+def draw_arrivals(
+    rate: ArrivalRate, pattern: str, random: Random, smoothness: float = 1.0
+) -> Iterator[float]:
+    """When each request is due, in seconds; it ends only if the rate does. Pattern and smoothness
+    as in ``counts``."""
+    return takewhile(
+        math.isfinite, map(rate.time_of, draw_expected_counts(pattern, random, smoothness))
+    )
 
 
 def draw_user_centric_arrivals(users: int, per_s: float) -> Iterator[tuple[float, int]]:
-    """(instant, user from 0): user i sends at (i + k N) / r, each every N / r seconds, staggered by 1 / r.
+    """(instant, user from 0): user i sends at (i + k N) / r, each every N / r seconds, staggered by
+    1 / r.
 
-    AIPerf's --user-centric-rate: turn_gap = users / QPS, stagger 1 / QPS. Here a user has no end and takes its next
-    conversation when one is over; AIPerf instead starts its first users amid made-up histories.
+    AIPerf's --user-centric-rate: turn_gap = users / QPS, stagger 1 / QPS. Here a user has no end
+    and takes its next conversation when one is over; AIPerf instead starts its first users amid
+    made-up histories.
 
     Raises ValueError for fewer than one user, and for a rate that is not above 0.
     """
@@ -195,13 +225,17 @@ def replay_arrivals(
 ) -> Iterator[tuple[float, int]]:
     """(instant, row from 0) of the rows of a trace, whose own times these are.
 
-    Rows before ``start_s`` and after ``end_s`` are left out, those at them are not; both in the trace's time (AIPerf's
-    --fixed-schedule-start-offset and -end-offset, which are ms). Zero is the first row that is left with ``auto_offset``,
-    else ``start_s``, else the trace's own zero. ``speedup`` divides what has passed since: 2 takes half the time.
+    Rows before ``start_s`` and after ``end_s`` are left out, those at them are not; both in the
+    trace's time (AIPerf's
+    --fixed-schedule-start-offset and -end-offset, which are ms). Zero is the first row that is left
+      with ``auto_offset``,
+    else ``start_s``, else the trace's own zero. ``speedup`` divides what has passed since: 2 takes
+    half the time.
 
-    Raises ValueError for a time that is missing, before the one above it, or before zero; it names the row, counted from 1,
-    when it comes to it. A pass over all rows before the run finds it before any load. AIPerf sorts instead, which hides
-    a mixed-up file. Also for a speedup that is not above 0.
+    Raises ValueError for a time that is missing, before the one above it, or before zero; it names
+    the row, counted from 1, when it comes to it. A pass over all rows before the run finds it
+    before any load. AIPerf sorts instead, which hides a mixed-up file. Also for a speedup that is
+    not above 0.
     """
     if not 0 < speedup < _HUGE:
         raise ValueError(f"the replay speedup must be above 0, got {speedup:g}")
@@ -211,7 +245,9 @@ def replay_arrivals(
         if time_s is None or not math.isfinite(time_s):
             raise ValueError(f"row {row + 1}: has no time")
         if time_s < last:
-            raise ValueError(f"row {row + 1}: its time {time_s:.15g} s is before {last:.15g} s, the one above it")
+            raise ValueError(
+                f"row {row + 1}: its time {time_s:.15g} s is before {last:.15g} s, the one above it"
+            )
         last = time_s
         if start_s is not None and time_s < start_s:
             continue
@@ -220,7 +256,8 @@ def replay_arrivals(
         zero = time_s if zero is None else zero
         if time_s < zero:
             raise ValueError(
-                f"row {row + 1}: its time {time_s:.15g} s is before 0; an auto offset makes the first row 0"
+                f"row {row + 1}: its time {time_s:.15g} s is before 0; an auto offset makes the "
+                f"first row 0"
             )
         yield (time_s - zero) / speedup, row
 
@@ -228,7 +265,8 @@ def replay_arrivals(
 def limit_arrivals(
     due: Iterable[Arrival], *, count: int | None = None, duration_s: float | None = None
 ) -> Iterator[Arrival]:
-    """At most ``count`` arrivals, and none at or after ``duration_s``; instants, or pairs that begin with one."""
+    """At most ``count`` arrivals, and none at or after ``duration_s``; instants, or pairs that
+    begin with one."""
     end = math.inf if duration_s is None else duration_s
     return takewhile(lambda one: _instant(one) < end, islice(due, count))
 

@@ -1,6 +1,7 @@
 """Conversation: a session whose history grows by the answers received, in a line or as a tree.
 
-Pure state without clock and network: ``next`` gives the next request and its wait, ``add_answer`` takes the answer.
+Pure state without clock and network: ``next`` gives the next request and its wait, ``add_answer``
+takes the answer.
 """
 
 from collections import Counter, deque
@@ -27,7 +28,8 @@ class ConversationRequest(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     """Its number, from 0."""
     messages: list[Message]
-    """The whole history to send; it grows with the answer: read it before that, and do not change it."""
+    """The whole history to send; it grows with the answer: read it before that, and do not change
+    it."""
     input_tokens: int | None
     """Expected tokens of these messages, with chat template and earlier answers; None: unknown."""
     output_tokens: int
@@ -59,10 +61,12 @@ class _History:
 
 
 class Conversation:
-    """The turns of one session: each when those that it waits for are answered, in the order of the file.
+    """The turns of one session: each when those that it waits for are answered, in the order of the
+    file.
 
-    What waits for a turn that failed is never asked: without the answer it would be another conversation. So where nothing
-    else is open ``next`` gives None, and ``left`` is the number of turns that were not asked.
+    What waits for a turn that failed is never asked: without the answer it would be another
+    conversation. So where nothing else is open ``next`` gives None, and ``left`` is the number of
+    turns that were not asked.
     """
 
     def __init__(
@@ -77,15 +81,20 @@ class Conversation:
         model: str | None = None,
         parts: Parts | None = None,
     ) -> None:
-        """``item``: a session of a file; its answers are not sent. None: ``turns`` made-up prompts. ``delay_ms``: mean and
-        standard deviation of the think time (normal, cut at 0), for turns whose file names none. ``model``: that all its
-        turns ask for; None: that of the run. ``parts``: of the pictures and sounds that a row names."""
+        """``item``: a session of a file; its answers are not sent. None: ``turns`` made-up prompts.
+        ``delay_ms``: mean and standard deviation of the think time (normal, cut at 0), for turns
+        whose file names none. ``model``: that all its turns ask for; None: that of the run.
+        ``parts``: of the pictures and sounds that a row names."""
         self.id, self.model, self._parts = id, model, parts
         self.tenant = ""
         """Whose it is; empty: the run has no tenants."""
         self.turns = turns if item is None else len(item.turns)
         self._prompts, self._item, self._random, self._delay_ms = prompts, item, random, delay_ms
-        self._after = [*map(previous_turn, range(self.turns))] if item is None else list_turn_parents(item.turns)
+        self._after = (
+            [*map(previous_turn, range(self.turns))]
+            if item is None
+            else list_turn_parents(item.turns)
+        )
         self._open = [len(after) for after in self._after]
         """Of each turn: how many answers it waits for."""
         self._children: list[list[int]] = [[] for _ in self._after]
@@ -108,8 +117,8 @@ class Conversation:
         return self.turns - self._asked
 
     def next(self) -> ConversationRequest | None:
-        """The next request that waits for no answer any more; None: there is none now. Raises MediaError where a picture of
-        its row cannot be read."""
+        """The next request that waits for no answer any more; None: there is none now. Raises
+        MediaError where a picture of its row cannot be read."""
         if not self._ready:
             return None
         number = self._last = self._ready.popleft()
@@ -126,9 +135,12 @@ class Conversation:
         delay_s = turn.delay_s if number and turn.delay_s is not None else self._think_s(number)
         return self._ask(number, history, output_tokens, delay_s, turn)
 
-    def add_answer(self, reply: str, tokens: int | None = None, *, to: int | None = None, **more: Any) -> None:
-        """The answer to the turn ``to``; None: to the last one that was asked. ``tokens``: as the server counted it, without
-        reasoning; None: estimated. ``more``: fields of its message. Of a turn with a recorded answer that one goes on."""
+    def add_answer(
+        self, reply: str, tokens: int | None = None, *, to: int | None = None, **more: Any
+    ) -> None:
+        """The answer to the turn ``to``; None: to the last one that was asked. ``tokens``: as the
+        server counted it, without reasoning; None: estimated. ``more``: fields of its message. Of a
+        turn with a recorded answer that one goes on."""
         number = self._last if to is None else to
         history = self._histories[number]
         recorded = None if self._item is None else self._item.turns[number].recorded
@@ -147,7 +159,8 @@ class Conversation:
                 self._ready.append(child)
 
     def lose(self, number: int) -> int:
-        """This turn failed: how many turns are never asked for that, and for no other that failed before."""
+        """This turn failed: how many turns are never asked for that, and for no other that failed
+        before."""
         lost = set[int]()
         more = [number]
         while more:
@@ -176,7 +189,9 @@ class Conversation:
         drawn = self._prompts.batch(first)
         history.messages += [one.message for one in drawn]
         # the system prompt is in both of them
-        history.count(sum(one.input_tokens for one in drawn) - (self._prompts.system_tokens if first else 0))
+        history.count(
+            sum(one.input_tokens for one in drawn) - (self._prompts.system_tokens if first else 0)
+        )
         return drawn[0].output_tokens
 
     def _add(self, history: _History, turn: Turn, first: bool) -> None:
@@ -194,7 +209,9 @@ class Conversation:
             self._add_synthetic(history, first=False)
         else:
             if turn.prefix is None:
-                text = prompts.text(turn.input_tokens, turn.hash_ids, block_tokens=turn.block_tokens)
+                text = prompts.text(
+                    turn.input_tokens, turn.hash_ids, block_tokens=turn.block_tokens
+                )
             else:
                 text, shared = prompts.reused(turn.input_tokens, *turn.prefix)
                 self._shared = turn.prefix[0], shared
@@ -206,7 +223,8 @@ class Conversation:
             history.messages = [*history.messages[:-1], {**last, "content": content}]
 
     def _extend(self, history: _History, messages: list[Message]) -> None:
-        """A system message of the file joins the shared one: two in a row are more than most chat templates take."""
+        """A system message of the file joins the shared one: two in a row are more than most chat
+        templates take."""
         first = messages[0] if messages else {}
         text = first.get("content")
         shared = self._prompts.system
@@ -227,7 +245,12 @@ class Conversation:
         return max(0.0, self._random.gauss(mean_ms, stddev_ms) if stddev_ms else mean_ms) / 1e3
 
     def _ask(
-        self, number: int, history: _History, output_tokens: int, delay_s: float, turn: Turn | None = None
+        self,
+        number: int,
+        history: _History,
+        output_tokens: int,
+        delay_s: float,
+        turn: Turn | None = None,
     ) -> ConversationRequest:
         return ConversationRequest(
             turn=number,
@@ -250,7 +273,10 @@ def previous_turn(number: int) -> tuple[int, ...]:
 
 def list_turn_parents(turns: Sequence[Turn]) -> list[tuple[int, ...]]:
     """What each turn of a file waits for."""
-    return [previous_turn(number) if turn.after is None else turn.after for number, turn in enumerate(turns)]
+    return [
+        previous_turn(number) if turn.after is None else turn.after
+        for number, turn in enumerate(turns)
+    ]
 
 
 def add_salt(messages: list[Message], salt: str) -> list[Message]:
@@ -278,8 +304,9 @@ class ConversationSource:
         models: Model | None = None,
         parts: Parts | None = None,
     ) -> None:
-        """``turns``: mean and standard deviation (normal, cut at 1); ``delay_ms``, ``parts``: see Conversation.
-        ``models``: draws that of each session, apart from all else: the rest is the same with and without a mix."""
+        """``turns``: mean and standard deviation (normal, cut at 1); ``delay_ms``, ``parts``: see
+        Conversation. ``models``: draws that of each session, apart from all else: the rest is the
+        same with and without a mix."""
         self._prompts, self._delay_ms, self._parts = prompts, delay_ms, parts
         self._turns = normal_length(*turns)
         self._random = Random(None if seed is None else f"{seed}/{worker}/sessions")
@@ -293,10 +320,13 @@ class ConversationSource:
         self._model_draws = Random(f"{seed}/models")
 
     def model(self, session: str = "") -> str | None:
-        """For the next session, or for the one of this name each time the same; None: the run has no mix."""
+        """For the next session, or for the one of this name each time the same; None: the run has
+        no mix."""
         if self._models is None:
             return None
-        return self._models(Random(f"{self._seed}/models/{session}") if session else self._model_draws)
+        return self._models(
+            Random(f"{self._seed}/models/{session}") if session else self._model_draws
+        )
 
     def begin(self, item: DatasetSession | None = None) -> Conversation:
         """A new one, synthetic or of the session of a file, with its name."""
@@ -305,8 +335,16 @@ class ConversationSource:
         model = self.model()
         if item is not None:
             return Conversation(
-                self._prompts, item, id=item.id, random=random, delay_ms=self._delay_ms, model=model, parts=self._parts
+                self._prompts,
+                item,
+                id=item.id,
+                random=random,
+                delay_ms=self._delay_ms,
+                model=model,
+                parts=self._parts,
             )
         name = f"{random.getrandbits(64):016x}{self._prompts.salt}"
         turns = self._turns(random)
-        return Conversation(self._prompts, id=name, random=random, turns=turns, delay_ms=self._delay_ms, model=model)
+        return Conversation(
+            self._prompts, id=name, random=random, turns=turns, delay_ms=self._delay_ms, model=model
+        )

@@ -1,7 +1,7 @@
 """Dataset: the sessions of a file, one by one, in the order asked for.
 
-A pass in the file's order is a stream; other orders, and files whose rows belong to sessions, are indexed first (12 bytes
-a row, 20 with sessions; of agent traces also each session's name).
+A pass in the file's order is a stream; other orders, and files whose rows belong to sessions, are
+indexed first (12 bytes a row, 20 with sessions; of agent traces also each session's name).
 """
 
 import os
@@ -31,16 +31,19 @@ _MAX_REASONS: Final = 5
 
 
 class Dataset:
-    """Sessions of a file. Iterating gives them; that it ends (StopIteration) says that a pass is over.
+    """Sessions of a file. Iterating gives them; that it ends (StopIteration) says that a pass is
+    over.
 
-    ``kind``: one of DATASET_KINDS, None to recognise it. ``columns``: of an access log, our names to the file's.
-    ``order``: ``sequential`` and ``shuffled`` give each session once (with ``wrap`` again and again, shuffled anew each
-    time), ``random`` draws with replacement and never ends.
-    ``share``: (k, n) gives every n-th session from the k-th on, so that n processes with one seed share a file.
-    ``timed``: each session must have a time, and none may lie before the one in front of it (sequential only).
-    ``skip_broken``: sessions with a broken row are left out and counted in ``broken``.
+    ``kind``: one of DATASET_KINDS, None to recognise it. ``columns``: of an access log, our names
+    to the file's. ``order``: ``sequential`` and ``shuffled`` give each session once (with ``wrap``
+    again and again, shuffled anew each time), ``random`` draws with replacement and never ends.
+    ``share``: (k, n) gives every n-th session from the k-th on, so that n processes with one seed
+    share a file. ``timed``: each session must have a time, and none may lie before the one in front
+    of it (sequential only). ``skip_broken``: sessions with a broken row are left out and counted in
+    ``broken``.
 
-    Raises DatasetError: here for what the first row and the index show, for a broken row when its turn has come.
+    Raises DatasetError: here for what the first row and the index show, for a broken row when its
+    turn has come.
     """
 
     def __init__(
@@ -78,7 +81,9 @@ class Dataset:
         """What was taken where a format has two meanings, and for how many sessions."""
         self.file = RowFile(path)
         self.kind, self.table = recognise_dataset(self.file, kind, columns or {})
-        self._tenants = "tenant" in self.table.columns if self.table else self.file.mentions(b'"tenant"')
+        self._tenants = (
+            "tenant" in self.table.columns if self.table else self.file.mentions(b'"tenant"')
+        )
         self._index: RowIndex | None = None
         self._heads: array[int] = array("I")
         """The first row of each session, in the order of the file."""
@@ -91,14 +96,19 @@ class Dataset:
         if self.kind in kinds.KINDS and self.kind not in kinds.BY_ROW:
             self._make_index(False)
             return
-        named = "session_id" in self.table.columns if self.table else self.file.mentions(b'"session_id"')
+        named = (
+            "session_id" in self.table.columns
+            if self.table
+            else self.file.mentions(b'"session_id"')
+        )
         by_session = named and self.kind != "multi_turn"
         if by_session or order != "sequential":
             self._make_index(by_session)
 
     @property
     def sessions(self) -> int | None:
-        """How many there are, those left out included; None: not known, as the file is read as a stream."""
+        """How many there are, those left out included; None: not known, as the file is read as a
+        stream."""
         return None if self._index is None else len(self._heads)
 
     @property
@@ -125,7 +135,8 @@ class Dataset:
             self.passes += 1
             if not given and (self.rows or self.share[0] == 0):
                 raise DatasetError(
-                    f"{self.file.path}: nothing to send in {self.rows} rows of {self.kind}{self._losses()}"
+                    f"{self.file.path}: nothing to send in {self.rows} rows of "
+                    f"{self.kind}{self._losses()}"
                 )
             if not given or not self.wrap:
                 return
@@ -212,7 +223,9 @@ class Dataset:
         self.rows += len(rows)
         self.read_bytes += sum(len(row.data) for row in rows)
         try:
-            told = kinds.read_trace_session(self.kind, name, [(row.data, row.line) for row in rows], self._head)
+            told = kinds.read_trace_session(
+                self.kind, name, [(row.data, row.line) for row in rows], self._head
+            )
             self._look(told.turns)
         except RowError as wrong:
             self._lose(next((row for row in rows if row.line == wrong.line), rows[0]), wrong)
@@ -220,7 +233,11 @@ class Dataset:
         self.about[told.about] += 1
         self.left_out += not told.turns
         first = rows[0].line
-        return DatasetSession(id=told.name or str(first), turns=tuple(told.turns), row=first) if told.turns else None
+        return (
+            DatasetSession(id=told.name or str(first), turns=tuple(told.turns), row=first)
+            if told.turns
+            else None
+        )
 
     def _item(self, name: str, rows: list[FileRow]) -> DatasetSession | None:
         """None: there is nothing to send; counted."""
@@ -244,7 +261,9 @@ class Dataset:
         first = rows[0]
         tenant = self._tenant(first) if self._tenants and turns else ""
         return (
-            DatasetSession(id=name or str(first.line), turns=tuple(turns), row=first.line, tenant=tenant)
+            DatasetSession(
+                id=name or str(first.line), turns=tuple(turns), row=first.line, tenant=tenant
+            )
             if turns
             else None
         )
@@ -295,7 +314,10 @@ class Dataset:
         turns = item.turns
         pairs = [(turns[0], last)]
         pairs += [
-            (turns[n], turns[at]) for n, after in enumerate(list_turn_parents(turns)) for at in after or (0,) if n
+            (turns[n], turns[at])
+            for n, after in enumerate(list_turn_parents(turns))
+            for at in after or (0,)
+            if n
         ]
         for turn, before in pairs:
             where = f"{self.file.path}, line {turn.row}"
@@ -312,23 +334,34 @@ class Dataset:
         return f" ({'; '.join(parts)})" if parts else ""
 
 
-def recognise_dataset(file: RowFile, kind: str | None, columns: Mapping[str, str]) -> tuple[str, LogColumns | None]:
-    """(kind, how its columns are read; None for the JSON kinds), from the first row. Raises DatasetError."""
+def recognise_dataset(
+    file: RowFile, kind: str | None, columns: Mapping[str, str]
+) -> tuple[str, LogColumns | None]:
+    """(kind, how its columns are read; None for the JSON kinds), from the first row. Raises
+    DatasetError."""
     if kind is not None and kind not in DATASET_KINDS:
-        raise DatasetError(f"the kind of a dataset is one of {', '.join(DATASET_KINDS)}; got {kind!r}")
+        raise DatasetError(
+            f"the kind of a dataset is one of {', '.join(DATASET_KINDS)}; got {kind!r}"
+        )
     if columns and kind not in (None, "access_log"):
         raise DatasetError(f"columns are for an access_log; {kind} has its own")
     if kind == "access_log" and not columns:
-        raise DatasetError("an access_log needs its columns named, as in timestamp=ts,input_tokens=prompt_tokens")
+        raise DatasetError(
+            "an access_log needs its columns named, as in timestamp=ts,input_tokens=prompt_tokens"
+        )
     first = next(iter(file), None)
     if first is None:
         raise DatasetError(f"{file.path}: an empty list")
     try:
         if columns or kind in TABLES:
             kind = kind or "access_log"
-            return kind, logs.map_log_columns(kind, columns or TABLES[kind], None if file.is_json else first.data)
+            return kind, logs.map_log_columns(
+                kind, columns or TABLES[kind], None if file.is_json else first.data
+            )
         if file.is_json:
-            return kind or kinds.recognise_trace(first.data) or formats.recognise_row(first.data), None
+            return kind or kinds.recognise_trace(first.data) or formats.recognise_row(
+                first.data
+            ), None
         if kind is not None:
             raise RowError(f"not JSON, as {kind} is")
         return logs.recognise_csv(first.data)

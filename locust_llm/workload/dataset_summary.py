@@ -15,17 +15,19 @@ CHECK_BYTES: Final = 32 << 20
 CHECK_ROWS: Final = 100_000
 """Part of a file that ``check`` reads, up to the first of both."""
 MAX_SESSIONS_PER_S: Final = 500.0
-"""Of a trace, on average: no recorded service had so many requests, and a unit that is taken for another makes a thousand
-times as many."""
+"""Of a trace, on average: no recorded service had so many requests, and a unit that is taken for
+another makes a thousand times as many."""
 EPOCH_S: Final = 1e9, 4e9
-"""Seconds since 1970, from 2001 to 2096. As milliseconds they are weeks after the begin of a trace."""
+"""Seconds since 1970, from 2001 to 2096. As milliseconds they are weeks after the begin of a
+trace."""
 IN_MILLISECONDS: Final = ("mooncake_trace", "single_turn", "multi_turn", "agentic_mooncake")
 CHECK_SCHEMAS: Final = 1_000
 """Turns whose schemas it looks at: a millisecond each, if all differ."""
 
 
 class DatasetSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of ``check``. Means are over the turns with a known length; None: there is none."""
+    """The result of ``check``. Means are over the turns with a known length; None: there is
+    none."""
 
     path: str
     kind: str
@@ -60,8 +62,16 @@ class DatasetSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         parts = [f"{self.rows:,} rows", f"{self.sessions:,} sessions", f"{self.turns:,} turns"]
-        parts += [f"{self.input_tokens:,.0f} input tokens per turn"] if self.input_tokens is not None else []
-        parts += [f"{self.output_tokens:,.0f} output tokens per turn"] if self.output_tokens is not None else []
+        parts += (
+            [f"{self.input_tokens:,.0f} input tokens per turn"]
+            if self.input_tokens is not None
+            else []
+        )
+        parts += (
+            [f"{self.output_tokens:,.0f} output tokens per turn"]
+            if self.output_tokens is not None
+            else []
+        )
         parts += [f"{self.images:,} with pictures"] if self.images else []
         parts += [f"{self.sounds:,} with sounds"] if self.sounds else []
         parts += [f"over {self.span_s:,.0f} s"] if self.span_s is not None else []
@@ -73,13 +83,14 @@ class DatasetSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_too_fast_trace(dataset: DatasetSummary) -> str:
-    """Why the times of a trace can hardly be meant, with what to do; empty: they can. That all are the same is a burst, in
-    whichever unit."""
+    """Why the times of a trace can hardly be meant, with what to do; empty: they can. That all are
+    the same is a burst, in whichever unit."""
     between, span_s = dataset.timed - 1, dataset.span_s
     first_ms = 1000 * (dataset.first_s or 0.0)
     if span_s and dataset.kind in IN_MILLISECONDS and EPOCH_S[0] <= first_ms <= EPOCH_S[1]:
         return (
-            f"{dataset.path}: its times begin at {first_ms:,.0f}, which are seconds since 1970, and {dataset.kind} has "
+            f"{dataset.path}: its times begin at {first_ms:,.0f}, which are seconds since 1970, "
+            f"and {dataset.kind} has "
             "milliseconds: give --replay-speedup 0.001; --replay-speedup 1 replays them as they are"
         )
     if not span_s or between < 2 or between / span_s <= MAX_SESSIONS_PER_S:
@@ -90,8 +101,10 @@ def explain_too_fast_trace(dataset: DatasetSummary) -> str:
         else "a --replay-speedup below 1 replays them slower"
     )  # fmt: skip
     return (
-        f"{dataset.path}: {dataset.timed:,} sessions begin within {span_s:.3g} s, {between / span_s:,.0f} per second, as "
-        f"{dataset.kind} has its times in {unit}: {slower}; --replay-speedup 1 replays them as they are"
+        f"{dataset.path}: {dataset.timed:,} sessions begin within {span_s:.3g} s, "
+        f"{between / span_s:,.0f} per second, as "
+        f"{dataset.kind} has its times in {unit}: {slower}; --replay-speedup 1 replays them as "
+        f"they are"
     )
 
 
@@ -123,8 +136,9 @@ def check_dataset(
     timed: bool = False,
     skip_broken: bool = False,
 ) -> DatasetSummary:
-    """Look through a file before any load: whole up to CHECK_BYTES and CHECK_ROWS, of a larger one the first part; a file
-    with sessions also for its index, which is made of all of it. Raises DatasetError."""
+    """Look through a file before any load: whole up to CHECK_BYTES and CHECK_ROWS, of a larger one
+    the first part; a file with sessions also for its index, which is made of all of it. Raises
+    DatasetError."""
     key = _key(path, kind, columns, timed, skip_broken)
     if key in _latest:
         return _latest[key]
@@ -134,9 +148,14 @@ def check_dataset(
 
 
 def remember_dataset_check(
-    summary: DatasetSummary, kind: str | None, columns: Mapping[str, str] | None, timed: bool, skip_broken: bool
+    summary: DatasetSummary,
+    kind: str | None,
+    columns: Mapping[str, str] | None,
+    timed: bool,
+    skip_broken: bool,
 ) -> None:
-    """What another process has found: ``check`` with these arguments takes it from here, unless the file changes."""
+    """What another process has found: ``check`` with these arguments takes it from here, unless the
+    file changes."""
     _keep(_key(summary.path, kind, columns, timed, skip_broken), summary)
 
 
@@ -209,7 +228,9 @@ def _look(
         longest=longest[0] or None,
         longest_row=-longest[1] or None,
         tenants=tuple(filter(None, tenants)),
-        about="; ".join(f"{about} ({count:,} sessions)" for about, count in dataset.about.items() if about),
+        about="; ".join(
+            f"{about} ({count:,} sessions)" for about, count in dataset.about.items() if about
+        ),
         left_out=dataset.left_out,
         broken=dataset.broken,
         first_broken=tuple(dataset.first_broken),

@@ -1,7 +1,8 @@
-"""The look through a dataset in a process of its own, within limits: what it holds is not known before.
+"""The look through a dataset in a process of its own, within limits: what it holds is not known
+before.
 
-Its input is a JSON object with the arguments of ``summary.check``, and ``most_s``; its output one with ``summary`` or
-``wrong``. Run as ``python -m locust_llm.workload.dataset_summary_process``.
+Its input is a JSON object with the arguments of ``summary.check``, and ``most_s``; its output one
+with ``summary`` or ``wrong``. Run as ``python -m locust_llm.workload.dataset_summary_process``.
 """
 
 import gzip
@@ -21,7 +22,8 @@ MAX_MEMORY_BYTES: Final = 2 << 30
 MAX_UNPACKED_BYTES: Final = 128 << 20
 """Of an upload: a run reads it through at its begin, in the process of the page."""
 MAX_INDEXED_ROWS: Final = 200_000
-"""Of an upload whose rows belong to sessions or come in another order: a run makes an index of them then."""
+"""Of an upload whose rows belong to sessions or come in another order: a run makes an index of them
+then."""
 MAX_ROW_BYTES: Final = 4 << 20
 """Of a row of an upload: it is decoded in one go, in the process of the page."""
 BLOCK_BYTES: Final = 1 << 20
@@ -57,19 +59,26 @@ def check_dataset_size(question: DatasetQuestion) -> None:
             while block := unpacked.read(BLOCK_BYTES):
                 if (size := size + len(block)) > MAX_UNPACKED_BYTES:
                     raise DatasetError(
-                        f"{path}: unpacks to over {MAX_UNPACKED_BYTES >> 20} MB: give it by --input-file"
+                        f"{path}: unpacks to over {MAX_UNPACKED_BYTES >> 20} MB: give it by "
+                        f"--input-file"
                     )
     for row in RowFile(path):
         if len(row.data) > MAX_ROW_BYTES:
             raise DatasetError(
-                f"{path}, line {row.line}: a row of over {MAX_ROW_BYTES >> 20} MB: give the file by --input-file"
+                f"{path}, line {row.line}: a row of over {MAX_ROW_BYTES >> 20} MB: give the file "
+                f"by --input-file"
             )
     dataset = Dataset(
-        path, kind=question.kind, columns=question.columns, order=question.order, skip_broken=question.skip_broken
+        path,
+        kind=question.kind,
+        columns=question.columns,
+        order=question.order,
+        skip_broken=question.skip_broken,
     )
     if dataset.indexed_rows > MAX_INDEXED_ROWS:
         raise DatasetError(
-            f"{path}: {dataset.indexed_rows:,} rows with sessions or in another order, at most {MAX_INDEXED_ROWS:,} of "
+            f"{path}: {dataset.indexed_rows:,} rows with sessions or in another order, at most "
+            f"{MAX_INDEXED_ROWS:,} of "
             "which can be uploaded: give it by --input-file"
         )
 
@@ -90,10 +99,13 @@ def inspect_dataset(question: DatasetQuestion) -> DatasetFindings:
     except (DatasetError, ValueError) as error:
         return DatasetFindings(wrong=str(error))
     except (OSError, EOFError, zlib.error) as error:
-        return DatasetFindings(wrong=f"{question.path}: cannot be read: {getattr(error, 'strerror', None) or error}")
+        return DatasetFindings(
+            wrong=f"{question.path}: cannot be read: {getattr(error, 'strerror', None) or error}"
+        )
     except MemoryError:
         return DatasetFindings(
-            wrong=f"{question.path}: a row or list of it takes over {MAX_MEMORY_BYTES >> 30} GB of memory"
+            wrong=f"{question.path}: a row or list of it takes over {MAX_MEMORY_BYTES >> 30} GB of "
+            f"memory"
         )
 
 

@@ -1,18 +1,28 @@
 """Formats: one row of a JSON dataset, and the turns that it asks for.
 
-- multi_turn: ``turns`` (rows as of single_turn, or plain texts as MT-bench has them), ``session_id``. AIPerf 0.13,
-  loader/models.py. Ours: ``id``, ``after`` and ``tool`` of a turn make it a tree (docs/sessions.md).
-- sharegpt: ``conversations`` or ``conversation``, of ``from``/``value`` or ``role``/``content``; ``system``, ``tools``.
-  ShareGPT_V3_unfiltered_cleaned_split.json; LLaMA-Factory's with tools, whose ``from`` is also ``function_call`` and
+- multi_turn: ``turns`` (rows as of single_turn, or plain texts as MT-bench has them),
+  ``session_id``. AIPerf 0.13,
+  loader/models.py. Ours: ``id``, ``after`` and ``tool`` of a turn make it a tree
+  (docs/sessions.md).
+- sharegpt: ``conversations`` or ``conversation``, of ``from``/``value`` or ``role``/``content``;
+  ``system``, ``tools``.
+  ShareGPT_V3_unfiltered_cleaned_split.json; LLaMA-Factory's with tools, whose ``from`` is also
+  ``function_call`` and
   ``observation``.
-- mooncake_trace: ``timestamp``, ``input_length``, ``output_length``, ``hash_ids``; or ``text_input``, ``messages``,
-  ``payload`` instead of a length. kvcache-ai/Mooncake, FAST25-release/traces; AIPerf 0.13 for the rest.
-- openai: ``messages``; or ``prompt`` and ``output_tokens``, vLLM's custom dataset (0.32); or the ``body`` of a batch file.
-- single_turn: ``text`` or ``texts``, ``timestamp``, ``delay``, ``output_length``, ``session_id``, ``extra``. AIPerf 0.13.
+- mooncake_trace: ``timestamp``, ``input_length``, ``output_length``, ``hash_ids``; or
+  ``text_input``, ``messages``,
+  ``payload`` instead of a length. kvcache-ai/Mooncake, FAST25-release/traces; AIPerf 0.13 for the
+  rest.
+- openai: ``messages``; or ``prompt`` and ``output_tokens``, vLLM's custom dataset (0.32); or the
+  ``body`` of a batch file.
+- single_turn: ``text`` or ``texts``, ``timestamp``, ``delay``, ``output_length``, ``session_id``,
+  ``extra``. AIPerf 0.13.
 
-A row with a text, or a turn, may name pictures and sounds: ``image``, ``images``, ``audio``, ``audios`` (media.py).
+A row with a text, or a turn, may name pictures and sounds: ``image``, ``images``, ``audio``,
+``audios`` (media.py).
 
-The names that AIPerf has are AIPerf's (``--custom-dataset-type``). Lengths are tokens, times milliseconds (or ISO 8601).
+The names that AIPerf has are AIPerf's (``--custom-dataset-type``). Lengths are tokens, times
+milliseconds (or ISO 8601).
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,17 +46,28 @@ JSON_KINDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Fields with the content of a row, by kind; the first that it has counts."""
 _OPTIONS: Final = (
-    "model tools tool_choice parallel_tool_calls functions function_call response_format temperature top_p top_k min_p n "
+    "model tools tool_choice parallel_tool_calls functions function_call response_format "
+    "temperature top_p top_k min_p n "
     "guided_json structured_outputs "
-    "frequency_penalty presence_penalty repetition_penalty logit_bias logprobs top_logprobs stop stop_token_ids seed user "
-    "min_tokens ignore_eos reasoning_effort chat_template_kwargs continue_final_message add_generation_prompt"
+    "frequency_penalty presence_penalty repetition_penalty logit_bias logprobs top_logprobs stop "
+    "stop_token_ids seed user "
+    "min_tokens ignore_eos reasoning_effort chat_template_kwargs continue_final_message "
+    "add_generation_prompt"
 )
 """Of a row's own fields, those that belong to a request; anything else goes there by ``extra``."""
 _CONTENT_FIELDS: Final = {"messages", "prompt", "text", "texts", "text_input"}
-_NOT_BODY: Final = {"messages", "prompt", "max_tokens", "max_completion_tokens", "stream", "stream_options"}
+_NOT_BODY: Final = {
+    "messages",
+    "prompt",
+    "max_tokens",
+    "max_completion_tokens",
+    "stream",
+    "stream_options",
+}
 _LONG: Final = b"0" * 19
 _DIGITS_TO_ZERO: Final = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
-"""A table for ``bytes.translate``: a search for long numbers is twenty times faster behind it than a regular expression."""
+"""A table for ``bytes.translate``: a search for long numbers is twenty times faster behind it than
+a regular expression."""
 SMALL_BLOCK_TOKENS: Final = 64
 """Prompts of so few tokens a block, or fewer, are of a trace with smaller blocks."""
 MAX_UNIX_S: Final = 1e11
@@ -60,18 +81,22 @@ _ROLES: Final = {
 }
 _CALL: Final = "function_call"
 _TOOL_OPTIONS: Final = ("tools", "tool_choice", "parallel_tool_calls")
-"""Of the fields of a row with turns those that belong to each request; the ``model`` of ShareGPT's was talked to."""
+"""Of the fields of a row with turns those that belong to each request; the ``model`` of ShareGPT's
+was talked to."""
 
 
 class DatasetError(ValueError):
-    """A dataset that cannot be used: one sentence with file, line and column, as far as there are any."""
+    """A dataset that cannot be used: one sentence with file, line and column, as far as there are
+    any."""
 
 
 class RowError(ValueError):
-    """A row that cannot be used, and where in it: a field's name, or a byte's position; of a session of several rows also
-    its line."""
+    """A row that cannot be used, and where in it: a field's name, or a byte's position; of a
+    session of several rows also its line."""
 
-    def __init__(self, what: str, *, field: str = "", byte: int | None = None, line: int | None = None) -> None:
+    def __init__(
+        self, what: str, *, field: str = "", byte: int | None = None, line: int | None = None
+    ) -> None:
         super().__init__(what)
         self.field, self.byte, self.line = field, byte, line
 
@@ -82,7 +107,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[dict[str, Any]] | None = None
     """What is added to the conversation, in order; None: a synthetic prompt of ``input_tokens``."""
     whole: bool = False
-    """The messages (or the input tokens) are the whole conversation: earlier ones are not sent again."""
+    """The messages (or the input tokens) are the whole conversation: earlier ones are not sent
+    again."""
     input_tokens: int | None = None
     """By the file: for a synthetic prompt, or as counted elsewhere for the text."""
     output_tokens: int | None = None
@@ -98,19 +124,20 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     tool: bool = False
     """This wait is a tool's, not a user's."""
     after: tuple[int, ...] | None = None
-    """Numbers of the turns of its session that it waits for, each below its own; the history of the first one goes on. None:
-    the turn before it. Empty: it begins with the session."""
+    """Numbers of the turns of its session that it waits for, each below its own; the history of the
+    first one goes on. None: the turn before it. Empty: it begins with the session."""
     hash_ids: tuple[int, ...] = ()
     """Prefix blocks, shared where the ids are equal (Mooncake; arXiv 2407.00079, section 4)."""
     block_tokens: int = BLOCK_TOKENS
     """Of each of these blocks."""
     prefix: tuple[int, int] | None = None
-    """Of a synthetic prompt: the number of its shared prefix, and how many tokens of it, with the chat template's head."""
+    """Of a synthetic prompt: the number of its shared prefix, and how many tokens of it, with the
+    chat template's head."""
     body: dict[str, Any] = {}
     """More fields of the request's body: model, tools, temperature."""
     media: tuple[tuple[str, str], ...] = ()
-    """(field, its text) of each picture and sound: a path, a URL or a data URL. Apart from ``messages``, which are sent as
-    they are: whatever is named there, nothing is read for it."""
+    """(field, its text) of each picture and sound: a path, a URL or a data URL. Apart from
+    ``messages``, which are sent as they are: whatever is named there, nothing is read for it."""
     row: int
     """Its line in the file."""
 
@@ -171,39 +198,59 @@ def recognise_row(row: bytes) -> str:
     """The kind of a row, by its fields. Raises RowError if it is none that we know."""
     fields = decode_row(row)
     for kind, keys in JSON_KINDS.items():
-        own = [key for key in keys if key != "messages" or kind == "openai"]  # Mooncake's rows may have them too
+        # Mooncake's rows may have them too
+        own = [key for key in keys if key != "messages" or kind == "openai"]
         if any(fields.get(key) is not None for key in own):
             return kind
     looked = "; ".join(f"{kind}: {', '.join(keys)}" for kind, keys in JSON_KINDS.items())
-    raise RowError(f"no known format (looked for {looked}); --dataset-columns names the columns of other formats")
+    raise RowError(
+        f"no known format (looked for {looked}); --dataset-columns names the columns of other "
+        f"formats"
+    )
 
 
 def parse_json_row(kind: str, row: bytes, line: int) -> tuple[str, list[Turn]]:
-    """(the name of its session or "", its turns) of a row of a JSON kind. No turns: nothing to send, as in a ShareGPT
-    conversation without a human. Raises RowError."""
+    """(the name of its session or "", its turns) of a row of a JSON kind. No turns: nothing to
+    send, as in a ShareGPT conversation without a human. Raises RowError."""
     fields = decode_row(row)
-    name = next(filter(None, (read_row_id(fields.get(key)) for key in ("session_id", "custom_id", "id"))), "")
+    name = next(
+        filter(None, (read_row_id(fields.get(key)) for key in ("session_id", "custom_id", "id"))),
+        "",
+    )
     key = next((key for key in JSON_KINDS[kind] if fields.get(key) is not None), None)
     if key is None:
         raise RowError(f"a row of {kind} needs {_either(JSON_KINDS[kind])}, and this one has none")
     if kind == "sharegpt":
-        turns = _with_tools(_with_system(_conversation(fields[key], key, line), fields.get("system")), fields)
-        return name, [msgspec.structs.replace(turn, media=_media(fields)) for turn in turns[:1]] + turns[1:]
+        turns = _with_tools(
+            _with_system(_conversation(fields[key], key, line), fields.get("system")), fields
+        )
+        return name, [
+            msgspec.structs.replace(turn, media=_media(fields)) for turn in turns[:1]
+        ] + turns[1:]
     if kind == "multi_turn":
-        return name, _with_tools(_with_system(_turns(fields[key], line), fields.get("system")), fields)
+        return name, _with_tools(
+            _with_system(_turns(fields[key], line), fields.get("system")), fields
+        )
     turn = parse_request_row(fields, key, line, whole=key not in ("text_input", "input_length"))
-    return name, [turn] if key in ("body", "payload") else _with_system([turn], fields.get("system"))
+    return name, [turn] if key in ("body", "payload") else _with_system(
+        [turn], fields.get("system")
+    )
 
 
 def _with_system(turns: list[Turn], system: Any) -> list[Turn]:
-    """With the system prompt of the row before each turn that begins a conversation, unless it has one."""
+    """With the system prompt of the row before each turn that begins a conversation, unless it has
+    one."""
     if system in (None, ""):
         return turns
     if not isinstance(system, str):
         raise RowError(f"system must be a text: {format_quoted_value(system)}", field="system")
     found = []
     for number, turn in enumerate(turns):
-        begins = turn.messages and (number == 0 or turn.after == ()) and turn.messages[0].get("role") != "system"
+        begins = (
+            turn.messages
+            and (number == 0 or turn.after == ())
+            and turn.messages[0].get("role") != "system"
+        )
         messages = [{"role": "system", "content": system}, *(turn.messages or ())]
         found.append(msgspec.structs.replace(turn, messages=messages) if begins else turn)
     return found
@@ -211,7 +258,9 @@ def _with_system(turns: list[Turn], system: Any) -> list[Turn]:
 
 def _with_tools(turns: list[Turn], fields: Mapping[str, Any]) -> list[Turn]:
     """With the tools of the row, where a turn has none of its own."""
-    body = {name: value for name, value in select_body_fields(fields).items() if name in _TOOL_OPTIONS}
+    body = {
+        name: value for name, value in select_body_fields(fields).items() if name in _TOOL_OPTIONS
+    }
     return [msgspec.structs.replace(turn, body=body | turn.body) for turn in turns]
 
 
@@ -224,25 +273,37 @@ def _turns(turns: Any, line: int) -> list[Turn]:
     for place, turn in enumerate(turns):
         fields: Any = {"text": turn} if isinstance(turn, str) else turn
         keys = ("messages", "text", "texts", "prompt", "text_input", "content", "input_length")
-        key = next((key for key in keys if isinstance(fields, dict) and fields.get(key) is not None), None)
+        key = next(
+            (key for key in keys if isinstance(fields, dict) and fields.get(key) is not None), None
+        )
         if key is None:
             raise RowError(f"turns[{place}] needs {_either(keys)}", field="turns")
         if key == "content":
             return _conversation(turns, "turns", line)
         if "forks" in fields or "spawns" in fields:
-            raise RowError(f"turns[{place}] has branches: --custom-dataset-type dag_jsonl reads these", field="turns")
+            raise RowError(
+                f"turns[{place}] has branches: --custom-dataset-type dag_jsonl reads these",
+                field="turns",
+            )
         made.append(parse_request_row(fields, key, line, whole=False))
         ids.append(fields.get("id"))
         afters.append(fields.get("after"))
-    return made if not any(after is not None for after in (*ids, *afters)) else order_turns_of_tree(made, ids, afters)
+    return (
+        made
+        if not any(after is not None for after in (*ids, *afters))
+        else order_turns_of_tree(made, ids, afters)
+    )
 
 
 def order_turns_of_tree(turns: list[Turn], ids: list[Any], afters: list[Any]) -> list[Turn]:
     """The turns of one row in an order in which none waits for a later one. Raises RowError."""
     try:
-        names = [trees.read_turn_id(id, number, f"turns[{number}].id") for number, id in enumerate(ids)]
+        names = [
+            trees.read_turn_id(id, number, f"turns[{number}].id") for number, id in enumerate(ids)
+        ]
         before = [
-            trees.read_awaited_ids(after, number, f"turns[{number}].after") for number, after in enumerate(afters)
+            trees.read_awaited_ids(after, number, f"turns[{number}].after")
+            for number, after in enumerate(afters)
         ]
         order = trees.link_turns(names, before, [turn.at_s for turn in turns], "turns[{}]".format)
     except trees.TreeError as wrong:
@@ -263,16 +324,23 @@ def parse_request_row(fields: dict[str, Any], key: str, line: int, *, whole: boo
         raise RowError(f"{key} must be an object", field=key)
     for video in ("video", "videos"):
         if fields.get(video) and key != "messages":
-            raise RowError(f"{video} is not supported here: use messages, whose content may have parts", field=video)
+            raise RowError(
+                f"{video} is not supported here: use messages, whose content may have parts",
+                field=video,
+            )
     used = {
-        name: value for name, value in fields.items() if name not in _CONTENT_FIELDS or name in (key, "input_length")
+        name: value
+        for name, value in fields.items()
+        if name not in _CONTENT_FIELDS or name in (key, "input_length")
     }
     try:
         row = msgspec.convert(used, _Row)
     except msgspec.ValidationError as wrong:
         raise locate_row_error(wrong, b"") from None
     if row.delay is not None and row.tool is not None:
-        raise RowError("delay and tool: a wait is a user's or a tool's, and this one is both", field="tool")
+        raise RowError(
+            "delay and tool: a wait is a user's or a tool's, and this one is both", field="tool"
+        )
     wait_ms = row.delay if row.tool is None else row.tool
     body |= row.extra or {}
     if row.input_length is not None and len(row.hash_ids or ()) >= 2:
@@ -282,9 +350,14 @@ def parse_request_row(fields: dict[str, Any], key: str, line: int, *, whole: boo
         messages=messages,
         whole=whole and row.message_mode != "delta",
         input_tokens=row.input_length,
-        output_tokens=row.output_length or row.output_tokens or row.max_completion_tokens or row.max_tokens,
+        output_tokens=row.output_length
+        or row.output_tokens
+        or row.max_completion_tokens
+        or row.max_tokens,
         reference=reference,
-        at_s=parse_time_s(row.timestamp, "timestamp", unit_s=1e-3) if row.timestamp is not None else None,
+        at_s=parse_time_s(row.timestamp, "timestamp", unit_s=1e-3)
+        if row.timestamp is not None
+        else None,
         delay_s=None if wait_ms is None else wait_ms / 1e3,
         tool=row.tool is not None,
         hash_ids=row.hash_ids or (),
@@ -295,10 +368,12 @@ def parse_request_row(fields: dict[str, Any], key: str, line: int, *, whole: boo
 
 
 def _check_blocks(input_tokens: int, blocks: int) -> None:
-    """Blocks are of 512 tokens: many more of them than the prompt has room for are of another size."""
+    """Blocks are of 512 tokens: many more of them than the prompt has room for are of another
+    size."""
     if input_tokens <= SMALL_BLOCK_TOKENS * blocks and blocks > -(-input_tokens // BLOCK_TOKENS):
         raise RowError(
-            f"{blocks} hash_ids for {input_tokens} tokens: a block has {BLOCK_TOKENS} tokens here; --custom-dataset-type "
+            f"{blocks} hash_ids for {input_tokens} tokens: a block has {BLOCK_TOKENS} tokens here; "
+            f"--custom-dataset-type "
             "bailian_trace reads blocks of 16, and times in seconds",
             field="hash_ids",
         )
@@ -315,7 +390,8 @@ def select_body_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tools(tools: Any) -> list[Any]:
-    """A list of tools as requests have it: files have it as a text too, and the functions alone. Raises RowError."""
+    """A list of tools as requests have it: files have it as a text too, and the functions alone.
+    Raises RowError."""
     if isinstance(tools, str):
         tools = _decoded(tools, "tools") if tools.strip() else []
     if not isinstance(tools, list):
@@ -336,18 +412,26 @@ def _decoded(text: str, field: str) -> Any:
 
 
 def _calls(text: Any, field: str) -> dict[str, Any]:
-    """The message of an answer that calls functions, as its JSON has them: one, or a list. Raises RowError."""
+    """The message of an answer that calls functions, as its JSON has them: one, or a list. Raises
+    RowError."""
     found = _decoded(text, field) if isinstance(text, str) else text
     calls = []
     for number, call in enumerate(found if isinstance(found, list) else [found]):
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
             raise RowError(
-                f"{field} calls no function by its name: {format_quoted_value(text)}", field=field.partition("[")[0]
+                f"{field} calls no function by its name: {format_quoted_value(text)}",
+                field=field.partition("[")[0],
             )
         arguments = call.get("arguments", {})
-        written = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+        written = (
+            arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+        )
         calls.append(
-            {"id": f"call_{number}", "type": "function", "function": {"name": call["name"], "arguments": written}}
+            {
+                "id": f"call_{number}",
+                "type": "function",
+                "function": {"name": call["name"], "arguments": written},
+            }
         )
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
@@ -359,8 +443,11 @@ def _media(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         raise RowError(str(wrong), field=wrong.field) from None
 
 
-def _messages(row: _Row, key: str, body: Mapping[str, Any]) -> tuple[list[dict[str, Any]] | None, str]:
-    """(messages, reference). A last message that is an answer is the reference, so it is not sent."""
+def _messages(
+    row: _Row, key: str, body: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]] | None, str]:
+    """(messages, reference). A last message that is an answer is the reference, so it is not
+    sent."""
     if key == "input_length":
         return None, ""
     if key != "messages":
@@ -375,7 +462,10 @@ def _messages(row: _Row, key: str, body: Mapping[str, Any]) -> tuple[list[dict[s
         if not isinstance(role, str):
             raise RowError(f"messages[{number}] has no role", field="messages")
         if not isinstance(content, str | list) and (content is not None or role != "assistant"):
-            raise RowError(f"messages[{number}] has no content that is a text or a list of parts", field="messages")
+            raise RowError(
+                f"messages[{number}] has no content that is a text or a list of parts",
+                field="messages",
+            )
     reference = ""
     if messages and messages[-1]["role"] == "assistant" and not body.get("continue_final_message"):
         content = messages.pop().get("content")
@@ -386,7 +476,8 @@ def _messages(row: _Row, key: str, body: Mapping[str, Any]) -> tuple[list[dict[s
 
 
 def _conversation(messages: Any, key: str, line: int) -> list[Turn]:
-    """A turn for each time the human speaks. A conversation that was cut may begin with an answer: that one is left out."""
+    """A turn for each time the human speaks. A conversation that was cut may begin with an answer:
+    that one is left out."""
     if not isinstance(messages, list):
         raise RowError(f"{key} must be a list", field=key)
     turns: list[Turn] = []
@@ -401,7 +492,8 @@ def _conversation(messages: Any, key: str, line: int) -> list[Turn]:
         known = _ROLES.get(role) if isinstance(role, str) else None
         if known is None:
             raise RowError(
-                f"{key}[{number}] is from {role!r}, which is neither human, gpt, system, function_call nor observation",
+                f"{key}[{number}] is from {role!r}, which is neither human, gpt, system, "
+                f"function_call nor observation",
                 field=key,
             )
         if not isinstance(content, str | list):
@@ -414,12 +506,20 @@ def _conversation(messages: Any, key: str, line: int) -> list[Turn]:
             calls = [call["id"] for call in called["tool_calls"]] if called else []
         elif known == "tool":
             if not calls:
-                raise RowError(f"{key}[{number}] is an observation, and no function_call is before it", field=key)
-            more = any(isinstance(one, dict) and one.get("from") == role for one in messages[number + 1 : number + 2])
+                raise RowError(
+                    f"{key}[{number}] is an observation, and no function_call is before it",
+                    field=key,
+                )
+            more = any(
+                isinstance(one, dict) and one.get("from") == role
+                for one in messages[number + 1 : number + 2]
+            )
             results, calls = (
                 (calls[:1], calls[1:]) if more else (calls, [])
             )  # the last one is that of all that are left
-            spoken += [{"role": "tool", "tool_call_id": call, "content": content} for call in results]
+            spoken += [
+                {"role": "tool", "tool_call_id": call, "content": content} for call in results
+            ]
             asked = True
         elif known != "assistant" and content:
             spoken.append({"role": known, "content": content})
@@ -445,7 +545,8 @@ def decode_row(row: bytes) -> dict[str, Any]:
 
 
 def parse_time_s(value: Any, name: str, *, unit_s: float) -> float:
-    """Seconds from a number of ``unit_s``, or from an ISO 8601 text (UTC where it names no zone). Raises RowError."""
+    """Seconds from a number of ``unit_s``, or from an ISO 8601 text (UTC where it names no zone).
+    Raises RowError."""
     if value in (None, ""):
         raise RowError(f"{name} is missing", field=name)
     count = parse_finite_number(value)
@@ -456,7 +557,9 @@ def parse_time_s(value: Any, name: str, *, unit_s: float) -> float:
             moment = datetime.fromisoformat(value)
             seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         except (TypeError, ValueError, OverflowError):
-            raise RowError(f"{name} is not a time: {format_quoted_value(value)}", field=name) from None
+            raise RowError(
+                f"{name} is not a time: {format_quoted_value(value)}", field=name
+            ) from None
     if seconds < 0:
         raise RowError(f"{name} is negative: {format_quoted_value(value)}", field=name)
     if seconds > MAX_UNIX_S:
@@ -466,7 +569,11 @@ def parse_time_s(value: Any, name: str, *, unit_s: float) -> float:
 
 def read_row_id(value: Any) -> str:
     """The name of a session or a request; JSON has them as numbers too."""
-    return str(value) if isinstance(value, str | int) and (isinstance(value, str) or abs(value) < 2**128) else ""
+    return (
+        str(value)
+        if isinstance(value, str | int) and (isinstance(value, str) or abs(value) < 2**128)
+        else ""
+    )
 
 
 def _either(names: Iterable[str]) -> str:
@@ -475,7 +582,8 @@ def _either(names: Iterable[str]) -> str:
 
 
 def locate_row_error(wrong: Exception, row: bytes) -> RowError:
-    """msgspec's error with its position: it gives a byte of the row, a path, or nothing (then it is the end)."""
+    """msgspec's error with its position: it gives a byte of the row, a path, or nothing (then it is
+    the end)."""
     if isinstance(wrong, RecursionError):
         return RowError("nested too deeply")
     if isinstance(wrong, UnicodeDecodeError):
@@ -485,11 +593,13 @@ def locate_row_error(wrong: Exception, row: bytes) -> RowError:
         path = at.rstrip("`").lstrip(".")
         reason = what.replace(" | null", "").replace("`", "")
         return RowError(
-            f"{path or 'the row'}: {reason[0].lower()}{reason[1:]}", field=path.partition("[")[0].partition(".")[0]
+            f"{path or 'the row'}: {reason[0].lower()}{reason[1:]}",
+            field=path.partition("[")[0].partition(".")[0],
         )
     what, _, after = what.removeprefix("JSON is malformed: ").rstrip(")").partition(" (byte ")
     byte = int(after) if after else len(row)
-    return RowError(f"broken JSON: {what}", byte=byte - (what == "trailing characters"))  # of these it gives the next
+    # of these it gives the next
+    return RowError(f"broken JSON: {what}", byte=byte - (what == "trailing characters"))
 
 
 def find_field_byte(row: bytes, field: str) -> int:

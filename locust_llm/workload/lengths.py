@@ -1,7 +1,9 @@
-"""Lengths: how many tokens prompts and outputs are meant to have, drawn by chance; and the buckets of a table by length.
+"""Lengths: how many tokens prompts and outputs are meant to have, drawn by chance; and the buckets
+of a table by length.
 
-A length, as text: ``550``, ``550|50`` (normal: mean|stddev), ``uniform:100..2000`` (both ends included) or
-``lognormal:550|300`` (mean|stddev of the lengths, not of their logarithms). What is drawn is rounded and at least 1.
+A length, as text: ``550``, ``550|50`` (normal: mean|stddev), ``uniform:100..2000`` (both ends
+included) or ``lognormal:550|300`` (mean|stddev of the lengths, not of their logarithms). What is
+drawn is rounded and at least 1.
 """
 
 import math
@@ -24,12 +26,12 @@ MIXES: Final = "ISL,OSL:PROBABILITY pairs separated by ;, as in 64|10,32|8:70;10
 _LARGEST: Final = 10**9
 
 
-# -- one length --------------------------------------------------------------------------------------------------------
+# -- one length ------------------------------------------------------------------------------------
 
 
 def normal_length(mean: float, stddev: float = 0.0) -> Length:
-    """Cut at 1, not drawn again (as AIPerf's): a stddev near the mean raises the mean that comes out. Without a stddev it is
-    fixed and draws nothing."""
+    """Cut at 1, not drawn again (as AIPerf's): a stddev near the mean raises the mean that comes
+    out. Without a stddev it is fixed and draws nothing."""
     if stddev == 0:
         return lambda random: max(1, round(mean))
     return lambda random: max(1, round(random.gauss(mean, stddev)))
@@ -41,7 +43,8 @@ def uniform_length(low: int, high: int) -> Length:
 
 
 def lognormal_length(mean: float, stddev: float) -> Length:
-    """Mean and stddev of the lengths; of their logarithms: σ² = ln(1 + (stddev / mean)²), µ = ln(mean) - σ² / 2."""
+    """Mean and stddev of the lengths; of their logarithms: σ² = ln(1 + (stddev / mean)²), µ =
+    ln(mean) - σ² / 2."""
     variance = math.log1p((stddev / mean) ** 2)
     mu = math.log(mean) - variance / 2
     sigma = math.sqrt(variance)
@@ -61,12 +64,17 @@ def parse_length(text: str) -> Length:
             return normal_length(first, *rest)
         if kind == "lognormal" and len(rest) == 1:
             return lognormal_length(first, *rest)
-        if kind == "uniform" and len(rest) == 1 and first <= rest[0] and first % 1 == rest[0] % 1 == 0:
+        if (
+            kind == "uniform"
+            and len(rest) == 1
+            and first <= rest[0]
+            and first % 1 == rest[0] % 1 == 0
+        ):
             return uniform_length(int(first), int(rest[0]))
     raise ValueError(f"a length is {LENGTHS}, at least 1, got {text!r}")
 
 
-# -- input and output --------------------------------------------------------------------------------------------------
+# -- input and output ------------------------------------------------------------------------------
 
 
 def combine_lengths(input_tokens: Length, output_tokens: Length) -> Sizes:
@@ -75,12 +83,13 @@ def combine_lengths(input_tokens: Length, output_tokens: Length) -> Sizes:
 
 
 def parse_length_mix(text: str) -> Sizes:
-    """The pairs of a ``--seq-dist``, each drawn with its probability: percent that sum to 100, or shares that sum to 1.
+    """The pairs of a ``--seq-dist``, each drawn with its probability: percent that sum to 100, or
+    shares that sum to 1.
 
-    ``64|10,32|8:70;1024,512:30``, each length any text that ``length`` takes; also AIPerf's other forms,
-    ``[(64|10,32|8):70,(1024,512):30]`` and ``{"pairs": [{"isl": 64, "isl_stddev": 10, "osl": 32, "osl_stddev": 8,
-    "prob": 70}, ...]}``. AIPerf's loader takes percent alone, its newest one any weights. Here what sums to neither 100
-    nor 1 is held for a slip of the pen.
+    ``64|10,32|8:70;1024,512:30``, each length any text that ``length`` takes; also AIPerf's other
+    forms, ``[(64|10,32|8):70,(1024,512):30]`` and ``{"pairs": [{"isl": 64, "isl_stddev": 10, "osl":
+    32, "osl_stddev": 8, "prob": 70}, ...]}``. AIPerf's loader takes percent alone, its newest one
+    any weights. Here what sums to neither 100 nor 1 is held for a slip of the pen.
 
     Raises ValueError of one sentence, which names the pair.
     """
@@ -93,7 +102,8 @@ def parse_length_mix(text: str) -> Sizes:
     bounds = list(accumulate(probability for _, probability in drawn))
     if not any(math.isclose(bounds[-1], whole, rel_tol=1e-6) for whole in (1, 100)):
         raise ValueError(
-            f"the probabilities of a mix must sum to 100 (percent) or 1 (shares), these sum to {bounds[-1]:g}"
+            f"the probabilities of a mix must sum to 100 (percent) or 1 (shares), these sum to "
+            f"{bounds[-1]:g}"
         )
     # bisected to the right, a draw never comes to a pair of probability 0
     return lambda random: sizes[bisect_right(bounds, random.random() * bounds[-1])](random)
@@ -114,9 +124,14 @@ def _length_of_json(pair: Any, key: str) -> str:
 def _pairs_of_json(text: str) -> list[tuple[str, str]]:
     try:
         found: Any = msgspec.json.decode(text)["pairs"]
-        return [(f"{_length_of_json(pair, 'isl')},{_length_of_json(pair, 'osl')}", str(pair["prob"])) for pair in found]
+        return [
+            (f"{_length_of_json(pair, 'isl')},{_length_of_json(pair, 'osl')}", str(pair["prob"]))
+            for pair in found
+        ]
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError, RecursionError):
-        form = '{"pairs": [{"isl": 64, "osl": 32, "prob": 100}]}, isl_stddev and osl_stddev if wanted'
+        form = (
+            '{"pairs": [{"isl": 64, "osl": 32, "prob": 100}]}, isl_stddev and osl_stddev if wanted'
+        )
         raise ValueError(f"a mix of lengths as JSON is {form}, got {text[:80]!r}") from None
 
 
@@ -128,7 +143,8 @@ def _pair(number: int, lengths: str, probability: str) -> tuple[Sizes, float]:
         share = math.nan
     if not 0 <= share <= 100:
         raise ValueError(
-            f"pair {number}: a mix of lengths is {MIXES}, got {lengths!r} with probability {probability!r}"
+            f"pair {number}: a mix of lengths is {MIXES}, got {lengths!r} with probability "
+            f"{probability!r}"
         )
     try:
         return combine_lengths(parse_length(input_tokens), parse_length(output_tokens)), share

@@ -1,8 +1,10 @@
-"""Media: pictures and sounds of a request: encoded once, counted, read from beside their dataset and from nowhere else.
+"""Media: pictures and sounds of a request: encoded once, counted, read from beside their dataset
+and from nowhere else.
 
-A row names them by a path below the dataset's own folder, an http(s) URL (passed on as it is) or a data URL. Whoever can
-upload a dataset chooses these texts: a path that leads out of the folder, by ``..`` or by a link, is refused before anything
-there is touched, and what is no picture and no sound is never sent.
+A row names them by a path below the dataset's own folder, an http(s) URL (passed on as it is) or a
+data URL. Whoever can upload a dataset chooses these texts: a path that leads out of the folder, by
+``..`` or by a link, is refused before anything there is touched, and what is no picture and no
+sound is never sent.
 """
 
 import io
@@ -25,10 +27,14 @@ MAX_BYTES: Final = 64 << 20
 KEPT_BYTES: Final = 256 << 20
 """Of the files that a process keeps encoded: of more, they are read again."""
 HEAD_BYTES: Final = 1 << 18
-"""In which a picture says how large it is; in a JPEG the camera's notes and a preview may come before."""
+"""In which a picture says how large it is; in a JPEG the camera's notes and a preview may come
+before."""
 _SLICE: Final = 3 << 16
-"""Bytes that are encoded in one go: half a millisecond, in which nobody else runs. Of three bytes come four characters."""
-_DATA_URL: Final = re.compile(r"data:(image|audio)/([a-z0-9.+-]+);base64,(?=[A-Za-z0-9+/])", re.IGNORECASE)
+"""Bytes that are encoded in one go: half a millisecond, in which nobody else runs. Of three bytes
+come four characters."""
+_DATA_URL: Final = re.compile(
+    r"data:(image|audio)/([a-z0-9.+-]+);base64,(?=[A-Za-z0-9+/])", re.IGNORECASE
+)
 _JPEG_SIZES: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _BARE: Final = frozenset({0x01, *range(0xD0, 0xD9)})
 """Markers of JPEG: those of a frame, and those without a length."""
@@ -71,7 +77,8 @@ class JSONPieces:
 
 
 class EncodedMedium:
-    """One picture or sound in base64: put into a request as it is, without another look at its megabytes."""
+    """One picture or sound in base64: put into a request as it is, without another look at its
+    megabytes."""
 
     __slots__ = ("_base64", "facts", "size")
 
@@ -93,15 +100,19 @@ class EncodedMedium:
 
     @property
     def part(self) -> dict[str, Any]:
-        """Of a message's content, in the form of chat completions; the protocols know where it stands for itself."""
+        """Of a message's content, in the form of chat completions; the protocols know where it
+        stands for itself."""
         if self.facts.media_type.startswith(IMAGE):
             return {"type": "image_url", "image_url": {"url": self}}
-        return {"type": "input_audio", "input_audio": {"data": self, "format": self.facts.media_type.partition("/")[2]}}
+        return {
+            "type": "input_audio",
+            "input_audio": {"data": self, "format": self.facts.media_type.partition("/")[2]},
+        }
 
 
 def encode_in_pieces(value: Any) -> list[bytes]:
-    """Its JSON, whose pieces follow on each other: no picture and no sound is copied, as a copy of megabytes takes
-    milliseconds of the event loop."""
+    """Its JSON, whose pieces follow on each other: no picture and no sound is copied, as a copy of
+    megabytes takes milliseconds of the event loop."""
     media = list[JSONPieces]()
 
     def place(value: Any) -> msgspec.Raw:
@@ -119,12 +130,13 @@ def encode_in_pieces(value: Any) -> list[bytes]:
     return pieces
 
 
-# -- what is in a request ----------------------------------------------------------------------------------------------
+# -- what is in a request --------------------------------------------------------------------------
 
 
 def count_media(messages: Iterable[dict[str, Any]]) -> dict[str, int | float | None]:
-    """Fields of the record for the pictures and sounds in messages of chat completions; none without any. None: of one of
-    them it is not known, as it is behind a URL. What tokens such a request has nobody knows beforehand."""
+    """Fields of the record for the pictures and sounds in messages of chat completions; none
+    without any. None: of one of them it is not known, as it is behind a URL. What tokens such a
+    request has nobody knows beforehand."""
     found = [one for message in messages for one in _of_message(message)]
     if not found:
         return {}
@@ -133,7 +145,9 @@ def count_media(messages: Iterable[dict[str, Any]]) -> dict[str, int | float | N
     whole = bool(images) and all(facts.pixels is not None for facts, _ in images)
     return {
         "images": len(images) or None,
-        "image_bytes": sum(size for _, size in images) if images and all(size for _, size in images) else None,
+        "image_bytes": sum(size for _, size in images)
+        if images and all(size for _, size in images)
+        else None,
         "image_pixels": sum(facts.pixels or 0 for facts, _ in images) if whole else None,
         "audio_s": sum(filter(None, sounds)) if sounds and None not in sounds else None,
         "asked_input_tokens": None,
@@ -163,7 +177,7 @@ def _of_message(message: dict[str, Any]) -> Iterator[tuple[str, MediaFacts, int]
         yield IMAGE if kind.startswith(IMAGE) else AUDIO, facts, size
 
 
-# -- of a dataset ------------------------------------------------------------------------------------------------------
+# -- of a dataset ----------------------------------------------------------------------------------
 
 
 def list_media_refs(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -175,7 +189,9 @@ def list_media_refs(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         if texts is None:
             continue
         if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
-            raise MediaError(f"{column} takes a path, a URL or a data URL, or a list of them", column)
+            raise MediaError(
+                f"{column} takes a path, a URL or a data URL, or a list of them", column
+            )
         found += [(column, text) for text in texts]
     return tuple(found)
 
@@ -199,9 +215,12 @@ def check_media_file(folder: str, column: str, ref: str) -> None:
 
 
 class MediaStore:
-    """The media of a dataset, of one process: each file read and encoded once, as long as there is room for it."""
+    """The media of a dataset, of one process: each file read and encoded once, as long as there is
+    room for it."""
 
-    def __init__(self, dataset: str, pause: Callable[[], object] = lambda: None, most: int = KEPT_BYTES) -> None:
+    def __init__(
+        self, dataset: str, pause: Callable[[], object] = lambda: None, most: int = KEPT_BYTES
+    ) -> None:
         """``pause``: lets others run, between two slices of a large file."""
         self._folder = os.path.dirname(dataset)
         self._pause = pause
@@ -272,7 +291,7 @@ def _opened(folder: str, ref: str) -> io.BufferedReader:
     return open(file, "rb")
 
 
-# -- what it is --------------------------------------------------------------------------------------------------------
+# -- what it is ------------------------------------------------------------------------------------
 
 
 def parse_data_url(url: str) -> tuple[MediaFacts, int]:
@@ -288,8 +307,8 @@ def parse_data_url(url: str) -> tuple[MediaFacts, int]:
 
 
 def read_media_facts(head: bytes, size: int) -> MediaFacts:
-    """Of a file of ``size`` bytes that begins so: PNG (W3C), JPEG (ITU T.81), GIF, WebP; WAV, MP3, FLAC, Ogg. Raises
-    MediaError where it is none of them, or broken."""
+    """Of a file of ``size`` bytes that begins so: PNG (W3C), JPEG (ITU T.81), GIF, WebP; WAV, MP3,
+    FLAC, Ogg. Raises MediaError where it is none of them, or broken."""
     width = height = 0
     if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
         kind = "png"
@@ -331,7 +350,9 @@ def _webp_size(head: bytes) -> tuple[int, int]:
     """Lossy, lossless and extended form (RFC 9649)."""
     form, data = head[12:16], head[20:30]
     if form == b"VP8 " and len(data) == 10:
-        return int.from_bytes(data[6:8], "little") & 0x3FFF, int.from_bytes(data[8:10], "little") & 0x3FFF
+        return int.from_bytes(data[6:8], "little") & 0x3FFF, int.from_bytes(
+            data[8:10], "little"
+        ) & 0x3FFF
     if form == b"VP8L" and len(data) >= 5:
         bits = int.from_bytes(data[1:5], "little")
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1

@@ -1,4 +1,5 @@
-"""Mixes: the models of a run, or its tenants, and how often each is asked for, or asks; what a tenant's requests carry."""
+"""Mixes: the models of a run, or its tenants, and how often each is asked for, or asks; what a
+tenant's requests carry."""
 
 import math
 import re
@@ -21,9 +22,10 @@ Model = Callable[[Random], str]
 
 
 def parse_weights(text: str, of: str = "model", flag: str = "") -> dict[str, float]:
-    """By name, in the order of the text. A name ends at the last ``=`` before its comma, so it may hold colons, slashes
-    and equals signs. Weights are any positive numbers. ``of``: model or tenant, whose ``--model-mix`` or ``--tenant-mix``
-    it is, if no other ``flag`` is given. Raises ValueError of one sentence."""
+    """By name, in the order of the text. A name ends at the last ``=`` before its comma, so it may
+    hold colons, slashes and equals signs. Weights are any positive numbers. ``of``: model or
+    tenant, whose ``--model-mix`` or ``--tenant-mix`` it is, if no other ``flag`` is given. Raises
+    ValueError of one sentence."""
     flag = flag or f"--{of}-mix"
     form = FORMS[of]
     found: dict[str, float] = {}
@@ -37,7 +39,8 @@ def parse_weights(text: str, of: str = "model", flag: str = "") -> dict[str, flo
             weight = math.nan
         if not 0 < weight <= 1e9:
             raise ValueError(
-                f"{flag}: the weight of {truncate_quoted_text(name)!r} must be above 0 and at most 1e9, got {truncate_quoted_text(number)!r}"
+                f"{flag}: the weight of {truncate_quoted_text(name)!r} must be above 0 and at most "
+                f"1e9, got {truncate_quoted_text(number)!r}"
             )
         if name in found:
             raise ValueError(f"{flag} has the {of} {truncate_quoted_text(name)!r} twice")
@@ -69,7 +72,7 @@ def format_canonical_mix(text: str) -> str:
     return ",".join(f"{name}={weight:.12g}" for name, weight in parse_weights(text).items())
 
 
-# -- tenants -----------------------------------------------------------------------------------------------------------
+# -- tenants ---------------------------------------------------------------------------------------
 
 FAIRNESS: Final = "x-gateway-inference-fairness-id"
 """By this header the Gateway API Inference Extension knows whose a request is."""
@@ -101,23 +104,30 @@ def explain_bad_tenant_name(name: str) -> str:
     """Why this can be no name of a tenant, in words; empty where it can."""
     if TENANT.fullmatch(name):
         return ""
-    return f"the name {truncate_quoted_text(name)!r} goes into a header: up to 128 characters of ASCII without blanks and colons"
+    return (
+        f"the name {truncate_quoted_text(name)!r} goes into a header: up to 128 characters of "
+        f"ASCII without blanks and colons"
+    )
 
 
 def parse_tenant_headers(texts: Iterable[str]) -> dict[str, dict[str, str]]:
-    """By tenant, then by header: of ``gold:NAME=VALUE``. Raises ValueError of one sentence, which quotes no value."""
+    """By tenant, then by header: of ``gold:NAME=VALUE``. Raises ValueError of one sentence, which
+    quotes no value."""
     found: dict[str, dict[str, str]] = {}
     for text in texts:
         if not (match := _HEADER.fullmatch(text)):
             before = text.partition("=")[0]
             raise ValueError(
-                f"--tenant-header takes TENANT:NAME=VALUE of one line, got {truncate_quoted_text(before)!r} before its ="
+                f"--tenant-header takes TENANT:NAME=VALUE of one line, got "
+                f"{truncate_quoted_text(before)!r} before its ="
             )
         tenant = match[1]
         name = match[2]
         value = match[3].strip()
         if name.lower() in _FRAMING:
-            raise ValueError(f"--tenant-header {tenant}:{name}: requests have that header of their own")
+            raise ValueError(
+                f"--tenant-header {tenant}:{name}: requests have that header of their own"
+            )
         own = found.setdefault(tenant, {})
         if name.lower() in map(str.lower, own):
             raise ValueError(f"--tenant-header has {name} of the tenant {tenant!r} twice")
@@ -138,18 +148,25 @@ def parse_tenant_priorities(text: str) -> dict[str, int]:
         name, _, number = (part.strip() for part in pair.rpartition("="))
         if not name or not re.fullmatch(r"-?[0-9]{1,9}", number):
             got = truncate_quoted_text(pair.strip())
-            raise ValueError(f"--tenant-priority takes NAME=WHOLE NUMBER pairs, as in gold=0,free=10, got {got!r}")
+            raise ValueError(
+                f"--tenant-priority takes NAME=WHOLE NUMBER pairs, as in gold=0,free=10, got "
+                f"{got!r}"
+            )
         if name in found:
-            raise ValueError(f"--tenant-priority has the tenant {truncate_quoted_text(name)!r} twice")
+            raise ValueError(
+                f"--tenant-priority has the tenant {truncate_quoted_text(name)!r} twice"
+            )
         found[name] = int(number)
     if not found:
-        raise ValueError(f"--tenant-priority takes NAME=WHOLE NUMBER pairs, as in gold=0,free=10, got {text!r}")
+        raise ValueError(
+            f"--tenant-priority takes NAME=WHOLE NUMBER pairs, as in gold=0,free=10, got {text!r}"
+        )
     return found
 
 
 class TenantDealer:
-    """Tenants, dealt to the users of a closed loop: each time to the one that is furthest below its share, so the counts
-    are within one of their shares at any number of users."""
+    """Tenants, dealt to the users of a closed loop: each time to the one that is furthest below its
+    share, so the counts are within one of their shares at any number of users."""
 
     def __init__(self, shares: Mapping[str, float], before: int = 0) -> None:
         """``before``: so many users of other processes have theirs, dealt alike."""

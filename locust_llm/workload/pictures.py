@@ -1,9 +1,11 @@
-"""Pictures and sounds made up from a seed: PNG, JPEG and WAV of noise, of asked sizes, each with an end of its own.
+"""Pictures and sounds made up from a seed: PNG, JPEG and WAV of noise, of asked sizes, each with an
+end of its own.
 
-No two are alike, so that no cache of a server makes it look faster; but to make a megapixel takes 50 ms, and requests come
-faster than that. So a few are made before the load but for their end, and encoded: a request adds the last row of pixels, or
-the last samples. A PNG is a deflate stream whose last block may follow later, as it is (RFC 1951, 3.2.4); a JPEG may begin
-anew with each row of blocks (restart intervals, ITU T.81, F.1.1.5.2).
+No two are alike, so that no cache of a server makes it look faster; but to make a megapixel takes
+50 ms, and requests come faster than that. So a few are made before the load but for their end, and
+encoded: a request adds the last row of pixels, or the last samples. A PNG is a deflate stream whose
+last block may follow later, as it is (RFC 1951, 3.2.4); a JPEG may begin anew with each row of
+blocks (restart intervals, ITU T.81, F.1.1.5.2).
 """
 
 import io
@@ -19,7 +21,9 @@ from typing import Any, Final, NamedTuple
 from .lengths import normal_length
 from .media import AUDIO, IMAGE, EncodedMedium, MediaFacts
 
-MISSING: Final = "pictures as JPEG need Pillow: pip install 'locust-llm[images]', or --image-format png"
+MISSING: Final = (
+    "pictures as JPEG need Pillow: pip install 'locust-llm[images]', or --image-format png"
+)
 MADE: Final = 16
 """Sizes that are drawn before the load, where they differ."""
 MAX_SIDE: Final = 16_384
@@ -30,7 +34,8 @@ QUALITY: Final = 85
 _BLOCK_ROWS: Final = 16
 """Rows of pixels in a row of JPEG's blocks, with colours at half the resolution (4:2:0)."""
 _COARSE: Final = 4
-"""Pixels of the side of a spot, in a JPEG: noise of single pixels would take three times what a photograph does."""
+"""Pixels of the side of a spot, in a JPEG: noise of single pixels would take three times what a
+photograph does."""
 _SHADES: Final = bytes(120 + (byte & 15) for byte in range(256))
 """16 of 256: a PNG then takes 1.5 bytes a pixel, as many photographs do; full noise takes 3."""
 _OWN_SAMPLES: Final = 64
@@ -69,7 +74,9 @@ def parse_sample_rates(text: str) -> tuple[float, ...]:
     except ValueError:
         found = ()
     if not found or len(found) > MADE or not all(1 <= rate <= 384 for rate in found):
-        raise ValueError(f"--audio-sample-rates takes rates in kHz from 1 to 384, as in 16,44.1, got {text!r}")
+        raise ValueError(
+            f"--audio-sample-rates takes rates in kHz from 1 to 384, as in 16,44.1, got {text!r}"
+        )
     return found
 
 
@@ -86,7 +93,9 @@ class UnfinishedMedium(NamedTuple):
 
     def finished(self, random: Random) -> EncodedMedium:
         end = self.rest + self.end(random)
-        return EncodedMedium(self.facts, (self.base64, b2a_base64(end, newline=False)), self.size + len(end))
+        return EncodedMedium(
+            self.facts, (self.base64, b2a_base64(end, newline=False)), self.size + len(end)
+        )
 
 
 class MediaGenerator:
@@ -106,7 +115,9 @@ class MediaGenerator:
         """Of the content of one message; none where none are asked for."""
         random, found = self._random, []
         for some, count in ((self._images, self._asked.images), (self._sounds, self._asked.sounds)):
-            found += [random.choice(some).finished(random).part for _ in range(count if some else 0)]
+            found += [
+                random.choice(some).finished(random).part for _ in range(count if some else 0)
+            ]
         return found
 
 
@@ -114,15 +125,16 @@ class MediaGenerator:
 def prepare_generated_media(
     asked: GeneratedMediaSettings,
 ) -> tuple[Sequence[UnfinishedMedium], Sequence[UnfinishedMedium]]:
-    """(pictures, sounds) without their ends. Kept, so that processes which are forked find them. Raises ImportError where
-    a JPEG is asked for and Pillow is missing."""
+    """(pictures, sounds) without their ends. Kept, so that processes which are forked find them.
+    Raises ImportError where a JPEG is asked for and Pillow is missing."""
     random = Random(f"{asked.seed}/media")
     images: list[UnfinishedMedium] = []
     if IMAGE in asked.kinds:
         width = normal_length(*asked.width)
         height = normal_length(*asked.height)
         sizes = (
-            (min(width(random), MAX_SIDE), min(height(random), MAX_SIDE)) for _ in range(MADE * len(asked.formats))
+            (min(width(random), MAX_SIDE), min(height(random), MAX_SIDE))
+            for _ in range(MADE * len(asked.formats))
         )
         for kind in asked.formats:
             begun = (MAKERS[kind](*next(sizes), random) for _ in range(MADE))
@@ -131,7 +143,10 @@ def prepare_generated_media(
     if AUDIO in asked.kinds:
         milliseconds = normal_length(asked.seconds[0] * 1000, asked.seconds[1] * 1000)
         for rate in asked.rates:
-            lasting = (begin_wav(milliseconds(random) / 1000, round(rate * 1000), random) for _ in range(MADE))
+            lasting = (
+                begin_wav(milliseconds(random) / 1000, round(rate * 1000), random)
+                for _ in range(MADE)
+            )
             sounds += _some(lasting, bool(asked.seconds[1]))
     return images, sounds
 
@@ -146,10 +161,12 @@ def _some(begun: Iterator[UnfinishedMedium], differ: bool) -> list[UnfinishedMed
 
 def _begun(facts: MediaFacts, data: bytes, end: Callable[[Random], bytes]) -> UnfinishedMedium:
     whole = len(data) // 3 * 3
-    return UnfinishedMedium(facts, b2a_base64(memoryview(data)[:whole], newline=False), data[whole:], whole, end)
+    return UnfinishedMedium(
+        facts, b2a_base64(memoryview(data)[:whole], newline=False), data[whole:], whole, end
+    )
 
 
-# -- the files ---------------------------------------------------------------------------------------------------------
+# -- the files -------------------------------------------------------------------------------------
 
 
 def begin_png(width: int, height: int, random: Random) -> UnfinishedMedium:
@@ -165,7 +182,9 @@ def begin_png(width: int, height: int, random: Random) -> UnfinishedMedium:
     def end(random: Random) -> bytes:
         last = b"\0" + _noise(random, row)
         stored = struct.pack("<BHH", 1, len(last), len(last) ^ 0xFFFF) + last
-        return _chunk(b"IDAT", stored + struct.pack(">I", zlib.adler32(last, checked))) + _chunk(b"IEND", b"")
+        return _chunk(b"IDAT", stored + struct.pack(">I", zlib.adler32(last, checked))) + _chunk(
+            b"IEND", b""
+        )
 
     data = b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", packed)
     return _begun(MediaFacts("image/png", width * height, None, width, height), data, end)
@@ -223,7 +242,14 @@ def begin_wav(seconds: float, rate: int, random: Random) -> UnfinishedMedium:
         sound.setframerate(rate)
         sound.writeframes(random.randbytes(samples * frame))
     data = out.getvalue()[: -own * frame]
-    return _begun(MediaFacts("audio/wav", None, samples / rate), data, lambda random: random.randbytes(own * frame))
+    return _begun(
+        MediaFacts("audio/wav", None, samples / rate),
+        data,
+        lambda random: random.randbytes(own * frame),
+    )
 
 
-MAKERS: Final[dict[str, Callable[[int, int, Random], UnfinishedMedium]]] = {"png": begin_png, "jpeg": begin_jpeg}
+MAKERS: Final[dict[str, Callable[[int, int, Random], UnfinishedMedium]]] = {
+    "png": begin_png,
+    "jpeg": begin_jpeg,
+}

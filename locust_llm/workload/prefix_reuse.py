@@ -1,13 +1,15 @@
-"""Reuse: sessions of one prompt each, so that a given share of their input tokens is a prefix that came before.
+"""Reuse: sessions of one prompt each, so that a given share of their input tokens is a prefix that
+came before.
 
-The working set is a number of prefixes, all as deep as the longest prompt needs. They take turns, so that between two uses
-of one lie all the others: with a cache that drops what was used longest ago, a working set that is larger than the cache is
-never found there (the worst case of LRU), and one that fits always is. Each prompt takes as many whole blocks of its
-prefix as bring the sum of what is shared nearest to the share asked for of the sum of all input tokens: a prompt is too
-short or its blocks too coarse for the exact share, and what it lacks the next ones make up for.
+The working set is a number of prefixes, all as deep as the longest prompt needs. They take turns,
+so that between two uses of one lie all the others: with a cache that drops what was used longest
+ago, a working set that is larger than the cache is never found there (the worst case of LRU), and
+one that fits always is. Each prompt takes as many whole blocks of its prefix as bring the sum of
+what is shared nearest to the share asked for of the sum of all input tokens: a prompt is too short
+or its blocks too coarse for the exact share, and what it lacks the next ones make up for.
 
-A prefix ends half a block behind its last whole block, then the prompt's own text begins: an error of half a block in what
-is known of the chat template, or of the prefix's length, changes nothing.
+A prefix ends half a block behind its last whole block, then the prompt's own text begins: an error
+of half a block in what is known of the chat template, or of the prefix's length, changes nothing.
 """
 
 from collections.abc import Iterator
@@ -30,19 +32,30 @@ SAMPLES: Final = 1_000
 
 
 def max_cached_blocks(tokens: int, block: int) -> int:
-    """Of a prompt of so many tokens, those that can come from a cache: behind them it has text of its own."""
+    """Of a prompt of so many tokens, those that can come from a cache: behind them it has text of
+    its own."""
     return max(0, (tokens - OWN_TOKENS - block // 2) // block)
 
 
 class PrefixReuse:
-    """``share``: of the input tokens, below 1. ``working_set``: tokens of all prefixes together, at least; None: of
-    PREFIXES. The same seed gives the same lengths and the same order."""
+    """``share``: of the input tokens, below 1. ``working_set``: tokens of all prefixes together, at
+    least; None: of PREFIXES. The same seed gives the same lengths and the same order."""
 
-    def __init__(self, sizes: Sizes, share: float, *, seed: str, block: int = BLOCK, working_set: int | None = None):
+    def __init__(
+        self,
+        sizes: Sizes,
+        share: float,
+        *,
+        seed: str,
+        block: int = BLOCK,
+        working_set: int | None = None,
+    ):
         self._sizes, self._share, self.block = sizes, share, block
         draws = Random(f"{seed}/depth")
         longest = max(sizes(draws)[0] for _ in range(SAMPLES))
-        self.depth = min(-int(-share * longest // block), max_cached_blocks(longest, block)) if share else 0
+        self.depth = (
+            min(-int(-share * longest // block), max_cached_blocks(longest, block)) if share else 0
+        )
         """Whole blocks of a prefix."""
         tokens = self.depth * block
         self.count = 0
@@ -64,7 +77,14 @@ class PrefixReuse:
         while True:
             tokens, output_tokens = self._sizes(self._random)
             self._owed += self._share * tokens
-            blocks = max(0, min(self.depth, max_cached_blocks(tokens, self.block), round(self._owed / self.block)))
+            blocks = max(
+                0,
+                min(
+                    self.depth,
+                    max_cached_blocks(tokens, self.block),
+                    round(self._owed / self.block),
+                ),
+            )
             self._owed -= blocks * self.block
             number = self._drawn % self.count if self.count else 0
             self._drawn += 1
@@ -72,6 +92,8 @@ class PrefixReuse:
             yield _item(str(self._drawn), tokens, output_tokens, prefix)
 
 
-def _item(id: str, input_tokens: int, output_tokens: int, prefix: tuple[int, int] | None) -> DatasetSession:
+def _item(
+    id: str, input_tokens: int, output_tokens: int, prefix: tuple[int, int] | None
+) -> DatasetSession:
     turn = Turn(input_tokens=input_tokens, output_tokens=output_tokens, prefix=prefix, row=0)
     return DatasetSession(id=id, turns=(turn,), row=0)

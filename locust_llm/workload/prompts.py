@@ -1,7 +1,9 @@
-"""Synthetic prompts of a given length in tokens: words of Shakespeare, counted by the server or by a tokenizer.
+"""Synthetic prompts of a given length in tokens: words of Shakespeare, counted by the server or by
+a tokenizer.
 
-Every prompt has a number of its own, at its beginning or right behind what it shares on purpose, so that no two share more
-of a prefix than they should and no prefix cache makes a server look faster than it is.
+Every prompt has a number of its own, at its beginning or right behind what it shares on purpose, so
+that no two share more of a prefix than they should and no prefix cache makes a server look faster
+than it is.
 
 What is shared on purpose, the same in all processes that have one seed:
 
@@ -9,8 +11,8 @@ What is shared on purpose, the same in all processes that have one seed:
 - a pool of prefixes, of which the first prompt of each session begins with one;
 - the blocks of a Mooncake trace, a text for each hash id (arXiv 2407.00079, section 4).
 
-System prompt, prefix and the context that a session begins with, which is its own, come on top of the length that was
-drawn, as AIPerf's do (0.13: ``--isl`` sizes the prompt alone).
+System prompt, prefix and the context that a session begins with, which is its own, come on top of
+the length that was drawn, as AIPerf's do (0.13: ``--isl`` sizes the prompt alone).
 """
 
 import random
@@ -35,9 +37,11 @@ TAIL_TOKENS: Final = 5
 BLOCK_TOKENS: Final = 512
 """Of a hash id; Mooncake's traces and AIPerf's ``--isl-block-size``."""
 SUMS_EACH: Final = 50
-"""Words: the tokens of a prompt between two places of the corpus are then known to half a percent, instead of 3."""
+"""Words: the tokens of a prompt between two places of the corpus are then known to half a percent,
+instead of 3."""
 _NUMBERS: Final = 9 * 10**8
-_STRIDE: Final = 556_230_589  # coprime to _NUMBERS: each comes once; the golden section: neighbours begin unlike
+# coprime to _NUMBERS: each comes once; the golden section: neighbours begin unlike
+_STRIDE: Final = 556_230_589
 _FEWEST: Final = 16
 """A rest of fewer tokens behind shared blocks is too short for a number, and for a cache."""
 
@@ -49,32 +53,42 @@ class PromptLengthModel(msgspec.Struct, frozen=True):
     template_tokens: float = TEMPLATE_TOKENS
     measured: bool = False
     head_tokens: int | None = None
-    """Of the chat template, before the text, as two answers of /tokenize have them in common; None: unknown."""
+    """Of the chat template, before the text, as two answers of /tokenize have them in common; None:
+    unknown."""
     sums: tuple[int, ...] = ()
-    """Tokens of the corpus before each SUMS_EACH words of it, all of them last; empty: not known, each word then counts
-    alike."""
+    """Tokens of the corpus before each SUMS_EACH words of it, all of them last; empty: not known,
+    each word then counts alike."""
 
     @property
     def head(self) -> int:
         """The tokens of the chat template before the text, estimated where they are not known."""
-        return self.head_tokens if self.head_tokens is not None else max(0, round(self.template_tokens) - TAIL_TOKENS)
+        return (
+            self.head_tokens
+            if self.head_tokens is not None
+            else max(0, round(self.template_tokens) - TAIL_TOKENS)
+        )
 
     def words(self, tokens: float) -> int:
         """How many words come nearest to ``tokens``; at least one."""
         return max(1, round((tokens - self.template_tokens) / self.tokens_a_word))
 
     def fill(self, head: str, at: int, tokens: float, first: bool = True) -> tuple[str, float]:
-        """(text, its tokens by this line): to the nearest word what ``Tokenizer.fill`` does exactly."""
+        """(text, its tokens by this line): to the nearest word what ``Tokenizer.fill`` does
+        exactly."""
         heads = head.split(" ")
         words = max(1, round(tokens / self.tokens_a_word))
         if words <= len(heads):
             return " ".join(heads[:words]), words * self.tokens_a_word
         if not self.sums:
-            return " ".join([*heads, cut_corpus_text(at, words - len(heads))]), words * self.tokens_a_word
+            return " ".join(
+                [*heads, cut_corpus_text(at, words - len(heads))]
+            ), words * self.tokens_a_word
         of_heads = len(heads) * self.tokens_a_word
         before = self._before(at)
         count = max(1, round(self._word_at(before + tokens - of_heads) - at))
-        return " ".join([*heads, cut_corpus_text(at, count)]), of_heads + self._before(at + count) - before
+        return " ".join([*heads, cut_corpus_text(at, count)]), of_heads + self._before(
+            at + count
+        ) - before
 
     def begin(self, head: str, at: int, tokens: float) -> tuple[str, float]:
         """The same; with fewer tokens it begins as with more."""
@@ -86,7 +100,11 @@ class PromptLengthModel(msgspec.Struct, frozen=True):
         number = int(word // SUMS_EACH)
         words = min(SUMS_EACH, count_corpus_words() - number * SUMS_EACH)
         tokens = self.sums[number + 1] - self.sums[number]
-        return rounds * self.sums[-1] + self.sums[number] + tokens * (word - number * SUMS_EACH) / words
+        return (
+            rounds * self.sums[-1]
+            + self.sums[number]
+            + tokens * (word - number * SUMS_EACH) / words
+        )
 
     def _word_at(self, tokens: float) -> float:
         """The word before which there are so many tokens."""
@@ -108,7 +126,8 @@ def draw_sample_numbers(count: int) -> list[str]:
 
 
 def fit_prompt_lengths(samples: Iterable[tuple[int, int]]) -> PromptLengthModel:
-    """Lengths from (words, tokens) of prompts that a server counted: the least squares line, through two sizes at least.
+    """Lengths from (words, tokens) of prompts that a server counted: the least squares line,
+    through two sizes at least.
 
     Raises ValueError for samples that no line with a positive slope fits.
     """
@@ -128,25 +147,33 @@ class DrawnPrompt(NamedTuple):
 
     text: str
     input_tokens: int
-    """Of the request as far as it is made here: chat template, system prompt, prefix and the length that was drawn."""
+    """Of the request as far as it is made here: chat template, system prompt, prefix and the length
+    that was drawn."""
     output_tokens: int
     media: Sequence[dict[str, Any]] = ()
-    """Parts of the content behind the text: a cache of prefixes begins with that, and the number in it."""
+    """Parts of the content behind the text: a cache of prefixes begins with that, and the number in
+    it."""
 
     @property
     def message(self) -> dict[str, Any]:
         return {"role": "user", "content": append_media_parts(self.text, self.media)}
 
 
-def append_media_parts(content: str | list[dict[str, Any]] | None, parts: Sequence[dict[str, Any]]) -> Any:
+def append_media_parts(
+    content: str | list[dict[str, Any]] | None, parts: Sequence[dict[str, Any]]
+) -> Any:
     """The content of a message, with pictures and sounds behind it."""
     if not parts:
         return content
-    return [*([{"type": "text", "text": content}] if isinstance(content, str) else content or ()), *parts]
+    return [
+        *([{"type": "text", "text": content}] if isinstance(content, str) else content or ()),
+        *parts,
+    ]
 
 
 class Prompts:
-    """Prompts and output lengths of one process, from a seed: the same seed and worker give the same prompts."""
+    """Prompts and output lengths of one process, from a seed: the same seed and worker give the
+    same prompts."""
 
     def __init__(
         self,
@@ -166,21 +193,26 @@ class Prompts:
         media: MediaGenerator | None = None,
         salt: str = "",
     ) -> None:
-        """``sizes``: draws input and output tokens together; None: each of its own, normal with this mean and standard
-        deviation, cut at 1. ``prefixes``: how many the pool holds, at most as many as the
-        corpus has words. ``context``: draws how much longer the first prompt of a session is. Without a
-        seed what is shared is that of seed 0, since processes must agree on it.
-        ``batch``: texts of a request, each of a length that is drawn. ``media``: the pictures and sounds of each.
-        ``salt``: of one run, so that no prompt begins as one of another run with this seed."""
+        """``sizes``: draws input and output tokens together; None: each of its own, normal with
+        this mean and standard deviation, cut at 1. ``prefixes``: how many the pool holds, at most
+        as many as the corpus has words. ``context``: draws how much longer the first prompt of a
+        session is. Without a seed what is shared is that of seed 0, since processes must agree on
+        it. ``batch``: texts of a request, each of a length that is drawn. ``media``: the pictures
+        and sounds of each. ``salt``: of one run, so that no prompt begins as one of another run
+        with this seed."""
         self._pictures = media
         self.lengths, self.tokenizer, self._batch = lengths, tokenizer, batch
         self.off = 0
-        """Prompts so far that have not exactly the tokens asked for; counted only with a tokenizer."""
-        self._sizes = sizes or combine_lengths(normal_length(*input_tokens), normal_length(*output_tokens))
+        """Prompts so far that have not exactly the tokens asked for; counted only with a
+        tokenizer."""
+        self._sizes = sizes or combine_lengths(
+            normal_length(*input_tokens), normal_length(*output_tokens)
+        )
         self._ruler = tokenizer or lengths
         self._template = lengths.template_tokens
         if tokenizer is not None:
-            # the line of the survey takes the number of a prompt for one word; with a tokenizer we know better
+            # the line of the survey takes the number of a prompt for one word; with a tokenizer we
+            # know better
             number = tokenizer.count(str(10**8)) if lengths.measured else lengths.tokens_a_word
             self._template = round(lengths.template_tokens + lengths.tokens_a_word - number)
         # seeded by text: neighbouring numbers give unlike streams, and no fork shares one
@@ -210,17 +242,24 @@ class Prompts:
             self.system = {"role": "system", "content": self._shared(system_at, system_tokens)[0]}
 
     def draw(self, first: bool = True) -> DrawnPrompt:
-        """A new prompt of the drawn sizes. ``first`` of its session: a prefix begins it, and the system prompt counts."""
+        """A new prompt of the drawn sizes. ``first`` of its session: a prefix begins it, and the
+        system prompt counts."""
         tokens, output_tokens = self._sizes(self._draws)
         if not first:
             return DrawnPrompt(self.text(tokens), tokens, output_tokens, self._media())
-        tokens += self._prefix_tokens + (self._context(self._draws) if self._context is not None else 0)
-        text = self.text(tokens, prefix=self._draws.choice(self._prefixes) if self._prefixes else ("", 0))
+        tokens += self._prefix_tokens + (
+            self._context(self._draws) if self._context is not None else 0
+        )
+        text = self.text(
+            tokens, prefix=self._draws.choice(self._prefixes) if self._prefixes else ("", 0)
+        )
         return DrawnPrompt(text, tokens + self.system_tokens, output_tokens, self._media())
 
     def drawn(self, input_tokens: int) -> DrawnPrompt:
         """A new prompt of this length."""
-        return DrawnPrompt(self.text(input_tokens), input_tokens, self.output_tokens(), self._media())
+        return DrawnPrompt(
+            self.text(input_tokens), input_tokens, self.output_tokens(), self._media()
+        )
 
     def batch(self, first: bool = True) -> list[DrawnPrompt]:
         """The texts of a request: of a prompt one, of embeddings and rerank several."""
@@ -231,8 +270,9 @@ class Prompts:
         self._sizes = sizes
 
     def begin_block(self, seed: str, salt: str) -> None:
-        """From now on lengths and prefixes are drawn from this seed, while texts stay unlike all that were there before;
-        blocks of hash ids and prompts of a file differ by the salt, where that is not empty."""
+        """From now on lengths and prefixes are drawn from this seed, while texts stay unlike all
+        that were there before; blocks of hash ids and prompts of a file differ by the salt, where
+        that is not empty."""
         self._draws = random.Random(f"{seed}/lengths")
         self.salt = salt
         if self._pictures is not None:
@@ -249,13 +289,14 @@ class Prompts:
         prefix: tuple[str, float] = ("", 0),
         block_tokens: int = BLOCK_TOKENS,
     ) -> str:
-        """A prompt that comes to ``tokens`` with the chat template: the prefix and the blocks of the ids, then, as far as
-        these leave room, what is its own. Of ids for which there is no room only the first ones, the last one in part.
-        ``prefix``: (text, its tokens).
+        """A prompt that comes to ``tokens`` with the chat template: the prefix and the blocks of
+        the ids, then, as far as these leave room, what is its own. Of ids for which there is no
+        room only the first ones, the last one in part. ``prefix``: (text, its tokens).
 
-        The text of a block follows from its id, the seed, and its place: what comes first has no space in front of it, and
-        so may have other tokens; and what the ones before it are short of whole words it makes up for. A cache compares
-        from the beginning on and never sees the difference. ``block_tokens``: of each block.
+        The text of a block follows from its id, the seed, and its place: what comes first has no
+        space in front of it, and so may have other tokens; and what the ones before it are short of
+        whole words it makes up for. A cache compares from the beginning on and never sees the
+        difference. ``block_tokens``: of each block.
         """
         wanted = tokens - self._template
         parts = [prefix[0]] if prefix[0] else []
@@ -263,7 +304,9 @@ class Prompts:
         for number, hash_id in enumerate(hash_ids, 1):
             if parts and wanted - filled < 1:
                 break
-            part, of_it = self._block(hash_id, min(number * block_tokens, wanted) - filled, not parts)
+            part, of_it = self._block(
+                hash_id, min(number * block_tokens, wanted) - filled, not parts
+            )
             parts.append(part)
             filled += of_it
         left = wanted - filled
@@ -276,8 +319,9 @@ class Prompts:
         return self._checked(" ".join(parts), filled, wanted)[0]
 
     def reused(self, tokens: int, number: int, shared: int) -> tuple[str, int]:
-        """(a prompt that comes to ``tokens`` with the chat template and begins as all others with the prefix of this number,
-        how many tokens these have in common with it, the template's head among them): ``shared``, or a word less."""
+        """(a prompt that comes to ``tokens`` with the chat template and begins as all others with
+        the prefix of this number, how many tokens these have in common with it, the template's head
+        among them): ``shared``, or a word less."""
         head, at = self._place(f"{self._seed}{self.salt}/prefix {number}")
         text, filled = self._ruler.begin(head, at, max(1, shared - self.lengths.head))
         return self.text(tokens, prefix=(text, filled)), round(filled) + self.lengths.head
@@ -301,15 +345,17 @@ class Prompts:
         return format_prompt_number(self._number)
 
     def _shared(self, at: int, tokens: int) -> tuple[str, float]:
-        text, filled = self._ruler.fill(cut_corpus_text(at, 1), (at + 1) % count_corpus_words(), tokens)
+        text, filled = self._ruler.fill(
+            cut_corpus_text(at, 1), (at + 1) % count_corpus_words(), tokens
+        )
         return self._checked(text, filled, tokens)
 
     def _block(self, hash_id: int, tokens: float, first: bool) -> tuple[str, float]:
         return self._ruler.fill(*self._place(f"{self._seed}{self.salt}/{hash_id}"), tokens, first)
 
     def _place(self, name: str) -> tuple[str, int]:
-        """(beginning, where the corpus goes on), from a name: of more than 10^13 beginnings one, six words of three places,
-        where one place alone would soon come twice."""
+        """(beginning, where the corpus goes on), from a name: of more than 10^13 beginnings one,
+        six words of three places, where one place alone would soon come twice."""
         *heads, at = (
             number % count_corpus_words()
             for number in struct.unpack("<4I", blake2b(name.encode(), digest_size=16).digest())

@@ -1,7 +1,8 @@
-"""Rows: a file of JSONL, CSV or one JSON list, plain or gzip, as rows with their places: streamed, or by an index.
+"""Rows: a file of JSONL, CSV or one JSON list, plain or gzip, as rows with their places: streamed,
+or by an index.
 
-A stream holds one row at a time; of a JSON list it maps the file and holds 65 bytes a row. gzip is unpacked to a temporary
-file where rows are needed by their place.
+A stream holds one row at a time; of a JSON list it maps the file and holds 65 bytes a row. gzip is
+unpacked to a temporary file where rows are needed by their place.
 """
 
 import codecs
@@ -28,11 +29,12 @@ from .formats import DatasetError, locate_row_error
 MAX_ROW_BYTES: Final = 64 << 20
 """A longer line is taken for a file without line ends."""
 MAX_BLANK_BYTES: Final = 1 << 20
-"""So many blanks beyond the bytes of the rows before them are taken for a file without rows: each blank line costs time,
-and gzip packs a million of them into a thousand bytes."""
+"""So many blanks beyond the bytes of the rows before them are taken for a file without rows: each
+blank line costs time, and gzip packs a million of them into a thousand bytes."""
 UNPACKED_BYTES: Final = 1 << 30
 PACKED_RATIO: Final = 500
-"""gzip of more than both is not unpacked to disk: text is packed to a 3rd to a 20th, and at most 1,032 times smaller."""
+"""gzip of more than both is not unpacked to disk: text is packed to a 3rd to a 20th, and at most
+1,032 times smaller."""
 GZIP: Final = b"\x1f\x8b"
 _BLOCK: Final = 1 << 20
 _GAP: Final = re.compile(rb"[\s,\[]*")
@@ -57,7 +59,8 @@ class RowIndex(NamedTuple):
 
 
 class RowFile:
-    """A file of rows. Blank lines are none, the header of a CSV file is one. Raises DatasetError wherever it reads."""
+    """A file of rows. Blank lines are none, the header of a CSV file is one. Raises DatasetError
+    wherever it reads."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -73,7 +76,9 @@ class RowFile:
             block = b" "
             while block and not block.strip():
                 if stream.tell() > MAX_BLANK_BYTES:
-                    raise DatasetError(f"{path}, line 1, column 1: over {MAX_BLANK_BYTES >> 20} MB of blanks")
+                    raise DatasetError(
+                        f"{path}, line 1, column 1: over {MAX_BLANK_BYTES >> 20} MB of blanks"
+                    )
                 block = stream.read(_BLOCK)
         if not block:
             raise DatasetError(f"{path}: the file is empty")
@@ -107,7 +112,8 @@ class RowFile:
         start, end = index.offsets[number], index.offsets[number + 1]
         with _readable(self.path):
             data = os.pread(self._disk.fileno(), end - start, start)
-        # behind a value of a list there may be a comma; behind a line blank ones; a comma or a tab at its end is a cell
+        # behind a value of a list there may be a comma; behind a line blank ones; a comma or a tab
+        # at its end is a cell
         data = data.rstrip(b" \t\r\n,") if self.is_list else _END.sub(b"", data)
         return FileRow(start, index.lines[number], data)
 
@@ -118,7 +124,9 @@ class RowFile:
         column = len(before[line_at:].decode("utf-8", "replace")) + 1
         if self.is_list and not line_at:
             column += row.offset - self._line_start(row.offset)
-        return DatasetError(f"{self.path}, line {row.line + before.count(10)}, column {column}: {what}")
+        return DatasetError(
+            f"{self.path}, line {row.line + before.count(10)}, column {column}: {what}"
+        )
 
     @cached_property
     def _disk(self) -> BinaryIO:
@@ -135,7 +143,8 @@ class RowFile:
                 unpacked.write(block)
                 if unpacked.tell() > allowed:
                     raise DatasetError(
-                        f"{self.path}: unpacks to over {allowed >> 20} MB, {PACKED_RATIO} times its size"
+                        f"{self.path}: unpacks to over {allowed >> 20} MB, {PACKED_RATIO} times "
+                        f"its size"
                     )
         unpacked.flush()
         return cast(BinaryIO, unpacked)
@@ -145,7 +154,9 @@ class RowFile:
             stream.seek(self._start)
             data = stream.read(MAX_ROW_BYTES + 1)
         if len(data) > MAX_ROW_BYTES:
-            raise DatasetError(f"{self.path}, line 1, column 1: a row of over {MAX_ROW_BYTES >> 20} MB")
+            raise DatasetError(
+                f"{self.path}, line 1, column 1: a row of over {MAX_ROW_BYTES >> 20} MB"
+            )
         blank = len(data) - len(data.lstrip())
         yield FileRow(self._start + blank, 1 + data[:blank].count(b"\n"), data.strip())
 
@@ -158,11 +169,17 @@ class RowFile:
                 more = data
                 # a cell in quotes may hold line ends: then the row goes on
                 odd = not self.is_json and data.count(b'"') % 2 == 1
-                while odd and len(data) <= MAX_ROW_BYTES and (more := stream.readline(MAX_ROW_BYTES + 1)):
+                while (
+                    odd
+                    and len(data) <= MAX_ROW_BYTES
+                    and (more := stream.readline(MAX_ROW_BYTES + 1))
+                ):
                     data += more
                     odd = more.count(b'"') % 2 == 0
                 if len(data) > MAX_ROW_BYTES:
-                    raise DatasetError(f"{self.path}, line {line}, column 1: a row of over {MAX_ROW_BYTES >> 20} MB")
+                    raise DatasetError(
+                        f"{self.path}, line {line}, column 1: a row of over {MAX_ROW_BYTES >> 20} MB"
+                    )
                 if not data.isspace():
                     yield FileRow(at, line, data.rstrip(b"\r\n"))
                     blanks -= len(data)
@@ -185,8 +202,12 @@ class RowFile:
             found = locate_row_error(wrong, b"")
             byte = self._start + found.byte if found.byte else len(view)
             line_start = self._line_start(byte)
-            line = 1 + sum(view[at : min(at + _BLOCK, byte)].count(b"\n") for at in range(0, byte, _BLOCK))
-            raise DatasetError(f"{self.path}, line {line}, column {byte - line_start + 1}: {found}") from None
+            line = 1 + sum(
+                view[at : min(at + _BLOCK, byte)].count(b"\n") for at in range(0, byte, _BLOCK)
+            )
+            raise DatasetError(
+                f"{self.path}, line {line}, column {byte - line_start + 1}: {found}"
+            ) from None
         at, line = self._start, 1
         for value in values:
             start = cast("re.Match[bytes]", _GAP.match(view, at)).end()

@@ -1,9 +1,11 @@
-"""Tokens: prompts of an exact length, by the tokenizer of the model (``--tokenizer``, extra ``tokenizers``).
+"""Tokens: prompts of an exact length, by the tokenizer of the model (``--tokenizer``, extra
+``tokenizers``).
 
-Tokenizers of today take a text word by word. Where a tokenizer does (that is tried on some text when it is loaded), the
-tokens of each word of the corpus are counted once, and a prompt is cut where their sums say: 16,000 tokens cost as little as
-without a tokenizer. Where it does not, each prompt is encoded and cut or filled up at its end, at most MAX_TRIES times (as
-AIPerf's, 0.13, dataset/generator/prompt.py, which encodes each).
+Tokenizers of today take a text word by word. Where a tokenizer does (that is tried on some text
+when it is loaded), the tokens of each word of the corpus are counted once, and a prompt is cut
+where their sums say: 16,000 tokens cost as little as without a tokenizer. Where it does not, each
+prompt is encoded and cut or filled up at its end, at most MAX_TRIES times (as AIPerf's, 0.13,
+dataset/generator/prompt.py, which encodes each).
 """
 
 from array import array
@@ -19,7 +21,7 @@ from typing import Final
 
 from locust_llm.files.regular_file import read_regular
 
-# -- corpus ----------------------------------------------------------------------------------------------------------
+# -- corpus ----------------------------------------------------------------------------------------
 
 
 @cache
@@ -41,7 +43,8 @@ def count_corpus_words() -> int:
 
 
 def cut_corpus_text(at: int, count: int) -> str:
-    """``count`` words from number ``at`` (below ``size()``) on, from the end back to the beginning."""
+    """``count`` words from number ``at`` (below ``size()``) on, from the end back to the
+    beginning."""
     text, starts = load_corpus()
     parts = []
     while count > 0:
@@ -65,21 +68,25 @@ class Tokenizer:
     """Counts, and cuts the corpus to size."""
 
     def __init__(self, count: Callable[[str], int]) -> None:
-        """``count``: the tokens of a text, without those that only mark its beginning or its end."""
+        """``count``: the tokens of a text, without those that only mark its beginning or its
+        end."""
         self.count = count
         self._cost = lru_cache(1 << 16)(self._cost_of)
         words = load_corpus()[0].split()
         self._sums = array("Q", accumulate((self._cost(word, False) for word in words), initial=0))
         """Tokens of the corpus before each word of it."""
-        self._fillers = {self._cost(word, False): word for word in reversed(words) if self._cost(word, False) > 0}
+        self._fillers = {
+            self._cost(word, False): word for word in reversed(words) if self._cost(word, False) > 0
+        }
         """For a number of tokens a word that has as many."""
         self._costs = sorted(self._fillers, reverse=True)
         self.by_word = all(self._as_summed(Random(sample)) for sample in range(_SAMPLES))
         """The tokens of a text are the sum of those of its words, so that ``fill`` is exact."""
 
     def fill(self, head: str, at: int, tokens: float, first: bool = True) -> tuple[str, int]:
-        """(text, its tokens): the words of ``head``, then the corpus from word ``at`` on, then a word that fills the rest.
-        Of a head that is too long only the beginning, at least one word. ``first``: nothing comes before it."""
+        """(text, its tokens): the words of ``head``, then the corpus from word ``at`` on, then a
+        word that fills the rest. Of a head that is too long only the beginning, at least one word.
+        ``first``: nothing comes before it."""
         left = max(0, round(tokens))
         wanted = left
         parts: list[str] = []
@@ -96,8 +103,9 @@ class Tokenizer:
         return " ".join(parts + filling), wanted - left
 
     def begin(self, head: str, at: int, tokens: float) -> tuple[str, int]:
-        """(text, its tokens): ``head``, then whole words from ``at`` on, so that with fewer tokens it begins as with
-        more, and is up to a word short of them; where words do not sum up, as near as MAX_TRIES come."""
+        """(text, its tokens): ``head``, then whole words from ``at`` on, so that with fewer tokens
+        it begins as with more, and is up to a word short of them; where words do not sum up, as
+        near as MAX_TRIES come."""
         wanted = round(tokens)
         count, left = self._words(at, max(0, wanted - self.count(head)))
         text = f"{head} {cut_corpus_text(at, count)}".rstrip()
@@ -107,13 +115,16 @@ class Tokenizer:
             found = self.count(text)
             if found <= wanted < found + MAX_WORD:
                 break
-            step = abs(wanted - found) * count_corpus_words() // self._sums[count_corpus_words()] or 1
+            step = (
+                abs(wanted - found) * count_corpus_words() // self._sums[count_corpus_words()] or 1
+            )
             count = max(0, count + (step if found < wanted else -step))
             text = f"{head} {cut_corpus_text(at, count)}".rstrip()
         return text, self.count(text)
 
     def trim(self, text: str, tokens: int) -> tuple[str, int]:
-        """(the text cut or filled up at its end, its tokens): as many as asked, if MAX_TRIES are enough."""
+        """(the text cut or filled up at its end, its tokens): as many as asked, if MAX_TRIES are
+        enough."""
         for _ in range(MAX_TRIES):
             off = tokens - self.count(text)
             if off == 0:
@@ -123,7 +134,11 @@ class Tokenizer:
                 words += self._filling(off)[0]
             else:
                 words = words[
-                    : max(1, len(words) - max(1, -off * count_corpus_words() // self._sums[count_corpus_words()]))
+                    : max(
+                        1,
+                        len(words)
+                        - max(1, -off * count_corpus_words() // self._sums[count_corpus_words()]),
+                    )
                 ]
             text = " ".join(words)
         return text, self.count(text)
@@ -150,7 +165,10 @@ class Tokenizer:
         head = str(random.randrange(10**8, 10**9))
         at = random.randrange(count_corpus_words())
         text = f"{head} {cut_corpus_text(at, _SAMPLE_WORDS)}"
-        return self.count(text) == self._cost(head, True) + self._sums[at + _SAMPLE_WORDS] - self._sums[at]
+        return (
+            self.count(text)
+            == self._cost(head, True) + self._sums[at + _SAMPLE_WORDS] - self._sums[at]
+        )
 
 
 MAX_TOKENIZER_BYTES: Final = 1 << 28
@@ -158,7 +176,8 @@ MAX_TOKENIZER_BYTES: Final = 1 << 28
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer in a folder or a file, or of a name in the local Hugging Face cache; nothing is fetched.
+    """The tokenizer in a folder or a file, or of a name in the local Hugging Face cache; nothing is
+    fetched.
 
     Raises ValueError of one sentence.
     """
@@ -166,13 +185,17 @@ def load_tokenizer(name: str) -> Tokenizer:
         # by name: it is there only with the extra, and only who asks for it waits for it
         library = import_module("tokenizers")
     except ImportError:
-        raise ValueError("--tokenizer needs the package tokenizers: pip install 'locust-llm[tokenizers]'") from None
+        raise ValueError(
+            "--tokenizer needs the package tokenizers: pip install 'locust-llm[tokenizers]'"
+        ) from None
     path = _file(name)
     try:
         inner = library.Tokenizer.from_buffer(read_regular(path, MAX_TOKENIZER_BYTES))
     except Exception as error:  # the library raises nothing more precise
         why = getattr(error, "strerror", None) or error
-        raise ValueError(f"--tokenizer {name}: {path} cannot be read as a tokenizer: {why}") from None
+        raise ValueError(
+            f"--tokenizer {name}: {path} cannot be read as a tokenizer: {why}"
+        ) from None
     inner.no_truncation()  # a file may ask for either, and lengths would be those of the padding
     inner.no_padding()
     return Tokenizer(lambda text: len(inner.encode(text, add_special_tokens=False)))
@@ -193,6 +216,7 @@ def _file(name: str) -> Path:
     if isinstance(found, str):
         return Path(found)
     raise ValueError(
-        f"--tokenizer {name}: neither a folder nor a name in the local Hugging Face cache, give a folder with "
+        f"--tokenizer {name}: neither a folder nor a name in the local Hugging Face cache, give a "
+        f"folder with "
         f"{TOKENIZER_FILE}"
     )

@@ -1,4 +1,5 @@
-"""Trees: which turn of a session waits for which others, by the names in a file or by the times of a recording."""
+"""Trees: which turn of a session waits for which others, by the names in a file or by the times of
+a recording."""
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +32,10 @@ def read_awaited_ids(value: Any, number: int, where: str) -> list[str] | None:
     """The ``after`` of a turn: an id, or a list of ids."""
     if value is None:
         return None
-    names = [read_turn_id(name, number, where) for name in (value if isinstance(value, list) else [value])]
+    names = [
+        read_turn_id(name, number, where)
+        for name in (value if isinstance(value, list) else [value])
+    ]
     if None in names:
         raise TreeError(f"{where} must be an id or a list of ids", number)
     return [name for name in names if name is not None]
@@ -43,10 +47,12 @@ def link_turns(
     times: Sequence[float | None],
     label: Callable[[int], str],
 ) -> list[tuple[int, After]]:
-    """(place in the file, what it waits for) of each turn, in an order in which none waits for a later one.
+    """(place in the file, what it waits for) of each turn, in an order in which none waits for a
+    later one.
 
-    ``afters``: the names that each waits for; None: the turn before it in the file. Where all turns have times, the order
-    is that of the times, else that of the file. ``label``: what a message calls a turn. Raises TreeError.
+    ``afters``: the names that each waits for; None: the turn before it in the file. Where all turns
+    have times, the order is that of the times, else that of the file. ``label``: what a message
+    calls a turn. Raises TreeError.
     """
     numbers: dict[str, int] = {}
     for number, name in enumerate(names):
@@ -59,7 +65,9 @@ def link_turns(
             continue
         for name in after:
             if name not in numbers:
-                raise TreeError(f"{label(number)} is after {name!r}, and no turn has this id", number)
+                raise TreeError(
+                    f"{label(number)} is after {name!r}, and no turn has this id", number
+                )
         parents.append(list(dict.fromkeys(numbers[name] for name in after)))
         for parent in parents[-1]:
             own, before = times[number], times[parent]
@@ -96,13 +104,15 @@ def _sorted(
 
 
 def leave_out_usual_parent(number: int, after: tuple[int, ...]) -> After:
-    """What a turn goes on from; None where that is the turn before it, as of a turn that names none."""
+    """What a turn goes on from; None where that is the turn before it, as of a turn that names
+    none."""
     usual = (number - 1,) if number else ()
     return None if after == usual else after
 
 
 def _cycle(parents: list[list[int]], done: Iterable[int], label: Callable[[int], str]) -> TreeError:
-    """Of the turns that are left each waits for another that is left: going on from one leads around."""
+    """Of the turns that are left each waits for another that is left: going on from one leads
+    around."""
     left = set(range(len(parents))).difference(done)
     way = list[int]()
     number = min(left)
@@ -114,7 +124,7 @@ def _cycle(parents: list[list[int]], done: Iterable[int], label: Callable[[int],
     return TreeError(f"turns wait for each other: {' after '.join(map(label, shown))}", min(circle))
 
 
-# -- by times ----------------------------------------------------------------------------------------------------------
+# -- by times --------------------------------------------------------------------------------------
 
 
 class RecordedSpan(NamedTuple):
@@ -143,13 +153,15 @@ class PlacedRequest(NamedTuple):
 def order_spans_by_time(spans: Sequence[RecordedSpan]) -> list[PlacedRequest]:
     """Requests in the order of their starts.
 
-    A request waits for those of its agent that had ended when it began, as far as no other of these came between; an agent
-    is one piece for the agent around it: its first requests wait for what it waits for, and what comes after it waits for
-    its last ones. Pieces that overlap wait for each other never. Raises TreeError if agents are too deep in each other.
+    A request waits for those of its agent that had ended when it began, as far as no other of these
+    came between; an agent is one piece for the agent around it: its first requests wait for what it
+    waits for, and what comes after it waits for its last ones. Pieces that overlap wait for each
+    other never. Raises TreeError if agents are too deep in each other.
     """
     nodes: list[_Node] = []
     _place(spans, [], [], nodes, 0)
-    order = sorted(range(len(nodes)), key=lambda number: nodes[number].span.start)  # stable: parents were placed first
+    # stable: parents were placed first
+    order = sorted(range(len(nodes)), key=lambda number: nodes[number].span.start)
     new = {number: at for at, number in enumerate(order)}
     first = nodes[order[0]].span.start if order else 0.0
     placed = []
@@ -157,7 +169,9 @@ def order_spans_by_time(spans: Sequence[RecordedSpan]) -> list[PlacedRequest]:
         since = max((nodes[parent].span.end for parent in parents), default=first)
         tool = any(start < span.start and end > since for start, end in tools)
         after = tuple(sorted((new[parent] for parent in parents), reverse=True))
-        placed.append(PlacedRequest(span.request, span.start, after, max(0.0, span.start - since), tool))
+        placed.append(
+            PlacedRequest(span.request, span.start, after, max(0.0, span.start - since), tool)
+        )
     return placed
 
 
@@ -168,9 +182,14 @@ class _Node(NamedTuple):
 
 
 def _place(
-    spans: Sequence[RecordedSpan], before: list[int], tools: list[tuple[float, float]], nodes: list[_Node], depth: int
+    spans: Sequence[RecordedSpan],
+    before: list[int],
+    tools: list[tuple[float, float]],
+    nodes: list[_Node],
+    depth: int,
 ) -> list[int]:
-    """Put all requests in ``spans`` into ``nodes``; the last ones of them. ``before``: what the first ones wait for."""
+    """Put all requests in ``spans`` into ``nodes``; the last ones of them. ``before``: what the
+    first ones wait for."""
     if depth > MAX_DEPTH:
         raise TreeError(f"spans are in each other more than {MAX_DEPTH} deep", 0)
     tools = [*tools, *((span.start, span.end) for span in spans if span.tool)]
@@ -182,9 +201,14 @@ def _place(
         nonlocal last
         while running and running[0][0] <= time_s:
             end, number, start, tails = heapq.heappop(running)
-            last = [*(one for one in last if one[0] > start or one[1] > number), (end, number, tails)]
+            last = [
+                *(one for one in last if one[0] > start or one[1] > number),
+                (end, number, tails),
+            ]
 
-    for number, span in enumerate(sorted((span for span in spans if not span.tool), key=lambda span: span.start)):
+    for number, span in enumerate(
+        sorted((span for span in spans if not span.tool), key=lambda span: span.start)
+    ):
         end_until(span.start)
         parents = list(dict.fromkeys(tail for _, _, tails in last for tail in tails)) or before
         if span.request is None:

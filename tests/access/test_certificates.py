@@ -1,4 +1,5 @@
-"""Certificates of flags: they become those of the environment, and files that are none are refused with their reason."""
+"""Certificates of flags: they become those of the environment, and files that are none are refused
+with their reason."""
 
 import os
 from argparse import Namespace
@@ -31,7 +32,10 @@ def test_flags_become_what_every_request_uses(certificate: Path) -> None:
     use_certificates(None)
     assert find_client_certificate() is None
     use_certificates(flags(ca_cert=certificate, client_cert=certificate, client_key=key))
-    assert (find_trusted_certificates(), find_client_certificate()) == (str(certificate), (str(certificate), str(key)))
+    assert (find_trusted_certificates(), find_client_certificate()) == (
+        str(certificate),
+        (str(certificate), str(key)),
+    )
     os.environ[CLIENT_KEY] = ""  # it is in the same file
     use_certificates(flags())
     assert find_client_certificate() == str(certificate)
@@ -41,7 +45,8 @@ def test_files_that_are_none(certificate: Path, tmp_path: Path) -> None:
     (text := tmp_path / "text").write_text("no certificate\n")
     encrypted = tmp_path / "encrypted"
     encrypted.write_text(
-        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIBvTBXBgkqhkiG9w0BBQ0wSjApBgkqhkiG9w0BBQwwHAQIyRVdSoWzHMkCAggA\n"
+        "-----BEGIN ENCRYPTED PRIVATE "
+        "KEY-----\nMIIBvTBXBgkqhkiG9w0BBQ0wSjApBgkqhkiG9w0BBQwwHAQIyRVdSoWzHMkCAggA\n"
         "-----END ENCRYPTED PRIVATE KEY-----\n"
     )
     for given, said in (
@@ -50,7 +55,10 @@ def test_files_that_are_none(certificate: Path, tmp_path: Path) -> None:
         ({"client_key": text}, "--client-key is of the certificate"),
         ({"client_cert": text, "client_key": ""}, "--client-cert and --client-key: .*PEM"),
         ({"client_cert": tmp_path / "none", "client_key": ""}, "No such file"),
-        ({"client_cert": certificate, "client_key": encrypted}, "PEM files, and the key is not encrypted"),
+        (
+            {"client_cert": certificate, "client_key": encrypted},
+            "PEM files, and the key is not encrypted",
+        ),
     ):
         for name in (CA_CERT, CLIENT_CERT, CLIENT_KEY):
             os.environ[name] = ""

@@ -50,7 +50,8 @@ def test_a_key_that_the_server_had_taken_is_renewed_once_for_all_that_it_refuses
     command.accepted("first")
     assert [command.next("first") for _ in range(5)] == [True] * 5
     assert (command.key(), told.runs) == ("second", 2)
-    assert not command.next("second")  # the server has never taken it: the command would print the same
+    # the server has never taken it: the command would print the same
+    assert not command.next("second")
     assert told.runs == 2
     told.now += AGAIN_S
     assert command.next("second")
@@ -67,7 +68,9 @@ def test_a_late_answer_to_an_old_key_does_not_vouch_for_the_new_one() -> None:
     assert not command.taken
 
 
-def test_a_command_that_fails_leaves_the_old_key_and_is_not_run_at_once_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_command_that_fails_leaves_the_old_key_and_is_not_run_at_once_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     told = Told("first", "! it ended with status 1", "second")
     command = told.command()
     command.key()
@@ -80,7 +83,8 @@ def test_a_command_that_fails_leaves_the_old_key_and_is_not_run_at_once_again(ca
 
 
 def test_a_request_that_is_refused_with_a_new_key_too_asks_for_no_third() -> None:
-    """Others are answered all the while: it is no matter of age, and the command would be run for each of its kind."""
+    """Others are answered all the while: it is no matter of age, and the command would be run for
+    each of its kind."""
     told = Told("first", "second", "third")
     keys = KeyHeaders(told.command(), lambda key: {"x-api-key": key})
     assert not keys.expired(dict(keys), 200)
@@ -149,7 +153,10 @@ def test_requests_that_are_refused_meanwhile_wait_for_the_one_run_and_others_go_
     ("script", "said"),
     [
         ("exit 3", "--api-key-command ended with status 3"),
-        ("echo sk-secret-key-1; echo 'log in first, sk-secret-key-1' >&2; exit 1", r"status 1: log in first, \*\*\*"),
+        (
+            "echo sk-secret-key-1; echo 'log in first, sk-secret-key-1' >&2; exit 1",
+            r"status 1: log in first, \*\*\*",
+        ),
         (f"head -c {MAX_BYTES + 1} /dev/zero", "printed more than 16 kB"),
         ("sleep 60 & exec sleep 60", r"did not end within 0.3 s"),
     ],
@@ -184,7 +191,9 @@ def test_words_are_those_of_a_shell_and_others_run_meanwhile() -> None:
 
 def test_headers_have_the_key_that_is_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "of-the-environment")
-    found = read_request_headers(parse("--api-key-command", "echo of-the-command", "--header", "X-Team: a"))
+    found = read_request_headers(
+        parse("--api-key-command", "echo of-the-command", "--header", "X-Team: a")
+    )
     assert isinstance(found, KeyHeaders)
     assert dict(found) == {"Authorization": "Bearer of-the-command", "X-Team": "a"}
     messages = parse("--api-key-command", "echo of-the-command", "--endpoint-type", "messages")
@@ -192,7 +201,9 @@ def test_headers_have_the_key_that_is_in_force(monkeypatch: pytest.MonkeyPatch) 
     assert list_secret_names(messages) == ("Authorization",)
     with pytest.raises(ValueError, match="exclude each other"):
         read_request_headers(parse("--api-key-command", "a", "--api-key-file", os.devnull))
-    with pytest.raises(RunRefused, match="--api-key-lifetime is of the key that --api-key-command prints"):
+    with pytest.raises(
+        RunRefused, match="--api-key-lifetime is of the key that --api-key-command prints"
+    ):
         check_options(parse("--api-key-lifetime", "60"))
 
 

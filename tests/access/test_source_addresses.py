@@ -67,7 +67,9 @@ def test_all_of_a_network_but_its_ends(prefix: int, number: int) -> None:
     ],
 )
 def test_what_is_no_address(text: str, why: str) -> None:
-    with pytest.raises(ValueError, match="--source-ip takes addresses and networks, such as") as refused:
+    with pytest.raises(
+        ValueError, match="--source-ip takes addresses and networks, such as"
+    ) as refused:
         parse_source_addresses([text])
     assert str(refused.value).endswith(why)
 
@@ -84,7 +86,9 @@ def test_a_network_without_end() -> None:
 
 
 def test_an_address_of_another_machine() -> None:
-    with pytest.raises(ValueError, match=rf"--source-ip {NOBODYS} is no address of this machine \(Cannot assign"):
+    with pytest.raises(
+        ValueError, match=rf"--source-ip {NOBODYS} is no address of this machine \(Cannot assign"
+    ):
         use_source_options(Namespace(source_ip=["127.0.0.2", NOBODYS]))
     assert source_address.current_source_addresses() is None
 

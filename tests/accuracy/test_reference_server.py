@@ -1,4 +1,5 @@
-"""The truth server as a process: what it streams, what it keeps of it, and that it never outlives those it is for."""
+"""The truth server as a process: what it streams, what it keeps of it, and that it never outlives
+those it is for."""
 
 import os
 import re
@@ -29,7 +30,9 @@ def server() -> Iterator[TruthServer]:
 def asked(connection: socket.socket, tokens: int) -> bytes:
     """The whole answer."""
     body = BODY % tokens
-    connection.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    connection.sendall(
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    )
     answer = b""
     while not answer.endswith(b"\r\n0\r\n\r\n"):
         data = connection.recv(65536)
@@ -52,9 +55,15 @@ def test_a_stream_and_the_truth_about_it(server: TruthServer) -> None:
             answer = asked(connection, 5)
             arrived, sends = truth(answer)
             assert answer.count(b'"content":" word"') == len(sends) == 5
-            moments = [before, arrived, *(moment for send in sends for moment in send), time.monotonic_ns()]
+            moments = [
+                before,
+                arrived,
+                *(moment for send in sends for moment in send),
+                time.monotonic_ns(),
+            ]
             assert moments[2:] == sorted(moments[2:])
-            assert before - 1_000_000 < arrived < sends[0][0]  # the kernel's clock is read beside ours
+            # the kernel's clock is read beside ours
+            assert before - 1_000_000 < arrived < sends[0][0]
             assert sends[-1][0] - sends[0][0] > 0.03e9  # four gaps of 10 ms
 
 
@@ -113,7 +122,9 @@ def test_it_ends_when_its_parent_is_killed() -> None:
         "import time\nfrom locust_llm.accuracy.reference_process import TruthServer\n"
         "print(TruthServer(0.01).pid, flush=True)\ntime.sleep(60)"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
@@ -140,5 +151,11 @@ def test_it_starts_where_the_standard_streams_are_closed() -> None:
         "c.sendall(b'POST / HTTP/1.1\\r\\nContent-Length: 16\\r\\n\\r\\n{\"max_tokens\":1}')\n"
         "assert b'200 OK' in c.recv(1000)\nassert server.close() is not None\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], timeout=30, check=False, stderr=subprocess.PIPE, env=os.environ)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        timeout=30,
+        check=False,
+        stderr=subprocess.PIPE,
+        env=os.environ,
+    )
     assert done.returncode == 0, done.stderr

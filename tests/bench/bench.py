@@ -1,9 +1,11 @@
-"""What the load generator says against what was true, and what it costs: ``make bench``. Prints tables, asserts nothing.
+"""What the load generator says against what was true, and what it costs: ``make bench``. Prints
+tables, asserts nothing.
 
-A small C server (truth_server.c) sends tokens at set times and writes down when. CPU is that of the Locust process (its
-reporter is another one): a chunk costs what was spent from the end of the first request of every user to the end, over the
-chunks of that time; with the start, all that was spent less that of an idle run, over all chunks. The machine's other load
-is in every figure; where the server's own CPU a token moved between two runs of a row, the machine did.
+A small C server (truth_server.c) sends tokens at set times and writes down when. CPU is that of the
+Locust process (its reporter is another one): a chunk costs what was spent from the end of the first
+request of every user to the end, over the chunks of that time; with the start, all that was spent
+less that of an idle run, over all chunks. The machine's other load is in every figure; where the
+server's own CPU a token moved between two runs of a row, the machine did.
 """
 
 import argparse
@@ -52,7 +54,8 @@ class Row:
     server_cpu_us: float
     memory_mb: float
     first_cpu_share: float
-    """Of the process that was started first, the only one or the master: share of a core while tokens came."""
+    """Of the process that was started first, the only one or the master: share of a core while
+    tokens came."""
     verdict: str | None
     reasons: str
     """The verdict as the console shows it."""
@@ -80,17 +83,30 @@ class Row:
 
 
 def measure(
-    program: Program, users: int, seconds: int, tls: bool, idle_s: float, processes: int = 1, protocol: str = "chat"
+    program: Program,
+    users: int,
+    seconds: int,
+    tls: bool,
+    idle_s: float,
+    processes: int = 1,
+    protocol: str = "chat",
 ) -> Row:
     """``users`` of all processes together."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sends, words = {"ttft_ms": TTFT_MS, "gap_ms": GAP_MS, "tokens": TOKENS}, events_of(protocol, TOKENS, folder)
+        sends, words = (
+            {"ttft_ms": TTFT_MS, "gap_ms": GAP_MS, "tokens": TOKENS},
+            events_of(protocol, TOKENS, folder),
+        )
         with server(program, folder, **sends, tls=tls, options=words) as sent:
             options = ["-u", str(users), "-t", f"{seconds}s", "--output-tokens-mean", str(TOKENS)]
             options += ["--endpoint-type", protocol]
             run = load(
-                sent.port, folder / "r", options, processes=processes, certificate=program.certificate if tls else None
+                sent.port,
+                folder / "r",
+                options,
+                processes=processes,
+                certificate=program.certificate if tls else None,
             )
         return compare(run, sent, users, tls, idle_s * processes, protocol)
 
@@ -107,12 +123,19 @@ def compare(run: Load, sent: Sent, users: int, tls: bool, idle_s: float, protoco
     return Row(
         streams=users,
         tls=tls,
-        ttft=(np.array([r.chunk_us[0] / 1e3 for r in got]), np.array([(t[1] - t[0]) * 1e3 for t in true])),
+        ttft=(
+            np.array([r.chunk_us[0] / 1e3 for r in got]),
+            np.array([(t[1] - t[0]) * 1e3 for t in true]),
+        ),
         gaps=(
             np.concatenate([r.sharp_gaps_us for r in got]) / 1e3,
             np.concatenate([np.diff(t[1:]) for t in true]) * 1e3,
         ),
-        chunk_error=float(np.percentile(np.concatenate([a - t[1:] for a, t in zip(arrived, true, strict=True)]), 99))
+        chunk_error=float(
+            np.percentile(
+                np.concatenate([a - t[1:] for a, t in zip(arrived, true, strict=True)]), 99
+            )
+        )
         * 1e3,
         read_lag=float(np.percentile([record.read_lag_us for record in got], 99)) / 1e3,
         chunks=chunks,
@@ -124,7 +147,9 @@ def compare(run: Load, sent: Sent, users: int, tls: bool, idle_s: float, protoco
         cpu_us_with_start=(run.cpu_s - idle_s) / chunks * 1e6,
         server_cpu_us=sent.cpu_us / sent.tokens,
         memory_mb=run.memory_kb / 1024,
-        first_cpu_share=run.processes[0].cpu_between(start, ended) / (ended - start) if ended > start else float("nan"),
+        first_cpu_share=run.processes[0].cpu_between(start, ended) / (ended - start)
+        if ended > start
+        else float("nan"),
         verdict=run.verdict()[0],
         reasons=run.verdict()[1],
         protocol=protocol,
@@ -147,24 +172,34 @@ def pairs(said: Floats, true: Floats) -> list[str]:
 def show(title: str, headers: list[str], rows: list[list[str]]) -> None:
     columns = ["streams", "wire", *headers]
     align = ["right", "left", *["right"] * len(headers)]
-    print(f"\n{title}\n{tabulate(rows, headers=columns, disable_numparse=True, colalign=align if rows else None)}")
+    print(
+        f"\n{title}\n{tabulate(rows, headers=columns, disable_numparse=True, colalign=align if rows else None)}"
+    )
 
 
 def tables(rows: list[Row]) -> None:
     names = ["p50", "p90", "p99", "max"]
     show("TTFT, ms: said / true", names, [[*row.name, *pairs(*row.ttft)] for row in rows])
-    show("gaps between chunks, ms: said / true", names, [[*row.name, *pairs(*row.gaps)] for row in rows])
     show(
-        "what it cost", ["tokens/s", "lost", "merged", "CPU µs/chunk", "with start", "server's", "master", "MB", "verdict"],
+        "gaps between chunks, ms: said / true",
+        names,
+        [[*row.name, *pairs(*row.gaps)] for row in rows],
+    )
+    show(
+        "what it cost", ["tokens/s", "lost", "merged", "CPU µs/chunk", "with start", "server's",
+            "master", "MB", "verdict"],
         [
-            [*row.name, f"{row.chunks_per_s:,.0f}", str(row.lost), f"{row.merged / row.chunks:.2%}", f"{row.cpu_us:.1f}",
-             f"{row.cpu_us_with_start:.1f}", f"{row.server_cpu_us:.1f}", row.master, f"{row.memory_mb:.0f}",
+            [*row.name, f"{row.chunks_per_s:,.0f}", str(row.lost), f"{row.merged / row.chunks:.2%}",
+                f"{row.cpu_us:.1f}",
+             f"{row.cpu_us_with_start:.1f}", f"{row.server_cpu_us:.1f}", row.master,
+             f"{row.memory_mb:.0f}",
              str(row.verdict)]
             for row in rows
         ],
     )  # fmt: skip
     show(
-        "said minus true, ms, of what its goal allows", [*FIGURES, "chunk p99", "read lag p99", "goal", "verdict rule"],
+        "said minus true, ms, of what its goal allows",
+        [*FIGURES, "chunk p99", "read lag p99", "goal", "verdict rule"],
         [
             [*row.name, *map(str, row.offs), f"{row.chunk_error:.2f}", f"{row.read_lag:.2f}",
              goals_met(row.streams, row.offs, row.verdict), rule_kept(row.offs, row.verdict)]
@@ -183,43 +218,61 @@ def one_chunk_requests(program: Program, users: int, seconds: int, idle_s: float
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with server(program, folder, ttft_ms=0, gap_ms=0, tokens=1) as sent:
-            run = load(sent.port, folder / "r", ["-u", str(users), "-t", f"{seconds}s", "--output-tokens-mean", "1"])
+            run = load(
+                sent.port,
+                folder / "r",
+                ["-u", str(users), "-t", f"{seconds}s", "--output-tokens-mean", "1"],
+            )
     return (
-        f"requests of one chunk: {sent.tokens / seconds:,.0f} a second from one process with {users} users, "
+        f"requests of one chunk: {sent.tokens / seconds:,.0f} a second from one process with "
+        f"{users} users, "
         f"{(run.cpu_s - idle_s) / sent.tokens * 1e6:.0f} µs of CPU each"
     )
 
 
 def two_workers(program: Program, users: int, seconds: int, idle_s: float) -> str:
-    """Two workers with ``users`` streams each, against one with as many: measured before and after, as machines drift."""
+    """Two workers with ``users`` streams each, against one with as many: measured before and after,
+    as machines drift."""
     runs = [measure(program, n * users, seconds, False, idle_s, processes=n) for n in (1, 2, 1)]
     one, two = (runs[0].cpu_us + runs[2].cpu_us) / 2, runs[1]
     return (
-        f"two workers of {users} streams each: {two.cpu_us:.1f} µs of CPU a chunk, {two.cpu_us / one - 1:+.0%} against one "
-        f"({runs[0].cpu_us:.1f} before, {runs[2].cpu_us:.1f} after; goal: within 10 %); their master "
-        f"{two.first_cpu_share:.1%} of a core (goal: under 5 %); verdict {two.verdict}, {two.lost} lost"
+        f"two workers of {users} streams each: {two.cpu_us:.1f} µs of CPU a chunk, "
+        f"{two.cpu_us / one - 1:+.0%} against one "
+        f"({runs[0].cpu_us:.1f} before, {runs[2].cpu_us:.1f} after; goal: within 10 %); their "
+        f"master "
+        f"{two.first_cpu_share:.1%} of a core (goal: under 5 %); verdict {two.verdict}, {two.lost} "
+        f"lost"
     )
 
 
 def only_reading(program: Program, streams: list[int], tls: bool) -> str:
     costs = ", ".join(f"{floor(program, count, tls).cpu_us:.1f}" for count in streams)
     shown = ", ".join(map(str, streams))
-    return f"a client in C that only reads, {'over TLS' if tls else 'plain'}: {costs} µs of CPU a chunk with {shown} streams"
+    return (
+        f"a client in C that only reads, {'over TLS' if tls else 'plain'}: {costs} µs of CPU a "
+        f"chunk with {shown} streams"
+    )
 
 
 def machine() -> str:
     return (
-        f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs ({platform.machine()}), Python {platform.python_version()}, "
-        f"server and load generator on the same machine; load average before: {os.getloadavg()[0]:.2f}"
+        f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs ({platform.machine()}), Python "
+        f"{platform.python_version()}, "
+        f"server and load generator on the same machine; load average before: "
+        f"{os.getloadavg()[0]:.2f}"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", default="50,200,800,1500", help="streams of each row")
-    parser.add_argument("--processes", default="1", help="over which each row's streams are sent, in turn")
+    parser.add_argument(
+        "--processes", default="1", help="over which each row's streams are sent, in turn"
+    )
     parser.add_argument("--seconds", type=int, default=20, help="how long each run sends")
-    parser.add_argument("--tls", action=argparse.BooleanOptionalAction, default=True, help="rows with TLS too")
+    parser.add_argument(
+        "--tls", action=argparse.BooleanOptionalAction, default=True, help="rows with TLS too"
+    )
     parser.add_argument("--protocols", action=argparse.BooleanOptionalAction, default=True,
                         help="rows of 200 streams of each other protocol, between two of chat")  # fmt: skip
     parser.add_argument("--extras", action=argparse.BooleanOptionalAction, default=True,
@@ -229,7 +282,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         program = build(Path(name))
         if program is None:
-            print("no C compiler (cc): nothing is measured, as the server must be much cheaper than the load generator")
+            print(
+                "no C compiler (cc): nothing is measured, as the server must be much cheaper than "
+                "the load generator"
+            )
             return
         if options.tls and program.certificate is None:
             print(f"no rows with TLS: {program.without_tls}")
@@ -240,7 +296,9 @@ def main() -> None:
         rows = []
         for tls in wires:
             for users, processes in product(options.users.split(","), options.processes.split(",")):
-                rows.append(measure(program, int(users), options.seconds, tls, idle_s, int(processes)))
+                rows.append(
+                    measure(program, int(users), options.seconds, tls, idle_s, int(processes))
+                )
                 print(".", end="", flush=True)
         for protocol in ("chat", *OTHERS, "chat") if options.protocols else ():
             rows.append(measure(program, 200, options.seconds, False, idle_s, protocol=protocol))
@@ -248,7 +306,10 @@ def main() -> None:
         tables(rows)
         if options.extras:
             for tls in wires:
-                print("\n" + only_reading(program, [int(users) for users in options.users.split(",")], tls))
+                print(
+                    "\n"
+                    + only_reading(program, [int(users) for users in options.users.split(",")], tls)
+                )
             print(two_workers(program, 200, options.seconds, idle_s))
             print(one_chunk_requests(program, 50, options.seconds // 2, idle_s))
 

@@ -1,4 +1,5 @@
-"""The floor: what the same chunks cost a client in C that reads them and throws them away, and how far off its TTFT is."""
+"""The floor: what the same chunks cost a client in C that reads them and throws them away, and how
+far off its TTFT is."""
 
 import subprocess
 import tempfile
@@ -23,8 +24,16 @@ def floor(program: Program, streams: int, tls: bool) -> Floor:
         tempfile.TemporaryDirectory() as name,
         server(program, Path(name), ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS, tls=tls) as sent,
     ):
-        command = [str(program.client), str(sent.port), str(streams), str(SECONDS), *(["tls"] if tls else [])]
-        cost, *rows = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        command = [
+            str(program.client),
+            str(sent.port),
+            str(streams),
+            str(SECONDS),
+            *(["tls"] if tls else []),
+        ]
+        cost, *rows = subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
     said = dict(row.split() for row in rows)
     true = [(sent.times[name][1] - sent.times[name][0]) * 1e3 for name in said]
     off = np.percentile(np.array([*map(float, said.values())]), 99) - np.percentile(true, 99)

@@ -1,4 +1,5 @@
-"""The simulator beside measurements of a real server: `make calibration` prints how far its times are off."""
+"""The simulator beside measurements of a real server: `make calibration` prints how far its times
+are off."""
 
 from __future__ import annotations
 
@@ -41,9 +42,10 @@ class Point(NamedTuple):
         return self.completed_per_s < SATURATED * self.rate_per_s
 
 
-# Llama-3.1-8B in bf16 on one H100-80GB, about 204 tokens in (of which 128 the same in all requests) and 64 out: what
-# inference-perf's kubecon-na-2025 demo published of vLLM 0.11 (v1) and 0.9 (v0, prefill-first). TPOT recomputed from its
-# latency and TTFT, as its own column has the error of inference-perf's issue 564.
+# Llama-3.1-8B in bf16 on one H100-80GB, about 204 tokens in (of which 128 the same in all requests)
+# and 64 out: what inference-perf's kubecon-na-2025 demo published of vLLM 0.11 (v1) and 0.9 (v0,
+# prefill-first). TPOT recomputed from its latency and TTFT, as its own column has the error of
+# inference-perf's issue 564.
 H100_LLAMA_8B: Final = (
     Point("v1", 128, 0, 1, 31.1, 7.13, 1),
     Point("v1", 128, 0, 31.4, 29.8, 8.2, 31.2),
@@ -79,7 +81,10 @@ class Comparison:
         """Of the TPOT; where one of the two was saturated also of the throughput."""
         tpot = math.log(self.simulated.tpot_ms / self.point.tpot_ms)
         completed = math.log(self.simulated.completed_per_s / self.point.completed_per_s)
-        saturated = self.point.saturated or self.simulated.completed_per_s < SATURATED * self.point.rate_per_s
+        saturated = (
+            self.point.saturated
+            or self.simulated.completed_per_s < SATURATED * self.point.rate_per_s
+        )
         return (tpot, completed) if saturated else (tpot,)
 
 
@@ -92,9 +97,15 @@ def simulate(point: Point, cost: StepCostConstants) -> Simulated:
     )
     clock = VirtualClock()
     policy = POLICIES["chunked" if point.policy == "v1" else "prefill-first"]
-    load = Virtual(clock, BatchEngine(Scheduler(config, policy, record=True), cost, clock), most_open=MOST_OPEN)
-    request = VirtualRequest(PROMPT_TOKENS, OUTPUT_TOKENS, tuple(range(point.cached_prompt_tokens // BLOCK_SIZE)))
-    load.open_loop((n / point.rate_per_s, request) for n in range(round(SECONDS * point.rate_per_s)))
+    load = Virtual(
+        clock, BatchEngine(Scheduler(config, policy, record=True), cost, clock), most_open=MOST_OPEN
+    )
+    request = VirtualRequest(
+        PROMPT_TOKENS, OUTPUT_TOKENS, tuple(range(point.cached_prompt_tokens // BLOCK_SIZE))
+    )
+    load.open_loop(
+        (n / point.rate_per_s, request) for n in range(round(SECONDS * point.rate_per_s))
+    )
     rows = load.run()
     return Simulated(
         fmean(row.ttft_s for row in rows) * 1e3,
@@ -106,7 +117,10 @@ def simulate(point: Point, cost: StepCostConstants) -> Simulated:
 def compare(
     cost: StepCostConstants, v0_cost: StepCostConstants, points: Iterable[Point] = H100_LLAMA_8B
 ) -> list[Comparison]:
-    return [Comparison(point, simulate(point, v0_cost if point.policy == "v0" else cost)) for point in points]
+    return [
+        Comparison(point, simulate(point, v0_cost if point.policy == "v0" else cost))
+        for point in points
+    ]
 
 
 def rms(comparisons: Sequence[Comparison]) -> float:
@@ -115,8 +129,8 @@ def rms(comparisons: Sequence[Comparison]) -> float:
 
 
 def saturation(comparisons: Sequence[Comparison]) -> float:
-    """Mean log error of the throughput where one of the two was saturated: below 0 the simulated server does less. nan:
-    none was."""
+    """Mean log error of the throughput where one of the two was saturated: below 0 the simulated
+    server does less. nan: none was."""
     return fmean([e for comparison in comparisons for e in comparison.log_errors[1:]] or [math.nan])
 
 
@@ -126,16 +140,23 @@ def report() -> str:
     four = compare(FOUR_LLAMA_8B_H100, FOUR_LLAMA_8B_H100)
     return "\n".join(
         [
-            "Llama-3.1-8B on an H100, simulated / measured (inference-perf kubecon-na-2025; v1: vLLM 0.11, v0: 0.9)",
+            "Llama-3.1-8B on an H100, simulated / measured (inference-perf kubecon-na-2025; v1: "
+            "vLLM 0.11, v0: 0.9)",
             "",
-            f"{'engine  cached  offered/s':<26}{'TTFT ms':>15}{'TPOT ms':>16}{'completed/s':>17}   log errors",
+            f"{'engine  cached  offered/s':<26}{'TTFT ms':>15}{'TPOT ms':>16}{'completed/s':>17}   "
+            f"log errors",
             *map(_line, with_overheads),
             "",
-            f"RMS log error: {rms(with_overheads):.3f} with V0's two extra overheads, {rms(four):.3f} with four parameters",
-            "(of the TPOT of every row, and of what was completed where one of the two was saturated, the measured one",
-            f"with a *). Mean log error of that throughput: {saturation(with_overheads):+.3f} and {saturation(four):+.3f}.",
-            "In sample: the parameters were fitted to these rows. One model, one GPU, about 204 tokens in and 64 out.",
-            "TTFT was not fitted: in the measured one are some 20 ms of HTTP and tokenizer, which the simulator does not",
+            f"RMS log error: {rms(with_overheads):.3f} with V0's two extra overheads, "
+            f"{rms(four):.3f} with four parameters",
+            "(of the TPOT of every row, and of what was completed where one of the two was "
+            "saturated, the measured one",
+            f"with a *). Mean log error of that throughput: {saturation(with_overheads):+.3f} and "
+            f"{saturation(four):+.3f}.",
+            "In sample: the parameters were fitted to these rows. One model, one GPU, about 204 "
+            "tokens in and 64 out.",
+            "TTFT was not fitted: in the measured one are some 20 ms of HTTP and tokenizer, which "
+            "the simulator does not",
             "have.",
         ]
     )
@@ -144,7 +165,9 @@ def report() -> str:
 def _line(comparison: Comparison) -> str:
     point, simulated = comparison.point, comparison.simulated
     measured = point.ttft_ms, point.tpot_ms, point.completed_per_s
-    pairs = "".join(f"{ours:>8.4g} / {theirs:<6g}" for ours, theirs in zip(simulated, measured, strict=True))
+    pairs = "".join(
+        f"{ours:>8.4g} / {theirs:<6g}" for ours, theirs in zip(simulated, measured, strict=True)
+    )
     errors = "  ".join(f"{error:+.3f}" for error in comparison.log_errors)
     name = f"{point.policy:<8}{point.cached_prompt_tokens:>6}{point.rate_per_s:>11}"
     return f"{name}{'*' if point.saturated else ' '}{pairs}  {errors}"

@@ -1,4 +1,5 @@
-"""The canary beside strangers of known load, in virtual time: the table of docs/canary.md, in two to three minutes."""
+"""The canary beside strangers of known load, in virtual time: the table of docs/canary.md, in two
+to three minutes."""
 
 import random
 from typing import Final
@@ -20,10 +21,15 @@ WINDOW: Final = 15
 SEEDS: Final = range(2, 10)
 
 
-def session(rate: float, policy: str, budget: int, answer: int, rounds: int, seed: int = 1) -> list[CanaryRound]:
+def session(
+    rate: float, policy: str, budget: int, answer: int, rounds: int, seed: int = 1
+) -> list[CanaryRound]:
     draw, clock = random.Random(seed), VirtualClock()
     config = SchedulerConfig(
-        max_num_batched_tokens=budget, max_num_seqs=256, kv_tokens=400_000, enable_prefix_caching=False
+        max_num_batched_tokens=budget,
+        max_num_seqs=256,
+        kv_tokens=400_000,
+        enable_prefix_caching=False,
     )
     engine = BatchEngine(Scheduler(config, POLICIES[policy], record=True), LLAMA_8B_H100, clock)
     virtual = Virtual(clock, engine, keep_tokens=True)
@@ -32,7 +38,9 @@ def session(rate: float, policy: str, budget: int, answer: int, rounds: int, see
     while rate and (at := at + draw.expovariate(rate)) < rounds * EVERY_S:
         arrivals.append((at, VirtualRequest(TOKENS, answer)))
     virtual.open_loop(sorted(arrivals, key=lambda one: one[0]))
-    rows = sorted((row for row in virtual.run() if row.request.kind == "canary"), key=lambda row: row.sent_at)
+    rows = sorted(
+        (row for row in virtual.run() if row.request.kind == "canary"), key=lambda row: row.sent_at
+    )
     return [measure_round(row.sent_at, [at - row.sent_at for at in row.token_at]) for row in rows]
 
 
@@ -42,7 +50,8 @@ def prompt_s(policy: str, budget: int) -> float:
         return step_duration_s(LLAMA_8B_H100, [(0, TOKENS)])
     steps = [(done, min(budget - 1, TOKENS - done)) for done in range(0, TOKENS, budget - 1)]
     return sum(
-        step_duration_s(LLAMA_8B_H100, [one], 1, 60) - step_duration_s(LLAMA_8B_H100, [], 1, 60) for one in steps
+        step_duration_s(LLAMA_8B_H100, [one], 1, 60) - step_duration_s(LLAMA_8B_H100, [], 1, 60)
+        for one in steps
     )
 
 
@@ -56,15 +65,30 @@ def row(policy: str, budget: int, answer: int, rate: float) -> list[object]:
         for end in range(WINDOW, len(other) + 1, WINDOW):
             part = estimate_background_load(other[end - WINDOW : end], other)
             windows += 1
-            held += part is not None and part.low is not None and part.low <= true <= (part.high or 0.0)
-    ends = "-" if found.low is None or found.high is None else f"{found.low:.0%} to {found.high:.0%}"
+            held += (
+                part is not None and part.low is not None and part.low <= true <= (part.high or 0.0)
+            )
+    ends = (
+        "-" if found.low is None or found.high is None else f"{found.low:.0%} to {found.high:.0%}"
+    )
     tokens = found.tokens_per_s(prompt_s(policy, budget) / TOKENS)[0]
-    return [f"{policy} {budget}, {answer}", rate, f"{true:.1%}", f"{found.lost:.1%}", ends, f"{tokens:,.0f}",
+    return [f"{policy} {budget}, {answer}", rate, f"{true:.1%}", f"{found.lost:.1%}", ends,
+        f"{tokens:,.0f}",
             f"{held} of {windows}", f"{found.slower:.1%}"]  # fmt: skip
 
 
 if __name__ == "__main__":
-    kinds = (("prefill-first", 8192, 1), ("chunked", 8192, 1), ("chunked", 8192, 200), ("chunked", 512, 1),
+    kinds = (("prefill-first", 8192, 1), ("chunked", 8192, 1), ("chunked", 8192, 200),
+        ("chunked", 512, 1),
              ("chunked", 512, 200))  # fmt: skip
-    head = ("scheduler, answer", "prompts/s", "true", "said", "interval", "tokens/s", "held", "pace")
+    head = (
+        "scheduler, answer",
+        "prompts/s",
+        "true",
+        "said",
+        "interval",
+        "tokens/s",
+        "held",
+        "pace",
+    )
     print(tabulate([row(*kind, rate) for kind in kinds for rate in (0, 1, 2, 3)], head))

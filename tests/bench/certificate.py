@@ -1,8 +1,8 @@
-"""Does the truth lie within the plus-minus? Runs against the C truth server, quiet, beside burning programs, over TLS; and
-what the sentinels cost. Prints a line a run, then a table; asserts nothing.
+"""Does the truth lie within the plus-minus? Runs against the C truth server, quiet, beside burning
+programs, over TLS; and what the sentinels cost. Prints a line a run, then a table; asserts nothing.
 
-Each run: ``-u STREAMS`` on a server whose send times are known; the plus-minus is that of the run's own report. CPU is that
-of the load generator's process, and of its truth server.
+Each run: ``-u STREAMS`` on a server whose send times are known; the plus-minus is that of the run's
+own report. CPU is that of the load generator's process, and of its truth server.
 """
 
 import argparse
@@ -56,7 +56,10 @@ class Measured(NamedTuple):
         values = {
             "time_to_first_token": (
                 [r.chunk_us[0] / 1e3 for r in got],
-                *([(each[1] - each[0]) * 1e3 for each in some] for some in zip(*times, strict=True)),
+                *(
+                    [(each[1] - each[0]) * 1e3 for each in some]
+                    for some in zip(*times, strict=True)
+                ),
             ),
             "inter_chunk_latency": (
                 np.concatenate([r.sharp_gaps_us for r in got]) / 1e3,
@@ -70,12 +73,15 @@ class Measured(NamedTuple):
                 pair = self.ends.get(tag, {}).get(f"{p}.0")
                 if pair is not None:
                     low, high = (float("inf") if end is None else end for end in pair)
-                    found[TAGS[tag], p] = Figure(*(float(np.percentile(each, p)) for each in some), low, high)
+                    found[TAGS[tag], p] = Figure(
+                        *(float(np.percentile(each, p)) for each in some), low, high
+                    )
         return found
 
 
 class Figure(NamedTuple):
-    """A percentile in ms, between what the true one lies, and how far it may lie below and above the reported one."""
+    """A percentile in ms, between what the true one lies, and how far it may lie below and above
+    the reported one."""
 
     reported: float
     least: float
@@ -84,7 +90,10 @@ class Figure(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.reported:.2f} -{self.low:.2f} +{self.high:.2f}, true {self.least:.2f} to {self.most:.2f}"
+        return (
+            f"{self.reported:.2f} -{self.low:.2f} +{self.high:.2f}, true {self.least:.2f} to "
+            f"{self.most:.2f}"
+        )
 
     @property
     def inside(self) -> bool:
@@ -98,19 +107,37 @@ class Figure(NamedTuple):
 Figures = dict[tuple[str, int], Figure]
 
 
-def one_run(program: Program, streams: int, seconds: int, condition: str, selftest: str) -> Measured:
+def one_run(
+    program: Program, streams: int, seconds: int, condition: str, selftest: str
+) -> Measured:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder, tls = Path(name), condition == "TLS"
-        sent = stack.enter_context(server(program, folder, ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS, tls=tls))
+        sent = stack.enter_context(
+            server(program, folder, ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS, tls=tls)
+        )
         if condition == "burning":
             stack.enter_context(burners(4))
-        options = ["-u", str(streams), "-t", f"{seconds}s", "--output-tokens-mean", str(TOKENS), "--selftest", selftest]
-        run = load(sent.port, folder / "r", options, certificate=program.certificate if tls else None)
+        options = [
+            "-u",
+            str(streams),
+            "-t",
+            f"{seconds}s",
+            "--output-tokens-mean",
+            str(TOKENS),
+            "--selftest",
+            selftest,
+        ]
+        run = load(
+            sent.port, folder / "r", options, certificate=program.certificate if tls else None
+        )
         stack.close()  # the server writes down what it knows
         said = json.loads((run.folder / "run.json").read_bytes())
-        certificate = read_run(run.folder).health[0].certificate or MeasurementAccuracy(missing="its process was lost")
+        certificate = read_run(run.folder).health[0].certificate or MeasurementAccuracy(
+            missing="its process was lost"
+        )
         return Measured(
-            run.records(), sent, said.get("plus_minus", {}), " ".join(map(str, run.verdict())), run.cpu_s,
+            run.records(), sent, said.get("plus_minus", {}), " ".join(map(str, run.verdict())),
+            run.cpu_s,
             certificate.server_cpu_s, certificate.missing,
         )  # fmt: skip
 
@@ -121,7 +148,10 @@ def line(name: str, run: Measured) -> str:
     shown = [f"{kind} p{p} {f}" for (kind, p), f in figures.items() if p in (50, 99)]
     truth = "" if run.server_cpu_s is None else f", truth server {run.server_cpu_s:.2f} s"
     found = "; ".join([*(missed or ["all inside"]), *shown] if figures else [run.missing])
-    return f"{name}: {run.verdict}, CPU {run.cpu_s:.2f} s{truth}, load {os.getloadavg()[0]:.1f}; {found}"
+    return (
+        f"{name}: {run.verdict}, CPU {run.cpu_s:.2f} s{truth}, load {os.getloadavg()[0]:.1f}; "
+        f"{found}"
+    )
 
 
 def row(condition: str, streams: int, kind: str, p: int, some: list[Figure]) -> list[str]:
@@ -147,9 +177,12 @@ def cost(program: Program, streams: int, seconds: int, pairs: int) -> str:
     half = 1.96 * more.std(ddof=1) / math.sqrt(pairs)
     each = "; ".join(f"{how} {np.round(some, 1)}" for how, some in spent.items())
     return (
-        f"cost, {streams} streams: {off:.1f} µs of CPU a chunk without sentinels, {on:.1f} with ({on / off - 1:+.1%}; in "
-        f"pairs {math.expm1(more.mean()):+.1%}, 95 % interval {math.expm1(more.mean() - half):+.1%} to "
-        f"{math.expm1(more.mean() + half):+.1%}; {each}); their server {np.median(server_s):.3f} s a run"
+        f"cost, {streams} streams: {off:.1f} µs of CPU a chunk without sentinels, {on:.1f} with "
+        f"({on / off - 1:+.1%}; in "
+        f"pairs {math.expm1(more.mean()):+.1%}, 95 % interval "
+        f"{math.expm1(more.mean() - half):+.1%} to "
+        f"{math.expm1(more.mean() + half):+.1%}; {each}); their server {np.median(server_s):.3f} s "
+        f"a run"
     )
 
 
@@ -159,7 +192,9 @@ def main() -> None:
     parser.add_argument("--conditions", default="quiet,burning,TLS")
     parser.add_argument("--runs", type=int, default=10, help="of each cell")
     parser.add_argument("--seconds", type=int, default=8)
-    parser.add_argument("--cost", type=int, default=0, help="pairs of runs with and without sentinels: 2 or more")
+    parser.add_argument(
+        "--cost", type=int, default=0, help="pairs of runs with and without sentinels: 2 or more"
+    )
     options = parser.parse_args()
     print(machine())
     levels = [int(streams) for streams in options.streams.split(",")]
@@ -176,8 +211,24 @@ def main() -> None:
                     for (kind, p), figure in run.figures.items():
                         cells[condition, streams, kind, p].append(figure)
                     print(line(f"{condition} {streams}", run), flush=True)
-        head = ["", "streams", "", "", "true inside", "off, median ms", "off, most", "lower end, median", "upper end"]
-        print(tabulate([row(*cell, some) for cell, some in sorted(cells.items())], headers=head, disable_numparse=True))
+        head = [
+            "",
+            "streams",
+            "",
+            "",
+            "true inside",
+            "off, median ms",
+            "off, most",
+            "lower end, median",
+            "upper end",
+        ]
+        print(
+            tabulate(
+                [row(*cell, some) for cell, some in sorted(cells.items())],
+                headers=head,
+                disable_numparse=True,
+            )
+        )
         for streams in levels if options.cost else ():
             print(cost(program, streams, options.seconds, options.cost), flush=True)
 

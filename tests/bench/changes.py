@@ -1,11 +1,13 @@
-"""Changes of a history on known truth: false alarms, planted changes found and where, delay, thresholds.
+"""Changes of a history on known truth: false alarms, planted changes found and where, delay,
+thresholds.
 
-tests/bench/changes.py scores                    the table of thresholds, by random orders (numpy; minutes)
-tests/bench/changes.py planted [--seeds 50]      a year of 200 runs with three changes of 5 to 20 %
-tests/bench/changes.py alarms [--years 1000]     a year of 200 runs without one: independent and correlated noise
-tests/bench/changes.py daily [--years 100]       the same, looked at after every run
-tests/bench/changes.py delay                     runs until a change is marked
-tests/bench/changes.py index [--folders 5000]    seconds for the index of so many runs, the example's files each
+tests/bench/changes.py scores                    the table of thresholds, by random orders (numpy;
+minutes) tests/bench/changes.py planted [--seeds 50]      a year of 200 runs with three changes of 5
+to 20 % tests/bench/changes.py alarms [--years 1000]     a year of 200 runs without one: independent
+and correlated noise tests/bench/changes.py daily [--years 100]       the same, looked at after
+every run tests/bench/changes.py delay                     runs until a change is marked
+tests/bench/changes.py index [--folders 5000]    seconds for the index of so many runs, the
+example's files each
 """
 
 import argparse
@@ -22,7 +24,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.lab.history.change_points import ALARMS, SCORES, SIDE, find_level_changes, seeded_intervals
+from locust_llm.lab.history.change_points import (
+    ALARMS,
+    SCORES,
+    SIDE,
+    find_level_changes,
+    seeded_intervals,
+)
 from locust_llm.lab.history.index import runs_in
 
 FloatRows = NDArray[np.float64]
@@ -57,7 +65,9 @@ def scores(orders: int) -> None:
         many = orders if count <= 300 else orders // 2
         step = max(1, 400_000 // count)
         rows = [
-            largest(rng.permuted(np.tile(np.arange(1.0, count + 1), (min(step, many - i), 1)), axis=1))
+            largest(
+                rng.permuted(np.tile(np.arange(1.0, count + 1), (min(step, many - i), 1)), axis=1)
+            )
             for i in range(0, many, step)
         ]
         values = np.sort(np.concatenate(rows))
@@ -65,7 +75,9 @@ def scores(orders: int) -> None:
         print(f"{count}: {math.ceil(cut * 100) / 100:.2f},", flush=True)
 
 
-def noise(random: Random, count: int, sigma: float, outliers: float = 0.02, phi: float = 0.0) -> list[float]:
+def noise(
+    random: Random, count: int, sigma: float, outliers: float = 0.02, phi: float = 0.0
+) -> list[float]:
     """Factors: lognormal, one in 50 an outlier; ``phi``: correlation of neighbours."""
     found, last = list[float](), random.gauss(0, sigma)
     for _ in range(count):
@@ -76,7 +88,8 @@ def noise(random: Random, count: int, sigma: float, outliers: float = 0.02, phi:
 
 
 def year(seed: int, phi: float = 0.0) -> tuple[list[float], dict[int, float]]:
-    """A year of runs with three changes up or down, 25 runs apart at least; (values, shift by place)."""
+    """A year of runs with three changes up or down, 25 runs apart at least; (values, shift by
+    place)."""
     random = Random(seed)
     values = [v * 300 for v in noise(random, RUNS, random.uniform(0.02, 0.05), phi=phi)]
     while True:
@@ -92,7 +105,8 @@ def year(seed: int, phi: float = 0.0) -> tuple[list[float], dict[int, float]]:
 
 
 def planted(seeds: int, phi: float = 0.0) -> dict[str, float]:
-    """Of all planted changes: found, and how far; false alarms; whether intervals hold the true shift."""
+    """Of all planted changes: found, and how far; false alarms; whether intervals hold the true
+    shift."""
     hits, total, alarms, apart, held, small = 0, 0, 0, list[int](), 0, [0, 0]
     for seed in range(seeds):
         values, truth = year(seed, phi)
@@ -102,7 +116,11 @@ def planted(seeds: int, phi: float = 0.0) -> dict[str, float]:
             total += 1
             weak = abs(size) < 0.08
             small[1] += weak
-            near = min((place for place in left if abs(place - at) <= NEAR), key=lambda p: abs(p - at), default=None)
+            near = min(
+                (place for place in left if abs(place - at) <= NEAR),
+                key=lambda p: abs(p - at),
+                default=None,
+            )
             if near is None:
                 continue
             change = left.pop(near)
@@ -114,8 +132,10 @@ def planted(seeds: int, phi: float = 0.0) -> dict[str, float]:
         alarms += len(left)
     apart.sort()
     return {
-        "found": hits / total, "of_weak": small[0] / max(1, small[1]), "alarms_a_year": alarms / seeds,
-        "exact": sum(a == 0 for a in apart) / len(apart), "within_3": sum(a <= 3 for a in apart) / len(apart),
+        "found": hits / total, "of_weak": small[0] / max(1, small[1]),
+        "alarms_a_year": alarms / seeds,
+        "exact": sum(a == 0 for a in apart) / len(apart),
+        "within_3": sum(a <= 3 for a in apart) / len(apart),
         "held": held / hits,
     }  # fmt: skip
 
@@ -127,7 +147,8 @@ def alarms(years: int, phi: float, count: int = RUNS) -> tuple[float, float]:
 
 
 def daily(years: int, phi: float = 0.0) -> float:
-    """Share of years in which some look after a run, of the year so far and the one before, marked a change."""
+    """Share of years in which some look after a run, of the year so far and the one before, marked
+    a change."""
     with_one = 0
     for i in range(years):
         values = noise(Random(i), 2 * RUNS, 0.03, phi=phi)
@@ -155,12 +176,16 @@ def delay(size: float, sigma: float, seeds: int = 50) -> list[int]:
 
 
 def index(folders: int) -> None:
-    run, figures = ((EXAMPLE / name).read_bytes() for name in ("run.json", "profile_export_aiperf.json"))
+    run, figures = (
+        (EXAMPLE / name).read_bytes() for name in ("run.json", "profile_export_aiperf.json")
+    )
     with TemporaryDirectory() as below:
         root = Path(below)
         for i in range(folders):
             (folder := root / f"run-{i:05}").mkdir()
-            (folder / "run.json").write_bytes(run.replace(b'"request_rate": 2.5', b'"request_rate": %d.5' % (i % 25)))
+            (folder / "run.json").write_bytes(
+                run.replace(b'"request_rate": 2.5', b'"request_rate": %d.5' % (i % 25))
+            )
             (folder / "profile_export_aiperf.json").write_bytes(figures)
         for what in ("first", "again", "after ten have changed"):
             if what.startswith("after"):
@@ -192,10 +217,18 @@ def main() -> None:
         for size in (0.05, 0.1, 0.2, 1.0):
             for sigma in (0.02, 0.05):
                 runs = delay(size, sigma)
-                print(f"{size:.0%} at noise {sigma:.0%}: median {runs[25]} runs, 9 of 10 within {runs[44]}", flush=True)
+                print(
+                    f"{size:.0%} at noise {sigma:.0%}: median {runs[25]} runs, 9 of 10 within "
+                    f"{runs[44]}",
+                    flush=True,
+                )
     else:
         for phi in (0.0, 0.2, 0.4, 0.6):
-            said = alarms(options.years, phi) if options.what == "alarms" else daily(options.years, phi)
+            said = (
+                alarms(options.years, phi)
+                if options.what == "alarms"
+                else daily(options.years, phi)
+            )
             print(f"correlation of neighbours {phi}: {said}", flush=True)
 
 

@@ -1,10 +1,12 @@
-"""The confusion matrix of the scheduler's diagnosis, in virtual time: ``make confusion``. Prints Markdown, asserts nothing.
+"""The confusion matrix of the scheduler's diagnosis, in virtual time: ``make confusion``. Prints
+Markdown, asserts nothing.
 
-A cell is a simulated server, a level of noise and a seed; the probe is carried out on it, and what the diagnosis says is
-compared with what the server is. The seeds were never used while the rule was made. A cell is *right* when the scheduler
-has its name, with its number of slots where there is one; a chunked one whose budget is wider than the longest prompt
-that was tried is also right as prefill-first, whose text says that such a budget looks the same. Whether the interval of
-the budget holds the true one is counted apart.
+A cell is a simulated server, a level of noise and a seed; the probe is carried out on it, and what
+the diagnosis says is compared with what the server is. The seeds were never used while the rule was
+made. A cell is *right* when the scheduler has its name, with its number of slots where there is
+one; a chunked one whose budget is wider than the longest prompt that was tried is also right as
+prefill-first, whose text says that such a budget looks the same. Whether the interval of the budget
+holds the true one is counted apart.
 """
 
 import argparse
@@ -38,8 +40,9 @@ NOISES: Final = {
     "2": Noise(steps=0.1, network_s=0.001, merged=0.02),
     "3": Noise(steps=0.2, network_s=0.002, merged=0.05, hiccups_s=0.03),
 }
-"""None; a quiet machine; a network; a bad day: steps of 0.82 to 1.22 times what they should take (one sigma), chunks 2 ms
-late on average and one in twenty merged, and the server stands still for 30 ms about every two seconds."""
+"""None; a quiet machine; a network; a bad day: steps of 0.82 to 1.22 times what they should take
+(one sigma), chunks 2 ms late on average and one in twenty merged, and the server stands still for
+30 ms about every two seconds."""
 SEED: Final = 70000
 """The first one. None below was used here."""
 RIGHT, WRONG = "right", "wrong"
@@ -96,12 +99,18 @@ class Said(NamedTuple):
         kind, said = self.cell.kind, self.diagnosis
         if said.name == CANNOT_TELL:
             return RIGHT if kind.truth == CANNOT_TELL else CANNOT_TELL
-        if said.name == PREFILL_FIRST and kind.truth == CHUNKED and (kind.budget or 0) > self.longest:
+        if (
+            said.name == PREFILL_FIRST
+            and kind.truth == CHUNKED
+            and (kind.budget or 0) > self.longest
+        ):
             return RIGHT
         if said.name != kind.truth:
             return WRONG
         # Where all that came were computed side by side, it says "at least".
-        least = said.slots is not None and said.slots == self.burst and (kind.slots or 0) >= said.slots
+        least = (
+            said.slots is not None and said.slots == self.burst and (kind.slots or 0) >= said.slots
+        )
         return RIGHT if said.slots in (None, kind.slots) or least else WRONG
 
     @property
@@ -127,22 +136,37 @@ def schedulers(gpu: str) -> Iterator[Kind]:
     yield Kind(PREFILL_FIRST, Server(policy="prefill-first", gpu=gpu))
     yield Kind(PREFILL_FIRST, Server(policy="mixed", gpu=gpu))
     for engines in (1, 2):
-        server = Server(policy="disaggregated", gpu=gpu, prefill_engines=engines, decode_engines=engines)
+        server = Server(
+            policy="disaggregated", gpu=gpu, prefill_engines=engines, decode_engines=engines
+        )
         yield Kind(DISAGGREGATED, server)
     for budget in (256, 512, 1024, 2048, 4096, 8192):
         yield Kind(CHUNKED, Server(budget=budget, gpu=gpu), budget, 1)
     for budget, slots, long in (
-        (512, 2, 2), (1024, 4, 4), (2048, 2, 2), (2048, 3, 3), (2048, 4, 4), (2048, 6, 6), (4096, 2, 2),
+        (512, 2, 2), (1024, 4, 4), (2048, 2, 2), (2048, 3, 3), (2048, 4, 4), (2048, 6, 6),
+        (4096, 2, 2),
         (1024, 3, 2), (2048, 4, 2), (2048, 6, 3),
     ):  # fmt: skip
         yield Kind(PARTIAL, partial(gpu, budget, slots, long), budget, long)
     for budget, threshold in ((512, 128), (1024, 256), (2048, 512)):
-        yield Kind(PARTIAL, Server(budget=budget, threshold=threshold, gpu=gpu), threshold, budget // threshold)
+        yield Kind(
+            PARTIAL,
+            Server(budget=budget, threshold=threshold, gpu=gpu),
+            threshold,
+            budget // threshold,
+        )
 
 
 def partial(gpu: str, budget: int, slots: int, long: int) -> Server:
     """A prompt is long from 1,310 tokens: vLLM V0's 4 % of a context of 32,768."""
-    return Server(policy="partial-prefills", budget=budget, partial=slots, long_partial=long, threshold=1310, gpu=gpu)
+    return Server(
+        policy="partial-prefills",
+        budget=budget,
+        partial=slots,
+        long_partial=long,
+        threshold=1310,
+        gpu=gpu,
+    )
 
 
 def busy() -> Iterator[Kind]:
@@ -158,8 +182,8 @@ def busy() -> Iterator[Kind]:
 
 
 def programs() -> Iterator[Kind]:
-    """Other programs on the server's machine: steps that are slower now and then, and a server whose one thread also takes
-    the prompts apart, which costs some time a token."""
+    """Other programs on the server's machine: steps that are slower now and then, and a server
+    whose one thread also takes the prompts apart, which costs some time a token."""
     for slowed, held_us in ((1.0, 0.5), (1.0, 1.5), (1.5, 0.5), (3.0, 1.5)):
         more = Noise(slowed=slowed, held_s=held_us * 1e-6)
         about = f"{slowed:g} times slower in bursts, {held_us:g} us a token without answers"
@@ -175,10 +199,17 @@ def untellable() -> Iterator[Kind]:
     """Where nothing can be told, that must be said."""
     for tokens in (1000, 2000):
         for budget in (512, 8192):
-            bounds, about = ProbeBounds(longest_tokens=tokens), f"prompts of at most {tokens:,} tokens"
+            bounds, about = (
+                ProbeBounds(longest_tokens=tokens),
+                f"prompts of at most {tokens:,} tokens",
+            )
             yield Kind(CANNOT_TELL, Server(budget=budget), about=about, bounds=bounds)
     for tokens in (2, 4, 8):
-        for server in (Server(budget=512), Server(policy="prefill-first"), Server(policy="disaggregated")):
+        for server in (
+            Server(budget=512),
+            Server(policy="prefill-first"),
+            Server(policy="disaggregated"),
+        ):
             more, about = Noise(tokens_a_chunk=tokens), f"{tokens} tokens a chunk"
             yield Kind(CANNOT_TELL, server, about=about, more=more)
     yield Kind(CANNOT_TELL, Server(policy=FIXED))
@@ -191,7 +222,8 @@ def unusual() -> Iterator[Kind]:
     some = (
         Kind(STATIC, Server(policy="static")), Kind(PREFILL_FIRST, Server(policy="prefill-first")),
         Kind(CHUNKED, Server(budget=512), 512, 1), Kind(CHUNKED, Server(budget=2048), 2048, 1),
-        Kind(PARTIAL, partial("h100", 2048, 4, 4), 2048, 4), Kind(DISAGGREGATED, Server(policy="disaggregated")),
+        Kind(PARTIAL, partial("h100", 2048, 4, 4), 2048, 4),
+        Kind(DISAGGREGATED, Server(policy="disaggregated")),
     )  # fmt: skip
     for kind in some:
         for places in (1, 2, 3, 4):
@@ -203,18 +235,24 @@ def unusual() -> Iterator[Kind]:
         for decoders in (1, 2, 6):
             yield kind._replace(about=f"{decoders} decoders", bounds=ProbeBounds(decoders=decoders))
         for micros in (0.5, 3.0):
-            yield kind._replace(about=f"tokenized at {micros:g} us a token", more=Noise(reading_s=micros * 1e-6))
+            yield kind._replace(
+                about=f"tokenized at {micros:g} us a token", more=Noise(reading_s=micros * 1e-6)
+            )
         yield kind._replace(about="1.3 tokens a step", more=Noise(guessed=0.3))
 
 
 def several() -> Iterator[Kind]:
-    """Equal servers behind one address that have the requests in turn: no scheduler has a name for that."""
+    """Equal servers behind one address that have the requests in turn: no scheduler has a name for
+    that."""
     for server in (
-        Server(policy="static"), Server(policy="prefill-first"), Server(budget=512), Server(budget=2048),
+        Server(policy="static"), Server(policy="prefill-first"), Server(budget=512),
+        Server(budget=2048),
         partial("h100", 2048, 4, 4),
     ):  # fmt: skip
         for replicas in (2, 3, 4):
-            yield changed(Kind(CANNOT_TELL, server), f"{replicas} of them in turn", replicas=replicas)
+            yield changed(
+                Kind(CANNOT_TELL, server), f"{replicas} of them in turn", replicas=replicas
+            )
 
 
 def changed(kind: Kind, about: str, **settings: object) -> Kind:
@@ -234,7 +272,14 @@ def cells(kinds: Iterable[Kind], seeds: int = 1) -> list[Cell]:
 def probe(cell: Cell) -> Said:
     kind, noise = cell.kind, vars(NOISES[cell.noise])
     both = Noise(
-        **(noise | {name: value for name, value in vars(kind.more).items() if value != getattr(Noise(), name)})
+        **(
+            noise
+            | {
+                name: value
+                for name, value in vars(kind.more).items()
+                if value != getattr(Noise(), name)
+            }
+        )
     )
     found = measure_probe(probed(kind.server, both, cell.seed, kind.bounds))
     burst = len(found.bursts[-1].ttft_s) if found.bursts else 0
@@ -264,10 +309,15 @@ def report(title: str, said: list[Said]) -> str:
         shares(said) + ".",
         "",
     ]
-    lines += [f"- noise {noise}: {shares(one for one in said if one.cell.noise == noise)}" for noise in NOISES]
+    lines += [
+        f"- noise {noise}: {shares(one for one in said if one.cell.noise == noise)}"
+        for noise in NOISES
+    ]
     held = [one.budget_held for one in said if one.budget_held is not None]
     if held:
-        lines.append(f"- budgets: {held.count(False)} of {len(held)} intervals do not hold the true one")
+        lines.append(
+            f"- budgets: {held.count(False)} of {len(held)} intervals do not hold the true one"
+        )
     alike: dict[tuple[str, str, str], list[Said]] = {}
     for one in said:
         if one.verdict != RIGHT:
@@ -276,8 +326,14 @@ def report(title: str, said: list[Said]) -> str:
             lines.append(f"- budget {one.cell.kind.budget} missed: {one.cell.label}: {one.text}")
     for (verdict, _, _), some in sorted(alike.items(), key=lambda item: item[0][0] != WRONG):
         words = some[0].diagnosis.missing or some[0].diagnosis.reasons
-        also = f" (and {len(some) - 1} like it: {', '.join(one.cell.where for one in some[1:])})" if some[1:] else ""
-        lines.append(f"- **{verdict}**: {some[0].cell.label}: {some[0].text}: {'; '.join(words)}{also}")
+        also = (
+            f" (and {len(some) - 1} like it: {', '.join(one.cell.where for one in some[1:])})"
+            if some[1:]
+            else ""
+        )
+        lines.append(
+            f"- **{verdict}**: {some[0].cell.label}: {some[0].text}: {'; '.join(words)}{also}"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -285,7 +341,8 @@ TWICE: Final = (
     Kind(PREFILL_FIRST, Server(policy="prefill-first")), Kind(CHUNKED, Server(budget=512), 512, 1),
     Kind(CHUNKED, Server(budget=2048), 2048, 1),
     Kind(CHUNKED, Server(budget=512, gpu="a40"), 512, 1, bounds=ProbeBounds(longest_tokens=8000)),
-    Kind(PARTIAL, partial("h100", 2048, 4, 4), 2048, 4), Kind(DISAGGREGATED, Server(policy="disaggregated")),
+    Kind(PARTIAL, partial("h100", 2048, 4, 4), 2048, 4),
+    Kind(DISAGGREGATED, Server(policy="disaggregated")),
 )  # fmt: skip
 TRIED: Final = 7600
 """Tokens of a prompt that each run tries: the longest one may be another."""
@@ -316,7 +373,11 @@ def figures(kind: Kind, noise: Noise, seed: int) -> tuple[str, dict[str, float]]
     found = measure_probe(probed(kind.server, noise, seed, kind.bounds))
     said, stalls = diagnose_scheduler(found), found.of("stall", TRIED)
     alone_s, budget = found.alone_s(TRIED), said.budget and said.budget[1]
-    stall_s = median(stall.longest_s for stall in stalls) if said.name in (PREFILL_FIRST, CHUNKED, PARTIAL) else None
+    stall_s = (
+        median(stall.longest_s for stall in stalls)
+        if said.name in (PREFILL_FIRST, CHUNKED, PARTIAL)
+        else None
+    )
     some = {"alone": alone_s, "stall": stall_s, "token": found.token_s, "budget": budget}
     return said.name, {name: value for name, value in some.items() if value is not None}
 
@@ -325,20 +386,33 @@ def twice(runs: int) -> str:
     """Markdown: a row a level of noise; of the server that agrees least with itself."""
     rows = []
     for noise in NOISES:
-        each = [{name: apart(values) for name, values in some.items()} for _, some in again(noise, runs)]
-        cells = [max((some[name] for some in each if name in some), key=lambda values: values[-1]) for name in FIGURES]
-        rows.append([noise, *(f"{values[len(values) * 9 // 10]:.0%}, {values[-1]:.0%}" for values in cells)])
+        each = [
+            {name: apart(values) for name, values in some.items()} for _, some in again(noise, runs)
+        ]
+        cells = [
+            max((some[name] for some in each if name in some), key=lambda values: values[-1])
+            for name in FIGURES
+        ]
+        rows.append(
+            [noise, *(f"{values[len(values) * 9 // 10]:.0%}, {values[-1]:.0%}" for values in cells)]
+        )
     table = tabulate(rows, ["noise", *FIGURES.values()], tablefmt="github")
     return (
-        f"## Twice\n\n{table}\n\nBy how much the larger of two runs is above the smaller one: in nine of ten pairs at most, "
-        f"and at most, of {runs} runs of each of {len(TWICE)} servers, of which the one that agrees least stands here.\n"
+        f"## Twice\n\n{table}\n\nBy how much the larger of two runs is above the smaller one: in "
+        f"nine of ten pairs at most, "
+        f"and at most, of {runs} runs of each of {len(TWICE)} servers, of which the one that "
+        f"agrees least stands here.\n"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", help="the part with this word in its title")
-    parser.add_argument("--seeds", type=int, default=1, help="of each server and level of noise (default: 1)")
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="of each server and level of noise (default: 1)"
+    )
     options = parser.parse_args()
     seeds = options.seeds
     began = time.process_time()
@@ -350,7 +424,11 @@ def main() -> None:
         "Unusual settings": cells(unusual(), seeds),
         "Several servers behind one address": cells(several(), seeds),
     }
-    parts = {title: some for title, some in parts.items() if (options.only or "").lower() in title.lower()}
+    parts = {
+        title: some
+        for title, some in parts.items()
+        if (options.only or "").lower() in title.lower()
+    }
     for title, some in parts.items():
         print(report(title, [probe(cell) for cell in some]), flush=True)
     if (options.only or "").lower() in "twice":

@@ -1,4 +1,5 @@
-"""Damage at stride 1: every byte cut, every field replaced, each time a report; 19,000 folders, and it resumes.
+"""Damage at stride 1: every byte cut, every field replaced, each time a report; 19,000 folders, and
+it resumes.
 
     python tests/bench/damage.py STATE [--seconds N]
 
@@ -33,7 +34,12 @@ WAYS: Final[dict[str, Callable[[Path], Iterator[Way]]]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("state", type=Path)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; the next call goes on")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=float("inf"),
+        help="stop after so long; the next call goes on",
+    )
     options = parser.parse_args()
     done: dict[str, int] = json.loads(options.state.read_text()) if options.state.exists() else {}
     began = time.monotonic()
@@ -48,7 +54,10 @@ def main() -> int:
                 check_reports(path, piece)
                 done[name] = done.get(name, 0) + len(piece)
                 options.state.write_text(json.dumps(done))
-        print(f"{name}: {done.get(name, 0)} folders, {time.monotonic() - began:.0f} s so far", flush=True)
+        print(
+            f"{name}: {done.get(name, 0)} folders, {time.monotonic() - began:.0f} s so far",
+            flush=True,
+        )
     return 0
 
 

@@ -1,8 +1,9 @@
-"""How often ``twin drift`` raises a false alarm, and what it finds of servers that changed, in virtual time:
-``make bench-drift``. Prints Markdown, asserts nothing.
+"""How often ``twin drift`` raises a false alarm, and what it finds of servers that changed, in
+virtual time: ``make bench-drift``. Prints Markdown, asserts nothing.
 
-Each server is probed and swept, a twin is fitted, and then it is checked again and again for about a minute: unchanged, with
-noise of its own each time, and with something changed. Ten minutes in a row have requests of the same lengths.
+Each server is probed and swept, a twin is fitted, and then it is checked again and again for about
+a minute: unchanged, with noise of its own each time, and with something changed. Ten minutes in a
+row have requests of the same lengths.
 """
 
 import argparse
@@ -42,7 +43,17 @@ SERVERS: Final = (
     (Server(budget=512, gpu="a100-40", num_seqs=24), LOUD),
     (Server(budget=2048, gpu="a40", num_seqs=16), QUIET),
     (Server(budget=1500, gpu="a100-40"), USUAL),
-    (Server(policy="partial-prefills", budget=2048, partial=3, long_partial=3, threshold=1310, num_seqs=40), USUAL),
+    (
+        Server(
+            policy="partial-prefills",
+            budget=2048,
+            partial=3,
+            long_partial=3,
+            threshold=1310,
+            num_seqs=40,
+        ),
+        USUAL,
+    ),
 )
 COSTS: Final = ("step", "fixed", "token", "stream", "attention")
 Changed = Callable[[Server, Noise], tuple[Server, Noise] | None]
@@ -62,12 +73,28 @@ def _seqs(server: Server, noise: Noise) -> tuple[Server, Noise] | None:
 
 KINDS: Final = (
     Kind("unchanged", lambda server, noise: (server, noise), ()),
-    Kind("steps take 10% longer", lambda server, noise: (server, replace(noise, slower=1.1)), COSTS),
-    Kind("steps take 5% longer", lambda server, noise: (server, replace(noise, slower=1.05)), COSTS),
-    Kind("half the budget", lambda server, noise: (replace(server, budget=server.budget // 2), noise), ("budget",)),
-    Kind("twice the budget", lambda server, noise: (replace(server, budget=server.budget * 2), noise), ("budget",)),
+    Kind(
+        "steps take 10% longer", lambda server, noise: (server, replace(noise, slower=1.1)), COSTS
+    ),
+    Kind(
+        "steps take 5% longer", lambda server, noise: (server, replace(noise, slower=1.05)), COSTS
+    ),
+    Kind(
+        "half the budget",
+        lambda server, noise: (replace(server, budget=server.budget // 2), noise),
+        ("budget",),
+    ),
+    Kind(
+        "twice the budget",
+        lambda server, noise: (replace(server, budget=server.budget * 2), noise),
+        ("budget",),
+    ),
     Kind("half the max_num_seqs", _seqs, ("max_num_seqs",)),
-    Kind("a noisy neighbour", lambda server, noise: (server, replace(noise, slowed=1.3)), ("neighbour", "noise")),
+    Kind(
+        "a noisy neighbour",
+        lambda server, noise: (server, replace(noise, slowed=1.3)),
+        ("neighbour", "noise"),
+    ),
 )
 
 
@@ -116,7 +143,9 @@ class Found(NamedTuple):
 
 
 def _found(kind: Kind, drift: Drift) -> Found:
-    return Found(kind.what, drift.drifted, list(dict.fromkeys(one.change.name for one in drift.named)))
+    return Found(
+        kind.what, drift.drifted, list(dict.fromkeys(one.change.name for one in drift.named))
+    )
 
 
 def checked(server: Server, noise: Noise, twin: Twin, still: int, changed: int) -> Iterator[Found]:
@@ -126,7 +155,11 @@ def checked(server: Server, noise: Noise, twin: Twin, still: int, changed: int) 
         known = null(twin, minute(server, noise, next(seeds), asked))
         for kind in KINDS:
             other = kind.of(server, noise)
-            times = (changed if some < SETS else 0) if kind.right else min(IN_A_ROW, still - some * IN_A_ROW)
+            times = (
+                (changed if some < SETS else 0)
+                if kind.right
+                else min(IN_A_ROW, still - some * IN_A_ROW)
+            )
             for _ in range(times if other is not None else 0):
                 yield _found(kind, check_drift(known, minute(*other, next(seeds), asked)))  # type: ignore[misc]
 
@@ -140,7 +173,8 @@ def report(found: Sequence[Found]) -> str:
         among = sum(any(name in kind.right for name in one.names) for one in alarms)
         said = Counter(one.names[0] if one.names else "none" for one in alarms).most_common(3)
         rows.append([
-            kind.what, len(here), f"{len(alarms)} ({len(alarms) / max(1, len(here)):.1%})", right if kind.right else "-",
+            kind.what, len(here), f"{len(alarms)} ({len(alarms) / max(1, len(here)):.1%})",
+            right if kind.right else "-",
             among if kind.right else "-", ", ".join(f"{name} {times}" for name, times in said),
         ])  # fmt: skip
     head = ["server", "minutes", "alarms", "named first", "among the names", "names"]
@@ -153,22 +187,30 @@ def one(number: int, still: int, changed: int) -> tuple[str, list[Found]]:
     twin = twin_of(server, noise, number + 1)
     s = twin.model.settings
     about = (
-        f"{server.policy}, {server.gpu}: fitted {s.max_num_batched_tokens:,} tokens a step, {s.max_num_seqs} requests"
+        f"{server.policy}, {server.gpu}: fitted {s.max_num_batched_tokens:,} tokens a step, "
+        f"{s.max_num_seqs} requests"
     )
     return about, list(checked(server, noise, twin, still, changed))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--still", type=int, default=100, help="minutes of each unchanged server (default: 100)")
     parser.add_argument(
-        "--changed", type=int, default=7, help="minutes of each change of each server (default: twice 7)"
+        "--still", type=int, default=100, help="minutes of each unchanged server (default: 100)"
+    )
+    parser.add_argument(
+        "--changed",
+        type=int,
+        default=7,
+        help="minutes of each change of each server (default: twice 7)",
     )
     options = parser.parse_args()
     found, began = list[Found](), time.monotonic()
     numbers = range(len(SERVERS))
     with ProcessPoolExecutor(2) as pool:
-        for about, here in pool.map(one, numbers, [options.still] * len(numbers), [options.changed] * len(numbers)):
+        for about, here in pool.map(
+            one, numbers, [options.still] * len(numbers), [options.changed] * len(numbers)
+        ):
             found += here
             print(f"{about}; {time.monotonic() - began:.0f} s\n\n{report(here)}\n", flush=True)
     print(f"All servers\n\n{report(found)}")

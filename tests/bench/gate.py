@@ -1,10 +1,12 @@
-"""How fast a slot goes on: occupancy of the gate as the server sees it, and the time from a first chunk to the next request.
+"""How fast a slot goes on: occupancy of the gate as the server sees it, and the time from a first
+chunk to the next request.
 
     python tests/bench/gate.py [seconds]
 
-Three slots, twelve users, so somebody always waits; every request decodes for a while after its prefill, as real ones do.
-A slot is in use at the server from the arrival of a request to the send of its first token. The server is a Python
-program too and hears of an arrival late; counted from the client's send, only what the client takes is lost.
+Three slots, twelve users, so somebody always waits; every request decodes for a while after its
+prefill, as real ones do. A slot is in use at the server from the arrival of a request to the send
+of its first token. The server is a Python program too and hears of an arrival late; counted from
+the client's send, only what the client takes is lost.
 """
 
 import statistics
@@ -26,18 +28,22 @@ def occupancy(spans: list[tuple[float, float]]) -> float:
     """Share of the slots that are in use, from when all are until the last request comes."""
     begin = sorted(start for start, _ in spans)[SLOTS - 1]
     end = max(start for start, _ in spans)
-    return sum(max(0, min(stop, end) - max(start, begin)) for start, stop in spans) / (SLOTS * (end - begin))
+    return sum(max(0, min(stop, end) - max(start, begin)) for start, stop in spans) / (
+        SLOTS * (end - begin)
+    )
 
 
 def handovers(records: list[Record], rows: dict[str, list[Row]]) -> list[tuple[float, ...]]:
-    """ms of each handover: server begins to send the first chunk, it is here, the slot is free, the next request is
-    sent, it is at the server. First in, first out, so the order of slots and requests is the same."""
+    """ms of each handover: server begins to send the first chunk, it is here, the slot is free, the
+    next request is sent, it is at the server. First in, first out, so the order of slots and
+    requests is the same."""
     times = []
     freed = sorted(records, key=lambda record: record.freed_at or 0)
     later = sorted(records, key=lambda record: record.sent_at or 0)[SLOTS:]
     for first, after in zip(freed, later, strict=False):
         moments = [
-            rows[first.id][0].chunks[0][0] / 1e9, (first.sent_at or 0) + (first.ttft_s or 0), first.freed_at or 0,
+            rows[first.id][0].chunks[0][0] / 1e9, (first.sent_at or 0) + (first.ttft_s or 0),
+            first.freed_at or 0,
             after.sent_at or 0, rows[after.id][0].arrived / 1e9,
         ]  # fmt: skip
         times.append(tuple((b - a) * 1000 for a, b in pairwise(moments)))
@@ -48,7 +54,10 @@ def run(server: Scripted, prefill_ms: float, seconds: float) -> None:
     prefix, gate = f"bench{prefill_ms:g}-", Gate(SLOTS)
     records: list[Record] = []
     steps = stream(10, first_ms=prefill_ms, each_ms=prefill_ms / 10)
-    requests = [server.request(f"{prefix}{n}", steps) for n in range(int(SLOTS * seconds * 1000 / prefill_ms))]
+    requests = [
+        server.request(f"{prefix}{n}", steps)
+        for n in range(int(SLOTS * seconds * 1000 / prefill_ms))
+    ]
 
     def user(_: int) -> None:
         line = UserConnection()
@@ -63,13 +72,18 @@ def run(server: Scripted, prefill_ms: float, seconds: float) -> None:
     parts = [statistics.median(part) for part in zip(*times, strict=True)]
     here = sorted(sum(time[1:3]) for time in times)
     first_sends = {record.id: rows[record.id][0].chunks[0][0] / 1e9 for record in records}
-    at_server = occupancy([(rows[name][0].arrived / 1e9, first) for name, first in first_sends.items()])
+    at_server = occupancy(
+        [(rows[name][0].arrived / 1e9, first) for name, first in first_sends.items()]
+    )
     from_send = occupancy([(record.sent_at or 0, first_sends[record.id]) for record in records])
     print(
-        f"prefill {prefill_ms:g} ms: {len(rows)} requests, occupancy of {SLOTS} slots at the server {at_server:.2%}, from "
+        f"prefill {prefill_ms:g} ms: {len(rows)} requests, occupancy of {SLOTS} slots at the "
+        f"server {at_server:.2%}, from "
         f"the send {from_send:.2%}; first chunk to next send p50 {here[len(here) // 2]:.2f}, "
         f"p99 {here[len(here) * 99 // 100]:.2f} ms; "
-        "p50 of the ways: to us {:.3f}, slot {:.3f}, send {:.3f}, to the server {:.3f} ms".format(*parts),
+        "p50 of the ways: to us {:.3f}, slot {:.3f}, send {:.3f}, to the server {:.3f} ms".format(
+            *parts
+        ),
         flush=True,
     )
 

@@ -1,10 +1,11 @@
-"""Is what a run said near enough to what was true, and did its verdict say so? The goals, and the rule for verdicts."""
+"""Is what a run said near enough to what was true, and did its verdict say so? The goals, and the
+rule for verdicts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# streams of 50 tokens a second: how far TTFT p50, TTFT p99 and gap p99 may be from the truth. Absolute in ms, or a share
-# of the truth in per cent; None: no goal
+# streams of 50 tokens a second: how far TTFT p50, TTFT p99 and gap p99 may be from the truth.
+# Absolute in ms, or a share of the truth in per cent; None: no goal
 GOALS = (
     (200, ("0.1 ms", "0.5 ms", "0.3 ms")),
     (800, ("0.2 ms", "2 ms", "0.5 ms")),
@@ -14,7 +15,8 @@ FIGURES = ("TTFT p50", "TTFT p99", "gap p99")
 
 
 class Off(NamedTuple):
-    """One figure: what it was off by, and by how much it may be (ms). ``goal_ms`` None: there is no goal."""
+    """One figure: what it was off by, and by how much it may be (ms). ``goal_ms`` None: there is no
+    goal."""
 
     what: str
     by_ms: float
@@ -30,11 +32,16 @@ class Off(NamedTuple):
         return self.goal_ms is None or abs(self.by_ms) <= self.goal_ms / 2
 
     def __str__(self) -> str:
-        return f"{self.by_ms:+.2f}" if self.goal_ms is None else f"{self.by_ms:+.2f} of {self.goal_ms:.3g}"
+        return (
+            f"{self.by_ms:+.2f}"
+            if self.goal_ms is None
+            else f"{self.by_ms:+.2f} of {self.goal_ms:.3g}"
+        )
 
 
 def offs(streams: int, said_ms: Sequence[float], true_ms: Sequence[float]) -> list[Off]:
-    """Of each of FIGURES. A number of streams without goals of its own has those of the next larger one."""
+    """Of each of FIGURES. A number of streams without goals of its own has those of the next larger
+    one."""
     goals = next((goals for most, goals in GOALS if streams <= most), GOALS[-1][1])
     found = []
     for what, said, true, goal in zip(FIGURES, said_ms, true_ms, goals, strict=True):
@@ -45,14 +52,16 @@ def offs(streams: int, said_ms: Sequence[float], true_ms: Sequence[float]) -> li
 
 
 def goals_met(streams: int, found: Sequence[Off], verdict: str | None) -> str:
-    """``met``, ``missed``, or ``INVALID said``: above 800 streams a run may miss its goals if it says so."""
+    """``met``, ``missed``, or ``INVALID said``: above 800 streams a run may miss its goals if it
+    says so."""
     if not any(off.missed for off in found):
         return "met"
     return "INVALID said" if streams > 800 and verdict == "INVALID" else "missed"
 
 
 def rule_kept(found: Sequence[Off], verdict: str | None) -> str:
-    """``kept``, or how it was broken: what misses a goal must be below OK, what is within half of all goals must not."""
+    """``kept``, or how it was broken: what misses a goal must be below OK, what is within half of
+    all goals must not."""
     if verdict is None:
         return "no verdict"
     if any(off.missed for off in found) and verdict == "OK":

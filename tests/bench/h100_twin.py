@@ -1,11 +1,12 @@
-"""The twin of the simulator's H100 (Llama 3.1 8B), written without a fit: what docs/twin.md plans with.
+"""The twin of the simulator's H100 (Llama 3.1 8B), written without a fit: what docs/twin.md plans
+with.
 
     python tests/bench/h100_twin.py h100.toml
 
-Its costs are those of simulator/scheduling/cost.py, which has the form that a twin has, so it is exactly a twin of the
-simulator and its error against that is 0. It is no twin of a real H100: its intervals carry the RMS log error of the rows
-that were held out of the simulator's calibration (docs/simulator.md), of ITL and throughput; TTFT was not compared, and has
-the same.
+Its costs are those of simulator/scheduling/cost.py, which has the form that a twin has, so it is
+exactly a twin of the simulator and its error against that is 0. It is no twin of a real H100: its
+intervals carry the RMS log error of the rows that were held out of the simulator's calibration
+(docs/simulator.md), of ITL and throughput; TTFT was not compared, and has the same.
 """
 
 import sys
@@ -24,7 +25,10 @@ ERROR = 0.104
 def twin() -> Twin:
     model, gpu = H100.model, H100.gpu
     bandwidth = gpu.bandwidth * H100.bandwidth_efficiency
-    weights_s, token_s = model.weight_bytes / bandwidth, 2 * model.parameters / (gpu.flops * H100.mfu)
+    weights_s, token_s = (
+        model.weight_bytes / bandwidth,
+        2 * model.parameters / (gpu.flops * H100.mfu),
+    )
     cost = StepCosts(
         fixed_s=weights_s + H100.step_overhead_s,
         token_s=token_s,
@@ -34,16 +38,19 @@ def twin() -> Twin:
         pair_s=4 * model.num_layers * model.hidden_size / (gpu.flops * H100.attention_mfu),
     )
     settings = SchedulerSettings(
-        policy="chunked", max_num_batched_tokens=gpu.max_num_batched_tokens, max_num_seqs=gpu.max_num_seqs,
+        policy="chunked", max_num_batched_tokens=gpu.max_num_batched_tokens,
+        max_num_seqs=gpu.max_num_seqs,
         kv_tokens=H100.kv_tokens,
     )  # fmt: skip
     return Twin(
         model=ServerModel(settings=settings, cost=cost),
         trust=Trust(
             verdict=GOOD, error=0.0, errors=dict.fromkeys(FIGURES, ERROR),
-            reasons=("written from the simulator's costs, a twin of the simulator and of no real server",),
+            reasons=("written from the simulator's costs, a twin of the simulator and of no real "
+                "server",),
         ),
-        ranges=Ranges(users=(1, 256), prompt_tokens=(1, 8192), output_tokens=(1, 1024), saturated=True),
+        ranges=Ranges(users=(1, 256), prompt_tokens=(1, 8192), output_tokens=(1, 1024),
+            saturated=True),
         origin=Origin(model="Llama 3.1 8B", server="the simulator's H100"),
     )  # fmt: skip
 

@@ -1,16 +1,19 @@
-"""How often an SLO interval holds the truth, how often a verdict is wrong or missing: ``make intervals``. Prints Markdown.
+"""How often an SLO interval holds the truth, how often a verdict is wrong or missing: ``make
+intervals``. Prints Markdown.
 
-A cell is a process that makes latencies (independent, autoregressive, a queue, the simulator in virtual time) and a number
-of requests; many runs of it are made, and the interval of each figure of each run is held against the truth, which is that
-of all runs together. Limits are set at the truth, 3 % beside it (where a wrong verdict is one on the wrong side), 10, 20 and
-40 % off it, where a decision is wanted, and at 5 times the truth, where a PASS is. Beside it is how often an oracle decides,
-who has a normal interval with the true standard error; and, of percentiles and shares, how often the exact method for
-independent requests does, of as many as they are worth (order statistics): it is right for any distribution, which the
-oracle is not. Two other methods are held beside ours: order statistics and exact shares, which take requests as
-independent, and ten sections with Student's t.
+A cell is a process that makes latencies (independent, autoregressive, a queue, the simulator in
+virtual time) and a number of requests; many runs of it are made, and the interval of each figure of
+each run is held against the truth, which is that of all runs together. Limits are set at the truth,
+3 % beside it (where a wrong verdict is one on the wrong side), 10, 20 and 40 % off it, where a
+decision is wanted, and at 5 times the truth, where a PASS is. Beside it is how often an oracle
+decides, who has a normal interval with the true standard error; and, of percentiles and shares, how
+often the exact method for independent requests does, of as many as they are worth (order
+statistics): it is right for any distribution, which the oracle is not. Two other methods are held
+beside ours: order statistics and exact shares, which take requests as independent, and ten sections
+with Student's t.
 
-With ``--abort``: how often a run is ended by an ``abort:`` rule whose limit is the truth, and after how many requests by one
-whose limit is half of it.
+With ``--abort``: how often a run is ended by an ``abort:`` rule whose limit is the truth, and after
+how many requests by one whose limit is half of it.
 """
 
 import argparse
@@ -39,7 +42,13 @@ from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
-from locust_llm.slo.intervals import TAIL, binomial_cdf, binomial_shares, count_needed_values, find_interval_ranks
+from locust_llm.slo.intervals import (
+    TAIL,
+    binomial_cdf,
+    binomial_shares,
+    count_needed_values,
+    find_interval_ranks,
+)
 
 Runs = NDArray[np.float64]
 """(runs, requests): latencies in the order of their sends."""
@@ -61,7 +70,7 @@ SMALL: Final = 100
 """Below so many effective requests a cell is listed and not held against the goals."""
 
 
-# -- processes -----------------------------------------------------------------------------------------------------------
+# -- processes -------------------------------------------------------------------------------------
 
 
 def independent(random: np.random.Generator, runs: int, count: int) -> Runs:
@@ -71,7 +80,9 @@ def independent(random: np.random.Generator, runs: int, count: int) -> Runs:
 def bimodal(random: np.random.Generator, runs: int, count: int) -> Runs:
     """One request of eight has a long prompt."""
     long = random.random((runs, count)) < 0.12
-    return np.where(long, random.normal(5, 0.7, (runs, count)), random.normal(1, 0.2, (runs, count)))
+    return np.where(
+        long, random.normal(5, 0.7, (runs, count)), random.normal(1, 0.2, (runs, count))
+    )
 
 
 def autoregressive(phi: float, random: np.random.Generator, runs: int, count: int) -> Runs:
@@ -99,17 +110,27 @@ def many(load: float, random: np.random.Generator, runs: int, count: int, server
     for i in range(-warmup, count):
         now += random.exponential(1 / (load * servers), runs)
         slot = free.argmin(axis=1)
-        start, service = np.maximum(free[every, slot], now), np.exp(random.normal(-0.125, 0.5, runs))
+        start, service = (
+            np.maximum(free[every, slot], now),
+            np.exp(random.normal(-0.125, 0.5, runs)),
+        )
         free[every, slot] = start + service
         if i >= 0:
             found[i] = start - now + service / 10
     return found.T
 
 
-def simulated(rate_per_s: float, users: int, random: np.random.Generator, runs: int, count: int) -> Runs:
-    """TTFT of a simulated H100 with an 8B model and chunked prefill; an open loop, or a closed one of so many users. A tenth
-    of the requests is warmup."""
-    return np.array([_simulated(rate_per_s, users, int(seed), count) for seed in random.integers(1 << 40, size=runs)])
+def simulated(
+    rate_per_s: float, users: int, random: np.random.Generator, runs: int, count: int
+) -> Runs:
+    """TTFT of a simulated H100 with an 8B model and chunked prefill; an open loop, or a closed one
+    of so many users. A tenth of the requests is warmup."""
+    return np.array(
+        [
+            _simulated(rate_per_s, users, int(seed), count)
+            for seed in random.integers(1 << 40, size=runs)
+        ]
+    )
 
 
 def _simulated(rate_per_s: float, users: int, seed: int, count: int) -> list[float]:
@@ -154,7 +175,7 @@ CELLS: Final = (
 )
 
 
-# -- methods -------------------------------------------------------------------------------------------------------------
+# -- methods ---------------------------------------------------------------------------------------
 
 
 def ours(figure: str, values: Runs) -> ConfidenceInterval:
@@ -174,13 +195,18 @@ def as_independent(figure: str, values: Runs) -> ConfidenceInterval:
         return ConfidenceInterval(*binomial_shares(float(values.sum()), len(values), TAIL, TAIL))
     (low, high), ordered = find_interval_ranks(len(values), float(figure[1:])), np.sort(values)
     return ConfidenceInterval(
-        float(ordered[low - 1]) if low else None, float(ordered[high - 1]) if high <= len(ordered) else None
+        float(ordered[low - 1]) if low else None,
+        float(ordered[high - 1]) if high <= len(ordered) else None,
     )
 
 
 def sections(figure: str, values: Runs) -> ConfidenceInterval:
-    """Around the figure of the whole run (Asmussen and Glynn, Stochastic Simulation, 2007, section III.5)."""
-    whole, each = _point(figure, values), [_point(figure, some) for some in np.array_split(values, SECTIONS)]
+    """Around the figure of the whole run (Asmussen and Glynn, Stochastic Simulation, 2007, section
+    III.5)."""
+    whole, each = (
+        _point(figure, values),
+        [_point(figure, some) for some in np.array_split(values, SECTIONS)],
+    )
     reach = STUDENT * math.sqrt(sum((one - whole) ** 2 for one in each) / (SECTIONS - 1) / SECTIONS)
     return ConfidenceInterval(max(0.0, whole - reach), whole + reach)
 
@@ -192,7 +218,7 @@ def _point(figure: str, values: Runs) -> float:
     return float(np.percentile(values, float(figure[1:])) if figure[0] == "p" else values.mean())
 
 
-# -- a cell --------------------------------------------------------------------------------------------------------------
+# -- a cell ----------------------------------------------------------------------------------------
 
 
 class Result(NamedTuple):
@@ -226,7 +252,11 @@ def result(figure: str, runs: Runs, method: Callable[[str, Runs], ConfidenceInte
     if figure == "share":
         good_s = everything[int(GOOD * len(everything))]
         runs = (runs < good_s).astype(np.float64)
-    truth = float(runs.mean()) if figure in ("mean", "share") else float(np.percentile(everything, float(figure[1:])))
+    truth = (
+        float(runs.mean())
+        if figure in ("mean", "share")
+        else float(np.percentile(everything, float(figure[1:])))
+    )
     points = np.array([_point(figure, run) for run in runs])
     error = float(points.std())
     if figure[0] == "p":
@@ -236,15 +266,21 @@ def result(figure: str, runs: Runs, method: Callable[[str, Runs], ConfidenceInte
         size = float(runs.var() / points.var())
     found = [method(figure, run) for run in runs]
     low = np.array([-math.inf if one.low is None else one.low for one in found])
-    ends = (one.beyond if one.high is None else one.high for one in found)  # as rules are judged (Found.decides)
+    # as rules are judged (Found.decides)
+    ends = (one.beyond if one.high is None else one.high for one in found)
     high = np.array([math.inf if end is None else end for end in ends])
-    scale = 1 - truth if figure == "share" else truth  # 10 % more failures, not 10 % fewer successes
-    above = [float((high < truth + off * scale).mean() + (low > truth - off * scale).mean()) / 2 for off in OFF]
+    # 10 % more failures, not 10 % fewer successes
+    scale = 1 - truth if figure == "share" else truth
+    above = [
+        float((high < truth + off * scale).mean() + (low > truth - off * scale).mean()) / 2
+        for off in OFF
+    ]
     normal = NormalDist()
     oracle = [1 - normal.cdf(normal.inv_cdf(0.975) - off * scale / error) for off in OFF]
     best = [_best(figure, truth, off, max(round(size), 1), everything) for off in OFF]
     return Result(
-        figure, size, float(((low <= truth) & (truth <= high)).mean()), float((high < truth).mean()),
+        figure, size, float(((low <= truth) & (truth <= high)).mean()),
+        float((high < truth).mean()),
         float((low > truth).mean()), float((high < truth - NEAR * scale).mean()),
         float((low > truth + NEAR * scale).mean()), tuple(above), tuple(oracle), tuple(best),
         float((high < FAR * truth).mean()), float(np.mean([one.short for one in found])),
@@ -254,7 +290,8 @@ def result(figure: str, runs: Runs, method: Callable[[str, Runs], ConfidenceInte
 
 
 def _best(figure: str, truth: float, off: float, size: int, everything: Runs) -> float:
-    """Of limits on both sides: by the exact binomial test, of which order statistics are the interval."""
+    """Of limits on both sides: by the exact binomial test, of which order statistics are the
+    interval."""
     if figure == "mean":
         return math.nan
     if figure == "share":
@@ -262,7 +299,8 @@ def _best(figure: str, truth: float, off: float, size: int, everything: Runs) ->
         return (_few(size, bad * (1 + off), bad) + _few(size, 1 - bad * (1 - off), 1 - bad)) / 2
     beyond = 1 - float(figure[1:]) / 100
     above, below = (
-        1 - float(np.searchsorted(everything, truth * (1 + sign * off), "right")) / everything.size for sign in (1, -1)
+        1 - float(np.searchsorted(everything, truth * (1 + sign * off), "right")) / everything.size
+        for sign in (1, -1)
     )
     return (_few(size, beyond, above) + _few(size, 1 - beyond, 1 - below)) / 2
 
@@ -273,7 +311,9 @@ def _few(size: int, share: float, true: float) -> float:
     return binomial_cdf(some - 1, size, true)
 
 
-def _pairs(points: Runs, found: list[ConfidenceInterval], error: float) -> tuple[float, float, float]:
+def _pairs(
+    points: Runs, found: list[ConfidenceInterval], error: float
+) -> tuple[float, float, float]:
     """(A/A, A/B of 5 %, what an oracle finds of that)."""
     half = len(points) // 2
     called = [0, 0]
@@ -288,26 +328,33 @@ def _pairs(points: Runs, found: list[ConfidenceInterval], error: float) -> tuple
             low, high = difference_ends(a, b)
             called[k] += low is not None and high is not None and not low <= 0 <= high
     normal = NormalDist()
-    oracle = 1 - normal.cdf(normal.inv_cdf(0.975) - 0.05 * float(points.mean()) / (error * math.sqrt(2)))
+    oracle = 1 - normal.cdf(
+        normal.inv_cdf(0.975) - 0.05 * float(points.mean()) / (error * math.sqrt(2))
+    )
     return called[0] / max(half, 1), called[1] / max(half, 1), oracle
 
 
 def measured(cell: Cell, runs: int, methods: tuple[str, ...], seed: int) -> dict[str, list[Result]]:
-    made = cell.process(np.random.default_rng([seed, *map(ord, cell.name), cell.count]), runs, cell.count)
+    made = cell.process(
+        np.random.default_rng([seed, *map(ord, cell.name), cell.count]), runs, cell.count
+    )
     return {name: [result(figure, made, METHODS[name]) for figure in FIGURES] for name in methods}
 
 
-# -- the page ------------------------------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 
 
 def rows(cell: Cell, results: list[Result]) -> Iterator[tuple[str, ...]]:
     for one in results:
         goals = [one.held >= 0.925, one.wrong_pass <= 0.035, one.wrong_fail <= 0.035]
         goals += [a >= 0.8 * b for a, b in zip(one.decided, one.oracle, strict=True)]
-        goals += [a >= 0.8 * min(b, c) for a, b, c in zip(one.decided, one.oracle, one.best, strict=True)]
+        goals += [
+            a >= 0.8 * min(b, c) for a, b, c in zip(one.decided, one.oracle, one.best, strict=True)
+        ]
         marks = "" if one.size < SMALL else " ".join("+" if goal else "-" for goal in goals)
         yield (
-            cell.name, f"{cell.count:,}", one.figure, f"{one.size:,.0f}", f"{one.held:.1%}", f"{one.wrong_pass:.1%}",
+            cell.name, f"{cell.count:,}", one.figure, f"{one.size:,.0f}", f"{one.held:.1%}",
+            f"{one.wrong_pass:.1%}",
             f"{one.wrong_fail:.1%}", f"{one.near_pass:.1%}", f"{one.near_fail:.1%}",
             *(_of(*each) for each in zip(one.decided, one.oracle, one.best, strict=True)),
             "" if one.figure == "share" else f"{one.far:.0%}", f"{one.short:.0%}",
@@ -321,7 +368,8 @@ def _of(decided: float, oracle: float, best: float) -> str:
 
 
 HEAD: Final = (
-    "latencies", "n", "figure", "worth", "held", "PASS at it", "FAIL at it", "PASS 3 % off", "FAIL 3 % off",
+    "latencies", "n", "figure", "worth", "held", "PASS at it", "FAIL at it", "PASS 3 % off",
+    "FAIL 3 % off",
     "10 % off", "20 %", "40 %", "PASS at 5 times", "short", "trend", "A/A", "A/B 5 %", "goals",
 )  # fmt: skip
 
@@ -331,7 +379,7 @@ def page(results: list[tuple[Cell, dict[str, list[Result]]]], name: str) -> str:
     return str(tabulate(table, HEAD, tablefmt="github", disable_numparse=True))
 
 
-# -- abort ---------------------------------------------------------------------------------------------------------------
+# -- abort -----------------------------------------------------------------------------------------
 
 
 def ended(figure: str, values: Runs, limit: float) -> float:
@@ -341,7 +389,9 @@ def ended(figure: str, values: Runs, limit: float) -> float:
         add, broken = lambda value: mean.add(value, 1), mean.broken
     else:
         share = 1 - GOOD if figure == "share" else 1 - float(figure[1:]) / 100
-        count = ShareMonitor(share, SECTIONS if figure == "share" else count_needed_values(float(figure[1:])))
+        count = ShareMonitor(
+            share, SECTIONS if figure == "share" else count_needed_values(float(figure[1:]))
+        )
         add, broken = lambda value: count.add(value >= limit, value), count.broken
     for i, value in enumerate(values.tolist(), 1):
         add(value)
@@ -353,12 +403,23 @@ def ended(figure: str, values: Runs, limit: float) -> float:
 def aborted(index: int, runs: int, seed: int) -> list[tuple[str, ...]]:
     """A row a figure."""
     cell, table = CELLS[index], []
-    made = cell.process(np.random.default_rng([seed, *map(ord, cell.name), cell.count]), runs, cell.count)
+    made = cell.process(
+        np.random.default_rng([seed, *map(ord, cell.name), cell.count]), runs, cell.count
+    )
     for figure in ("p50", "p95", "mean", "share"):
-        at = 100 * GOOD if figure == "share" else float(figure[1:]) if figure[0] == "p" else math.nan
+        at = (
+            100 * GOOD if figure == "share" else float(figure[1:]) if figure[0] == "p" else math.nan
+        )
         truth = float(made.mean()) if figure == "mean" else float(np.percentile(made, at))
-        wrong, right = (np.array([ended(figure, run, limit) for run in made[:ABORTS]]) for limit in (truth, truth / 2))
-        row = (f"{np.isfinite(wrong).mean():.0%}", f"{np.isfinite(right).mean():.0%}", f"{np.median(right):,.0f}")
+        wrong, right = (
+            np.array([ended(figure, run, limit) for run in made[:ABORTS]])
+            for limit in (truth, truth / 2)
+        )
+        row = (
+            f"{np.isfinite(wrong).mean():.0%}",
+            f"{np.isfinite(right).mean():.0%}",
+            f"{np.median(right):,.0f}",
+        )
         table.append((cell.name, f"{cell.count:,}", figure, *row))
     return table
 
@@ -370,24 +431,48 @@ def main() -> None:
     parser.add_argument("--methods", default="ours", help=f"with commas: {', '.join(METHODS)}")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--abort", action="store_true", help=f"how abort: does, of {ABORTS} runs a cell")
+    parser.add_argument(
+        "--abort", action="store_true", help=f"how abort: does, of {ABORTS} runs a cell"
+    )
     given = parser.parse_args()
     began, methods = time.monotonic(), tuple(given.methods.split(","))
     cells = [cell for cell in CELLS if given.cells in cell.name]
     with Pool(given.processes) as pool:
         if given.abort:
-            found = [pool.apply_async(aborted, (CELLS.index(cell), given.runs, given.seed)) for cell in cells]
-            head = ("latencies", "n", "figure", "ended, limit at the truth", "at half of it", "after")
-            print(tabulate([row for job in found for row in job.get()], head, tablefmt="github", disable_numparse=True))
+            found = [
+                pool.apply_async(aborted, (CELLS.index(cell), given.runs, given.seed))
+                for cell in cells
+            ]
+            head = (
+                "latencies",
+                "n",
+                "figure",
+                "ended, limit at the truth",
+                "at half of it",
+                "after",
+            )
+            print(
+                tabulate(
+                    [row for job in found for row in job.get()],
+                    head,
+                    tablefmt="github",
+                    disable_numparse=True,
+                )
+            )
             return
-        jobs = [pool.apply_async(_measured, (CELLS.index(cell), given.runs, methods, given.seed)) for cell in cells]
+        jobs = [
+            pool.apply_async(_measured, (CELLS.index(cell), given.runs, methods, given.seed))
+            for cell in cells
+        ]
         results = [(cell, job.get()) for cell, job in zip(cells, jobs, strict=True)]
     for name in methods:
         print(f"## {name}\n\n{page(results, name)}\n")
     print(f"{given.runs} runs a cell, {time.monotonic() - began:.0f} s.")
 
 
-def _measured(index: int, runs: int, methods: tuple[str, ...], seed: int) -> dict[str, list[Result]]:
+def _measured(
+    index: int, runs: int, methods: tuple[str, ...], seed: int
+) -> dict[str, list[Result]]:
     return measured(CELLS[index], runs, methods, seed)
 
 

@@ -1,4 +1,5 @@
-"""Locust as processes that are watched: their CPU and memory over time, and the records that they left."""
+"""Locust as processes that are watched: their CPU and memory over time, and the records that they
+left."""
 
 import json
 import os
@@ -26,7 +27,8 @@ COUNT_FILES_EACH = 50
 
 @dataclass
 class Seen:
-    """One process, looked at every LOOK_EACH_S; ``at`` is CLOCK_MONOTONIC, the clock of all stamps."""
+    """One process, looked at every LOOK_EACH_S; ``at`` is CLOCK_MONOTONIC, the clock of all
+    stamps."""
 
     process: psutil.Process
     at: list[float] = field(default_factory=list)
@@ -57,7 +59,8 @@ class Seen:
 
 @dataclass
 class Load:
-    """A finished run: the process that was started first (the only one, or the master), then its workers."""
+    """A finished run: the process that was started first (the only one, or the master), then its
+    workers."""
 
     folder: Path
     processes: list[Seen]
@@ -79,7 +82,10 @@ class Load:
         return sum(max(sender.memory_kb) for sender in self.senders)
 
     def records(self) -> list[Record]:
-        return [parse_record_line(line) for line in (self.folder / "profile_export.jsonl").read_bytes().splitlines()]
+        return [
+            parse_record_line(line)
+            for line in (self.folder / "profile_export.jsonl").read_bytes().splitlines()
+        ]
 
     def verdict(self) -> tuple[str | None, str]:
         """(the level, with its reasons as the console shows them); None where the report failed."""
@@ -97,8 +103,10 @@ def load(
     if certificate is not None:
         scheme, environment["REQUESTS_CA_BUNDLE"] = "https", str(certificate)
     command = [
-        sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--host", f"{scheme}://127.0.0.1:{port}",
-        "--no-probe", "--synthetic-input-tokens-mean", "50", "--report-dir", str(folder / "run"), "--selftest", "off",
+        sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--host",
+        f"{scheme}://127.0.0.1:{port}",
+        "--no-probe", "--synthetic-input-tokens-mean", "50", "--report-dir", str(folder / "run"),
+        "--selftest", "off",
         "--verbose", *options,
     ]  # fmt: skip
     if processes > 1:

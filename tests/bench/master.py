@@ -1,8 +1,9 @@
 """What a master costs: ``python tests/bench/master.py``. Prints, asserts nothing.
 
-A real master, with the prefill gate on, and workers that are none: one process says for all of them what they would say,
-four times a second how they stand, and their finished requests in batches. So it takes no more than two cores, and says
-what a master with more workers than this machine has cores costs. A line for each number of ``--workers``.
+A real master, with the prefill gate on, and workers that are none: one process says for all of them
+what they would say, four times a second how they stand, and their finished requests in batches. So
+it takes no more than two cores, and says what a master with more workers than this machine has
+cores costs. A line for each number of ``--workers``.
 """
 
 import argparse
@@ -46,13 +47,19 @@ STATUS_S = 0.25
 
 def a_record(worker: str, chunks: int) -> Record:
     return Record(
-        id=f"{worker}-12-345", worker=worker, user=12, user_class="ChatUser", name="/v1/chat/completions", model="m",
-        session=f"{worker}-12-345", clock_offset_s=time.time() - time.monotonic(), due_at=time.monotonic(),
-        asked_at=time.monotonic(), admitted_at=time.monotonic(), sent_at=time.monotonic(), freed_at=time.monotonic(),
+        id=f"{worker}-12-345", worker=worker, user=12, user_class="ChatUser",
+        name="/v1/chat/completions", model="m",
+        session=f"{worker}-12-345", clock_offset_s=time.time() - time.monotonic(),
+        due_at=time.monotonic(),
+        asked_at=time.monotonic(), admitted_at=time.monotonic(), sent_at=time.monotonic(),
+        freed_at=time.monotonic(),
         headers_at=time.monotonic(), closed_at=time.monotonic() + 2,
-        chunk_us=tuple(200_000 + 20_000 * n for n in range(chunks)), first_output=0, status=200, finish_reason="length",
-        input_tokens=550, output_tokens=chunks, tokens_from="usage", asked_input_tokens=550, asked_output_tokens=chunks,
-        read_lag_us=55, rtt_us=40, reads=chunks + 2, limit=8, request_bytes=3000, response_bytes=30000,
+        chunk_us=tuple(200_000 + 20_000 * n for n in range(chunks)), first_output=0, status=200,
+        finish_reason="length",
+        input_tokens=550, output_tokens=chunks, tokens_from="usage", asked_input_tokens=550,
+        asked_output_tokens=chunks,
+        read_lag_us=55, rtt_us=40, reads=chunks + 2, limit=8, request_bytes=3000,
+        response_bytes=30000,
     )  # fmt: skip
 
 
@@ -66,7 +73,14 @@ class Worker:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(f"tcp://127.0.0.1:{port}")
         self.hello, self.per_s, self.packed = hello, per_s, pack_record(a_record(self.name, chunks))
-        self.epoch, self.share, self.sent, self.batches, self.acknowledged, self.heard = 0, -1, 0, 0, 0, 0
+        self.epoch, self.share, self.sent, self.batches, self.acknowledged, self.heard = (
+            0,
+            -1,
+            0,
+            0,
+            0,
+            0,
+        )
         self.began_at: float | None = None
         self.over = False
         self.say("client_ready", "2.47.0")
@@ -86,7 +100,10 @@ class Worker:
             elif message.type == "spawn":
                 counts = data["user_classes_count"]
                 self.say("spawning")
-                self.say("spawning_complete", {"user_classes_count": counts, "user_count": sum(counts.values())})
+                self.say(
+                    "spawning_complete",
+                    {"user_classes_count": counts, "user_count": sum(counts.values())},
+                )
                 self.began_at = self.began_at or time.monotonic()
             elif message.type == TO_SENDER:
                 epoch, message, number = unpack_to_worker(data)
@@ -111,12 +128,16 @@ class Worker:
 
     def tick(self, now: float) -> None:
         """Four times a second."""
-        self.say("heartbeat", {"state": "running" if self.began_at else "ready", "current_cpu_usage": 1})
+        self.say(
+            "heartbeat", {"state": "running" if self.began_at else "ready", "current_cpu_usage": 1}
+        )
         if not self.epoch or self.began_at is None:
             return
         self.send(Status(
-            gate=GateStatus(used=1, waiting=3, number=self.share, waited_s=0.1), decoding=50, users=60,
-            admitted=self.sent, ttfts_s=[0.2] * int(self.per_s * STATUS_S), reads=self.sent * 50, at=now,
+            gate=GateStatus(used=1, waiting=3, number=self.share, waited_s=0.1), decoding=50,
+            users=60,
+            admitted=self.sent, ttfts_s=[0.2] * int(self.per_s * STATUS_S), reads=self.sent * 50,
+            at=now,
             heard=self.heard,
         ))  # fmt: skip
         while self.sent < int((now - self.began_at) * self.per_s):
@@ -128,7 +149,9 @@ class Worker:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=float, default=5000, help="requests a second over all workers")
+    parser.add_argument(
+        "--rate", type=float, default=5000, help="requests a second over all workers"
+    )
     parser.add_argument("--workers", default="2,4,8,16,64", help="of each run")
     parser.add_argument("--chunks", type=int, default=50, help="of each request")
     parser.add_argument("--seconds", type=float, default=10)
@@ -148,8 +171,10 @@ def one_master(hello: Hello, count: int, options: argparse.Namespace) -> None:
         start_simulator() as url,
     ):  # it is asked for its models, and nothing else
         command = [
-            sys.executable, "-m", "locust", "-f", str(CHAT), "--headless", "--host", url, "--no-probe", "-u", "480",
-            "--prefill-concurrency", "8", "--report-dir", f"{name}/r", "--master", "--master-bind-port",
+            sys.executable, "-m", "locust", "-f", str(CHAT), "--headless", "--host", url,
+            "--no-probe", "-u", "480",
+            "--prefill-concurrency", "8", "--report-dir", f"{name}/r", "--master",
+            "--master-bind-port",
             str(options.port), "--expect-workers", str(count),
         ]  # fmt: skip
         with open(f"{name}/log", "wb") as log:
@@ -158,12 +183,19 @@ def one_master(hello: Hello, count: int, options: argparse.Namespace) -> None:
             measure(master, hello, count, options)
         finally:
             master.kill()
-            print(Path(f"{name}/log").read_text()[-1500:] if master.wait() not in (0, -9) else "", end="")
+            print(
+                Path(f"{name}/log").read_text()[-1500:] if master.wait() not in (0, -9) else "",
+                end="",
+            )
 
 
-def measure(master: "subprocess.Popen[bytes]", hello: Hello, count: int, options: argparse.Namespace) -> None:
+def measure(
+    master: "subprocess.Popen[bytes]", hello: Hello, count: int, options: argparse.Namespace
+) -> None:
     seen, per_s = psutil.Process(master.pid), options.rate / count
-    workers = [Worker(options.port, number, per_s, options.chunks, hello) for number in range(count)]
+    workers = [
+        Worker(options.port, number, per_s, options.chunks, hello) for number in range(count)
+    ]
     due, begun, spent, sent = time.monotonic(), None, 0.0, 0
     while begun is None or time.monotonic() < begun + options.seconds:
         for worker in workers:
@@ -175,19 +207,27 @@ def measure(master: "subprocess.Popen[bytes]", hello: Hello, count: int, options
                 worker.tick(now)
         if begun is None and all(worker.sent > per_s for worker in workers):
             times = seen.cpu_times()
-            begun, spent, sent = now, times.user + times.system, sum(worker.sent for worker in workers)
+            begun, spent, sent = (
+                now,
+                times.user + times.system,
+                sum(worker.sent for worker in workers),
+            )
         if master.poll() is not None:
             sys.exit("the master has ended")
         time.sleep(0.002)
     times, now = seen.cpu_times(), time.monotonic()
     took, records = now - begun, sum(worker.sent for worker in workers) - sent
-    while (waiting := sum(worker.batches - worker.acknowledged for worker in workers)) and time.monotonic() < now + 5:
+    while (
+        waiting := sum(worker.batches - worker.acknowledged for worker in workers)
+    ) and time.monotonic() < now + 5:
         for worker in workers:
             worker.hear()
         time.sleep(0.002)
     print(
-        f"{records / took:,.0f} requests/s of {options.chunks} chunks over {count} workers, gate on: the master "
-        f"uses {(times.user + times.system - spent) / took:.1%} of a core, {seen.memory_info().rss / 2**20:.0f} MB; "
+        f"{records / took:,.0f} requests/s of {options.chunks} chunks over {count} workers, gate "
+        f"on: the master "
+        f"uses {(times.user + times.system - spent) / took:.1%} of a core, "
+        f"{seen.memory_info().rss / 2**20:.0f} MB; "
         f"the last batches were acknowledged {time.monotonic() - now:.2f} s later, {waiting} were not"
     )
     for worker in workers:

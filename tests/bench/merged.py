@@ -1,6 +1,7 @@
-"""Are rules decided rightly where chunks come merged? Runs against the C truth server beside burning programs, with limits
-5 and 20 % off the true percentile on both sides. Prints a line a run, then how many rules were decided with what bounds the
-error, how many without it, and how many wrongly. Asserts nothing.
+"""Are rules decided rightly where chunks come merged? Runs against the C truth server beside
+burning programs, with limits 5 and 20 % off the true percentile on both sides. Prints a line a run,
+then how many rules were decided with what bounds the error, how many without it, and how many
+wrongly. Asserts nothing.
 """
 
 import argparse
@@ -31,14 +32,22 @@ from locust_llm.slo.client_verdict import ClientVerdict
 
 TTFT_MS, STAGGER_MS, GAP_MS, TOKENS = 200, 100, 10, 40
 OFF = (0.8, 0.95, 1.05, 1.2)
-FIGURES = {f"{metric} p{p}": (metric, p) for metric in ("ttft", "request_latency", "itl", "icl") for p in (50, 90, 95)}
+FIGURES = {
+    f"{metric} p{p}": (metric, p)
+    for metric in ("ttft", "request_latency", "itl", "icl")
+    for p in (50, 90, 95)
+}
 CONDITIONS = ((20, 0), (50, 0), (100, 0), (20, 1))
 """(streams, burning programs)"""
 
 
 def true_ms(records: list[Record], times: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Of the profiling phase, by metric: from the moments of the sends."""
-    sent = [times[record.id] for record in records if record.outcome == "ok" and record.phase == "profiling"]
+    sent = [
+        times[record.id]
+        for record in records
+        if record.outcome == "ok" and record.phase == "profiling"
+    ]
     return {
         "ttft": np.array([each[1] - each[0] for each in sent]) * 1e3,
         "request_latency": np.array([each[-1] - each[0] for each in sent]) * 1e3,
@@ -50,14 +59,24 @@ def true_ms(records: list[Record], times: dict[str, np.ndarray]) -> dict[str, np
 def one_run(
     program: Program, streams: int, burning: int, seconds: int
 ) -> tuple[ClientVerdict | None, float, list[tuple[str, float, str, str, bool]]]:
-    """(verdict, merged share, for each rule: figure, how far off, status without the bounds, status with them, it holds)."""
+    """(verdict, merged share, for each rule: figure, how far off, status without the bounds, status
+    with them, it holds)."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder, stagger = Path(name), ("-s", str(STAGGER_MS * 1000))
         sent = stack.enter_context(
             server(program, folder, ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS, options=stagger)
         )
         stack.enter_context(burners(burning))
-        options = ["-u", str(streams), "-t", f"{seconds}s", "--output-tokens-mean", str(TOKENS), "--selftest", "auto"]
+        options = [
+            "-u",
+            str(streams),
+            "-t",
+            f"{seconds}s",
+            "--output-tokens-mean",
+            str(TOKENS),
+            "--selftest",
+            "auto",
+        ]
         load_run = load(sent.port, folder / "r", options)
         stack.close()
         run, records = read_run(load_run.folder), load_run.records()
@@ -106,8 +125,10 @@ def main() -> None:
             sides = [sum(one[at] != "INCONCLUSIVE" for one in found) for at in (2, 3)]
             wrong = [f for f in found if f[3] != "INCONCLUSIVE" and (f[3] == "PASS") != f[4]]
             print(
-                f"{streams} streams beside {burning}: {level}, {merged:.1%} merged, load {os.getloadavg()[0]:.1f}; decided "
-                f"{sides[0]} without, {sides[1]} with the bounds, of {len(found)}; wrong: {wrong}", flush=True,
+                f"{streams} streams beside {burning}: {level}, {merged:.1%} merged, load "
+                    f"{os.getloadavg()[0]:.1f}; decided "
+                f"{sides[0]} without, {sides[1]} with the bounds, of {len(found)}; wrong: {wrong}",
+                flush=True,
             )  # fmt: skip
             for figure, off, before, after, holds in found:
                 level = "OK" if verdict is None else verdict.level
@@ -115,11 +136,17 @@ def main() -> None:
                 for what, status in (("without", before), ("with", after)):
                     decided = status != "INCONCLUSIVE"
                     counts[figure, off, f"{level} {what}"] += decided
-                    counts[figure, off, f"{level} wrong {what}"] += decided and (status == "PASS") != holds
+                    counts[figure, off, f"{level} wrong {what}"] += (
+                        decided and (status == "PASS") != holds
+                    )
     for level in ("OK", "DEGRADED", "INVALID"):
-        heads = [f"{level} {what}" for what in ("runs", "without", "with", "wrong without", "wrong with")]
+        heads = [
+            f"{level} {what}" for what in ("runs", "without", "with", "wrong without", "wrong with")
+        ]
         rows = [
-            [figure, f"{off:g}", *(counts[figure, off, head] for head in heads)] for figure in FIGURES for off in OFF
+            [figure, f"{off:g}", *(counts[figure, off, head] for head in heads)]
+            for figure in FIGURES
+            for off in OFF
         ]
         print(tabulate(rows, headers=["rule", "limit / true", *heads]))
 

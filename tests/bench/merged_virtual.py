@@ -1,6 +1,7 @@
-"""Are rules decided rightly where chunks come merged? As merged.py, without a clock: true times of chunks are drawn, and a
-reader that is held up now and then reads them, with stamps as far off as the certificate's own. Limits lie 5 and 20 %
-off the true percentile of the run. Prints what was decided, with and without what bounds the error, and what wrongly.
+"""Are rules decided rightly where chunks come merged? As merged.py, without a clock: true times of
+chunks are drawn, and a reader that is held up now and then reads them, with stamps as far off as
+the certificate's own. Limits lie 5 and 20 % off the true percentile of the run. Prints what was
+decided, with and without what bounds the error, and what wrongly.
 """
 
 import argparse
@@ -53,9 +54,11 @@ def chunks_of(rng: np.random.Generator) -> Floats:
     return rng.gamma(8, 0.02) + np.concatenate([[0], np.cumsum(gaps)])
 
 
-def read(stamped: Floats, seen_at: Floats, look: Floats) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-    """(chunk_us, merged). ``seen_at``: when the reader is free for each chunk; it then takes all that is there, and
-    there was nothing ``look`` s before the first of them came."""
+def read(
+    stamped: Floats, seen_at: Floats, look: Floats
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """(chunk_us, merged). ``seen_at``: when the reader is free for each chunk; it then takes all
+    that is there, and there was nothing ``look`` s before the first of them came."""
     chunk_us: list[int] = []
     merged: list[tuple[int, int]] = []
     before_s, at = 0.0, 0
@@ -80,7 +83,9 @@ def certificate(rng: np.random.Generator, noise_s: float) -> MeasurementAccuracy
     ):
         for one in np.ceil(off_s * 1e6) + 1:
             histogram.add(int(one))
-    return MeasurementAccuracy(streams=60, chunks=500, ttft=compute_error_bounds(ttft), gap=compute_error_bounds(gap))
+    return MeasurementAccuracy(
+        streams=60, chunks=500, ttft=compute_error_bounds(ttft), gap=compute_error_bounds(gap)
+    )
 
 
 def errors(rng: np.random.Generator, count: int, noise_s: float) -> Floats:
@@ -91,7 +96,11 @@ def errors(rng: np.random.Generator, count: int, noise_s: float) -> Floats:
 def one_run(seed: int) -> tuple[str, float, list[Judged]]:
     """(client verdict, merged share, its rules)."""
     rng = np.random.default_rng(seed)
-    share, hold_s, noise_s = rng.uniform(0.05, 0.5), rng.uniform(0.01, 0.04), float(rng.choice([5e-6, 5e-5, 3e-4]))
+    share, hold_s, noise_s = (
+        rng.uniform(0.05, 0.5),
+        rng.uniform(0.01, 0.04),
+        float(rng.choice([5e-6, 5e-5, 3e-4])),
+    )
     held = np.sort(rng.uniform(9, 75, int(66 * share / hold_s)))
     free = np.maximum.accumulate(held + rng.exponential(hold_s, len(held)))
     records, times = list[Record](), list[Floats]()
@@ -101,18 +110,27 @@ def one_run(seed: int) -> tuple[str, float, list[Judged]]:
         hold = np.searchsorted(held, stamped + at, side="right") - 1
         seen_at = np.maximum(stamped, np.where(hold >= 0, free[hold], 0) - at)
         chunk_us, merged = read(stamped, seen_at, rng.exponential(0.004, TOKENS))
-        record = answered(*[1.0] * TOKENS, sent_at=float(at), closed_at=float(at) + chunk_us[-1] / 1e6)
+        record = answered(
+            *[1.0] * TOKENS, sent_at=float(at), closed_at=float(at) + chunk_us[-1] / 1e6
+        )
         records.append(replace(record, chunk_us=chunk_us, merged=merged))
     true = {
         "ttft": [each[0] for each in times], "request_latency": [each[-1] for each in times],
-        "itl": [(each[-1] - each[0]) / (TOKENS - 1) for each in times], "icl": np.concatenate([*map(np.diff, times)]),
+        "itl": [(each[-1] - each[0]) / (TOKENS - 1) for each in times],
+        "icl": np.concatenate([*map(np.diff, times)]),
     }  # fmt: skip
     asked = [
-        (f"{metric} p{p}", off, f"{metric} p{p} < {1e3 * off * np.percentile(true[metric], p):.5f}ms")
+        (
+            f"{metric} p{p}",
+            off,
+            f"{metric} p{p} < {1e3 * off * np.percentile(true[metric], p):.5f}ms",
+        )
         for metric, p in FIGURES
         for off in OFF
     ]
-    health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1, certificate=certificate(rng, noise_s))
+    health = ProcessHealth(
+        worker="local", cpu_share=0.1, loop_lag_p99_ms=1, certificate=certificate(rng, noise_s)
+    )
     run = replace(a_run(slo=tuple(rule for *_, rule in asked)), health=(health,))
     columns = collect_columns(records)
     summary = summarise_run(columns, run, 0, records)
@@ -120,7 +138,9 @@ def one_run(seed: int) -> tuple[str, float, list[Judged]]:
         without = summarise_run(columns, run, 0, records)
     found = [
         Judged(figure, off, rule, before.status, after.status, "PASS" if off > 1 else "FAIL")
-        for (figure, off, rule), before, after in zip(asked, without.slos, summary.slos, strict=True)
+        for (figure, off, rule), before, after in zip(
+            asked, without.slos, summary.slos, strict=True
+        )
     ]
     assert summary.client is not None
     return summary.client.level, summary.counts.merged_chunks / summary.counts.chunks, found
@@ -146,7 +166,9 @@ def main() -> None:
     print(dict(levels))
     heads = ("runs", "without", "with", "wrong without", "wrong with")
     keys = [(f"{metric} p{p}", off) for metric, p in FIGURES for off in OFF]
-    rows = [[figure, f"{off:g}", *(counts[figure, off, head] for head in heads)] for figure, off in keys]
+    rows = [
+        [figure, f"{off:g}", *(counts[figure, off, head] for head in heads)] for figure, off in keys
+    ]
     print(tabulate(rows, headers=["rule", "limit / true", *heads]))
 
 

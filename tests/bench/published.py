@@ -1,7 +1,9 @@
-"""A twin of a published table, as a check out of sample: ``make published``. Prints Markdown, asserts nothing.
+"""A twin of a published table, as a check out of sample: ``make published``. Prints Markdown,
+asserts nothing.
 
-Costs are fitted to the means of some rows below saturation; the others, and where the server saturates, are what the twin
-says. The settings are those that were published with the table (calibration.py): a table shows no scheduler.
+Costs are fitted to the means of some rows below saturation; the others, and where the server
+saturates, are what the twin says. The settings are those that were published with the table
+(calibration.py): a table shows no scheduler.
 """
 
 import argparse
@@ -30,7 +32,10 @@ def stage(point: Point) -> ObservedStage:
     prompt = PROMPT_TOKENS - point.cached_prompt_tokens
     seen = (
         ObservedRequest(
-            at, (at + ttft_s, *(at + ttft_s + gap_s * (i + 1) for i in range(OUTPUT_TOKENS - 1))), prompt, OUTPUT_TOKENS
+            at,
+            (at + ttft_s, *(at + ttft_s + gap_s * (i + 1) for i in range(OUTPUT_TOKENS - 1))),
+            prompt,
+            OUTPUT_TOKENS,
         )
         for at in (number / point.rate_per_s for number in range(count))
     )
@@ -42,7 +47,9 @@ def said(model: ServerModel, point: Point) -> tuple[float, float, float]:
     clock = VirtualClock()
     load = Virtual(clock, engine(model, clock), most_open=MOST_OPEN)
     request = VirtualRequest(PROMPT_TOKENS - point.cached_prompt_tokens, OUTPUT_TOKENS)
-    load.open_loop((n / point.rate_per_s, request) for n in range(round(SECONDS * point.rate_per_s)))
+    load.open_loop(
+        (n / point.rate_per_s, request) for n in range(round(SECONDS * point.rate_per_s))
+    )
     rows = load.run()
     done = len(rows) / max(row.done_at for row in rows)
     return fmean(row.ttft_s for row in rows) * 1e3, fmean(row.itl_s for row in rows) * 1e3, done
@@ -51,7 +58,9 @@ def said(model: ServerModel, point: Point) -> tuple[float, float, float]:
 def table(points: Sequence[Point], fitted: Sequence[int]) -> Iterator[list[str]]:
     policy = "chunked" if points[0].policy == "v1" else "prefill-first"
     begin = ServerModel(
-        settings=SchedulerSettings(policy=policy, max_num_batched_tokens=8192, max_num_seqs=points[0].max_num_seqs),
+        settings=SchedulerSettings(
+            policy=policy, max_num_batched_tokens=8192, max_num_seqs=points[0].max_num_seqs
+        ),
         cost=StepCosts(fixed_s=0.007, token_s=3e-5),
     )
     model = fit_cost(begin, [], [stage(points[number]) for number in fitted]).model
@@ -64,13 +73,22 @@ def table(points: Sequence[Point], fitted: Sequence[int]) -> Iterator[list[str]]
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     head = ["requests/s", "", "TTFT, ms: said / measured", "TPOT, ms", "completed/s"]
     for policy, cached in (("v1", 0), ("v1", 128), ("v0", 0)):
-        points = [one for one in H100_LLAMA_8B if (one.policy, one.cached_prompt_tokens) == (policy, cached)]
+        points = [
+            one
+            for one in H100_LLAMA_8B
+            if (one.policy, one.cached_prompt_tokens) == (policy, cached)
+        ]
         below = [number for number, one in enumerate(points) if not one.saturated]
         used = below[::2] if len(below) > 2 else below
-        print(f"## {policy}, {cached} tokens cached\n\n{tabulate(table(points, used), head, tablefmt='github')}\n")
+        print(
+            f"## {policy}, {cached} tokens "
+            f"cached\n\n{tabulate(table(points, used), head, tablefmt='github')}\n"
+        )
 
 
 if __name__ == "__main__":

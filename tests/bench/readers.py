@@ -1,8 +1,8 @@
-"""Both readers beside a client in C that only reads, in turn, several times: ``make bench-readers``. Prints tables, asserts
-nothing.
+"""Both readers beside a client in C that only reads, in turn, several times: ``make
+bench-readers``. Prints tables, asserts nothing.
 
-The C client has no threads, no parser and no records; each round has its own, as machines drift. Medians of the rounds, with
-the least and the most.
+The C client has no threads, no parser and no records; each round has its own, as machines drift.
+Medians of the rounds, with the least and the most.
 """
 
 import argparse
@@ -27,7 +27,9 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def line(streams: int, tls: bool, reader: str, floors: Sequence[Floor], rows: Sequence[Row]) -> list[str]:
+def line(
+    streams: int, tls: bool, reader: str, floors: Sequence[Floor], rows: Sequence[Row]
+) -> list[str]:
     ttft = [float(np.percentile(row.ttft[0], 99) - np.percentile(row.ttft[1], 99)) for row in rows]
     gaps = [float(np.percentile(row.gaps[0], 99) - np.percentile(row.gaps[1], 99)) for row in rows]
     verdicts = {row.verdict or "none" for row in rows}
@@ -63,12 +65,16 @@ def main() -> None:
                 rounds.append({})
                 for reader in readers:
                     os.environ["LOCUST_LLM_READER"] = reader
-                    rounds[-1][reader] = measure(program, streams, options.seconds, wire == "tls", 0.0)
+                    rounds[-1][reader] = measure(
+                        program, streams, options.seconds, wire == "tls", 0.0
+                    )
                 print(".", end="", flush=True)
             lines += [
-                line(streams, wire == "tls", reader, floors, [one[reader] for one in rounds]) for reader in readers
+                line(streams, wire == "tls", reader, floors, [one[reader] for one in rounds])
+                for reader in readers
             ]
-    head = ["streams", "wire", "reader", "C client, µs", "ours, µs", "times as much", "C client TTFT p99 off, ms",
+    head = ["streams", "wire", "reader", "C client, µs", "ours, µs", "times as much",
+        "C client TTFT p99 off, ms",
             "TTFT p99 off, ms", "gap p99 off, ms", "merged, %", "verdict"]  # fmt: skip
     print(f"\n{tabulate(lines, head, tablefmt='github', disable_numparse=True)}")
 

@@ -1,8 +1,10 @@
-"""How long the report of a long run takes, and its peak memory: ``make bench-report``. Prints a table, asserts nothing.
+"""How long the report of a long run takes, and its peak memory: ``make bench-report``. Prints a
+table, asserts nothing.
 
-Makes a profile_export.jsonl of N records by hand (an open loop at 1,000 requests a second behind a gate, 100 chunks each on
-average, 1 % failures), then times ``report.remake`` in a process of its own, its start
-and its imports included: without the waterfall, with it, and with a span for each request.
+Makes a profile_export.jsonl of N records by hand (an open loop at 1,000 requests a second behind a
+gate, 100 chunks each on average, 1 % failures), then times ``report.remake`` in a process of its
+own, its start and its imports included: without the waterfall, with it, and with a span for each
+request.
 """
 
 import argparse
@@ -94,7 +96,10 @@ def _sent(count: int, seed: int) -> Iterator[Record]:
 def spans(path: Path, count: int, seed: int = 2) -> None:
     """A span for each of those requests, as a receiver writes them."""
     random = np.random.default_rng(seed)
-    queue_us, prefill_us = random.integers(0, 20_000, count).tolist(), random.integers(5_000, 60_000, count).tolist()
+    queue_us, prefill_us = (
+        random.integers(0, 20_000, count).tolist(),
+        random.integers(5_000, 60_000, count).tolist(),
+    )
     encode = msgspec.json.Encoder().encode
     with (path / FILE).open("wb") as file:
         for i, (queue, prefill) in enumerate(zip(queue_us, prefill_us, strict=True)):
@@ -112,7 +117,10 @@ def folder(path: Path, count: int) -> int:
     run = Run(
         name=f"{count} requests",
         settings=Settings(
-            host="http://server:8000", request_rate=RATE_PER_S, prefill_concurrency=200, slo=("ttft p99 < 2s",)
+            host="http://server:8000",
+            request_rate=RATE_PER_S,
+            prefill_concurrency=200,
+            slo=("ttft p99 < 2s",),
         ),
         started_at=UNIX,
         profiling_at=UNIX,
@@ -127,7 +135,8 @@ def folder(path: Path, count: int) -> int:
 
 
 def remake(path: Path, first: str = "") -> tuple[float, float, float]:
-    """(seconds, seconds of CPU, peak memory in MB) of all its processes; looked at 50 times a second."""
+    """(seconds, seconds of CPU, peak memory in MB) of all its processes; looked at 50 times a
+    second."""
     began = time.perf_counter()
     process = psutil.Popen([sys.executable, "-c", REMAKE.format(first), str(path)])
     peak, cpu_s = 0, dict[int, float]()
@@ -160,14 +169,23 @@ def measure(count: int) -> Iterator[tuple[str, ...]]:
             seconds, cpu_s, peak_mb = remake(path, first)
             page = (path / "report.html").stat().st_size / 1e6
             yield (
-                f"{count:,}", what, f"{size / 1e6:,.0f}", f"{seconds:.1f}", f"{cpu_s:.1f}", f"{peak_mb:,.0f}", f"{page:.2f}"
+                f"{count:,}", what, f"{size / 1e6:,.0f}", f"{seconds:.1f}", f"{cpu_s:.1f}",
+                f"{peak_mb:,.0f}", f"{page:.2f}"
             )  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("counts", nargs="*", type=int, default=[100_000, 1_000_000])
-    head = ("requests", "", "records (MB)", "report (s)", "of CPU (s)", "peak memory (MB)", "report.html (MB)")
+    head = (
+        "requests",
+        "",
+        "records (MB)",
+        "report (s)",
+        "of CPU (s)",
+        "peak memory (MB)",
+        "report.html (MB)",
+    )
     rows = [row for count in parser.parse_args().counts for row in measure(count)]
     print(tabulate(rows, headers=head, disable_numparse=True))
 

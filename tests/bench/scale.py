@@ -1,9 +1,11 @@
-"""Ten thousand streams in one worker, fifteen thousand over two: ``make bench-scale``. Prints, asserts nothing.
+"""Ten thousand streams in one worker, fifteen thousand over two: ``make bench-scale``. Prints,
+asserts nothing.
 
-Each user sends one request, so all streams are open at once, with a token a second; CPU is counted while all are. The
-server spreads first tokens over a second, as servers do. Streams of 300 tokens would take five minutes (``--tokens 300``
-does it), so these have fewer, and a third run shows memory: 2,000 streams of 300 tokens at ten a second. Memory is the
-highest of a worker, less that of a worker with one such stream, over its streams.
+Each user sends one request, so all streams are open at once, with a token a second; CPU is counted
+while all are. The server spreads first tokens over a second, as servers do. Streams of 300 tokens
+would take five minutes (``--tokens 300`` does it), so these have fewer, and a third run shows
+memory: 2,000 streams of 300 tokens at ten a second. Memory is the highest of a worker, less that of
+a worker with one such stream, over its streams.
 """
 
 import argparse
@@ -43,7 +45,9 @@ def run(program: Program, folder: Path, plan: Plan, spawn_rate: int) -> tuple[Lo
     options = ["-u", str(plan.streams), "-r", str(spawn_rate), "-t", f"{run_s:.0f}s"]
     if plan.gate is not None:
         options += ["--prefill-concurrency", str(min(plan.gate, plan.streams))]
-    with server(program, folder, ttft_ms=TTFT_MS, gap_ms=plan.gap_ms, tokens=plan.tokens, options=spread) as sent:
+    with server(
+        program, folder, ttft_ms=TTFT_MS, gap_ms=plan.gap_ms, tokens=plan.tokens, options=spread
+    ) as sent:
         done = load(
             sent.port,
             folder / "r",
@@ -57,7 +61,9 @@ def run(program: Program, folder: Path, plan: Plan, spawn_rate: int) -> tuple[Lo
 def measure(program: Program, folder: Path, plan: Plan, spawn_rate: int) -> dict[str, str]:
     """The figures of one run, by name."""
     done, sent = run(program, folder / "all", plan, spawn_rate)
-    idle, _ = run(program, folder / "one", plan._replace(streams=plan.workers, gap_ms=1), plan.workers)
+    idle, _ = run(
+        program, folder / "one", plan._replace(streams=plan.workers, gap_ms=1), plan.workers
+    )
     peak, least = (max(max(sender.memory_kb) for sender in each.senders) for each in (done, idle))
     records = done.records()
     verdict, reasons = done.verdict()
@@ -75,7 +81,9 @@ def measure(program: Program, folder: Path, plan: Plan, spawn_rate: int) -> dict
 
 def opened(plan: Plan, sent: Sent, records: list[Record]) -> dict[str, str]:
     """What became of the streams, as both ends saw it."""
-    whole = sum(record.outcome == "ok" and len(record.chunk_us) == plan.tokens for record in records)
+    whole = sum(
+        record.outcome == "ok" and len(record.chunk_us) == plan.tokens for record in records
+    )
     asked = [record.asked_at for record in records]
     connects_ms = [record.connect_s * 1e3 for record in records if record.connect_s is not None]
     return {
@@ -97,7 +105,9 @@ def cost(done: Load, sent: Sent, records: list[Record]) -> dict[str, str]:
     for what, end in (("all open", stop), ("to the end", ended)):
         if end <= start:
             continue
-        chunks = sum(int(np.searchsorted(t[1:], end) - np.searchsorted(t[1:], start)) for t in times)
+        chunks = sum(
+            int(np.searchsorted(t[1:], end) - np.searchsorted(t[1:], start)) for t in times
+        )
         spent_s = sum(sender.cpu_between(start, end) for sender in done.senders)
         figures[f"{what}: chunks/s"] = f"{chunks / (end - start):,.0f}"
         figures[f"{what}: CPU µs/chunk"] = f"{spent_s / chunks * 1e6:.1f}"
@@ -111,7 +121,9 @@ def cost(done: Load, sent: Sent, records: list[Record]) -> dict[str, str]:
     return figures | {
         "server's CPU µs/token": f"{sent.cpu_us / sent.tokens:.1f}",
         "merged": f"{sum(record.shared for record in records) / late_ms.size:.3%}",
-        "chunk said - true p50 / p99 / max, ms": " / ".join(f"{np.percentile(late_ms, q):.2f}" for q in (50, 99, 100)),
+        "chunk said - true p50 / p99 / max, ms": " / ".join(
+            f"{np.percentile(late_ms, q):.2f}" for q in (50, 99, 100)
+        ),
     }
 
 
@@ -119,8 +131,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", default="10000x1,15000x2", help="streams x workers of each run")
     parser.add_argument("--tokens", type=int, default=45, help="of each stream, one a second")
-    parser.add_argument("--memory", action=argparse.BooleanOptionalAction, default=True, help="2,000 of 300 tokens too")
-    parser.add_argument("--gate", type=int, help="the prefill limit over all workers; none by default")
+    parser.add_argument(
+        "--memory",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="2,000 of 300 tokens too",
+    )
+    parser.add_argument(
+        "--gate", type=int, help="the prefill limit over all workers; none by default"
+    )
     parser.add_argument("--rate", type=int, default=1000, help="users spawned a second")
     options = parser.parse_args()
     plans = []
@@ -132,15 +151,27 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         program = build(Path(name))
         if program is None:
-            print("no C compiler (cc): nothing is measured, as the server must be much cheaper than the load generator")
+            print(
+                "no C compiler (cc): nothing is measured, as the server must be much cheaper than "
+                "the load generator"
+            )
             return
         columns = {}
         for number, plan in enumerate(plans):
             (folder := Path(name) / str(number)).mkdir()
             columns[str(plan)] = measure(program, folder, plan, options.rate)
     figures = dict.fromkeys(figure for column in columns.values() for figure in column)
-    table = [[figure, *(column.get(figure, "") for column in columns.values())] for figure in figures]
-    print(tabulate(table, headers=["", *columns], disable_numparse=True, colalign=["left", *["right"] * len(columns)]))
+    table = [
+        [figure, *(column.get(figure, "") for column in columns.values())] for figure in figures
+    ]
+    print(
+        tabulate(
+            table,
+            headers=["", *columns],
+            disable_numparse=True,
+            colalign=["left", *["right"] * len(columns)],
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""The probe on real servers whose scheduler is known: ``make schedulers``. Prints Markdown, asserts nothing.
+"""The probe on real servers whose scheduler is known: ``make schedulers``. Prints Markdown, asserts
+nothing.
 
-Six configurations of vLLM and llama.cpp, and both as they are without a flag, are started one after the other, and each is
-probed ``--times`` times. Server and probe share the machine: it should do nothing else, and both get ``--nice`` (root
-only) so that what it must do waits.
+Six configurations of vLLM and llama.cpp, and both as they are without a flag, are started one after
+the other, and each is probed ``--times`` times. Server and probe share the machine: it should do
+nothing else, and both get ``--nice`` (root only) so that what it must do waits.
 """
 
 import argparse
@@ -33,7 +34,9 @@ class Config(NamedTuple):
 
 
 def vllm(label: str, truth: str, *flags: str) -> Config:
-    return Config(f"vLLM {label}".strip(), truth, "start_vllm.sh", ("--no-enable-prefix-caching", *flags))
+    return Config(
+        f"vLLM {label}".strip(), truth, "start_vllm.sh", ("--no-enable-prefix-caching", *flags)
+    )
 
 
 def llamacpp(batch: int) -> Config:
@@ -49,12 +52,15 @@ CONFIGS: Final = {
         "--max-num-batched-tokens", "512", "--long-prefill-token-threshold", "128",
     ),
     "voff": vllm(
-        "chunked prefill off", "whole prompts", "--max-num-batched-tokens", "16384", "--no-enable-chunked-prefill",
+        "chunked prefill off", "whole prompts", "--max-num-batched-tokens", "16384",
+        "--no-enable-chunked-prefill",
     ),
     "l2048": llamacpp(2048),
     "l256": llamacpp(256),
-    "vllm": Config("vLLM with no flag: its prefix cache too", "budget of 2,048", "start_vllm.sh", ()),
-    "llamacpp": Config("llama.cpp with no flag: a cache, 4 slots", "batch of 2,048", "start_llamacpp.sh", ()),
+    "vllm": Config("vLLM with no flag: its prefix cache too", "budget of 2,048", "start_vllm.sh",
+        ()),
+    "llamacpp": Config("llama.cpp with no flag: a cache, 4 slots", "batch of 2,048",
+        "start_llamacpp.sh", ()),
 }  # fmt: skip
 
 
@@ -90,7 +96,8 @@ def probed(url: str, folder: Path, nice: int) -> list[str]:
     began = time.monotonic()
     with folder.with_suffix(".log").open("wb") as out:
         subprocess.run(
-            ["nice", "-n", str(nice), str(Path(sys.executable).with_name("locust-llm")), "probe", "--host", url,
+            ["nice", "-n", str(nice), str(Path(sys.executable).with_name("locust-llm")), "probe",
+                "--host", url,
              "--model", "tiny", "--report-dir", str(folder)],
             stdout=out, stderr=out, timeout=1200, env=os.environ | {"NO_COLOR": "1"},
         )  # fmt: skip
@@ -100,7 +107,11 @@ def probed(url: str, folder: Path, nice: int) -> list[str]:
     budget, slots = found.get("budget"), found.get("slots")
     low, about, high = budget or (0.0, 0.0, 0.0)
     said = found["name"] + (f", {low:,.0f} to {high:,.0f} (about {about:,.0f})" if budget else "")
-    return [run["client"]["level"], said + (f", {slots} at a time" if slots else ""), f"{took:.0f} s"]
+    return [
+        run["client"]["level"],
+        said + (f", {slots} at a time" if slots else ""),
+        f"{took:.0f} s",
+    ]
 
 
 def main(say: Callable[[str], None] = print) -> None:
@@ -116,10 +127,20 @@ def main(say: Callable[[str], None] = print) -> None:
         config = CONFIGS[name]
         with serving(config, options.folder / f"{name}-server.log", options.nice) as url:
             for time_ in range(1, options.times + 1):
-                row = [config.label, config.truth, *probed(url, options.folder / f"{name}-{time_}", options.nice)]
+                row = [
+                    config.label,
+                    config.truth,
+                    *probed(url, options.folder / f"{name}-{time_}", options.nice),
+                ]
                 say(" | ".join(row))
                 rows.append(row)
-    say(tabulate(rows, ["server", "what it is", "client", "what the probe says", "took"], tablefmt="github"))
+    say(
+        tabulate(
+            rows,
+            ["server", "what it is", "client", "what the probe says", "took"],
+            tablefmt="github",
+        )
+    )
 
 
 if __name__ == "__main__":

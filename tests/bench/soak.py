@@ -1,12 +1,14 @@
-"""The soak: ten minutes of 200 streams, every fault in 2 % of the requests, and beside them users at hostile answers: pings,
-tokens, newlines without end, and all others of tests/support/hostile.py. Prints whether anything grew, and what was lost.
+"""The soak: ten minutes of 200 streams, every fault in 2 % of the requests, and beside them users
+at hostile answers: pings, tokens, newlines without end, and all others of tests/support/hostile.py.
+Prints whether anything grew, and what was lost.
 
     python tests/bench/soak.py [--seconds 600] [--users 200] [--hostile-users 4]
 
-The resident memory of the load generator, its reporter's included, must be within 5 % in minute 10 of what it was in minute
-2 (tenths of another duration), and slots, sockets and greenlets over the last third of the time within 5 % of the second.
-Every request that the simulator saw has one record and no other, and every record that was sent to it was seen, but for
-those that were reset before they were read.
+The resident memory of the load generator, its reporter's included, must be within 5 % in minute 10
+of what it was in minute 2 (tenths of another duration), and slots, sockets and greenlets over the
+last third of the time within 5 % of the second. Every request that the simulator saw has one record
+and no other, and every record that was sent to it was seen, but for those that were reset before
+they were read.
 """
 
 import argparse
@@ -35,10 +37,13 @@ from locust_llm.records.jsonl import parse_record_line
 from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
 
 FAULTS: Final = {
-    "status=500": "http_status", "status=429": "rate_limited", "status=503": "unavailable", "error=5": "stream_error",
-    "error=0": "stream_error", "error=5,error_form=string": "stream_error", "finish=none,usage=none,done=no": "truncated",
+    "status=500": "http_status", "status=429": "rate_limited", "status=503": "unavailable",
+    "error=5": "stream_error",
+    "error=0": "stream_error", "error=5,error_form=string": "stream_error",
+    "finish=none,usage=none,done=no": "truncated",
     "cut=0": "closed", "cut=9": "closed", "reset=9": "reset", "malformed=3": "malformed",
-    "stall=5,stall_s=6": "gap_timeout", "slow_headers_s=9": "first_token_timeout", "eos=0": OK, "split_utf8=yes": OK,
+    "stall=5,stall_s=6": "gap_timeout", "slow_headers_s=9": "first_token_timeout", "eos=0": OK,
+    "split_utf8=yes": OK,
 }  # fmt: skip
 """By what the simulator is asked for: what must become of it."""
 EXPECTED: Final = (
@@ -139,35 +144,44 @@ def hostile_server() -> Iterator[str]:
 def soak(
     seconds: float, users: int, hostile_users: int, folder: Path
 ) -> tuple[list[dict[str, float]], list[Record], set[str], str]:
-    """(what was looked at every two seconds, the records, the ids that the simulator saw, what the console showed)."""
+    """(what was looked at every two seconds, the records, the ids that the simulator saw, what the
+    console showed)."""
     (folder / "soak.py").write_text(LOCUSTFILE)
     with (
         start_simulator("--ttft-ms", "150", "--itl-ms", "50", "--jitter-ms", "20") as url,
         hostile_server() as hostile_url,
     ):
-        given = json.dumps([list(FAULTS), RATE, list(hostile.CATALOGUE), hostile_users, hostile_url])
+        given = json.dumps(
+            [list(FAULTS), RATE, list(hostile.CATALOGUE), hostile_users, hostile_url]
+        )
         done = subprocess.run(
             [
-                sys.executable, "-m", "locust", "-f", str(folder / "soak.py"), "--headless", "--host", url,
+                sys.executable, "-m", "locust", "-f", str(folder / "soak.py"), "--headless",
+                "--host", url,
                 "-u", str(users + hostile_users), "-r", str(users / 5), "-t", f"{seconds:g}s",
                 "--prefill-concurrency", str(max(1, users // 4)),
                 "--synthetic-input-tokens-mean", "200", "--output-tokens-mean", "40", "--no-probe",
                 "--request-timeout", "15", "--gap-timeout", "3", "--first-token-timeout", "6",
-                "--max-response-bytes", str(MOST_BYTES), "--request-cancellation-rate", str(100 * RATE),
-                "--request-cancellation-delay", "0.5", "--max-retries", "1", "--report-dir", str(folder / "r"),
+                "--max-response-bytes", str(MOST_BYTES), "--request-cancellation-rate",
+                str(100 * RATE),
+                "--request-cancellation-delay", "0.5", "--max-retries", "1", "--report-dir",
+                str(folder / "r"),
             ],
             env=os.environ | {"LOOKS": str(folder / "looks"), "SOAKED": given},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         seen = {row["id"] for row in requests.get(f"{url}/truth", timeout=60).json()["requests"]}
     looks = [msgspec.json.decode(line) for line in (folder / "looks").read_bytes().splitlines()]
-    records = [parse_record_line(line) for line in (folder / "r" / "profile_export.jsonl").read_bytes().splitlines()]
+    records = [
+        parse_record_line(line)
+        for line in (folder / "r" / "profile_export.jsonl").read_bytes().splitlines()
+    ]
     return looks, records, seen, done.stdout + done.stderr
 
 
 def flat(looks: list[dict[str, float]]) -> list[tuple[str, str, float, float, float, str]]:
-    """A row a quantity: its mean over an earlier span of the time and a later one, and whether it stayed. ``looks``: without
-    the drain."""
+    """A row a quantity: its mean over an earlier span of the time and a later one, and whether it
+    stayed. ``looks``: without the drain."""
     began_s, took_s = looks[0]["at_s"], looks[-1]["at_s"] - looks[0]["at_s"]
     spans = dict.fromkeys(("slots", "sockets", "greenlets"), ("thirds 2, 3", THIRDS))
     spans |= dict.fromkeys(("memory (MB)", "its children's (MB)"), ("minutes 2, 10", MINUTES))
@@ -178,7 +192,9 @@ def flat(looks: list[dict[str, float]]) -> list[tuple[str, str, float, float, fl
             for start, end in span
         )
         change = after / before - 1 if before else 0.0
-        rows.append((name, when, before, after, 100 * change, "yes" if abs(change) <= MAX_FLAT else "NO"))
+        rows.append(
+            (name, when, before, after, 100 * change, "yes" if abs(change) <= MAX_FLAT else "NO")
+        )
     return rows
 
 
@@ -198,14 +214,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Whether anything grows or is lost under faults.")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--users", type=int, default=200)
-    parser.add_argument("--hostile-users", type=int, default=4, help="beside them, at hostile answers")
+    parser.add_argument(
+        "--hostile-users", type=int, default=4, help="beside them, at hostile answers"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         began, load = time.monotonic(), os.getloadavg()[0]
-        looks, records, seen, shown = soak(options.seconds, options.users, options.hostile_users, Path(folder))
+        looks, records, seen, shown = soak(
+            options.seconds, options.users, options.hostile_users, Path(folder)
+        )
     took_s = time.monotonic() - began
     print(
-        f"{time.strftime('%Y-%m-%d %H:%M')}, {platform.machine()}, {os.cpu_count()} CPUs, {took_s:.0f} s; "
+        f"{time.strftime('%Y-%m-%d %H:%M')}, {platform.machine()}, {os.cpu_count()} CPUs, "
+        f"{took_s:.0f} s; "
         f"load average before and after: {load:.1f}, {os.getloadavg()[0]:.1f}"
     )
     running = [look for look in looks if look["running"]]
@@ -215,14 +236,21 @@ def main() -> int:
     print("memory at the end of each tenth:", *(f"{mb:.1f}" for mb in tenths), "MB")
     attacks = sum(record.session in hostile.CATALOGUE for record in records)
     ids = Counter(record.id for record in records)
-    sent = {record.id for record in records if record.sent_at is not None and record.session not in hostile.CATALOGUE}
+    sent = {
+        record.id
+        for record in records
+        if record.sent_at is not None and record.session not in hostile.CATALOGUE
+    }
     refused = {record.id for record in records if (record.status or 0) >= 400}
     twice = [name for name, count in ids.items() if count > 1]
     unknown = seen - set(ids)
     print(
-        f"\n{len(records)} records, {attacks} of them of hostile answers; {len(seen)} requests seen by the simulator; "
-        f"recorded twice: {len(twice)}; seen and not recorded: {len(unknown)}; sent to it: {len(sent)}, "
-        f"neither refused nor seen: {len(sent - refused - seen)}; slots in use at the end: {looks[-1]['slots']:.0f}"
+        f"\n{len(records)} records, {attacks} of them of hostile answers; {len(seen)} requests "
+        f"seen by the simulator; "
+        f"recorded twice: {len(twice)}; seen and not recorded: {len(unknown)}; sent to it: "
+        f"{len(sent)}, "
+        f"neither refused nor seen: {len(sent - refused - seen)}; slots in use at the end: "
+        f"{looks[-1]['slots']:.0f}"
     )
     outcomes = Counter(record.outcome for record in records)
     print(tabulate(sorted(outcomes.items(), key=lambda item: -item[1]), ("outcome", "records")))
@@ -232,7 +260,9 @@ def main() -> int:
         print(f"  {count:6} {what}")
     if "Traceback" in shown:
         print(shown[-5000:])
-    return int(any(row[-1] == "NO" for row in rows) or bool(twice) or bool(unknown) or "Traceback" in shown)
+    return int(
+        any(row[-1] == "NO" for row in rows) or bool(twice) or bool(unknown) or "Traceback" in shown
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What spans cost: CPU of the process of the run and of the receiver's, at so many requests a second (make bench-spans)."""
+"""What spans cost: CPU of the process of the run and of the receiver's, at so many requests a
+second (make bench-spans)."""
 
 import http.client
 import os
@@ -16,7 +17,14 @@ from locust_llm.server.spans.otlp_http import JSON, PROTOBUF
 from locust_llm.server.spans.receiver import SpanReceiver
 
 RUN: Final = "4bf92f3577b34da6"
-TIMES: Final = {"queue": 0.25, "prefill": 0.125, "decode": 1.5, "inference": 1.625, "ttft": 0.3755, "e2e": 1.9}
+TIMES: Final = {
+    "queue": 0.25,
+    "prefill": 0.125,
+    "decode": 1.5,
+    "inference": 1.625,
+    "ttft": 0.3755,
+    "e2e": 1.9,
+}
 MORE: Final = {"gen_ai.request.top_p": 1.0, "gen_ai.request.max_tokens": 60, "gen_ai.request.n": 1}
 BATCH: Final = 500
 """Spans of an export."""
@@ -41,7 +49,9 @@ def measure(rate: int, kind: str) -> str:
     ids = [f"local-{number % 50}-{number}" for number in range(rate * SECONDS)]
     made = as_protobuf if kind == PROTOBUF else as_json
     bodies = [
-        made(*(span(make_trace_id(RUN, one), **TIMES, **MORE) for one in ids[begin : begin + BATCH]))
+        made(
+            *(span(make_trace_id(RUN, one), **TIMES, **MORE) for one in ids[begin : begin + BATCH])
+        )
         for begin in range(0, len(ids), BATCH)
     ]
     receiver = SpanReceiver("127.0.0.1:0", RUN)
@@ -49,12 +59,18 @@ def measure(rate: int, kind: str) -> str:
     receiver.start(gevent.spawn, Path(tempfile.mkdtemp()), BufferedFile)
     gevent.sleep(1.0)
     assert receiver._process is not None
-    theirs, own, began, sent = cpu_s(receiver._process.pid), time.process_time(), time.monotonic(), 0
+    theirs, own, began, sent = (
+        cpu_s(receiver._process.pid),
+        time.process_time(),
+        time.monotonic(),
+        0,
+    )
     if os.fork() == 0:
         send(port, bodies, kind, rate)
         os._exit(0)
     while receiver.counts.received < len(ids):
-        over = min(len(ids), int((time.monotonic() - began) * rate))  # their records come as they end
+        # their records come as they end
+        over = min(len(ids), int((time.monotonic() - began) * rate))
         for one in ids[sent:over]:
             receiver.request(one, ok=True)
         sent = over
@@ -65,7 +81,8 @@ def measure(rate: int, kind: str) -> str:
         receiver.request(one, ok=True)
     notes = [*receiver.finish(time.monotonic)]
     return (
-        f"{kind}, {rate:,} a second for {took:.1f} s: the run {own / took:.1%} of a core, the receiver {theirs / took:.1%}; "
+        f"{kind}, {rate:,} a second for {took:.1f} s: the run {own / took:.1%} of a core, the "
+        f"receiver {theirs / took:.1%}; "
         f"{receiver.counts.joined:,} of {len(ids):,} joined {' '.join(notes)}"
     )
 

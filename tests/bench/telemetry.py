@@ -1,5 +1,5 @@
-"""What --otel costs: CPU of the load generator and of the exporting process, for each request; and what the SDK's own
-histogram would take for each chunk (make bench-telemetry)."""
+"""What --otel costs: CPU of the load generator and of the exporting process, for each request; and
+what the SDK's own histogram would take for each chunk (make bench-telemetry)."""
 
 import os
 import time
@@ -32,8 +32,10 @@ def cpu_s(pid: int) -> float:
 def a_record(number: int, chunks: int, random: Random) -> Record:
     stamps = tuple(accumulate(random.randrange(5_000, 60_000) for _ in range(chunks)))
     return Record(
-        id=f"local-1-{number}", model="llama", name="/v1/chat/completions", clock_offset_s=1.8e9, due_at=1.0, asked_at=1.0,
-        admitted_at=1.5, limit=4, sent_at=1.5, closed_at=1.6 + stamps[-1] / 1e6, chunk_us=stamps, finish_reason="stop",
+        id=f"local-1-{number}", model="llama", name="/v1/chat/completions", clock_offset_s=1.8e9,
+        due_at=1.0, asked_at=1.0,
+        admitted_at=1.5, limit=4, sent_at=1.5, closed_at=1.6 + stamps[-1] / 1e6, chunk_us=stamps,
+        finish_reason="stop",
         input_tokens=550, output_tokens=chunks, tokens_from="usage", status=200,
     )  # fmt: skip
 
@@ -51,7 +53,10 @@ def paced(records: list[Record], rate: int, put: Callable[[Record], object]) -> 
 
 def measure(rate: int, chunks: int, seconds: float, url: str) -> str:
     """The process as in a run, at so many requests a second."""
-    os.environ |= {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_ENDPOINT": url}
+    os.environ |= {
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+    }
     random = Random(1)
     records = [a_record(number, chunks, random) for number in range(int(rate * seconds))]
     idle = paced(records, rate, lambda record: None)
@@ -65,8 +70,10 @@ def measure(rate: int, chunks: int, seconds: float, url: str) -> str:
     counts = pipe.end()
     each = 1e6 / len(records)
     return (
-        f"{rate:,} requests a second of {chunks:,} chunks: {own * each:.1f} us of the load generator for each, "
-        f"{theirs * each:.0f} us of the exporting process ({theirs / seconds:.1%} of a core); {counts.spans:,} of "
+        f"{rate:,} requests a second of {chunks:,} chunks: {own * each:.1f} us of the load "
+        f"generator for each, "
+        f"{theirs * each:.0f} us of the exporting process ({theirs / seconds:.1%} of a core); "
+        f"{counts.spans:,} of "
         f"{len(records):,} spans taken; its start {start * 1e3:.1f} ms {counts.remark}"
     )
 
@@ -75,7 +82,9 @@ def histograms() -> str:
     """For each chunk."""
     record = a_record(1, 1_000, Random(1))
     provider = MeterProvider(metric_readers=[InMemoryMetricReader()])
-    histogram = provider.get_meter("x").create_histogram("x", explicit_bucket_boundaries_advisory=SECONDS)
+    histogram = provider.get_meter("x").create_histogram(
+        "x", explicit_bucket_boundaries_advisory=SECONDS
+    )
     attributes = dict(common_attributes(ABOUT, record))
     before = time.process_time()
     for first, second in pairwise(record.chunk_us):
@@ -86,7 +95,8 @@ def histograms() -> str:
         ours.add(record)
     after = time.process_time()
     return (
-        f"a chunk into a histogram: {(between - before) * 1e3:.1f} us by the SDK, {(after - between) * 10:.2f} us here"
+        f"a chunk into a histogram: {(between - before) * 1e3:.1f} us by the SDK, "
+        f"{(after - between) * 10:.2f} us here"
     )
 
 

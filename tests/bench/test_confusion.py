@@ -1,4 +1,5 @@
-"""The confusion matrix: a part of it each time, the whole as ``full``; and that the probe agrees with itself."""
+"""The confusion matrix: a part of it each time, the whole as ``full``; and that the probe agrees
+with itself."""
 
 from collections import Counter
 
@@ -31,7 +32,9 @@ from locust_llm.lab.probe.diagnosis import CANNOT_TELL, CHUNKED, PARTIAL, PREFIL
 
 GOAL = 0.95
 REDUCED = [
-    cell for cell in cells(kind for i, kind in enumerate(schedulers(GPUS[0])) if i % 3 == 0) if cell.noise in ("0", "2")
+    cell
+    for cell in cells(kind for i, kind in enumerate(schedulers(GPUS[0])) if i % 3 == 0)
+    if cell.noise in ("0", "2")
 ]
 """Every third server on one GPU, without noise and with much."""
 
@@ -41,19 +44,25 @@ def test_how_a_cell_is_judged() -> None:
         return Said(Cell(kind, "0", SEED), said, 32_000, burst).verdict
 
     chunked = Kind(CHUNKED, Server(budget=512), 512, 1)
-    partial = Kind(PARTIAL, Server(policy="partial-prefills", budget=512, partial=6, long_partial=6), 512, 6)
+    partial = Kind(
+        PARTIAL, Server(policy="partial-prefills", budget=512, partial=6, long_partial=6), 512, 6
+    )
     assert verdict(chunked, Diagnosis(CHUNKED, (500, 510, 520), 1)) == RIGHT
     assert verdict(chunked, Diagnosis(PREFILL_FIRST)) == WRONG
     assert verdict(chunked._replace(budget=32_001), Diagnosis(PREFILL_FIRST)) == RIGHT
     assert verdict(chunked, Diagnosis(CANNOT_TELL, missing=("x",))) == CANNOT_TELL
-    assert verdict(chunked._replace(truth=CANNOT_TELL), Diagnosis(CANNOT_TELL, missing=("x",))) == RIGHT
+    assert (
+        verdict(chunked._replace(truth=CANNOT_TELL), Diagnosis(CANNOT_TELL, missing=("x",)))
+        == RIGHT
+    )
     assert verdict(chunked._replace(truth=CANNOT_TELL), Diagnosis(CHUNKED, slots=1)) == WRONG
     assert verdict(partial, Diagnosis(PARTIAL, slots=6)) == RIGHT
     assert verdict(partial, Diagnosis(PARTIAL, slots=4)) == WRONG
     assert verdict(partial, Diagnosis(PARTIAL, slots=4), burst=4) == RIGHT  # at least 4
     assert verdict(partial._replace(slots=3), Diagnosis(PARTIAL, slots=4), burst=4) == WRONG
     held = [
-        Said(Cell(chunked, "0", 1), Diagnosis(CHUNKED, b, 1), 1, 8).budget_held for b in ((1, 2, 512), (1, 2, 3), None)
+        Said(Cell(chunked, "0", 1), Diagnosis(CHUNKED, b, 1), 1, 8).budget_held
+        for b in ((1, 2, 512), (1, 2, 3), None)
     ]
     assert held == [True, False, None]
 
@@ -96,14 +105,16 @@ def test_with_other_traffic_nothing_wrong_is_said() -> None:
 
 def told_beside_programs(some: list[Cell]) -> None:
     said = [probe(cell) for cell in some]
-    assert not [one.cell.label for one in said if one.verdict == WRONG or one.budget_held is False], report(
-        "cells", said
-    )
+    assert not [
+        one.cell.label for one in said if one.verdict == WRONG or one.budget_held is False
+    ], report("cells", said)
 
 
 @pytest.mark.slow
 def test_beside_other_programs_nothing_wrong_is_said() -> None:
-    told_beside_programs([cell for cell in cells(programs()) if cell.noise == "1" and (cell.kind.budget or 0) > 4096])
+    told_beside_programs(
+        [cell for cell in cells(programs()) if cell.noise == "1" and (cell.kind.budget or 0) > 4096]
+    )
 
 
 @pytest.mark.full
@@ -131,12 +142,13 @@ def test_unusual_settings_are_named_rightly_or_not_at_all() -> None:
     judged(cells(unusual()), 0.7)
 
 
-# -- twice -------------------------------------------------------------------------------------------------------------
+# -- twice -----------------------------------------------------------------------------------------
 
-# By so much the larger of two runs is at most above the smaller one: TTFT of 8,000 tokens alone, the longest gap beside
-# them, time a prefilled token (a difference of two), the budget (a count). What ten runs showed, rounded up. A prompt that
-# is computed in one step is one draw of the noise, the longest of several steps their largest one; a chunk that
-# comes with the next makes a gap of two.
+# By so much the larger of two runs is at most above the smaller one: TTFT of 8,000 tokens alone,
+# the longest gap beside them, time a prefilled token (a difference of two), the budget (a count).
+# What ten runs showed, rounded up. A prompt that is computed in one step is one draw of the noise,
+# the longest of several steps their largest one; a chunk that comes with the next makes a gap of
+# two.
 AGREE = {
     "0": {"alone": 0.001, "stall": 0.001, "token": 0.001, "budget": 0.001},
     "1": {"alone": 0.2, "stall": 0.2, "token": 0.3, "budget": 0.1},
@@ -147,7 +159,8 @@ AGREE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("noise", "runs"), [("1", 2), *(pytest.param(noise, 10, marks=pytest.mark.full) for noise in NOISES)]
+    ("noise", "runs"),
+    [("1", 2), *(pytest.param(noise, 10, marks=pytest.mark.full) for noise in NOISES)],
 )
 def test_another_run_agrees(noise: str, runs: int) -> None:
     for kind, some in again(noise, runs):

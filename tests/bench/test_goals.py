@@ -20,7 +20,10 @@ def test_a_goal_in_per_cent_of_the_truth() -> None:
     assert [off.goal_ms for off in found] == [4.0, 21.0, None]
     assert [off.missed for off in found] == [False, True, False]
     assert str(found[2]) == "+20.00"
-    assert [goals_met(1500, found, verdict) for verdict in ("INVALID", "DEGRADED")] == ["INVALID said", "missed"]
+    assert [goals_met(1500, found, verdict) for verdict in ("INVALID", "DEGRADED")] == [
+        "INVALID said",
+        "missed",
+    ]
 
 
 def test_too_little_misses_a_goal_too() -> None:

@@ -41,7 +41,10 @@ def test_a_line() -> None:
     assert row(done, 1.0) == [
         LOAD.name, "t", "30.0", "10.0", "100", "+1.00", "+20.00 (230.0)", "+0.01", "-", "0", "4",
     ]  # fmt: skip
-    assert row(Measured("t", LOAD.name, why="status 1: no such file"), None)[2] == "failed: status 1: no such file"
+    assert (
+        row(Measured("t", LOAD.name, why="status 1: no such file"), None)[2]
+        == "failed: status 1: no such file"
+    )
     start = Measured("t", START.name, cpu_s=0.5, tokens=128)
     assert "| 20.0 " in table([start, done])
 

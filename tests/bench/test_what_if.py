@@ -9,7 +9,9 @@ from what_if import AS_IT_WAS, SHOWN, table
 
 def row(setting: str, stall_p95: float, measured: float) -> dict[str, Any]:
     """Said 1 s of everything, give or take 0.1, and measured; but for one figure."""
-    said = {name: [0.9, 1.0, 1.1] for name in SHOWN} | {"stall p95": [0.9 * stall_p95, stall_p95, 1.1 * stall_p95]}
+    said = {name: [0.9, 1.0, 1.1] for name in SHOWN} | {
+        "stall p95": [0.9 * stall_p95, stall_p95, 1.1 * stall_p95]
+    }
     found = dict.fromkeys(SHOWN, 1.0) | {"stall p95": measured}
     return {"workload": "own", "set": setting, "users": 8, "said": said, "measured": found}
 
@@ -34,4 +36,8 @@ def test_what_docs_say_of_the_fourth_twin_of_vllm() -> None:
     found = json.loads((Path(__file__).parents[1] / "data/twin/vllm_what_if_4.json").read_text())
     text, held, medians, stalls = table(found)
     assert "110 / 111 (-1%)" in text
-    assert (held[-9:], medians[-20:], stalls[-19:]) == ("46 of 48.", "11 of 12 within 25%.", " 5 of 6 within 25%.")
+    assert (held[-9:], medians[-20:], stalls[-19:]) == (
+        "46 of 48.",
+        "11 of 12 within 25%.",
+        " 5 of 6 within 25%.",
+    )

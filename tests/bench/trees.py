@@ -1,7 +1,9 @@
-"""What 1,000 session trees at once cost beside as many plain sessions: CPU a chunk of one process, in turns.
+"""What 1,000 session trees at once cost beside as many plain sessions: CPU a chunk of one process,
+in turns.
 
-A tree is a turn, three side by side and a join; a plain session five turns in a line. Both send to the C truth server,
-and so many requests that their cost is that of requests and chunks. Prints a line a pair; asserts nothing.
+A tree is a turn, three side by side and a join; a plain session five turns in a line. Both send to
+the C truth server, and so many requests that their cost is that of requests and chunks. Prints a
+line a pair; asserts nothing.
 """
 
 import argparse
@@ -23,7 +25,14 @@ def cpu_us(program: Program, sessions: int, seconds: int, *, trees: bool) -> tup
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with server(program, folder, ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=TOKENS) as sent:
-            options = ["-u", str(sessions), "-t", f"{seconds}s", "--output-tokens-mean", str(TOKENS)]
+            options = [
+                "-u",
+                str(sessions),
+                "-t",
+                f"{seconds}s",
+                "--output-tokens-mean",
+                str(TOKENS),
+            ]
             if trees:
                 run = load(sent.port, folder / "r", options, locustfile=HERE / "tree_user.py")
             else:
@@ -52,11 +61,15 @@ def main() -> None:
                 us, most = cpu_us(program, sessions, options.seconds, trees=trees)
                 found[trees].append(us)
                 print(
-                    f"{sessions:,} {'trees' if trees else 'plain sessions'}: {us:.1f} µs a chunk, {most:,} open",
+                    f"{sessions:,} {'trees' if trees else 'plain sessions'}: {us:.1f} µs a chunk, "
+                    f"{most:,} open",
                     flush=True,
                 )
         tree, plain = float(np.median(found[True])), float(np.median(found[False]))
-        print(f"median: trees {tree:.1f}, plain sessions {plain:.1f} µs of CPU a chunk: {tree / plain - 1:+.1%}")
+        print(
+            f"median: trees {tree:.1f}, plain sessions {plain:.1f} µs of CPU a chunk: "
+            f"{tree / plain - 1:+.1%}"
+        )
 
 
 if __name__ == "__main__":

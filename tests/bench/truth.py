@@ -32,8 +32,8 @@ class Sent:
     def __init__(self) -> None:
         self.port = 0
         self.cpu_us = self.tokens = self.connections = self.most_open = self.dropped = 0
-        """CPU since the first stream; tokens sent; connections that carried streams; most streams open at once; streams
-        given up because the client was gone or did not read."""
+        """CPU since the first stream; tokens sent; connections that carried streams; most streams
+        open at once; streams given up because the client was gone or did not read."""
         self.times: dict[str, NDArray[np.float64]] = {}
         """By request id: arrival and sends, in seconds: the moments just before each."""
         self.after: dict[str, NDArray[np.float64]] = {}
@@ -47,22 +47,31 @@ def build(folder: Path) -> Program | None:
         return None
     program, client = folder / "truth_server", folder / "reading_client"
     plain = [
-        [compiler, "-O2", "-o", str(out), str(source), "-lm"] for out, source in ((program, SOURCE), (client, CLIENT))
+        [compiler, "-O2", "-o", str(out), str(source), "-lm"]
+        for out, source in ((program, SOURCE), (client, CLIENT))
     ]
-    with_tls = [subprocess.run([*command, *TLS], capture_output=True, check=False) for command in plain]
+    with_tls = [
+        subprocess.run([*command, *TLS], capture_output=True, check=False) for command in plain
+    ]
     if any(done.returncode for done in with_tls):
         for command in plain:
             subprocess.run(command, check=True)
         return Program(program, client, None, "no OpenSSL 3 to link with (libssl.so.3)")
     certificate = self_signed(folder)
-    return Program(program, client, certificate, "" if certificate else "no openssl command to make a certificate with")
+    return Program(
+        program,
+        client,
+        certificate,
+        "" if certificate else "no openssl command to make a certificate with",
+    )
 
 
 def self_signed(folder: Path) -> Path | None:
     """A certificate for 127.0.0.1 and its key, in one file; None without the openssl command."""
     both, key = folder / "both.pem", folder / "key.pem"
     command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost "
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj "
+        "/CN=localhost "
         f"-addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout {key} -out {both}"
     )
     try:
@@ -78,7 +87,8 @@ def server(
     program: Program, folder: Path, *, ttft_ms: int, gap_ms: int, tokens: int, tls: bool = False,
     options: Sequence[str] = (),
 ) -> Iterator[Sent]:  # fmt: skip
-    """A running server; what it sent is there after the block. ``options``: its own, see truth_server.c."""
+    """A running server; what it sent is there after the block. ``options``: its own, see
+    truth_server.c."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = int(listener.getsockname()[1])
@@ -86,7 +96,9 @@ def server(
         options = [*options, "-t", str(program.certificate)]
     truth = folder / "truth"
     arguments = map(str, (port, ttft_ms * 1000, gap_ms * 1000, tokens, truth))
-    process = subprocess.Popen([program.path, *options, *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [program.path, *options, *arguments], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     sent = Sent()
     sent.port = port
@@ -97,7 +109,9 @@ def server(
     finally:
         process.send_signal(signal.SIGTERM)
         last_line, _ = process.communicate(timeout=60)
-    sent.cpu_us, sent.tokens, sent.connections, sent.most_open, sent.dropped = map(int, last_line.split())
+    sent.cpu_us, sent.tokens, sent.connections, sent.most_open, sent.dropped = map(
+        int, last_line.split()
+    )
     sends = np.fromfile(truth.with_name("truth.sends"), np.int64) / 1e9
     afters = np.fromfile(truth.with_name("truth.after"), np.int64) / 1e9
     at = 0

@@ -1,8 +1,9 @@
 """Twins of hidden servers, in virtual time: ``make twins``. Prints Markdown, asserts nothing.
 
-Servers of random policy, limits and costs, with the noise of ``make confusion``: each is probed and swept, a twin is fitted,
-and what the twin says of loads that nobody measured is compared with long runs of the server. Some more have what is
-outside of every model: their twins must say that they are not to be trusted.
+Servers of random policy, limits and costs, with the noise of ``make confusion``: each is probed and
+swept, a twin is fitted, and what the twin says of loads that nobody measured is compared with long
+runs of the server. Some more have what is outside of every model: their twins must say that they
+are not to be trusted.
 """
 
 import argparse
@@ -54,7 +55,8 @@ STEPS: Final = {
     "a prompt's 1,000 tokens": (((0, 1000),), 0, 0),
     "400 tokens beside 16 streams": (((400, 400),), 16, 16_000),
 }
-"""Segments, streams and tokens in their contexts. Of a segment a server has what its budget leaves for it."""
+"""Segments, streams and tokens in their contexts. Of a segment a server has what its budget leaves
+for it."""
 APART: Final = ("static", "prefill-first")
 """Policies that have no step with both prompts and streams."""
 
@@ -84,7 +86,16 @@ class Hidden(NamedTuple):
 def hidden(seed: int, count: int) -> Iterator[Hidden]:
     """Of each policy in turn, at each noise in turn."""
     random = Random(seed)
-    kinds = ("chunked", "chunked", "threshold", "partial-prefills", "prefill-first", "mixed", "chunked", "static")
+    kinds = (
+        "chunked",
+        "chunked",
+        "threshold",
+        "partial-prefills",
+        "prefill-first",
+        "mixed",
+        "chunked",
+        "static",
+    )
     for number in range(count):
         kind, noise = kinds[number % len(kinds)], (number // 2) % len(NOISES)
         seqs = random.choice((None, random.randint(12, 100)))
@@ -99,7 +110,12 @@ def hidden(seed: int, count: int) -> Iterator[Hidden]:
         elif kind == "partial-prefills":
             places = random.randint(2, 5)
             server = Server(
-                policy=kind, budget=max(budget, 900), partial=places, long_partial=places, threshold=1310, **shared
+                policy=kind,
+                budget=max(budget, 900),
+                partial=places,
+                long_partial=places,
+                threshold=1310,
+                **shared,
             )
         else:
             server = Server(budget=budget, **shared)
@@ -114,8 +130,10 @@ def costs(random: Random) -> StepCostConstants:
         return value * math.exp(random.uniform(-0.5, 0.5))
 
     return StepCostConstants(
-        model=MODELS["llama-3.1-8b"], gpu=replace(gpu, memory_bytes=80e9), bandwidth_efficiency=min(1.0, about(0.7)),
-        mfu=min(0.9, about(0.5)), attention_mfu=about(0.4), step_overhead_s=about(2.55e-3), seq_overhead_s=about(2e-5),
+        model=MODELS["llama-3.1-8b"], gpu=replace(gpu, memory_bytes=80e9),
+        bandwidth_efficiency=min(1.0, about(0.7)),
+        mfu=min(0.9, about(0.5)), attention_mfu=about(0.4), step_overhead_s=about(2.55e-3),
+        seq_overhead_s=about(2e-5),
     )  # fmt: skip
 
 
@@ -152,22 +170,31 @@ class Result(NamedTuple):
         if said.policy != true.policy:
             found.append(f"policy {said.policy}")
         threshold = said.long_prefill_token_threshold
-        if true.budget and threshold and abs(threshold / (true.threshold or true.budget) - 1) > CLOSE:
+        if (
+            true.budget
+            and threshold
+            and abs(threshold / (true.threshold or true.budget) - 1) > CLOSE
+        ):
             found.append(f"threshold {threshold}")
         if true.budget and abs(said.max_num_batched_tokens / true.budget - 1) > CLOSE:
             found.append(f"budget {said.max_num_batched_tokens}")
         if said.max_num_partial_prefills != true.partial:
             found.append(f"places {said.max_num_partial_prefills}")
-        if (said.max_num_seqs or 0) and abs((said.max_num_seqs or 0) / (true.num_seqs or 1e9) - 1) > CLOSE:
+        if (said.max_num_seqs or 0) and abs(
+            (said.max_num_seqs or 0) / (true.num_seqs or 1e9) - 1
+        ) > CLOSE:
             found.append(f"seqs {said.max_num_seqs}")
         if said.kv_tokens:
             found.append(f"KV tokens {said.kv_tokens}")
-        return [*found, *(f"step of {name} {off:+.0%}" for name, off in self.steps.items() if abs(off) > CLOSE)]
+        return [
+            *found,
+            *(f"step of {name} {off:+.0%}" for name, off in self.steps.items() if abs(off) > CLOSE),
+        ]
 
     @property
     def steps(self) -> dict[str, float]:
-        """How far off the time of a step is that the server may well have: a share. What is beyond its budget it never
-        has, and nothing is seen of it."""
+        """How far off the time of a step is that the server may well have: a share. What is beyond
+        its budget it never has, and nothing is seen of it."""
         if self.twin is None:
             return {}
         said = self.twin.model
@@ -179,7 +206,11 @@ class Result(NamedTuple):
                 continue
             room = (self.hidden.server.budget or sys.maxsize) - decodes
             here = tuple((before, min(new, room)) for before, new in segments)
-            off[name] = said.cost.step_s(step_work(here, decodes, tokens)) / (times * true(here, decodes, tokens)) - 1
+            off[name] = (
+                said.cost.step_s(step_work(here, decodes, tokens))
+                / (times * true(here, decodes, tokens))
+                - 1
+            )
         return off
 
     @property
@@ -187,10 +218,16 @@ class Result(NamedTuple):
         if self.twin is None:
             return ["twin"]
         here = self.hidden.server.num_seqs
-        return ["seqs"] if here and here < SWEEP[-1] / 1.2 and self.twin.model.settings.max_num_seqs is None else []
+        return (
+            ["seqs"]
+            if here and here < SWEEP[-1] / 1.2 and self.twin.model.settings.max_num_seqs is None
+            else []
+        )
 
     def off(self, figure: str) -> float:
-        return median(abs(said.about / true - 1) for name, said, true in self.answers if name == figure)
+        return median(
+            abs(said.about / true - 1) for name, said, true in self.answers if name == figure
+        )
 
 
 def study(one: Hidden, seed: int) -> Result:
@@ -204,16 +241,25 @@ def study(one: Hidden, seed: int) -> Result:
     took_s, answers = time.process_time() - began, []
     lengths = [chat(random) for random in [Random(seed)] for _ in range(2000)]
     for users in UNSEEN:
-        rounds, mix = max(40, TRUTH_REQUESTS // users), again_and_again(lengths, Random(seed + users))
-        true = stage_figures(stage(one.server, noise, seed + 5000 + users, users, lambda _, mix=mix: next(mix), rounds))
+        rounds, mix = (
+            max(40, TRUTH_REQUESTS // users),
+            again_and_again(lengths, Random(seed + users)),
+        )
+        true = stage_figures(
+            stage(
+                one.server, noise, seed + 5000 + users, users, lambda _, mix=mix: next(mix), rounds
+            )
+        )
         said = predict_what_if(twin, WhatIf(OfferedLoad(users=users)), lengths=lengths)
         answers += [(figure, said[figure], true[figure]) for figure in true if figure in said]
     return Result(one, twin, "; ".join(twin.trust.reasons), took_s, answers)
 
 
-def again_and_again(lengths: Sequence[tuple[int, int]], random: Random) -> Iterator[tuple[int, int]]:
-    """All of them, each time in another order: long prompts are as frequent as in what the twin is asked for, not by chance
-    more."""
+def again_and_again(
+    lengths: Sequence[tuple[int, int]], random: Random
+) -> Iterator[tuple[int, int]]:
+    """All of them, each time in another order: long prompts are as frequent as in what the twin is
+    asked for, not by chance more."""
     while True:
         yield from random.sample(lengths, len(lengths))
 
@@ -246,24 +292,33 @@ def summary(results: Sequence[Result]) -> str:
         held = sum(said.low <= true <= said.high for said, true in some) / len(some)
         wide = median(said.high / said.low - 1 for said, _ in some)
         lines.append(
-            f"- {figure}: off by {median(off):.1%} (median), {off[len(off) * 9 // 10]:.1%} in nine of ten; "
+            f"- {figure}: off by {median(off):.1%} (median), {off[len(off) * 9 // 10]:.1%} in nine "
+            f"of ten; "
             f"the interval holds {held:.0%} of {len(some)}, its ends are {wide:.0%} apart"
         )
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=24)
     parser.add_argument("--seed", type=int, default=90_000)
     parser.add_argument("--only", help="servers with this in their label")
     options = parser.parse_args()
-    known = [one for one in hidden(options.seed, options.count) if (options.only or "") in one.label]
+    known = [
+        one for one in hidden(options.seed, options.count) if (options.only or "") in one.label
+    ]
     with ProcessPoolExecutor() as pool:
         results = list(pool.map(study, known, count(options.seed)))
         print(report("Hidden servers", results), flush=True)
         print(summary(results), flush=True)
-        print(report("Outside of the model", list(pool.map(study, outside(), count(options.seed + 500)))))
+        print(
+            report(
+                "Outside of the model", list(pool.map(study, outside(), count(options.seed + 500)))
+            )
+        )
 
 
 if __name__ == "__main__":

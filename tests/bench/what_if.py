@@ -1,10 +1,12 @@
-"""What a twin says of servers with other flags, written down before these are started, and what they do: ``make what-if``.
+"""What a twin says of servers with other flags, written down before these are started, and what
+they do: ``make what-if``.
 
     what_if.py fit llamacpp FOLDER      the server as it is: probe, sweep, twin, and FOLDER/what_if.json with what it says
     what_if.py measure llamacpp FOLDER  each server of what_if.json, when that is committed
     what_if.py table FILE...            such files as the tables of docs/twin.md
 
-Server and load generator share the machine: it should do nothing else. Prints Markdown, asserts nothing.
+Server and load generator share the machine: it should do nothing else. Prints Markdown, asserts
+nothing.
 """
 
 import argparse
@@ -36,7 +38,8 @@ LOCUST_LLM: Final = str(Path(sys.executable).with_name("locust-llm"))
 AS_IT_WAS: Final = "as it was"
 OWN, MIX = "own", "mix"
 SHOWN: Final = {
-    "ttft p50": "TTFT p50, ms", "ttft p95": "TTFT p95", "stall p50": "stall p50", "stall p95": "stall p95",
+    "ttft p50": "TTFT p50, ms", "ttft p95": "TTFT p95", "stall p50": "stall p50",
+    "stall p95": "stall p95",
     "itl p50": "ITL p50", "throughput": "tokens/s",
 }  # fmt: skip
 SWEEP: Final = (
@@ -55,7 +58,8 @@ class Other(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A server, the loads that are predicted and measured, and what is set otherwise than it was fitted."""
+    """A server, the loads that are predicted and measured, and what is set otherwise than it was
+    fitted."""
 
     about: str
     config: Config
@@ -70,7 +74,8 @@ SUBJECTS: Final = {
         "vLLM 0.32.0 (CPU, tiny model, default flags only)",
         Config("vLLM", "", "start_vllm.sh", ()), 32, (8,), "100,80:75;4000,80:25",
         {
-            "max-num-batched-tokens=512": Other({"max_num_batched_tokens": 512}, ("--max-num-batched-tokens", "512")),
+            "max-num-batched-tokens=512": Other({"max_num_batched_tokens": 512},
+                ("--max-num-batched-tokens", "512")),
             "long-prefill-token-threshold=128": Other(
                 {"long_prefill_token_threshold": 128}, ("--long-prefill-token-threshold", "128")
             ),
@@ -82,19 +87,31 @@ SUBJECTS: Final = {
     ),
     "llamacpp": Subject(
         "llama.cpp (xllamacpp 2026.10.11549, tiny model, 8 slots, batch 2,048, one thread)",
-        Config("llama.cpp", "", "start_llamacpp.sh", ("--slots", "8")), 8, (2, 4), "100,60:75;4000,60:25",
+        Config("llama.cpp", "", "start_llamacpp.sh", ("--slots", "8")), 8, (2, 4),
+        "100,60:75;4000,60:25",
         {"max-num-batched-tokens=256": Other({"max_num_batched_tokens": 256}, ("--batch", "256"))},
     ),
 }  # fmt: skip
 
 
-# -- what the twin says --------------------------------------------------------------------------------------------------
+# -- what the twin says ----------------------------------------------------------------------------
 
 
 def fit(subject: Subject, folder: Path) -> None:
     with serving(subject.config, folder / "server.log", 0) as url:
-        words = ["twin", "fit", "--host", url, "--model", "tiny", "--most-users", str(subject.most_users)]
-        subprocess.run([LOCUST_LLM, *words, "--out", str(folder / "twin.toml")], check=True, cwd=folder)
+        words = [
+            "twin",
+            "fit",
+            "--host",
+            url,
+            "--model",
+            "tiny",
+            "--most-users",
+            str(subject.most_users),
+        ]
+        subprocess.run(
+            [LOCUST_LLM, *words, "--out", str(folder / "twin.toml")], check=True, cwd=folder
+        )
     write(folder, said(subject, file.read_twin(folder / "twin.toml")))
 
 
@@ -102,13 +119,19 @@ def said(subject: Subject, twin: Twin) -> dict[str, Any]:
     random, sizes = Random(1), parse_length_mix(subject.mix)
     lengths = {OWN: twin.lengths, MIX: [sizes(random) for _ in range(DRAWN)]}
     return {
-        "about": f"What a twin of {subject.about} says of servers with other flags: low, about, high. Written before those "
+        "about": f"What a twin of {subject.about} says of servers with other flags: low, about, "
+        f"high. Written before those "
         "servers were started; `measured` and `requests` are added after.",
         "date": date.today().isoformat(),
         "verdict": twin.trust.verdict,
         "workloads": {OWN: f"of the sweep: {' '.join(SWEEP)}", MIX: f"--seq-dist '{subject.mix}'"},
         "predictions": [
-            {"workload": work, "set": name, "users": users, "said": answered(twin, users, lengths[work], other)}
+            {
+                "workload": work,
+                "set": name,
+                "users": users,
+                "said": answered(twin, users, lengths[work], other),
+            }
             for work in (OWN, MIX)
             for name, other in {AS_IT_WAS: None, **subject.others}.items()
             for users in subject.users
@@ -116,11 +139,18 @@ def said(subject: Subject, twin: Twin) -> dict[str, Any]:
     }
 
 
-def answered(twin: Twin, users: int, lengths: Lengths, other: Other | None) -> dict[str, list[float]]:
+def answered(
+    twin: Twin, users: int, lengths: Lengths, other: Other | None
+) -> dict[str, list[float]]:
     fitted = twin.model.settings
     settings = None if other is None else msgspec.structs.replace(fitted, **other.settings)
-    errors = {name: standard_error_of(name, twin.trust.errors, other_settings=other is not None) for name in SHOWN}
-    found = answers(twin.models(), WhatIf(OfferedLoad(users=users), settings=settings), lengths, errors)
+    errors = {
+        name: standard_error_of(name, twin.trust.errors, other_settings=other is not None)
+        for name in SHOWN
+    }
+    found = answers(
+        twin.models(), WhatIf(OfferedLoad(users=users), settings=settings), lengths, errors
+    )
     return {name: [rounded(value) for value in found[name]] for name in SHOWN}
 
 
@@ -128,13 +158,16 @@ def rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-# -- what the servers do -------------------------------------------------------------------------------------------------
+# -- what the servers do ---------------------------------------------------------------------------
 
 
 def measure(subject: Subject, folder: Path, seconds: int) -> None:
-    """Of each server all loads, one after the other; what is measured already is not measured again."""
+    """Of each server all loads, one after the other; what is measured already is not measured
+    again."""
     known = json.loads((folder / "what_if.json").read_text())
-    for name, rows in groupby(sorted(known["predictions"], key=lambda row: row["set"]), lambda row: row["set"]):
+    for name, rows in groupby(
+        sorted(known["predictions"], key=lambda row: row["set"]), lambda row: row["set"]
+    ):
         missing = [row for row in rows if "measured" not in row]
         flags = () if name == AS_IT_WAS else subject.others[name].flags
         if not missing:
@@ -143,12 +176,23 @@ def measure(subject: Subject, folder: Path, seconds: int) -> None:
         with serving(config, folder / "server.log", 0) as url:
             for row in missing:
                 work = SWEEP if row["workload"] == OWN else ("--seq-dist", subject.mix)
-                row |= measured(url, row["users"], work, folder / f"run-{len(list(folder.glob('run-*')))}", seconds)
-                print(f"{name}, {row['workload']}, {row['users']} users: {row['requests']} requests", flush=True)
+                row |= measured(
+                    url,
+                    row["users"],
+                    work,
+                    folder / f"run-{len(list(folder.glob('run-*')))}",
+                    seconds,
+                )
+                print(
+                    f"{name}, {row['workload']}, {row['users']} users: {row['requests']} requests",
+                    flush=True,
+                )
                 write(folder, known)
 
 
-def measured(url: str, users: int, work: tuple[str, ...], folder: Path, seconds: int) -> dict[str, Any]:
+def measured(
+    url: str, users: int, work: tuple[str, ...], folder: Path, seconds: int
+) -> dict[str, Any]:
     words = (
         "run",
         "--headless",
@@ -164,12 +208,21 @@ def measured(url: str, users: int, work: tuple[str, ...], folder: Path, seconds:
         f"{seconds}s",
     )
     with folder.with_suffix(".log").open("wb") as out:
-        subprocess.run([LOCUST_LLM, *words, *work, "--report-dir", str(folder)], stdout=out, stderr=out, timeout=600)
+        subprocess.run(
+            [LOCUST_LLM, *words, *work, "--report-dir", str(folder)],
+            stdout=out,
+            stderr=out,
+            timeout=600,
+        )
     found = read_folder_loads(Folder(folder))
     if not found.stages:
         sys.exit(f"{folder} cannot be used: {'; '.join(found.notes)}")
     return {
-        "measured": {name: rounded(value) for name, value in stage_figures(found.stages[0]).items() if name in SHOWN},
+        "measured": {
+            name: rounded(value)
+            for name, value in stage_figures(found.stages[0]).items()
+            if name in SHOWN
+        },
         "requests": len(found.stages[0].requests),
     }
 
@@ -178,7 +231,7 @@ def write(folder: Path, known: dict[str, Any]) -> None:
     (folder / "what_if.json").write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
 
 
-# -- both beside each other ----------------------------------------------------------------------------------------------
+# -- both beside each other ------------------------------------------------------------------------
 
 
 def table(known: dict[str, Any]) -> Iterator[str]:
@@ -186,9 +239,13 @@ def table(known: dict[str, Any]) -> Iterator[str]:
         [row["workload"], row["set"], row["users"], *(cell(row, name) for name in SHOWN)]
         for row in known["predictions"]
     ]  # fmt: skip
-    yield tabulate(rows, ["work", "server", "users", *SHOWN.values()], tablefmt="github", disable_numparse=True)
+    yield tabulate(
+        rows, ["work", "server", "users", *SHOWN.values()], tablefmt="github", disable_numparse=True
+    )
     every = [(row, name) for row in known["predictions"] if "measured" in row for name in SHOWN]
-    held = sum(row["said"][name][0] <= row["measured"][name] <= row["said"][name][2] for row, name in every)
+    held = sum(
+        row["said"][name][0] <= row["measured"][name] <= row["said"][name][2] for row, name in every
+    )
     yield f"The intervals hold {held} of {len(every)}."
     for percentile, metrics in (("p50", ("ttft", "stall")), ("p95", ("stall",))):
         names = [f"{metric} {percentile}" for metric in metrics]
@@ -206,11 +263,15 @@ def cell(row: dict[str, Any], name: str) -> str:
     about = format_brief(row["said"][name][1] * scale, digits=3)
     if "measured" not in row:
         return about
-    return f"{about} / {format_brief(row['measured'][name] * scale, digits=3)} ({off(row, name):+.0%})"
+    return (
+        f"{about} / {format_brief(row['measured'][name] * scale, digits=3)} ({off(row, name):+.0%})"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     kinds = parser.add_subparsers(dest="kind", required=True)
     for kind in ("fit", "measure"):
         one = kinds.add_parser(kind)
@@ -221,7 +282,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.kind == "table":
         for path in options.files:
-            print("\n\n".join((f"## {path.name}", *table(json.loads(path.read_text())))), end="\n\n")
+            print(
+                "\n\n".join((f"## {path.name}", *table(json.loads(path.read_text())))), end="\n\n"
+            )
         return
     subject, folder = SUBJECTS[options.server], options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,8 @@ def each_reader(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "native" and compiled.Reader is None:
         pytest.skip("the native reader was not compiled")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_reader, "kind", compiled.Reader if request.param == "native" else PythonReader)
+        patch.setattr(
+            process_reader, "kind", compiled.Reader if request.param == "native" else PythonReader
+        )
         patch.setattr(process_reader, "_reader", None)
         yield request.param

@@ -11,7 +11,9 @@ from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.records.record import Record
 
-RECORD = Record(id="1", clock_offset_s=0.0, due_at=1.0, asked_at=1.0, closed_at=2.0, error="the end")
+RECORD = Record(
+    id="1", clock_offset_s=0.0, due_at=1.0, asked_at=1.0, closed_at=2.0, error="the end"
+)
 
 
 def of(*deltas: dict[str, Any], kind: str = "chat") -> Answer:
@@ -31,7 +33,10 @@ def test_text() -> None:
     answer = of({"role": "assistant", "content": ""}, {"content": "Hello"}, {"content": " there"})
     assert answer.message == {"role": "assistant", "content": "Hello there"}
     assert (answer.text, answer.tool_calls) == ("Hello there", [])
-    assert of({"text": "a"}, {"text": "b"}, kind="completions").message == {"role": "assistant", "content": "ab"}
+    assert of({"text": "a"}, {"text": "b"}, kind="completions").message == {
+        "role": "assistant",
+        "content": "ab",
+    }
 
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
@@ -51,7 +56,11 @@ def test_tool_calls_in_pieces_as_vllm_sends_them() -> None:
         "role": "assistant",
         "content": None,
         "tool_calls": [
-            {"id": "a", "type": "function", "function": {"name": "look_up", "arguments": '{"text": "x"}'}},
+            {
+                "id": "a",
+                "type": "function",
+                "function": {"name": "look_up", "arguments": '{"text": "x"}'},
+            },
             {"id": "b", "type": "function", "function": {"name": "add", "arguments": "{}"}},
         ],
     }
@@ -61,10 +70,15 @@ def test_tool_calls_in_pieces_as_vllm_sends_them() -> None:
 
 def test_calls_that_all_have_the_index_0_and_those_without_one() -> None:
     gemini = of(
-        call(0, id="a", function={"name": "f", "arguments": "{}"}, extra_content={"signature": "s"}),
+        call(
+            0, id="a", function={"name": "f", "arguments": "{}"}, extra_content={"signature": "s"}
+        ),
         call(0, id="b", function={"name": "g", "arguments": "{}"}),
     )
-    assert [(one["id"], one["function"]["name"]) for one in gemini.tool_calls] == [("a", "f"), ("b", "g")]
+    assert [(one["id"], one["function"]["name"]) for one in gemini.tool_calls] == [
+        ("a", "f"),
+        ("b", "g"),
+    ]
     assert gemini.tool_calls[0]["extra_content"] == {"signature": "s"}
     bare = of(
         call(None, id="a", function={"name": "f", "arguments": '{"a"'}),
@@ -77,13 +91,17 @@ def test_calls_that_all_have_the_index_0_and_those_without_one() -> None:
 
 
 def test_a_function_call_of_the_old_kind() -> None:
-    answer = of({"function_call": {"name": "f", "arguments": ""}}, {"function_call": {"arguments": "{}"}})
+    answer = of(
+        {"function_call": {"name": "f", "arguments": ""}}, {"function_call": {"arguments": "{}"}}
+    )
     assert answer.message["function_call"] == {"name": "f", "arguments": "{}"}
 
 
 @pytest.mark.parametrize("delta", [
-    {"tool_calls": "no"}, {"tool_calls": [7]}, {"tool_calls": [{"index": [], "function": 3}]}, {"content": 7},
-    {"content": [{"type": "text", "text": "a"}]}, {"reasoning": ["a"]}, {"function_call": "f"}, {"refusal": {"a": 1}},
+    {"tool_calls": "no"}, {"tool_calls": [7]}, {"tool_calls": [{"index": [], "function": 3}]},
+    {"content": 7},
+    {"content": [{"type": "text", "text": "a"}]}, {"reasoning": ["a"]}, {"function_call": "f"},
+    {"refusal": {"a": 1}},
 ], ids=range(8))  # fmt: skip
 def test_parts_of_another_kind_raise_nothing(delta: dict[str, Any]) -> None:
     assert of(delta, {"content": "b"}).message["role"] == "assistant"

@@ -1,4 +1,5 @@
-"""Connections: opened, checked and closed in the open; each way to fail has its name, and none leaves a socket behind."""
+"""Connections: opened, checked and closed in the open; each way to fail has its name, and none
+leaves a socket behind."""
 
 import errno
 import os
@@ -72,7 +73,9 @@ def test_no_answer(black_hole: int) -> None:
     assert failure(Target("127.0.0.1", black_hole), 0.2) == "connect_timeout"
 
 
-def test_the_time_limit_is_one_for_all_addresses_of_a_name(black_hole: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_limit_is_one_for_all_addresses_of_a_name(
+    black_hole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     resolve(monkeypatch, black_hole, black_hole)
     with Timeout(10):
         assert failure(Target("two-addresses.test", black_hole), 0.2) == "connect_timeout"
@@ -102,17 +105,21 @@ def test_no_open_file_is_left(scripted: Scripted) -> None:
 
 
 def test_a_network_that_is_not_there() -> None:
-    assert failure(Target("255.255.255.255", 80)) == "unreachable"  # no TCP to all hosts: connect(2) says ENETUNREACH
+    # no TCP to all hosts: connect(2) says ENETUNREACH
+    assert failure(Target("255.255.255.255", 80)) == "unreachable"
 
 
 @pytest.mark.parametrize(
     ("number", "outcome"),
     [
-        (errno.EMFILE, "no_socket"), (errno.ENFILE, "no_socket"), (errno.EADDRNOTAVAIL, "no_socket"),
-        (errno.ENETUNREACH, "unreachable"), (errno.EHOSTUNREACH, "unreachable"), (errno.ETIMEDOUT, "connect_timeout"),
+        (errno.EMFILE, "no_socket"), (errno.ENFILE, "no_socket"),
+        (errno.EADDRNOTAVAIL, "no_socket"),
+        (errno.ENETUNREACH, "unreachable"), (errno.EHOSTUNREACH, "unreachable"),
+        (errno.ETIMEDOUT, "connect_timeout"),
         (errno.ECONNREFUSED, "refused"), (errno.ECONNRESET, "reset"), (errno.EPROTO, "reset"),
         (errno.ENOMEM, "no_socket"), (errno.ENOBUFS, "no_socket"), (errno.EPERM, "unreachable"),
-        (errno.EACCES, "unreachable"), (errno.ENETDOWN, "unreachable"), (errno.EAFNOSUPPORT, "unreachable"),
+        (errno.EACCES, "unreachable"), (errno.ENETDOWN, "unreachable"),
+        (errno.EAFNOSUPPORT, "unreachable"),
     ],
 )  # fmt: skip
 def test_whose_fault_it_is(monkeypatch: pytest.MonkeyPatch, number: int, outcome: str) -> None:
@@ -125,7 +132,9 @@ def test_whose_fault_it_is(monkeypatch: pytest.MonkeyPatch, number: int, outcome
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
-def test_what_this_machine_lacks_is_no_reset(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_what_this_machine_lacks_is_no_reset(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def connect(*_: Any) -> None:
         raise error
 
@@ -167,7 +176,9 @@ def test_a_server_that_leaves_during_the_handshake() -> None:
             server.accept()[0].close()
 
         leaving = gevent.spawn(leave)
-        assert failure(Target("127.0.0.1", server.getsockname()[1], ssl.create_default_context())) in ("tls", "reset")
+        assert failure(
+            Target("127.0.0.1", server.getsockname()[1], ssl.create_default_context())
+        ) in ("tls", "reset")
         leaving.join()
 
 
@@ -219,8 +230,12 @@ def test_the_server_hears_at_once_that_it_is_closed() -> None:
     connection.close()
 
 
-def test_tls_lives_with_session_tickets_and_dies_with_close_notify(scripted_tls: Scripted, certificate: Path) -> None:
-    target = Target("127.0.0.1", scripted_tls.ports["tls"], ssl.create_default_context(cafile=str(certificate)))
+def test_tls_lives_with_session_tickets_and_dies_with_close_notify(
+    scripted_tls: Scripted, certificate: Path
+) -> None:
+    target = Target(
+        "127.0.0.1", scripted_tls.ports["tls"], ssl.create_default_context(cafile=str(certificate))
+    )
     connection = Connection(target)
     gevent.sleep(0.05)  # the tickets come after the handshake
     assert connection.alive()
@@ -231,7 +246,9 @@ def test_tls_lives_with_session_tickets_and_dies_with_close_notify(scripted_tls:
 
 
 def test_a_large_request_is_sealed_whole(scripted_tls: Scripted, certificate: Path) -> None:
-    target = Target("127.0.0.1", scripted_tls.ports["tls"], ssl.create_default_context(cafile=str(certificate)))
+    target = Target(
+        "127.0.0.1", scripted_tls.ports["tls"], ssl.create_default_context(cafile=str(certificate))
+    )
     connection = Connection(target)
     (sealed,) = connection.sealed([b"x" * 2_000_000, b"", b"y" * 3_000_000])
     assert len(sealed) > 5_000_000
@@ -239,7 +256,8 @@ def test_a_large_request_is_sealed_whole(scripted_tls: Scripted, certificate: Pa
 
 
 def test_pieces_arrive_one_after_the_other_however_little_a_write_takes() -> None:
-    """The second write begins in the middle of the second piece: the first one takes what the buffers hold."""
+    """The second write begins in the middle of the second piece: the first one takes what the
+    buffers hold."""
     pieces = [b"a" * 5, b"b" * 4_000_000, b"", b"c" * 1_000_000, b"d"]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connection = Connection(Target("127.0.0.1", listener.getsockname()[1]))
@@ -269,8 +287,11 @@ def test_the_kernel_tells_the_round_trip(scripted: Scripted) -> None:
     assert connection.round_trip() == (None, 0)
 
 
-def test_a_busy_process_is_no_slow_network(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens 30 connections at once, and has other work for 100 ms, sees each of them late; the kernel does not."""
+def test_a_busy_process_is_no_slow_network(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opens 30 connections at once, and has other work for 100 ms, sees each of them late;
+    the kernel does not."""
     target = scripted.request("", []).target
 
     def late(host: str, port: int, sources: object) -> Any:
@@ -290,8 +311,12 @@ def test_the_shortest_round_trip_counts_and_an_old_kernel_has_the_smoothed_one()
     connection.target = cast(Any, SimpleNamespace(proxy=None))
     for length, least_us, expected in ((152, 40, 40), (152, 2**32 - 1, 4000), (104, 40, 4000)):
         info = bytearray(152)
-        info[68:72], info[100:104], info[148:152] = (number.to_bytes(4, "little") for number in (4000, 3, least_us))
-        connection._socket = SimpleNamespace(getsockopt=lambda *asked, info=bytes(info[:length]): info)
+        info[68:72], info[100:104], info[148:152] = (
+            number.to_bytes(4, "little") for number in (4000, 3, least_us)
+        )
+        connection._socket = SimpleNamespace(
+            getsockopt=lambda *asked, info=bytes(info[:length]): info
+        )
         connection._retransmits = 1
         assert connection.round_trip() == (expected, 2)
 

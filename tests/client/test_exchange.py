@@ -1,4 +1,5 @@
-"""One request all the way, at a server that knows the truth: its record, its slot, and every way in which it may end."""
+"""One request all the way, at a server that knows the truth: its record, its slot, and every way in
+which it may end."""
 
 import gc
 import os
@@ -18,7 +19,18 @@ import pytest
 from gevent import GreenletExit, Timeout
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scripted import Row, Scripted, chunked, delta, event, head, most_in_prefill, send, stream, whole
+from support.scripted import (
+    Row,
+    Scripted,
+    chunked,
+    delta,
+    event,
+    head,
+    most_in_prefill,
+    send,
+    stream,
+    whole,
+)
 
 from locust_llm.client import exchange as exchange_module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
@@ -36,8 +48,16 @@ def _the_reader_is_done() -> Iterator[None]:
     assert get_stream_reader().open_streams == 0
 
 
-def run(server: Scripted, name: str, steps: list[Any], line: UserConnection | None = None, **options: Any) -> Record:
-    return exchange_request(line or UserConnection(), Gate(), server.request(name, steps, **options), 0.0)
+def run(
+    server: Scripted,
+    name: str,
+    steps: list[Any],
+    line: UserConnection | None = None,
+    **options: Any,
+) -> Record:
+    return exchange_request(
+        line or UserConnection(), Gate(), server.request(name, steps, **options), 0.0
+    )
 
 
 def until(true: Callable[[], object], patience_s: float = 10.0) -> None:
@@ -47,11 +67,13 @@ def until(true: Callable[[], object], patience_s: float = 10.0) -> None:
         gevent.sleep(0.001)
 
 
-# -- what the record says --------------------------------------------------------------------------------------------------
+# -- what the record says --------------------------------------------------------------------------
 
 
 def test_the_stamps_of_a_record_stand_in_order(scripted: Scripted) -> None:
-    request = msgspec.structs.replace(scripted.request("order", stream(5, first_ms=20, each_ms=5)), due_at=1.5)
+    request = msgspec.structs.replace(
+        scripted.request("order", stream(5, first_ms=20, each_ms=5)), due_at=1.5
+    )
     line, gate = UserConnection(), Gate(2)
     began = time.monotonic()
     record = exchange_request(line, gate, request, 7.0)
@@ -61,7 +83,12 @@ def test_the_stamps_of_a_record_stand_in_order(scripted: Scripted) -> None:
     assert record.freed_at is not None
     assert record.headers_at is not None
     assert began <= record.asked_at <= record.admitted_at <= record.sent_at <= row.arrived / 1e9
-    assert record.sent_at < record.headers_at < record.sent_at + record.chunk_us[0] / 1e6 < record.freed_at
+    assert (
+        record.sent_at
+        < record.headers_at
+        < record.sent_at + record.chunk_us[0] / 1e6
+        < record.freed_at
+    )
     assert record.sent_at + record.chunk_us[-1] / 1e6 <= record.closed_at < time.monotonic()
     assert record.connect_s is not None
     assert 0 < record.connect_s < record.asked_at - began
@@ -74,8 +101,10 @@ def test_the_stamps_of_a_record_stand_in_order(scripted: Scripted) -> None:
 
 
 SLOW_HEADERS = [
-    send(b"HTTP/1.1 200 OK\r\nX-Sl"), ["sleep", 20], send(b"ow: 1\r\nTransfer-Encoding: chun"), ["sleep", 20],
-    send(b"ked\r\nContent-Type: text/event-stream\r\n\r"), ["sleep", 20], send(b"\n"), *stream(3)[1:],
+    send(b"HTTP/1.1 200 OK\r\nX-Sl"), ["sleep", 20], send(b"ow: 1\r\nTransfer-Encoding: chun"),
+    ["sleep", 20],
+    send(b"ked\r\nContent-Type: text/event-stream\r\n\r"), ["sleep", 20], send(b"\n"),
+    *stream(3)[1:],
 ]  # fmt: skip
 FORMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "no role": (stream(3, role=False), {}),
@@ -105,13 +134,15 @@ def test_answers_of_every_form_are_good(scripted: Scripted, form: str) -> None:
     line = UserConnection()
     record = run(scripted, form, steps, line)
     expected = {
-        "outcome": OK, "error": "", "status": 200, "output_tokens": 3, "input_tokens": 7, "tokens_from": "usage",
+        "outcome": OK, "error": "", "status": 200, "output_tokens": 3, "input_tokens": 7,
+        "tokens_from": "usage",
         "finish_reason": "stop", "first_output": 0, "streamed": True,
     } | special  # fmt: skip
     assert {field: getattr(record, field) for field in expected} == expected
     assert len(record.chunk_us) == 3
     gevent.sleep(0.02)
-    after = run(scripted, form + ", after", stream(1), line)  # whatever came: the next request is not hurt
+    # whatever came: the next request is not hurt
+    after = run(scripted, form + ", after", stream(1), line)
     assert after.outcome == OK
     used_again = after.connect_s is None
     assert used_again == (form not in ("until close", "bytes after the end"))
@@ -121,8 +152,15 @@ def test_a_json_answer_to_a_streaming_request(scripted: Scripted) -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 3}
     good = {"choices": [{"message": {"content": "abc"}, "finish_reason": "stop"}], "usage": usage}
     gate = Gate(1)
-    record = exchange_request(UserConnection(), gate, scripted.request("json", whole(good, first_ms=30)), 0.0)
-    assert (record.outcome, record.streamed, record.chunk_us, record.output_tokens) == (OK, False, (), 3)
+    record = exchange_request(
+        UserConnection(), gate, scripted.request("json", whole(good, first_ms=30)), 0.0
+    )
+    assert (record.outcome, record.streamed, record.chunk_us, record.output_tokens) == (
+        OK,
+        False,
+        (),
+        3,
+    )
     assert record.latency_s is not None
     assert 0.03 <= record.latency_s < record.closed_at
     assert gate.used == 0
@@ -130,11 +168,26 @@ def test_a_json_answer_to_a_streaming_request(scripted: Scripted) -> None:
 
 FAILURES: dict[str, tuple[list[Any], str, str, int]] = {
     # the steps, the outcome, what the message contains, how many chunks there are
-    "500": (whole({"error": {"message": "it broke", "code": 500}}, 500), "http_status", "HTTP 500: it broke", 0),
+    "500": (
+        whole({"error": {"message": "it broke", "code": 500}}, 500),
+        "http_status",
+        "HTTP 500: it broke",
+        0,
+    ),
     "400 text": (whole("go away", 400, "text/plain"), "http_status", "HTTP 400: go away", 0),
-    "401 string": (whole({"error": "Unauthorized"}, 401), "http_status", "HTTP 401: Unauthorized", 0),
+    "401 string": (
+        whole({"error": "Unauthorized"}, 401),
+        "http_status",
+        "HTTP 401: Unauthorized",
+        0,
+    ),
     "404 detail": (whole({"detail": "Not Found"}, 404), "http_status", "HTTP 404: Not Found", 0),
-    "429": (whole({"error": {"message": "slow down"}}, 429, Retry_After="1"), "rate_limited", "slow down", 0),
+    "429": (
+        whole({"error": {"message": "slow down"}}, 429, Retry_After="1"),
+        "rate_limited",
+        "slow down",
+        0,
+    ),
     "503": (whole("", 503, "text/plain"), "unavailable", "HTTP 503", 0),
     "redirect": (whole("", 307, Location="/elsewhere"), "http_status", "HTTP 307", 0),
     "200 error": (whole({"error": {"message": "no"}}), "stream_error", "no", 0),
@@ -146,13 +199,28 @@ FAILURES: dict[str, tuple[list[Any], str, str, int]] = {
     "no finish": (stream(2, finish=""), "truncated", "finish_reason", 2),
     "nothing but an end": (stream(0, usage=""), "empty", "stop", 0),
     "cut": (stream(2, cut="close"), "closed", "", 2),
-    "cut in an event": ([*stream(2, cut="close")[:-1], send(b"20\r\ndata: {"), ["close"]], "closed", "", 2),
+    "cut in an event": (
+        [*stream(2, cut="close")[:-1], send(b"20\r\ndata: {"), ["close"]],
+        "closed",
+        "",
+        2,
+    ),
     "cut, to be read to the end": (stream(2, cut="close", frame="close"), "truncated", "", 2),
-    "reset": ([*stream(2, cut="close")[:-1], ["sleep", 30], ["reset"]], "reset", "ConnectionResetError", 2),
+    "reset": (
+        [*stream(2, cut="close")[:-1], ["sleep", 30], ["reset"]],
+        "reset",
+        "ConnectionResetError",
+        2,
+    ),
     "closed unanswered": ([["close"]], "closed", "", 0),
     "reset unanswered": ([["reset"]], "reset", "", 0),
     "no HTTP": ([send(b"SSH-2.0-OpenSSH\r\n"), ["stall"]], "malformed", "no HTTP", 0),
-    "no JSON": ([send(head(Connection="close") + b"data: {broken\n\n"), ["close"]], "malformed", "broken", 0),
+    "no JSON": (
+        [send(head(Connection="close") + b"data: {broken\n\n"), ["close"]],
+        "malformed",
+        "broken",
+        0,
+    ),
 }
 
 
@@ -170,8 +238,10 @@ def test_failures_have_their_names_and_keep_what_came(scripted: Scripted, what: 
 
 
 BROKE_IN = {
-    "500": "headers", "redirect": "headers", "closed unanswered": "headers", "no HTTP": "headers", "200 page": "prefill",
-    "error at once": "prefill", "error string": "decode", "no finish": "decode", "cut": "decode", "reset": "decode",
+    "500": "headers", "redirect": "headers", "closed unanswered": "headers", "no HTTP": "headers",
+    "200 page": "prefill",
+    "error at once": "prefill", "error string": "decode", "no finish": "decode", "cut": "decode",
+    "reset": "decode",
     "nothing but an end": "end",
 }  # fmt: skip
 
@@ -183,24 +253,42 @@ def test_a_record_says_how_far_it_came(scripted: Scripted, what: str) -> None:
 
 
 def test_how_long_the_server_asks_to_wait_is_kept(scripted: Scripted) -> None:
-    assert run(scripted, "later", whole("", 429, "text/plain", Retry_After="7")).retry_after_s == 7.0
-    assert run(scripted, "sometime", whole("", 503, "text/plain", Retry_After="sometime")).retry_after_s is None
+    assert (
+        run(scripted, "later", whole("", 429, "text/plain", Retry_After="7")).retry_after_s == 7.0
+    )
+    assert (
+        run(
+            scripted, "sometime", whole("", 503, "text/plain", Retry_After="sometime")
+        ).retry_after_s
+        is None
+    )
     assert run(scripted, "at once", whole("", 503, "text/plain")).retry_after_s is None
 
 
 def test_a_plain_completion(scripted: Scripted) -> None:
-    events = [{"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in ("a", "b")]
-    end = {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}
+    events = [
+        {"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in ("a", "b")
+    ]
+    end = {
+        "choices": [{"index": 0, "text": "", "finish_reason": "stop"}],
+        "usage": {"completion_tokens": 2},
+    }
     steps = [send(head(Transfer_Encoding="chunked"))]
     for message in (*events, end):
         steps += [["sleep", 5], send(chunked(event(message)))]
     steps.append(send(chunked(b"")))
     record = run(scripted, "plain", steps, kind="completions")
-    assert (record.outcome, len(record.chunk_us), record.output_tokens, record.choices) == (OK, 2, 2, 1)
+    assert (record.outcome, len(record.chunk_us), record.output_tokens, record.choices) == (
+        OK,
+        2,
+        2,
+        1,
+    )
 
 
 class Closing:
-    """A server that says to keep the connection, and closes it a moment after each answer: as llama.cpp does."""
+    """A server that says to keep the connection, and closes it a moment after each answer: as
+    llama.cpp does."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -217,14 +305,23 @@ class Closing:
             with connection:
                 self.seen.append(connection.recv(65_536))
                 steps = stream(2)
-                connection.sendall(b"".join(step[1].encode("latin-1") for step in steps if step[0] == "send"))
+                connection.sendall(
+                    b"".join(step[1].encode("latin-1") for step in steps if step[0] == "send")
+                )
                 time.sleep(0.05)
 
 
-def test_a_connection_that_the_server_was_just_closing_costs_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The close comes between the look at the connection and the send; the look is made blind, so that it always does."""
+def test_a_connection_that_the_server_was_just_closing_costs_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The close comes between the look at the connection and the send; the look is made blind, so
+    that it always does."""
     server, line = Closing(), UserConnection()
-    request = Request(target=server.to, data=b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n", labels={"id": "again"})
+    request = Request(
+        target=server.to,
+        data=b"POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+        labels={"id": "again"},
+    )
     first = exchange_request(line, Gate(1), request, 0.0)
     time.sleep(0.1)
     gate = Gate(1)
@@ -248,13 +345,17 @@ def test_who_closes_a_used_connection_later_was_heard(scripted: Scripted) -> Non
     assert (record.outcome, record.resent) == ("closed", 0)
 
 
-# -- time limits and kills -------------------------------------------------------------------------------------------------
+# -- time limits and kills -------------------------------------------------------------------------
 
 
 def test_a_timeout_keeps_what_came(scripted: Scripted) -> None:
     line = UserConnection()
     record = run(scripted, "stalled", stream(3, cut="stall"), line, timeout_s=0.6)
-    assert (record.outcome, record.error, len(record.chunk_us)) == ("timeout", "not finished within 0.6 s", 3)
+    assert (record.outcome, record.error, len(record.chunk_us)) == (
+        "timeout",
+        "not finished within 0.6 s",
+        3,
+    )
     assert record.sent_at is not None
     assert record.closed_at - record.sent_at >= 0.59
     assert line.connection is None
@@ -263,8 +364,15 @@ def test_a_timeout_keeps_what_came(scripted: Scripted) -> None:
 
 def test_a_server_that_never_answers(scripted: Scripted) -> None:
     gate = Gate(1)
-    record = exchange_request(UserConnection(), gate, scripted.request("silent", [["stall"]], timeout_s=0.1), 0.0)
-    assert (record.outcome, record.chunk_us, record.headers_at, record.status) == ("timeout", (), None, None)
+    record = exchange_request(
+        UserConnection(), gate, scripted.request("silent", [["stall"]], timeout_s=0.1), 0.0
+    )
+    assert (record.outcome, record.chunk_us, record.headers_at, record.status) == (
+        "timeout",
+        (),
+        None,
+        None,
+    )
     assert gate.used == 0
 
 
@@ -272,7 +380,9 @@ def test_no_first_token_in_time(scripted: Scripted) -> None:
     """Headers and a role are no token."""
     gate, line = Gate(1), UserConnection()
     limits = {"first_token_timeout_s": 0.2, "gap_timeout_s": 0.07, "timeout_s": 5}
-    record = exchange_request(line, gate, scripted.request("no-first", stream(0, cut="stall"), **limits), 0.0)
+    record = exchange_request(
+        line, gate, scripted.request("no-first", stream(0, cut="stall"), **limits), 0.0
+    )
     assert (record.outcome, record.error) == ("first_token_timeout", "no first token within 0.2 s")
     assert (record.failed, record.chunk_us, record.status) == (True, (), 200)
     assert (gate.used, line.connection, scripted.row("no-first").end) == (0, None, "gone")
@@ -283,16 +393,27 @@ def test_a_gap_that_is_too_long(scripted: Scripted) -> None:
     limits = {"first_token_timeout_s": 5, "gap_timeout_s": 0.3, "timeout_s": 5}
     line = UserConnection()
     record = run(scripted, "gap", stream(20, each_ms=20, cut="stall"), line, **limits)
-    assert (record.outcome, record.error, len(record.chunk_us)) == ("gap_timeout", "nothing more for 0.3 s", 20)
+    assert (record.outcome, record.error, len(record.chunk_us)) == (
+        "gap_timeout",
+        "nothing more for 0.3 s",
+        20,
+    )
     assert record.ttft_s is not None
     assert record.close_lag_s is not None
     assert record.close_lag_s >= 0.3
     assert (line.connection, scripted.row("gap").end) == (None, "gone")
 
 
-def test_an_answer_whose_connection_stays_open_behind_its_done_is_complete(scripted: Scripted) -> None:
-    """It ends a second later, and its record at the ``[DONE]``; the connection is not used again."""
-    steps = [*stream(3, each_ms=20)[:-1], send(chunked(event(delta("stop")) + event("[DONE]"))), ["stall"]]
+def test_an_answer_whose_connection_stays_open_behind_its_done_is_complete(
+    scripted: Scripted,
+) -> None:
+    """It ends a second later, and its record at the ``[DONE]``; the connection is not used
+    again."""
+    steps = [
+        *stream(3, each_ms=20)[:-1],
+        send(chunked(event(delta("stop")) + event("[DONE]"))),
+        ["stall"],
+    ]
     line = UserConnection()
     began = time.monotonic()
     record = run(scripted, "open behind done", steps, line, gap_timeout_s=60)
@@ -307,9 +428,15 @@ def test_an_answer_whose_connection_stays_open_behind_its_done_is_complete(scrip
 
 def test_an_answer_beyond_its_bounds_is_given_up(scripted: Scripted) -> None:
     gate = Gate(1)
-    for name, limits in (("too_large", {"max_response_bytes": 20_000}), ("too_long", {"max_chunks": 50})):
+    for name, limits in (
+        ("too_large", {"max_response_bytes": 20_000}),
+        ("too_long", {"max_chunks": 50}),
+    ):
         record = exchange_request(
-            UserConnection(), gate, scripted.request(name, stream(400, each_ms=1, batch=4), **limits), 0.0
+            UserConnection(),
+            gate,
+            scripted.request(name, stream(400, each_ms=1, batch=4), **limits),
+            0.0,
         )
         assert (record.outcome, record.failed, gate.used) == (name, True, 0)
         assert 50 < len(record.chunk_us) < 400
@@ -351,7 +478,12 @@ def test_who_is_done_sooner_is_not_given_up(scripted: Scripted) -> None:
 
 def test_what_is_not_fully_written_is_not_given_up_on_purpose(scripted: Scripted) -> None:
     request = scripted.request(
-        "half", [["sleep", 2000]], unread=b"x" * 20_000_000, timeout_s=0.3, cancel_after_s=0.0, gap_timeout_s=0.05
+        "half",
+        [["sleep", 2000]],
+        unread=b"x" * 20_000_000,
+        timeout_s=0.3,
+        cancel_after_s=0.0,
+        gap_timeout_s=0.05,
     )
     line = UserConnection()
     assert exchange_request(line, Gate(1), request, 0.0).outcome == "timeout"
@@ -371,9 +503,12 @@ def streaming(*chunk_at: float) -> Response:
 
 
 def test_which_limit_is_over_first() -> None:
-    request = limited(timeout_s=60.0, first_token_timeout_s=20.0, gap_timeout_s=15.0, cancel_after_s=30.0)
+    request = limited(
+        timeout_s=60.0, first_token_timeout_s=20.0, gap_timeout_s=15.0, cancel_after_s=30.0
+    )
     assert next_limit(limited(), streaming(), None, 10.0) is None
-    assert next_limit(request, streaming(), None, 10.0) == (25.0, "gap_timeout")  # no sooner: no chunk is there yet
+    # no sooner: no chunk is there yet
+    assert next_limit(request, streaming(), None, 10.0) == (25.0, "gap_timeout")
     assert next_limit(request, streaming(), None, 25.0) == (30.0, "first_token_timeout")
     assert next_limit(request, streaming(12.0, 14.5), None, 25.0) == (29.5, "gap_timeout")
     assert next_limit(request, streaming(12.0, 39.0), 11.0, 40.0) == (41.0, CANCELLED)
@@ -396,14 +531,21 @@ def test_one_timer_that_looks_seldom_misses_nothing(
     """Against a list of every moment at which any limit is over, for an answer that never ends."""
     chunk_at = [10.0 + sum(waits[: number + 1]) for number in range(len(waits))]
     written_at = 10.0 + write_s
-    request = limited(timeout_s=timeout_s, first_token_timeout_s=first_s, gap_timeout_s=gap_s, cancel_after_s=cancel_s)
+    request = limited(
+        timeout_s=timeout_s,
+        first_token_timeout_s=first_s,
+        gap_timeout_s=gap_s,
+        cancel_after_s=cancel_s,
+    )
     over: list[tuple[float, str]] = []
     if timeout_s is not None:
         over.append((10.0 + timeout_s, "timeout"))
     if first_s is not None and not any(at <= 10.0 + first_s for at in chunk_at):
         over.append((10.0 + first_s, "first_token_timeout"))
     if gap_s is not None:
-        late = (at + gap_s for at, after in pairwise([*chunk_at, float("inf")]) if after > at + gap_s)
+        late = (
+            at + gap_s for at, after in pairwise([*chunk_at, float("inf")]) if after > at + gap_s
+        )
         over += [(at, "gap_timeout") for at in late]
     if cancel_s is not None:
         over.append((written_at + cancel_s, CANCELLED))
@@ -425,13 +567,16 @@ def test_one_timer_that_looks_seldom_misses_nothing(
         assert found is not None
         assert found[0] == min(over)[0]
         assert found in over
-        shortest = min(limit for limit in (timeout_s, first_s, gap_s, cancel_s) if limit is not None)
+        shortest = min(
+            limit for limit in (timeout_s, first_s, gap_s, cancel_s) if limit is not None
+        )
         assert looks <= 2 + 2 * (now - 10.0) / shortest
     else:
-        assert found is None or looks == 400  # there is no gap before the first chunk, however often it looks
+        # there is no gap before the first chunk, however often it looks
+        assert found is None or looks == 400
 
 
-# -- due at a moment -------------------------------------------------------------------------------------------------------
+# -- due at a moment -------------------------------------------------------------------------------
 
 
 def sleep_until(moment: float) -> None:
@@ -449,11 +594,15 @@ def test_it_connects_first_and_is_asked_for_when_it_is_due(scripted: Scripted) -
         sleep_until(moment)
 
     due_at = time.monotonic() + 0.1
-    record = exchange_request(line, Gate(), scripted.request("due", stream(2), due_at=due_at), 0.0, None, wait_until)
+    record = exchange_request(
+        line, Gate(), scripted.request("due", stream(2), due_at=due_at), 0.0, None, wait_until
+    )
     assert (record.outcome, record.due_at, moments) == (OK, due_at, [due_at])
     assert due_at <= record.asked_at
     assert record.connect_s is not None
-    past = exchange_request(line, Gate(), scripted.request("past", stream(2), due_at=due_at), 0.0, None, wait_until)
+    past = exchange_request(
+        line, Gate(), scripted.request("past", stream(2), due_at=due_at), 0.0, None, wait_until
+    )
     assert (past.outcome, past.connect_s, moments) == (
         OK,
         None,
@@ -472,7 +621,9 @@ def test_who_waits_long_looks_again_before_it_is_due(scripted: Scripted) -> None
         if moment < due_at:
             line.connection._socket.shutdown(2)
 
-    record = exchange_request(line, Gate(), scripted.request("long", stream(2), due_at=due_at), 0.0, None, wait_until)
+    record = exchange_request(
+        line, Gate(), scripted.request("long", stream(2), due_at=due_at), 0.0, None, wait_until
+    )
     assert (record.outcome, moments) == (OK, [due_at - 1.0, due_at])
     assert scripted.row("long").id == "long"
 
@@ -510,7 +661,8 @@ def test_the_run_ends_before_it_is_due(scripted: Scripted) -> None:
     with pytest.raises(GateClosed):
         exchange_request(line, gate, request, 0.0, None, closed)
     assert (gate.used, line.busy) == (0, False)
-    assert run(scripted, "undue-after", stream(1), line).connect_s is None  # the connection is as good as before
+    # the connection is as good as before
+    assert run(scripted, "undue-after", stream(1), line).connect_s is None
     assert set(scripted.rows("undue", 1)) == {"undue-after"}
 
 
@@ -534,12 +686,15 @@ def test_the_time_limit_holds_for_the_sending_too(scripted: Scripted) -> None:
     assert (record.outcome, gate.used, line.connection) == ("timeout", 0, None)
 
 
-def test_killed_while_a_finished_one_waits_for_its_turn(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_while_a_finished_one_waits_for_its_turn(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def killed_here() -> None:
         raise GreenletExit
 
     monkeypatch.setattr(exchange_module.can_wait, "take", killed_here)
-    assert run(scripted, "no-turn", stream(3)).outcome == OK  # neither a gate nor a schedule: it gives way to nobody
+    # neither a gate nor a schedule: it gives way to nobody
+    assert run(scripted, "no-turn", stream(3)).outcome == OK
     with pytest.raises(GreenletExit) as killed:
         exchange_request(UserConnection(), Gate(1), scripted.request("turn", stream(3)), 0.0)
     record: Record = killed.value.record  # type: ignore[attr-defined]
@@ -556,7 +711,8 @@ def test_a_record_waits_where_the_gate_is_crowded(
     request = scripted.request(f"crowded-{behind}", stream(3, first_ms=50, each_ms=50))
     job = gevent.spawn(exchange_request, line, gate, request, 0.0)
     until(lambda: gate.used)
-    others = [gevent.spawn(gate.enter) for _ in range(1 + behind)]  # one gets the slot when the first chunk comes
+    # one gets the slot when the first chunk comes
+    others = [gevent.spawn(gate.enter) for _ in range(1 + behind)]
     until(lambda: line.stream is not None and line.stream.over)
     job.join(0.2 if waits else 10)
     assert job.ready() != waits
@@ -568,7 +724,9 @@ def test_a_connection_is_looked_at_again_only_after_a_while(
 ) -> None:
     looks: list[float] = []
     alive = Connection.alive
-    monkeypatch.setattr(Connection, "alive", lambda self: looks.append(time.monotonic()) or alive(self))
+    monkeypatch.setattr(
+        Connection, "alive", lambda self: looks.append(time.monotonic()) or alive(self)
+    )
     line = UserConnection()
     target = scripted.request("", []).target
     assert line.open(target) is not None
@@ -598,7 +756,9 @@ def test_an_early_answer_to_a_large_body_is_heard(scripted: Scripted) -> None:
     record = exchange_request(line, Gate(), request, 0.0)
     assert (record.outcome, record.error) == ("http_status", "HTTP 413: too large")
     assert line.connection is None  # half of the body was not sent
-    patient = scripted.request("413-open", [*too_large, ["sleep", 2000]], unread=b"x" * 20_000_000, timeout_s=0.6)
+    patient = scripted.request(
+        "413-open", [*too_large, ["sleep", 2000]], unread=b"x" * 20_000_000, timeout_s=0.6
+    )
     record = exchange_request(line, Gate(), patient, 0.0)  # it neither reads nor closes
     assert (record.outcome, record.error) == ("http_status", "HTTP 413: too large")
     assert line.connection is None
@@ -637,12 +797,19 @@ def test_a_connection_that_is_lost_in_the_queue_and_cannot_be_had_again(scripted
     line.open = gone  # type: ignore[assignment,method-assign]
     gate.set_limit(1)
     record = job.get()
-    assert (record.outcome, record.sent_at, record.admitted_at is not None, gate.used) == ("refused", None, True, 0)
+    assert (record.outcome, record.sent_at, record.admitted_at is not None, gate.used) == (
+        "refused",
+        None,
+        True,
+        0,
+    )
 
 
 def test_killed_in_the_queue_is_no_record_and_no_slot(scripted: Scripted) -> None:
     gate = Gate(0)
-    job = gevent.spawn(exchange_request, UserConnection(), gate, scripted.request("queued", stream(1)), 0.0)
+    job = gevent.spawn(
+        exchange_request, UserConnection(), gate, scripted.request("queued", stream(1)), 0.0
+    )
     until(lambda: gate.waiting)
     job.kill()
     assert isinstance(job.value, GreenletExit)
@@ -653,7 +820,12 @@ def test_killed_in_the_queue_is_no_record_and_no_slot(scripted: Scripted) -> Non
 def test_a_timeout_around_the_call_is_the_users_own(scripted: Scripted) -> None:
     gate = Gate(1)
     with pytest.raises(Timeout) as caught, Timeout(0.1) as theirs:
-        exchange_request(UserConnection(), gate, scripted.request("theirs", stream(2, cut="stall"), timeout_s=5), 0.0)
+        exchange_request(
+            UserConnection(),
+            gate,
+            scripted.request("theirs", stream(2, cut="stall"), timeout_s=5),
+            0.0,
+        )
     assert caught.value is theirs
     assert caught.value.record.outcome == "cancelled"
     assert gate.used == 0
@@ -670,10 +842,12 @@ def test_one_request_at_a_time(scripted: Scripted) -> None:
     assert run(scripted, "third", stream(2), line).outcome == OK
 
 
-# -- the slot --------------------------------------------------------------------------------------------------------------
+# -- the slot --------------------------------------------------------------------------------------
 
 
-def test_the_slot_comes_back_with_the_first_chunk_not_with_headers_role_or_ping(scripted: Scripted) -> None:
+def test_the_slot_comes_back_with_the_first_chunk_not_with_headers_role_or_ping(
+    scripted: Scripted,
+) -> None:
     gate, line = Gate(1), UserConnection()
     ping = [send(head(Transfer_Encoding="chunked")), send(chunked(b": ping\n\n")), ["sleep", 30]]
     steps = [
@@ -701,7 +875,9 @@ def test_the_slot_comes_back_with_the_first_chunk_not_with_headers_role_or_ping(
 def test_without_a_first_chunk_the_hook_is_not_called(scripted: Scripted, cut: str) -> None:
     called: list[Any] = []
     request = scripted.request(f"no-chunk-{cut}", stream(0, cut=cut), timeout_s=0.2)
-    record = exchange_request(UserConnection(), Gate(1), request, 0.0, lambda *all: called.append(all))
+    record = exchange_request(
+        UserConnection(), Gate(1), request, 0.0, lambda *all: called.append(all)
+    )
     assert record.failed
     assert called == []
 
@@ -710,7 +886,9 @@ def test_an_error_event_frees_the_slot_though_the_stream_stays_open(scripted: Sc
     gate = Gate(1)
     top, error = send(head(Transfer_Encoding="chunked")), send(chunked(event({"error": "no"})))
     steps = [top, ["sleep", 50], error, ["stall"]]
-    job = gevent.spawn(exchange_request, UserConnection(), gate, scripted.request("open-error", steps), 0.0)
+    job = gevent.spawn(
+        exchange_request, UserConnection(), gate, scripted.request("open-error", steps), 0.0
+    )
     until(lambda: gate.used)
     until(lambda: not gate.used)
     assert not job.ready()
@@ -723,9 +901,17 @@ def test_who_gives_up_is_gone_before_the_next_one_comes(scripted: Scripted) -> N
     for number in range(10):
         gate = Gate(1)
         prefix = f"handover{number}-"
-        first = gevent.spawn(exchange_request, UserConnection(), gate, scripted.request(prefix + "1", [["stall"]]), 0.0)
+        first = gevent.spawn(
+            exchange_request,
+            UserConnection(),
+            gate,
+            scripted.request(prefix + "1", [["stall"]]),
+            0.0,
+        )
         until(partial(getattr, gate, "used"))
-        second = gevent.spawn(exchange_request, UserConnection(), gate, scripted.request(prefix + "2", stream(1)), 0.0)
+        second = gevent.spawn(
+            exchange_request, UserConnection(), gate, scripted.request(prefix + "2", stream(1)), 0.0
+        )
         until(partial(getattr, gate, "waiting"))
         gevent.sleep(0.002)
         first.kill()
@@ -739,10 +925,15 @@ def test_a_connection_that_is_closed_during_the_wait_is_opened_again(scripted: S
     gate, lines = Gate(), [UserConnection() for _ in range(5)]
     for number, line in enumerate(lines):
         steps = [*stream(1), ["linger", 0.1]]
-        assert exchange_request(line, gate, scripted.request(f"linger{number}", steps), 0.0).outcome == OK
+        assert (
+            exchange_request(line, gate, scripted.request(f"linger{number}", steps), 0.0).outcome
+            == OK
+        )
     gate.set_limit(0)
     jobs = [
-        gevent.spawn(exchange_request, line, gate, scripted.request(f"waited{number}", stream(2)), 0.0)
+        gevent.spawn(
+            exchange_request, line, gate, scripted.request(f"waited{number}", stream(2)), 0.0
+        )
         for number, line in enumerate(lines)
     ]
     until(lambda: gate.waiting == 5)
@@ -756,20 +947,29 @@ def test_a_connection_that_is_closed_during_the_wait_is_opened_again(scripted: S
     assert len(rows) == 5
 
 
-# -- the gate at a real server ---------------------------------------------------------------------------------------------
+# -- the gate at a real server ---------------------------------------------------------------------
 
 
 def any_script(dice: random.Random) -> list[Any]:
     first_ms, tokens = dice.choice([0, 2, 5, 8]), dice.randint(1, 3)
-    form = dice.choice(["fine", "fine", "fine", "close", "reset", "stall", "error", "500", "json", "early close"])
+    form = dice.choice(
+        ["fine", "fine", "fine", "close", "reset", "stall", "error", "500", "json", "early close"]
+    )
     if form == "500":
         return whole({"error": "no"}, 500, first_ms=first_ms)
     if form == "json":
-        return whole({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}, first_ms=first_ms)
+        return whole(
+            {"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}, first_ms=first_ms
+        )
     if form == "error":
         return stream(dice.randint(0, 1), first_ms=first_ms, error="no")
     cut = form if form in ("close", "reset", "stall") else ""
-    steps = stream(tokens if not cut else dice.randint(0, 2), first_ms=first_ms, each_ms=dice.choice([0, 2]), cut=cut)
+    steps = stream(
+        tokens if not cut else dice.randint(0, 2),
+        first_ms=first_ms,
+        each_ms=dice.choice([0, 2]),
+        cut=cut,
+    )
     return [*steps, ["close"]] if form == "early close" else steps
 
 
@@ -777,7 +977,8 @@ def any_limits(dice: random.Random) -> dict[str, float]:
     """One that ends it in any case, of the others some, and sometimes it is due a little later."""
     chosen = {"timeout_s": dice.choice([0.01, 0.03])}
     for name, longest_s, often in (
-        ("first_token_timeout_s", 0.006, 0.3), ("gap_timeout_s", 0.006, 0.6), ("cancel_after_s", 0.006, 0.3),
+        ("first_token_timeout_s", 0.006, 0.3), ("gap_timeout_s", 0.006, 0.6),
+        ("cancel_after_s", 0.006, 0.3),
     ):  # fmt: skip
         if dice.random() < often:
             chosen[name] = dice.uniform(0.001, longest_s)
@@ -787,8 +988,8 @@ def any_limits(dice: random.Random) -> dict[str, float]:
 
 
 def short_run(server: Scripted, seed: int) -> list[str]:
-    """Users, a ramp that goes up and down, errors, cuts, kills, time-outs and requests that are given up on purpose; then
-    the books of both sides are compared."""
+    """Users, a ramp that goes up and down, errors, cuts, kills, time-outs and requests that are
+    given up on purpose; then the books of both sides are compared."""
     dice = random.Random(seed)
     prefix = f"run{seed}-"
     gate = Gate(dice.randint(1, 3))
@@ -845,7 +1046,9 @@ def short_run(server: Scripted, seed: int) -> list[str]:
     return [record.outcome for record in records]
 
 
-def check_books(server: Scripted, prefix: str, records: list[Record], requests: dict[str, Request]) -> None:
+def check_books(
+    server: Scripted, prefix: str, records: list[Record], requests: dict[str, Request]
+) -> None:
     by_id = {record.id: record for record in records}
     for record in records:
         check_end(record, requests[record.id])
@@ -869,20 +1072,31 @@ def check_end(record: Record, request: Request) -> None:
         assert limit_s is not None
         assert record.sent_at is not None
         assert record.closed_at - record.sent_at >= limit_s
-        if record.outcome == "gap_timeout":  # what lay unread when the timer looked may have come a little before
+        # what lay unread when the timer looked may have come a little before
+        if record.outcome == "gap_timeout":
             after_last_s = record.closed_at - record.sent_at - record.chunk_us[-1] / 1e6
-            assert max(after_last_s, record.longest_stall_s or 0.0) + record.read_lag_us / 1e6 + 0.001 >= limit_s
+            assert (
+                max(after_last_s, record.longest_stall_s or 0.0) + record.read_lag_us / 1e6 + 0.001
+                >= limit_s
+            )
     if request.due_at is not None and record.sent_at is not None:
         assert record.sent_at >= record.asked_at >= record.due_at == request.due_at
     assert record.failed == (record.outcome not in (OK, CANCELLED, "cut"))
 
 
 def check_limit(rows: list[Row], records: dict[str, Record]) -> None:
-    """At each arrival no more are in prefill at the server than the highest limit at which one of them was admitted:
-    so never more than the limit, and after a fall only those that were in before."""
+    """At each arrival no more are in prefill at the server than the highest limit at which one of
+    them was admitted: so never more than the limit, and after a fall only those that were in
+    before."""
     moments: list[tuple[int, int, str]] = []
     for row in rows:
-        left = min([row.ended, int(records[row.id].closed_at * 1e9), *[before for before, _ in row.chunks[:1]]])
+        left = min(
+            [
+                row.ended,
+                int(records[row.id].closed_at * 1e9),
+                *[before for before, _ in row.chunks[:1]],
+            ]
+        )
         if left > row.arrived:  # else it was given up before it came
             moments += [(row.arrived, 1, row.id), (left, 0, row.id)]
     inside: set[str] = set()
@@ -891,7 +1105,9 @@ def check_limit(rows: list[Row], records: dict[str, Record]) -> None:
         assert len(inside) <= max((records[name].limit or 0 for name in inside), default=0)
 
 
-@pytest.mark.parametrize("block", [0, 1, *(pytest.param(block, marks=pytest.mark.full) for block in (2, 3, 4))])
+@pytest.mark.parametrize(
+    "block", [0, 1, *(pytest.param(block, marks=pytest.mark.full) for block in (2, 3, 4))]
+)
 def test_the_limit_holds_at_the_server_and_both_books_agree(scripted: Scripted, block: int) -> None:
     ends = Counter(short_run(scripted, block * 20))
     gc.collect()  # other tests' connections
@@ -901,7 +1117,8 @@ def test_the_limit_holds_at_the_server_and_both_books_agree(scripted: Scripted, 
         ends.update(short_run(scripted, seed))
     gevent.sleep(0.01)
     assert os.listdir("/proc/self/fd") == before
-    assert set(ends) >= {OK, CANCELLED, "timeout", "first_token_timeout", "gap_timeout", "cut"}  # else it shows little
+    # else it shows little
+    assert set(ends) >= {OK, CANCELLED, "timeout", "first_token_timeout", "gap_timeout", "cut"}
 
 
 def test_with_one_limit_the_servers_maximum_is_that(scripted: Scripted) -> None:
@@ -910,7 +1127,9 @@ def test_with_one_limit_the_servers_maximum_is_that(scripted: Scripted) -> None:
     def user(number: int) -> None:
         line = UserConnection()
         for turn in range(10):
-            request: Request = scripted.request(f"three{number}-{turn}", stream(3, first_ms=5, each_ms=1))
+            request: Request = scripted.request(
+                f"three{number}-{turn}", stream(3, first_ms=5, each_ms=1)
+            )
             assert exchange_request(line, gate, request, 0.0).outcome == OK
         line.close()
 
@@ -920,13 +1139,27 @@ def test_with_one_limit_the_servers_maximum_is_that(scripted: Scripted) -> None:
     assert most_in_prefill(rows) == 3
 
 
-def test_embeddings_hold_their_slot_to_the_end_and_have_a_vector_for_each_input(scripted: Scripted) -> None:
+def test_embeddings_hold_their_slot_to_the_end_and_have_a_vector_for_each_input(
+    scripted: Scripted,
+) -> None:
     body = {"data": [{"embedding": [0.5]}] * 2, "usage": {"prompt_tokens": 9, "total_tokens": 9}}
     for inputs, outcome in ((2, OK), (3, "truncated")):
         request = scripted.request(f"embed{inputs}", whole(body))
-        request = msgspec.structs.replace(request, kind="embeddings", labels={**request.labels, "inputs": inputs})
+        request = msgspec.structs.replace(
+            request, kind="embeddings", labels={**request.labels, "inputs": inputs}
+        )
         record = exchange_request(UserConnection(), Gate(1), request, 0.0)
-        assert (record.outcome, record.inputs, record.input_tokens, record.tokens_from) == (outcome, inputs, 9, "usage")
-        assert (record.streamed, record.ttft_s, record.output_tokens, record.finish_reason) == (False, None, None, None)
+        assert (record.outcome, record.inputs, record.input_tokens, record.tokens_from) == (
+            outcome,
+            inputs,
+            9,
+            "usage",
+        )
+        assert (record.streamed, record.ttft_s, record.output_tokens, record.finish_reason) == (
+            False,
+            None,
+            None,
+            None,
+        )
         assert (record.freed_at or 0.0) >= record.closed_at
     assert record.error == "2 of 3 inputs have a vector"

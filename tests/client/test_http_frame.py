@@ -1,4 +1,5 @@
-"""HTTP framing: where an answer begins and ends, in any split, and when its connection may be used again."""
+"""HTTP framing: where an answer begins and ends, in any split, and when its connection may be used
+again."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,10 @@ from support.examples import examples
 from locust_llm.client.http_frame import HTTPParseError, HTTPResponseParser
 
 LENGTH = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;ext=1\r\nlo\r\n0\r\nTrailer: x\r\n\r\n"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: "
+    b"chunked\r\n\r\n3\r\nhel\r\n2;ext=1\r\nlo\r\n0\r\nTrailer: x\r\n\r\n"
+)
 UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nhello"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -24,11 +28,18 @@ def body(frame: HTTPResponseParser) -> bytes:
     return b"".join(data for _, data in frame.pieces)
 
 
-@pytest.mark.parametrize("wire", [LENGTH, CHUNKED, CONTINUE + LENGTH, CONTINUE + CONTINUE + CHUNKED])
+@pytest.mark.parametrize(
+    "wire", [LENGTH, CHUNKED, CONTINUE + LENGTH, CONTINUE + CONTINUE + CHUNKED]
+)
 def test_every_split_of_a_framed_answer(wire: bytes) -> None:
     for cut in range(len(wire) + 1):
         frame = fed(wire[:cut], wire[cut:])
-        assert (frame.complete, frame.reusable, body(frame), frame.get_code()) == (True, True, b"hello", 200)
+        assert (frame.complete, frame.reusable, body(frame), frame.get_code()) == (
+            True,
+            True,
+            b"hello",
+            200,
+        )
         assert not fed(wire[:cut]).complete or cut == len(wire)
     frame = fed(*(wire[at : at + 1] for at in range(len(wire))))
     assert (frame.complete, frame.reusable, body(frame)) == (True, True, b"hello")
@@ -42,7 +53,11 @@ def test_an_interim_response_is_not_the_response() -> None:
     frame = fed(CONTINUE)
     assert (frame.complete, frame.has_headers) == (False, False)
     frame = fed(CONTINUE, UNTIL_CLOSE)
-    assert (frame.has_headers, frame.chunked, frame.get("content-type")) == (True, False, "text/plain")
+    assert (frame.has_headers, frame.chunked, frame.get("content-type")) == (
+        True,
+        False,
+        "text/plain",
+    )
 
 
 def test_without_a_length_the_end_of_the_connection_is_the_end() -> None:
@@ -63,7 +78,9 @@ def test_an_answer_without_a_body_ends_with_its_headers() -> None:
     assert fed(b"HTTP/1.1 204 No Content\r\n\r\n").reusable
 
 
-@pytest.mark.parametrize("extra", [b"x", b"garbage\r\n\r\n", LENGTH, b"HTTP/1.1 100 Continue\r\n\r\n"])
+@pytest.mark.parametrize(
+    "extra", [b"x", b"garbage\r\n\r\n", LENGTH, b"HTTP/1.1 100 Continue\r\n\r\n"]
+)
 @pytest.mark.parametrize("wire", [LENGTH, CHUNKED])
 def test_bytes_after_the_end_change_nothing_and_are_noticed(wire: bytes, extra: bytes) -> None:
     for reads in ([wire + extra], [wire, extra], [wire[:-1], wire[-1:] + extra]):

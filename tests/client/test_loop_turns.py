@@ -1,4 +1,5 @@
-"""Greenlets that can wait: they let the event loop turn where it has not for long, and stay in their order."""
+"""Greenlets that can wait: they let the event loop turn where it has not for long, and stay in
+their order."""
 
 import gevent
 

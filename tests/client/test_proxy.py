@@ -1,4 +1,5 @@
-"""Proxies: which one it is, what becomes of its answers, and the tunnel through it; its login is never shown."""
+"""Proxies: which one it is, what becomes of its answers, and the tunnel through it; its login is
+never shown."""
 
 import socket
 import ssl
@@ -41,7 +42,7 @@ def _no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     find_proxy.cache_clear()
 
 
-# -- which one ---------------------------------------------------------------------------------------------------------
+# -- which one -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -53,11 +54,20 @@ def _no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         ({"HTTPS_PROXY": "http://big:1", "https_proxy": "http://small:2"}, "https://x", "small:2"),
         ({"HTTP_PROXY": "http://p:1", "ALL_PROXY": "http://all:2"}, "https://x", "all:2"),
         ({"HTTP_PROXY": "http://p:1", "ALL_PROXY": "http://all:2"}, "http://x", "p:1"),
-        ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "other, .corp.test"}, "https://llm.corp.test:8443/v1", ""),
-        ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "other,.corp.test"}, "https://corp.example", "p:1"),
+        (
+            {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "other, .corp.test"},
+            "https://llm.corp.test:8443/v1",
+            "",
+        ),
+        (
+            {"HTTPS_PROXY": "http://p:1", "NO_PROXY": "other,.corp.test"},
+            "https://corp.example",
+            "p:1",
+        ),
         ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "10.0.0.0/8"}, "https://10.1.2.3", ""),
         ({"HTTPS_PROXY": "http://p:1", "no_proxy": "*"}, "https://x", ""),
-        ({"HTTPS_PROXY": "http://p:1"}, "https://localhost:8000", ""),  # its localhost is another one
+        # its localhost is another one
+        ({"HTTPS_PROXY": "http://p:1"}, "https://localhost:8000", ""),
         ({"HTTP_PROXY": "http://p:1"}, "http://127.0.0.1:8000", ""),
         ({"HTTP_PROXY": "http://p:1"}, "http://[::1]:8000", ""),
         ({"HTTPS_PROXY": f"{LOGIN}:3128"}, "https://x", "127.0.0.1:3128"),
@@ -93,7 +103,7 @@ def test_a_proxy_that_cannot_be_used_is_a_failure_of_its_own(
     assert caught.value.outcome == "proxy"
 
 
-# -- what it answers ---------------------------------------------------------------------------------------------------
+# -- what it answers -------------------------------------------------------------------------------
 
 PLAIN = Proxy("p", 3128)
 WITH_LOGIN = Proxy("p", 3128, f"ada:{PASSWORD}")
@@ -101,7 +111,10 @@ REASONS = st.text(st.characters(codec="latin-1", exclude_characters="\r\n"), max
 
 
 def test_what_is_asked_for() -> None:
-    assert PLAIN.connect("llm.test", 443) == b"CONNECT llm.test:443 HTTP/1.1\r\nHost: llm.test:443\r\n\r\n"
+    assert (
+        PLAIN.connect("llm.test", 443)
+        == b"CONNECT llm.test:443 HTTP/1.1\r\nHost: llm.test:443\r\n\r\n"
+    )
     asked = WITH_LOGIN.connect("fd00::1", 8000)
     assert asked.startswith(b"CONNECT [fd00::1]:8000 HTTP/1.1\r\nHost: [fd00::1]:8000\r\n")
     assert asked.endswith(f"\r\nProxy-Authorization: Basic {BASIC}\r\n\r\n".encode())
@@ -124,7 +137,11 @@ def test_a_tunnel_is_open_at_the_last_byte_of_the_head_and_no_sooner(
         PLAIN.opened(reply + b"x")
 
 
-@given(st.one_of(st.binary(max_size=200), st.binary(max_size=100).map(lambda tail: b"HTTP/1.1 " + tail)))
+@given(
+    st.one_of(
+        st.binary(max_size=200), st.binary(max_size=100).map(lambda tail: b"HTTP/1.1 " + tail)
+    )
+)
 def test_whatever_it_sends_opens_a_tunnel_fails_or_is_not_all(data: bytes) -> None:
     found, said = False, ""
     try:
@@ -136,7 +153,11 @@ def test_whatever_it_sends_opens_a_tunnel_fails_or_is_not_all(data: bytes) -> No
     assert not found or data.endswith((b"\n\n", b"\n\r\n"))
 
 
-@given(st.integers(300, 599), st.sampled_from([PASSWORD, BASIC, f"Basic {BASIC}", f"ada:{PASSWORD}"]), REASONS)
+@given(
+    st.integers(300, 599),
+    st.sampled_from([PASSWORD, BASIC, f"Basic {BASIC}", f"ada:{PASSWORD}"]),
+    REASONS,
+)
 def test_no_refusal_shows_the_login(status: int, quoted: str, reason: str) -> None:
     with pytest.raises(ProxyFailed) as caught:
         WITH_LOGIN.opened(f"HTTP/1.1 {status} {quoted} {reason}\r\n\r\n".encode("latin-1"))
@@ -147,15 +168,27 @@ def test_no_refusal_shows_the_login(status: int, quoted: str, reason: str) -> No
 @pytest.mark.parametrize(
     ("proxy", "reply", "said"),
     [
-        (PLAIN, "407 Who\r\nProxy-Authenticate: Basic realm=x", "HTTP 407 Who; it wants a user and a password"),
-        (WITH_LOGIN, "407 Who\r\nProxy-Authenticate: Basic realm=x", "it refuses the user and the password"),
+        (
+            PLAIN,
+            "407 Who\r\nProxy-Authenticate: Basic realm=x",
+            "HTTP 407 Who; it wants a user and a password",
+        ),
+        (
+            WITH_LOGIN,
+            "407 Who\r\nProxy-Authenticate: Basic realm=x",
+            "it refuses the user and the password",
+        ),
         (WITH_LOGIN, "401 Unauthorized", "it refuses the user and the password"),
         (
             PLAIN,
             "407 Who\r\nProxy-Authenticate: Negotiate\r\nproxy-authenticate: NTLM",
             "takes negotiate, ntlm, and only",
         ),
-        (PLAIN, "403 Filtered", "HTTP 403 Filtered; it allows no tunnel to this host, or to this port"),
+        (
+            PLAIN,
+            "403 Filtered",
+            "HTTP 403 Filtered; it allows no tunnel to this host, or to this port",
+        ),
         (PLAIN, "502 Bad Gateway", "HTTP 502 Bad Gateway; it has no connection to the server"),
         (PLAIN, "302 Found", "answered CONNECT with HTTP 302 Found"),
     ],
@@ -173,13 +206,13 @@ def test_headers_without_end_are_given_up() -> None:
         PLAIN.opened(b"HTTP/1.1 100 Go on\r\n\r\n" * MAX_REPLY_BYTES)
 
 
-# -- the tunnel --------------------------------------------------------------------------------------------------------
+# -- the tunnel ------------------------------------------------------------------------------------
 
 
 @contextmanager
 def proxy(*replies: bytes, to: int | None = None) -> Iterator[tuple[int, list[bytes]]]:
-    """(its port, what it is asked): it sends the replies, one write each, then passes bytes on to the port ``to``, or
-    closes; without a reply it says nothing at all."""
+    """(its port, what it is asked): it sends the replies, one write each, then passes bytes on to
+    the port ``to``, or closes; without a reply it says nothing at all."""
     asked: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -213,18 +246,30 @@ def pass_on(source: socket.socket, sink: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("port", ["plain", "tls"])
-def test_through_the_tunnel_answers_come_as_they_are(scripted_tls: Scripted, certificate: Path, port: str) -> None:
-    """With the kernel's stamps; TLS is with the server, whose certificate is that of its own name."""
+def test_through_the_tunnel_answers_come_as_they_are(
+    scripted_tls: Scripted, certificate: Path, port: str
+) -> None:
+    """With the kernel's stamps; TLS is with the server, whose certificate is that of its own
+    name."""
     context = ssl.create_default_context(cafile=str(certificate)) if port == "tls" else None
     to = scripted_tls.ports[port]
     with proxy(b"HTTP/1.1 200 Connection", b" established\r\n\r\n", to=to) as (near, asked):
         request = scripted_tls.request(f"proxied-{port}", stream(3), port=port, tls=context)
         login = Proxy("127.0.0.1", near, f"ada:{PASSWORD}")
         line = UserConnection()
-        record = exchange_request(line, Gate(), replace(request, target=Target("localhost", to, context, login)), 0.0)
+        record = exchange_request(
+            line, Gate(), replace(request, target=Target("localhost", to, context, login)), 0.0
+        )
         line.close()
-    assert (record.outcome, len(record.chunk_us), record.clock, record.rtt_us) == ("ok", 3, "kernel", None)
-    for us, (before_ns, _) in zip(record.chunk_us, scripted_tls.row(request.labels["id"]).chunks, strict=True):
+    assert (record.outcome, len(record.chunk_us), record.clock, record.rtt_us) == (
+        "ok",
+        3,
+        "kernel",
+        None,
+    )
+    for us, (before_ns, _) in zip(
+        record.chunk_us, scripted_tls.row(request.labels["id"]).chunks, strict=True
+    ):
         assert us * 1000 + record.sent_at * 1e9 > before_ns - 1000
     assert asked == [login.connect("localhost", to)]
 
@@ -238,9 +283,14 @@ def test_through_the_tunnel_answers_come_as_they_are(scripted_tls: Scripted, cer
         ([], "gave no connection within 0.2 s"),
     ],
 )
-def test_what_fails_before_the_tunnel_is_open_is_the_proxys(replies: list[bytes], said: str) -> None:
+def test_what_fails_before_the_tunnel_is_open_is_the_proxys(
+    replies: list[bytes], said: str
+) -> None:
     with proxy(*replies) as (port, _), pytest.raises(ConnectFailed) as caught:
-        Connection(Target("llm.test", 443, None, Proxy("127.0.0.1", port)), timeout=0.2 if not replies else 5.0)
+        Connection(
+            Target("llm.test", 443, None, Proxy("127.0.0.1", port)),
+            timeout=0.2 if not replies else 5.0,
+        )
     assert caught.value.outcome == "proxy"
     assert caught.value.outcome in FAILURES
     assert str(caught.value).startswith(f"llm.test:443: the proxy 127.0.0.1:{port} ")
@@ -259,7 +309,8 @@ def test_nobody_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", [
-    "headers, a line at a time", "headers without end", "interim answers without end", "one header without end",
+    "headers, a line at a time", "headers without end", "interim answers without end",
+    "one header without end",
     "interim answers, one at a time", "the first line, a byte at a time", "blank lines",
 ])  # fmt: skip
 def test_a_proxy_whose_answer_never_ends_ends_and_the_loop_goes_on(name: str) -> None:

@@ -1,4 +1,5 @@
-"""From requests to the wire and back: what follows a redirect, whose cookies they are, which certificates are trusted."""
+"""From requests to the wire and back: what follows a redirect, whose cookies they are, which
+certificates are trusted."""
 
 from support import unpatched_locust  # noqa: F401  before anything of Locust
 
@@ -49,7 +50,9 @@ def asked_of(server: TinyServer) -> set[str]:
     return {name for name in KEYS if name.lower() in server.asked[-1].headers}
 
 
-def test_no_header_of_ours_follows_a_redirect_to_another_host(servers: tuple[TinyServer, TinyServer]) -> None:
+def test_no_header_of_ours_follows_a_redirect_to_another_host(
+    servers: tuple[TinyServer, TinyServer],
+) -> None:
     """Another port is another server too; requests itself takes off Authorization alone."""
     here, elsewhere = servers
     here.location = elsewhere.url + "/v1/models"
@@ -61,7 +64,9 @@ def test_no_header_of_ours_follows_a_redirect_to_another_host(servers: tuple[Tin
     assert asked_of(elsewhere) == {"X-Api-Key", "X-Tenant"}  # what this is about
 
 
-def test_a_key_that_was_in_force_before_stays_at_home_too(servers: tuple[TinyServer, TinyServer]) -> None:
+def test_a_key_that_was_in_force_before_stays_at_home_too(
+    servers: tuple[TinyServer, TinyServer],
+) -> None:
     """A session may hold it a moment longer than the run, and a server may still take it."""
     here, elsewhere = servers
     old = session(here.url)
@@ -78,7 +83,9 @@ def test_on_the_same_host_they_stay(servers: tuple[TinyServer, TinyServer]) -> N
     assert asked_of(here) == set(KEYS)
 
 
-def test_no_header_of_ours_goes_to_another_host_at_all(servers: tuple[TinyServer, TinyServer]) -> None:
+def test_no_header_of_ours_goes_to_another_host_at_all(
+    servers: tuple[TinyServer, TinyServer],
+) -> None:
     here, elsewhere = servers
     session(here.url).get(elsewhere.url + "/v1/models")
     assert asked_of(elsewhere) == set()
@@ -88,7 +95,9 @@ def test_no_header_of_ours_goes_to_another_host_at_all(servers: tuple[TinyServer
     assert asked_of(here) == set()
 
 
-def test_the_plain_client_of_a_user_keeps_them_home_too(servers: tuple[TinyServer, TinyServer]) -> None:
+def test_the_plain_client_of_a_user_keeps_them_home_too(
+    servers: tuple[TinyServer, TinyServer],
+) -> None:
     here, elsewhere = servers
     here.location = elsewhere.url + "/v1/models"
     environment = Environment(user_classes=[])
@@ -109,7 +118,9 @@ def answered(*cookies: str) -> Response:
 
 def sent(jar: RequestsCookieJar, url: str) -> str | None:
     made: str | None = (
-        requests.Session().prepare_request(requests.Request("GET", url, cookies=jar)).headers.get("Cookie")
+        requests.Session()
+        .prepare_request(requests.Request("GET", url, cookies=jar))
+        .headers.get("Cookie")
     )
     return made
 
@@ -120,9 +131,18 @@ def test_a_cookie_belongs_to_the_host_that_set_it() -> None:
     update_session(
         made,
         asked,
-        answered("sticky=a; Path=/", "other=b; Path=/v1; HttpOnly", "foreign=c; Domain=example.org", "", "x"),
+        answered(
+            "sticky=a; Path=/",
+            "other=b; Path=/v1; HttpOnly",
+            "foreign=c; Domain=example.org",
+            "",
+            "x",
+        ),
     )
-    assert sent(made.cookies, "http://server:8000/v1/models") in ("sticky=a; other=b", "other=b; sticky=a")
+    assert sent(made.cookies, "http://server:8000/v1/models") in (
+        "sticky=a; other=b",
+        "other=b; sticky=a",
+    )
     assert sent(made.cookies, "http://server:8000/") == "sticky=a"
     assert sent(made.cookies, "http://elsewhere/v1/models") is None
     assert sent(made.cookies, "http://example.org/") is None
@@ -139,14 +159,18 @@ def test_cookies_that_are_too_long_too_many_or_no_text_are_not_kept() -> None:
 
 def test_hooks_get_a_response() -> None:
     seen: list[requests.Response] = []
-    asked = requests.Request("POST", "http://server/", data=b"", hooks={"response": seen.append}).prepare()
+    asked = requests.Request(
+        "POST", "http://server/", data=b"", hooks={"response": seen.append}
+    ).prepare()
     update_session(requests.Session(), asked, answered("a=b"))
     assert [(response.status_code, response.url) for response in seen] == [(200, "http://server/")]
     update_session(requests.Session(), asked, Response(0))  # no answer came
     assert len(seen) == 1
 
 
-def test_certificates_are_verified_unless_that_was_given_up(scripted_tls: Any, certificate: Path) -> None:
+def test_certificates_are_verified_unless_that_was_given_up(
+    scripted_tls: Any, certificate: Path
+) -> None:
     url = f"https://127.0.0.1:{scripted_tls.ports['tls']}/"
     assert make_target(url, True, None).tls is make_tls_context(True, None)
     with pytest.raises(ConnectFailed) as caught:

@@ -12,7 +12,13 @@ from support.examples import examples
 from support.scripted import chunked, delta, event, head
 
 from locust_llm.client import response
-from locust_llm.client.response import DECODE_BYTES, MAX_BODY_BYTES, MAX_ERROR_BYTES, NO_END, Response
+from locust_llm.client.response import (
+    DECODE_BYTES,
+    MAX_BODY_BYTES,
+    MAX_ERROR_BYTES,
+    NO_END,
+    Response,
+)
 from locust_llm.client.sse import EventDecoder
 from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS
@@ -48,10 +54,18 @@ EXPECTED = {
     "vllm_n2": Expected(OK, 4, "length", 13, 4, choices=2),
     "vllm_interval_10": Expected(OK, 4, "length", 13, 25),
     "vllm_whole": Expected(OK, 0, "length", 13, 6, streamed=False),
-    "vllm_unknown_model": Expected("http_status", status=404, streamed=False, says="The model `nope` does not exist."),
-    "vllm_busy": Expected("unavailable", status=503, streamed=False, says="The engine is currently busy"),
-    "vllm_no_key": Expected("http_status", status=401, streamed=False, says="HTTP 401: Unauthorized"),
-    "vllm_too_long": Expected("http_status", status=400, streamed=False, says="maximum context length is 16384 tokens"),
+    "vllm_unknown_model": Expected(
+        "http_status", status=404, streamed=False, says="The model `nope` does not exist."
+    ),
+    "vllm_busy": Expected(
+        "unavailable", status=503, streamed=False, says="The engine is currently busy"
+    ),
+    "vllm_no_key": Expected(
+        "http_status", status=401, streamed=False, says="HTTP 401: Unauthorized"
+    ),
+    "vllm_too_long": Expected(
+        "http_status", status=400, streamed=False, says="maximum context length is 16384 tokens"
+    ),
     "vllm_completions": Expected(OK, 3, "length", 3, 3),
     "vllm_killed": Expected("stream_error", 3, says="EngineCore encountered an issue"),
     "llamacpp_stream": Expected(OK, 6, "length", 13, 6),
@@ -65,25 +79,41 @@ EXPECTED = {
     "vllm_messages": Expected(OK, 5, "length", 13, 5),
     "llamacpp_responses": Expected(OK, 5, "stop", 13, 5),
     "llamacpp_messages": Expected(OK, 5, "length", 13, 5),
-    "llamacpp_too_long": Expected("http_status", status=400, streamed=False, says="exceeds the available context size"),
-    "llamacpp_no_key": Expected("http_status", status=401, streamed=False, says="HTTP 401: Invalid API Key"),
+    "llamacpp_too_long": Expected(
+        "http_status", status=400, streamed=False, says="exceeds the available context size"
+    ),
+    "llamacpp_no_key": Expected(
+        "http_status", status=401, streamed=False, says="HTTP 401: Invalid API Key"
+    ),
     "llamacpp_ping": Expected(OK, 2, "length"),
     "llamacpp_killed": Expected("closed", 2, ends="close"),
     "transformers_stream": Expected(OK, 6, "length", 13, 6),
     "transformers_cb_stream": Expected(OK, 6, "length", 13, 6),
     "transformers_completions": Expected(OK, 3, "length", 3, 3),
     "transformers_stream_error": Expected("stream_error", says="`temperature` (=-1.0) has to be"),
-    "transformers_500": Expected("http_status", status=500, streamed=False, says="HTTP 500: Internal Server Error"),
-    "transformers_400": Expected("http_status", status=400, streamed=False, says="Server is pinned to"),
+    "transformers_500": Expected(
+        "http_status", status=500, streamed=False, says="HTTP 500: Internal Server Error"
+    ),
+    "transformers_400": Expected(
+        "http_status", status=400, streamed=False, says="Server is pinned to"
+    ),
     "transformers_killed": Expected("closed", 1, ends="close"),
     "litellm_stream": Expected(OK, 6, "length", 13, 6),
     "litellm_immediate_stop": Expected(OK, 0, "stop", 13, 1, says="the model ended at once"),
     "litellm_n2": Expected(OK, 3, "length", 13, 4, choices=2),
     "litellm_completions": Expected(OK, 2, "length", 3, 3),
-    "litellm_completions_ids": Expected("http_status", status=500, streamed=False, says="Unmapped prompt format"),
-    "litellm_backend_down": Expected("http_status", status=500, streamed=False, says="Connection error."),
-    "litellm_wrong_key": Expected("http_status", status=400, streamed=False, says="HTTP 400: No connected db."),
-    "litellm_no_key": Expected("http_status", status=500, streamed=False, says="HTTP 500: Internal Server Error"),
+    "litellm_completions_ids": Expected(
+        "http_status", status=500, streamed=False, says="Unmapped prompt format"
+    ),
+    "litellm_backend_down": Expected(
+        "http_status", status=500, streamed=False, says="Connection error."
+    ),
+    "litellm_wrong_key": Expected(
+        "http_status", status=400, streamed=False, says="HTTP 400: No connected db."
+    ),
+    "litellm_no_key": Expected(
+        "http_status", status=500, streamed=False, says="HTTP 500: Internal Server Error"
+    ),
     "litellm_killed": Expected("stream_error", 2, says="litellm.APIConnectionError"),
 }
 
@@ -97,7 +127,11 @@ def wire(name: str) -> bytes:
     data = (CAPTURES / f"{name}.http").read_bytes()
     top, _, body = data.partition(b"\r\n\r\n")
     if b"chunked" in top.lower():
-        events = [part + b"\n\n" for part in body.split(b"\n\n") if part] if b"event-stream" in top else [body]
+        events = (
+            [part + b"\n\n" for part in body.split(b"\n\n") if part]
+            if b"event-stream" in top
+            else [body]
+        )
         ending = chunked(b"") if EXPECTED[name].ends == "answer" else b""
         body = b"".join(map(chunked, events)) + ending
     return top + b"\r\n\r\n" + body
@@ -128,13 +162,15 @@ def ended(stream: Response) -> Expected:
     chunk_us, _ = stream.chunks()
     return Expected(
         outcome, len(chunk_us), answer.finish_reason, answer.input_tokens, answer.output_tokens,
-        stream.status or 0, stream.streamed, message, "answer" if stream.frame.complete else "close", answer.choices,
+        stream.status or 0, stream.streamed, message,
+        "answer" if stream.frame.complete else "close", answer.choices,
     )  # fmt: skip
 
 
 def check(name: str, *reads: bytes) -> Response:
     stream = read(*reads, kind=kind_of(name))
-    assert stream.over == (EXPECTED[name].ends == "answer")  # noticed with the last byte, not with the close
+    # noticed with the last byte, not with the close
+    assert stream.over == (EXPECTED[name].ends == "answer")
     got = ended(stream)
     assert got.says.find(EXPECTED[name].says) >= 0
     assert got._replace(says="") == EXPECTED[name]._replace(says="")
@@ -261,13 +297,17 @@ def test_pings_behind_done_do_not_keep_an_answer_open() -> None:
 
 
 def test_a_done_without_a_finish_reason_is_no_more_than_it_was() -> None:
-    stream = read(head(Transfer_Encoding="chunked"), chunked(event(delta(content="a")) + event("[DONE]")))
+    stream = read(
+        head(Transfer_Encoding="chunked"), chunked(event(delta(content="a")) + event("[DONE]"))
+    )
     stream.look(2 * S)
     assert stream.finish() == ("truncated", "the answer ended without a finish_reason")
 
 
 def test_a_stream_without_done_is_never_over_by_itself() -> None:
-    stream = read(head(Transfer_Encoding="chunked"), chunked(event(delta(content="a")) + event(delta("stop"))))
+    stream = read(
+        head(Transfer_Encoding="chunked"), chunked(event(delta(content="a")) + event(delta("stop")))
+    )
     stream.look(1000 * S)
     assert not stream.over
     assert not stream.due(1000 * S)
@@ -308,7 +348,8 @@ def test_bytes_reads_and_chunks_of_an_answer_are_bounded() -> None:
 
 
 def test_no_answer_has_more_chunks_than_a_record_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its bytes may be: packing, unpacking and writing a record must not hold a process for long."""
+    """Whatever its bytes may be: packing, unpacking and writing a record must not hold a process
+    for long."""
     monkeypatch.setattr(response, "MOST_CHUNKS", 3)
     stream = Response(0, max_bytes=2**40)
     for number, data in enumerate([head(Transfer_Encoding="chunked"), A, A, A], 1):
@@ -338,7 +379,9 @@ def test_a_stream_that_ends_early_is_closed_or_truncated_or_reset() -> None:
         stream.failed("reset", "by peer")
         assert stream.finish() == ("reset", "by peer")
     for cut in range(done, len(data) - 1):  # nothing is missing but the end of the HTTP message
-        assert ended(read(data[:cut])) == EXPECTED["vllm_stream"]._replace(says=NO_END, ends="close")
+        assert ended(read(data[:cut])) == EXPECTED["vllm_stream"]._replace(
+            says=NO_END, ends="close"
+        )
         for reason in ("reset", "timeout", "gap_timeout", "cut"):
             stream = read(data[:cut])
             stream.failed(reason, "by peer")
@@ -350,7 +393,10 @@ def test_a_stream_that_ends_early_is_closed_or_truncated_or_reset() -> None:
 
 def test_an_error_in_the_stream_says_more_than_the_end_of_the_connection() -> None:
     top = head(Transfer_Encoding="chunked")
-    for reads in ([top + chunked(event({"error": "died"}))], [top, chunked(event({"error": "died"}))]):
+    for reads in (
+        [top + chunked(event({"error": "died"}))],
+        [top, chunked(event({"error": "died"}))],
+    ):
         assert ended(read(*reads)).outcome == "stream_error"
 
 
@@ -367,7 +413,7 @@ def test_an_error_instead_of_the_first_chunk_ends_prefill() -> None:
     assert not stream.over
 
 
-# -- what a stamp may claim ------------------------------------------------------------------------------------------------
+# -- what a stamp may claim ------------------------------------------------------------------------
 
 TOP = head(Transfer_Encoding="chunked")
 A, B, C = (chunked(event(delta(content=letter))) for letter in "abc")
@@ -399,7 +445,11 @@ def test_a_chunk_that_came_with_the_beginning_of_the_next_is_merged() -> None:
 
 def test_what_follows_a_chunk_in_its_read_makes_it_merged_only_where_the_reader_was_slow() -> None:
     done = chunked(event("[DONE]"))
-    for behind in (done, chunked(b": ping\n\n" + event(delta("stop"))), chunked(event({"error": "no"}))):
+    for behind in (
+        done,
+        chunked(b": ping\n\n" + event(delta("stop"))),
+        chunked(event({"error": "no"})),
+    ):
         for since_ns, lag_ns, merged in (
             (8_100_000, 5_000_000, ()),  # the thread looked a moment ago, and B was not there
             (2_100_000, 200_000, ()),  # it was asleep, and came at once
@@ -433,7 +483,7 @@ def test_microseconds_are_whole_and_never_later_than_the_stamp() -> None:
     assert stream.chunks()[0] == (0, 1)
 
 
-# -- where an answer ends --------------------------------------------------------------------------------------------------
+# -- where an answer ends --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("extra", [b"x", b"HTTP/1.1 200 OK\r\n\r\n", b"y" * 100])
@@ -441,11 +491,13 @@ def test_bytes_after_the_end_do_not_hide_it(extra: bytes) -> None:
     everything = TOP + A + B + FINISH + extra
     for cut in range(1, len(everything)):
         stream = read(everything[:cut], everything[cut:])
-        if not stream.over:  # cut inside its last line ends: seen when more comes, or when time is out
+        # cut inside its last line ends: seen when more comes, or when time is out
+        if not stream.over:
             assert len(TOP + A + B + FINISH) - cut in (1, 2, 3)
             stream.failed("timeout", "")
         assert ended(stream)._replace(says="") == Expected(OK, 2, "stop")
-        assert not stream.frame.reusable or cut == len(TOP + A + B + FINISH)  # else it is alive() that sees it
+        # else it is alive() that sees it
+        assert not stream.frame.reusable or cut == len(TOP + A + B + FINISH)
 
 
 def test_an_end_that_came_before_it_was_given_up_is_an_end() -> None:
@@ -463,11 +515,16 @@ def test_given_up_before_the_end_keeps_the_chunks() -> None:
     assert stream.failure == ("cut", "given up")
 
 
-# -- hostile bytes ---------------------------------------------------------------------------------------------------------
+# -- hostile bytes ---------------------------------------------------------------------------------
 
 
 def test_garbage_instead_of_http() -> None:
-    for data in (b"SSH-2.0-OpenSSH_9.2\r\n", b"\x16\x03\x01\x02\x00", b"<html>", b"HTTP/9.9 abc\r\n\r\n"):
+    for data in (
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\x16\x03\x01\x02\x00",
+        b"<html>",
+        b"HTTP/9.9 abc\r\n\r\n",
+    ):
         assert ended(read(data)).outcome == "malformed"
 
 
@@ -479,7 +536,8 @@ def test_a_compressed_answer_is_refused_with_its_reason() -> None:
 
 
 MEGABYTE = b"x" * 65_536
-ENDLESS: dict[str, tuple[bytes, bytes, str]] = {  # what it begins with, what comes for ever, outcome
+# what it begins with, what comes for ever, outcome
+ENDLESS: dict[str, tuple[bytes, bytes, str]] = {
     "header": (b"HTTP/1.1 200 OK\r\nX: ", MEGABYTE, "malformed"),
     "headers": (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n" * 10_000, "malformed"),
     "interim responses": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 2500, "malformed"),
@@ -487,7 +545,11 @@ ENDLESS: dict[str, tuple[bytes, bytes, str]] = {  # what it begins with, what co
     "event of lines": (head(Connection="close"), b"data: x\n" * 8000, "malformed"),
     "comments": (head(Connection="close"), b": ping\n\n" * 8000, "truncated"),
     "blank lines": (head(Connection="close"), b"\n" * 65_536, "truncated"),
-    "JSON": (head(200, "application/json", Connection="close") + b'{"choices": "', MEGABYTE, "malformed"),
+    "JSON": (
+        head(200, "application/json", Connection="close") + b'{"choices": "',
+        MEGABYTE,
+        "malformed",
+    ),
     "error page": (head(500, "text/html", Connection="close"), MEGABYTE, "http_status"),
     "chunk sizes": (head(Transfer_Encoding="chunked"), b"1;" + MEGABYTE, "closed"),
     "trailer": (head(Transfer_Encoding="chunked") + b"0\r\nX: ", MEGABYTE, "closed"),
@@ -503,11 +565,13 @@ def test_an_endless_answer_needs_bounded_memory(what: str) -> None:
         give(stream, 1, 0, first)
     tracemalloc.start()
     try:
-        # MB / 16; of lines, which cost a second each, 260,000 and 130,000: 12 and 24 bytes kept of each would be too much
+        # MB / 16; of lines, which cost a second each, 260,000 and 130,000: 12 and 24 bytes kept of
+        # each would be too much
         for number in range({"blank lines": 4, "comments": 8}.get(what, 48 * 16)):
             if stream.over:
                 break
-            give(stream, number, number, bytes(bytearray(more)))  # a new object each time, as from a socket
+            # a new object each time, as from a socket
+            give(stream, number, number, bytes(bytearray(more)))
         got = ended(stream)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -518,7 +582,11 @@ def test_an_endless_answer_needs_bounded_memory(what: str) -> None:
 
 def test_an_event_that_is_too_long_costs_none_of_those_before_it() -> None:
     endless = b"data: x\n" * 2001
-    for reads in ([TOP, A, B + chunked(endless)], [TOP + A + B + chunked(endless)], [TOP, A + B, chunked(endless)]):
+    for reads in (
+        [TOP, A, B + chunked(endless)],
+        [TOP + A + B + chunked(endless)],
+        [TOP, A + B, chunked(endless)],
+    ):
         got = ended(read(*reads))
         assert (got.outcome, got.chunks) == ("malformed", 2)
 
@@ -578,7 +646,11 @@ def outcome_of(reads: Iterable[bytes], last: str, kind: str = "chat") -> Respons
 
 
 @examples(400)
-@given(mutilated(), st.sampled_from(["closed", "reset", "timeout", "cut"]), st.sampled_from(["chat", "completions"]))
+@given(
+    mutilated(),
+    st.sampled_from(["closed", "reset", "timeout", "cut"]),
+    st.sampled_from(["chat", "completions"]),
+)
 def test_mutilated_answers_raise_nothing(reads: list[bytes], last: str, kind: str) -> None:
     stream = outcome_of(reads, last, kind)
     assert len(sanitise_text(stream.sample, lines=True).encode()) <= MESSAGE_BYTES
@@ -587,25 +659,31 @@ def test_mutilated_answers_raise_nothing(reads: list[bytes], last: str, kind: st
 
 
 NOISE = [
-    b": ping\n\n", b"\n", b"event: ping\n\n", b"id: 3\n\n", b"retry: 100\n\n", b"data:\n\n", b"data: \n\n",
-    b'event: ping\ndata: {"type": "ping"}\n\n', b'data: {"choices": []}\n\n', b'data: {"choices": null, "x": 1}\n\n',
+    b": ping\n\n", b"\n", b"event: ping\n\n", b"id: 3\n\n", b"retry: 100\n\n", b"data:\n\n",
+    b"data: \n\n",
+    b'event: ping\ndata: {"type": "ping"}\n\n', b'data: {"choices": []}\n\n',
+    b'data: {"choices": null, "x": 1}\n\n',
     b'data: {"choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": null}]}\n\n',
 ]  # fmt: skip
 
 
 @examples(300)
 @given(st.sampled_from(STREAMED), st.data())
-def test_what_says_nothing_changes_no_count_wherever_it_stands(name: str, data: st.DataObject) -> None:
+def test_what_says_nothing_changes_no_count_wherever_it_stands(
+    name: str, data: st.DataObject
+) -> None:
     body = (CAPTURES / f"{name}.http").read_bytes().partition(b"\r\n\r\n")[2]
     events = [part + b"\n\n" for part in body.split(b"\n\n") if part]
     noisy = b"".join(
-        b"".join(data.draw(st.lists(st.sampled_from(NOISE), max_size=2))) + event for event in events
+        b"".join(data.draw(st.lists(st.sampled_from(NOISE), max_size=2))) + event
+        for event in events
     ) + b"".join(data.draw(st.lists(st.sampled_from(NOISE), max_size=2)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(noisy)), max_size=5)))
     pieces = [noisy[a:b] for a, b in zip([0, *cuts], [*cuts, len(noisy)], strict=True)]
     answer, outcome = said(name, *pieces)
     clean, expected = said(name, body)
-    assert (len(answer.chunk_reads), answer.text, answer.output_tokens, answer.input_tokens, outcome) == (
+    assert (len(answer.chunk_reads), answer.text, answer.output_tokens, answer.input_tokens,
+        outcome) == (
         len(clean.chunk_reads), clean.text, clean.output_tokens, clean.input_tokens, expected,
     )  # fmt: skip
 
@@ -622,9 +700,14 @@ def test_a_megabyte_is_what_it_says() -> None:
 
 @pytest.mark.parametrize(
     ("status", "most", "outcome", "message"),
-    [(500, 64 << 20, "http_status", "HTTP 500: xxx"), (200, 1 << 20, "too_large", "more than 1048576 bytes")],
+    [
+        (500, 64 << 20, "http_status", "HTTP 500: xxx"),
+        (200, 1 << 20, "too_large", "more than 1048576 bytes"),
+    ],
 )
-def test_of_a_large_body_that_is_no_answer_little_is_kept(status: int, most: int, outcome: str, message: str) -> None:
+def test_of_a_large_body_that_is_no_answer_little_is_kept(
+    status: int, most: int, outcome: str, message: str
+) -> None:
     stream = Response(0, max_bytes=most)
     stream.arrived(1, 1, head(status, "application/json", Connection="close"))
     for at in range(2, 34):
@@ -637,7 +720,7 @@ def test_of_a_large_body_that_is_no_answer_little_is_kept(status: int, most: int
     assert got[1].startswith(message)
 
 
-# -- the server's own times ------------------------------------------------------------------------------------------------
+# -- the server's own times ------------------------------------------------------------------------
 
 
 def test_timings_of_llamacpp_are_the_last_that_it_wrote() -> None:
@@ -654,8 +737,17 @@ def test_timings_of_llamacpp_are_the_last_that_it_wrote() -> None:
         times = stream.server
         assert (None if times is None else (times.prefill_us, times.decode_us)) == us, name
         assert times is None or times.source == "timings"
-    for wrong in (b"7", b'{"prompt_ms":"soon"}', b'{"prompt_ms":-1}', b'{"prompt_ms":1e300}', b"{}", b"null"):
-        data = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"timings":%b}' % wrong
+    for wrong in (
+        b"7",
+        b'{"prompt_ms":"soon"}',
+        b'{"prompt_ms":-1}',
+        b'{"prompt_ms":1e300}',
+        b"{}",
+        b"null",
+    ):
+        data = (
+            b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"timings":%b}' % wrong
+        )
         stream = read(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data))
         assert (stream.finish(), stream.server) == ((OK, ""), None)
 
@@ -668,17 +760,21 @@ TIMED = (
 
 
 def test_metrics_of_vllm_are_in_the_event_with_the_usage() -> None:
-    """In Responses they are in the answer that the last event holds. Its time to first token begins with the first
-    step: it is the prefill."""
+    """In Responses they are in the answer that the last event holds. Its time to first token begins
+    with the first step: it is the prefill."""
     whole = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],%b}' % TIMED
     stream = read(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(whole), whole))
     expected = ServerTimes(source="metrics", queue_us=15, prefill_us=21_500, decode_us=300_250)
     assert (stream.finish(), stream.server) == ((OK, ""), expected)
     events = (
         b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'
-        b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1},%b}\n\ndata: [DONE]\n\n' % TIMED
+        b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1},%b}\n\ndata: '
+        b"[DONE]\n\n" % TIMED
     )
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(events)
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
+        % len(events)
+    )
     stream = read(head + events)
     assert (stream.finish(), stream.server) == ((OK, ""), expected)
     stream = read(wire("vllm_request_metrics"))
@@ -695,13 +791,17 @@ def test_metrics_of_vllm_are_in_the_event_with_the_usage() -> None:
         b'{"queue_time_ms":-1}',
         b'{"speculative_decoding":{}}',
     ):
-        data = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"metrics":%b}' % nothing
+        data = (
+            b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"metrics":%b}'
+            % nothing
+        )
         stream = read(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data))
         assert (stream.finish(), stream.server) == ((OK, ""), None)
 
 
 def test_draft_tokens_of_one_request() -> None:
-    """As vLLM 0.32 writes them with --per-request-spec-decode-metrics summary; what cannot be is not taken."""
+    """As vLLM 0.32 writes them with --per-request-spec-decode-metrics summary; what cannot be is
+    not taken."""
     reported = (
         b'{"speculative_decoding":{"mean_acceptance_length":1.23,"draft_acceptance_rate":0.0775,"num_spec_steps":43,'
         b'"acceptance_histogram":[39,1,0,3],"num_accepted_draft_tokens":10,"num_draft_tokens":129,"num_spec_tokens":3}}'
@@ -713,7 +813,10 @@ def test_draft_tokens_of_one_request() -> None:
         (reported.replace(b":43,", b":null,"), None),
         (b"{}", None),
     ):
-        data = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"metrics":%b}' % metrics
+        data = (
+            b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"metrics":%b}'
+            % metrics
+        )
         stream = read(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(data), data))
         assert (stream.finish(), stream.drafts, stream.server) == ((OK, ""), expected, None)
 
@@ -723,27 +826,32 @@ def test_draft_tokens_of_one_request() -> None:
     [
         ("X-Queue-Time: 12\r\nx-inference-time: 800\r\nx-total-time: 815", True,
          {"queue_us": 12_000, "inference_us": 800_000, "e2e_us": 815_000}),
-        ('Server-Timing: queue;dur=12.5, prefill;desc="800 tokens";dur="90", db;dur=3, decode, ttft ; DUR = 103', True,
+        ('Server-Timing: queue;dur=12.5, prefill;desc="800 tokens";dur="90", db;dur=3, decode, '
+            'ttft ; DUR = 103', True,
          {"queue_us": 12_500, "prefill_us": 90_000, "ttft_us": 103_000}),
-        ("openai-processing-ms: 900\r\nx-envoy-upstream-service-time: 950", False, {"e2e_us": 900_000}),
+        ("openai-processing-ms: 900\r\nx-envoy-upstream-service-time: 950", False,
+            {"e2e_us": 900_000}),
         ("x-litellm-response-duration-ms: 3948.441982269287", False, {"e2e_us": 3_948_442}),
         ("openai-processing-ms: 900", True, None),
-        ("x-queue-time: soon\r\nx-total-time: -1\r\nserver-timing: queue;dur=nan, ;;;=,", False, None),
+        ("x-queue-time: soon\r\nx-total-time: -1\r\nserver-timing: queue;dur=nan, ;;;=,", False,
+            None),
         ("x-queue-time: 1\r\nx-queue-time: 2", False, None),
     ],
 )  # fmt: skip
 def test_times_in_headers(headers: str, streamed: bool, expected: dict[str, int] | None) -> None:
     kind = "text/event-stream" if streamed else "application/json"
-    stream = read(f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: 2\r\n{headers}\r\n\r\n{{}}".encode())
-    assert stream.server == (None if expected is None else ServerTimes(source="headers", **expected))
+    stream = read(
+        f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: 2\r\n{headers}\r\n\r\n{{}}".encode()
+    )
+    assert stream.server == (
+        None if expected is None else ServerTimes(source="headers", **expected)
+    )
     assert Response(0).server is None
 
 
 UNTIL_CLOSED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 FINISHED = event(delta(content="a")) + event(delta("stop"))
-WHOLE_BODY = (
-    b'{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"completion_tokens":1}}'
-)
+WHOLE_BODY = b'{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"completion_tokens":1}}'
 
 
 @pytest.mark.parametrize(("data", "outcome", "cut"), [
@@ -751,10 +859,13 @@ WHOLE_BODY = (
     (UNTIL_CLOSED + FINISHED + b"data: [DONE]\n\n", OK, OK),
     (UNTIL_CLOSED + event(delta(content="a")), "truncated", "truncated"),
     (UNTIL_CLOSED.replace(b"text/event-stream", b"application/json") + WHOLE_BODY, OK, OK),
-    (UNTIL_CLOSED.replace(b"text/event-stream", b"application/json") + WHOLE_BODY[:-9], "malformed", "truncated"),
+    (UNTIL_CLOSED.replace(b"text/event-stream", b"application/json") + WHOLE_BODY[:-9], "malformed",
+        "truncated"),
     (head(Content_Length=str(len(FINISHED))) + FINISHED, OK, OK),
 ])  # fmt: skip
-def test_without_the_word_of_tls_the_end_of_a_connection_is_no_end(data: bytes, outcome: str, cut: str) -> None:
+def test_without_the_word_of_tls_the_end_of_a_connection_is_no_end(
+    data: bytes, outcome: str, cut: str
+) -> None:
     """Unless the answer itself shows that it is whole."""
     for is_cut, expected in ((False, outcome), (True, cut)):
         stream = Response(0)

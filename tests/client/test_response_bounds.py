@@ -22,7 +22,9 @@ from locust_llm.protocols.known import PROTOCOLS
         (128, {"n": "two"}, None),  # the server will say what it thinks of that
     ],
 )
-def test_eight_times_and_a_few_thousand_more(tokens: int | None, body: dict[str, Any], most: int | None) -> None:
+def test_eight_times_and_a_few_thousand_more(
+    tokens: int | None, body: dict[str, Any], most: int | None
+) -> None:
     assert chunk_limit(tokens, body, PROTOCOLS["chat"].length_fields) == most
 
 

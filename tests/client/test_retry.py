@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.client.retry import BACKOFF_S, MAX_WAIT_S, describe_retries, parse_retry_after_s, retry_pause_s
+from locust_llm.client.retry import (
+    BACKOFF_S,
+    MAX_WAIT_S,
+    describe_retries,
+    parse_retry_after_s,
+    retry_pause_s,
+)
 
 NOON = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 
@@ -48,7 +54,14 @@ def test_what_the_server_asks_for_is_done_unless_it_is_absurd() -> None:
 
 
 def test_without_a_word_it_doubles_from_half_a_second_and_half_of_it_is_chance() -> None:
-    for attempt, most in ((1, 0.5), (2, 1.0), (3, 2.0), (7, 32.0), (8, MAX_WAIT_S), (2000, MAX_WAIT_S)):
+    for attempt, most in (
+        (1, 0.5),
+        (2, 1.0),
+        (3, 2.0),
+        (7, 32.0),
+        (8, MAX_WAIT_S),
+        (2000, MAX_WAIT_S),
+    ):
         pauses = [retry_pause_s(attempt, None, Random(seed)) for seed in range(200)]
         assert all(pause is not None and most / 2 <= pause <= most for pause in pauses)
         assert len(set(pauses)) > 100

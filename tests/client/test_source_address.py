@@ -25,11 +25,16 @@ def seen(listener: socket.socket, sources: SourceAddresses | None) -> str:
     return str(address)
 
 
-def test_each_connection_begins_with_the_next_and_goes_once_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_connection_begins_with_the_next_and_goes_once_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     sources = SourceAddresses(["127.0.0.2", "::1", "127.0.0.3", "127.0.0.4"])
     monkeypatch.setattr(os, "getpid", lambda: 300)
     turns = [list(sources.turn(socket.AF_INET)) for _ in range(2)]
-    assert turns == [["127.0.0.2", "127.0.0.3", "127.0.0.4"], ["127.0.0.3", "127.0.0.4", "127.0.0.2"]]
+    assert turns == [
+        ["127.0.0.2", "127.0.0.3", "127.0.0.4"],
+        ["127.0.0.3", "127.0.0.4", "127.0.0.2"],
+    ]
     monkeypatch.setattr(os, "getpid", lambda: 301)  # the process that was forked next
     assert next(SourceAddresses(sources.addresses).turn(socket.AF_INET)) == "127.0.0.3"
     assert list(sources.turn(socket.AF_INET6)) == ["::1"]
@@ -38,7 +43,9 @@ def test_each_connection_begins_with_the_next_and_goes_once_round(monkeypatch: p
 
 def test_the_server_sees_them_in_turn(listener: socket.socket) -> None:
     sources = SourceAddresses(["127.0.0.2", "127.0.0.3"])
-    assert sorted(seen(listener, sources) for _ in range(4)) == ["127.0.0.2"] * 2 + ["127.0.0.3"] * 2
+    assert (
+        sorted(seen(listener, sources) for _ in range(4)) == ["127.0.0.2"] * 2 + ["127.0.0.3"] * 2
+    )
     assert seen(listener, None) == "127.0.0.1"
 
 
@@ -71,6 +78,8 @@ def test_over_ipv6() -> None:
     except OSError:
         pytest.skip("this machine has no ::1")
     with listener:
-        sock = connect_socket("::1", listener.getsockname()[1], SourceAddresses(["127.0.0.2", "::1"]))
+        sock = connect_socket(
+            "::1", listener.getsockname()[1], SourceAddresses(["127.0.0.2", "::1"])
+        )
         assert sock.getsockname()[0] == "::1"
         sock.close()

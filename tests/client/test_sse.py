@@ -29,15 +29,23 @@ def test_fields_comments_and_types() -> None:
 
 
 @pytest.mark.parametrize("body", [
-    b"event: a\ndata: {}\n\n", b"event: a b \ndata:  x \n\n", b"event: \ndata: x\n\n", b"event: a\ndata: \n\n",
-    b"event: a\nid: 1\ndata: x\n\n", b"event: a\ndata: x\ndata: y\n\n", b"event: a\ndata: x\n\ndata: y\n\n",
+    b"event: a\ndata: {}\n\n", b"event: a b \ndata:  x \n\n", b"event: \ndata: x\n\n",
+    b"event: a\ndata: \n\n",
+    b"event: a\nid: 1\ndata: x\n\n", b"event: a\ndata: x\ndata: y\n\n",
+    b"event: a\ndata: x\n\ndata: y\n\n",
 ])  # fmt: skip
 def test_a_named_event_of_one_line_is_read_as_sseclient_reads_it(body: bytes) -> None:
-    assert events(body) == [(event.event, event.data.encode()) for event in SSEClient(iter([body])).events()]
+    assert events(body) == [
+        (event.event, event.data.encode()) for event in SSEClient(iter([body])).events()
+    ]
 
 
-@pytest.mark.parametrize(("shortcut", "parsed"), [(True, [b"x"]), (False, [b"1", b"2", b"x", b"3"])])
-def test_what_sseclient_reads(shortcut: bool, parsed: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("shortcut", "parsed"), [(True, [b"x"]), (False, [b"1", b"2", b"x", b"3"])]
+)
+def test_what_sseclient_reads(
+    shortcut: bool, parsed: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the Python reader all events; else those that are not one ``data:`` line."""
     seen = list[bytes]()
 
@@ -58,12 +66,23 @@ def test_what_sseclient_reads(shortcut: bool, parsed: list[bytes], monkeypatch: 
 def test_a_blank_line_of_mixed_line_ends_ends_an_event() -> None:
     for blank in (b"\n\r\n", b"\r\n\n", b"\r\r\n", b"\n\r", b"\r\n\r"):
         body = b"data: a" + blank + b"data: b" + blank
-        assert events(body) == events(*[bytes([b]) for b in body]) == [("message", b"a"), ("message", b"b")]
+        assert (
+            events(body)
+            == events(*[bytes([b]) for b in body])
+            == [("message", b"a"), ("message", b"b")]
+        )
 
 
 def test_a_read_that_ends_an_event_and_begins_the_next_is_told() -> None:
     decoder = EventDecoder()
-    pieces = [b"data: a\n\n", b"data: b\n\ndata: c\n\n", b"data: d\n\nda", b"ta: e\n\n", b"data: f\n", b"\n"]
+    pieces = [
+        b"data: a\n\n",
+        b"data: b\n\ndata: c\n\n",
+        b"data: d\n\nda",
+        b"ta: e\n\n",
+        b"data: f\n",
+        b"\n",
+    ]
     assert len(list(decoder.feed(enumerate(pieces)))) == 6
     assert decoder.shared == {2}
     two = EventDecoder()  # two pieces of one read, as two chunks of a chunked body are
@@ -73,7 +92,10 @@ def test_a_read_that_ends_an_event_and_begins_the_next_is_told() -> None:
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_every_line_end(end: bytes) -> None:
-    assert events(b"data: a" + end + end + b"data: b" + end + end) == [("message", b"a"), ("message", b"b")]
+    assert events(b"data: a" + end + end + b"data: b" + end + end) == [
+        ("message", b"a"),
+        ("message", b"b"),
+    ]
 
 
 def test_a_byte_order_mark_does_not_cost_the_first_event() -> None:
@@ -118,17 +140,29 @@ def test_a_megabyte_of_short_lines_is_refused_before_it_costs_time() -> None:
 def test_a_long_answer_of_small_events_is_none_of_these() -> None:
     decoder = EventDecoder()
     for read in range(3000):
-        assert len(list(decoder.feed([(read, b"data: " + b"x" * 1000 + b"\n"), (read, b"\n: ping\n\n")]))) == 1
+        assert (
+            len(
+                list(
+                    decoder.feed([(read, b"data: " + b"x" * 1000 + b"\n"), (read, b"\n: ping\n\n")])
+                )
+            )
+            == 1
+        )
 
 
 LINES = st.lists(
-    st.sampled_from([b"data: x", b"data:", b": c", b"event: e", b"", b"id: 1", b"data: \xe2\x82\xac"]), max_size=12
+    st.sampled_from(
+        [b"data: x", b"data:", b": c", b"event: e", b"", b"id: 1", b"data: \xe2\x82\xac"]
+    ),
+    max_size=12,
 )
 
 
 @examples(300)
 @given(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"]), st.data())
-def test_any_split_gives_the_same_events(lines: list[bytes], end: bytes, data: st.DataObject) -> None:
+def test_any_split_gives_the_same_events(
+    lines: list[bytes], end: bytes, data: st.DataObject
+) -> None:
     body = end.join(lines) + end * 2
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=8)))
     pieces = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
@@ -136,14 +170,22 @@ def test_any_split_gives_the_same_events(lines: list[bytes], end: bytes, data: s
 
 
 @examples(300)
-@given(st.lists(st.lists(st.binary(max_size=6) | LINES.map(b"\n".join), min_size=1, max_size=3), max_size=6))
+@given(
+    st.lists(
+        st.lists(st.binary(max_size=6) | LINES.map(b"\n".join), min_size=1, max_size=3), max_size=6
+    )
+)
 def test_what_needs_no_reading_is_what_sseclient_would_read(written: list[list[bytes]]) -> None:
     """Its own blank lines and line ends are the guard's business, so none are written here."""
     pieces = [
-        b"".join(b"data: " + b"".join(line.split()) + b"\n" if line else b": c\n" for line in lines) + b"\n"
+        b"".join(b"data: " + b"".join(line.split()) + b"\n" if line else b": c\n" for line in lines)
+        + b"\n"
         for lines in written
     ]
-    twin = [(event.event, event.data.encode("latin-1")) for event in SSEClient(pieces, char_enc="latin-1").events()]
+    twin = [
+        (event.event, event.data.encode("latin-1"))
+        for event in SSEClient(pieces, char_enc="latin-1").events()
+    ]
     assert events(*pieces) == twin
 
 

@@ -1,4 +1,5 @@
-"""Streams of unusual form: measured where they can be, else refused with the server's message or the true reason."""
+"""Streams of unusual form: measured where they can be, else refused with the server's message or
+the true reason."""
 
 import gzip
 import json
@@ -40,7 +41,9 @@ def outcome(*reads: bytes, kind: str = "chat") -> tuple[str, str]:
 
 
 def typed(kind: str | None, **headers: str) -> bytes:
-    lines = ["HTTP/1.1 200 OK", "Connection: close"] + ([f"Content-Type: {kind}"] if kind is not None else [])
+    lines = ["HTTP/1.1 200 OK", "Connection: close"] + (
+        [f"Content-Type: {kind}"] if kind is not None else []
+    )
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
@@ -62,13 +65,26 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "begin", [b"", b"\n\n", b"\xef\xbb\xbf", b": ping\n\n", b"event: message\n", b"id: 1\n", b"retry: 9\n\n"]
+    "begin",
+    [
+        b"",
+        b"\n\n",
+        b"\xef\xbb\xbf",
+        b": ping\n\n",
+        b"event: message\n",
+        b"id: 1\n",
+        b"retry: 9\n\n",
+    ],
 )
 def test_an_event_stream_is_known_by_its_first_bytes(kind: str | None, begin: bytes) -> None:
     body = begin + TEXTS + END
     for size in (1, 3, 1000):
         stream = answered(typed(kind), *cut(body, size))
-        assert (stream.finish(), stream.answer.text, stream.streamed) == ((OK, ""), ["a", "b"], True)
+        assert (stream.finish(), stream.answer.text, stream.streamed) == (
+            (OK, ""),
+            ["a", "b"],
+            True,
+        )
     stream = answered(typed(kind), TEXTS, END)
     stream.finish()
     assert stream.first_seen
@@ -84,11 +100,20 @@ def test_json_and_pages_are_no_event_streams(kind: str | None) -> None:
     for size in (1, 1000):
         stream = answered(typed(kind), *cut(json.dumps(body).encode(), size))
         assert (stream.finish(), stream.streamed) == ((OK, ""), False)
-        for page in (b"<html>data: a</html>", b"dat", b"database is down", b"identity: wrong", b"", b" " * 5000):
+        for page in (
+            b"<html>data: a</html>",
+            b"dat",
+            b"database is down",
+            b"identity: wrong",
+            b"",
+            b" " * 5000,
+        ):
             assert outcome(typed(kind), *cut(page, size))[0] == "malformed"
 
 
-@pytest.mark.parametrize("coding", ["none", "identity", "", "None", "utf-8", "chunked", "identity, none"])
+@pytest.mark.parametrize(
+    "coding", ["none", "identity", "", "None", "utf-8", "chunked", "identity, none"]
+)
 def test_a_coding_that_changes_no_byte_is_none(coding: str) -> None:
     assert parse_codings(coding) == ()
     assert outcome(typed("text/event-stream", Content_Encoding=coding), TEXTS + END) == (OK, "")
@@ -120,7 +145,10 @@ def test_an_error_that_comes_compressed_is_read(coding: str) -> None:
     for size in (1, 1000):
         top = head(500, "application/json", Content_Encoding=coding, Content_Length=str(len(body)))
         assert outcome(top, *cut(body, size)) == ("http_status", "HTTP 500: boom")
-        assert outcome(typed("application/json", Content_Encoding=coding), *cut(body, size)) == ("stream_error", "boom")
+        assert outcome(typed("application/json", Content_Encoding=coding), *cut(body, size)) == (
+            "stream_error",
+            "boom",
+        )
     whole = CODERS[coding](b'{"choices": []}')
     assert outcome(typed("application/json", Content_Encoding=coding), whole)[0] == "malformed"
 
@@ -176,7 +204,9 @@ def test_zstd_by_a_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = json.dumps(ERROR).encode()
     assert decompress_body(zstd_frame(data), ("zstd",), 1000) == data
     assert decompress_body(zstd_frame(data), ("zstd",), 10) == data[:10]
-    assert decompress_body(package.compress(bytes(64 << 20)), ("zstd",), MAX_ERROR_BYTES) == bytes(MAX_ERROR_BYTES)
+    assert decompress_body(package.compress(bytes(64 << 20)), ("zstd",), MAX_ERROR_BYTES) == bytes(
+        MAX_ERROR_BYTES
+    )
     assert decompress_body(b"\x00not compressed", ("zstd",), 1000) is None
 
 
@@ -232,8 +262,15 @@ def test_an_error_in_a_stream_however_it_is_written(kind: str, failure: bytes, e
     for top in (typed("text/event-stream"), typed(None)):
         for before in (b"", begun) if top == typed("text/event-stream") else (begun,):
             for size in (1, 7, 1000):
-                assert outcome(top, *cut(before + failure, size), kind=kind) == ("stream_error", "boom")
-    stream = answered(head(Transfer_Encoding="chunked") + chunked(begun), chunked(failure) + chunked(b""), kind=kind)
+                assert outcome(top, *cut(before + failure, size), kind=kind) == (
+                    "stream_error",
+                    "boom",
+                )
+    stream = answered(
+        head(Transfer_Encoding="chunked") + chunked(begun),
+        chunked(failure) + chunked(b""),
+        kind=kind,
+    )
     assert stream.finish() == ("stream_error", "boom")
 
 
@@ -249,7 +286,9 @@ def test_an_error_ends_prefill_when_its_event_is_there() -> None:
 
 def test_an_empty_event_named_error_is_one() -> None:
     assert outcome(typed("text/event-stream"), TEXTS + b"event: error\n\n")[0] == "stream_error"
-    assert outcome(typed("text/event-stream"), TEXTS + b"event: error\ndata:\n\n")[0] == "stream_error"
+    assert (
+        outcome(typed("text/event-stream"), TEXTS + b"event: error\ndata:\n\n")[0] == "stream_error"
+    )
 
 
 def test_what_is_no_event_stream_at_all_is_said_to_be_none() -> None:
@@ -284,7 +323,10 @@ PINGS = [
 @given(st.lists(st.sampled_from(PINGS), max_size=4), st.integers(0, 4), st.integers(1, 200))
 def test_pings_of_any_kind_change_nothing(pings: list[bytes], at: int, size: int) -> None:
     events = [*TEXTS.split(b"\n\n")[:-1], *END.split(b"\n\n")[:-1]]
-    body = b"".join((b"".join(pings) if number == at else b"") + one + b"\n\n" for number, one in enumerate(events))
+    body = b"".join(
+        (b"".join(pings) if number == at else b"") + one + b"\n\n"
+        for number, one in enumerate(events)
+    )
     stream = answered(typed("text/event-stream"), *cut(body, size))
     assert (stream.finish(), stream.answer.text) == ((OK, ""), ["a", "b"])
 
@@ -299,7 +341,10 @@ def test_words_in_place_of_json_explain_what_has_no_answer() -> None:
     top, words = typed("text/event-stream"), b"data: no model here\n\n"
     assert outcome(top, words, event("[DONE]")) == ("malformed", "no JSON: no model here")
     assert outcome(top, TEXTS, words)[0] == "truncated"
-    assert outcome(top, TEXTS, b"data: Internal Server Error\n\n") == ("stream_error", "Internal Server Error")
+    assert outcome(top, TEXTS, b"data: Internal Server Error\n\n") == (
+        "stream_error",
+        "Internal Server Error",
+    )
 
 
 def test_events_without_a_blank_line_between_them_have_no_time() -> None:
@@ -318,7 +363,10 @@ def test_the_only_choice_may_have_any_index(index: Any) -> None:
     stream = answered(typed("text/event-stream"), *map(event, events))
     assert (stream.finish(), stream.answer.text, stream.answer.choices) == ((OK, ""), ["a", "b"], 1)
     late = answered(
-        typed("text/event-stream"), *map(event, events[:2]), event(delta(content="c")), event(delta("stop"))
+        typed("text/event-stream"),
+        *map(event, events[:2]),
+        event(delta(content="c")),
+        event(delta("stop")),
     )
     assert late.finish()[0] == (OK if index in ("0", None) else "truncated")
 
@@ -328,21 +376,30 @@ def test_a_type_that_only_the_event_has(kind: str) -> None:
     if kind == "messages":
         events = [
             ("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": "a"}}),
-            ("message_delta", {"delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}}),
+            (
+                "message_delta",
+                {"delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}},
+            ),
         ]
     else:
         last = {"response": {"usage": {"output_tokens": 3}}}
         events = [("response.output_text.delta", {"delta": "a"}), ("response.completed", last)]
     reads = [f"event: {name}\ndata: {json.dumps(data)}\n\n".encode() for name, data in events]
     stream = answered(typed("text/event-stream"), *reads, kind=kind)
-    assert (stream.finish(), stream.answer.text, stream.answer.output_tokens) == ((OK, ""), ["a"], 3)
+    assert (stream.finish(), stream.answer.text, stream.answer.output_tokens) == (
+        (OK, ""),
+        ["a"],
+        3,
+    )
 
 
 @pytest.mark.parametrize("last", ["response.completed", "response.done", "response.incomplete"])
 def test_an_end_of_responses_may_have_no_status(last: str) -> None:
     text = event({"type": "response.output_text.delta", "delta": "a"})
     status = {"status": "completed"} if last == "response.done" else {}
-    end = event({"type": last, "response": {**status, "usage": {"input_tokens": 7, "output_tokens": 3}}})
+    end = event(
+        {"type": last, "response": {**status, "usage": {"input_tokens": 7, "output_tokens": 3}}}
+    )
     stream = answered(typed("text/event-stream"), text, end, kind="responses")
     assert (stream.finish(), stream.answer.input_tokens) == ((OK, ""), 7)
     assert stream.answer.finish_reason == ("length" if last == "response.incomplete" else "stop")
@@ -350,14 +407,21 @@ def test_an_end_of_responses_may_have_no_status(last: str) -> None:
 
 @pytest.mark.parametrize(
     "thought",
-    [{"reasoning_text": "hm"}, {"content": "<thought>hm", "extra_content": {"google": {"thought": True}}}],
+    [
+        {"reasoning_text": "hm"},
+        {"content": "<thought>hm", "extra_content": {"google": {"thought": True}}},
+    ],
     ids=["copilot", "gemini"],
 )
 def test_reasoning_in_fields_of_the_servers_own(thought: dict[str, Any]) -> None:
     plain = delta(content="a", extra_content={"google": {"thought_signature": "x"}})
     stream = answered(typed("text/event-stream"), *map(event, [delta(**thought), plain]), END)
     assert stream.finish() == (OK, "")
-    assert (stream.answer.chunk_reads, stream.answer.first_output, stream.answer.thought) == ([1, 2], 1, True)
+    assert (stream.answer.chunk_reads, stream.answer.first_output, stream.answer.thought) == (
+        [1, 2],
+        1,
+        True,
+    )
 
 
 def test_broken_json_in_a_named_event_is_malformed() -> None:
@@ -367,27 +431,37 @@ def test_broken_json_in_a_named_event_is_malformed() -> None:
 
 @pytest.mark.parametrize("number", ["-Infinity", "Infinity", "NaN", "-1e999"])
 def test_numbers_that_json_lacks_cost_no_chunk(number: str) -> None:
-    one = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": {"x": [%b]}}]}\n\n' % number.encode()
+    one = (
+        b'data: {"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": {"x": [%b]}}]}\n\n'
+        % number.encode()
+    )
     stream = answered(typed("text/event-stream"), one, one, END)
     assert (stream.finish(), stream.answer.text) == ((OK, ""), ["a", "a"])
 
 
 WHOLE = {
-    "chat": {"object": "chat.completion", "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"},
+    "chat": {"object": "chat.completion",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"},
              "finish_reason": "stop"}], "usage": {"prompt_tokens": 7, "completion_tokens": 3}},
     "completions": {"choices": [{"text": "a", "finish_reason": "stop"}],
                     "usage": {"prompt_tokens": 7, "completion_tokens": 3}},
-    "messages": {"type": "message", "content": [{"type": "text", "text": "a"}], "stop_reason": "end_turn",
+    "messages": {"type": "message", "content": [{"type": "text", "text": "a"}],
+        "stop_reason": "end_turn",
                  "usage": {"input_tokens": 7, "output_tokens": 3}},
     "responses": {"object": "response", "id": "r", "status": "completed",
-                  "output": [{"type": "message", "content": [{"type": "output_text", "text": "a"}]}],
+                  "output": [{"type": "message", "content": [{"type": "output_text",
+                      "text": "a"}]}],
                   "usage": {"input_tokens": 7, "output_tokens": 3}},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_the_whole_answer_as_one_event_is_a_chunk(kind: str) -> None:
-    forms = [event(WHOLE[kind]), event(WHOLE[kind]) + event("[DONE]"), json.dumps(WHOLE[kind]).encode()]
+    forms = [
+        event(WHOLE[kind]),
+        event(WHOLE[kind]) + event("[DONE]"),
+        json.dumps(WHOLE[kind]).encode(),
+    ]
     if kind == "responses":
         forms.append(event({"type": "response.completed", "response": WHOLE[kind]}))
         forms.append(
@@ -398,11 +472,20 @@ def test_the_whole_answer_as_one_event_is_a_chunk(kind: str) -> None:
         stream = answered(typed("text/event-stream"), body, kind=kind)
         assert stream.finish() == (OK, "")
         answer = stream.answer
-        assert (answer.text, len(answer.chunk_reads), answer.input_tokens, answer.output_tokens) == (["a"], 1, 7, 3)
+        assert (
+            answer.text,
+            len(answer.chunk_reads),
+            answer.input_tokens,
+            answer.output_tokens,
+        ) == (["a"], 1, 7, 3)
 
 
 def test_a_message_behind_its_own_deltas_is_no_chunk() -> None:
-    last = {"choices": [{"index": 0, "delta": {}, "message": {"content": "ab"}, "finish_reason": "stop"}]}
+    last = {
+        "choices": [
+            {"index": 0, "delta": {}, "message": {"content": "ab"}, "finish_reason": "stop"}
+        ]
+    }
     stream = answered(typed("text/event-stream"), TEXTS + event(last))
     assert (stream.finish(), stream.answer.text) == ((OK, ""), ["a", "b"])
 
@@ -415,11 +498,22 @@ def test_a_reason_that_is_none_ends_nothing(kind: str, none: Any) -> None:
     elif kind == "completions":
         one = {"choices": [{"index": 0, "text": "a", "finish_reason": none}]}
     else:
-        text = event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}})
-        end = event({"type": "message_delta", "delta": {"stop_reason": none}, "usage": {"output_tokens": 1}})
+        text = event(
+            {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "text_delta", "text": "a"},
+            }
+        )
+        end = event(
+            {"type": "message_delta", "delta": {"stop_reason": none}, "usage": {"output_tokens": 1}}
+        )
         assert outcome(typed("text/event-stream"), text, end, kind=kind)[0] == "truncated"
         return
-    assert outcome(typed("text/event-stream"), event(one), event("[DONE]"), kind=kind)[0] == "truncated"
+    assert (
+        outcome(typed("text/event-stream"), event(one), event("[DONE]"), kind=kind)[0]
+        == "truncated"
+    )
 
 
 @pytest.mark.parametrize(
@@ -442,7 +536,10 @@ def test_calls_of_tools_in_responses(call: str, written: str) -> None:
         {"type": f"{written}.delta", "output_index": 1, "delta": " -l"},
         {"type": f"{written}.done", "output_index": 1, field: "ls -l"},
         {"type": "response.output_item.done", "output_index": 1, "item": {**item, field: "ls -l"}},
-        {"type": "response.completed", "response": {"status": "completed", "output": [{**item, field: "ls -l"}]}},
+        {
+            "type": "response.completed",
+            "response": {"status": "completed", "output": [{**item, field: "ls -l"}]},
+        },
     ]
     stream = answered(typed("text/event-stream"), *map(event, reads), kind="responses")
     assert (stream.finish(), stream.answer.finish_reason) == ((OK, ""), "tool_calls")
@@ -454,22 +551,38 @@ def test_a_repeated_begin_of_a_call_is_no_chunk() -> None:
     more = {"index": 0, "id": "t", "function": {"name": "f", "arguments": "{}"}}
     other = {"index": 1, "id": "u", "function": {"name": "f", "arguments": ""}}
     deltas = [delta(tool_calls=[call]) for call in (begin, begin, more, begin, other)]
-    deltas += [delta(tool_calls=[{"index": 0, "id": "t", "function": {"name": None, "arguments": None}}])]
-    old = [delta(function_call=call) for call in ({"name": "f", "arguments": ""}, {"name": "f", "arguments": ""})]
+    deltas += [
+        delta(tool_calls=[{"index": 0, "id": "t", "function": {"name": None, "arguments": None}}])
+    ]
+    old = [
+        delta(function_call=call)
+        for call in ({"name": "f", "arguments": ""}, {"name": "f", "arguments": ""})
+    ]
     stream = answered(typed("text/event-stream"), *map(event, [*deltas, *old]), END)
     assert stream.finish() == (OK, "")
     assert stream.answer.chunk_reads == [1, 3, 5, 7]
 
 
 def test_a_call_of_a_tool_outside_of_a_list_is_one() -> None:
-    calls = [{"index": 0, "id": "", "function": {"name": name, "arguments": "{"}} for name in ("f", None)]
-    stream = answered(typed("text/event-stream"), *[event(delta(tool_calls=call)) for call in calls], END)
+    calls = [
+        {"index": 0, "id": "", "function": {"name": name, "arguments": "{"}} for name in ("f", None)
+    ]
+    stream = answered(
+        typed("text/event-stream"), *[event(delta(tool_calls=call)) for call in calls], END
+    )
     assert (stream.finish(), stream.answer.chunk_reads) == ((OK, ""), [1, 2])
 
 
 def test_an_image_of_megabytes_is_a_chunk_and_counts_for_the_bytes_of_the_answer() -> None:
     image = event(
-        delta(images=[{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_600_000}}])
+        delta(
+            images=[
+                {
+                    "type": "image_url",
+                    "image_url": {"url": "data:image/png;base64," + "A" * 1_600_000},
+                }
+            ]
+        )
     )
     stream = answered(typed("text/event-stream"), *cut(image, 65_536), END)
     assert (stream.finish(), len(stream.answer.chunk_reads)) == ((OK, ""), 1)
@@ -481,13 +594,31 @@ def test_an_image_of_megabytes_is_a_chunk_and_counts_for_the_bytes_of_the_answer
 
 
 PIECES = st.sampled_from(
-    [*FAILURES, *PINGS, TEXTS, END, b"{", b"[", b"error:", b"event: error\n", b"\n\n", b"data: {", b"\r"]
+    [
+        *FAILURES,
+        *PINGS,
+        TEXTS,
+        END,
+        b"{",
+        b"[",
+        b"error:",
+        b"event: error\n",
+        b"\n\n",
+        b"data: {",
+        b"\r",
+    ]
 )
 
 
 @examples(400)
-@given(st.lists(PIECES | st.binary(max_size=8), max_size=8), st.data(), st.sampled_from(list(PROTOCOLS)))
-def test_any_split_of_odd_streams_means_the_same(pieces: list[bytes], data: st.DataObject, kind: str) -> None:
+@given(
+    st.lists(PIECES | st.binary(max_size=8), max_size=8),
+    st.data(),
+    st.sampled_from(list(PROTOCOLS)),
+)
+def test_any_split_of_odd_streams_means_the_same(
+    pieces: list[bytes], data: st.DataObject, kind: str
+) -> None:
     body = b"".join(pieces)
     top = typed(data.draw(st.sampled_from(KINDS)))
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(body) - 1)), max_size=6)))

@@ -1,4 +1,5 @@
-"""The TLS layer: each read gives the plain bytes of the records that it completed, however they were cut and ended."""
+"""The TLS layer: each read gives the plain bytes of the records that it completed, however they
+were cut and ended."""
 
 import itertools
 import socket
@@ -73,7 +74,8 @@ def test_what_came_before_a_broken_record_is_kept(both: Pair) -> None:
 
 
 def test_the_servers_alert_is_named(certificate: Path) -> None:
-    """It asks for a certificate that the client has not: by TLS 1.3 it says so after the handshake."""
+    """It asks for a certificate that the client has not: by TLS 1.3 it says so after the
+    handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(certificate)
@@ -83,14 +85,22 @@ def test_the_servers_alert_is_named(certificate: Path) -> None:
 
 
 @given(
-    pieces=st.lists(st.one_of(st.binary(min_size=1, max_size=300), st.just(b"x" * 20_000)), min_size=1, max_size=8),
-    cuts=st.lists(st.integers(0, 45_000), max_size=8), version=st.sampled_from(list(VERSIONS)), ends=st.booleans(),
+    pieces=st.lists(st.one_of(st.binary(min_size=1, max_size=300), st.just(b"x" * 20_000)),
+        min_size=1, max_size=8),
+    cuts=st.lists(st.integers(0, 45_000), max_size=8), version=st.sampled_from(list(VERSIONS)),
+    ends=st.booleans(),
     damaged=st.none() | st.integers(0, 7),
 )  # fmt: skip
 def test_each_byte_has_the_stamp_of_the_read_that_completed_its_record(
-    certificate: Path, pieces: list[bytes], cuts: list[int], version: str, ends: bool, damaged: int | None
+    certificate: Path,
+    pieces: list[bytes],
+    cuts: list[int],
+    version: str,
+    ends: bool,
+    damaged: int | None,
 ) -> None:
-    """Records, some of them too large for one slice, split anywhere; one of them damaged, closed or not."""
+    """Records, some of them too large for one slice, split anywhere; one of them damaged, closed or
+    not."""
     both = pair_of(version, certificate)
     wire, completed = bytearray(), list[tuple[int, bytes]]()
     """Where each record ends, with what it holds."""
@@ -107,7 +117,9 @@ def test_each_byte_has_the_stamp_of_the_read_that_completed_its_record(
         wire += both.closes()
     bounds = [0, *sorted(cut for cut in set(cuts) if 0 < cut < len(wire)), len(wire)]
     reads = list(itertools.pairwise(bounds))
-    expected = [(end, b"".join(part for at, part in completed if start < at <= end)) for start, end in reads]
+    expected = [
+        (end, b"".join(part for at, part in completed if start < at <= end)) for start, end in reads
+    ]
 
     class Taken(Response):
         def arrived(self, stamp_ns: int, since_ns: int, data: bytes) -> bool:
@@ -127,12 +139,23 @@ def test_each_byte_has_the_stamp_of_the_read_that_completed_its_record(
 
 @pytest.mark.parametrize("command", [b"k\n", b"K\n"])
 def test_a_new_key_of_the_server_is_used(certificate: Path, command: bytes) -> None:
-    """``k`` lets openssl's server take one; ``K`` asks for one of ours too, which comes with the next request."""
+    """``k`` lets openssl's server take one; ``K`` asks for one of ours too, which comes with the
+    next request."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = ["-tls1_3", "-accept", f"127.0.0.1:{port}", "-cert", str(certificate), "-naccept", "1"]
-    server = subprocess.Popen(["openssl", "s_server", *options], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    options = [
+        "-tls1_3",
+        "-accept",
+        f"127.0.0.1:{port}",
+        "-cert",
+        str(certificate),
+        "-naccept",
+        "1",
+    ]
+    server = subprocess.Popen(
+        ["openssl", "s_server", *options], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
     assert server.stdin is not None
     with server, server.stdin:
         target = Target("127.0.0.1", port, ssl.create_default_context(cafile=str(certificate)))
@@ -142,7 +165,8 @@ def test_a_new_key_of_the_server_is_used(certificate: Path, command: bytes) -> N
         for line in (b"before\n", command, b"after\n"):
             server.stdin.write(line)
             server.stdin.flush()
-            wait_read(connection.fd, timeout=10)  # lines that come together are one to it, and no command
+            # lines that come together are one to it, and no command
+            wait_read(connection.fd, timeout=10)
             if line != command:
                 got.append(connection.receive())
         assert got == [b"before\n", b"after\n"]

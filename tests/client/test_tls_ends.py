@@ -1,4 +1,5 @@
-"""When the native reader decrypts: of an answer under way only what may be its end is looked at soon."""
+"""When the native reader decrypts: of an answer under way only what may be its end is looked at
+soon."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,9 @@ from locust_llm.client.reader.stream import OpenStream
 from locust_llm.client.reader.stream_reader import HIDDEN_ENDS, StreamReader
 from locust_llm.client.response import Response
 
-pytestmark = pytest.mark.skipif(compiled.Reader is None, reason="the native reader was not compiled")
+pytestmark = pytest.mark.skipif(
+    compiled.Reader is None, reason="the native reader was not compiled"
+)
 
 FAR_NS = 3600 * 10**9
 TOKEN = chunked(event(delta(content="a" * 40)))
@@ -41,8 +44,11 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamReader]:
 
 
 @contextmanager
-def answering(reader: StreamReader, certificate: Path) -> Iterator[tuple[OpenStream, Callable[[bytes], None]]]:
-    """An answer after its first two tokens, and what sends more of it, in one record, until that was read."""
+def answering(
+    reader: StreamReader, certificate: Path
+) -> Iterator[tuple[OpenStream, Callable[[bytes], None]]]:
+    """An answer after its first two tokens, and what sends more of it, in one record, until that
+    was read."""
     tls = pair(certificate)
     with gevent.socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -74,7 +80,9 @@ def wait_for(true: Callable[[], bool]) -> None:
         gevent.sleep(0.0005)
 
 
-def test_tokens_wait_and_an_end_that_shows_does_not(reader: StreamReader, certificate: Path) -> None:
+def test_tokens_wait_and_an_end_that_shows_does_not(
+    reader: StreamReader, certificate: Path
+) -> None:
     with answering(reader, certificate) as (reading, say):
         for _ in range(5):
             say(TOKEN)
@@ -85,13 +93,17 @@ def test_tokens_wait_and_an_end_that_shows_does_not(reader: StreamReader, certif
         assert (len(reading.stream.stamps), reading.stream.frame.complete) == (8, True)
 
 
-def test_an_end_behind_the_last_token_in_its_record_shows_too(reader: StreamReader, certificate: Path) -> None:
+def test_an_end_behind_the_last_token_in_its_record_shows_too(
+    reader: StreamReader, certificate: Path
+) -> None:
     with answering(reader, certificate) as (reading, say):
         say(TOKEN + LAST)
         assert reading.ended.wait(10)
 
 
-def test_after_an_end_that_did_not_show_none_waits_for_long(reader: StreamReader, certificate: Path) -> None:
+def test_after_an_end_that_did_not_show_none_waits_for_long(
+    reader: StreamReader, certificate: Path
+) -> None:
     assert 64 < len(HIDDEN) <= len(TOKEN)
     with answering(reader, certificate) as (reading, say):
         say(HIDDEN)

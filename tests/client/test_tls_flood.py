@@ -1,4 +1,5 @@
-"""A TLS peer that sends records without data: it holds the event loop for no more than 50 ms and outlasts no deadline."""
+"""A TLS peer that sends records without data: it holds the event loop for no more than 50 ms and
+outlasts no deadline."""
 
 import random
 import socket
@@ -34,7 +35,14 @@ from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.reader import compiled, process_reader
 from locust_llm.client.reader.python_reader import PythonReader
 from locust_llm.client.request import Request
-from locust_llm.client.tls import ENDLESS, MAX_WITHOUT_DATA, RETRY, SLICE_BYTES, ServerHello, TLSLayer
+from locust_llm.client.tls import (
+    ENDLESS,
+    MAX_WITHOUT_DATA,
+    RETRY,
+    SLICE_BYTES,
+    ServerHello,
+    TLSLayer,
+)
 from locust_llm.gate.gate import Gate
 from locust_llm.server.http_get import FetchFailed, fetch
 
@@ -46,11 +54,15 @@ TLS13: Final = ssl.TLSVersion.TLSv1_3
 KINDS: Final = {TLS12: WITHOUT_DATA_12, TLS13: WITHOUT_DATA}
 
 
-def sealed_pair(certificate: Path, log: Path, version: ssl.TLSVersion = TLS13) -> tuple[TLSLayer, Sealer | Sealer12]:
+def sealed_pair(
+    certificate: Path, log: Path, version: ssl.TLSVersion = TLS13
+) -> tuple[TLSLayer, Sealer | Sealer12]:
     """A client after its handshake, and what seals as its server."""
     client = TLSLayer(ssl.create_default_context(cafile=str(certificate)), "localhost")
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = context_of(str(certificate), str(log), version).wrap_bio(to_server, to_client, server_side=True)
+    server = context_of(str(certificate), str(log), version).wrap_bio(
+        to_server, to_client, server_side=True
+    )
     data = hello = b""
     while not client.established:
         to_server.write(client.handshake(data))
@@ -66,16 +78,21 @@ def sealed_pair(certificate: Path, log: Path, version: ssl.TLSVersion = TLS13) -
 
 
 @pytest.mark.parametrize("version", KINDS)
-def test_what_is_sealed_here_is_what_a_server_seals(version: ssl.TLSVersion, certificate: Path, tmp_path: Path) -> None:
+def test_what_is_sealed_here_is_what_a_server_seals(
+    version: ssl.TLSVersion, certificate: Path, tmp_path: Path
+) -> None:
     client, sealer = sealed_pair(certificate, tmp_path / "log", version)
     assert client.received(sealer.record(23, b"x")) == b"x"
 
 
-@pytest.mark.parametrize(("version", "name"), [(version, name) for version, names in KINDS.items() for name in names])
+@pytest.mark.parametrize(
+    ("version", "name"), [(version, name) for version, names in KINDS.items() for name in names]
+)
 def test_records_without_data_end_the_connection(
     version: ssl.TLSVersion, name: str, certificate: Path, tmp_path: Path
 ) -> None:
-    """Each slice in 50 ms of the processor, and all of them before a quarter of a megabyte and a slice have come."""
+    """Each slice in 50 ms of the processor, and all of them before a quarter of a megabyte and a
+    slice have come."""
     client, sealer = sealed_pair(certificate, tmp_path / "log", version)
     came, longest = 0, 0.0
     while not client.failure:
@@ -117,11 +134,15 @@ FLOODS = [*WITHOUT_DATA, *(f"late_{name}" for name in WITHOUT_DATA), *SEEDS]
 FEW = ["empty", "tickets", "late_asked_keys", SEEDS[0], SEEDS[1]]
 AT_LENGTH = [pytest.param(name, marks=[] if name in FEW else pytest.mark.full) for name in FLOODS]
 FLOODS_12 = [*WITHOUT_DATA_12, *(f"late_{name}" for name in WITHOUT_DATA_12)]
-AT_LENGTH_12 = [pytest.param(name, marks=[] if "any_ren" in name else pytest.mark.full) for name in FLOODS_12]
+AT_LENGTH_12 = [
+    pytest.param(name, marks=[] if "any_ren" in name else pytest.mark.full) for name in FLOODS_12
+]
 
 
 @pytest.mark.parametrize("name", AT_LENGTH)
-def test_a_question_ends_in_time_and_the_loop_goes_on(name: str, flood_url: str, certificate: Path) -> None:
+def test_a_question_ends_in_time_and_the_loop_goes_on(
+    name: str, flood_url: str, certificate: Path
+) -> None:
     """Discovery, the check and the metrics ask by ``fetch``."""
     began = time.monotonic()
     with loop_watched() as held, pytest.raises(FetchFailed) as failed:
@@ -156,9 +177,13 @@ def test_the_same_by_tls_1_2(name: str, flood_url_12: str, certificate: Path) ->
 def flooded(name: str, flood_url: str, certificate: Path) -> None:
     """A request of the load: its deadline holds, and the loop goes on."""
     place = urlsplit(flood_url)
-    target = Target("127.0.0.1", place.port or 0, ssl.create_default_context(cafile=str(certificate)))
+    target = Target(
+        "127.0.0.1", place.port or 0, ssl.create_default_context(cafile=str(certificate))
+    )
     wire = f"POST /{name} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode()
-    request = Request(target=target, data=wire, labels={"id": "1", "name": "flood"}, timeout_s=DEADLINE_S)
+    request = Request(
+        target=target, data=wire, labels={"id": "1", "name": "flood"}, timeout_s=DEADLINE_S
+    )
     line = UserConnection()
     began = time.monotonic()
     with loop_watched() as held:
@@ -172,7 +197,11 @@ def flooded(name: str, flood_url: str, certificate: Path) -> None:
 def test_a_handshake_ends_in_time_and_the_loop_goes_on(certificate: Path) -> None:
     """Behind its first record the server changes to the cipher, again and again."""
     with flooding(certificate, "handshake") as url:
-        target = Target("127.0.0.1", urlsplit(url).port or 0, ssl.create_default_context(cafile=str(certificate)))
+        target = Target(
+            "127.0.0.1",
+            urlsplit(url).port or 0,
+            ssl.create_default_context(cafile=str(certificate)),
+        )
         began = time.monotonic()
         with loop_watched() as held, pytest.raises(ConnectFailed) as failed:
             Connection(target, timeout=DEADLINE_S)
@@ -208,8 +237,12 @@ SLOW_KEYS = {
 def test_no_server_chooses_a_key_that_takes_long(words: str, certificate: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = f"openssl s_server -accept 127.0.0.1:{port} -cert {certificate} -www -naccept 1 {words}".split()
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as server:
+    command = (
+        f"openssl s_server -accept 127.0.0.1:{port} -cert {certificate} -www -naccept 1 {words}"
+    ).split()
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as server:
         assert server.stdout is not None
         while b"ACCEPT" not in server.stdout.readline():
             assert server.poll() is None
@@ -226,18 +259,26 @@ def record(content: bytes, kind: int = 22) -> bytes:
 
 def retry(group: int, cookie: int = 0) -> bytes:
     """A HelloRetryRequest of RFC 8446, 4.1.4."""
-    extensions = b"\0\x2c" + (cookie + 2).to_bytes(2, "big") + cookie.to_bytes(2, "big") + bytes(cookie)
+    extensions = (
+        b"\0\x2c" + (cookie + 2).to_bytes(2, "big") + cookie.to_bytes(2, "big") + bytes(cookie)
+    )
     extensions += b"\0\x33\0\2" + group.to_bytes(2, "big")
     body = b"\3\3" + RETRY + b"\0\x13\1\0" + len(extensions).to_bytes(2, "big") + extensions
     return b"\2" + len(body).to_bytes(3, "big") + body
 
 
-@pytest.mark.parametrize(("group", "bits"), [(0x1D, 0), (0x100, 0), (0x102, 0), (0x103, 6144), (0x104, 8192)])
+@pytest.mark.parametrize(
+    ("group", "bits"), [(0x1D, 0), (0x100, 0), (0x102, 0), (0x103, 6144), (0x104, 8192)]
+)
 @pytest.mark.parametrize("size", [1, 7, 300, 16_384])
 @pytest.mark.parametrize("cookie", [0, 9_000])
-def test_a_greeting_is_read_however_it_is_cut(group: int, bits: int, size: int, cookie: int) -> None:
+def test_a_greeting_is_read_however_it_is_cut(
+    group: int, bits: int, size: int, cookie: int
+) -> None:
     message = retry(group, cookie)
-    sent = record(b"\1", 20) + b"".join(record(message[at : at + size]) for at in range(0, len(message), size))
+    sent = record(b"\1", 20) + b"".join(
+        record(message[at : at + size]) for at in range(0, len(message), size)
+    )
     greeting = ServerHello()
     for at in range(0, len(sent), size):
         assert greeting.slow_key == 0
@@ -262,7 +303,9 @@ LONGEST = ["broken JSON", "errors", "newlines", "pings", "headers", "interim res
 @pytest.fixture(scope="module")
 def hostile_port(certificate: Path) -> Iterator[int]:
     command = [sys.executable, hostile.__file__, "", str(certificate)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
         process.kill()
@@ -272,11 +315,14 @@ def hostile_port(certificate: Path) -> Iterator[int]:
     pytest.param(name, marks=[] if name in LONGEST[:2] else pytest.mark.full)
     for name in hostile.CATALOGUE if not hostile.CATALOGUE[name].pause_s
 ])  # fmt: skip
-def test_data_that_is_hostile_does_not_hold_the_loop_either(name: str, hostile_port: int, certificate: Path) -> None:
+def test_data_that_is_hostile_does_not_hold_the_loop_either(
+    name: str, hostile_port: int, certificate: Path
+) -> None:
     target = Target("127.0.0.1", hostile_port, ssl.create_default_context(cafile=str(certificate)))
     wire = f"POST / HTTP/1.1\r\nHost: x\r\nX-Hostile: {name}\r\nContent-Length: 0\r\n\r\n".encode()
     request = Request(
-        target=target, data=wire, labels={"id": "1", "name": name}, timeout_s=DEADLINE_S, gap_timeout_s=DEADLINE_S,
+        target=target, data=wire, labels={"id": "1", "name": name}, timeout_s=DEADLINE_S,
+        gap_timeout_s=DEADLINE_S,
         max_chunks=5_000,
     )  # fmt: skip
     line = UserConnection()

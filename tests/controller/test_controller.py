@@ -1,4 +1,5 @@
-"""Control: the limit holds over all processes at every moment, phases follow each other, every record is kept once."""
+"""Control: the limit holds over all processes at every moment, phases follow each other, every
+record is kept once."""
 
 import logging
 import time
@@ -68,7 +69,8 @@ class Master:
     """A runner: the workers that are there, what was sent to them, and how the run was ended."""
 
     def __init__(self, *workers: str) -> None:
-        from locust.runners import STATE_RUNNING, WorkerNode, WorkerNodes  # not before unpatched_locust
+        # not before unpatched_locust
+        from locust.runners import STATE_RUNNING, WorkerNode, WorkerNodes
 
         self.clients = WorkerNodes()
         for worker in workers:
@@ -120,7 +122,9 @@ def begun(tmp_path: Path) -> Iterator[Any]:
     ) -> Controller:
         options = options or SimpleNamespace(headless=headless)
         environment: Any = SimpleNamespace(runner=runner, parsed_options=options)
-        what = Settings(**{"report_dir": str(tmp_path / "run"), "users": 30, "server_metrics": False, **asked})
+        what = Settings(
+            **{"report_dir": str(tmp_path / "run"), "users": 30, "server_metrics": False, **asked}
+        )
         control = Controller(
             environment, what, Discovery(model="m"), epoch=7, on_record_over=on_record_over,
             time=None if time is None else time.source,
@@ -135,13 +139,17 @@ def begun(tmp_path: Path) -> Iterator[Any]:
         control.close()
 
 
-def test_the_text_of_a_failure_is_one_line_without_secrets(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_of_a_failure_is_one_line_without_secrets(
+    begun: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may quote what a server has sent, or a header."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     runner = Master("a", "b")
     options = SimpleNamespace(headless=True, header=[f"X-Tenant: {TENANT}"], api_key_file=None)
     control = begun(runner, options=options)
-    control.on_status("a", Status(gate=GateStatus(0, 0, 0), failure=f"died: ValueError: \x1b[31m{KEY}\nx"))
+    control.on_status(
+        "a", Status(gate=GateStatus(0, 0, 0), failure=f"died: ValueError: \x1b[31m{KEY}\nx")
+    )
     why = control.on_begin_failed("b", f"ValueError: {TENANT}\x1b[2J") or control.facts().notes[-1]
     for text in (why, control.failure, *control.facts().notes):
         assert text.isprintable()
@@ -150,11 +158,15 @@ def test_the_text_of_a_failure_is_one_line_without_secrets(begun: Any, monkeypat
     assert control.failure == "died: ValueError: *** x"
 
 
-# -- the limit ---------------------------------------------------------------------------------------------------------
+# -- the limit -------------------------------------------------------------------------------------
 
 
 def shares_sent(runner: Master) -> list[tuple[str | None, int | None]]:
-    return [(worker, message.share) for message, worker in runner.what_was_sent() if isinstance(message, Share)]
+    return [
+        (worker, message.share)
+        for message, worker in runner.what_was_sent()
+        if isinstance(message, Share)
+    ]
 
 
 def status(used: int = 0, number: int = 0, waiting: int = 0, **more: Any) -> Status:
@@ -193,7 +205,7 @@ def test_how_many_users_there_are_is_kept_over_time(begun: Any) -> None:
     assert [change.users for change in control.facts().users] == [2, 3, 6, 4]
 
 
-# -- phases ------------------------------------------------------------------------------------------------------------
+# -- phases ----------------------------------------------------------------------------------------
 
 
 def kinds_sent(runner: Master) -> list[type[ControlMessage]]:
@@ -217,7 +229,8 @@ def test_the_order_comes_before_everything_else_and_is_whole(begun: Any) -> None
     assert [message for message, _ in sent if isinstance(message, Begin)] == [
         Begin(
             settings=control.settings, survey=Discovery(model="m"), worker=place,
-            folder=str(control.folder.resolve()), clock=clock_id(), clock_offset_s=measure_clock_offset_s(),
+            folder=str(control.folder.resolve()), clock=clock_id(),
+            clock_offset_s=measure_clock_offset_s(),
             trace=control.store.trace,
         )
         for place in (0, 1)
@@ -229,7 +242,11 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
     caplog.set_level(logging.INFO)
     runner = Master("a")
     control = begun(
-        runner, prefill_concurrency=5, warmup_prefill_concurrency=2, warmup_request_count=2, request_count=3
+        runner,
+        prefill_concurrency=5,
+        warmup_prefill_concurrency=2,
+        warmup_request_count=2,
+        request_count=3,
     )
     assert (control.plan.phase, control.limit) == (WARMUP, 2)
     runner.what_was_sent()
@@ -248,13 +265,18 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
         control.add_record(answered(100, id=f"p{number}"))
         turn()
     assert (control.plan.phase, runner.ended) == (OVER, ["quit"])
-    assert [message for message in caplog.messages if "oncurrency" in message or "Warmup" in message] == [
+    assert [
+        message for message in caplog.messages if "oncurrency" in message or "Warmup" in message
+    ] == [
         "Warmup prefill concurrency limited to 2 (session concurrency: 30)",
         "Warmup is over, profiling begins",
         "Prefill concurrency limited to 5 (session concurrency: 30)",
     ]
     facts = control.facts()
-    assert [(change.limit, change.phase) for change in facts.limits] == [(2, WARMUP), (5, PROFILING)]
+    assert [(change.limit, change.phase) for change in facts.limits] == [
+        (2, WARMUP),
+        (5, PROFILING),
+    ]
     assert facts.started_at < facts.limits[0].at < facts.profiling_at <= facts.limits[1].at
 
 
@@ -264,7 +286,14 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
     monkeypatch.setattr(stages, "make_reports", lambda folder: ReportOutcome(None))
     monkeypatch.setattr(phases, "HEALTH_S", 0.0)
     runner = Master("a")
-    control = begun(runner, users=None, repeats=2, request_count=2, warmup_request_count=1, prefill_concurrency=3)
+    control = begun(
+        runner,
+        users=None,
+        repeats=2,
+        request_count=2,
+        warmup_request_count=1,
+        prefill_concurrency=3,
+    )
     control.allocator.grant_requests("a")
     control.add_record(answered(100, id="w", phase=WARMUP))
     for number in (1, 2):
@@ -277,7 +306,9 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
         assert sent[-1] == Sent(AskAgain(f"profiling {number}"), "a")
         control.allocator.grant_requests("a")
         assert runner.what_was_sent() == [Sent(Grant(f"profiling {number}", 2), "a")]
-        control.phases.add_health(ProcessHealth(worker="a", stage=number, cpu_share=0.1, loop_lag_p99_ms=1.0))
+        control.phases.add_health(
+            ProcessHealth(worker="a", stage=number, cpu_share=0.1, loop_lag_p99_ms=1.0)
+        )
         for request in "xy":
             assert runner.ended == []
             control.add_record(answered(100, id=f"{request}{number}", stage=number))
@@ -292,7 +323,10 @@ def test_stages_follow_each_other_and_the_run_ends_with_the_last(
     assert facts.sweep_end == "all stages ran"
     for number in (1, 2):
         folder = tmp_path / "run" / "stages" / str(number)
-        assert [record.id for record in RecordFile(folder / "profile_export.jsonl")] == [f"x{number}", f"y{number}"]
+        assert [record.id for record in RecordFile(folder / "profile_export.jsonl")] == [
+            f"x{number}",
+            f"y{number}",
+        ]
         run = read_run(folder)
         assert run.stage == facts.stages[number - 1]
         assert [(change.limit, change.phase) for change in run.limits] == [(3, PROFILING)]
@@ -303,7 +337,9 @@ def test_a_share_that_came_back_is_offered_again(begun: Any) -> None:
     runner = Master("a", "b")
     control = begun(runner, request_count=8)
     control.allocator.grant_requests("a")
-    assert [message.count for message, _ in runner.what_was_sent() if isinstance(message, Grant)] == [1]
+    assert [
+        message.count for message, _ in runner.what_was_sent() if isinstance(message, Grant)
+    ] == [1]
     control.allocator.put_back("a", PROFILING, 1)
     assert runner.what_was_sent() == [Sent(AskAgain(PROFILING), worker) for worker in "ab"]
     counts = []
@@ -338,16 +374,21 @@ def test_in_the_web_page_the_end_stops_the_run_and_not_the_process(begun: Any) -
 def test_the_ramp_as_the_seed_page_has_it(begun: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     runner, time = Master("a", "b"), VirtualTime()
-    control = begun(runner, time=time, prefill_concurrency=5, prefill_concurrency_ramp_duration=30.0)
+    control = begun(
+        runner, time=time, prefill_concurrency=5, prefill_concurrency_ramp_duration=30.0
+    )
     shares = shares_sent(runner)
     for _ in range(31):
         for worker in "ab":
-            control.on_status(worker, status(number=control.phases.limit.shares.share(worker).number))
+            control.on_status(
+                worker, status(number=control.phases.limit.shares.share(worker).number)
+            )
         shares += shares_sent(runner)
         time.advance(1.0)
     assert "Prefill concurrency ramping from 1 to 5 over 30 seconds" in caplog.messages
     assert control.facts().limits == tuple(
-        LimitChange(UNIX + at, limit, PROFILING) for at, limit in ((0, 1), (7.5, 2), (15, 3), (22.5, 4), (30, 5))
+        LimitChange(UNIX + at, limit, PROFILING)
+        for at, limit in ((0, 1), (7.5, 2), (15, 3), (22.5, 4), (30, 5))
     )
     # one by one, and some hold none for a while
     assert shares == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("a", 2), ("b", 2), ("a", 3)]
@@ -377,7 +418,7 @@ def test_a_ramp_goes_no_further_than_its_phase(begun: Any, end: str) -> None:
     assert control.limit == (9 if end == "the next phase" else 1)
 
 
-# -- records and the end -----------------------------------------------------------------------------------------------
+# -- records and the end ---------------------------------------------------------------------------
 
 
 def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -> None:
@@ -386,7 +427,8 @@ def test_every_record_is_on_disk_once_and_every_batch_acknowledged(begun: Any) -
     runner.what_was_sent()
     records = [answered(100, 120, id=f"r{number}", worker="a") for number in range(3)]
     first, second = (
-        Records(first, [pack_record(record) for record in some]) for first, some in ((1, records[:2]), (3, records[2:]))
+        Records(first, [pack_record(record) for record in some])
+        for first, some in ((1, records[:2]), (3, records[2:]))
     )
     for batch in (second, first, first, second):
         control.on_records("a", batch)
@@ -418,14 +460,19 @@ def test_how_far_a_run_was_that_somebody_stopped(
     assert control.facts().stopped_early == how_far
 
 
-@pytest.mark.parametrize(("whose", "stretches"), [("server", [(1.0, 3.0), (6.0, 8.0)]), ("base", [(1.0, 3.0)])])
+@pytest.mark.parametrize(
+    ("whose", "stretches"), [("server", [(1.0, 3.0), (6.0, 8.0)]), ("base", [(1.0, 3.0)])]
+)
 def test_the_servers_own_metrics_are_of_the_time_in_which_it_had_load(
     begun: Any, whose: str, stretches: list[tuple[float, float]]
 ) -> None:
-    """Two blocks with a pause between them; of two servers the base has no load in the candidate's."""
+    """Two blocks with a pause between them; of two servers the base has no load in the
+    candidate's."""
     asked: list[object] = []
     poller = SimpleNamespace(
-        whose=whose, close=lambda: None, remarks=lambda loaded, limit: asked.append(loaded) or iter(())
+        whose=whose,
+        close=lambda: None,
+        remarks=lambda loaded, limit: asked.append(loaded) or iter(()),
     )
     store = begun(Master("a")).store
     store.poller = poller
@@ -479,7 +526,8 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
     drain.join(timeout=5)
     assert drain.ready()
     health = ProcessHealth(worker="b", cpu_share=0.5, loop_lag_p99_ms=1.0, clock_error_s=0.02)
-    control.on_ended("b", Ended(turned_away=1, records=4, missed=5, health=health))  # it was given up before
+    # it was given up before
+    control.on_ended("b", Ended(turned_away=1, records=4, missed=5, health=health))
     facts = control.facts()
     assert (facts.turned_away, facts.records_lost, control.allocator.missed) == (3, 0, 3)
     assert facts.health == (health,)
@@ -490,7 +538,10 @@ def test_the_drain_waits_for_those_that_are_there(begun: Any) -> None:
 
 def test_who_stops_a_run_reads_what_it_waits_for(begun: Any) -> None:
     line = begun(Master("a"), stop_timeout_s=12.5).open_line()
-    assert line == "The run ends: it waits at most 12.5 s for open requests; press Ctrl-C again to cut them"
+    assert (
+        line
+        == "The run ends: it waits at most 12.5 s for open requests; press Ctrl-C again to cut them"
+    )
 
 
 def test_what_has_ended_runs_nothing_whatever_its_last_status_was(begun: Any) -> None:
@@ -511,14 +562,17 @@ def test_a_client_verdict_changes_from_the_one_that_was_shown_last(begun: Any) -
 
 @pytest.mark.parametrize(("came", "journaled", "lost"), [
     (range(1, 5), None, 0),  # all of them, and no acknowledgement reached the worker
-    (range(1, 5), range(1, 5), 0), (range(1, 3), range(1, 5), 0), ((1, 4), (1, 2), 1), ((), (), 4), (range(1, 3), None, 2),
+    (range(1, 5), range(1, 5), 0), (range(1, 3), range(1, 5), 0), ((1, 4), (1, 2), 1), ((), (), 4),
+    (range(1, 3), None, 2),
 ])  # fmt: skip
 def test_records_that_came_are_not_lost_whatever_became_of_their_acknowledgement(
     begun: Any, came: Any, journaled: Any, lost: int
 ) -> None:
     """The worker has made four."""
     control = begun(Master("a"))
-    made = {n: pack_record(answered(100, id=f"r{n}", worker="a", admitted_at=10.0)) for n in range(1, 5)}
+    made = {
+        n: pack_record(answered(100, id=f"r{n}", worker="a", admitted_at=10.0)) for n in range(1, 5)
+    }
     for number in came:
         for _ in range(2):  # one of them was sent again
             control.on_records("a", Records(number, [made[number]]))
@@ -547,7 +601,8 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
     runner.what_was_sent()
     del runner.clients["a"]
     wait_for(lambda: control.facts().records_lost)
-    assert [message.share for message, _ in runner.sent if isinstance(message, Share)][-1] == 4  # all of it is b's
+    # all of it is b's
+    assert [message.share for message, _ in runner.sent if isinstance(message, Share)][-1] == 4
     assert runner.sent[-1] == Sent(AskAgain(PROFILING), "b")
     counts = []
     for _ in range(14):
@@ -560,7 +615,8 @@ def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun
     assert "1 request that it had sent has no record, 1 record was recovered from its disk" in note
     control.flush()
     assert [record.id for record in RecordFile(control.folder / "profile_export.jsonl")] == ["made"]
-    control.add_record(answered(100, id="late", worker="a", admitted_at=10.0))  # it was not dead after all
+    # it was not dead after all
+    control.add_record(answered(100, id="late", worker="a", admitted_at=10.0))
     assert control.facts().records_lost == 0
 
 
@@ -575,7 +631,7 @@ def test_a_worker_that_leaves_in_order_leaves_its_share(begun: Any) -> None:
     assert control.plan.left == 16
 
 
-# -- the folder --------------------------------------------------------------------------------------------------------
+# -- the folder ------------------------------------------------------------------------------------
 
 
 def test_a_run_never_writes_into_the_folder_of_another(tmp_path: Path) -> None:
@@ -587,7 +643,9 @@ def test_a_run_never_writes_into_the_folder_of_another(tmp_path: Path) -> None:
     assert folders == [tmp_path / "here" / name for name in ("run", "run-2", "run-3")]
 
 
-def test_the_present_folder_may_hold_a_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_present_folder_may_hold_a_run_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     assert make_run_folder(Settings(report_dir="."), "m") == Path(".")
@@ -621,7 +679,7 @@ def test_a_folder_that_cannot_be_made_is_an_os_error(tmp_path: Path) -> None:
         make_run_folder(Settings(report_dir=str(tmp_path / "file" / "run")), "m")
 
 
-# -- open loops, sessions, users ---------------------------------------------------------------------------------------
+# -- open loops, sessions, users -------------------------------------------------------------------
 
 
 def wait_for(true: Any) -> None:
@@ -636,9 +694,15 @@ def test_arrivals_are_dealt_out_and_the_run_ends_when_all_are_back(begun: Any) -
     control.allocator.grant_requests("a")
     assert runner.sent[-1] == Sent(Grant(PROFILING, 0), "a")
     wait_for(lambda: control.plan.left == 0)
-    dealt = {worker: message for message, worker in runner.what_was_sent() if isinstance(message, Arrivals)}
+    dealt = {
+        worker: message
+        for message, worker in runner.what_was_sent()
+        if isinstance(message, Arrivals)
+    }
     assert set(dealt) == {"a", "b"}
-    assert sorted(at_s for message in dealt.values() for at_s, _, _ in message.arrivals) == [n / 100 for n in range(6)]
+    assert sorted(at_s for message in dealt.values() for at_s, _, _ in message.arrivals) == [
+        n / 100 for n in range(6)
+    ]
     for number in range(6):
         assert runner.ended == []
         control.add_record(answered(100, id=str(number)))
@@ -725,7 +789,8 @@ def exit_status_of(control: Controller) -> int | None:
 @pytest.mark.parametrize(
     ("result", "status"),
     [(ReportResult(slo_status="PASS"), 0), (ReportResult(slo_status="FAIL"), 3),
-     (ReportResult(slo_status="INCONCLUSIVE"), 4), (ReportResult(), 4), (None, 4)],  # no verdict on rules is no pass
+     # no verdict on rules is no pass
+     (ReportResult(slo_status="INCONCLUSIVE"), 4), (ReportResult(), 4), (None, 4)],
 )  # fmt: skip
 def test_the_exit_status_follows_what_the_report_says_of_the_rules(
     begun: Any, result: ReportResult | None, status: int
@@ -747,7 +812,9 @@ def test_what_is_undecided_may_end_with_0(begun: Any, inconclusive: str) -> None
         assert exit_status_of(control) == status
 
 
-@pytest.mark.parametrize(("probe", "status"), [("named", 0), ("untold", 4), ("broken", None), ("", None)])
+@pytest.mark.parametrize(
+    ("probe", "status"), [("named", 0), ("untold", 4), ("broken", None), ("", None)]
+)
 def test_the_exit_status_of_a_probe(begun: Any, probe: str, status: int | None) -> None:
     control = begun(Master("a"))
     control.store.result = ReportResult(probe=probe)
@@ -758,7 +825,7 @@ def test_without_rules_the_exit_status_is_locusts(begun: Any) -> None:
     assert exit_status_of(begun(Master("a"))) is None
 
 
-# -- turned by hand ----------------------------------------------------------------------------------------------------
+# -- turned by hand --------------------------------------------------------------------------------
 
 
 def limits_of(control: Controller) -> list[int | None]:
@@ -781,7 +848,8 @@ def test_a_run_without_a_gate_gets_one(begun: Any) -> None:
     control = begun(Master("a"))
     assert limits_of(control) == []
     control.change_limit(5)
-    assert (control.limit, limits_of(control)) == (5, [5])  # that there was none before needs no word
+    # that there was none before needs no word
+    assert (control.limit, limits_of(control)) == (5, [5])
 
 
 def test_the_gate_is_turned_in_a_ramp_from_where_it_is(begun: Any) -> None:
@@ -801,7 +869,9 @@ def test_the_gate_is_turned_in_a_ramp_from_where_it_is(begun: Any) -> None:
 
 def test_a_new_turn_ends_the_ramp_before_it(begun: Any) -> None:
     time = VirtualTime()
-    control = begun(Master("a"), time=time, prefill_concurrency=9, prefill_concurrency_ramp_duration=8.0)
+    control = begun(
+        Master("a"), time=time, prefill_concurrency=9, prefill_concurrency_ramp_duration=8.0
+    )
     control.change_limit(5)
     time.advance(60.0)
     assert limits_of(control) == [1, 5]
@@ -855,7 +925,7 @@ def test_every_record_is_passed_on_once_it_is_kept(begun: Any) -> None:
     assert passed == ["x", "y"]
 
 
-# -- phases in virtual time --------------------------------------------------------------------------------------------
+# -- phases in virtual time ------------------------------------------------------------------------
 
 
 def keep_alive(control: Controller, time: VirtualTime) -> None:
@@ -912,15 +982,20 @@ def test_a_stage_is_closed_in_its_time_and_the_next_one_waits_for_its_last_reque
     time.advance(1.0)
     assert control.plan.phase == "profiling 2"
     (stage,) = control.facts().stages
-    assert (stage.began_at, stage.ended_at) == (UNIX, UNIX + 30.0)  # from then on nothing new was sent
+    # from then on nothing new was sent
+    assert (stage.began_at, stage.ended_at) == (UNIX, UNIX + 30.0)
 
 
-def test_a_silent_worker_loses_its_share_after_four_seconds_and_its_place_after_fifteen(begun: Any) -> None:
+def test_a_silent_worker_loses_its_share_after_four_seconds_and_its_place_after_fifteen(
+    begun: Any,
+) -> None:
     runner, time = Master("a", "b"), VirtualTime()
     control = begun(runner, time=time, prefill_concurrency=4)
     for _ in range(60):
         time.advance(0.25)
-        control.on_status("b", status(number=control.phases.limit.shares.share("b").number, at=time.at))
+        control.on_status(
+            "b", status(number=control.phases.limit.shares.share("b").number, at=time.at)
+        )
     notes = [note for note in control.facts().notes if "worker a" in note]
     assert len(notes) == 1
     assert "stopped reporting 4.2 s after the start" in notes[0]
@@ -934,7 +1009,12 @@ def test_arrivals_go_out_a_second_ahead_and_stop_when_the_phase_is_closed(begun:
     control = begun(runner, time=time, request_rate=10.0, arrival_pattern="constant")
     time.advance(2.55)  # the schedule began at 0.5
     sent = runner.what_was_sent()
-    dealt = [at_s for message, _ in sent if isinstance(message, Arrivals) for at_s, _, _ in message.arrivals]
+    dealt = [
+        at_s
+        for message, _ in sent
+        if isinstance(message, Arrivals)
+        for at_s, _, _ in message.arrivals
+    ]
     assert dealt == pytest.approx([n / 10 for n in range(len(dealt))])
     assert 3.0 <= len(dealt) / 10 <= 3.1
     control.allocator.close(PROFILING)
@@ -942,7 +1022,9 @@ def test_arrivals_go_out_a_second_ahead_and_stop_when_the_phase_is_closed(begun:
     assert kinds_sent(runner) == [PhaseOver]
 
 
-def test_what_breaks_in_a_greenlet_of_the_control_ends_the_run(begun: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_breaks_in_a_greenlet_of_the_control_ends_the_run(
+    begun: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def breaks(self: Any, limit: int | None) -> None:
         raise RuntimeError("injected")
 
@@ -955,7 +1037,7 @@ def test_what_breaks_in_a_greenlet_of_the_control_ends_the_run(begun: Any, monke
     assert "the control of the run: RuntimeError: injected" in control.facts().notes[0]
 
 
-# -- spans -------------------------------------------------------------------------------------------------------------
+# -- spans -----------------------------------------------------------------------------------------
 
 
 def test_spans_of_the_run_are_joined_to_its_records(begun: Any, tmp_path: Path) -> None:
@@ -963,13 +1045,21 @@ def test_spans_of_the_run_are_joined_to_its_records(begun: Any, tmp_path: Path) 
     runner = Master("a")
     control = begun(runner, otlp_receiver="127.0.0.1:0")
     trace = control.facts().trace
-    assert [sent.message.trace for sent in runner.what_was_sent() if isinstance(sent.message, Begin)] == [trace]
-    exported = as_json(span(make_trace_id(trace, "r1"), queue=0.25), span(make_trace_id("0" * 16, "r1"), queue=1.0))
-    control.store.spans.take(msgspec.json.encode(sort_spans(otlp_json.decode_otlp_json(exported), trace)))
+    assert [
+        sent.message.trace for sent in runner.what_was_sent() if isinstance(sent.message, Begin)
+    ] == [trace]
+    exported = as_json(
+        span(make_trace_id(trace, "r1"), queue=0.25), span(make_trace_id("0" * 16, "r1"), queue=1.0)
+    )
+    control.store.spans.take(
+        msgspec.json.encode(sort_spans(otlp_json.decode_otlp_json(exported), trace))
+    )
     for one in (answered(id="r1"), answered(id="r2")):
         control.add_record(one)
     control.store.spans.hurry()
-    assert [*control.store.spans.finish(time.monotonic)] == ["spans: 1 of 2 requests have a span (1 of other traces)"]
+    assert [*control.store.spans.finish(time.monotonic)] == [
+        "spans: 1 of 2 requests have a span (1 of other traces)"
+    ]
     assert control.facts().spans == SpanCounts(requests=2, joined=1, received=2, other_traces=1)
     assert read_spans(control.folder).times["r1"].queue_us == 250_000
     assert begun(Master("a"), traceparent=False).facts().trace == ""
@@ -985,13 +1075,16 @@ def test_the_form_that_processes_learn_is_noted_once(begun: Any) -> None:
         control.on_form_learnt(FormLearnt(side, options, "HTTP 400: no stream_options."))
     control.on_form_learnt(FormLearnt("", length, "HTTP 400: no max_tokens"))
     for number in range(100):  # a worker that is none of ours
-        control.on_form_learnt(FormLearnt("", RequestForm(("x",) * number, "y" * number), "z\n" * 9999))
+        control.on_form_learnt(
+            FormLearnt("", RequestForm(("x",) * number, "y" * number), "z\n" * 9999)
+        )
     notes = [note for note in control.facts().notes if "refuses" in note]
     leave = "requests leave it out, and where an answer has no usage, each chunk counts as a token"
     assert notes[:3] == [
         f"the server refuses stream_options (HTTP 400: no stream_options): {leave}",
         f"candidate: the server refuses stream_options (HTTP 400: no stream_options): {leave}",
-        "the server refuses max_tokens (HTTP 400: no max_tokens): requests have max_completion_tokens in its place, as with "
+        "the server refuses max_tokens (HTTP 400: no max_tokens): requests have "
+        "max_completion_tokens in its place, as with "
         "--max-tokens-field max_completion_tokens",
     ]
     assert len(notes) < 20

@@ -1,4 +1,5 @@
-"""The dispatcher, in virtual time: every arrival goes out once, about a second ahead, evenly over the processes."""
+"""The dispatcher, in virtual time: every arrival goes out once, about a second ahead, evenly over
+the processes."""
 
 from collections import Counter
 from typing import Any
@@ -19,7 +20,9 @@ class World:
         self.sent: list[tuple[Arrivals, str, float]] = []
         self.users = users
         self.dealt: Counter[str] = Counter()
-        self.dispatcher = Dispatcher(self.send, lambda: self.users, self.deal, clock=lambda: self.now, sleep=self.sleep)
+        self.dispatcher = Dispatcher(
+            self.send, lambda: self.users, self.deal, clock=lambda: self.now, sleep=self.sleep
+        )
 
     def deal(self, worker: str, count: int) -> None:
         self.dealt[worker] += count
@@ -32,7 +35,9 @@ class World:
         self.now += seconds
 
     def due_of(self, worker: str) -> list[float]:
-        return [at_s for message, to, _ in self.sent if to == worker for at_s, _, _ in message.arrivals]
+        return [
+            at_s for message, to, _ in self.sent if to == worker for at_s, _, _ in message.arrivals
+        ]
 
 
 def test_arrivals_go_out_once_a_second_ahead_and_in_turn() -> None:
@@ -54,7 +59,9 @@ def test_a_slot_stays_with_its_process() -> None:
     world = World(a=2, b=1)
     world.dispatcher.deal_out((DueArrival(n / 10, n % 3) for n in range(12)), "profiling", 0.0, 0.0)
     slots = {
-        worker: {slot for message, to, _ in world.sent if to == worker for _, slot, _ in message.arrivals}
+        worker: {
+            slot for message, to, _ in world.sent if to == worker for _, slot, _ in message.arrivals
+        }
         for worker in "ab"
     }
     assert slots == {"a": {0, 1}, "b": {2}}
@@ -66,7 +73,8 @@ def test_what_has_been_due_is_counted_not_what_was_dealt_ahead() -> None:
     def dues() -> Any:
         for n in range(1000):
             if n == 45:
-                assert world.dispatcher.due()[0] in (34, 35)  # 3.4 s have passed, in steps of a tenth
+                # 3.4 s have passed, in steps of a tenth
+                assert world.dispatcher.due()[0] in (34, 35)
             yield DueArrival(n / 10)
 
     world.dispatcher.deal_out(dues(), "profiling", 0.0, 0.0)
@@ -77,7 +85,9 @@ def test_what_has_been_due_is_counted_not_what_was_dealt_ahead() -> None:
 
 def test_a_session_counts_with_all_its_turns_and_comes_whole() -> None:
     world = World(a=1)
-    item = DatasetSession(id="x", turns=(Turn(row=1, input_tokens=5), Turn(row=2, input_tokens=6)), row=1)
+    item = DatasetSession(
+        id="x", turns=(Turn(row=1, input_tokens=5), Turn(row=2, input_tokens=6)), row=1
+    )
     world.dispatcher.deal_out(iter([DueArrival(0.0, None, item)]), "profiling", 0.0, 0.0)
     assert world.dealt == {"a": 2}
     (_, _, packed) = world.sent[0][0].arrivals[0]
@@ -118,7 +128,11 @@ def test_slots_follow_the_users_when_processes_come_and_go() -> None:
             yield DueArrival(float(n // 7), n % 7)
 
     world.dispatcher.deal_out(dues(), "profiling", 0.0, 0.0)
-    for first, counts in ((1.0, {"a": 4, "b": 3}), (4.0, {"a": 2, "b": 2, "c": 3}), (7.0, {"b": 3, "c": 4})):
+    for first, counts in (
+        (1.0, {"a": 4, "b": 3}),
+        (4.0, {"a": 2, "b": 2, "c": 3}),
+        (7.0, {"b": 3, "c": 4}),
+    ):
         slots: dict[str, set[int]] = {}
         for message, to, _ in world.sent:
             for at_s, slot, _ in message.arrivals:
@@ -130,10 +144,13 @@ def test_slots_follow_the_users_when_processes_come_and_go() -> None:
 
 def test_arrivals_that_come_back_go_to_another() -> None:
     world = World(a=1, b=1)
-    world.dispatcher.deal_out((DueArrival(float(n), n % 2) for n in range(4)), "profiling", 5000.0, 0.5)
+    world.dispatcher.deal_out(
+        (DueArrival(float(n), n % 2) for n in range(4)), "profiling", 5000.0, 0.5
+    )
     world.sent.clear()
     world.users = {"a": 2, "b": 0}
-    assert world.dispatcher.put_back("profiling", [(5003.5, 1, None)]) == 1  # Unix time, as the other end has it
+    # Unix time, as the other end has it
+    assert world.dispatcher.put_back("profiling", [(5003.5, 1, None)]) == 1
     ((message, to, _),) = world.sent
     assert (to, message.arrivals, message.started_at) == ("a", [(3.0, 1, None)], 5000.5)
     assert world.dispatcher.put_back("warmup", [(5003.5, 1, None)]) == 0
@@ -141,7 +158,7 @@ def test_arrivals_that_come_back_go_to_another() -> None:
     assert world.dispatcher.put_back("profiling", [(5003.5, 1, None)]) == 0
 
 
-# -- sessions ----------------------------------------------------------------------------------------------------------
+# -- sessions --------------------------------------------------------------------------------------
 
 
 class Sessions:
@@ -151,7 +168,9 @@ class Sessions:
         self.sent: list[tuple[ControlMessage, str]] = []
         self.overs = 0
         self.said: list[str] = []
-        self.dispatcher = SessionDispatcher(self._send, lambda: senders, self._over, self.said.append)
+        self.dispatcher = SessionDispatcher(
+            self._send, lambda: senders, self._over, self.said.append
+        )
         self.dispatcher.begin("profiling", None if count is None else map(self._item, range(count)))
 
     def _item(self, number: int) -> DatasetSession:
@@ -186,7 +205,9 @@ def ids(items: Any) -> list[int]:
 
 def packed(*numbers: int) -> list[bytes]:
     return [
-        msgspec.msgpack.encode(DatasetSession(id=str(number), turns=(Turn(row=number, input_tokens=1),), row=number))
+        msgspec.msgpack.encode(
+            DatasetSession(id=str(number), turns=(Turn(row=number, input_tokens=1),), row=number)
+        )
         for number in numbers
     ]
 
@@ -213,7 +234,8 @@ def test_who_asks_when_there_are_none_gets_what_others_do_not_begin() -> None:
     sessions.sent.clear()
     sessions.dispatcher.update("a", SessionCounts("profiling", 4, 0))
     sessions.dispatcher.put_back("a", packed(4, 5, 6, 7, 8, 9))
-    assert sessions.answers() == [("sessions", "b", [4, 5, 6])]  # and the rest for whoever asks next
+    # and the rest for whoever asks next
+    assert sessions.answers() == [("sessions", "b", [4, 5, 6])]
     assert sessions.ask("a") == [("sessions", "a", [7])]
     assert sessions.ask("b") == [("sessions", "b", [8])]
     assert sessions.ask("b") == [("sessions", "b", [9])]
@@ -243,7 +265,8 @@ def test_what_a_lost_process_had_not_begun_goes_to_others_each_once() -> None:
     assert (sessions.overs, sessions.dispatcher.out) == (1, 0)
     other = Sessions(4)
     other.ask("a")
-    assert other.dispatcher.lost("a", "warmup", (9, 9)) == 4  # what it last told was of another phase
+    # what it last told was of another phase
+    assert other.dispatcher.lost("a", "warmup", (9, 9)) == 4
 
 
 def test_where_nobody_knows_what_a_lost_process_had_begun_nothing_of_it_is_sent_again() -> None:
@@ -258,7 +281,9 @@ def test_where_nobody_knows_what_a_lost_process_had_begun_nothing_of_it_is_sent_
 def test_sessions_that_are_made_up_do_not_end() -> None:
     sessions = Sessions(None, senders=4)
     sessions.dispatcher.ask("a")
-    assert [message.items for message, _ in sessions.sent if isinstance(message, SessionsMessage)] == [[None] * 16]
+    assert [
+        message.items for message, _ in sessions.sent if isinstance(message, SessionsMessage)
+    ] == [[None] * 16]
 
 
 def test_a_broken_row_ends_the_dataset_and_is_said() -> None:

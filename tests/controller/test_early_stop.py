@@ -1,4 +1,5 @@
-"""Rules that end a run: what is certain by pencil, what they say of a run that would fail, and how often they are wrong."""
+"""Rules that end a run: what is certain by pencil, what they say of a run that would fail, and how
+often they are wrong."""
 
 import math
 import random
@@ -10,7 +11,13 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.records import a_run, answered, failed
 
-from locust_llm.controller.early_stop import SURE, EarlyStop, ShareMonitor, certain_standard_errors, exceedance_evidence
+from locust_llm.controller.early_stop import (
+    SURE,
+    EarlyStop,
+    ShareMonitor,
+    certain_standard_errors,
+    exceedance_evidence,
+)
 from locust_llm.records.record import Record
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.summarise import summarise_run
@@ -20,7 +27,9 @@ from locust_llm.slo.grammar import FAIL, parse_rule
 from locust_llm.slo.rules import resolve_rules
 
 
-def fed(rules: Iterable[str], records: Iterable[Record], first_wave: int = 0, goodput: str | None = None) -> EarlyStop:
+def fed(
+    rules: Iterable[str], records: Iterable[Record], first_wave: int = 0, goodput: str | None = None
+) -> EarlyStop:
     abort = EarlyStop(resolve_rules(rules, None, goodput).readable, first_wave)
     for record in records:
         abort.add(record)
@@ -37,11 +46,12 @@ def mixed(good: int, bad: int, slow_ms: float = 200) -> list[Record]:
     return [some(slow_ms if i in slow_at else 50, 1)[0] for i in range(good + bad)]
 
 
-# -- the evidence ------------------------------------------------------------------------------------------------------
+# -- the evidence ----------------------------------------------------------------------------------
 
 
 def test_evidence_by_pencil() -> None:
-    """One out of one beyond, where half may be: the mean of 2 p over p from 0.5 to 1 is 1.5. None out of one: 0.5."""
+    """One out of one beyond, where half may be: the mean of 2 p over p from 0.5 to 1 is 1.5. None
+    out of one: 0.5."""
     assert math.exp(exceedance_evidence(1, 1, 0.5)) == pytest.approx(1.5)
     assert math.exp(exceedance_evidence(0, 1, 0.5)) == pytest.approx(0.5)
     assert exceedance_evidence(1, 7, 0.0) == math.inf
@@ -51,7 +61,9 @@ def test_evidence_by_pencil() -> None:
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.5, 0.9])
 @pytest.mark.parametrize("count", [1, 10, 200])
-def test_where_the_share_is_just_what_may_be_the_mean_of_the_evidence_is_one(share: float, count: int) -> None:
+def test_where_the_share_is_just_what_may_be_the_mean_of_the_evidence_is_one(
+    share: float, count: int
+) -> None:
     logs = [
         math.log(math.comb(count, k))
         + k * math.log(share)
@@ -64,7 +76,8 @@ def test_where_the_share_is_just_what_may_be_the_mean_of_the_evidence_is_one(sha
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.5])
 def test_a_rule_that_holds_is_seldom_called_broken_however_often_one_looks(share: float) -> None:
-    """Every path of 300 requests, a look after each: those that ever reach the limit are less than one in forty."""
+    """Every path of 300 requests, a look after each: those that ever reach the limit are less than
+    one in forty."""
     ways = {0: 1.0}
     ever = 0.0
     for count in range(1, 301):
@@ -74,14 +87,16 @@ def test_a_rule_that_holds_is_seldom_called_broken_however_often_one_looks(share
             following[beyond + 1] = following.get(beyond + 1, 0.0) + probability * share
         ways = {}
         for beyond, probability in following.items():
-            if beyond > share * count and exceedance_evidence(beyond, count, share) >= math.log(SURE):
+            if beyond > share * count and exceedance_evidence(beyond, count, share) >= math.log(
+                SURE
+            ):
                 ever += probability
             elif probability > 1e-15:
                 ways[beyond] = probability
     assert 0 < ever < 1 / SURE
 
 
-# -- rules -------------------------------------------------------------------------------------------------------------
+# -- rules -----------------------------------------------------------------------------------------
 
 
 def test_a_percentile_is_broken_from_the_requests_on_that_show_their_correlation() -> None:
@@ -117,7 +132,11 @@ def test_throughput_a_user_has_its_bad_end_below() -> None:
 
 def test_shares() -> None:
     bad = [answered(20), failed()] * 64
-    assert fed(["abort: error_rate < 10%"], bad).broken().startswith("abort: error_rate < 10% is broken: 64 of 128")
+    assert (
+        fed(["abort: error_rate < 10%"], bad)
+        .broken()
+        .startswith("abort: error_rate < 10% is broken: 64 of 128")
+    )
     assert not fed(["abort: error_rate < 40%"], bad).broken()
     slow = mixed(64, 64)
     assert fed(["abort: attainment >= 90% given ttft < 100ms"], slow).broken()
@@ -129,14 +148,20 @@ def test_shares() -> None:
 
 def test_one_failure_of_few_is_no_share_yet() -> None:
     invalid = [answered(5, schema_valid=False), answered(5), failed()] * 100
-    assert "schema_valid_rate > 50% is broken" in fed(["abort: schema_valid_rate > 50%"], invalid).broken()
-    assert not fed(["abort: schema_valid_rate > 50%"], [answered(5, schema_valid=True), answered(5)] * 100).broken()
+    assert (
+        "schema_valid_rate > 50% is broken"
+        in fed(["abort: schema_valid_rate > 50%"], invalid).broken()
+    )
+    assert not fed(
+        ["abort: schema_valid_rate > 50%"], [answered(5, schema_valid=True), answered(5)] * 100
+    ).broken()
     assert not fed(["abort: error_rate < 1%"], [failed()]).broken()
     assert not fed(["abort: error_rate < 1%"], [failed()] + [answered(5)] * 20).broken()
 
 
 def test_a_condition_on_what_no_answer_has_breaks_nothing() -> None:
-    """Not streamed: no first token, which is inconclusive, not broken. One token, though, is never too slow."""
+    """Not streamed: no first token, which is inconclusive, not broken. One token, though, is never
+    too slow."""
     unstreamed = [answered(streamed=False, output_tokens=3)] * 40
     assert not fed(["abort: attainment >= 90% given ttft < 1s"], unstreamed).broken()
     mixed = [answered(5)] * 39 + [answered(5, 5000)]
@@ -157,15 +182,16 @@ def test_an_average_is_broken_from_128_requests_on() -> None:
     slow = [answered(200 + i % 3) for i in range(128)]
     assert not fed(rule, slow[:127]).broken()
     assert fed(rule, slow).broken() == (
-        "abort: ttft avg < 100ms is broken: over 128 requests it is 201ms, and its interval lies beyond the limit"
+        "abort: ttft avg < 100ms is broken: over 128 requests it is 201ms, and its interval lies "
+        "beyond the limit"
     )
     assert not fed(rule, slow[:64] + some(1, 64)).broken()  # one long wave
     assert not fed(rule, [failed()] * 128).broken()  # failures are in no average
 
 
 def test_an_average_lies_beyond_by_so_many_standard_errors() -> None:
-    """Values of 90 and 120 ms by turns, 105 on average, with a standard deviation of 15: of 128, worth 85, by 4.55 of their
-    errors beyond 97.6 ms and by 3.1 beyond 100."""
+    """Values of 90 and 120 ms by turns, 105 on average, with a standard deviation of 15: of 128,
+    worth 85, by 4.55 of their errors beyond 97.6 ms and by 3.1 beyond 100."""
     assert certain_standard_errors(128 / 1.5) == pytest.approx(
         math.sqrt(2 * (1 + 50 / 85.3) * math.log(1 + 1.645 / 0.05)), rel=1e-3
     )
@@ -176,9 +202,15 @@ def test_an_average_lies_beyond_by_so_many_standard_errors() -> None:
 
 
 def test_a_queue_that_fills_counts_in_full() -> None:
-    """Each request 2 ms slower than the one before: from the 50th on beyond 100 ms, 111 of 160, all in one wave."""
+    """Each request 2 ms slower than the one before: from the 50th on beyond 100 ms, 111 of 160, all
+    in one wave."""
     filling = [answered(2 * (i + 1)) for i in range(160)]
-    for rule in ("ttft p50 < 100ms", "ttft p95 < 100ms", "ttft avg < 100ms", "attainment > 90% given ttft < 100ms"):
+    for rule in (
+        "ttft p50 < 100ms",
+        "ttft p95 < 100ms",
+        "ttft avg < 100ms",
+        "attainment > 90% given ttft < 100ms",
+    ):
         assert fed([f"abort: {rule}"], filling).broken(), rule
         assert not fed([f"abort: {rule}"], filling[::-1]).broken(), rule
     slower = [answered(5, 5 + 1000 / (100 - i / 2)) for i in range(128)]
@@ -186,7 +218,8 @@ def test_a_queue_that_fills_counts_in_full() -> None:
 
 
 def queue(load: float, count: int, seed: int) -> Iterator[Record]:
-    """How long requests are in an M/M/1 queue with a mean service of 1 ms, from its steady state on."""
+    """How long requests are in an M/M/1 queue with a mean service of 1 ms, from its steady state
+    on."""
     draw = random.Random(seed)
     wait = draw.expovariate(1 - load) if load < 1 and draw.random() < load else 0.0
     for _ in range(count):
@@ -196,8 +229,11 @@ def queue(load: float, count: int, seed: int) -> Iterator[Record]:
 
 
 def test_a_queue_at_95_percent_is_seldom_called_broken_where_the_limit_is_the_truth() -> None:
-    """20 ln 2 = 13.86 ms is its median, and 20 its mean: 20 runs of 1,000 requests, a look every 50."""
-    wrong = dict.fromkeys(("ttft p50 < 13.86ms", "ttft avg < 20ms", "attainment > 50% given ttft < 13.86ms"), 0)
+    """20 ln 2 = 13.86 ms is its median, and 20 its mean: 20 runs of 1,000 requests, a look every
+    50."""
+    wrong = dict.fromkeys(
+        ("ttft p50 < 13.86ms", "ttft avg < 20ms", "attainment > 50% given ttft < 13.86ms"), 0
+    )
     for seed in range(20):
         stops = {rule: fed([f"abort: {rule}"], []) for rule in wrong}
         called = set()
@@ -222,12 +258,20 @@ def test_gaps_are_averaged_request_by_request() -> None:
 
 def test_only_the_requests_that_a_rule_selects() -> None:
     both = zip(
-        some(200, 128, user_class="Long", turn=1, input_tokens=2000), some(50, 128, user_class="Short"), strict=True
+        some(200, 128, user_class="Long", turn=1, input_tokens=2000),
+        some(50, 128, user_class="Short"),
+        strict=True,
     )
     slow = [record for pair in both for record in pair]
     for where in ("class=Short", "turn=first", "input=..1k", "name=other"):
         assert not fed([f"abort: ttft{{{where}}} p90 < 100ms"], slow).broken()
-    for where in ("class=Long", "turn=later", "input=1k..4k", "name=chat", "class=Long, input=2000"):
+    for where in (
+        "class=Long",
+        "turn=later",
+        "input=1k..4k",
+        "name=chat",
+        "class=Long, input=2000",
+    ):
         assert fed([f"abort: ttft{{{where}}} p90 < 100ms"], slow).broken()
 
 
@@ -260,7 +304,8 @@ def test_only_rules_that_say_abort_end_a_run_and_all_that_decide_are_told() -> N
 
 @pytest.mark.parametrize(
     "text",
-    ["requests_per_s > 5", "goodput > 5 given ttft < 1s", "output_tokens_per_s > 5", "delivered > 98%", "ttft max > 1s",
+    ["requests_per_s > 5", "goodput > 5 given ttft < 1s", "output_tokens_per_s > 5",
+        "delivered > 98%", "ttft max > 1s",
      "ttft min < 1s"],
 )  # fmt: skip
 def test_what_can_be_met_until_the_end_cannot_abort(text: str) -> None:
@@ -268,15 +313,21 @@ def test_what_can_be_met_until_the_end_cannot_abort(text: str) -> None:
     assert list(validate_settings(Settings(slo=(text,)))) == []
     (said,) = validate_settings(Settings(slo=(f"abort: {text}",)))
     assert said.startswith(f"SLO 'abort: {text}': ")
-    assert said.endswith("can still meet the limit until the end of the run: leave out abort:, the rule is judged then")
+    assert said.endswith(
+        "can still meet the limit until the end of the run: leave out abort:, the rule is judged "
+        "then"
+    )
 
 
-# -- against the judgement of the whole run ----------------------------------------------------------------------------
+# -- against the judgement of the whole run --------------------------------------------------------
 
 RULES = (
-    "ttft p50 < 100ms", "ttft p95 < 150ms", "itl p90 <= 12ms", "request_latency p80 > 120ms", "error_rate < 5%",
-    "attainment >= 80% given ttft < 150ms and itl < 12ms", "ttft avg < 90ms", "ttft max < 300ms", "late p90 < 4ms",
-    "output_tokens_per_s_per_user p20 >= 90", "ttft{class=A} p75 < 120ms", "attainment{turn=later} < 30% given ttft < 1s",
+    "ttft p50 < 100ms", "ttft p95 < 150ms", "itl p90 <= 12ms", "request_latency p80 > 120ms",
+    "error_rate < 5%",
+    "attainment >= 80% given ttft < 150ms and itl < 12ms", "ttft avg < 90ms", "ttft max < 300ms",
+    "late p90 < 4ms",
+    "output_tokens_per_s_per_user p20 >= 90", "ttft{class=A} p75 < 120ms",
+    "attainment{turn=later} < 30% given ttft < 1s",
 )  # fmt: skip
 
 
@@ -284,15 +335,26 @@ RULES = (
 @given(st.integers(0, 10**9), st.floats(20, 250), st.sampled_from([0.0, 0.03, 0.3]))
 @examples(12)
 def test_what_is_called_broken_would_fail(seed: int, ttft_ms: float, failing: float) -> None:
-    """The run is held to end the moment that a rule is broken: the judgement of what came until then says FAIL."""
+    """The run is held to end the moment that a rule is broken: the judgement of what came until
+    then says FAIL."""
     draw = random.Random(seed)
     aborts = {text: fed([f"abort: {text}"], []) for text in RULES}
     records: list[Record] = []
     at: dict[str, int] = {}
     for i in range(200):
-        other = {"user_class": draw.choice("AB"), "turn": draw.choice((0, 1)), "sent_at": 10.0 + i / 10, "id": str(i)}
+        other = {
+            "user_class": draw.choice("AB"),
+            "turn": draw.choice((0, 1)),
+            "sent_at": 10.0 + i / 10,
+            "id": str(i),
+        }
         first = draw.expovariate(1 / ttft_ms)
-        ok = answered(first, first + draw.uniform(5, 15), due_at=10.0 + i / 10 - draw.uniform(0, 0.006), **other)
+        ok = answered(
+            first,
+            first + draw.uniform(5, 15),
+            due_at=10.0 + i / 10 - draw.uniform(0, 0.006),
+            **other,
+        )
         records.append(failed(**other) if draw.random() < failing else ok)
         for text, abort in aborts.items():
             abort.add(records[-1])
@@ -300,14 +362,23 @@ def test_what_is_called_broken_would_fail(seed: int, ttft_ms: float, failing: fl
                 at[text] = i + 1
     for count in sorted(set(at.values())):
         broken = tuple(text for text in at if at[text] == count)
-        results = summarise_run(collect_columns(records[:count]), a_run(slo=broken), 0, records[:count]).slos
-        assert [result.status for result in results] == [FAIL] * len(broken), (broken, count, results)
+        results = summarise_run(
+            collect_columns(records[:count]), a_run(slo=broken), 0, records[:count]
+        ).slos
+        assert [result.status for result in results] == [FAIL] * len(broken), (
+            broken,
+            count,
+            results,
+        )
 
 
-def test_nothing_is_asked_of_the_formula_while_the_count_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_asked_of_the_formula_while_the_count_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A look costs nothing in a run of a million requests that goes well."""
     monkeypatch.setattr(
-        "locust_llm.controller.early_stop.exceedance_evidence", lambda *counts: pytest.fail("it was asked")
+        "locust_llm.controller.early_stop.exceedance_evidence",
+        lambda *counts: pytest.fail("it was asked"),
     )
     count = ShareMonitor(0.05, 1)
     for _ in range(100):
@@ -316,14 +387,18 @@ def test_nothing_is_asked_of_the_formula_while_the_count_holds(monkeypatch: pyte
 
 
 def test_requests_under_way_stand_beside_those_that_are_counted() -> None:
-    """All 221 that are over are beyond the limit; of the 6 others nothing is known, or that they are late too."""
+    """All 221 that are over are beyond the limit; of the 6 others nothing is known, or that they
+    are late too."""
     count = ShareMonitor(0.05, 1)
     for _ in range(221):
         count.add(True)
     count.broken(open_=6)
     assert str(count) == "221 of 221 beyond the limit; 5% may be; 6 under way"
     count.broken(open_=6, beyond=2)
-    assert str(count) == "221 of 221 beyond the limit; 5% may be; 6 under way, 2 of them beyond the limit already"
+    assert (
+        str(count)
+        == "221 of 221 beyond the limit; 5% may be; 6 under way, 2 of them beyond the limit already"
+    )
     count.broken()
     assert str(count) == "221 of 221 beyond the limit; 5% may be"
 
@@ -337,10 +412,16 @@ def test_a_state_names_the_first_requests_that_do_not_count() -> None:
 
 
 def test_states_by_pencil() -> None:
-    texts = ("ttft p50 < 150ms", "ttft max < 150ms", "ttft avg < 1s", "goodput >= 1/s given ttft < 1s")
+    texts = (
+        "ttft p50 < 150ms",
+        "ttft max < 150ms",
+        "ttft avg < 1s",
+        "goodput >= 1/s given ttft < 1s",
+    )
     abort = EarlyStop([parse_rule(text) for text in texts])
     assert {text: state for text, (state, _) in abort.states().items()} == {
-        "ttft p50 < 150ms": "nothing yet", "ttft max < 150ms": "nothing yet", "ttft avg < 1s": "nothing yet",
+        "ttft p50 < 150ms": "nothing yet", "ttft max < 150ms": "nothing yet",
+        "ttft avg < 1s": "nothing yet",
     }  # fmt: skip
     for ms in (100, 120, 200):
         abort.add(answered(ms))

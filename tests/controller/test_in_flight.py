@@ -1,4 +1,5 @@
-"""Sends: what counts, and when, by pencil; and how often a healthy run is ended, in virtual time."""
+"""Sends: what counts, and when, by pencil; and how often a healthy run is ended, in virtual
+time."""
 
 import heapq
 import math
@@ -18,15 +19,22 @@ from locust_llm.slo.grammar import parse_rule
 REPORTS_S = 0.25
 
 
-def request(sent_at: float, took_s: float, *, ok: bool, worker: str = "local", **other: object) -> Record:
+def request(
+    sent_at: float, took_s: float, *, ok: bool, worker: str = "local", **other: object
+) -> Record:
     """Admitted and sent at that moment; its first chunk comes with its last."""
-    fields: dict[str, object] = {"asked_at": sent_at, "admitted_at": sent_at, "worker": worker, **other}
+    fields: dict[str, object] = {
+        "asked_at": sent_at,
+        "admitted_at": sent_at,
+        "worker": worker,
+        **other,
+    }
     if ok:
         return answered(took_s * 1e3, sent_at=sent_at, **fields)
     return failed(sent_at=sent_at, **{"closed_at": sent_at + took_s, **fields})
 
 
-# -- by pencil ---------------------------------------------------------------------------------------------------------
+# -- by pencil -------------------------------------------------------------------------------------
 
 
 def test_a_record_counts_when_the_others_of_its_time_are_known() -> None:
@@ -46,7 +54,8 @@ def test_a_record_counts_when_the_others_of_its_time_are_known() -> None:
 
 
 def test_of_a_process_that_has_ended_nothing_is_under_way() -> None:
-    """Two ended after its last report, and one of three at the gate never came so far: all records count, in their order."""
+    """Two ended after its last report, and one of three at the gate never came so far: all records
+    count, in their order."""
     sends = RequestsInFlight()
     assert sends.report("local", 2.0, admitted=2, over=0, waiting=3) == []
     first, second = request(2.1, 1, ok=True), request(2.2, 0.5, ok=True)
@@ -91,8 +100,11 @@ def test_how_many_are_under_way_for_how_long() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 5), st.sampled_from("ab")), max_size=40))
-def test_all_that_was_sent_is_either_counted_or_under_way(plan: list[tuple[float, float, str]]) -> None:
-    """Whatever the order: and when all is over, nothing is under way and every record was counted once."""
+def test_all_that_was_sent_is_either_counted_or_under_way(
+    plan: list[tuple[float, float, str]],
+) -> None:
+    """Whatever the order: and when all is over, nothing is under way and every record was counted
+    once."""
     sends, counted, made = (
         RequestsInFlight(),
         0,
@@ -112,11 +124,18 @@ def test_all_that_was_sent_is_either_counted_or_under_way(plan: list[tuple[float
     assert (sends.open, counted) == (0, len(made))
 
 
-# -- a run in virtual time ---------------------------------------------------------------------------------------------
+# -- a run in virtual time -------------------------------------------------------------------------
 
 
 def ended_at(
-    rule: str, seed: int, *, failing: float, latency_s: float, failure_s: float, rate: float, run_s: float
+    rule: str,
+    seed: int,
+    *,
+    failing: float,
+    latency_s: float,
+    failure_s: float,
+    rate: float,
+    run_s: float,
 ) -> float:
     """When a run of two workers with random arrivals is ended by the rule; infinite: it is not."""
     draw, sends = random.Random(seed), RequestsInFlight()
@@ -131,7 +150,9 @@ def ended_at(
         while sent_at <= now:
             bad, count, worker = draw.random() < failing, count + 1, draw.choice("ab")
             took_s = failure_s if bad else latency_s
-            heapq.heappush(over, (sent_at + took_s, count, request(sent_at, took_s, ok=not bad, worker=worker)))
+            heapq.heappush(
+                over, (sent_at + took_s, count, request(sent_at, took_s, ok=not bad, worker=worker))
+            )
             admitted[worker] += 1
             sent_at = next(arrivals)
         while over and over[0][0] <= now:
@@ -158,24 +179,40 @@ def share_ended(runs: Iterable[float]) -> float:
     return sum(map(math.isfinite, ends)) / len(ends)
 
 
-@pytest.mark.parametrize(("rate", "latency_s", "failure_s"), [(50, 10, 0.001), (100, 3, 0.001), (50, 3, 10)])
-def test_a_healthy_open_loop_is_not_ended_by_fast_failures(rate: float, latency_s: float, failure_s: float) -> None:
-    """2 % fail, 5 % may. In the order of their ends two thirds of the first are ended in a minute."""
-    load = {"failing": 0.02, "latency_s": latency_s, "failure_s": failure_s, "rate": rate, "run_s": 15}
-    assert share_ended(ended_at("abort: error_rate < 5%", seed, **load) for seed in range(40)) <= 1 / SURE
+@pytest.mark.parametrize(
+    ("rate", "latency_s", "failure_s"), [(50, 10, 0.001), (100, 3, 0.001), (50, 3, 10)]
+)
+def test_a_healthy_open_loop_is_not_ended_by_fast_failures(
+    rate: float, latency_s: float, failure_s: float
+) -> None:
+    """2 % fail, 5 % may. In the order of their ends two thirds of the first are ended in a
+    minute."""
+    load = {
+        "failing": 0.02,
+        "latency_s": latency_s,
+        "failure_s": failure_s,
+        "rate": rate,
+        "run_s": 15,
+    }
+    assert (
+        share_ended(ended_at("abort: error_rate < 5%", seed, **load) for seed in range(40))
+        <= 1 / SURE
+    )
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("failing", [0.02, 0.05])
 def test_the_rate_of_false_ends(failing: float) -> None:
-    """At the very limit too: at most one run in forty, but for three standard errors of 400 runs."""
+    """At the very limit too: at most one run in forty, but for three standard errors of 400
+    runs."""
     load = {"failing": failing, "latency_s": 10, "failure_s": 0.001, "rate": 50, "run_s": 40}
     share = share_ended(ended_at("abort: error_rate <= 5%", seed, **load) for seed in range(400))
     assert share <= 1 / SURE + 3 * math.sqrt(1 / SURE / 400)
 
 
 def test_a_broken_server_is_ended_soon() -> None:
-    """A fifth fails fast, at 50/s: by the failures alone, with all that is under way held to be good."""
+    """A fifth fails fast, at 50/s: by the failures alone, with all that is under way held to be
+    good."""
     load = {"failing": 0.2, "latency_s": 10, "failure_s": 0.001, "rate": 50, "run_s": 30}
     ends = sorted(ended_at("abort: error_rate < 5%", seed, **load) for seed in range(20))
     assert ends[-1] <= 5
@@ -184,9 +221,15 @@ def test_a_broken_server_is_ended_soon() -> None:
 
 
 def test_a_server_that_hangs_is_ended_before_anything_is_over() -> None:
-    """Nothing comes back, so no record tells; that nothing comes back does: after the limit and a second."""
+    """Nothing comes back, so no record tells; that nothing comes back does: after the limit and a
+    second."""
     load = {"failing": 1.0, "latency_s": 100, "failure_s": 100, "rate": 20, "run_s": 60}
-    for rule in ("ttft p95 < 2s", "request_latency p95 < 2s", "ttft max < 2s", "attainment >= 90% given ttft < 2s"):
+    for rule in (
+        "ttft p95 < 2s",
+        "request_latency p95 < 2s",
+        "ttft max < 2s",
+        "attainment >= 90% given ttft < 2s",
+    ):
         assert ended_at(f"abort: {rule}", 1, **load) <= 8, rule
     for rule in ("ttft p95 < 60s", "ttft p95 > 2s", "error_rate < 5%", "ttft{class=A} p95 < 2s"):
         assert math.isinf(ended_at(f"abort: {rule}", 1, **load)), rule

@@ -67,7 +67,8 @@ def test_ttft_is_of_first_chunks_of_the_last_ten_seconds(clock: Clock) -> None:
 
 
 def test_tokens_of_answers_that_are_still_on_count_at_once_one_a_read(clock: Clock) -> None:
-    """Before any answer is over: 40 reads in 4 s of one process, 20 of another; what came before the run is none of it."""
+    """Before any answer is over: 40 reads in 4 s of one process, 20 of another; what came before
+    the run is none of it."""
     stats = LiveStats(clock)
     assert stats.tokens_per_s() == 0
     tell(stats, "a", reads=1000)
@@ -85,7 +86,8 @@ def test_all_who_ask_in_one_second_have_one_figure(clock: Clock) -> None:
     for half_second in range(9):
         tell(stats, reads=50 * half_second)
         clock.now += 0.5
-    clock.now -= 0.25  # a quarter of a second after the last status: its reads are not known, and not missed
+    # a quarter of a second after the last status: its reads are not known, and not missed
+    clock.now -= 0.25
     first = stats.tokens_per_s()
     clock.now += 0.2
     tell(stats, reads=600)
@@ -105,7 +107,8 @@ def test_silence_is_no_rate(clock: Clock) -> None:
 
 
 def test_a_read_is_worth_what_it_was_in_the_answers_that_are_over(clock: Clock) -> None:
-    """Two tokens a read: the same 10 reads a second are 20 tokens, and what was over in between moves nothing."""
+    """Two tokens a read: the same 10 reads a second are 20 tokens, and what was over in between
+    moves nothing."""
     stats = LiveStats(clock)
     for second in range(20):
         tell(stats, reads=10 * second)
@@ -119,7 +122,9 @@ def test_a_read_is_worth_what_it_was_in_the_answers_that_are_over(clock: Clock) 
 def test_errors_have_reads_and_no_tokens(clock: Clock) -> None:
     """Of 80 reads 20 were of an answer, of 20 tokens."""
     stats = LiveStats(clock)
-    for record in [answered(5, output_tokens=20, reads=20)] + [failed("rate_limited", reads=1)] * 60:
+    for record in [answered(5, output_tokens=20, reads=20)] + [
+        failed("rate_limited", reads=1)
+    ] * 60:
         stats.add(record)
     tell(stats, reads=0)
     clock.now += 2
@@ -184,11 +189,17 @@ def test_the_client_verdict_so_far(clock: Clock) -> None:
     assert stats.client() is None  # too few to say it
     clock.now += 0.1
     assert stats.client().level == "OK"
-    tell(stats, "local", health=ProcessHealth(worker="local", cpu_share=0.5, loop_lag_p99_ms=300.0, cpu_wait_share=0.1))
+    tell(
+        stats,
+        "local",
+        health=ProcessHealth(
+            worker="local", cpu_share=0.5, loop_lag_p99_ms=300.0, cpu_wait_share=0.1
+        ),
+    )
     assert stats.client().level == "DEGRADED"
 
 
-# -- parts ---------------------------------------------------------------------------------------------------------------
+# -- parts -----------------------------------------------------------------------------------------
 
 
 def parts_ms(stats: LiveStats) -> dict[str, float]:
@@ -205,7 +216,8 @@ OWN = {
     "written_us": 2000,
     "rtt_us": 3000,
 }
-"""Sent at 10.0: 1 s from due, 700 ms of it at the gate, 150 ms to connect, 150 ms late; then 200 ms to the first chunk."""
+"""Sent at 10.0: 1 s from due, 700 ms of it at the gate, 150 ms to connect, 150 ms late; then 200 ms
+to the first chunk."""
 OURS = {"late": 150, "gate": 700, "connect": 150, "send": 2}
 
 
@@ -217,12 +229,23 @@ OURS = {"late": 150, "gate": 700, "connect": 150, "send": 2}
             ServerTimes(source="timings", queue_us=40_000, prefill_us=150_000),
             {"network": 8, "queue": 40, "prefill": 150},
         ),
-        (ServerTimes(source="timings", prefill_us=150_000), {"network": 3, "prefill": 150, "server": 45}),
-        (ServerTimes(source="headers", queue_us=40_000), {"network": 3, "queue": 40, "server": 155}),
-        (ServerTimes(source="headers", queue_us=99_000, prefill_us=150_000), {"network": 3, "server": 195}),
+        (
+            ServerTimes(source="timings", prefill_us=150_000),
+            {"network": 3, "prefill": 150, "server": 45},
+        ),
+        (
+            ServerTimes(source="headers", queue_us=40_000),
+            {"network": 3, "queue": 40, "server": 155},
+        ),
+        (
+            ServerTimes(source="headers", queue_us=99_000, prefill_us=150_000),
+            {"network": 3, "server": 195},
+        ),
     ],
 )
-def test_the_parts_of_a_request_by_pencil(clock: Clock, told: ServerTimes | None, server: dict[str, float]) -> None:
+def test_the_parts_of_a_request_by_pencil(
+    clock: Clock, told: ServerTimes | None, server: dict[str, float]
+) -> None:
     """The last one reports more than there was: left out."""
     stats = LiveStats(clock)
     stats.add(answered(200, 220, server=told, **OWN))
@@ -232,12 +255,18 @@ def test_the_parts_of_a_request_by_pencil(clock: Clock, told: ServerTimes | None
 def test_without_a_gate_no_part_is_the_gates(clock: Clock) -> None:
     stats = LiveStats(clock)
     stats.add(answered(200, 220, **OWN | {"limit": None}))
-    assert parts_ms(stats) == pytest.approx({"late": 850, "connect": 150, "send": 2, "network": 3, "server": 195})
+    assert parts_ms(stats) == pytest.approx(
+        {"late": 850, "connect": 150, "send": 2, "network": 3, "server": 195}
+    )
 
 
 def test_a_retry_and_a_late_reader_are_parts_too(clock: Clock) -> None:
     stats = LiveStats(clock)
-    stats.add(answered(200, 200, due_at=9.5, asked_at=10.0, attempt=2, read_lag_us=2000, merged=((0, 160_000),)))
+    stats.add(
+        answered(
+            200, 200, due_at=9.5, asked_at=10.0, attempt=2, read_lag_us=2000, merged=((0, 160_000),)
+        )
+    )
     assert parts_ms(stats) == {"retries": 500, "server": 160, "client": 40}
 
 
@@ -251,7 +280,8 @@ def test_parts_are_of_the_last_thirty_seconds(gaps: list[tuple[int, int]]) -> No
         stats.add(failed())
         sent.append((int(clock.now), ms))
         lately = [ms for at, ms in sent if at > int(clock.now) - PARTS_S]
-        assert stats.parts.recent() == (len(lately), {**dict.fromkeys(PARTS, 0.0), "server": pytest.approx(
+        assert stats.parts.recent() == (len(lately),
+            {**dict.fromkeys(PARTS, 0.0), "server": pytest.approx(
             sum(lately) / len(lately) / 1e3)})  # fmt: skip
     clock.now += PARTS_S
     assert stats.parts.recent() == (0, {})

@@ -65,8 +65,10 @@ def test_a_sentence_with_everything() -> None:
     gated.live_stats.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
     gated.live_stats.update("b", used=1, waiting=3, decoding=5)
     assert said(gated, client=ClientVerdict(DEGRADED)) == (
-        "profiling 12/45 s |   42/100: 40 ok, 2 failed | last 10 s: TTFT from due p50    4 s, p99 4.98 s | gate  3/3, "
-        " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so far | client DEGRADED"
+        "profiling 12/45 s |   42/100: 40 ok, 2 failed | last 10 s: TTFT from due p50    4 s, p99 "
+        "4.98 s | gate  3/3, "
+        " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so "
+        "far | client DEGRADED"
     )
     all_ = build_progress_parts(gated, ClientVerdict(DEGRADED))
     assert (
@@ -74,7 +76,8 @@ def test_a_sentence_with_everything() -> None:
         == "profiling 12/45 s |   42/100: 40 ok, 2 failed | SLO 1/3 beyond so far | client DEGRADED"
     )
     assert fit_progress_line(all_, 123) == (
-        "profiling 12/45 s |   42/100: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s | SLO 1/3 beyond so far"
+        "profiling 12/45 s |   42/100: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s | SLO 1/3 "
+        "beyond so far"
         " | client DEGRADED"
     )
     gated.abort = SimpleNamespace(standing=lambda: (0, 3))
@@ -85,7 +88,8 @@ def test_a_sentence_with_everything() -> None:
 
 def test_a_sentence_at_the_start_without_a_gate() -> None:
     assert said(control(phase_s=1.0)) == (
-        "profiling 1 s     |    0 ok, 0 failed |   0 awaiting first token | last 5 s:     0 tokens/s |   0 decoding"
+        "profiling 1 s     |    0 ok, 0 failed |   0 awaiting first token | last 5 s:     0 "
+        "tokens/s |   0 decoding"
     )
 
 
@@ -103,7 +107,9 @@ def test_whole_answers_are_in_flight() -> None:
 
 def test_a_schedule_of_the_users_own() -> None:
     probing = control()
-    probing.live_stats.update("local", used=1, waiting=0, decoding=3, activity="episode 12 of 44, about 1:50 left")
+    probing.live_stats.update(
+        "local", used=1, waiting=0, decoding=3, activity="episode 12 of 44, about 1:50 left"
+    )
     assert said(probing).startswith("episode 12 of 44, about 1:50 left |    0 ok")
     probing.draining = True
     assert said(probing).startswith("ending 12 s       | ")
@@ -113,9 +119,18 @@ def test_a_schedule_of_the_users_own() -> None:
     ("known", "where"),
     [
         ({"settings": Settings(run_time_s=10.0)}, "profiling 10/10 s"),
-        ({"plan": SimpleNamespace(phase="warmup"), "settings": Settings(run_time_s=10.0)}, "warmup 12 s"),
-        ({"plan": SimpleNamespace(phase="warmup"), "settings": Settings(warmup_duration=60.0)}, "warmup 12/60 s"),
-        ({"plan": SimpleNamespace(phase="profiling 3"), "stages": Step()}, "stage 3 of 8, concurrency 4, 12 s"),
+        (
+            {"plan": SimpleNamespace(phase="warmup"), "settings": Settings(run_time_s=10.0)},
+            "warmup 12 s",
+        ),
+        (
+            {"plan": SimpleNamespace(phase="warmup"), "settings": Settings(warmup_duration=60.0)},
+            "warmup 12/60 s",
+        ),
+        (
+            {"plan": SimpleNamespace(phase="profiling 3"), "stages": Step()},
+            "stage 3 of 8, concurrency 4, 12 s",
+        ),
         ({"plan": SimpleNamespace(phase="between stages"), "stages": Step()}, "between stages"),
         ({"plan": SimpleNamespace(phase="warmup"), "stages": Step()}, "warmup 12 s"),
         ({"draining": True, "stages": Step()}, "ending 12 s"),
@@ -131,7 +146,12 @@ def test_rules_that_hold() -> None:
     )
 
 
-PARTS = st.builds(ProgressPart, st.integers(0, 9), st.text("ab", min_size=5, max_size=12), st.text("cd", max_size=4))
+PARTS = st.builds(
+    ProgressPart,
+    st.integers(0, 9),
+    st.text("ab", min_size=5, max_size=12),
+    st.text("cd", max_size=4),
+)
 
 
 @given(st.lists(PARTS, max_size=6), st.integers(1, 60))
@@ -143,7 +163,11 @@ def test_the_line_is_never_wider_than_the_terminal_and_leaves_out_whole_parts(
     assert bool(line) == bool(known)
     if len(line) < columns:
         told = iter(known)
-        assert all(any(text in (part.text, part.short) for part in told) for text in line.split(" | ") if line)
+        assert all(
+            any(text in (part.text, part.short) for part in told)
+            for text in line.split(" | ")
+            if line
+        )
 
 
 def test_what_matters_most_stays_and_a_small_part_takes_the_place_of_a_large_one() -> None:
@@ -168,7 +192,9 @@ class Killed(BaseException):
     pass
 
 
-def watch(monkeypatch: pytest.MonkeyPatch, out: io.StringIO, seconds: int, each: Callable[[Any], None]) -> None:
+def watch(
+    monkeypatch: pytest.MonkeyPatch, out: io.StringIO, seconds: int, each: Callable[[Any], None]
+) -> None:
     """The greenlet, on a clock of its own, for so many seconds."""
     now, watched = [100.0], control()
 
@@ -196,7 +222,11 @@ def first_parts(lines: list[str]) -> list[str]:
 def test_a_log_gets_a_line_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     watch(monkeypatch, out, 17, nothing)
-    assert first_parts(out.getvalue().splitlines()) == ["profiling 5 s", "profiling 10 s", "profiling 15 s"]
+    assert first_parts(out.getvalue().splitlines()) == [
+        "profiling 5 s",
+        "profiling 10 s",
+        "profiling 15 s",
+    ]
 
 
 def test_the_client_verdict_that_was_shown_last_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,10 +248,18 @@ def test_a_terminal_gets_one_line_that_is_gone_at_the_end(monkeypatch: pytest.Mo
     out = Terminal()
     watch(monkeypatch, out, 3, nothing)
     assert "\n" not in out.getvalue()
-    assert first_parts(out.getvalue().split(CLEAR)) == ["", "profiling 1 s", "profiling 2 s", "profiling 3 s", ""]
+    assert first_parts(out.getvalue().split(CLEAR)) == [
+        "",
+        "profiling 1 s",
+        "profiling 2 s",
+        "profiling 3 s",
+        "",
+    ]
 
 
-def test_over_a_terminal_that_cannot_go_back_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_a_terminal_that_cannot_go_back_nothing_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
     assert is_live_terminal(Terminal())
     assert not is_live_terminal(io.StringIO())

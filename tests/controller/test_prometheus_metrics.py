@@ -1,4 +1,5 @@
-"""Metrics for Prometheus: numbers by pencil, text as its own client library reads it, the page beside Locust's own."""
+"""Metrics for Prometheus: numbers by pencil, text as its own client library reads it, the page
+beside Locust's own."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,9 +63,15 @@ def test_histograms_hold_successes_and_the_wait_of_all_that_finished(totals: Run
 
     ttft = [bucket("time_to_first_token_seconds", le) for le in ("0.02", "0.04", "0.06", "+Inf")]
     assert ttft == [0, 1, 2, 2]  # 40 ms lie in the bucket up to 40 ms
-    assert value(found, "time_to_first_token_seconds_sum", phase="profiling") == pytest.approx(0.081)
+    assert value(found, "time_to_first_token_seconds_sum", phase="profiling") == pytest.approx(
+        0.081
+    )
     assert value(found, "time_to_first_token_seconds_count", phase="profiling") == 2
-    assert [bucket("inter_token_latency_seconds", le) for le in ("0.01", "0.025", "0.3")] == [0, 1, 2]
+    assert [bucket("inter_token_latency_seconds", le) for le in ("0.01", "0.025", "0.3")] == [
+        0,
+        1,
+        2,
+    ]
     assert [bucket("request_latency_seconds", le) for le in ("0.3", "0.5")] == [2, 2]
     assert [bucket("prefill_gate_wait_seconds", le) for le in ("0.001", "0.25", "0.5")] == [2, 2, 3]
 
@@ -77,7 +84,9 @@ def test_seconds_by_part_are_counters() -> None:
         stats.add(record)
     found = read(format_exposition(*build_part_counters(stats.parts)))
     assert value(found, "part_seconds_total", phase="profiling", part="gate") == pytest.approx(0.1)
-    assert value(found, "part_seconds_total", phase="profiling", part="server") == pytest.approx(0.04)
+    assert value(found, "part_seconds_total", phase="profiling", part="server") == pytest.approx(
+        0.04
+    )
     assert value(found, "part_seconds_total", phase="warmup", part="server") == pytest.approx(0.2)
     assert sum(found.values()) == pytest.approx(0.34)
 
@@ -95,7 +104,9 @@ def test_gauges_say_how_the_run_stands() -> None:
     stats.update("b", used=1, waiting=3, decoding=5)
     stats.update("a", used=2, waiting=10, decoding=4, reads=80)
     found = read(
-        format_exposition(*build_gauges(stats, users=25, limit=3, info={"model": 'a "b"\\', "phase": "warmup"}))
+        format_exposition(
+            *build_gauges(stats, users=25, limit=3, info={"model": 'a "b"\\', "phase": "warmup"})
+        )
     )
     assert {name: value for (name, labels), value in found.items() if not labels} == {
         "users": 25, "prefill_gate_limit": 3, "prefill_gate_waiting": 13, "requests_in_prefill": 3,
@@ -103,7 +114,10 @@ def test_gauges_say_how_the_run_stands() -> None:
     }  # fmt: skip
     assert value(found, "run_info", model='a "b"\\', phase="warmup") == 1
     assert {
-        name for name, _ in read(format_exposition(*build_gauges(stats, users=25, limit=3, info={}, over=True)))
+        name
+        for name, _ in read(
+            format_exposition(*build_gauges(stats, users=25, limit=3, info={}, over=True))
+        )
     } == {"run_info"}
 
 
@@ -112,7 +126,11 @@ def test_without_a_gate_there_is_no_limit_and_the_client_has_a_level() -> None:
     stats = LiveStats(lambda: next(moments))
     stats.add(answered(5, 10))
     stats.update(
-        "local", used=0, waiting=0, decoding=0, health=ProcessHealth(worker="local", cpu_share=1, loop_lag_p99_ms=300.0)
+        "local",
+        used=0,
+        waiting=0,
+        decoding=0,
+        health=ProcessHealth(worker="local", cpu_share=1, loop_lag_p99_ms=300.0),
     )
     found = read(format_exposition(*build_gauges(stats, users=1, limit=None, info={})))
     assert ("prefill_gate_limit", frozenset()) not in found
@@ -121,13 +139,18 @@ def test_without_a_gate_there_is_no_limit_and_the_client_has_a_level() -> None:
 
 def test_names_and_labels_stay_as_dashboards_have_them(totals: RunTotals) -> None:
     found = read(format_exposition(*totals.families()))
-    labels = {name: {label for of, pairs in found if of == name for label, _ in pairs} for name, _ in found}
+    labels = {
+        name: {label for of, pairs in found if of == name for label, _ in pairs}
+        for name, _ in found
+    }
     histograms = (name for name, *_ in HISTOGRAMS)
     assert labels == {
-        "requests_total": {"phase", "outcome"}, "chunks_total": {"phase"}, "input_tokens_total": {"phase"},
+        "requests_total": {"phase", "outcome"}, "chunks_total": {"phase"},
+        "input_tokens_total": {"phase"},
         "output_tokens_total": {"phase"},
         **{name + end: names for name in histograms
-           for end, names in (("_bucket", {"phase", "le"}), ("_sum", {"phase"}), ("_count", {"phase"}))},
+           for end, names in (("_bucket", {"phase", "le"}), ("_sum", {"phase"}),
+               ("_count", {"phase"}))},
     }  # fmt: skip
 
 
@@ -135,20 +158,24 @@ def test_buckets_rise() -> None:
     assert all(list(buckets) == sorted(set(buckets)) for _, _, buckets, _ in HISTOGRAMS)
 
 
-# -- the page ----------------------------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 
 
 def a_control(totals: RunTotals) -> Any:
     return SimpleNamespace(
-        environment=SimpleNamespace(runner=SimpleNamespace(user_count=7)), settings=Settings(model="m"), stages=None,
-        folder=Path("r"), survey=Discovery(), draining=False, plan=SimpleNamespace(phase="profiling"),
+        environment=SimpleNamespace(runner=SimpleNamespace(user_count=7)),
+        settings=Settings(model="m"), stages=None,
+        folder=Path("r"), survey=Discovery(), draining=False,
+        plan=SimpleNamespace(phase="profiling"),
         live_stats=LiveStats(), limit=None, totals=totals,
     )  # fmt: skip
 
 
 def page(shown: Any, path: str, base: str = "", login: bool = False) -> Any:
     environment = Environment(parsed_options=SimpleNamespace(web_base_path=base))  # type: ignore[arg-type]
-    web_ui = environment.create_web_ui("127.0.0.1", 0, web_base_path=base or None, web_login=login, delayed_start=True)
+    web_ui = environment.create_web_ui(
+        "127.0.0.1", 0, web_base_path=base or None, web_login=login, delayed_start=True
+    )
     assert web_ui.app is not None
     web_ui.app.secret_key = "of this test"
     if login:
@@ -185,7 +212,8 @@ def test_headless_there_is_no_page() -> None:
 
 
 def quantile(share: float, bounds: tuple[float, ...], values: list[float]) -> float:
-    """As Prometheus' ``histogram_quantile`` has it: even within a bucket, and from 0 in the first."""
+    """As Prometheus' ``histogram_quantile`` has it: even within a bucket, and from 0 in the
+    first."""
     counted = BucketCounts(bounds)
     for each in values:
         counted.add(each)
@@ -208,7 +236,24 @@ def test_a_percentile_of_buckets_is_off_by_a_quarter_at_most(name: str, middle_s
         assert quantile(share, bounds, [middle_s] * 100) == pytest.approx(middle_s, rel=0.25)
 
 
-VLLM_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+VLLM_TTFT = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+)
 
 
 def test_the_bounds_of_vllm_are_among_ours() -> None:

@@ -26,7 +26,8 @@ def instants(phase: str = PROFILING, count: int = 5, **settings: object) -> list
 
 def test_without_a_rate_it_is_a_closed_loop() -> None:
     assert schedule_phase(Settings(), PROFILING) is None
-    assert schedule_phase(Settings(user_centric_rate=2.0, users=4), WARMUP) is None  # warmup is never user-centric
+    # warmup is never user-centric
+    assert schedule_phase(Settings(user_centric_rate=2.0, users=4), WARMUP) is None
 
 
 def test_a_constant_rate_its_ramp_and_its_ends() -> None:
@@ -40,7 +41,12 @@ def test_a_constant_rate_its_ramp_and_its_ends() -> None:
 
 
 def test_the_warmup_has_its_own_rate_and_ends() -> None:
-    s = {"request_rate": 4.0, "arrival_pattern": "constant", "request_count": 100, "run_time_s": 60.0}
+    s = {
+        "request_rate": 4.0,
+        "arrival_pattern": "constant",
+        "request_count": 100,
+        "run_time_s": 60.0,
+    }
     assert instants(WARMUP, warmup_request_count=2, **s) == [0.0, 0.25]
     assert instants(WARMUP, warmup_duration=1.0, warmup_request_rate=2.0, **s) == [0.0, 0.5]
 
@@ -49,16 +55,29 @@ def test_each_prefix_is_sent_once_in_the_warmup_before_what_else_it_has() -> Non
     """Blocks of 64 tokens, as the server says: 80 % of 800 are ten of them."""
     flags = {"block_size": "64"}
     s = add_priming_phase(
-        Settings(synthetic_input_tokens_mean=800, prefix_cache_hit_rate=80.0, warmup_request_count=3), flags
+        Settings(
+            synthetic_input_tokens_mean=800, prefix_cache_hit_rate=80.0, warmup_request_count=3
+        ),
+        flags,
     )
     reuse = make_prefix_reuse(s, flags)
     assert reuse is not None
-    warmup = [item.turns[0].prefix for item in list_phase_sessions(s, WARMUP, reuse) or () if item is not None]
+    warmup = [
+        item.turns[0].prefix
+        for item in list_phase_sessions(s, WARMUP, reuse) or ()
+        if item is not None
+    ]
     assert s.warmup_request_count == len(warmup) == 13
     assert warmup == [*((n, 672) for n in range(10)), *((n, 672) for n in range(3))]
-    main = [item.id for item in islice(list_phase_sessions(s, PROFILING, reuse) or (), 2) if item is not None]
+    main = [
+        item.id
+        for item in islice(list_phase_sessions(s, PROFILING, reuse) or (), 2)
+        if item is not None
+    ]
     assert main == ["4", "5"]  # the turn of the prefixes goes on
-    assert add_priming_phase(Settings(prefix_cache_hit_rate=0.0), flags).warmup_request_count is None
+    assert (
+        add_priming_phase(Settings(prefix_cache_hit_rate=0.0), flags).warmup_request_count is None
+    )
     assert make_prefix_reuse(Settings(), flags) is None
 
 
@@ -91,7 +110,9 @@ def test_a_replay_keeps_the_gaps_of_its_trace() -> None:
     items = trace(100.0, 101.0, 103.0, 107.0)
 
     def replayed(**more: object) -> list[tuple[float, str]]:
-        dues = schedule_phase(Settings(fixed_schedule=True, input_file="x", **more), PROFILING, items)  # type: ignore[arg-type]
+        dues = schedule_phase(
+            Settings(fixed_schedule=True, input_file="x", **more), PROFILING, items
+        )  # type: ignore[arg-type]
         return [(due.at_s, due.item.id) for due in dues or () if due.item is not None]
 
     assert replayed() == [(0.0, "1"), (1.0, "2"), (3.0, "3"), (7.0, "4")]
@@ -103,7 +124,9 @@ def test_a_replay_keeps_the_gaps_of_its_trace() -> None:
 
 
 def test_a_series_comes_from_its_file_and_names_it_when_it_is_wrong() -> None:
-    rate = parse_request_rate(Settings(request_rate_series="r.json"), lambda path: "[[0, 1], [10, 1]]")
+    rate = parse_request_rate(
+        Settings(request_rate_series="r.json"), lambda path: "[[0, 1], [10, 1]]"
+    )
     assert rate is not None
     assert rate.count(5.0) == 5.0
     with pytest.raises(ValueError, match=r"^r\.json: point 1"):
@@ -113,11 +136,15 @@ def test_a_series_comes_from_its_file_and_names_it_when_it_is_wrong() -> None:
 def test_a_count_is_of_requests_and_a_session_is_sent_to_its_end() -> None:
     turns = tuple(Turn(row=n, at_s=1.0, input_tokens=9) for n in range(3))
     items = [DatasetSession(id=str(n), turns=turns, row=n) for n in range(9)]
-    dues = schedule_phase(Settings(fixed_schedule=True, input_file="x", request_count=10), PROFILING, items)
+    dues = schedule_phase(
+        Settings(fixed_schedule=True, input_file="x", request_count=10), PROFILING, items
+    )
     assert len(list(dues or ())) == 4  # twelve requests: the fourth session was begun after nine
 
 
-def test_sessions_of_a_file_begin_in_their_middle_and_wait_no_longer_than_asked(tmp_path: Path) -> None:
+def test_sessions_of_a_file_begin_in_their_middle_and_wait_no_longer_than_asked(
+    tmp_path: Path,
+) -> None:
     turns = ", ".join(f'{{"text": "{n}", "delay": {1000 * n}}}' for n in range(10))
     (tmp_path / "file.jsonl").write_text(f'{{"turns": [{turns}]}}\n' * 40)
 

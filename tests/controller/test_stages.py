@@ -27,7 +27,9 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     def make(folder: Path) -> ReportOutcome:
         made.append(folder)
-        return ReportOutcome(ReportResult(slo_status="PASS", figures={"output_token_throughput": MetricValue(50.0)}))
+        return ReportOutcome(
+            ReportResult(slo_status="PASS", figures={"output_token_throughput": MetricValue(50.0)})
+        )
 
     monkeypatch.setattr(module, "make_reports", make)
     return made
@@ -50,7 +52,9 @@ def sent(at: float, took_s: float = 1.0) -> Any:
     return answered(took_s * 1e3, sent_at=at, due_at=at, asked_at=at, clock_offset_s=0.0, stage=1)
 
 
-def test_what_is_sent_in_the_first_and_the_last_wave_is_warmup(tmp_path: Path, reports: list[Path]) -> None:
+def test_what_is_sent_in_the_first_and_the_last_wave_is_warmup(
+    tmp_path: Path, reports: list[Path]
+) -> None:
     one = begun(SETTINGS, tmp_path)
     phases = []
     at = 1000.0
@@ -59,34 +63,52 @@ def test_what_is_sent_in_the_first_and_the_last_wave_is_warmup(tmp_path: Path, r
         at += 1
         if one.look(at, 2, 0):
             break
-    # two users, a second each: one wave, ten seconds with those sent just at their end, and one more wave
+    # two users, a second each: one wave, ten seconds with those sent just at their end, and one
+    # more wave
     assert phases == ["warmup"] * 2 + ["profiling"] * 22
     one.close(facts, report=True)
-    assert [r.phase for r in RecordFile(tmp_path / "stages" / "1" / "profile_export.jsonl")] == phases
+    assert [
+        r.phase for r in RecordFile(tmp_path / "stages" / "1" / "profile_export.jsonl")
+    ] == phases
     assert reports == [tmp_path / "stages" / "1"]
     stage = read_run(tmp_path / "stages" / "1").stage
     assert stage == Stage(
-        number=1, value=2, began_at=1000, measured_at=1001, warmup=2, ended_at=1011, residual=0.0, why="stationary"
+        number=1,
+        value=2,
+        began_at=1000,
+        measured_at=1001,
+        warmup=2,
+        ended_at=1011,
+        residual=0.0,
+        why="stationary",
     )
 
 
 def test_stages_follow_until_there_are_no_more(tmp_path: Path, reports: list[Path]) -> None:
     one = begun(SETTINGS, tmp_path)
-    assert (str(one), one.settings.users, one.settings.sweep) == ("stage 1 of 2, concurrency 2", 2, None)
+    assert (str(one), one.settings.users, one.settings.sweep) == (
+        "stage 1 of 2, concurrency 2",
+        2,
+        None,
+    )
     one.close(facts, report=True)
     assert one.next() is True
     assert (str(one), one.settings.users) == ("stage 2 of 2, concurrency 4", 4)
     one.begin(2000.0)
     one.stop(2001.0)
     one.close(facts, report=False)
-    assert [(stage.number, stage.value, stage.why) for stage in one.finished] == [(1, 2, "stopped"), (2, 4, "stopped")]
+    assert [(stage.number, stage.value, stage.why) for stage in one.finished] == [
+        (1, 2, "stopped"),
+        (2, 4, "stopped"),
+    ]
     assert len(reports) == 1
 
 
 @pytest.mark.parametrize(
     ("result", "why"),
     [(ReportResult(slo_status="FAIL"), "the SLO failed in two stages in a row"),
-     (ReportResult(client=ClientVerdict("INVALID")), "the load generator was too slow in two stages in a row"),
+     (ReportResult(client=ClientVerdict("INVALID")),
+         "the load generator was too slow in two stages in a row"),
      (None, "")],
 )  # fmt: skip
 def test_whether_a_sweep_goes_on_is_decided_by_the_answers_of_the_reports(
@@ -102,10 +124,15 @@ def test_whether_a_sweep_goes_on_is_decided_by_the_answers_of_the_reports(
     assert one.end == why
 
 
-def test_a_stage_that_nothing_decides_leaves_time_for_the_next(tmp_path: Path, reports: list[Path]) -> None:
-    """100 s for three stages: three quarters of a third, then of half of the 48 s that are left, and never less than a
-    stage takes."""
-    one = begun(replace(SETTINGS, sweep="concurrency=2,4,6", run_time_s=100.0, stage_requests=1000), tmp_path)
+def test_a_stage_that_nothing_decides_leaves_time_for_the_next(
+    tmp_path: Path, reports: list[Path]
+) -> None:
+    """100 s for three stages: three quarters of a third, then of half of the 48 s that are left,
+    and never less than a stage takes."""
+    one = begun(
+        replace(SETTINGS, sweep="concurrency=2,4,6", run_time_s=100.0, stage_requests=1000),
+        tmp_path,
+    )
 
     def lasts_s(began_at: float) -> float:
         at = began_at
@@ -126,17 +153,23 @@ def test_a_stage_that_nothing_decides_leaves_time_for_the_next(tmp_path: Path, r
         assert lasts_s(began_at) == pytest.approx(expected, abs=0.5)
 
 
-def test_a_repeat_counts_from_its_first_request_to_its_last(tmp_path: Path, reports: list[Path]) -> None:
+def test_a_repeat_counts_from_its_first_request_to_its_last(
+    tmp_path: Path, reports: list[Path]
+) -> None:
     one = begun(Settings(repeats=2, request_count=5), tmp_path)
     assert one.add_record(sent(1000.0)).phase == "profiling"
     assert one.look(1100.0, 1, 0) is False
     one.stop(1200.0)
-    assert one.stage() == Stage(number=1, value=1, began_at=1000, measured_at=1000, ended_at=1200, why="count")
+    assert one.stage() == Stage(
+        number=1, value=1, began_at=1000, measured_at=1000, ended_at=1200, why="count"
+    )
     assert str(one) == "repeat 1 of 2"
 
 
 def test_arrivals_are_counted_over_what_is_measured(tmp_path: Path) -> None:
-    one = begun(Settings(sweep="request-rate=2", stage_duration="10..60", stage_requests=1), tmp_path)
+    one = begun(
+        Settings(sweep="request-rate=2", stage_duration="10..60", stage_requests=1), tmp_path
+    )
     due, at = 0, 1000.0
     while not one.look(at, 2, due):
         at, due = at + 1, due + 2
@@ -148,22 +181,27 @@ def test_arrivals_are_counted_over_what_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slo", "count"), [((), 100), (("ttft p95 < 1s",), 100), (("ttft p99 < 1s", "error_rate < 1%"), 368)]
+    ("slo", "count"),
+    [((), 100), (("ttft p95 < 1s",), 100), (("ttft p99 < 1s", "error_rate < 1%"), 368)],
 )
 def test_a_stage_has_as_many_requests_as_its_rules_need(slo: tuple[str, ...], count: int) -> None:
     assert count_requests_needed(Settings(slo=slo)) == count
 
 
-# -- blocks ------------------------------------------------------------------------------------------------------------
+# -- blocks ----------------------------------------------------------------------------------------
 
 
 def blocks_of(folder: Path) -> BlockRunner:
-    settings = Settings(aa=True, run_time_s=220.0, block_duration=10.0, washout=2.0, random_seed=1, users=2)
+    settings = Settings(
+        aa=True, run_time_s=220.0, block_duration=10.0, washout=2.0, random_seed=1, users=2
+    )
     assert settings.staged is not None
     return BlockRunner(settings, settings.staged, folder)
 
 
-def test_blocks_come_in_their_order_and_count_behind_the_washout(tmp_path: Path, reports: list[Path]) -> None:
+def test_blocks_come_in_their_order_and_count_behind_the_washout(
+    tmp_path: Path, reports: list[Path]
+) -> None:
     one, counted = blocks_of(tmp_path), []
     while one.next():
         at = 1000.0 + 12 * one.number

@@ -42,7 +42,9 @@ def test_who_is_quiet_gets_no_arrivals_unless_all_are(tmp_path: Path) -> None:
     assert master.workers.users() == {"a": 3, "b": 2}  # it is the control that is late
 
 
-def test_dead_is_whose_connection_is_closed_or_who_left_or_is_silent_too_long(tmp_path: Path, cut: set[str]) -> None:
+def test_dead_is_whose_connection_is_closed_or_who_left_or_is_silent_too_long(
+    tmp_path: Path, cut: set[str]
+) -> None:
     master = Master(tmp_path, "a", "b", "c", "d")
     cut |= {"a", "b"}
     master.now += QUIET_S + 0.1
@@ -75,21 +77,35 @@ def test_what_was_not_sent_is_told_from_what_was_and_has_no_record(tmp_path: Pat
     assert master.workers.back("a", "profiling", 4)
     member.admitted = 5  # two are at the server
     loss = master.workers.drop("a")
-    assert (loss.unsent, loss.sent, loss.done) == ({"profiling": 4, "warmup": 0}, 2, {"warmup": 0, "profiling": 6})
+    assert (loss.unsent, loss.sent, loss.done) == (
+        {"profiling": 4, "warmup": 0},
+        2,
+        {"warmup": 0, "profiling": 6},
+    )
     assert not master.workers.back("a", "profiling", 1)  # accounted for already
     assert master.workers.back("handmade", "profiling", 1)
 
 
-def test_records_of_a_lost_worker_that_come_after_all_are_none_that_are_lost(tmp_path: Path) -> None:
-    """Some of them it had sent after its last status: those were not counted as lost, and make up for no other's loss."""
+def test_records_of_a_lost_worker_that_come_after_all_are_none_that_are_lost(
+    tmp_path: Path,
+) -> None:
+    """Some of them it had sent after its last status: those were not counted as lost, and make up
+    for no other's loss."""
     master = Master(tmp_path, "a", "b")
     for name, admitted in (("a", 1), ("b", 1)):
         master.workers.seen(name).admitted = admitted  # type: ignore[union-attr]
         assert master.workers.drop(name).sent == 1
     came = [answered(100, id=f"r{n}", worker="a", admitted_at=10.0) for n in range(3)]
     refused = failed("refused", sent_at=None, id="x", worker="a")  # it never came to the gate
-    assert [master.workers.found(record) for record in (refused, *came)] == [False, True, False, False]
-    assert [*master.workers.remarks()] == ["4 records of workers that had been given up came after all"]
+    assert [master.workers.found(record) for record in (refused, *came)] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert [*master.workers.remarks()] == [
+        "4 records of workers that had been given up came after all"
+    ]
 
 
 def test_the_journal_of_a_dead_worker_is_read_and_removed(tmp_path: Path) -> None:
@@ -120,13 +136,17 @@ def test_how_well_the_clocks_agree_is_said_where_there_are_several(tmp_path: Pat
     master.workers.drop("c")  # its records are there
     (remark,) = master.workers.remarks()
     assert remark.startswith(
-        "the times of 2 workers with a clock of another machine are on the master's to within 1.2 ms; "
+        "the times of 2 workers with a clock of another machine are on the master's to within 1.2 "
+        "ms; "
     )
 
 
 @pytest.mark.parametrize(("held_s", "lost"), [(0.0, ["a", "b"]), (20.0, []), (1.0, ["a", "b"])])
-def test_who_was_stopped_itself_has_not_heard_the_others(tmp_path: Path, held_s: float, lost: list[str]) -> None:
-    """Twenty seconds without a word are the end of a worker, unless the master did nothing in them either."""
+def test_who_was_stopped_itself_has_not_heard_the_others(
+    tmp_path: Path, held_s: float, lost: list[str]
+) -> None:
+    """Twenty seconds without a word are the end of a worker, unless the master did nothing in them
+    either."""
     master = Master(tmp_path, "a", "b")
     master.now += 20.0
     master.workers.excuse(held_s)

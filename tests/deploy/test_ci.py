@@ -1,4 +1,5 @@
-"""The action, and the GitLab job: their steps, as a runner takes them, against the simulator and a stub of the API."""
+"""The action, and the GitLab job: their steps, as a runner takes them, against the simulator and a
+stub of the API."""
 
 import json
 import os
@@ -26,26 +27,37 @@ CI: Final = CHECKOUT / "deploy" / "ci"
 ACTION: Final[dict[str, Any]] = yaml.safe_load((CI / "action.yml").read_text())
 STEPS: Final[list[dict[str, Any]]] = ACTION["runs"]["steps"]
 SHORT: Final = (
-    "-u 4 --request-count 40 --synthetic-input-tokens-mean 50 --output-tokens-mean 5 --no-probe --selftest off"
+    "-u 4 --request-count 40 --synthetic-input-tokens-mean 50 --output-tokens-mean 5 "
+    "--no-probe --selftest off"
 )
 EXPRESSION: Final = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 
 
-# -- the files ---------------------------------------------------------------------------------------------------------
+# -- the files -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("schema", "file"), [("github-actions", "action.yml"), ("gitlab-ci", "gitlab.yml")])
+@pytest.mark.parametrize(
+    ("schema", "file"), [("github-actions", "action.yml"), ("gitlab-ci", "gitlab.yml")]
+)
 def test_a_file_is_what_its_system_takes(schema: str, file: str) -> None:
-    jsonschema.validate(yaml.safe_load((CI / file).read_text()), get_builtin_schema(f"vendor.{schema}"))
+    jsonschema.validate(
+        yaml.safe_load((CI / file).read_text()), get_builtin_schema(f"vendor.{schema}")
+    )
 
 
 def test_no_text_of_a_workflow_comes_into_a_script() -> None:
     """As a variable it cannot be a command, whatever is in it."""
     assert [step["name"] for step in STEPS if EXPRESSION.search(step.get("run", ""))] == []
-    used = {name for step in STEPS for text in step_texts(step) for name in re.findall(r"inputs\.([\w-]+)", text)}
+    used = {
+        name
+        for step in STEPS
+        for text in step_texts(step)
+        for name in re.findall(r"inputs\.([\w-]+)", text)
+    }
     assert used == set(ACTION["inputs"])
     outputs = {
-        name: re.findall(r"steps\.(\w+)\.outputs\.([\w-]+)", one["value"]) for name, one in ACTION["outputs"].items()
+        name: re.findall(r"steps\.(\w+)\.outputs\.([\w-]+)", one["value"])
+        for name, one in ACTION["outputs"].items()
     }
     assert outputs == {name: [("run", name)] for name in ("verdict", "exit-status", "report-path")}
 
@@ -59,17 +71,21 @@ def test_a_refusal_is_an_annotation() -> None:
     (matcher,) = json.loads((CI / "problems.json").read_text())["problemMatcher"]
     (pattern,) = matcher["pattern"]
     said = subprocess.run(
-        [sys.executable, "-m", "locust_llm", "run", "--host", "x", "--slo", "nonsense"], capture_output=True, text=True
+        [sys.executable, "-m", "locust_llm", "run", "--host", "x", "--slo", "nonsense"],
+        capture_output=True,
+        text=True,
     )
     assert said.returncode == ExitStatus.REFUSED
     found = [
-        match[pattern["message"]] for line in said.stderr.splitlines() if (match := re.search(pattern["regexp"], line))
+        match[pattern["message"]]
+        for line in said.stderr.splitlines()
+        if (match := re.search(pattern["regexp"], line))
     ]
     assert len(found) == 1
     assert found[0].startswith("SLO 'nonsense'")
 
 
-# -- a runner ----------------------------------------------------------------------------------------------------------
+# -- a runner --------------------------------------------------------------------------------------
 
 
 class Done(NamedTuple):
@@ -80,8 +96,12 @@ class Done(NamedTuple):
 class Job:
     """Takes the steps of the action as GitHub's runner does, but those that use another action."""
 
-    def __init__(self, root: Path, temp: Path, path: str, event: dict[str, Any], **inputs: str) -> None:
-        self.given = {name: str(one.get("default", "")) for name, one in ACTION["inputs"].items()} | inputs
+    def __init__(
+        self, root: Path, temp: Path, path: str, event: dict[str, Any], **inputs: str
+    ) -> None:
+        self.given = {
+            name: str(one.get("default", "")) for name, one in ACTION["inputs"].items()
+        } | inputs
         self.event, self.root, self.temp, self.path = event, root, temp, path
         self.workspace, self.action = root / "workspace", root / "checkout" / "deploy" / "ci"
         self.workspace.mkdir(parents=True)
@@ -93,7 +113,8 @@ class Job:
         return any(one.status for one in self.done.values())
 
     def value(self, expression: str) -> str:
-        """Of ``steps.run.outputs.x``, ``a && b``, ``always()``; a field that is not there is empty."""
+        """Of ``steps.run.outputs.x``, ``a && b``, ``always()``; a field that is not there is
+        empty."""
 
         def looked_up(name: str) -> str:
             where, _, rest = name.partition(".")
@@ -109,7 +130,9 @@ class Job:
             return str(found or "")
 
         text = expression.replace("&&", " and ").replace("always()", "True")
-        text = re.sub(r"\b(?:inputs|steps|github)(?:\.[\w-]+)+", lambda name: repr(looked_up(name[0])), text)
+        text = re.sub(
+            r"\b(?:inputs|steps|github)(?:\.[\w-]+)+", lambda name: repr(looked_up(name[0])), text
+        )
         return str(eval(text))
 
     def filled(self, text: str) -> str:
@@ -133,16 +156,19 @@ class Job:
             file.touch()
         (script := self.root / "script.sh").write_text(step["run"])
         env = {
-            "PATH": self.path, "HOME": str(self.root), "RUNNER_TEMP": str(self.temp), "GITHUB_ACTIONS": "true",
+            "PATH": self.path, "HOME": str(self.root), "RUNNER_TEMP": str(self.temp),
+            "GITHUB_ACTIONS": "true",
             "GITHUB_WORKSPACE": str(self.workspace), "GITHUB_ACTION_PATH": str(self.action),
-            "GITHUB_REPOSITORY": "us/it", "GITHUB_EVENT_PATH": str(self.root / "event.json"), "PIP_NO_DEPS": "1",
+            "GITHUB_REPOSITORY": "us/it", "GITHUB_EVENT_PATH": str(self.root / "event.json"),
+            "PIP_NO_DEPS": "1",
             **{name: os.environ[name] for name in os.environ if name.startswith("PIP_")},
             **{f"GITHUB_{name}": str(file) for name, file in files.items()},
             **{name: self.filled(text) for name, text in step.get("env", {}).items()},
         }  # fmt: skip
         assert step["shell"] == "bash"
         done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", script], cwd=self.workspace, env=env, text=True,
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", script], cwd=self.workspace,
+            env=env, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
         )  # fmt: skip
         for name, value in told(files["OUTPUT"].read_text()):
@@ -165,35 +191,53 @@ def told(text: str) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-# -- the steps ---------------------------------------------------------------------------------------------------------
+# -- the steps -------------------------------------------------------------------------------------
 
 
 def test_options_are_words_and_never_commands(tmp_path: Path) -> None:
     (bin_ := tmp_path / "bin").mkdir()
-    (bin_ / "locust-llm").write_text('#!/bin/bash\nprintf "%s\\n" "$@" "slo $LOCUST_LLM_SLO"\nexit 4\n')
+    (bin_ / "locust-llm").write_text(
+        '#!/bin/bash\nprintf "%s\\n" "$@" "slo $LOCUST_LLM_SLO"\nexit 4\n'
+    )
     (bin_ / "locust-llm").chmod(0o755)
     evil = '$(touch evil) `touch evil` "; touch evil #"'
     (temp := tmp_path / "temp").mkdir()
-    given = {"host": "x; touch evil", "args": f"-u 3\n--slo 'a b' {evil}", "slo": evil, "name": evil}
+    given = {
+        "host": "x; touch evil",
+        "args": f"-u 3\n--slo 'a b' {evil}",
+        "slo": evil,
+        "name": evil,
+    }
     job = Job(tmp_path / "job", temp, f"{bin_}:{os.environ['PATH']}", {}, **given)
     job.take("Run", "Comment", "Verdict")
     words = job.done["Run"].said.splitlines()
-    assert words[1:6] == ["run", "--headless", "--host", "x; touch evil", "--wait-for-model-timeout"]
+    assert words[1:6] == [
+        "run",
+        "--headless",
+        "--host",
+        "x; touch evil",
+        "--wait-for-model-timeout",
+    ]
     assert words[9:-1] == [
-        "-u", "3", "--slo", "a b", "$(touch", "evil)", "`touch", "evil`", "; touch evil #", f"slo {evil}",
+        "-u", "3", "--slo", "a b", "$(touch", "evil)", "`touch", "evil`", "; touch evil #",
+        f"slo {evil}",
     ]  # fmt: skip
     assert list(job.workspace.iterdir()) == []
     assert job.outputs["run.exit-status"] == "4"
-    assert {name: one.status for name, one in job.done.items()} == {"Run": 0, "Verdict": 4}  # no report: no comment
+    # no report: no comment
+    assert {name: one.status for name, one in job.done.items()} == {"Run": 0, "Verdict": 4}
 
 
 @pytest.mark.slow
 def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path) -> None:
-    """A run that passes, then on a pull request one that fails, with a server of its own, against the first as its base."""
+    """A run that passes, then on a pull request one that fails, with a server of its own, against
+    the first as its base."""
     checkout, temp = tmp_path / "pass" / "checkout", tmp_path / "temp"
     temp.mkdir()
     for name in ("locust_llm", "deploy"):
-        shutil.copytree(CHECKOUT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        shutil.copytree(
+            CHECKOUT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+        )
     for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, checkout / name)
     path = f"{Path(sys.executable).resolve().parent}:/usr/local/bin:/usr/bin:/bin"
@@ -210,16 +254,19 @@ def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path) -> None:
     # PIP_NO_DEPS: its dependencies are those here
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     passed.take("Start the server", "Run", "Stop the server", "Comment", "Verdict")
-    assert {name: one.status for name, one in passed.done.items() if one.status} == {}, passed.done["Run"].said
+    assert {name: one.status for name, one in passed.done.items() if one.status} == {}, passed.done[
+        "Run"
+    ].said
     assert "Comment" not in passed.done
     report = Path(passed.outputs["run.report-path"])
     assert passed.outputs | {"server.pid": ""} == {
-        "server.pid": "", "run.verdict": "PASS", "run.exit-status": "0", "run.report-path": str(report),
+        "server.pid": "", "run.verdict": "PASS", "run.exit-status": "0",
+        "run.report-path": str(report),
     }  # fmt: skip
     assert (report / "report.html").stat().st_size
-    assert re.findall("^::(?:error|warning|notice).*", passed.done["Run"].said, re.MULTILINE)[0].startswith(
-        "::notice title=locust-llm%3A SLO PASS::"
-    )
+    assert re.findall("^::(?:error|warning|notice).*", passed.done["Run"].said, re.MULTILINE)[
+        0
+    ].startswith("::notice title=locust-llm%3A SLO PASS::")
     assert "SLO PASS" in passed.summary()
 
     event, comments = {"pull_request": {"number": 7}}, Comments(tmp_path / "gh")
@@ -252,9 +299,11 @@ def test_from_an_empty_folder_to_the_annotated_verdict(tmp_path: Path) -> None:
 
 
 def test_the_job_of_gitlab(tmp_path: Path) -> None:
-    """Its lines, with programs that say what they were told: options by variables, a comment of a merge request only."""
+    """Its lines, with programs that say what they were told: options by variables, a comment of a
+    merge request only."""
     job, note = (
-        yaml.safe_load((CI / "gitlab.yml").read_text())[name] for name in (".locust-llm", ".locust-llm-comment")
+        yaml.safe_load((CI / "gitlab.yml").read_text())[name]
+        for name in (".locust-llm", ".locust-llm-comment")
     )
     (bin_ := tmp_path / "bin").mkdir()
     (report := tmp_path / "report").mkdir()
@@ -273,7 +322,9 @@ def test_the_job_of_gitlab(tmp_path: Path) -> None:
             "CI_PROJECT_URL": "https://git/us/it",
         }
         bash = ["bash", "-eo", "pipefail", "-c", "\n".join(lines)]
-        return subprocess.run(bash, env=known | env, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True).stdout
+        return subprocess.run(
+            bash, env=known | env, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
 
     assert said("script") == "<run><--headless>"
     assert said("after_script") == ""
@@ -286,7 +337,7 @@ def test_the_job_of_gitlab(tmp_path: Path) -> None:
     assert job["allow_failure"]["exit_codes"] == [ExitStatus.INCONCLUSIVE]
 
 
-# -- comments ----------------------------------------------------------------------------------------------------------
+# -- comments --------------------------------------------------------------------------------------
 
 GH: Final = f"""#!{sys.executable}
 import json, os, sys
@@ -342,11 +393,15 @@ class Comments:
 def commented(tmp_path: Path, comments: Comments, name: str, said: str) -> Done:
     """The step of the action, with a locust-llm that prints ``said`` below the mark of ``name``."""
     script = comments.home / "bin" / "locust-llm"
-    script.write_text(f'#!/bin/bash\n[ "$1" = comment ] && printf "%s\\n" "{make_comment_mark(name)}" "{said}"\n')
+    script.write_text(
+        f'#!/bin/bash\n[ "$1" = comment ] && printf "%s\\n" "{make_comment_mark(name)}" "{said}"\n'
+    )
     script.chmod(0o755)
     path = f"{comments.path}:{os.environ['PATH']}"
     root = tmp_path / f"{name}-{said}"
-    job = Job(root, comments.home, path, {"pull_request": {"number": 7}}, host="h", name=name, token="t")
+    job = Job(
+        root, comments.home, path, {"pull_request": {"number": 7}}, host="h", name=name, token="t"
+    )
     job.outputs["run.report-path"] = str(tmp_path)
     job.take("Comment")
     return job.done["Comment"]
@@ -356,7 +411,9 @@ def commented(tmp_path: Path, comments: Comments, name: str, said: str) -> Done:
 def test_a_comment_stays_one(me: str, tmp_path: Path) -> None:
     """Also behind others, and beside those of others that begin alike."""
     comments = Comments(tmp_path / "gh", me)
-    spoofed = [{"id": n, "by": "somebody", "body": f"{make_comment_mark('a')} spoofed"} for n in (1, 2, 3)]
+    spoofed = [
+        {"id": n, "by": "somebody", "body": f"{make_comment_mark('a')} spoofed"} for n in (1, 2, 3)
+    ]
     comments.keep(spoofed)
     for name, said in (("a", "one"), ("b", "other"), ("a", "two")):
         assert commented(tmp_path, comments, name, said).said == ""

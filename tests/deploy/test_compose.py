@@ -1,4 +1,5 @@
-"""The compose file: its page is of this machine alone, nobody in it is root, and nothing but reports can be written."""
+"""The compose file: its page is of this machine alone, nobody in it is root, and nothing but
+reports can be written."""
 
 import os
 import re
@@ -46,4 +47,6 @@ def test_its_command_is_a_run_of_a_locustfile_that_is_there(name: str) -> None:
     assert (FILE.parents[1] / "locustfiles" / words[words.index("-f") + 1]).is_file()
     assert f"--{name}" in words
     build = SERVICES[name]["build"]
-    assert os.path.samefile(FILE.parent / build["context"] / build["dockerfile"], FILE.parent / "Dockerfile")
+    assert os.path.samefile(
+        FILE.parent / build["context"] / build["dockerfile"], FILE.parent / "Dockerfile"
+    )

@@ -17,10 +17,14 @@ from support.runs import free_port
 
 from locust_llm.demo import start_simulator
 
-DASHBOARD: Final = json.loads((Path(__file__).parents[2] / "deploy/grafana/locust-llm.json").read_text())
+DASHBOARD: Final = json.loads(
+    (Path(__file__).parents[2] / "deploy/grafana/locust-llm.json").read_text()
+)
 PANELS: Final = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 QUERIES: Final = [
-    (f"{panel['title']} {target['refId']}", target["expr"]) for panel in PANELS for target in panel["targets"]
+    (f"{panel['title']} {target['refId']}", target["expr"])
+    for panel in PANELS
+    for target in panel["targets"]
 ]
 PROMETHEUS: Final = shutil.which("prometheus")
 
@@ -44,10 +48,12 @@ def prometheus(folder: Path, port: int, *scraped: int) -> Iterator[str]:
     (folder / "prometheus.yml").write_text(
         "global: { scrape_interval: 500ms, scrape_timeout: 500ms }\n"
         "scrape_configs:\n"
-        f"- {{ job_name: load, metrics_path: /llm/metrics, static_configs: [{{ targets: [{targets}] }}] }}\n"
+        f"- {{ job_name: load, metrics_path: /llm/metrics, static_configs: [{{ targets: "
+        f"[{targets}] }}] }}\n"
     )
     process = subprocess.Popen(
-        [PROMETHEUS, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
+        [PROMETHEUS, f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
          f"--web.listen-address=127.0.0.1:{port}"],
         stderr=(folder / "prometheus.log").open("w"),
     )  # fmt: skip
@@ -79,24 +85,32 @@ def series(url: str, query: str, began: float, ended: float) -> list[Any]:
     asked = {"query": filled(query), "start": began, "end": ended, "step": 1}
     answer = requests.get(f"{url}/api/v1/query_range", params=asked, timeout=20).json()
     assert answer["status"] == "success", (query, answer)
-    return [one for one in answer["data"]["result"] if any(value != "NaN" for _, value in one["values"])]
+    return [
+        one for one in answer["data"]["result"] if any(value != "NaN" for _, value in one["values"])
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(PROMETHEUS is None, reason="there is no prometheus (Debian: apt-get install prometheus)")
+@pytest.mark.skipif(
+    PROMETHEUS is None, reason="there is no prometheus (Debian: apt-get install prometheus)"
+)
 def test_each_panel_has_series(tmp_path: Path) -> None:
     port, began = free_port(), time.time()
     with start_simulator() as server, prometheus(tmp_path, free_port(), port) as url:
         done = subprocess.run(
-            [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", server, "-u", "4", "-t", "10",
-             "--prefill-concurrency", "2", "--output-tokens-mean", "20", "--no-probe", "--metrics-port", str(port),
+            [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", server, "-u", "4",
+                "-t", "10",
+             "--prefill-concurrency", "2", "--output-tokens-mean", "20", "--no-probe",
+             "--metrics-port", str(port),
              "--report-dir", str(tmp_path / "run")],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         ended = time.time()
         empty = [name for name, query in QUERIES if not series(url, query, began, ended)]
         assert not empty, done.stdout + done.stderr
-        quantile = next(query for name, query in QUERIES if name == "Time to first token (roughly) A")
+        quantile = next(
+            query for name, query in QUERIES if name == "Time to first token (roughly) A"
+        )
         (p50,) = series(url, quantile, began, ended)
         run = json.loads((tmp_path / "run" / "run.json").read_text())
         assert run["run"]["settings"]["metrics_port"] == str(port)

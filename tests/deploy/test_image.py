@@ -1,4 +1,5 @@
-"""The image, without Docker: its Dockerfile is read, and its steps are taken, as its user and with a read-only root."""
+"""The image, without Docker: its Dockerfile is read, and its steps are taken, as its user and with
+a read-only root."""
 
 import json
 import os
@@ -27,21 +28,33 @@ from locust_llm.records.record import OK
 
 CHECKOUT: Final = Path(__file__).parents[2]
 DEPLOY: Final = CHECKOUT / "deploy"
-SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "40", "--no-probe", "--selftest", "off")
+SHORT: Final = (
+    "--synthetic-input-tokens-mean",
+    "60",
+    "--output-tokens-mean",
+    "40",
+    "--no-probe",
+    "--selftest",
+    "off",
+)
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
     """(instruction, what follows) of a Dockerfile, over continued lines."""
     joined = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
     return [
-        (word.upper(), rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines() if line)
+        (word.upper(), rest.strip())
+        for word, _, rest in (line.partition(" ") for line in joined.splitlines() if line)
     ]
 
 
 STEPS: Final = instructions((DEPLOY / "Dockerfile").read_text())
 ENV: Final = dict(pair.split("=") for word, rest in STEPS if word == "ENV" for pair in rest.split())
 COPIED: Final = [
-    source for word, rest in STEPS if word == "COPY" for source in re.sub(r"--\S+ ", "", rest).split()[:-1]
+    source
+    for word, rest in STEPS
+    if word == "COPY"
+    for source in re.sub(r"--\S+ ", "", rest).split()[:-1]
 ]
 
 
@@ -86,30 +99,41 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
         ("", False, ""),
     ],
 )
-def test_operators_words_are_those_of_a_run(words: str, mounted: bool, expected: str, tmp_path: Path) -> None:
+def test_operators_words_are_those_of_a_run(
+    words: str, mounted: bool, expected: str, tmp_path: Path
+) -> None:
     (tmp_path / "locust-llm").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "locust-llm").chmod(0o755)
     if mounted:
         (tmp_path / "locustfile.py").write_text("")
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
-        [DEPLOY / "entrypoint", *words.split()], cwd=tmp_path, env=path, capture_output=True, text=True
+        [DEPLOY / "entrypoint", *words.split()],
+        cwd=tmp_path,
+        env=path,
+        capture_output=True,
+        text=True,
     )
     assert done.stdout == f"{expected}\n"
 
 
-# -- its steps ---------------------------------------------------------------------------------------------------------
+# -- its steps -------------------------------------------------------------------------------------
 
 
 class Image(NamedTuple):
-    """A folder that stands for the image: ``venv``, ``home``, and what may be written to, ``reports`` and ``tmp``."""
+    """A folder that stands for the image: ``venv``, ``home``, and what may be written to,
+    ``reports`` and ``tmp``."""
 
     root: Path
 
     def start(self, *words: str, log: Path, **env: str) -> "subprocess.Popen[bytes]":
-        """The entry point as the image's user, with nothing else to write to than its two folders, and no capability."""
+        """The entry point as the image's user, with nothing else to write to than its two folders,
+        and no capability."""
         places = {value: str(self.root) + value for value in ("/reports", "/tmp")}
-        given = {name: re.sub("^/(reports|tmp)", lambda found: places[found[0]], value) for name, value in ENV.items()}
+        given = {
+            name: re.sub("^/(reports|tmp)", lambda found: places[found[0]], value)
+            for name, value in ENV.items()
+        }
         user = last("USER")
         inside = [
             "setpriv",
@@ -124,23 +148,29 @@ class Image(NamedTuple):
         )
         script += self._readable(Path(sys.base_prefix)) + self._readable(Path(sys.prefix))
         script += (
-            f"mount -o remount,bind,ro /; cd {self.root}/home; exec {shlex.join(inside)} entrypoint {shlex.join(words)}"
+            f"mount -o remount,bind,ro /; cd {self.root}/home; exec {shlex.join(inside)} "
+            f"entrypoint {shlex.join(words)}"
         )
         path = f"{self.root}/venv/bin:{self.root}:{os.environ['PATH']}"
         with log.open("wb") as file:
             return subprocess.Popen(
-                ["unshare", "--mount", "sh", "-c", script], stdout=file, stderr=file, env={"PATH": path, **given, **env}
+                ["unshare", "--mount", "sh", "-c", script],
+                stdout=file,
+                stderr=file,
+                env={"PATH": path, **given, **env},
             )
 
     def _readable(self, place: Path) -> str:
-        """Python may be in a folder that is root's alone, which no image has: an empty one with the way to it instead."""
+        """Python may be in a folder that is root's alone, which no image has: an empty one with the
+        way to it instead."""
         hidden = next((one for one in reversed(place.parents) if not one.stat().st_mode & 1), None)
         if hidden is None:
             return ""
         aside, there = self.root / "aside" / place.name, shlex.quote(str(place))
         aside.mkdir(parents=True, exist_ok=True)
         return (
-            f"mount --bind {there} {aside}; mount -t tmpfs -o mode=755 none {shlex.quote(str(hidden))}; "
+            f"mount --bind {there} {aside}; mount -t tmpfs -o mode=755 none "
+            f"{shlex.quote(str(hidden))}; "
             f"mkdir -p {there}; mount --bind {aside} {there}; "
         )
 
@@ -164,7 +194,9 @@ def image() -> Iterator[Image]:
             copy(CHECKOUT / source, root / "src" / source)
         subprocess.run([sys.executable, "-m", "venv", root / "venv"], check=True)
         pip = [root / "venv/bin/python", "-m", "pip", "-q", "--disable-pip-version-check"]
-        subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", root / "wheels", root / "src"], check=True)
+        subprocess.run(
+            [*pip, "wheel", "--no-deps", "--wheel-dir", root / "wheels", root / "src"], check=True
+        )
         subprocess.run([*pip, "install", "--no-deps", *(root / "wheels").glob("*.whl")], check=True)
         (site,) = (root / "venv").glob("lib/*/site-packages")
         (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -179,7 +211,9 @@ def requests_of(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_pods_sigterm_drains_as_another_user_on_a_read_only_root(image: Image, tmp_path: Path) -> None:
+def test_a_pods_sigterm_drains_as_another_user_on_a_read_only_root(
+    image: Image, tmp_path: Path
+) -> None:
     folder = image.root / "reports" / "run"
     with start_simulator("--ttft-ms", "50", "--itl-ms", "10") as url:
         variables = {
@@ -203,11 +237,19 @@ def test_a_pods_sigterm_drains_as_another_user_on_a_read_only_root(image: Image,
 
 
 def of_jobs() -> tuple[list[str], list[str], dict[str, str]]:
-    """(words of the master, of a worker, variables of both) as Jobs have them; what the ConfigMap has."""
-    *_, master, worker = yaml.safe_load_all((DEPLOY / "kubernetes" / "distributed.yaml").read_text())
+    """(words of the master, of a worker, variables of both) as Jobs have them; what the ConfigMap
+    has."""
+    *_, master, worker = yaml.safe_load_all(
+        (DEPLOY / "kubernetes" / "distributed.yaml").read_text()
+    )
     (one,), (other,) = (job["spec"]["template"]["spec"]["containers"] for job in (master, worker))
     expected = {one["name"]: "2" for one in one["env"] if one["name"] == "LOCUST_EXPECT_WORKERS"}
-    load = {"LOCUST_HOST": "HOST", "LOCUST_USERS": "4", "LOCUST_RUN_TIME": "5s", "LOCUST_LLM_SLO": "error_rate > 99%"}
+    load = {
+        "LOCUST_HOST": "HOST",
+        "LOCUST_USERS": "4",
+        "LOCUST_RUN_TIME": "5s",
+        "LOCUST_LLM_SLO": "error_rate > 99%",
+    }
     return one["args"], other["args"], {**expected, **load}
 
 
@@ -222,10 +264,23 @@ def of_v2() -> tuple[list[str], list[str], dict[str, str]]:
     """As locust-k8s-operator has them: the words of the command, its own, then the args of each."""
     *_, test = yaml.safe_load_all((DEPLOY / "kubernetes" / "locusttest-v2.yaml").read_text())
     master, worker = test["spec"]["master"], test["spec"]["worker"]
-    own = ["--master", "--master-port=5557", f"--expect-workers={worker['replicas']}", "--autostart"]
-    own += ["--autoquit", str(master["autoquit"]["timeout"]), "--enable-rebalancing", "--only-summary"]
+    own = [
+        "--master",
+        "--master-port=5557",
+        f"--expect-workers={worker['replicas']}",
+        "--autostart",
+    ]
+    own += [
+        "--autoquit",
+        str(master["autoquit"]["timeout"]),
+        "--enable-rebalancing",
+        "--only-summary",
+    ]
     join = ["--worker", "--master-port=5557", "--master-host=MASTER"]
-    words = [[*one["command"].split(), *more, *one["extraArgs"]] for one, more in ((master, own), (worker, join))]
+    words = [
+        [*one["command"].split(), *more, *one["extraArgs"]]
+        for one, more in ((master, own), (worker, join))
+    ]
     return words[0], words[1], {}
 
 
@@ -243,23 +298,37 @@ def test_what_pods_are_told_is_a_run_over_two_workers_with_its_verdict(
     port = str(free_port())
     with start_simulator("--ttft-ms", "50", "--itl-ms", "10") as url:
         changed = {
-            "--host": url, "--users": "4", "--run-time": "5s", "--slo": "error_rate > 99%", "--expect-workers": "2",
+            "--host": url, "--users": "4", "--run-time": "5s", "--slo": "error_rate > 99%",
+            "--expect-workers": "2",
             "--master-host": "127.0.0.1", "--master-port": port,
         }  # fmt: skip
 
         def here(words: list[str]) -> list[str]:
             split = [word.partition("=") for word in words]
-            return [flag + equals + (changed.get(flag, value) if equals else "") for flag, equals, value in split]
+            return [
+                flag + equals + (changed.get(flag, value) if equals else "")
+                for flag, equals, value in split
+            ]
 
         to_master, to_worker, env = passed()
         env |= {"LOCUST_HOST": url} if env else {}
         to_worker = here(["127.0.0.1" if word == "MASTER" else word for word in to_worker])
-        to_master = [*here(to_master), *SHORT, "--web-port", str(free_port()), "--master-bind-port", port]
+        to_master = [
+            *here(to_master),
+            *SHORT,
+            "--web-port",
+            str(free_port()),
+            "--master-bind-port",
+            port,
+        ]
         workers = [
-            image.start(*to_worker, "--master-port", port, log=tmp_path / f"worker-{number}", **env) for number in "12"
+            image.start(*to_worker, "--master-port", port, log=tmp_path / f"worker-{number}", **env)
+            for number in "12"
         ]
         reports = image.root / "reports" / passed.__name__
-        master = image.start(*to_master, log=tmp_path / "master", LOCUST_LLM_REPORT_DIR=str(reports), **env)
+        master = image.start(
+            *to_master, log=tmp_path / "master", LOCUST_LLM_REPORT_DIR=str(reports), **env
+        )
         assert master.wait(120) == ExitStatus.RULE_FAILED, (tmp_path / "master").read_text()
         assert [worker.wait(60) for worker in workers] == [0, 0]
     assert requests_of(reports)

@@ -1,4 +1,5 @@
-"""Manifests: against the schemas of Kubernetes and of both operators; the documented patches fit to them."""
+"""Manifests: against the schemas of Kubernetes and of both operators; the documented patches fit to
+them."""
 
 import json
 import re
@@ -17,7 +18,12 @@ import yaml
 CHECKOUT: Final = Path(__file__).parents[2]
 KUBERNETES: Final = CHECKOUT / "deploy" / "kubernetes"
 NAMES: Final = ("job.yaml", "distributed.yaml", "locusttest-v1.yaml", "locusttest-v2.yaml")
-OPTIONS: Final = ["--host=http://my-server:8000", "--users=400", "--run-time=5m", "--slo=ttft p95 < 500ms"]
+OPTIONS: Final = [
+    "--host=http://my-server:8000",
+    "--users=400",
+    "--run-time=5m",
+    "--slo=ttft p95 < 500ms",
+]
 
 
 def read(text: str) -> list[dict[str, Any]]:
@@ -34,7 +40,11 @@ def strict(schema: Any) -> Any:
         return [strict(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {"additionalProperties": False} if "properties" in schema and "additionalProperties" not in schema else {}
+    closed = (
+        {"additionalProperties": False}
+        if "properties" in schema and "additionalProperties" not in schema
+        else {}
+    )
     return {name: strict(inner) for name, inner in schema.items()} | closed
 
 
@@ -45,7 +55,10 @@ def validate(document: dict[str, Any]) -> None:
         return
     version = document["apiVersion"].removeprefix("locust.io/")
     definition = json.loads((Path(__file__).with_name(f"locusttest-{version}.json")).read_text())
-    assert (document["apiVersion"], document["kind"]) == (f"{definition['group']}/{version}", definition["kind"])
+    assert (document["apiVersion"], document["kind"]) == (
+        f"{definition['group']}/{version}",
+        definition["kind"],
+    )
     schema = strict(definition["spec"])
     if version == "v1":  # its oneOf says which of two fields, by their names alone
         schema["properties"]["locustfile"].pop("oneOf")
@@ -63,7 +76,9 @@ def test_the_schemas_take_the_files(name: str) -> None:
         validate(document)
 
 
-@pytest.mark.parametrize("broken", [{"backofLimit": 0}, {"template": {"spec": {"containers": [{"name": 3}]}}}])
+@pytest.mark.parametrize(
+    "broken", [{"backofLimit": 0}, {"template": {"spec": {"containers": [{"name": 3}]}}}]
+)
 def test_the_schemas_refuse_what_is_wrong(broken: dict[str, Any]) -> None:
     job = documents("job.yaml")[-1]
     job["spec"] |= broken
@@ -84,7 +99,10 @@ def test_a_kustomization_and_its_overlay_are_built() -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl, which builds kustomizations without a cluster")
     built = subprocess.run(
-        ["kubectl", "kustomize", KUBERNETES.parent / "overlay"], capture_output=True, text=True, check=True
+        ["kubectl", "kustomize", KUBERNETES.parent / "overlay"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     by_name = {(one["kind"], one["metadata"]["name"]): one for one in read(built.stdout)}
     for document in by_name.values():
@@ -99,7 +117,10 @@ def test_a_kustomization_and_its_overlay_are_built() -> None:
 
 def test_pods_are_restricted_and_workers_find_their_master() -> None:
     *_, service, master, worker = documents("distributed.yaml")
-    assert service["spec"]["selector"].items() <= master["spec"]["template"]["metadata"]["labels"].items()
+    assert (
+        service["spec"]["selector"].items()
+        <= master["spec"]["template"]["metadata"]["labels"].items()
+    )
     (one,), (other,) = pod_of(master)["containers"], pod_of(worker)["containers"]
     assert one["args"] == ["run", "--headless", "--master"]
     assert {"name": "LOCUST_EXPECT_WORKERS", "value": "4"} in one["env"]
@@ -110,17 +131,24 @@ def test_pods_are_restricted_and_workers_find_their_master() -> None:
         f"--master-host={service['metadata']['name']}",
         "--exit-code-on-error=0",
     ]
-    assert (worker["spec"]["parallelism"], worker["spec"]["completions"], master["spec"]["backoffLimit"]) == (4, 4, 0)
+    assert (
+        worker["spec"]["parallelism"],
+        worker["spec"]["completions"],
+        master["spec"]["backoffLimit"],
+    ) == (4, 4, 0)
     for pod in map(pod_of, (master, worker, documents("job.yaml")[-1])):
         assert pod["terminationGracePeriodSeconds"] > 60
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         (container,) = pod["containers"]
         assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
         }  # fmt: skip
         assert "limits" not in container["resources"]
-        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} == {
+            volume["name"] for volume in pod["volumes"]
+        }
 
 
 def test_operators_get_the_same_options() -> None:
@@ -132,10 +160,14 @@ def test_operators_get_the_same_options() -> None:
     assert v2["spec"]["master"]["command"].split() == ["run"]
     assert v2["spec"]["master"]["extraArgs"] == OPTIONS
     (key,) = [one for one in v2["spec"]["env"]["variables"] if one["name"] == "OPENAI_API_KEY"]
-    assert key["valueFrom"]["secretKeyRef"] == {"name": "locust-llm-key", "key": "OPENAI_API_KEY", "optional": True}
+    assert key["valueFrom"]["secretKeyRef"] == {
+        "name": "locust-llm-key",
+        "key": "OPENAI_API_KEY",
+        "optional": True,
+    }
 
 
-# -- the documented patch ----------------------------------------------------------------------------------------------
+# -- the documented patch --------------------------------------------------------------------------
 
 
 def patched(document: dict[str, Any], patch: list[dict[str, Any]]) -> dict[str, Any]:
@@ -155,7 +187,11 @@ def test_the_documented_patch_puts_a_command_line_and_files_into_the_jobs() -> N
     text = (CHECKOUT / "docs" / "kubernetes.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     overlay = yaml.safe_load(block)
-    jobs = {one["metadata"]["name"]: one for one in documents("distributed.yaml") if one["kind"] == "Job"}
+    jobs = {
+        one["metadata"]["name"]: one
+        for one in documents("distributed.yaml")
+        if one["kind"] == "Job"
+    }
     for patch in overlay["patches"]:
         wanted = patch["target"].get("name")
         for name in jobs:
@@ -168,5 +204,9 @@ def test_the_documented_patch_puts_a_command_line_and_files_into_the_jobs() -> N
         (container,) = pod_of(job)["containers"]
         assert container["args"][-1] == "--locustfile=/files/locustfile.py"
     (master,) = pod_of(jobs["locust-llm-master"])["containers"]
-    assert master["args"][3:6] == ["--users=40", "--slo=ttft p95 < 500ms", "--input-file=/files/prompts.jsonl"]
+    assert master["args"][3:6] == [
+        "--users=40",
+        "--slo=ttft p95 < 500ms",
+        "--input-file=/files/prompts.jsonl",
+    ]
     assert (KUBERNETES.parent / "overlay" / overlay["resources"][0]).is_dir()

@@ -1,4 +1,5 @@
-"""Two arms for real: the command, two simulators of which one is slower, the files that are left."""
+"""Two arms for real: the command, two simulators of which one is slower, the files that are
+left."""
 
 import os
 import subprocess
@@ -17,14 +18,17 @@ from locust_llm.report.sections.ab import DIFFERENT, INCONCLUSIVE, PairedCompari
 from locust_llm.settings.ab import BASE, CANDIDATE
 
 SHORT = (
-    "--block-duration", "0.6", "-t", "14s", "--output-tokens-mean", "10", "--synthetic-input-tokens-mean", "200",
+    "--block-duration", "0.6", "-t", "14s", "--output-tokens-mean", "10",
+    "--synthetic-input-tokens-mean", "200",
     "--synthetic-input-tokens-stddev", "60", "--random-seed", "5",
 )  # fmt: skip
 
 
 def ab(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "locust_llm", "ab", "--report-dir", str(folder), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=os.environ | env)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, env=os.environ | env
+    )
 
 
 def by_block(folder: Path) -> dict[tuple[int, str], list[Record]]:
@@ -43,18 +47,25 @@ def test_a_slower_candidate_is_found_out(processes: tuple[str, ...], tmp_path: P
             folder, "--base", base, "--candidate", candidate, "-u", "3", *processes, *SHORT,
             "--slo", "itl p50 within 10% of base", "--slo", "error_rate < 1%",
         )  # fmt: skip
-    run, found = read_run(folder), msgspec.json.decode((folder / "ab.json").read_bytes(), type=PairedComparison)
+    run, found = (
+        read_run(folder),
+        msgspec.json.decode((folder / "ab.json").read_bytes(), type=PairedComparison),
+    )
     assert [(arm.name, arm.host) for arm in run.arms] == [(BASE, base), (CANDIDATE, candidate)]
     assert any(note.startswith("The base's own metrics (simulator, ") for note in run.notes)
-    assert [(stage.pair, stage.arm) for stage in run.stages] == [tuple(block) for block in run.settings.blocks]
+    assert [(stage.pair, stage.arm) for stage in run.stages] == [
+        tuple(block) for block in run.settings.blocks
+    ]
     blocks = by_block(folder)
-    first = [r for arm in (BASE, CANDIDATE) for r in blocks.pop((0, arm), [])]  # in which users are still to come
+    # in which users are still to come
+    first = [r for arm in (BASE, CANDIDATE) for r in blocks.pop((0, arm), [])]
     assert len(blocks) == 20
     assert {r.phase for r in first} <= {"warmup"}
     for pair in range(1, 11):
         one, other = (blocks[pair, arm] for arm in (BASE, CANDIDATE))
         asked = [Counter(r.asked_input_tokens for r in some) for some in (one, other)]
-        # each process draws the same lengths in the same order, but may come less far in one of the blocks
+        # each process draws the same lengths in the same order, but may come less far in one of the
+        # blocks
         assert (asked[0] & asked[1]).total() >= min(len(one), len(other)) / 2
         assert {r.phase for r in one + other if _at(r, run) > 0.2} <= {"profiling"}
         assert all(r.phase == "warmup" for r in one + other if _at(r, run) < 0.1)
@@ -86,12 +97,15 @@ def test_one_server_with_a_cache_and_a_secret_of_the_candidate(tmp_path: Path) -
             "--input-file", str(log), "--candidate-set", "body.temperature=0.5", "--no-probe",
         )  # fmt: skip
     assert done.returncode in (0, 4), done.stdout + done.stderr
-    everything = done.stdout + done.stderr + "".join(p.read_text() for p in folder.rglob("*") if p.is_file())
+    everything = (
+        done.stdout + done.stderr + "".join(p.read_text() for p in folder.rglob("*") if p.is_file())
+    )
     assert "sesame-open" not in everything
     run = read_run(folder)
     assert run.arms[1].changes == ("header:X-Key=***", "body.temperature=0.5")
     cached = [r.cached_tokens or 0 for r in records(folder) if r.phase == "profiling"]
-    assert max(cached) <= 32  # a block of the template at most: no row was seen before in this block
+    # a block of the template at most: no row was seen before in this block
+    assert max(cached) <= 32
 
 
 @pytest.mark.slow

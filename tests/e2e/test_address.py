@@ -41,12 +41,14 @@ def two() -> Iterator[tuple[TinyServer, TinyServer]]:
 def test_no_request_follows_what_locusts_own_routes_set(
     two: tuple[TinyServer, TinyServer], tmp_path: Path, more: tuple[str, ...]
 ) -> None:
-    """The host is that of the locustfile's class; it is set anew before the run, in its middle, and with users to come."""
+    """The host is that of the locustfile's class; it is set anew before the run, in its middle, and
+    with users to come."""
     here, elsewhere = two
     (tmp_path / "locustfile.py").write_text(LOCUSTFILE.format(host=here.url))
     url = f"http://127.0.0.1:{(port := free_port())}"
     process = subprocess.Popen(
-        [sys.executable, "-m", "locust", "-f", "locustfile.py", "--web-host", "127.0.0.1", "--web-port", str(port),
+        [sys.executable, "-m", "locust", "-f", "locustfile.py", "--web-host", "127.0.0.1",
+            "--web-port", str(port),
          "--report-dir", "run", "--no-probe", "--class-picker", *more],
         cwd=tmp_path, env=os.environ | {"OPENAI_API_KEY": KEY}, stdin=subprocess.DEVNULL, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
@@ -68,7 +70,8 @@ def test_no_request_follows_what_locusts_own_routes_set(
         assert requests.post(url + "/user", json=user, timeout=5).status_code == 201
 
     try:
-        ready = (lambda: len(requests.get(url + "/stats/requests", timeout=2).json()["workers"]) == 2) if more else (
+        ready = (lambda: len(requests.get(url + "/stats/requests",
+            timeout=2).json()["workers"]) == 2) if more else (
             lambda: requests.get(url, timeout=2).ok)  # fmt: skip
         until(ready)
         another()
@@ -77,12 +80,16 @@ def test_no_request_follows_what_locusts_own_routes_set(
         until(lambda: here.asked)
         another()
         until(lambda: len(here.asked) + len(elsewhere.asked) > 40)
-        assert requests.post(url + "/swarm", data={**form, "user_count": 16}, timeout=10).json()["success"]
+        assert requests.post(url + "/swarm", data={**form, "user_count": 16}, timeout=10).json()[
+            "success"
+        ]
         another()
         until(lambda: requests.get(url + "/stats/requests", timeout=2).json()["user_count"] == 16)
         before = len(here.asked)
         until(lambda: len(here.asked) > before + 40)
-        refused = requests.post(url + "/swarm", data={**form, "host": elsewhere.url}, timeout=10).json()
+        refused = requests.post(
+            url + "/swarm", data={**form, "host": elsewhere.url}, timeout=10
+        ).json()
         assert refused["message"].startswith("--host cannot change during a run")
         requests.post(url + "/stop", timeout=40)
     finally:

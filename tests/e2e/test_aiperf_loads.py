@@ -1,5 +1,6 @@
-"""AIPerf 0.13's own models and the loader of `aiperf plot` take our files. Needs an interpreter that has aiperf:
-AIPERF_PYTHON=/path/to/python (aiperf pins versions that would not live with ours in one environment)."""
+"""AIPerf 0.13's own models and the loader of `aiperf plot` take our files. Needs an interpreter
+that has aiperf: AIPERF_PYTHON=/path/to/python (aiperf pins versions that would not live with ours
+in one environment)."""
 
 import json
 import os
@@ -55,22 +56,38 @@ def aiperf_python() -> str:
 
 
 def loaded(folder: Path) -> dict[str, Any]:
-    done = subprocess.run([aiperf_python(), "-c", LOADER, str(folder)], capture_output=True, text=True)
+    done = subprocess.run(
+        [aiperf_python(), "-c", LOADER, str(folder)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
 def test_aiperf_loads_both_files(tmp_path: Path) -> None:
     records = [
-        answered(100, 120, 150, admitted_at=10.0, headers_at=10.05, cached_tokens=5, connect_s=0.001, session="s"),
+        answered(
+            100,
+            120,
+            150,
+            admitted_at=10.0,
+            headers_at=10.05,
+            cached_tokens=5,
+            connect_s=0.001,
+            session="s",
+        ),
         answered(300, 340, sent_at=11.0, id="b", merged=((1, 320_000),)),
         failed("http_status", status=500, error="boom", id="c"),
         failed("cut", chunk_us=(5000,), first_output=0, id="d"),
         failed("refused", sent_at=None, id="e", error=""),
         answered(50, phase="warmup", sent_at=1.0, id="f"),
     ]
-    (tmp_path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
-    write_reports(tmp_path, a_run(((0.0, 2),), users=30, prefill_concurrency=3, prefill_concurrency_ramp_duration=30.0))
+    (tmp_path / "profile_export.jsonl").write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in records)
+    )
+    write_reports(
+        tmp_path,
+        a_run(((0.0, 2),), users=30, prefill_concurrency=3, prefill_concurrency_ramp_duration=30.0),
+    )
     assert {name: value for name, value in loaded(tmp_path).items() if name in EXPECTED} == {
         "ttft_p50": 200.0,
         "phase": {"concurrency": 30, "prefill_concurrency": 3},
@@ -100,17 +117,31 @@ CHUNKED = {"chunk_tokens": ((1, 1), (4, 2)), "output_tokens": 9, "first_chunk_to
         ("embeddings", "embeddings", {"streaming": False}),
         ("rerank", "cohere_rankings", {"streaming": False}),
         ("llamacpp", "chat", {}),  # a protocol of a locustfile, which AIPerf has not
-        ("chat", "chat", {"per_chunk_usage": True, "model": None, "model_mix": "base=60,adapter:a/b=40"}),
+        (
+            "chat",
+            "chat",
+            {"per_chunk_usage": True, "model": None, "model_mix": "base=60,adapter:a/b=40"},
+        ),
     ],
 )
-def test_aiperf_loads_the_exports_of_each_protocol(tmp_path: Path, kind: str, name: str, more: dict[str, Any]) -> None:
-    pooled = {"streamed": False, "inputs": 4, "output_tokens": None, "finish_reason": None, "tokens_from": "usage"}
+def test_aiperf_loads_the_exports_of_each_protocol(
+    tmp_path: Path, kind: str, name: str, more: dict[str, Any]
+) -> None:
+    pooled = {
+        "streamed": False,
+        "inputs": 4,
+        "output_tokens": None,
+        "finish_reason": None,
+        "tokens_from": "usage",
+    }
     records = [
         answered(id=str(i), closed_at=10.2, **pooled) if more.get("streaming") is False
         else answered(100, 120, 150, id=str(i), **(CHUNKED if more else {}))
         for i in range(3)
     ]  # fmt: skip
-    (tmp_path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    (tmp_path / "profile_export.jsonl").write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in records)
+    )
     write_reports(tmp_path, a_run(endpoint_type=kind, **more))
     found = loaded(tmp_path)
     assert found["endpoint"] == [name, more.get("streaming", True)]
@@ -140,8 +171,12 @@ def plotted(folder: Path) -> tuple[set[str], str]:
 def test_aiperf_plots_a_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    records = [answered(90 + i, 150, 200 + 5 * i, sent_at=10.0 + i / 3, id=str(i)) for i in range(30)]
-    (folder / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    records = [
+        answered(90 + i, 150, 200 + 5 * i, sent_at=10.0 + i / 3, id=str(i)) for i in range(30)
+    ]
+    (folder / "profile_export.jsonl").write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in records)
+    )
     write_reports(folder, a_run())
     images, said = plotted(folder)
     assert images == {"ttft_over_time", "ttft_timeline"}, said
@@ -153,7 +188,9 @@ def test_aiperf_plots_the_stages_of_a_sweep_against_each_other(tmp_path: Path) -
         folder = tmp_path / "stages" / str(number)
         folder.mkdir(parents=True)
         records = [
-            answered(50 * users + 3 * i, 60 * users + 50 + 3 * i, sent_at=10.0 + i / users, id=str(i))
+            answered(
+                50 * users + 3 * i, 60 * users + 50 + 3 * i, sent_at=10.0 + i / users, id=str(i)
+            )
             for i in range(40)
         ]
         (folder / "profile_export.jsonl").write_bytes(
@@ -162,6 +199,7 @@ def test_aiperf_plots_the_stages_of_a_sweep_against_each_other(tmp_path: Path) -
         write_reports(folder, a_run(users=users, gpus=1))
     images, said = plotted(tmp_path / "stages")
     assert images == {
-        "pareto_curve_throughput_per_gpu_vs_latency", "pareto_curve_throughput_per_gpu_vs_interactivity",
+        "pareto_curve_throughput_per_gpu_vs_latency",
+        "pareto_curve_throughput_per_gpu_vs_interactivity",
         "ttft_vs_throughput", "latency_throughput_uncertainty",
     }, said  # fmt: skip

@@ -1,5 +1,5 @@
-"""Where slow requests spend their time, end to end: delays are found where they were planted, and spans of any kind leave a
-run as it is.
+"""Where slow requests spend their time, end to end: delays are found where they were planted, and
+spans of any kind leave a run as it is.
 
 Each figure is compared with what the simulator knows of the same run, by medians.
 """
@@ -30,7 +30,8 @@ from locust_llm.report.sections.latency_parts.model import LatencyAttribution
 
 pytestmark = pytest.mark.slow
 
-PROMPT = ("--synthetic-input-tokens-mean", "3500", "--synthetic-input-tokens-stddev", "0")  # some 100 ms
+# some 100 ms
+PROMPT = ("--synthetic-input-tokens-mean", "3500", "--synthetic-input-tokens-stddev", "0")
 """Of each request."""
 
 
@@ -69,7 +70,8 @@ def a_server(port: int, *words: str) -> Iterator[str]:
 def load(folder: Path, to: str, url: str, port: int, *words: str) -> Found:
     """``to``: where the requests go; ``url``: the simulator's own."""
     command = [
-        sys.executable, "-m", "locust_llm", "run", "--headless", "--host", to, "--no-probe", "--report-dir", str(folder),
+        sys.executable, "-m", "locust_llm", "run", "--headless", "--host", to, "--no-probe",
+        "--report-dir", str(folder),
         "--otlp-receiver", f"127.0.0.1:{port}", *words,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -82,7 +84,8 @@ def test_a_delay_of_the_network_is_the_networks(tmp_path: Path) -> None:
     """25 ms each way, by a proxy; prompts of some 7 ms, so that nothing else is as long."""
     port = free_port()
     with a_server(port) as url, delaying_proxy(int(url.rpartition(":")[2]), 0.025) as proxy:
-        found = load(tmp_path / "r", f"localhost:{proxy}", url, port, "-u", "1", "--request-count", "40",
+        found = load(tmp_path / "r", f"localhost:{proxy}", url, port, "-u", "1", "--request-count",
+            "40",
                      "--output-tokens-mean", "2")  # fmt: skip
     assert found.longest == "network"
     # a sleep is never shorter than asked for, and on a busy machine longer
@@ -95,7 +98,8 @@ def test_a_wait_in_the_gate_is_the_gates(tmp_path: Path) -> None:
     """One prefill at a time, and two users: each waits for the other's."""
     port = free_port()
     with a_server(port) as url:
-        found = load(tmp_path / "r", url, url, port, "-u", "2", "-t", "4s", "--prefill-concurrency", "1", *PROMPT,
+        found = load(tmp_path / "r", url, url, port, "-u", "2", "-t", "4s", "--prefill-concurrency",
+            "1", *PROMPT,
                      "--output-tokens-mean", "1")  # fmt: skip
     held = 1e3 * median(row["first_at"][0] - row["arrived_at"] for row in found.truth)
     assert 80 < held < 200
@@ -103,17 +107,22 @@ def test_a_wait_in_the_gate_is_the_gates(tmp_path: Path) -> None:
     assert found.typical_ms("queue") < 10
 
 
-def test_a_wait_in_the_servers_queue_is_the_queues_and_its_clock_does_not_matter(tmp_path: Path) -> None:
+def test_a_wait_in_the_servers_queue_is_the_queues_and_its_clock_does_not_matter(
+    tmp_path: Path,
+) -> None:
     """One sequence at a time of 200 ms, two users, and a server whose clock is an hour ahead."""
     port = free_port()
     with a_server(port, "--max-num-seqs", "1", "--clock-offset", "3600") as url:
-        found = load(tmp_path / "r", url, url, port, "-u", "2", "-t", "5s", *PROMPT, "--output-tokens-mean", "14",
+        found = load(tmp_path / "r", url, url, port, "-u", "2", "-t", "5s", *PROMPT,
+            "--output-tokens-mean", "14",
                      "--output-tokens-stddev", "0")  # fmt: skip
     queue = found.true_ms("queue")
     assert 150 < queue < 250
     assert found.longest == "queue"
     assert abs(found.typical_ms("queue") - queue) < 0.05 * queue
-    assert abs(found.typical_ms("prefill") - found.true_ms("own_prefill")) < 0.1 * found.true_ms("own_prefill")
+    assert abs(found.typical_ms("prefill") - found.true_ms("own_prefill")) < 0.1 * found.true_ms(
+        "own_prefill"
+    )
     assert found.typical_ms("gate") < 5
     assert found.waterfall.impossible == 0
     clock = found.waterfall.server_clock
@@ -124,7 +133,8 @@ def test_a_wait_in_the_servers_queue_is_the_queues_and_its_clock_does_not_matter
 
 
 class Relay(ThreadingHTTPServer):
-    """Stands between the simulator and the receiver: passes each export on twice, ``delay_s`` after it came."""
+    """Stands between the simulator and the receiver: passes each export on twice, ``delay_s`` after
+    it came."""
 
     daemon_threads = True
 
@@ -139,7 +149,9 @@ class _RelayConnection(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        threading.Timer(self.server.delay_s, self.twice, [body, self.headers["Content-Type"]]).start()
+        threading.Timer(
+            self.server.delay_s, self.twice, [body, self.headers["Content-Type"]]
+        ).start()
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -167,18 +179,25 @@ def noise(to: str, over: threading.Event, sent: Counter[str]) -> None:
             continue
 
 
-def test_spans_that_come_twice_and_late_among_many_others_leave_the_run_as_it_is(tmp_path: Path) -> None:
+def test_spans_that_come_twice_and_late_among_many_others_leave_the_run_as_it_is(
+    tmp_path: Path,
+) -> None:
     port, over, sent = free_port(), threading.Event(), Counter[str]()
     to = f"http://127.0.0.1:{port}/v1/traces"
     with Relay(to, 1.5) as relay, a_server(relay.server_address[1]) as url:
         other = threading.Thread(target=noise, args=(to, over, sent))
         other.start()
         try:
-            found = load(tmp_path / "r", url, url, port, "-u", "4", "-t", "4s", "--output-tokens-mean", "10")
+            found = load(
+                tmp_path / "r", url, url, port, "-u", "4", "-t", "4s", "--output-tokens-mean", "10"
+            )
         finally:
             over.set()
             other.join()
-    good, counts = [record for record in records(found.folder) if record.outcome == OK], found.run.spans
+    good, counts = (
+        [record for record in records(found.folder) if record.outcome == OK],
+        found.run.spans,
+    )
     assert len(good) == len(records(found.folder)) > 50
     assert counts is not None
     assert (counts.requests, counts.joined) == (len(good), len(good))

@@ -1,4 +1,5 @@
-"""Runs that break from within: a folder that is gone, an error in a greenlet, a signal during an import; each ends."""
+"""Runs that break from within: a folder that is gone, an error in a greenlet, a signal during an
+import; each ends."""
 
 import shutil
 import subprocess
@@ -22,7 +23,8 @@ def url() -> Iterator[str]:
 
 def run(folder: Path, url: str, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", url, "--no-probe", "--report-dir",
+        [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", url, "--no-probe",
+            "--report-dir",
          str(folder), *words],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
@@ -44,7 +46,10 @@ def test_a_sweep_whose_folder_is_deleted_ends_with_what_there_is(url: str, tmp_p
 
 def _remove_in_the_first_stage(folder: Path) -> None:
     until = time.monotonic() + 30
-    while not any(path.stat().st_size for path in folder.glob("stages/1/*.jsonl")) and time.monotonic() < until:
+    while (
+        not any(path.stat().st_size for path in folder.glob("stages/1/*.jsonl"))
+        and time.monotonic() < until
+    ):
         time.sleep(0.02)
     shutil.rmtree(folder)
 
@@ -89,9 +94,14 @@ def broken(self, *args, **kw):
 @pytest.mark.parametrize(
     ("module", "kind", "name", "words"),
     [
-        ("controller.allocator", "Allocator", "deal_out", ("--request-rate", "5")),  # a schedule has no other end
-        pytest.param("controller.phases", "PhaseRunner", "_time_is_up", ("-u", "1"), marks=pytest.mark.full),
-        pytest.param("controller.controller", "Controller", "flush", ("-u", "1"), marks=pytest.mark.full),
+        # a schedule has no other end
+        ("controller.allocator", "Allocator", "deal_out", ("--request-rate", "5")),
+        pytest.param(
+            "controller.phases", "PhaseRunner", "_time_is_up", ("-u", "1"), marks=pytest.mark.full
+        ),
+        pytest.param(
+            "controller.controller", "Controller", "flush", ("-u", "1"), marks=pytest.mark.full
+        ),
     ],
 )
 def test_what_breaks_inside_ends_the_run_with_status_2(
@@ -127,5 +137,7 @@ sys.exit(main())
 
 def test_a_signal_while_modules_are_imported_is_not_swallowed() -> None:
     """Some of them catch all exceptions of their imports, and destructors lose them."""
-    done = subprocess.run([sys.executable, "-c", SWALLOWS], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SWALLOWS], capture_output=True, text=True, timeout=30, check=False
+    )
     assert (done.returncode, done.stdout) == (143, "")

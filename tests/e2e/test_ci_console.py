@@ -1,4 +1,5 @@
-"""The console of a CI job: a server whose every word is a command of the CI gets none of them onto a line of a run."""
+"""The console of a CI job: a server whose every word is a command of the CI gets none of them onto
+a line of a run."""
 
 import json
 import os
@@ -54,8 +55,12 @@ def host() -> Iterator[str]:
 
 @pytest.mark.slow
 def test_nothing_that_a_server_sends_is_a_command(host: str, tmp_path: Path) -> None:
-    files = {"GITHUB_STEP_SUMMARY": str(tmp_path / "page"), "GITHUB_OUTPUT": str(tmp_path / "outputs")}
-    words = ["run", "--headless", "--host", host, "-u", "4", "--request-count", "12", "-t", "30", "--no-probe", "--slo",
+    files = {
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "page"),
+        "GITHUB_OUTPUT": str(tmp_path / "outputs"),
+    }
+    words = ["run", "--headless", "--host", host, "-u", "4", "--request-count", "12", "-t", "30",
+        "--no-probe", "--slo",
              "error_rate < 1%", "--report-dir", str(tmp_path / "run")]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "locust_llm", *words], capture_output=True, text=True, timeout=120,

@@ -1,4 +1,5 @@
-"""Is it the client or the server? Runs beside programs that really burn the CPU, and C code that really holds the GIL."""
+"""Is it the client or the server? Runs beside programs that really burn the CPU, and C code that
+really holds the GIL."""
 
 import ctypes
 import os
@@ -22,13 +23,22 @@ from locust_llm.report.build import remake_reports
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.selection import RequestSelection
 from locust_llm.report.summarise import collect_evidence
-from locust_llm.slo.client_verdict import CPU_WAIT, CPU_WAIT_ADVICE, INVALID, OK, ClientVerdict, judge_client
+from locust_llm.slo.client_verdict import (
+    CPU_WAIT,
+    CPU_WAIT_ADVICE,
+    INVALID,
+    OK,
+    ClientVerdict,
+    judge_client,
+)
 from locust_llm.worker.health import THREADS, HealthMonitor
 
 pytestmark = pytest.mark.serial
 
 
-@pytest.mark.skipif(not any(THREADS.glob("*/schedstat")), reason="this kernel does not count waits for a core")
+@pytest.mark.skipif(
+    not any(THREADS.glob("*/schedstat")), reason="this kernel does not count waits for a core"
+)
 @pytest.mark.full
 def test_programs_that_burn_the_cpu_are_what_the_verdict_names(tmp_path: Path) -> None:
     folder = tmp_path / "r"
@@ -38,7 +48,8 @@ def test_programs_that_burn_the_cpu_are_what_the_verdict_names(tmp_path: Path) -
             assert run.poll() is None
             time.sleep(0.05)
         with burners(8 * (os.cpu_count() or 1)):
-            while run.poll() is None and read_run(folder).stopping_at is None:  # its reports, too, would take as long
+            # its reports, too, would take as long
+            while run.poll() is None and read_run(folder).stopping_at is None:
                 time.sleep(0.2)
         run.wait(90)
     summary, _ = remake_reports(folder)
@@ -53,10 +64,13 @@ def test_programs_that_burn_the_cpu_are_what_the_verdict_names(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_slow_server_is_not_blamed_on_the_client(tmp_path: Path) -> None:
-    """Other programs of this machine may be late all the same; but not this client, which has next to nothing to do."""
+    """Other programs of this machine may be late all the same; but not this client, which has next
+    to nothing to do."""
     folder = tmp_path / "r"
     with start_simulator("--ttft-ms", "800", "--itl-ms", "20") as url:
-        run = a_run_against(url, folder, "-u", "20", "--request-count", "20", "--output-tokens-mean", "10")
+        run = a_run_against(
+            url, folder, "-u", "20", "--request-count", "20", "--output-tokens-mean", "10"
+        )
         assert run.wait(90) == 0
     summary, _ = remake_reports(folder)
     (found,) = summary.evidence
@@ -71,12 +85,13 @@ def test_a_slow_server_is_not_blamed_on_the_client(tmp_path: Path) -> None:
     )  # 0.8 s of TTFT, no chunk merged, little CPU: nothing of it is the client's
 
 
-# -- code that holds the GIL -----------------------------------------------------------------------------------------------
+# -- code that holds the GIL -----------------------------------------------------------------------
 
 
 @pytest.fixture
 def holding_the_gil() -> Iterator[None]:
-    """C code that holds the GIL for 50 ms of every 100, as a listener of a locustfile may: no thread of Python runs."""
+    """C code that holds the GIL for 50 ms of every 100, as a listener of a locustfile may: no
+    thread of Python runs."""
     usleep = ctypes.PyDLL(None).usleep  # a CDLL would let go of the GIL
 
     def hold() -> None:
@@ -93,17 +108,25 @@ def holding_the_gil() -> Iterator[None]:
 def test_beside_code_that_holds_the_gil_chunks_merge_and_claim_nothing_wrong(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_reader, "kind", PythonReader)  # that in C does not wait for the lock: see the next test
+    # that in C does not wait for the lock: see the next test
+    monkeypatch.setattr(process_reader, "kind", PythonReader)
     monkeypatch.setattr(process_reader, "_reader", None)
     watch = HealthMonitor()
-    got = several(scripted, "gil", 6, lambda n: stream(40, first_ms=20 + 3 * n, each_ms=20, end_ms=20))
+    got = several(
+        scripted, "gil", 6, lambda n: stream(40, first_ms=20 + 3 * n, each_ms=20, end_ms=20)
+    )
     health = watch.stop("local")
     chunks = 6 * 40
     alone = sum(check(record, timed.sent_ns, row) for record, timed, row in got)
     assert 0 < alone < chunks * 0.9  # some came in the other 50 ms
-    requests = collect_columns([msgspec.structs.replace(record, worker="local") for record, _, _ in got]).requests
+    requests = collect_columns(
+        [msgspec.structs.replace(record, worker="local") for record, _, _ in got]
+    ).requests
     part = RequestSelection(requests, np.ones(len(requests), np.bool_))
-    from_records, whole = judge_client(collect_evidence(part, ())), judge_client(collect_evidence(part, [health]))
+    from_records, whole = (
+        judge_client(collect_evidence(part, ())),
+        judge_client(collect_evidence(part, [health])),
+    )
     assert from_records is not None
     assert from_records.level == INVALID
     assert any("merged" in reason for reason in from_records.reasons)
@@ -112,9 +135,15 @@ def test_beside_code_that_holds_the_gil_chunks_merge_and_claim_nothing_wrong(
     assert whole.level == INVALID
 
 
-@pytest.mark.skipif(process_reader.kind is PythonReader, reason="the native reader was not compiled")
+@pytest.mark.skipif(
+    process_reader.kind is PythonReader, reason="the native reader was not compiled"
+)
 @pytest.mark.usefixtures("holding_the_gil")
-def test_beside_code_that_holds_the_gil_the_native_reader_merges_nothing(scripted: Scripted) -> None:
-    got = several(scripted, "native", 6, lambda n: stream(40, first_ms=20 + 3 * n, each_ms=20, end_ms=20))
+def test_beside_code_that_holds_the_gil_the_native_reader_merges_nothing(
+    scripted: Scripted,
+) -> None:
+    got = several(
+        scripted, "native", 6, lambda n: stream(40, first_ms=20 + 3 * n, each_ms=20, end_ms=20)
+    )
     alone = sum(check(record, timed.sent_ns, row) for record, timed, row in got)
     assert alone > 0.95 * 6 * 40  # the machine may be slow itself

@@ -1,4 +1,5 @@
-"""The packages that this library is made of: locust, gevent, sseclient-py and requests send the load, pandas and tabulate report."""
+"""The packages that this library is made of: locust, gevent, sseclient-py and requests send the
+load, pandas and tabulate report."""
 
 import json
 import os
@@ -117,16 +118,22 @@ def load_test(server: Server, tmp_path_factory: pytest.TempPathFactory) -> LoadT
     )  # fmt: skip
     names = {"FOUND": str(here / "found.json"), "REPORTED": str(here / "reported.json")}
     done = subprocess.run(
-        command(server, here / "run", *words, locustfile=str(here / "locustfile.py")), capture_output=True, text=True,
-        timeout=90, check=False, env={**os.environ, **names, "PYTHONPATH": str(here), "LOCUST_LLM_READER": "python"},
+        command(server, here / "run", *words, locustfile=str(here / "locustfile.py")),
+        capture_output=True, text=True,
+        timeout=90, check=False, env={**os.environ, **names, "PYTHONPATH": str(here),
+            "LOCUST_LLM_READER": "python"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    found, reported = (json.loads((here / f"{name}.json").read_text()) for name in ("found", "reported"))
+    found, reported = (
+        json.loads((here / f"{name}.json").read_text()) for name in ("found", "reported")
+    )
     return LoadTest(here / "run", found, reported)
 
 
 @pytest.mark.slow
-def test_locust_is_the_host_and_ttft_and_itl_are_events_of_its_environment(load_test: LoadTest) -> None:
+def test_locust_is_the_host_and_ttft_and_itl_are_events_of_its_environment(
+    load_test: LoadTest,
+) -> None:
     counts = load_test.sent["counts"]
     assert load_test.sent["user"] is True
     assert [counts[f"{name} events"] for name in ("TTFT", "ITL")] == [REQUESTS, REQUESTS]
@@ -146,7 +153,8 @@ def test_the_gate_is_a_semaphore_of_gevent_with_a_ramp_greenlet(load_test: LoadT
 @pytest.mark.slow
 def test_requests_prepares_and_sseclient_reads_each_event(load_test: LoadTest) -> None:
     counts = load_test.sent["counts"]
-    assert counts["requests prepared"] == 4  # once a user: of the same requests it prepares the first
+    # once a user: of the same requests it prepares the first
+    assert counts["requests prepared"] == 4
     assert all(len(record.chunk_us) == TOKENS for record in records(load_test.folder))
     # each token, and at least the end of each response
     assert counts["events of sseclient"] >= REQUESTS * (TOKENS + 1)

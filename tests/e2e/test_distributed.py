@@ -1,7 +1,8 @@
-"""Master and workers as real processes: what the server counted is the truth, whatever became of the workers.
+"""Master and workers as real processes: what the server counted is the truth, whatever became of
+the workers.
 
-Nothing here waits for a time to pass but where a time is what is tested; what is done to a run is done when the server has
-seen so many requests.
+Nothing here waits for a time to pass but where a time is what is tested; what is done to a run is
+done when the server has seen so many requests.
 """
 
 import json
@@ -48,16 +49,27 @@ def server(simulated: Server) -> Server:
     return simulated
 
 
-SENT: Final = (signal.SIGSTOP, signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
+SENT: Final = (
+    signal.SIGSTOP,
+    signal.SIGSTOP,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGKILL,
+)
 
 
 def seeds(count: int) -> list[Any]:
     """The first in make test-slow, the others with the matrices."""
-    return [pytest.param(1, marks=pytest.mark.slow), *(pytest.param(n, marks=full) for n in range(2, count + 1))]
+    return [
+        pytest.param(1, marks=pytest.mark.slow),
+        *(pytest.param(n, marks=full) for n in range(2, count + 1)),
+    ]
 
 
 MALFORMED: Final = [
-    [b""], [b"\xc1"], [b"", b"x"], [msgpack.packb(["stats"])], [msgpack.packb(("stats", {}, "peer"))],
+    [b""], [b"\xc1"], [b"", b"x"], [msgpack.packb(["stats"])],
+    [msgpack.packb(("stats", {}, "peer"))],
     [msgpack.packb(("llm_to_control", b"\x00", "peer"))], [b"\x91" * 100_000],
 ]  # fmt: skip
 
@@ -66,7 +78,12 @@ class Site:
     """A master and its workers, each with a log."""
 
     def __init__(
-        self, server: Server, folder: Path, words: tuple[str, ...], workers: int, lossy: tuple[int, float, float] | None
+        self,
+        server: Server,
+        folder: Path,
+        words: tuple[str, ...],
+        workers: int,
+        lossy: tuple[int, float, float] | None,
     ) -> None:
         """``lossy``: seed and shares of a relay between workers and master, see lossy_relay.py."""
         self.server, self.folder, self.port = server, folder, str(free_port())
@@ -74,10 +91,14 @@ class Site:
         if lossy is not None:
             self._to_master = str(free_port())
             path = str(ROOT / "tests" / "support" / "lossy_relay.py")
-            self._relay = subprocess.Popen([sys.executable, path, self._to_master, self.port, *map(str, lossy)])
+            self._relay = subprocess.Popen(
+                [sys.executable, path, self._to_master, self.port, *map(str, lossy)]
+            )
         self.workers: list[subprocess.Popen[bytes]] = []
         wait_for = ("--master", "--master-bind-port", self.port, "--expect-workers", str(workers))
-        self.master = self._start("master", *command(server, folder / "r", *words, *SHORT, *wait_for)[3:])
+        self.master = self._start(
+            "master", *command(server, folder / "r", *words, *SHORT, *wait_for)[3:]
+        )
         for _ in range(workers):
             self.join()
 
@@ -85,7 +106,8 @@ class Site:
         with (self.folder / name).open("wb") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "locust", *words],
-                stdout=log, stderr=log, cwd=self.folder, env={**os.environ, **environment}, start_new_session=True,
+                stdout=log, stderr=log, cwd=self.folder, env={**os.environ, **environment},
+                start_new_session=True,
             )  # fmt: skip
 
     def join(self, locustfile: str = CHAT, **environment: str) -> subprocess.Popen[bytes]:
@@ -125,7 +147,9 @@ class Site:
         return (self.folder / name).read_text()
 
     def workers_seen(self) -> Counter[str]:
-        return Counter(row["id"].rpartition("-")[0].rpartition("-")[0] for row in self.server.rows())
+        return Counter(
+            row["id"].rpartition("-")[0].rpartition("-")[0] for row in self.server.rows()
+        )
 
     @property
     def run(self) -> dict[str, Any]:
@@ -143,7 +167,11 @@ class Site:
 
 @contextmanager
 def site(
-    server: Server, folder: Path, *words: str, workers: int, lossy: tuple[int, float, float] | None = None
+    server: Server,
+    folder: Path,
+    *words: str,
+    workers: int,
+    lossy: tuple[int, float, float] | None = None,
 ) -> Iterator[Site]:
     its = Site(server, folder, words, workers, lossy)
     try:
@@ -153,7 +181,8 @@ def site(
 
 
 def highest_above(server: Server, run: dict[str, Any]) -> int:
-    """By how much the prefills at the server were ever above the limit in force, which rises only; 0 or less is right."""
+    """By how much the prefills at the server were ever above the limit in force, which rises only;
+    0 or less is right."""
     offset_s = time.time() - time.monotonic()
     at = [change["at"] for change in run["limits"]]
     limits = [change["limit"] for change in run["limits"]]
@@ -165,18 +194,20 @@ def highest_above(server: Server, run: dict[str, Any]) -> int:
 
 
 def in_use(server: Server) -> float:
-    """The share of the slots that were in use, from when all first were until the last request came."""
+    """The share of the slots that were in use, from when all first were until the last request
+    came."""
     truth = server.truth()
     changes, limit = truth["prefilling_changes"], truth["max_prefilling"]
     begin = next(at for at, prefilling in changes if prefilling == limit)
     end = max(row["arrived_at"] for row in server.rows())
     used_s = sum(
-        prefilling * max(0.0, min(until, end) - max(at, begin)) for (at, prefilling), (until, _) in pairwise(changes)
+        prefilling * max(0.0, min(until, end) - max(at, begin))
+        for (at, prefilling), (until, _) in pairwise(changes)
     )
     return used_s / (limit * (end - begin))
 
 
-# -- the limit ---------------------------------------------------------------------------------------------------------
+# -- the limit -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -187,8 +218,17 @@ def in_use(server: Server) -> float:
         for limit in (1, 2, 3, 5, 16)
     ],
 )
-def test_the_limit_holds_and_nobody_starves(server: Server, tmp_path: Path, workers: int, limit: int) -> None:
-    words = ("-u", "20", "--prefill-concurrency", str(limit), "--request-count", str(40 + 20 * limit))
+def test_the_limit_holds_and_nobody_starves(
+    server: Server, tmp_path: Path, workers: int, limit: int
+) -> None:
+    words = (
+        "-u",
+        "20",
+        "--prefill-concurrency",
+        str(limit),
+        "--request-count",
+        str(40 + 20 * limit),
+    )
     with site(server, tmp_path, *words, workers=workers) as its:
         its.end()
     assert its.master.returncode == 0, its.log("master")
@@ -197,7 +237,11 @@ def test_the_limit_holds_and_nobody_starves(server: Server, tmp_path: Path, work
     assert server.truth()["max_prefilling"] == limit
     assert {record.limit for record in got} == {limit}
     waits_s = [record.gate_wait_s or 0.0 for record in got]
-    print(f"{workers} workers, limit {limit}: {in_use(server):.1%} in use, longest wait {max(waits_s):.2f} s", end=" ")
+    print(
+        f"{workers} workers, limit {limit}: {in_use(server):.1%} in use, longest wait "
+        f"{max(waits_s):.2f} s",
+        end=" ",
+    )
     assert len({(record.worker, record.user) for record in got}) == 20  # each user had its turn
     assert len({record.worker for record in got}) == workers
 
@@ -213,12 +257,13 @@ def test_a_ramp_is_followed_by_all_together(server: Server, tmp_path: Path, work
     assert len(its.records()) == len(server.rows())
 
 
-# -- work that is shared out -------------------------------------------------------------------------------------------
+# -- work that is shared out -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def patient() -> Iterator[Server]:
-    """A server whose first tokens take longer than it takes to share work out, however slow this machine is."""
+    """A server whose first tokens take longer than it takes to share work out, however slow this
+    machine is."""
     with start_simulator("--truth", "full", "--ttft-ms", "3000", "--itl-ms", "5") as url:
         yield Server(url)
 
@@ -230,12 +275,19 @@ def senders(its: Site) -> Counter[tuple[str, int]]:
 
 @full
 @pytest.mark.parametrize("kind", ["requests", "sessions", "rows"])
-def test_as_much_work_as_users_is_begun_by_all_of_them_at_once(patient: Server, tmp_path: Path, kind: str) -> None:
+def test_as_much_work_as_users_is_begun_by_all_of_them_at_once(
+    patient: Server, tmp_path: Path, kind: str
+) -> None:
     patient.reset()
     path = tmp_path / "questions.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"Question {n}", "output_tokens": 2}) + "\n" for n in range(18)))
+    path.write_text(
+        "".join(
+            json.dumps({"prompt": f"Question {n}", "output_tokens": 2}) + "\n" for n in range(18)
+        )
+    )
     words = {
-        "requests": ("--request-count", "18"), "sessions": ("--num-sessions", "18"), "rows": ("--input-file", str(path)),
+        "requests": ("--request-count", "18"), "sessions": ("--num-sessions", "18"),
+        "rows": ("--input-file", str(path)),
     }[kind]  # fmt: skip
     with site(patient, tmp_path, "-u", "18", *words, workers=3) as its:
         its.end()
@@ -244,7 +296,9 @@ def test_as_much_work_as_users_is_begun_by_all_of_them_at_once(patient: Server, 
 
 
 @full
-def test_users_that_processes_cannot_share_evenly_have_each_their_own_rate(server: Server, tmp_path: Path) -> None:
+def test_users_that_processes_cannot_share_evenly_have_each_their_own_rate(
+    server: Server, tmp_path: Path
+) -> None:
     words = ("-u", "7", "--user-centric-rate", "35", "--request-count", "70")
     with site(server, tmp_path, *words, workers=3) as its:
         its.end()
@@ -262,7 +316,9 @@ def test_a_trace_over_several_processes_is_sent_at_its_times_each_row_once(
     rows = ({"timestamp": n * 20, "input_length": 60, "output_length": n + 1} for n in range(100))
     path = tmp_path / "trace.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with site(server, tmp_path, "-u", "40", "--fixed-schedule", "--input-file", str(path), workers=workers) as its:
+    with site(
+        server, tmp_path, "-u", "40", "--fixed-schedule", "--input-file", str(path), workers=workers
+    ) as its:
         its.end()
     got = sorted(its.records(), key=lambda record: record.asked_output_tokens or 0)
     assert [record.asked_output_tokens for record in got] == list(range(1, 101))
@@ -271,7 +327,7 @@ def test_a_trace_over_several_processes_is_sent_at_its_times_each_row_once(
     assert len({record.worker for record in got}) == workers
 
 
-# -- loss --------------------------------------------------------------------------------------------------------------
+# -- loss ------------------------------------------------------------------------------------------
 
 
 def check_loss(its: Site) -> list[Record]:
@@ -282,14 +338,19 @@ def check_loss(its: Site) -> list[Record]:
     assert limit is None or its.server.truth()["max_prefilling"] <= limit
     (note,) = [note for note in its.run["notes"] if "was lost" in note]
     lost = its.run["records_lost"]
-    assert f"{lost} request{'s have' if lost != 1 else ' has'} no record" in note.replace(" that it had sent", "")
+    assert f"{lost} request{'s have' if lost != 1 else ' has'} no record" in note.replace(
+        " that it had sent", ""
+    )
     assert (its.folder / "r" / "report.html").exists()
     return got
 
 
 @pytest.mark.slow
-def test_neither_a_killed_nor_a_stopped_worker_changes_the_count_or_the_limit(server: Server, tmp_path: Path) -> None:
-    """One is killed, another one is stopped for longer than its lease, and the third goes on alone meanwhile."""
+def test_neither_a_killed_nor_a_stopped_worker_changes_the_count_or_the_limit(
+    server: Server, tmp_path: Path
+) -> None:
+    """One is killed, another one is stopped for longer than its lease, and the third goes on alone
+    meanwhile."""
     words = ("-u", "12", "--prefill-concurrency", "4", "--request-count", "160")
     with site(server, tmp_path, *words, workers=3) as its:
         its.seen(30)
@@ -302,7 +363,9 @@ def test_neither_a_killed_nor_a_stopped_worker_changes_the_count_or_the_limit(se
         stopped.send_signal(signal.SIGCONT)
         its.end()
     lost = its.run["records_lost"]
-    assert its.master.returncode == (ExitStatus.INCOMPLETE if lost else ExitStatus.OK), its.log("master")
+    assert its.master.returncode == (ExitStatus.INCOMPLETE if lost else ExitStatus.OK), its.log(
+        "master"
+    )
     got = check_loss(its)
     assert len(got) + lost == 160
     assert any("stopped reporting" in note for note in its.run["notes"])
@@ -317,14 +380,29 @@ def test_a_killed_worker_takes_nothing_of_the_count_with_it(server: Server, tmp_
         its.workers[0].kill()
         its.end()
     lost = its.run["records_lost"]
-    assert its.master.returncode == (ExitStatus.INCOMPLETE if lost else ExitStatus.OK), its.log("master")
+    assert its.master.returncode == (ExitStatus.INCOMPLETE if lost else ExitStatus.OK), its.log(
+        "master"
+    )
     assert len(check_loss(its)) + lost == 100
 
 
 @full
 @pytest.mark.parametrize("pattern", ["constant", "poisson"])
-def test_a_schedule_loses_only_what_the_killed_worker_had(server: Server, tmp_path: Path, pattern: str) -> None:
-    words = ("-u", "30", "--request-rate", "40", "--arrival-pattern", pattern, "--random-seed", "7", "-t", "12s")
+def test_a_schedule_loses_only_what_the_killed_worker_had(
+    server: Server, tmp_path: Path, pattern: str
+) -> None:
+    words = (
+        "-u",
+        "30",
+        "--request-rate",
+        "40",
+        "--arrival-pattern",
+        pattern,
+        "--random-seed",
+        "7",
+        "-t",
+        "12s",
+    )
     with site(server, tmp_path, *words, workers=3) as its:
         its.seen(80)
         killed_at = time.time()
@@ -344,7 +422,9 @@ def test_a_schedule_loses_only_what_the_killed_worker_had(server: Server, tmp_pa
 
 
 @full
-def test_a_dataset_loses_only_what_the_killed_worker_had_begun(server: Server, tmp_path: Path) -> None:
+def test_a_dataset_loses_only_what_the_killed_worker_had_begun(
+    server: Server, tmp_path: Path
+) -> None:
     rows = ({"prompt": f"Question number {n}", "output_tokens": n % 20 + 1} for n in range(200))
     path = tmp_path / "questions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -381,7 +461,9 @@ def test_a_stopped_worker_comes_back_and_nothing_is_lost_or_sent_twice(
 
 
 @pytest.mark.parametrize("seed", seeds(6))
-def test_messages_that_are_lost_doubled_and_late_lose_no_record(server: Server, tmp_path: Path, seed: int) -> None:
+def test_messages_that_are_lost_doubled_and_late_lose_no_record(
+    server: Server, tmp_path: Path, seed: int
+) -> None:
     """In both directions: an acknowledgement that does not come is no record that is lost."""
     words = ("-u", "8", "--prefill-concurrency", "3", "--request-count", "150", "-t", "60")
     with site(server, tmp_path, *words, workers=2, lossy=(seed, 0.05 * seed, 0.1)) as its:
@@ -392,8 +474,11 @@ def test_messages_that_are_lost_doubled_and_late_lose_no_record(server: Server, 
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_whatever_signals_come_each_request_has_a_record_or_is_lost(server: Server, tmp_path: Path, seed: int) -> None:
-    """Processes are stopped and go on, are asked to end, or are killed, in any order; then all that is left is."""
+def test_whatever_signals_come_each_request_has_a_record_or_is_lost(
+    server: Server, tmp_path: Path, seed: int
+) -> None:
+    """Processes are stopped and go on, are asked to end, or are killed, in any order; then all that
+    is left is."""
     drawn, users = random.Random(seed), 6
     with site(server, tmp_path, "-u", str(users), "-t", "60", workers=3) as its:
         its.seen(10)
@@ -415,12 +500,18 @@ def test_whatever_signals_come_each_request_has_a_record_or_is_lost(server: Serv
     assert len({record.id for record in got}) == len(got)
     seen, known = len(server.rows()), len(got) + its.run["records_lost"]
     assert seen <= known <= seen + users  # one that was killed may have admitted what it never sent
-    assert all("Traceback" not in path.read_text() for path in (tmp_path / "master", *tmp_path.glob("worker*")))
+    assert all(
+        "Traceback" not in path.read_text()
+        for path in (tmp_path / "master", *tmp_path.glob("worker*"))
+    )
 
 
 @full
-def test_a_machine_that_is_stopped_for_a_while_loses_nothing(server: Server, tmp_path: Path) -> None:
-    """Master and workers, as of a container that is paused, for longer than either waits for the other."""
+def test_a_machine_that_is_stopped_for_a_while_loses_nothing(
+    server: Server, tmp_path: Path
+) -> None:
+    """Master and workers, as of a container that is paused, for longer than either waits for the
+    other."""
     with site(server, tmp_path, "-u", "8", "-t", f"{GONE_S + 15:g}", workers=2) as its:
         its.seen(20)
         everybody = (its.master, *its.workers)
@@ -450,7 +541,9 @@ def test_a_worker_that_joins_takes_its_part(server: Server, tmp_path: Path) -> N
 
 
 @full
-def test_without_a_master_nothing_new_is_sent_and_no_record_is_lost(server: Server, tmp_path: Path) -> None:
+def test_without_a_master_nothing_new_is_sent_and_no_record_is_lost(
+    server: Server, tmp_path: Path
+) -> None:
     with site(server, tmp_path, "-u", "12", "--prefill-concurrency", "4", workers=2) as its:
         its.seen(40)
         killed_at = time.monotonic()
@@ -461,14 +554,19 @@ def test_without_a_master_nothing_new_is_sent_and_no_record_is_lost(server: Serv
     assert sent_at - killed_at < LEASE_S + 1
     assert len(its.records()) == len(server.rows())
     done = subprocess.run(
-        [sys.executable, "-m", "locust_llm", "report", str(tmp_path / "r")], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "locust_llm", "report", str(tmp_path / "r")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "TTFT (ms)" in done.stdout
     assert "the master has not answered" in its.log("worker0")
 
 
 @full
-def test_a_worker_that_is_asked_to_end_hands_everything_over(server: Server, tmp_path: Path) -> None:
+def test_a_worker_that_is_asked_to_end_hands_everything_over(
+    server: Server, tmp_path: Path
+) -> None:
     words = ("-u", "12", "--prefill-concurrency", "4", "--request-count", "200")
     with site(server, tmp_path, *words, workers=2) as its:
         its.seen(40)
@@ -478,22 +576,40 @@ def test_a_worker_that_is_asked_to_end_hands_everything_over(server: Server, tmp
     assert its.run["records_lost"] == 0
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
+# -- the end ---------------------------------------------------------------------------------------
 
 
 @full
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["one process", "two processes"])
-def test_autostart_and_autoquit_end_in_order(server: Server, tmp_path: Path, processes: tuple[str, ...]) -> None:
-    words = ("-u", "8", "--prefill-concurrency", "3", "-t", "2s", "--autostart", "--autoquit", "1", *processes, *SHORT)
+@pytest.mark.parametrize(
+    "processes", [(), ("--processes", "2")], ids=["one process", "two processes"]
+)
+def test_autostart_and_autoquit_end_in_order(
+    server: Server, tmp_path: Path, processes: tuple[str, ...]
+) -> None:
+    words = (
+        "-u",
+        "8",
+        "--prefill-concurrency",
+        "3",
+        "-t",
+        "2s",
+        "--autostart",
+        "--autoquit",
+        "1",
+        *processes,
+        *SHORT,
+    )
     page = ("--web-host", "127.0.0.1", "--web-port", str(free_port()))
-    headed = [word for word in command(server, tmp_path / "r", *words, *page) if word != "--headless"]
+    headed = [
+        word for word in command(server, tmp_path / "r", *words, *page) if word != "--headless"
+    ]
     done = subprocess.run(headed, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
     assert len(records(tmp_path / "r")) == len(server.rows())
     assert (tmp_path / "r" / "report.html").exists()
 
 
-# -- clocks ------------------------------------------------------------------------------------------------------------
+# -- clocks ----------------------------------------------------------------------------------------
 
 ELSEWHERE: Final = """
 import time
@@ -505,12 +621,25 @@ time.time = lambda: true() + 1000.0
 
 
 @full
-def test_a_worker_whose_clock_is_wrong_is_on_the_masters_timeline(server: Server, tmp_path: Path) -> None:
+def test_a_worker_whose_clock_is_wrong_is_on_the_masters_timeline(
+    server: Server, tmp_path: Path
+) -> None:
     """It runs on this machine, so the stamps of the server tell; but it does not know that."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "sitecustomize.py").write_text(ELSEWHERE)
-    path = os.pathsep.join(filter(None, [str(tmp_path / "elsewhere"), str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    words = ("-u", "12", "--request-rate", "40", "--arrival-pattern", "constant", "--request-count", "120")
+    path = os.pathsep.join(
+        filter(None, [str(tmp_path / "elsewhere"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    )
+    words = (
+        "-u",
+        "12",
+        "--request-rate",
+        "40",
+        "--arrival-pattern",
+        "constant",
+        "--request-count",
+        "120",
+    )
     with site(server, tmp_path, *words, workers=1) as its:
         its.join(PYTHONPATH=path)
         its.end()
@@ -524,13 +653,15 @@ def test_a_worker_whose_clock_is_wrong_is_on_the_masters_timeline(server: Server
         said = record.sent_at + record.clock_offset_s - offset_s
         assert abs(said - rows[record.id]["arrived_at"]) < 30  # and not 1,000 s
     (note,) = [note for note in its.run["notes"] if "clock of another machine" in note]
-    assert note.startswith("the times of 1 worker with a clock of another machine are on the master's to within ")
+    assert note.startswith(
+        "the times of 1 worker with a clock of another machine are on the master's to within "
+    )
     assert sorted(health["clock_error_s"] > 0 for health in its.run["health"]) == [False, True]
     due = sorted(record.due_at + record.clock_offset_s for record in got)
     assert max(abs(at - due[0] - n / 40) for n, at in enumerate(due)) < 0.05
 
 
-# -- bad input ---------------------------------------------------------------------------------------------------------
+# -- bad input -------------------------------------------------------------------------------------
 
 VERSION: Final = """
 import importlib.metadata as metadata
@@ -548,11 +679,15 @@ class ChatUser(HttpUser):
 
 
 @pytest.mark.full
-def test_workers_that_do_not_belong_are_refused_by_name_and_the_run_goes_on(server: Server, tmp_path: Path) -> None:
+def test_workers_that_do_not_belong_are_refused_by_name_and_the_run_goes_on(
+    server: Server, tmp_path: Path
+) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "sitecustomize.py").write_text(VERSION)
     (tmp_path / "plain.py").write_text(PLAIN)
-    path = os.pathsep.join(filter(None, [str(tmp_path / "other"), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(
+        filter(None, [str(tmp_path / "other"), os.environ.get("PYTHONPATH", "")])
+    )
     with site(server, tmp_path, "-u", "4", workers=1) as its:
         its.seen(8)
         another_version = its.join(PYTHONPATH=path)
@@ -563,7 +698,10 @@ def test_workers_that_do_not_belong_are_refused_by_name_and_the_run_goes_on(serv
         its.seen(8)
         its.master.send_signal(signal.SIGINT)
         its.end()
-    assert (another_version.returncode, another_file.returncode) == (ExitStatus.REFUSED, ExitStatus.REFUSED)
+    assert (another_version.returncode, another_file.returncode) == (
+        ExitStatus.REFUSED,
+        ExitStatus.REFUSED,
+    )
     said = its.log("master")
     assert "is refused: its locust-llm is 9.9.9, the master's is " in said
     assert "is refused: its locustfile is mixed.py (" in said
@@ -574,11 +712,13 @@ def test_workers_that_do_not_belong_are_refused_by_name_and_the_run_goes_on(serv
     assert len({record.worker for record in its.records()}) == 1
 
 
-# -- whoever can reach the port --------------------------------------------------------------------------------------------
+# -- whoever can reach the port --------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_master_that_is_sent_what_is_no_message_ends_with_all_its_records(server: Server, tmp_path: Path) -> None:
+def test_a_master_that_is_sent_what_is_no_message_ends_with_all_its_records(
+    server: Server, tmp_path: Path
+) -> None:
     """Malformed frames, from before its first worker comes until the end."""
     context, drawn = zmq.Context(), random.Random(4)
     with site(server, tmp_path, "-u", "4", "--request-count", "40", "-t", "60", workers=2) as its:

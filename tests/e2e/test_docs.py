@@ -1,4 +1,5 @@
-"""The documentation: every command in it works, its links lead somewhere, its options are those of the parser."""
+"""The documentation: every command in it works, its links lead somewhere, its options are those of
+the parser."""
 
 import argparse
 import importlib.util
@@ -48,9 +49,11 @@ EXCEPTIONS: Final = {  # neither run nor parsed: how the command begins, and why
     "vllm serve": "needs vLLM, and a model",
 }
 FOREIGN: Final = {  # options of other programs that pages other than migration.md name
-    "--no-cache-prompt", "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--scale", "--strict",
+    "--no-cache-prompt", "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--scale",
+    "--strict",
     "--web-allowed-hosts", "--enable-metrics", "--metrics", "--speculative-config",
-    "--enable-prompt-tokens-details", "--enable-per-request-metrics", "--per-request-spec-decode-metrics",
+    "--enable-prompt-tokens-details", "--enable-per-request-metrics",
+    "--per-request-spec-decode-metrics",
     "--save-result", "--save-detailed",
 }  # fmt: skip
 
@@ -65,7 +68,9 @@ class Command(NamedTuple):
 
 def blocks(page: Path, *languages: str) -> Iterator[str]:
     """The fenced blocks of a page in one of the languages."""
-    for language, text in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+    for language, text in re.findall(
+        r"^```(\w+)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    ):
         if language in languages:
             yield text
 
@@ -103,7 +108,8 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def the_probes_rules_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe's parser adds rules for the options of a whole process: other tests have none of its options."""
+    """The probe's parser adds rules for the options of a whole process: other tests have none of
+    its options."""
     monkeypatch.setattr(options_module, "FURTHER", [])
     monkeypatch.setattr(probe, "FURTHER", options_module.FURTHER)
 
@@ -118,7 +124,7 @@ def load_parser(command: str = "run") -> Any:
     return parser
 
 
-# -- commands ----------------------------------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", [c for c in ALL if not excepted(c)], ids=str)
@@ -128,11 +134,17 @@ def test_a_command_can_be_parsed(command: Command, monkeypatch: pytest.MonkeyPat
         assert re.search(rf"^{re.escape(words[0])}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif program == "locust" or words[0] in ("run", "ab", "probe", "demo"):
         name = "run" if program == "locust" else words.pop(0)
-        words = [*DEMO] if name == "demo" else replace_base_by_host(words) if name == "ab" else words
+        words = (
+            [*DEMO] if name == "demo" else replace_base_by_host(words) if name == "ab" else words
+        )
         options: Namespace = load_parser(name).parse_args(words)
         assert list(validate_settings(build_settings(options))) == []
         given = (options.locustfile or "").split(",")
-        assert [file for file in given if file.startswith("locustfiles/") and not (ROOT / file).is_file()] == []
+        assert [
+            file
+            for file in given
+            if file.startswith("locustfiles/") and not (ROOT / file).is_file()
+        ] == []
     else:
         assert program == "locust-llm"
         assert words[0] in COMMANDS
@@ -148,7 +160,9 @@ def test_a_command_can_be_parsed(command: Command, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    "words", [["run", "--no-such-option"], ["check", "a", "b"], ["figure", "--from", "x", "y"]], ids=str
+    "words",
+    [["run", "--no-such-option"], ["check", "a", "b"], ["figure", "--from", "x", "y"]],
+    ids=str,
 )
 def test_a_wrong_command_would_fail(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit):
@@ -156,7 +170,8 @@ def test_a_wrong_command_would_fail(words: list[str], monkeypatch: pytest.Monkey
 
 
 def test_the_first_commands_work(tmp_path: Path) -> None:
-    """Those of RUN at once, each in a folder of its own, against the simulator in the place of localhost:8000."""
+    """Those of RUN at once, each in a folder of its own, against the simulator in the place of
+    localhost:8000."""
     known = {shlex.join(command.words) for command in ALL}
     assert [text for text in RUN if text not in known] == []
     locustfile = next(block for block in blocks(README, "python") if "LLMUser" in block)
@@ -166,7 +181,9 @@ def test_the_first_commands_work(tmp_path: Path) -> None:
             folder = tmp_path / str(number)
             folder.mkdir()
             (folder / "locustfile.py").write_text(locustfile)
-            program, *words = shlex.split(text.replace("localhost:8000", url.removeprefix("http://")))
+            program, *words = shlex.split(
+                text.replace("localhost:8000", url.removeprefix("http://"))
+            )
             module = program.replace("-", "_")
             running[text] = subprocess.Popen(
                 [sys.executable, "-m", module, *words, *more], cwd=folder, text=True,
@@ -183,10 +200,14 @@ def test_the_first_commands_work(tmp_path: Path) -> None:
 
 def test_every_exception_is_needed() -> None:
     texts = [" ".join(command.words) for command in ALL]
-    assert [beginning for beginning in EXCEPTIONS if not any(text.startswith(beginning) for text in texts)] == []
+    assert [
+        beginning
+        for beginning in EXCEPTIONS
+        if not any(text.startswith(beginning) for text in texts)
+    ] == []
 
 
-# -- what pages name ---------------------------------------------------------------------------------------------------
+# -- what pages name -------------------------------------------------------------------------------
 
 
 def known_options() -> set[str]:
@@ -233,7 +254,9 @@ def test_options_that_pages_name_exist() -> None:
 
 
 def test_rules_that_pages_name_can_be_parsed() -> None:
-    table = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "slo.md").read_text("utf-8"), re.MULTILINE)
+    table = re.findall(
+        r"^\| `([^`]+)` \|", (ROOT / "docs" / "slo.md").read_text("utf-8"), re.MULTILINE
+    )
     rules = [text for text in table if " " in text and not text.startswith("--")]
     assert len(rules) > 10
     for text in rules:
@@ -244,7 +267,11 @@ def test_rules_that_pages_name_can_be_parsed() -> None:
 
 def test_fields_of_the_record_that_pages_name_exist() -> None:
     table = (ROOT / "docs" / "locustfiles.md").read_text("utf-8").partition("### The record")[2]
-    named = {name for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    named = {
+        name
+        for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
     assert len(named) > 30
     assert {name for name in named if not hasattr(Record, name)} == set()
 
@@ -268,7 +295,11 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 
 
 def test_targets_of_make_that_pages_name_exist() -> None:
-    targets = {line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines() if ": " in line}
+    targets = {
+        line.partition(":")[0]
+        for line in (ROOT / "Makefile").read_text().splitlines()
+        if ": " in line
+    }
     named = {name for page in PAGES for name in re.findall(r"`make ([a-z-]+)`", page.read_text())}
     assert named
     assert named <= targets
@@ -288,4 +319,8 @@ def test_the_readme_is_short_and_its_pictures_are_small() -> None:
     text = README.read_text("utf-8")
     assert len(text.splitlines()) <= 200
     assert text.index("LLMUser") < len(text) / 2
-    assert [image.name for image in (ROOT / "docs" / "images").glob("*.png") if image.stat().st_size > 300_000] == []
+    assert [
+        image.name
+        for image in (ROOT / "docs" / "images").glob("*.png")
+        if image.stat().st_size > 300_000
+    ] == []

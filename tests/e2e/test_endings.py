@@ -1,4 +1,5 @@
-"""Every run ends, and says the truth when it does: real processes, with a deadline each, so that a hang is a failure."""
+"""Every run ends, and says the truth when it does: real processes, with a deadline each, so that a
+hang is a failure."""
 
 import json
 import os
@@ -75,7 +76,10 @@ class Command:
         found = []
         for process in psutil.process_iter():
             try:
-                if os.getsid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    os.getsid(process.pid) == self.process.pid
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     found.append(process.pid)
             except (OSError, psutil.Error):
                 continue
@@ -98,7 +102,7 @@ def run_words(server: Server, *words: str) -> tuple[str, ...]:
     return ("run", "--headless", "--host", server.url, "--report-dir", "r", *SHORT, *words)
 
 
-# -- all workers gone ------------------------------------------------------------------------------------------------------
+# -- all workers gone ------------------------------------------------------------------------------
 
 LOSSES: Final = {
     "while it is on": ("-u", "4"),
@@ -110,8 +114,12 @@ LOSSES: Final = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["while it is on", *(pytest.param(one, marks=full) for one in list(LOSSES)[1:])])
-def test_a_run_that_has_lost_all_its_workers_ends(server: Server, tmp_path: Path, when: str) -> None:
+@pytest.mark.parametrize(
+    "when", ["while it is on", *(pytest.param(one, marks=full) for one in list(LOSSES)[1:])]
+)
+def test_a_run_that_has_lost_all_its_workers_ends(
+    server: Server, tmp_path: Path, when: str
+) -> None:
     with command(tmp_path, *run_words(server, "--processes", "2", *LOSSES[when])) as its:
         its.sends()
         for child in its.children():
@@ -125,7 +133,9 @@ def test_a_run_that_has_lost_all_its_workers_ends(server: Server, tmp_path: Path
 @full
 def test_so_does_one_that_loses_them_in_its_drain(server: Server, tmp_path: Path) -> None:
     long = ("--output-tokens-mean", "5000", "-s", "100")
-    with command(tmp_path, *run_words(server, "--processes", "2", "-u", "2", "-t", "3", *long)) as its:
+    with command(
+        tmp_path, *run_words(server, "--processes", "2", "-u", "2", "-t", "3", *long)
+    ) as its:
         its.until(lambda: "Time is up" in its.text)
         for child in its.children():
             child.kill()
@@ -155,7 +165,7 @@ def test_a_web_run_that_has_lost_its_workers_has_its_report(server: Server, tmp_
         assert its.ends(20) == ExitStatus.INCOMPLETE, its.text
 
 
-# -- the start -------------------------------------------------------------------------------------------------------------
+# -- the start -------------------------------------------------------------------------------------
 
 RAISING: Final = """
 from locust_llm import LLMUser
@@ -178,12 +188,15 @@ STARTS: Final = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "where", ["on a worker", *(pytest.param(where, marks=full) for where in ("at the start", "on both"))]
+    "where",
+    ["on a worker", *(pytest.param(where, marks=full) for where in ("at the start", "on both"))],
 )
 def test_an_error_at_the_start_is_a_refusal(server: Server, tmp_path: Path, where: str) -> None:
     name, error, words = STARTS[where]
     (tmp_path / "raising.py").write_text(RAISING.format(where=name, error=error))
-    with command(tmp_path, *run_words(server, "-f", "raising.py", "-u", "2", "-t", "300", *words)) as its:
+    with command(
+        tmp_path, *run_words(server, "-f", "raising.py", "-u", "2", "-t", "300", *words)
+    ) as its:
         assert its.ends(30) == ExitStatus.REFUSED, its.text
         (line,) = [line for line in its.text.splitlines() if "The run cannot start" in line]
         assert error.partition("(")[0] in line
@@ -191,7 +204,7 @@ def test_an_error_at_the_start_is_a_refusal(server: Server, tmp_path: Path, wher
             assert "worker " in line
 
 
-# -- by the locustfile -----------------------------------------------------------------------------------------------------
+# -- by the locustfile -----------------------------------------------------------------------------
 
 ENDING: Final = """
 import gevent
@@ -244,12 +257,16 @@ def begin(runner, **kw):
 """
 QUIT: Final = "environment.runner.quit()"
 ENDS: Final = [
-    ("task", QUIT, "alone"), ("plain", "raise StopTest('enough')", "alone"), ("plain", QUIT, "alone"),
+    ("task", QUIT, "alone"), ("plain", "raise StopTest('enough')", "alone"),
+    ("plain", QUIT, "alone"),
     ("listener", QUIT, "processes"), ("listener", QUIT, "alone"), ("task", QUIT, "processes"),
     ("master", QUIT, "processes"), ("task", "environment.runner.stop()", "alone"),
-    ("task", "environment.runner.stop()", "processes"), ("task", "raise StopTest('enough')", "alone"),
-    ("task", "raise StopTest('enough')", "processes"), ("wait_time", "raise StopTest('enough')", "alone"),
-    ("on_stop", "raise StopTest('enough')", "alone"), ("listener", "raise StopTest('enough')", "alone"),
+    ("task", "environment.runner.stop()", "processes"),
+    ("task", "raise StopTest('enough')", "alone"),
+    ("task", "raise StopTest('enough')", "processes"),
+    ("wait_time", "raise StopTest('enough')", "alone"),
+    ("on_stop", "raise StopTest('enough')", "alone"),
+    ("listener", "raise StopTest('enough')", "alone"),
     ("task", "gevent.spawn(environment.runner.quit)", "alone"),
     ("wait_time", QUIT, "alone"), ("on_stop", QUIT, "processes"),
 ]  # fmt: skip
@@ -257,8 +274,12 @@ ENDS: Final = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["quit", "stop"])
-def test_autoquit_follows_a_run_that_its_locustfile_ends(server: Server, tmp_path: Path, way: str) -> None:
-    (tmp_path / "ending.py").write_text(ENDING.format(where="task", way=f"environment.runner.{way}()"))
+def test_autoquit_follows_a_run_that_its_locustfile_ends(
+    server: Server, tmp_path: Path, way: str
+) -> None:
+    (tmp_path / "ending.py").write_text(
+        ENDING.format(where="task", way=f"environment.runner.{way}()")
+    )
     words = ("-f", "ending.py", "-s", "5", "--selftest", "off", "--autoquit", "1")
     with command(tmp_path, *in_mode(server, "web", *words)) as its:
         its.ends(30)
@@ -266,18 +287,24 @@ def test_autoquit_follows_a_run_that_its_locustfile_ends(server: Server, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "way", "mode"), [*ENDS[:2], *(pytest.param(*one, marks=full) for one in ENDS[2:])])
-def test_a_locustfile_ends_its_run(server: Server, tmp_path: Path, where: str, way: str, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "way", "mode"), [*ENDS[:2], *(pytest.param(*one, marks=full) for one in ENDS[2:])]
+)
+def test_a_locustfile_ends_its_run(
+    server: Server, tmp_path: Path, where: str, way: str, mode: str
+) -> None:
     """As plain Locust does, and with a report."""
     (tmp_path / "ending.py").write_text(ENDING.format(where=where, way=way))
-    with command(tmp_path, *in_mode(server, mode, "-f", "ending.py", "-s", "5", "--selftest", "off")) as its:
+    with command(
+        tmp_path, *in_mode(server, mode, "-f", "ending.py", "-s", "5", "--selftest", "off")
+    ) as its:
         assert its.ends(30) == ExitStatus.OK, its.text
         assert (tmp_path / "r" / "report.html").exists(), its.text
         assert "have no record" not in its.text
         assert not its.left_behind()
 
 
-# -- signals ---------------------------------------------------------------------------------------------------------------
+# -- signals ---------------------------------------------------------------------------------------
 
 MODES: Final[dict[str, tuple[str, ...]]] = {
     "alone": (),
@@ -314,7 +341,9 @@ def send(its: Command, number: int, group: bool) -> None:
     ("mode", "number", "group"),
     [pytest.param(*one, marks=() if one in FEW else full) for one in SIGNALS],
 )
-def test_a_signal_ends_a_run_in_order(server: Server, tmp_path: Path, mode: str, number: int, group: bool) -> None:
+def test_a_signal_ends_a_run_in_order(
+    server: Server, tmp_path: Path, mode: str, number: int, group: bool
+) -> None:
     """To the first process, as ``docker stop`` does, or to the whole group, as a terminal does."""
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("these tests run under nohup, whose children ignore SIGHUP, and so does a run")
@@ -342,7 +371,10 @@ def test_a_second_one_hurries(server: Server, tmp_path: Path, mode: str, number:
         its.process.send_signal(number)
         time.sleep(1.5)
         assert its.process.poll() is None
-        assert its.text.count("waits at most 200 s for open requests; press Ctrl-C again to cut them") == 1
+        assert (
+            its.text.count("waits at most 200 s for open requests; press Ctrl-C again to cut them")
+            == 1
+        )
         its.process.send_signal(number)
         assert its.ends(30) == ExitStatus.INCOMPLETE, its.text  # all are cut: there is no figure
         assert (tmp_path / "r" / "report.html").exists(), its.text
@@ -364,7 +396,8 @@ PHASES: Final[dict[str, Callable[[Command, Server], object]]] = {
     "grace": lambda its, server: its.until(lambda: "Time is up" in its.text),
     "report": lambda its, server: its.until(lambda: reporting(its)),
 }
-"""How to wait for it in a run with a warmup of two seconds and a profiling of two, whose answers take 1.5 s."""
+"""How to wait for it in a run with a warmup of two seconds and a profiling of two, whose answers
+take 1.5 s."""
 INTERRUPTED: Final = (128 + signal.SIGINT, -signal.SIGINT)
 SHOWN: Final = {
     "import": INTERRUPTED,
@@ -379,7 +412,9 @@ SHOWN: Final = {
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("mode", MODES)
 @full
-def test_ctrl_c_in_each_phase_leaves_nothing(server: Server, tmp_path: Path, mode: str, phase: str) -> None:
+def test_ctrl_c_in_each_phase_leaves_nothing(
+    server: Server, tmp_path: Path, mode: str, phase: str
+) -> None:
     words = ("--warmup-duration", "2", "-t", "2", "--output-tokens-mean", "150")
     with command(tmp_path, *in_mode(server, mode, *words)) as its:
         PHASES[phase](its, server)
@@ -390,20 +425,29 @@ def test_ctrl_c_in_each_phase_leaves_nothing(server: Server, tmp_path: Path, mod
         assert not its.left_behind(), its.text
 
 
-AT_THE_START: Final = [("alone", at_s) for at_s in (0.02, 0.05, 0.1, 0.15, 0.2, 0.4)] + [("processes", 0.8)]
+AT_THE_START: Final = [("alone", at_s) for at_s in (0.02, 0.05, 0.1, 0.15, 0.2, 0.4)] + [
+    ("processes", 0.8)
+]
 
 
 @pytest.mark.parametrize(
-    ("mode", "after_s"), [pytest.param(*one, marks=() if one == ("alone", 0.1) else full) for one in AT_THE_START]
+    ("mode", "after_s"),
+    [pytest.param(*one, marks=() if one == ("alone", 0.1) else full) for one in AT_THE_START],
 )
-def test_ctrl_c_at_the_start_ends_it_without_a_word(server: Server, tmp_path: Path, mode: str, after_s: float) -> None:
+def test_ctrl_c_at_the_start_ends_it_without_a_word(
+    server: Server, tmp_path: Path, mode: str, after_s: float
+) -> None:
     """Python itself has the first moments: what it says then names no file of ours."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        pytest.skip("these tests run in the background of a script, whose children ignore SIGINT until they handle it")
+        pytest.skip(
+            "these tests run in the background of a script, whose children ignore SIGINT until "
+            "they handle it"
+        )
     with command(tmp_path, *in_mode(server, mode)) as its:
         time.sleep(after_s)
         os.killpg(its.process.pid, signal.SIGINT)
-        assert its.ends(15) in (*INTERRUPTED, 1), its.text  # 1 is Python's own, before it has read its modules
+        # 1 is Python's own, before it has read its modules
+        assert its.ends(15) in (*INTERRUPTED, 1), its.text
         assert f'File "{PACKAGE}' not in its.text, its.text
         assert not (tmp_path / "r").exists()
         assert not its.left_behind(), its.text
@@ -432,12 +476,16 @@ def test_the_demo_ends_with_its_simulator(tmp_path: Path, number: int, after_s: 
         assert not left
 
 
-# -- standard output -------------------------------------------------------------------------------------------------------
+# -- standard output -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["closed", *(pytest.param(how, marks=full) for how in ("head", "full disk"))])
-def test_a_run_goes_on_when_nobody_reads_what_it_writes(server: Server, tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    "how", ["closed", *(pytest.param(how, marks=full) for how in ("head", "full disk"))]
+)
+def test_a_run_goes_on_when_nobody_reads_what_it_writes(
+    server: Server, tmp_path: Path, how: str
+) -> None:
     words = run_words(server, "-u", "2", "-t", "1")
     line = " ".join([f"'{sys.executable}'", "-m", "locust_llm", *words])
     shell = {
@@ -445,17 +493,21 @@ def test_a_run_goes_on_when_nobody_reads_what_it_writes(server: Server, tmp_path
         "closed": f"{line} >&- 2>&-; echo $? > status",
         "full disk": f"{line} > /dev/full 2>&1; echo $? > status",
     }[how]
-    done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, timeout=60, check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=tmp_path, timeout=60, check=False, capture_output=True, text=True
+    )
     assert (tmp_path / "status").read_text().strip() == "0", done.stderr
     assert (tmp_path / "r" / "report.html").exists()
 
 
-# -- what the result lacks -------------------------------------------------------------------------------------------------
+# -- what the result lacks -------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_a_folder_that_was_deleted_is_made_anew_and_said(server: Server, tmp_path: Path) -> None:
-    with command(tmp_path, *run_words(server, "-u", "4", "-t", "2", "--slo", "error_rate < 50%")) as its:
+    with command(
+        tmp_path, *run_words(server, "-u", "4", "-t", "2", "--slo", "error_rate < 50%")
+    ) as its:
         its.sends()
         for path in (tmp_path / "r").iterdir():
             path.unlink()
@@ -466,13 +518,15 @@ def test_a_folder_that_was_deleted_is_made_anew_and_said(server: Server, tmp_pat
         assert (tmp_path / "r" / "report.html").exists()
 
 
-# -- all processes killed --------------------------------------------------------------------------------------------------
+# -- all processes killed --------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_run_whose_processes_are_all_killed_has_the_records_of_its_workers(server: Server, tmp_path: Path) -> None:
-    """The master first, so that its workers keep what they cannot deliver. What the server has answered to the end has a
-    record, or is counted as lost."""
+def test_a_run_whose_processes_are_all_killed_has_the_records_of_its_workers(
+    server: Server, tmp_path: Path
+) -> None:
+    """The master first, so that its workers keep what they cannot deliver. What the server has
+    answered to the end has a record, or is counted as lost."""
     server.reset()
     with command(tmp_path, *run_words(server, "--processes", "2", "-u", "4")) as its:
         its.sends(4)
@@ -483,7 +537,10 @@ def test_a_run_whose_processes_are_all_killed_has_the_records_of_its_workers(ser
         for worker in workers:
             worker.kill()
     made = subprocess.run(
-        [sys.executable, "-m", "locust_llm", "report", "r"], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-m", "locust_llm", "report", "r"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert made.returncode == ExitStatus.INCOMPLETE, made.stderr
     assert "the run has no end" in made.stdout

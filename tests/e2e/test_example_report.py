@@ -22,7 +22,9 @@ def results() -> Results:
 @pytest.fixture(scope="module")
 def said() -> dict[str, dict[str, float]]:
     """The exported summary: by tag, its statistics."""
-    found: dict[str, dict[str, float]] = msgspec.json.decode((EXAMPLE / "profile_export_aiperf.json").read_bytes())
+    found: dict[str, dict[str, float]] = msgspec.json.decode(
+        (EXAMPLE / "profile_export_aiperf.json").read_bytes()
+    )
     return found
 
 
@@ -38,14 +40,22 @@ def test_count_over_time_is_the_rate(results: Results, said: dict[str, dict[str,
     ok = main[main["outcome"] == "ok"]
     seconds = said["benchmark_duration"]["avg"]
     last_chunk = (main["sent_at"] + main["latency_s"]).max()
-    assert seconds == pytest.approx(max(main["closed_at"].max(), last_chunk) - main["sent_at"].min(), abs=1e-4)
+    assert seconds == pytest.approx(
+        max(main["closed_at"].max(), last_chunk) - main["sent_at"].min(), abs=1e-4
+    )
     assert said["request_throughput"]["avg"] == pytest.approx(len(ok) / seconds, rel=1e-5)
-    assert said["output_token_throughput"]["avg"] == pytest.approx(ok["output_tokens"].sum() / seconds, rel=1e-5)
+    assert said["output_token_throughput"]["avg"] == pytest.approx(
+        ok["output_tokens"].sum() / seconds, rel=1e-5
+    )
     assert said["request_count"]["avg"] == len(ok)
 
 
-def test_percentiles_are_those_of_the_records(results: Results, said: dict[str, dict[str, float]]) -> None:
-    ok = results.requests[(results.requests["outcome"] == "ok") & (results.requests["phase"] == "profiling")]
+def test_percentiles_are_those_of_the_records(
+    results: Results, said: dict[str, dict[str, float]]
+) -> None:
+    ok = results.requests[
+        (results.requests["outcome"] == "ok") & (results.requests["phase"] == "profiling")
+    ]
     for tag, column in (
         ("time_to_first_token", "ttft_s"),
         ("inter_token_latency", "itl_s"),
@@ -57,7 +67,8 @@ def test_percentiles_are_those_of_the_records(results: Results, said: dict[str, 
 
 
 def test_littles_law(results: Results) -> None:
-    """Mean number inside = arrivals a second x mean time inside; each summed up on its own, over a window inside the run."""
+    """Mean number inside = arrivals a second x mean time inside; each summed up on its own, over a
+    window inside the run."""
     sent = results.requests[results.requests["sent_at"].notna()]
     start, end = np.quantile(sent["sent_at"], (0.1, 0.9))
     grid = np.linspace(start, end, 20_001)
@@ -66,7 +77,9 @@ def test_littles_law(results: Results) -> None:
     inside = float((begun - ended).mean())
     window = sent[(sent["closed_at"] > start) & (sent["closed_at"] <= end)]
     rate_per_s = len(window) / (end - start)
-    assert inside == pytest.approx(rate_per_s * float((window["closed_at"] - window["sent_at"]).mean()), rel=0.1)
+    assert inside == pytest.approx(
+        rate_per_s * float((window["closed_at"] - window["sent_at"]).mean()), rel=0.1
+    )
 
 
 def test_rate_times_ttft_is_within_the_limit(results: Results) -> None:

@@ -1,4 +1,5 @@
-"""The locustfiles that come with the library: each runs as it is, and does what its first line says."""
+"""The locustfiles that come with the library: each runs as it is, and does what its first line
+says."""
 
 import json
 import re
@@ -24,7 +25,15 @@ FEW: Final = ("--output-tokens-mean", "8", "--no-probe")
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with start_simulator(
-        "--truth", "full", "--ttft-ms", "20", "--itl-ms", "2", "--served-model-name", "small", "large"
+        "--truth",
+        "full",
+        "--ttft-ms",
+        "20",
+        "--itl-ms",
+        "2",
+        "--served-model-name",
+        "small",
+        "large",
     ) as url:
         yield Server(url)
 
@@ -40,7 +49,9 @@ def ran(server: Server, folder: Path, name: str, *words: str) -> list[Record]:
     return ran_and_counted(server, folder, name, *words)[0]
 
 
-def ran_and_counted(server: Server, folder: Path, name: str, *words: str) -> tuple[list[Record], dict[str, int]]:
+def ran_and_counted(
+    server: Server, folder: Path, name: str, *words: str
+) -> tuple[list[Record], dict[str, int]]:
     """Also the requests by row of Locust's own table."""
     done = run(server, folder, *words, *FEW, "--verbose", locustfile=str(EXAMPLES / name))
     assert done.returncode == 0, done.stderr
@@ -49,7 +60,9 @@ def ran_and_counted(server: Server, folder: Path, name: str, *words: str) -> tup
     assert sorted(record.id for record in got) == sorted(row["id"] for row in server.rows())
     assert {record.outcome for record in got} == {"ok"}
     table = (done.stdout + done.stderr).partition("Response time percentiles")[0]
-    return got, {row: int(count) for row, count in re.findall(r"(?m)^(?:POST|GET) +(\S+) +(\d+) ", table)}
+    return got, {
+        row: int(count) for row, count in re.findall(r"(?m)^(?:POST|GET) +(\S+) +(\d+) ", table)
+    }
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
@@ -58,7 +71,10 @@ def test_each_says_what_it_is_and_how_to_run_it(path: Path) -> None:
     assert len(lines) <= 40
     assert re.fullmatch(r'"""[A-Z].*[.]', lines[0])
     assert any(line.startswith(f"locust -f locustfiles/{path.name} --host ") for line in lines[1:6])
-    assert f'"{path.name}"' in Path(__file__).read_text() or f"'{path.name}'" in Path(__file__).read_text()
+    assert (
+        f'"{path.name}"' in Path(__file__).read_text()
+        or f"'{path.name}'" in Path(__file__).read_text()
+    )
 
 
 LOADED: Final = """
@@ -75,7 +91,11 @@ for path in sys.argv[1:]:
 def test_locust_finds_users_with_tasks_in_each() -> None:
     paths = sorted(str(path) for path in EXAMPLES.glob("*.py"))
     done = subprocess.run(
-        [sys.executable, "-c", LOADED, *paths], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", LOADED, *paths],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     found = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
     assert found.keys() == {path.rpartition("/")[2] for path in paths}
@@ -111,8 +131,19 @@ def test_open_loop(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_the_command_line_says_wins_over_the_locustfile(server: Server, tmp_path: Path) -> None:
-    words = ("-u", "9", "--request-rate", "50", "--arrival-pattern", "constant", "--prefill-concurrency", "3")
+def test_what_the_command_line_says_wins_over_the_locustfile(
+    server: Server, tmp_path: Path
+) -> None:
+    words = (
+        "-u",
+        "9",
+        "--request-rate",
+        "50",
+        "--arrival-pattern",
+        "constant",
+        "--prefill-concurrency",
+        "3",
+    )
     got = ran(server, tmp_path / "r", "open_loop.py", *words, "--request-count", "20")
     due_at = sorted(record.due_at for record in got)
     assert due_at[-1] - due_at[0] == pytest.approx(19 / 50)
@@ -122,7 +153,15 @@ def test_what_the_command_line_says_wins_over_the_locustfile(server: Server, tmp
 @pytest.mark.full  # sessions of one locustfile are in test_modes.py
 def test_conversations(server: Server, tmp_path: Path) -> None:
     got = ran(
-        server, tmp_path / "r", "conversations.py", "-u", "3", "--num-sessions", "5", "--session-turn-delay-mean", "50"
+        server,
+        tmp_path / "r",
+        "conversations.py",
+        "-u",
+        "3",
+        "--num-sessions",
+        "5",
+        "--session-turn-delay-mean",
+        "50",
     )
     of_session = defaultdict(list)
     for record in sorted(got, key=lambda record: record.turn):
@@ -132,7 +171,8 @@ def test_conversations(server: Server, tmp_path: Path) -> None:
         assert [record.turn for record in turns] == [0, 1, 2, 3]
         tokens = [record.input_tokens or 0 for record in turns]
         assert all(later > before + 100 for before, later in pairwise(tokens))  # the history grows
-        assert all(later.asked_at - before.closed_at >= 0.05 for before, later in pairwise(turns))  # think time
+        # think time
+        assert all(later.asked_at - before.closed_at >= 0.05 for before, later in pairwise(turns))
 
 
 @pytest.mark.full  # so are fixed schedules
@@ -170,22 +210,41 @@ def test_rag(server: Server, tmp_path: Path) -> None:
     pytest.param(("--endpoint-type", "responses"), marks=pytest.mark.full),
 ], ids=lambda words: "-".join(words[1::2]))  # fmt: skip
 def test_agent(server: Server, tmp_path: Path, words: tuple[str, ...]) -> None:
-    """A second turn follows on each call of the tool: the message was joined, and the server took it."""
-    got, counts = ran_and_counted(server, tmp_path / "r", "agent.py", "-u", "2", "--request-count", "8", *words)
+    """A second turn follows on each call of the tool: the message was joined, and the server took
+    it."""
+    got, counts = ran_and_counted(
+        server, tmp_path / "r", "agent.py", "-u", "2", "--request-count", "8", *words
+    )
     names = Counter(record.name for record in got)
     assert 0 <= names["question"] - names["answer"] <= 2  # the last of each user may be alone
     assert {record.finish_reason for record in got if record.name == "question"} == {"tool_calls"}
     assert {record.finish_reason for record in got if record.name == "answer"} == {"length"}
     assert counts["login"] == 2
-    assert {record.name: record.schema_valid for record in got} == {"question": True, "answer": None}
+    assert {record.name: record.schema_valid for record in got} == {
+        "question": True,
+        "answer": None,
+    }
     # the question, the call and its answer, whether they are sent again or kept by the server
     assert len({(record.name, record.input_tokens) for record in got}) == 2
 
 
 @pytest.mark.slow
 def test_two_models(server: Server, tmp_path: Path) -> None:
-    got = ran(server, tmp_path / "r", "two_models.py", "-u", "4", "--request-count", "20", "--prefill-concurrency", "2")
-    assert {(record.user_class, record.model) for record in got} == {("Asker", "small"), ("Summariser", "large")}
+    got = ran(
+        server,
+        tmp_path / "r",
+        "two_models.py",
+        "-u",
+        "4",
+        "--request-count",
+        "20",
+        "--prefill-concurrency",
+        "2",
+    )
+    assert {(record.user_class, record.model) for record in got} == {
+        ("Asker", "small"),
+        ("Summariser", "large"),
+    }
     assert server.truth()["max_prefilling"] == 2
     assert {record.asked_output_tokens for record in got if record.model == "large"} == {60}
 

@@ -1,5 +1,5 @@
-"""inference-doctor 0.4.1 and llmd-benchmark-report 0.2.1 read what we write. Needs an interpreter that has both:
-EXPORTS_PYTHON=/path/to/python (make test-exports makes one)."""
+"""inference-doctor 0.4.1 and llmd-benchmark-report 0.2.1 read what we write. Needs an interpreter
+that has both: EXPORTS_PYTHON=/path/to/python (make test-exports makes one)."""
 
 import json
 import os
@@ -42,15 +42,21 @@ print(json.dumps({
 def python() -> str:
     found = os.environ.get("EXPORTS_PYTHON")
     if not found:
-        pytest.skip("EXPORTS_PYTHON names no interpreter with inference-doctor and llmd-benchmark-report")
+        pytest.skip(
+            "EXPORTS_PYTHON names no interpreter with inference-doctor and llmd-benchmark-report"
+        )
     return found
 
 
 def exported(path: Path, *more: Record) -> Path:
     """Nine requests, and ``more``."""
-    records = [answered(100 + i, 120 + i, 150 + 2 * i, sent_at=10.0 + i, id=str(i)) for i in range(9)]
+    records = [
+        answered(100 + i, 120 + i, 150 + 2 * i, sent_at=10.0 + i, id=str(i)) for i in range(9)
+    ]
     records += more
-    (path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    (path / "profile_export.jsonl").write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in records)
+    )
     write_reports(path, a_run())
     for name in ("vllm-bench", "benchmark-report"):
         assert export_cli.run_export([str(path), "--format", name]) == 0
@@ -69,8 +75,12 @@ def test_benchmark_report_reads_all_three(tmp_path: Path, python: str) -> None:
     assert found["tokens_per_s"] == pytest.approx([27 / 8.166] * 3, rel=1e-5)
 
 
-@pytest.mark.parametrize(("file", "source"), [("vllm_bench.json", "vllm"), ("profile_export_aiperf.json", "aiperf")])
-def test_inference_doctor_compares_them(python: str, tmp_path: Path, file: str, source: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "source"), [("vllm_bench.json", "vllm"), ("profile_export_aiperf.json", "aiperf")]
+)
+def test_inference_doctor_compares_them(
+    python: str, tmp_path: Path, file: str, source: str
+) -> None:
     (tmp_path / "run").mkdir()
     folder = exported(tmp_path / "run")
     sides = [tmp_path / side for side in ("baseline", "candidate")]
@@ -80,7 +90,9 @@ def test_inference_doctor_compares_them(python: str, tmp_path: Path, file: str, 
             shutil.copy(folder / file, side / f"{number}.json")
     doctor = Path(python).with_name("inference-doctor")
     words = [word for side in sides for word in (f"--{side.name}", str(side))]
-    done = subprocess.run([doctor, "compare-runs", *words, "--metric", "ttft_p99_ms"], capture_output=True, text=True)
+    done = subprocess.run(
+        [doctor, "compare-runs", *words, "--metric", "ttft_p99_ms"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "RESULT: PASS" in done.stdout
     assert f"Input: {source} results" in done.stdout

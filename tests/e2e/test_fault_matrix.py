@@ -1,4 +1,5 @@
-"""The faults of answers with each protocol: what the run says of them; docs/protocols.md has the table."""
+"""The faults of answers with each protocol: what the run says of them; docs/protocols.md has the
+table."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,7 +14,8 @@ from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.gate.gate import Gate
 from locust_llm.records.record import OK, Record
 
-pytestmark = pytest.mark.xdist_group("fault_matrix")  # the last test looks at what all the others saw
+# the last test looks at what all the others saw
+pytestmark = pytest.mark.xdist_group("fault_matrix")
 
 BEGIN = "<!-- faults: made by tests/e2e/test_fault_matrix.py -->"
 END = "<!-- faults: end -->"
@@ -45,7 +47,12 @@ def choice(**fields: Any) -> dict[str, Any]:
 
 def chat_end(empty: dict[str, Any]) -> Callable[[str, int], bytes]:
     return lambda reason, tokens: (
-        event({**choice(**empty, finish_reason=reason), "usage": {"prompt_tokens": 7, "completion_tokens": tokens}})
+        event(
+            {
+                **choice(**empty, finish_reason=reason),
+                "usage": {"prompt_tokens": 7, "completion_tokens": tokens},
+            }
+        )
         + DONE
     )
 
@@ -54,20 +61,23 @@ def responses_end(reason: str, tokens: int) -> bytes:
     status = {"length": "incomplete", "stop": "completed"}.get(reason, reason)
     why = {"reason": "max_output_tokens"} if reason == "length" else None
     usage = {"input_tokens": 7, "output_tokens": tokens}
-    return typed(f"response.{status}", response={"status": status, "incomplete_details": why, "usage": usage})
+    return typed(
+        f"response.{status}", response={"status": status, "incomplete_details": why, "usage": usage}
+    )
 
 
 def messages_end(reason: str, tokens: int) -> bytes:
     reason = {"length": "max_tokens", "stop": "end_turn"}[reason]
-    return typed("message_delta", delta={"stop_reason": reason}, usage={"output_tokens": tokens}) + typed(
-        "message_stop"
-    )
+    return typed(
+        "message_delta", delta={"stop_reason": reason}, usage={"output_tokens": tokens}
+    ) + typed("message_stop")
 
 
 ERROR = event({"error": {"message": DIED, "code": 500}})
 FORMS: dict[str, Form] = {
     "chat": Form(
-        lambda number: event(choice(delta={"content": f"w{number}"})), chat_end({"delta": {}}), ERROR + DONE,
+        lambda number: event(choice(delta={"content": f"w{number}"})), chat_end({"delta": {}}),
+        ERROR + DONE,
         chat_end({"delta": {}})("abort", 3),
     ),
     "completions": Form(
@@ -79,7 +89,8 @@ FORMS: dict[str, Form] = {
         typed("error", code="server_error", message=DIED), responses_end("cancelled", 3),
     ),
     "messages": Form(
-        lambda number: typed("content_block_delta", index=0, delta={"type": "text_delta", "text": f"w{number}"}),
+        lambda number: typed("content_block_delta", index=0,
+            delta={"type": "text_delta", "text": f"w{number}"}),
         messages_end,
         typed("error", error={"type": "overloaded_error", "message": DIED}),
         typed("error", error={"type": "api_error", "message": DIED}),
@@ -87,7 +98,8 @@ FORMS: dict[str, Form] = {
 }  # fmt: skip
 VECTORS: dict[str, Callable[[int], dict[str, Any]]] = {
     "embeddings": lambda count: {"data": [{"index": i, "embedding": [0.5]} for i in range(count)]},
-    "rerank": lambda count: {"results": [{"index": i, "relevance_score": 0.5} for i in range(count)]},
+    "rerank": lambda count: {"results": [{"index": i,
+        "relevance_score": 0.5} for i in range(count)]},
 }  # fmt: skip
 PROTOCOLS = (*FORMS, *VECTORS)
 
@@ -114,7 +126,9 @@ class Fault(NamedTuple):
 def half(body: dict[str, Any]) -> list[Step]:
     """Half of a body, and the end of the connection."""
     data = json.dumps(body).encode()
-    return [send(head(200, "application/json", Content_Length=str(len(data))) + data[: len(data) // 2])]
+    return [
+        send(head(200, "application/json", Content_Length=str(len(data))) + data[: len(data) // 2])
+    ]
 
 
 def both(steps: list[Step]) -> tuple[Callable[[Form], list[Step]], Callable[[Any], list[Step]]]:
@@ -132,9 +146,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault("error in a JSON answer with status 200", *both(whole({"error": {"message": DIED}}))),
     Fault("an end that says it was broken off", lambda form: streamed(form, 3, form.broken_off)),
     Fault("the stream ends without an end", lambda form: streamed(form, 3)),
-    Fault("connection closed in the middle", lambda form: [*streamed(form, 3, ends=False), ["close"]],
+    Fault("connection closed in the middle",
+        lambda form: [*streamed(form, 3, ends=False), ["close"]],
           lambda make: [*half(make(INPUTS)), ["close"]]),
-    Fault("connection reset in the middle", lambda form: [*streamed(form, 3, ends=False), ["sleep", 20], ["reset"]],
+    Fault("connection reset in the middle",
+        lambda form: [*streamed(form, 3, ends=False), ["sleep", 20], ["reset"]],
           lambda make: [*half(make(INPUTS)), ["sleep", 20], ["reset"]]),
     Fault("bad JSON", lambda form: streamed(form, 3, b"data: {broken\n\n", form.end("stop", 3)),
           lambda make: whole('{"data": [')),
@@ -142,8 +158,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault("JSON of something else", *both(whole({"hello": "world"}))),
     Fault("the events of another protocol",
           lambda form: streamed(next(other for other in FORMS.values() if other.token(0)[:5] != form.token(0)[:5]), 3)),
-    Fault("finished, no content, 5 tokens counted", lambda form: streamed(form, 0, form.end("stop", 5))),
-    Fault("the model ends at once (1 token counted)", lambda form: streamed(form, 0, form.end("stop", 1))),
+    Fault("finished, no content, 5 tokens counted",
+        lambda form: streamed(form, 0, form.end("stop", 5))),
+    Fault("the model ends at once (1 token counted)",
+        lambda form: streamed(form, 0, form.end("stop", 1))),
     Fault("fewer vectors than inputs", None, lambda make: whole(make(INPUTS - 1))),
     Fault("no vector or score at all", None, lambda make: whole(make(0))),
     Fault("no first token in time", lambda form: [*streamed(form, 0, ends=False), ["stall"]], None,
@@ -196,7 +214,11 @@ def markdown(table: dict[tuple[str, str], Record | None]) -> Iterator[str]:
     yield "| fault | " + " | ".join(f"`{kind}`" for kind in PROTOCOLS) + " |"
     yield "|---" * (len(PROTOCOLS) + 1) + "|"
     for fault in FAULTS:
-        yield f"| {fault.what} | " + " | ".join(cell(table[fault.what, kind]) for kind in PROTOCOLS) + " |"
+        yield (
+            f"| {fault.what} | "
+            + " | ".join(cell(table[fault.what, kind]) for kind in PROTOCOLS)
+            + " |"
+        )
 
 
 def test_the_table_is_whole_and_in_the_docs(table: dict[tuple[str, str], Record | None]) -> None:

@@ -1,4 +1,5 @@
-"""Every fault, once: what the run says of it, when its slot comes back, what its record keeps; docs/failures.md has it."""
+"""Every fault, once: what the run says of it, when its slot comes back, what its record keeps;
+docs/failures.md has it."""
 
 import re
 import socket
@@ -28,7 +29,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
 
 ERROR = {"message": "engine died, request 7f3a9", "code": 500}
 PAUSE_MS = 60
-"""Between the tokens and what goes wrong: else a slot that came back at the first token looks as if it had not."""
+"""Between the tokens and what goes wrong: else a slot that came back at the first token looks as if
+it had not."""
 SOME = [*stream(3, cut="close")[:-1], ["sleep", PAUSE_MS]]
 """Three tokens, and no end."""
 OPEN = [send(head(Transfer_Encoding="chunked"))]
@@ -36,7 +38,12 @@ OPEN = [send(head(Transfer_Encoding="chunked"))]
 
 def last(*events: Any) -> list[Any]:
     """The last events, and the end of the answer."""
-    return [send(b"".join(chunked(data if isinstance(data, bytes) else event(data)) for data in events) + chunked(b""))]
+    return [
+        send(
+            b"".join(chunked(data if isinstance(data, bytes) else event(data)) for data in events)
+            + chunked(b"")
+        )
+    ]
 
 
 def finished(tokens: int) -> dict[str, Any]:
@@ -58,16 +65,24 @@ class Fault(NamedTuple):
 
 FAULTS: tuple[Fault, ...] = (
     Fault("HTTP 500", whole({"error": ERROR}, 500)),
-    Fault("HTTP 429, Retry-After 7", whole({"error": {"message": "slow down"}}, 429, Retry_After="7")),
+    Fault("HTTP 429, Retry-After 7",
+        whole({"error": {"message": "slow down"}}, 429, Retry_After="7")),
     Fault("HTTP 503, plain text", whole("busy", 503, "text/plain")),
-    Fault("redirect to another host", whole("", 307, Location="http://elsewhere/v1/chat/completions")),
-    Fault("error object in the stream, then `[DONE]` (vLLM)", stream(3, error=ERROR, end_ms=PAUSE_MS)),
-    Fault("error as a string in the stream (transformers)", stream(3, error="out of blocks", done=False, end_ms=PAUSE_MS)),
+    Fault("redirect to another host",
+        whole("", 307, Location="http://elsewhere/v1/chat/completions")),
+    Fault("error object in the stream, then `[DONE]` (vLLM)",
+        stream(3, error=ERROR, end_ms=PAUSE_MS)),
+    Fault("error as a string in the stream (transformers)",
+        stream(3, error="out of blocks", done=False, end_ms=PAUSE_MS)),
     Fault("`event: error`", [*SOME, *last(b"event: error\ndata: overloaded\n\n")]),
-    Fault("a field `error` in the stream (llama.cpp until 2025)", [*SOME, *last(b'error: {"message": "no context"}\n\n')]),
-    Fault("`event: error` with a comment (Dynamo)", [*SOME, *last(b"event: error\n: overloaded\n\n")]),
-    Fault("flat: `message` and `code` in the stream", [*SOME, *last({"code": 500, "message": "out of memory"})]),
-    Fault("JSON of an error under `text/event-stream`", whole({"error": ERROR}, 200, "text/event-stream")),
+    Fault("a field `error` in the stream (llama.cpp until 2025)",
+        [*SOME, *last(b'error: {"message": "no context"}\n\n')]),
+    Fault("`event: error` with a comment (Dynamo)",
+        [*SOME, *last(b"event: error\n: overloaded\n\n")]),
+    Fault("flat: `message` and `code` in the stream",
+        [*SOME, *last({"code": 500, "message": "out of memory"})]),
+    Fault("JSON of an error under `text/event-stream`",
+        whole({"error": ERROR}, 200, "text/event-stream")),
     Fault("error instead of the first token", stream(0, error=ERROR)),
     Fault("error in a JSON answer with status 200", whole({"error": ERROR})),
     Fault("finish_reason `abort`", [*SOME, *last(delta("abort"))]),
@@ -80,7 +95,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("no HTTP at all", [send(b"SSH-2.0-OpenSSH\r\n"), ["close"]]),
     Fault("an event without end", [*OPEN, send(chunked(b"data: " + b"x" * 90_000)), ["stall"]],
           (("max_response_bytes", 80_000),)),
-    Fault("compressed, unasked", [send(head(Content_Encoding="gzip", Content_Length="3") + b"\x1f\x8b\x08")]),
+    Fault("compressed, unasked", [send(head(Content_Encoding="gzip",
+        Content_Length="3") + b"\x1f\x8b\x08")]),
     Fault("finished, no content, 5 tokens counted", [*OPEN, *last(finished(5))]),
     Fault("the model ends at once (1 token counted)", [*OPEN, *last(finished(1))]),
     Fault("no first token in time", stream(0, cut="stall"), (("first_token_timeout_s", 0.1),)),
@@ -153,7 +169,9 @@ def test_a_fault_of_the_servers(scripted: Scripted, table: dict[str, Seen], faul
     check_after(scripted, gate, line, fault.what)
 
 
-def special(scripted: Scripted, tls: Scripted, what: str) -> tuple[Gate, UserConnection, Callable[[], Record]]:
+def special(
+    scripted: Scripted, tls: Scripted, what: str
+) -> tuple[Gate, UserConnection, Callable[[], Record]]:
     gate, line = Gate(1), UserConnection()
     request = scripted.request(f"fault: {what}", stream(1))
     if what == "nobody listens":
@@ -166,15 +184,25 @@ def special(scripted: Scripted, tls: Scripted, what: str) -> tuple[Gate, UserCon
         return (
             gate,
             line,
-            lambda: exchange_request(line, gate, replace(request, target=Target("no.such.host.invalid", 80)), 0.0),
+            lambda: exchange_request(
+                line, gate, replace(request, target=Target("no.such.host.invalid", 80)), 0.0
+            ),
         )
     if what.startswith("TLS"):
         to = make_target(f"https://127.0.0.1:{tls.ports['tls']}/", True, None)
         return gate, line, lambda: exchange_request(line, gate, replace(request, target=to), 0.0)
     if what == "half of the request written, then reset":
-        large = scripted.request(f"fault: {what}", [["sleep", 20], ["reset"]], unread=b"x" * 20_000_000)
+        large = scripted.request(
+            f"fault: {what}", [["sleep", 20], ["reset"]], unread=b"x" * 20_000_000
+        )
         return gate, line, lambda: exchange_request(line, gate, large, 0.0)
-    job = gevent.spawn(exchange_request, line, gate, scripted.request(f"fault: {what}", stream(3, cut="stall")), 0.0)
+    job = gevent.spawn(
+        exchange_request,
+        line,
+        gate,
+        scripted.request(f"fault: {what}", stream(3, cut="stall")),
+        0.0,
+    )
     gevent.sleep(0.2)
     job.kill()
     assert isinstance(job.value, GreenletExit)
@@ -182,13 +210,17 @@ def special(scripted: Scripted, tls: Scripted, what: str) -> tuple[Gate, UserCon
 
 
 @pytest.mark.parametrize("what", [what for what in SPECIAL if what != "no connection in time"])
-def test_a_fault_on_the_way(scripted: Scripted, scripted_tls: Scripted, table: dict[str, Seen], what: str) -> None:
+def test_a_fault_on_the_way(
+    scripted: Scripted, scripted_tls: Scripted, table: dict[str, Seen], what: str
+) -> None:
     gate, line, record = special(scripted, scripted_tls, what)
     table[what] = seen(what, record())
     check_after(scripted, gate, line, what)
 
 
-def test_no_connection_in_time(scripted: Scripted, table: dict[str, Seen], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_connection_in_time(
+    scripted: Scripted, table: dict[str, Seen], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A listener whose queue is full drops what asks for a connection."""
     what = "no connection in time"
     monkeypatch.setattr(module, "CONNECT_TIMEOUT_S", 0.2)
@@ -201,7 +233,10 @@ def test_no_connection_in_time(scripted: Scripted, table: dict[str, Seen], monke
         gate, line = Gate(1), UserConnection()
         to = Target("127.0.0.1", full.getsockname()[1])
         table[what] = seen(
-            what, exchange_request(line, gate, replace(scripted.request(f"fault: {what}", []), target=to), 0.0)
+            what,
+            exchange_request(
+                line, gate, replace(scripted.request(f"fault: {what}", []), target=to), 0.0
+            ),
         )
     check_after(scripted, gate, line, what)
 
@@ -234,13 +269,17 @@ def test_the_table_is_whole_and_in_the_docs(table: dict[str, Seen]) -> None:
     made = markdown(table)
     print(made)
     shown = {row.says.partition(":")[0] for row in table.values()}
-    assert shown >= set(FAILURES) - {
-        "no_socket",
-        "proxy",
-        "unreachable",
-        "client_error",
-        "unnamed",
-    }  # which take a machine that is out of files or networks, a mistake of ours, or another tool's result
+    assert (
+        shown
+        >= set(FAILURES)
+        - {
+            "no_socket",
+            "proxy",
+            "unreachable",
+            "client_error",
+            "unnamed",
+        }
+    )  # which take a machine that is out of files or networks, a mistake of ours, or another tool's result
     if not PAGE.is_file():
         pytest.skip("only a checkout has docs/")
     assert made == PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip()

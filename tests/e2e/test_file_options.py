@@ -20,7 +20,10 @@ FEW: Final = ("pipe", "endless device")
     ("flag", "kinds"),
     [
         *(pytest.param(flag, tuple(KINDS), marks=pytest.mark.full) for flag in FLAGS),
-        *(pytest.param(flag, FEW, marks=pytest.mark.slow) for flag in ("--client-cert", "--request-rate-series")),
+        *(
+            pytest.param(flag, FEW, marks=pytest.mark.slow)
+            for flag in ("--client-cert", "--request-rate-series")
+        ),
     ],
 )
 def test_no_kind_of_file_holds_a_run(flag: str, kinds: tuple[str, ...], tmp_path: Path) -> None:
@@ -42,7 +45,10 @@ def test_no_kind_of_file_holds_a_run(flag: str, kinds: tuple[str, ...], tmp_path
         ]
         more = ["--client-cert", str(path)] if flag == "--client-key" else []
         done = subprocess.run(
-            [sys.executable, "-m", "locust_llm", *words, *more], capture_output=True, text=True, timeout=PATIENCE_S
+            [sys.executable, "-m", "locust_llm", *words, *more],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == ExitStatus.REFUSED, (kind, done.stderr[-2000:])
         assert done.stderr.count("\n") == 1, (kind, done.stderr[-2000:])

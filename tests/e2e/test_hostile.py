@@ -1,4 +1,5 @@
-"""Servers that send without end, or almost nothing: each answer ends in time, in little memory, and beside good ones."""
+"""Servers that send without end, or almost nothing: each answer ends in time, in little memory, and
+beside good ones."""
 
 import ssl
 import subprocess
@@ -33,7 +34,10 @@ FIREHOSES: Final = ("pings", "tokens", "newlines")
 @contextmanager
 def server(*words: str) -> Iterator[int]:
     process = subprocess.Popen(
-        [sys.executable, hostile.__file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, hostile.__file__, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None
@@ -48,10 +52,15 @@ def port() -> Iterator[int]:
         yield port
 
 
-def ask(port: int, name: str, gate: Gate | None = None, tls: ssl.SSLContext | None = None) -> Record:
-    data = f"POST /v1/chat/completions HTTP/1.1\r\nHost: hostile\r\nX-Hostile: {name}\r\n\r\n".encode()
+def ask(
+    port: int, name: str, gate: Gate | None = None, tls: ssl.SSLContext | None = None
+) -> Record:
+    data = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: hostile\r\nX-Hostile: {name}\r\n\r\n".encode()
+    )
     request = Request(
-        target=Target("127.0.0.1", port, tls), data=data, labels={"id": name}, timeout_s=4.0, first_token_timeout_s=1.5,
+        target=Target("127.0.0.1", port, tls), data=data, labels={"id": name}, timeout_s=4.0,
+        first_token_timeout_s=1.5,
         gap_timeout_s=3.0, max_response_bytes=8 << 20, max_chunks=3000,
     )  # fmt: skip
     line = UserConnection()
@@ -68,7 +77,11 @@ def memory_mb() -> float:
 def check(name: str, record: Record, *, busy: bool = False) -> None:
     """``busy``: so much else is read that a time limit may be over before what ends it is."""
     expected = CATALOGUE[name].outcomes.split()
-    timeouts = {"first_token_timeout", "gap_timeout", "timeout"} if busy or "timeout" in expected else set()
+    timeouts = (
+        {"first_token_timeout", "gap_timeout", "timeout"}
+        if busy or "timeout" in expected
+        else set()
+    )
     assert record.outcome in {*expected, *timeouts}, (name, record.outcome, record.error)
     assert record.response_bytes < (8 << 20) + (1 << 18)
     assert len(record.chunk_us) < 3000 + 4000
@@ -84,7 +97,9 @@ def test_all_of_them_at_once_end_in_time_and_harm_nobody(port: int) -> None:
     jobs = {name: gevent.spawn(ask, port, name, gate) for name in CATALOGUE}
     good = []
     while not all(job.dead for job in jobs.values()):
-        assert time.monotonic() - began < 2 * DEADLINE_S, [name for name, job in jobs.items() if not job.dead]
+        assert time.monotonic() - began < 2 * DEADLINE_S, [
+            name for name, job in jobs.items() if not job.dead
+        ]
         good.append(ask(port, "good"))
         gevent.sleep(0.1)
     for name, job in jobs.items():
@@ -124,7 +139,8 @@ def test_a_run_at_a_firehose_ends_in_time_and_in_little_memory(tmp_path: Path, n
         began, peak_mb = time.monotonic(), 0.0
         run = psutil.Popen(
             [
-                sys.executable, "-m", "locust_llm", "run", "--headless", "--host", f"127.0.0.1:{port}", "--model", "m",
+                sys.executable, "-m", "locust_llm", "run", "--headless", "--host",
+                f"127.0.0.1:{port}", "--model", "m",
                 "-u", "4", "-t", "15", "-s", "3", "--request-timeout", "8", "--no-probe",
                 "--report-dir", str(tmp_path / "run"),
             ],
@@ -139,7 +155,9 @@ def test_a_run_at_a_firehose_ends_in_time_and_in_little_memory(tmp_path: Path, n
                 run.kill()
         status, took_s = run.wait(), time.monotonic() - began
     # requests failed, or all of them were cut
-    assert status in (ExitStatus.FAILED_REQUESTS, ExitStatus.INCOMPLETE), (tmp_path / "log").read_text()
+    assert status in (ExitStatus.FAILED_REQUESTS, ExitStatus.INCOMPLETE), (
+        tmp_path / "log"
+    ).read_text()
     assert took_s < 25
     assert peak_mb < 300
     assert (tmp_path / "run" / "summary.md").exists()

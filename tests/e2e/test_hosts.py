@@ -1,5 +1,6 @@
-"""Master, workers and server on hosts of their own, which only a relay joins: it delays, drops and parts. Their clocks are
-seconds apart and drift. What the server counted is the truth, and the clock of the machine below them all.
+"""Master, workers and server on hosts of their own, which only a relay joins: it delays, drops and
+parts. Their clocks are seconds apart and drift. What the server counted is the truth, and the clock
+of the machine below them all.
 """
 
 import json
@@ -27,7 +28,8 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 HTTP, MASTER = 8000, 5557
 SHORT: Final = ("--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "10", "--no-probe")
 ON_WIRE_S: Final = 5e-3
-"""From a stamp to the server's own of the same moment, at most, beside the delays: this machine is busy."""
+"""From a stamp to the server's own of the same moment, at most, beside the delays: this machine is
+busy."""
 
 
 class Site:
@@ -41,7 +43,17 @@ class Site:
     def serve(self, *words: str) -> None:
         self.net.serve(HTTP, self.server)
         self.net.serve(MASTER, self.at)
-        command = ("-m", "locust_llm.simulator", "--host", "0.0.0.0", "--port", str(HTTP), "--truth", "full", *words)
+        command = (
+            "-m",
+            "locust_llm.simulator",
+            "--host",
+            "0.0.0.0",
+            "--port",
+            str(HTTP),
+            "--truth",
+            "full",
+            *words,
+        )
         self.server.start("simulator", sys.executable, *command)
         until(lambda: "listening" in self.server.log("simulator"))
 
@@ -49,15 +61,27 @@ class Site:
         """The master."""
         self.folder = self.at.folder / folder
         command = (
-            "-m", "locust", "-f", CHAT, "--headless", "--host", f"{SERVICE}:{HTTP}", "--report-dir", str(self.folder),
-            *SHORT, *words, "--master", "--master-bind-port", str(MASTER), "--expect-workers", str(workers),
+            "-m", "locust", "-f", CHAT, "--headless", "--host", f"{SERVICE}:{HTTP}", "--report-dir",
+            str(self.folder),
+            *SHORT, *words, "--master", "--master-bind-port", str(MASTER), "--expect-workers",
+            str(workers),
         )  # fmt: skip
         self.master = self.at.start(f"master of {folder}", sys.executable, *command)
         return self.master
 
     def join(self, host: Host) -> "Popen[bytes]":
         """A worker, which does not see the disk of the master: the only one of its host."""
-        words = ("-m", "locust", "-f", CHAT, "--worker", "--master-host", SERVICE, "--master-port", str(MASTER))
+        words = (
+            "-m",
+            "locust",
+            "-f",
+            CHAT,
+            "--worker",
+            "--master-host",
+            SERVICE,
+            "--master-port",
+            str(MASTER),
+        )
         worker = host.start("worker", sys.executable, *words, hidden=self.at.folder)
         self.workers[host.label] = host, worker
         return worker
@@ -67,7 +91,9 @@ class Site:
         return {row["id"]: row for row in self._every_row()}
 
     def _every_row(self) -> list[dict[str, Any]]:
-        return [row for row in self.server.get(HTTP, "/truth")["requests"] if row["id"].count("-") >= 2]
+        return [
+            row for row in self.server.get(HTTP, "/truth")["requests"] if row["id"].count("-") >= 2
+        ]
 
     @property
     def most_prefilling(self) -> int:
@@ -85,7 +111,10 @@ class Site:
 
     def logs(self) -> str:
         return "\n".join(
-            host.log(file.name) for host in self.net.hosts for file in host.folder.iterdir() if file.is_file()
+            host.log(file.name)
+            for host in self.net.hosts
+            for file in host.folder.iterdir()
+            if file.is_file()
         )
 
     @property
@@ -93,8 +122,9 @@ class Site:
         return dict(json.loads((self.folder / "run.json").read_text())["run"])
 
     def records(self) -> list[Record]:
-        """One of each request that the server has seen, none twice; others never came to it, and say so. The server has
-        seen twice only what was sent again, as its connection was reset while it was being written."""
+        """One of each request that the server has seen, none twice; others never came to it, and
+        say so. The server has seen twice only what was sent again, as its connection was reset
+        while it was being written."""
         got = records(self.folder)
         by_id, rows = {record.id: record for record in got}, self.rows()
         assert len(by_id) == len(got)
@@ -105,8 +135,8 @@ class Site:
         return got
 
     def check_axis(self, got: list[Record], tightest_s: float) -> dict[str, float]:
-        """Every stamp is on the master's axis to within what is stated, by the clock below all; and what is stated is not
-        more than ``tightest_s``. By worker what is stated."""
+        """Every stamp is on the master's axis to within what is stated, by the clock below all; and
+        what is stated is not more than ``tightest_s``. By worker what is stated."""
         unix_s = time.time() - time.monotonic() + self.at.wrong_s
         stated = {health["worker"]: health["clock_error_s"] for health in self.run["health"]}
         rows = self.rows()
@@ -127,7 +157,8 @@ class Site:
 
 @contextmanager
 def three(folder: Path, *words: str) -> Iterator[tuple[Site, Host, Host]]:
-    """Master; a near host with a worker and the server; and a far one, whose answers take twice as long as its requests."""
+    """Master; a near host with a worker and the server; and a far one, whose answers take twice as
+    long as its requests."""
     with network(folder) as net:
         first = net.host("a", ahead_s=5.5, wrong_s=-7.0)
         near = net.host("b", ahead_s=1000.25, fast=0.0)
@@ -141,7 +172,8 @@ def three(folder: Path, *words: str) -> Iterator[tuple[Site, Host, Host]]:
 
 @pytest.mark.slow
 def test_three_hosts_keep_one_limit_one_count_and_one_axis(tmp_path: Path) -> None:
-    """The far one loses its connections, then its master for longer than its lease, then the server for a moment."""
+    """The far one loses its connections, then its master for longer than its lease, then the server
+    for a moment."""
     words = ("--request-rate", "10", "--arrival-pattern", "constant", "--request-count", "100")
     with three(tmp_path) as (site, near, far):
         site.direct("-u", "30", "--prefill-concurrency", "3", *words, workers=2)
@@ -159,20 +191,26 @@ def test_three_hosts_keep_one_limit_one_count_and_one_axis(tmp_path: Path) -> No
         got = site.records()
         assert site.most_prefilling <= 3
         assert site.run["records_lost"] == 0
-        assert site.master.returncode == ExitStatus.FAILED_REQUESTS, site.logs()  # those of the moment
+        # those of the moment
+        assert site.master.returncode == ExitStatus.FAILED_REQUESTS, site.logs()
         assert any("stopped reporting" in note for note in site.run["notes"])
         stated = site.check_axis(got, tightest_s=0.12)
         for record in got:
             assert record.limit == 3
-        due = sorted((record.due_at + record.clock_offset_s, stated[record.worker]) for record in got)
+        due = sorted(
+            (record.due_at + record.clock_offset_s, stated[record.worker]) for record in got
+        )
         assert len(due) == 100  # each arrival once, whatever was on its way
         late_s = [at - due[0][0] - n / 10 for n, (at, _) in enumerate(due)]
-        assert not [(n, off) for n, off in enumerate(late_s) if abs(off) > 2 * (due[n][1] + due[0][1])]
+        assert not [
+            (n, off) for n, off in enumerate(late_s) if abs(off) > 2 * (due[n][1] + due[0][1])
+        ]
 
 
 @pytest.mark.slow
 def test_what_is_on_its_way_when_connections_break_is_sent_again(tmp_path: Path) -> None:
-    """ZeroMQ makes another connection, and says nothing of the messages that went with the first."""
+    """ZeroMQ makes another connection, and says nothing of the messages that went with the
+    first."""
     with three(tmp_path) as (site, near, far):
         site.direct("-u", "12", "--prefill-concurrency", "4", "--request-count", "240", workers=2)
         site.join(near)
@@ -190,9 +228,18 @@ def test_what_is_on_its_way_when_connections_break_is_sent_again(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_network_that_is_parted_for_twenty_seconds_costs_no_record(tmp_path: Path) -> None:
-    """Longer than either end waits for the other: the far worker is given up, ends, and still hands over what it has. Its
-    work went to the other one meanwhile."""
-    words = ("-u", "10", "--prefill-concurrency", "4", "--request-count", "600", "--request-rate", "15")
+    """Longer than either end waits for the other: the far worker is given up, ends, and still hands
+    over what it has. Its work went to the other one meanwhile."""
+    words = (
+        "-u",
+        "10",
+        "--prefill-concurrency",
+        "4",
+        "--request-count",
+        "600",
+        "--request-rate",
+        "15",
+    )
     with three(tmp_path) as (site, near, far):
         site.direct(*words, workers=2)
         site.join(near)
@@ -223,7 +270,8 @@ GRACE_S: Final = 12
 
 @pytest.mark.slow
 def test_an_evicted_worker_costs_no_record(tmp_path: Path) -> None:
-    """As a node that is drained does it: SIGTERM, and SIGKILL after the grace, while answers take longer than either."""
+    """As a node that is drained does it: SIGTERM, and SIGKILL after the grace, while answers take
+    longer than either."""
     words = (
         "-u",
         "10",
@@ -257,8 +305,11 @@ def test_an_evicted_worker_costs_no_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_workers_of_a_dead_master_keep_what_it_lacks_and_a_new_one_begins_anew(tmp_path: Path) -> None:
-    """They do not go over to the next master at the same address: they end, and say where their records are."""
+def test_workers_of_a_dead_master_keep_what_it_lacks_and_a_new_one_begins_anew(
+    tmp_path: Path,
+) -> None:
+    """They do not go over to the next master at the same address: they end, and say where their
+    records are."""
     with three(tmp_path) as (site, near, far):
         site.direct("-u", "10", "--prefill-concurrency", "4", workers=2)
         old = [site.join(near), site.join(far)]
@@ -267,7 +318,16 @@ def test_workers_of_a_dead_master_keep_what_it_lacks_and_a_new_one_begins_anew(t
         site.master.wait()
         site.net.drop(near, MASTER)
         site.net.drop(far, MASTER)
-        site.direct("-u", "6", "--prefill-concurrency", "4", "--request-count", "60", folder="again", workers=2)
+        site.direct(
+            "-u",
+            "6",
+            "--prefill-concurrency",
+            "4",
+            "--request-count",
+            "60",
+            folder="again",
+            workers=2,
+        )
         for worker in old:
             worker.wait(GONE_S + 60)
             assert worker.returncode == ExitStatus.FAILED_REQUESTS
@@ -276,7 +336,9 @@ def test_workers_of_a_dead_master_keep_what_it_lacks_and_a_new_one_begins_anew(t
         for host in (near, far):
             assert "the master has not answered for 15 s: this worker ends" in host.log("worker")
             folder = host.folder / "reports" / "r"
-            if "could not be delivered, and are in reports/r/profile_export.jsonl" in host.log("worker"):
+            if "could not be delivered, and are in reports/r/profile_export.jsonl" in host.log(
+                "worker"
+            ):
                 kept |= {record.id: record for record in records(folder)}
             assert not (folder / "journal").exists()
         there = {record.id for record in records(site.at.folder / "r")}

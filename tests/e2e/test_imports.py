@@ -1,4 +1,5 @@
-"""What commands import: a load test and its report no part of the lab, and ``--version`` nothing that takes long."""
+"""What commands import: a load test and its report no part of the lab, and ``--version`` nothing
+that takes long."""
 
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import pytest
 from support.runs import Server, server  # noqa: F401
 
 LAB: Final = (
-    "locust_llm.lab.twin", "locust_llm.lab.probe", "locust_llm.lab.interop", "locust_llm.lab.probe.user", "locust_llm.lab.probe.cli",
+    "locust_llm.lab.twin", "locust_llm.lab.probe", "locust_llm.lab.interop",
+    "locust_llm.lab.probe.user", "locust_llm.lab.probe.cli",
     "locust_llm.lab.canary", "locust_llm.lab.probe.report_kind", "locust_llm.lab.probe.report",
     "locust_llm.lab.probe.chart", "locust_llm.lab.pareto.cli", "locust_llm.lab.pareto.curve",
     "locust_llm.lab.pareto.table", "locust_llm.lab.pareto.chart",
@@ -25,14 +27,21 @@ sys.exit(main(sys.argv[1:]))
 
 
 def modules_of(*words: str) -> set[str]:
-    """Those that a command has imported when it ends. ``-X importtime`` would not do: it leaves out what a table names."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=120)
+    """Those that a command has imported when it ends. ``-X importtime`` would not do: it leaves out
+    what a table names."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *words], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return set(done.stderr.splitlines())
 
 
 def of_the_lab(modules: set[str]) -> set[str]:
-    return {module for module in modules if any(module == one or module.startswith(f"{one}.") for one in LAB)}
+    return {
+        module
+        for module in modules
+        if any(module == one or module.startswith(f"{one}.") for one in LAB)
+    }
 
 
 def test_the_lab_is_seen_where_it_is() -> None:
@@ -47,7 +56,8 @@ def test_a_run_and_its_report_import_neither_the_lab_nor_the_simulator(
 ) -> None:
     folder = str(tmp_path / "r")
     run = modules_of(
-        "run", "--headless", "--host", server.url, "-u", "2", "--request-count", "10", "--no-probe", "--report-dir", folder,
+        "run", "--headless", "--host", server.url, "-u", "2", "--request-count", "10", "--no-probe",
+        "--report-dir", folder,
         "--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "5",
     )  # fmt: skip
     report = modules_of("report", "--json", folder)

@@ -1,4 +1,5 @@
-"""A tenant alone and beside the others, for real: the command, a simulator whose prompts of others take time, the files."""
+"""A tenant alone and beside the others, for real: the command, a simulator whose prompts of others
+take time, the files."""
 
 import subprocess
 import sys
@@ -15,12 +16,15 @@ from locust_llm.settings.ab import BASE
 
 @pytest.mark.slow
 def test_the_others_prompts_are_seen(tmp_path: Path) -> None:
-    """Gold's user sends prompts of some 8 ms, the others' four of the same: beside them its own wait for theirs."""
+    """Gold's user sends prompts of some 8 ms, the others' four of the same: beside them its own
+    wait for theirs."""
     folder = tmp_path / "r"
     with start_simulator() as url:
         done = subprocess.run(
-            [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", url, "--report-dir", str(folder), "-u", "5",
-             "-t", "14s", "--block-duration", "0.6", "--tenant-mix", "gold=20,free=80", "--isolate", "gold",
+            [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", url, "--report-dir",
+                str(folder), "-u", "5",
+             "-t", "14s", "--block-duration", "0.6", "--tenant-mix", "gold=20,free=80", "--isolate",
+             "gold",
              "--synthetic-input-tokens-mean", "300", "--output-tokens-mean", "10", "--no-probe"],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip

@@ -20,7 +20,9 @@ def test_a_report_that_nobody_reads_to_its_end_is_no_error(tmp_path: Path) -> No
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "locust_llm", "report", str(tmp_path)]
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+    )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "report.html").is_file()
@@ -30,7 +32,10 @@ def test_help_that_nobody_reads() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-m", "locust_llm", "--help"], stdout=writing, stderr=subprocess.PIPE, check=False
+        [sys.executable, "-m", "locust_llm", "--help"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -38,10 +43,13 @@ def test_help_that_nobody_reads() -> None:
 
 @pytest.mark.full
 def test_where_the_options_of_a_locustfile_are_listed() -> None:
-    """Locust prints its help before it reads the file, so that no line of ours can be in it; the door has both."""
+    """Locust prints its help before it reads the file, so that no line of ours can be in it; the
+    door has both."""
     options = ["-f", str(Path(__file__).parents[2] / "locustfiles" / "chat.py"), "--help"]
     texts = [
-        subprocess.run([sys.executable, "-m", *words, *options], capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-m", *words, *options], capture_output=True, text=True, check=True
+        ).stdout
         for words in (["locust"], ["locust_llm", "run"])
     ]
     assert ["--prefill-concurrency" in text for text in texts] == [False, True]

@@ -28,7 +28,8 @@ CONSTANT: Final = ("--arrival-pattern", "constant")
 TWO: Final = ("--processes", "2")
 BOTH: Final = [
     (),
-    pytest.param(TWO, marks=pytest.mark.serial, id="two processes"),  # each must be there when the first are due
+    # each must be there when the first are due
+    pytest.param(TWO, marks=pytest.mark.serial, id="two processes"),
 ]
 
 
@@ -70,7 +71,8 @@ def exactly(seconds: Iterable[float]) -> Any:
 
 
 def most_at_once(got: Iterable[Record]) -> int:
-    """How many of these requests were under way at a time; of one process, whose clock they share."""
+    """How many of these requests were under way at a time; of one process, whose clock they
+    share."""
     changes = [(record.sent_at, 1) for record in got] + [(record.closed_at, -1) for record in got]
     now = most = 0
     for _, change in sorted(changes):
@@ -80,16 +82,22 @@ def most_at_once(got: Iterable[Record]) -> int:
 
 
 def trace(path: Path, count: int, gap_ms: int, turns: int = 1) -> Path:
-    """Rows of Mooncake's format, the n-th asking for n + 1 tokens; ``turns`` of them in a row are one session."""
+    """Rows of Mooncake's format, the n-th asking for n + 1 tokens; ``turns`` of them in a row are
+    one session."""
     rows = (
-        {"timestamp": 5000 + n * gap_ms, "input_length": 60, "output_length": n + 1, "session_id": f"s{n // turns}"}
+        {
+            "timestamp": 5000 + n * gap_ms,
+            "input_length": 60,
+            "output_length": n + 1,
+            "session_id": f"s{n // turns}",
+        }
         for n in range(count)
     )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-# -- the limit, in every mode, with 24 requests that come faster than it lets through ----------------------------------
+# -- the limit, in every mode, with 24 requests that come faster than it lets through --------------
 
 MODES: Final = {
     "rate": ("-u", "8", "--request-rate", "40", *CONSTANT, "--request-count", "24"),
@@ -116,18 +124,24 @@ def test_the_limit_holds_at_the_server_and_the_schedule_is_exact(
     path = trace(tmp_path / "trace.jsonl", 24, 25, turns)
     words = [word.format(trace=path) for word in MODES[mode]]
     several = TURNS if turns > 1 else ()
-    got = ran(server, tmp_path / "r", *words, *several, *processes, "--prefill-concurrency", "2", *SHORT)
+    got = ran(
+        server, tmp_path / "r", *words, *several, *processes, "--prefill-concurrency", "2", *SHORT
+    )
     assert Counter(record.outcome for record in got) == {"ok": 24}
     assert server.truth()["max_prefilling"] == 2
-    assert {record.limit for record in got} == {2}  # the whole one, whatever the part of the process
+    # the whole one, whatever the part of the process
+    assert {record.limit for record in got} == {2}
     assert {record.turn for record in got} == set(range(turns))
     if mode == "rate":
         assert due_s(got) == exactly(n / 40 for n in range(24))
     if mode == "fixed schedule":
         by_row = sorted(got, key=lambda record: record.asked_output_tokens or 0)
-        assert [record.asked_output_tokens for record in by_row] == list(range(1, 25))  # each row once
+        # each row once
+        assert [record.asked_output_tokens for record in by_row] == list(range(1, 25))
         zero = by_row[0].due_at + by_row[0].clock_offset_s
-        assert [record.due_at + record.clock_offset_s - zero for record in by_row] == exactly(n / 40 for n in range(24))
+        assert [record.due_at + record.clock_offset_s - zero for record in by_row] == exactly(
+            n / 40 for n in range(24)
+        )
         assert "Schedule Delay (ms)" in (tmp_path / "r" / "summary.md").read_text()
     if mode == "user-centric":
         assert due_s(got) == exactly(n / 40 for n in range(24))
@@ -141,19 +155,25 @@ def test_the_limit_holds_at_the_server_and_the_schedule_is_exact(
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_two_processes_share_a_schedule_and_as_many_users_as_it_takes(server: Server, tmp_path: Path) -> None:
+def test_two_processes_share_a_schedule_and_as_many_users_as_it_takes(
+    server: Server, tmp_path: Path
+) -> None:
     """The tests below have each of these alone."""
     words = ("--request-rate", "60", "--random-seed", "7", "--request-count", "41")
     got = ran(server, tmp_path / "r", *words, *TWO, *SHORT)
     expected = [
         due.at_s
-        for due in schedule_phase(Settings(request_rate=60, random_seed=7, request_count=41), "profiling") or ()
+        for due in schedule_phase(
+            Settings(request_rate=60, random_seed=7, request_count=41), "profiling"
+        )
+        or ()
     ]
     assert due_s(got) == exactly(at_s - expected[0] for at_s in expected)
     assert offer(tmp_path / "r")["due"] == 41
     assert len({record.worker for record in got}) == 2
     users = len({(record.worker, record.user) for record in got})
-    # 60/s x 0.125 s keep seven busy; a machine that stalls for a second finds all arrivals waiting at once
+    # 60/s x 0.125 s keep seven busy; a machine that stalls for a second finds all arrivals waiting
+    # at once
     assert 5 <= users <= offer(tmp_path / "r")["most_users"] < 100
     assert "NOT DELIVERED" not in (tmp_path / "r" / "summary.md").read_text()
 
@@ -164,7 +184,8 @@ def test_poisson_arrivals_are_those_of_the_seed_each_sent_once(
     server: Server, tmp_path: Path, processes: tuple[str, ...]
 ) -> None:
     got = ran(
-        server, tmp_path / "r", "-u", "20", "--request-rate", "60", "--random-seed", "7", "--request-count", "41",
+        server, tmp_path / "r", "-u", "20", "--request-rate", "60", "--random-seed", "7",
+        "--request-count", "41",
         *processes, *SHORT,
     )  # fmt: skip
     asked = Settings(request_rate=60, random_seed=7, request_count=41)
@@ -176,10 +197,29 @@ def test_poisson_arrivals_are_those_of_the_seed_each_sent_once(
 
 @pytest.mark.full
 def test_gamma_arrivals_under_a_ramp_are_those_of_the_seed(server: Server, tmp_path: Path) -> None:
-    words = ("--arrival-smoothness", "0.5", "--request-rate-ramp-duration", "1", "--request-count", "41")
-    got = ran(server, tmp_path / "r", "-u", "20", "--request-rate", "60", "--random-seed", "7", *words, *SHORT)
+    words = (
+        "--arrival-smoothness",
+        "0.5",
+        "--request-rate-ramp-duration",
+        "1",
+        "--request-count",
+        "41",
+    )
+    got = ran(
+        server,
+        tmp_path / "r",
+        "-u",
+        "20",
+        "--request-rate",
+        "60",
+        "--random-seed",
+        "7",
+        *words,
+        *SHORT,
+    )
     asked = Settings(
-        request_rate=60, random_seed=7, request_count=41, arrival_pattern="gamma", arrival_smoothness=0.5,
+        request_rate=60, random_seed=7, request_count=41, arrival_pattern="gamma",
+        arrival_smoothness=0.5,
         request_rate_ramp_duration=1,
     )  # fmt: skip
     expected = [due.at_s for due in schedule_phase(asked, "profiling") or ()]
@@ -187,13 +227,17 @@ def test_gamma_arrivals_under_a_ramp_are_those_of_the_seed(server: Server, tmp_p
 
 
 @pytest.mark.full
-def test_a_replay_at_twice_the_speed_between_two_times_of_the_trace(server: Server, tmp_path: Path) -> None:
+def test_a_replay_at_twice_the_speed_between_two_times_of_the_trace(
+    server: Server, tmp_path: Path
+) -> None:
     path = trace(tmp_path / "trace.jsonl", 24, 50)
     got = ran(
-        server, tmp_path / "r", "--fixed-schedule", "--input-file", str(path), "--replay-speedup", "2",
+        server, tmp_path / "r", "--fixed-schedule", "--input-file", str(path), "--replay-speedup",
+        "2",
         "--fixed-schedule-start-offset", "5200", "--fixed-schedule-end-offset", "5800", *SHORT,
     )  # fmt: skip
-    assert sorted(record.asked_output_tokens or 0 for record in got) == list(range(5, 18))  # 5,200 to 5,800 ms
+    # 5,200 to 5,800 ms
+    assert sorted(record.asked_output_tokens or 0 for record in got) == list(range(5, 18))
     assert due_s(got) == exactly(n * 0.025 for n in range(13))
 
 
@@ -207,13 +251,21 @@ def test_the_count_bounds_a_replay_in_requests(server: Server, tmp_path: Path) -
 @pytest.mark.full
 def test_a_replay_is_whole_after_a_warmup(server: Server, tmp_path: Path) -> None:
     path = trace(tmp_path / "trace.jsonl", 24, 25, turns=3)
-    words = ("-u", "8", "--fixed-schedule", "--input-file", str(path), "--warmup-request-count", "4")
+    words = (
+        "-u",
+        "8",
+        "--fixed-schedule",
+        "--input-file",
+        str(path),
+        "--warmup-request-count",
+        "4",
+    )
     warm, main = phases(ran(server, tmp_path / "r", *words, *SHORT))
     assert len(warm) == 4
     assert sorted(record.asked_output_tokens or 0 for record in main) == list(range(1, 25))
 
 
-# -- datasets and sessions ---------------------------------------------------------------------------------------------
+# -- datasets and sessions -------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -226,15 +278,30 @@ def test_a_dataset_is_sent_once_and_then_the_run_ends(
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     got = ran(server, tmp_path / "r", "-u", "20", "--input-file", str(path), *processes, *SHORT)
     assert sorted(record.asked_output_tokens or 0 for record in got) == list(range(1, 31))
-    assert [record.output_tokens for record in got] == [record.asked_output_tokens for record in got]
+    assert [record.output_tokens for record in got] == [
+        record.asked_output_tokens for record in got
+    ]
     assert len({record.session for record in got}) == 30
 
 
 @pytest.mark.full
-def test_a_dataset_that_ends_has_delivered_all_that_there_was(server: Server, tmp_path: Path) -> None:
+def test_a_dataset_that_ends_has_delivered_all_that_there_was(
+    server: Server, tmp_path: Path
+) -> None:
     path = tmp_path / "questions.jsonl"
     path.write_text('{"prompt": "Why?", "output_tokens": 2}\n' * 20)
-    got = ran(server, tmp_path / "r", "-u", "20", "--input-file", str(path), "--request-rate", "40", *CONSTANT, *SHORT)
+    got = ran(
+        server,
+        tmp_path / "r",
+        "-u",
+        "20",
+        "--input-file",
+        str(path),
+        "--request-rate",
+        "40",
+        *CONSTANT,
+        *SHORT,
+    )
     assert due_s(got) == exactly(n / 40 for n in range(20))
     assert offer(tmp_path / "r")["due"] == 20
     assert "NOT DELIVERED" not in (tmp_path / "r" / "summary.md").read_text()
@@ -254,15 +321,18 @@ def test_exactly_so_many_sessions_begin_and_each_is_whole(
     for turns in of_session.values():
         assert [record.turn for record in turns] == [0, 1, 2]
         sent = [tokens[record.id] for record in turns]
-        assert sent[0] < sent[1] - 6 < sent[2] - 12  # each holds the 6 tokens of the answers before it
+        # each holds the 6 tokens of the answers before it
+        assert sent[0] < sent[1] - 6 < sent[2] - 12
 
 
 @pytest.mark.slow
 def test_sessions_are_whole_and_a_later_turn_holds_what_was_really_answered(tmp_path: Path) -> None:
     with tiny_server() as tiny:
         done = run(
-            Server(tiny.url), tmp_path / "r", "-u", "3", "--num-sessions", "5", *TURNS, "--session-header", "X-Session",
-            "--model-mix", "tiny=1,other=1", "--random-seed", "3", *SHORT, "--tenant-mix", "gold=1,free=2",
+            Server(tiny.url), tmp_path / "r", "-u", "3", "--num-sessions", "5", *TURNS,
+            "--session-header", "X-Session",
+            "--model-mix", "tiny=1,other=1", "--random-seed", "3", *SHORT, "--tenant-mix",
+            "gold=1,free=2",
             "--tenant-header", "gold:X-Key=secret-1", "--tenant-priority", "gold=0,free=9",
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -277,7 +347,13 @@ def test_sessions_are_whole_and_a_later_turn_holds_what_was_really_answered(tmp_
                 assert carried == {"gold": ("secret-1", 0), "free": (None, 9)}[tenant]
     assert len(asked) == 5
     for first, second, third in asked.values():
-        assert [message["role"] for message in third] == ["user", "assistant", "user", "assistant", "user"]
+        assert [message["role"] for message in third] == [
+            "user",
+            "assistant",
+            "user",
+            "assistant",
+            "user",
+        ]
         assert (second[:-1], third[:-1]) == (
             [*first, {"role": "assistant", "content": "yes"}],
             [*second, {"role": "assistant", "content": "yes"}],
@@ -290,24 +366,30 @@ def test_sessions_are_whole_and_a_later_turn_holds_what_was_really_answered(tmp_
     assert not [file for file in (tmp_path / "r").iterdir() if b"secret-1" in file.read_bytes()]
     assert "Service by tenant" in (tmp_path / "r" / "report.html").read_text()
     assert Counter(record.model for record in got) == {"tiny": 6, "other": 9}
-    mix = r"model mix +\| tiny 40\.0% \(asked for 50\.0%\), other 60\.0% \(asked for 50\.0%\) of the requests"
+    mix = (
+        r"model mix +\| tiny 40\.0% \(asked for 50\.0%\), other 60\.0% \(asked for 50\.0%\) of "
+        r"the requests"
+    )
     assert re.search(mix, (tmp_path / "r" / "summary.md").read_text())
     assert Counter(record.turn for record in got) == {0: 5, 1: 5, 2: 5}
 
 
-# -- phases ------------------------------------------------------------------------------------------------------------
+# -- phases ----------------------------------------------------------------------------------------
 
 
 def phases(got: Iterable[Record]) -> tuple[list[Record], list[Record]]:
     """(warmup, profiling)."""
-    return [one for one in got if one.phase == "warmup"], [one for one in got if one.phase == "profiling"]
+    return [one for one in got if one.phase == "warmup"], [
+        one for one in got if one.phase == "profiling"
+    ]
 
 
 @pytest.mark.slow
 def test_a_warmup_by_count_with_its_own_users_and_rate(server: Server, tmp_path: Path) -> None:
     warm, main = phases(
         ran(
-            server, tmp_path / "r", "-u", "6", "--request-count", "18", "--warmup-request-count", "12",
+            server, tmp_path / "r", "-u", "6", "--request-count", "18", "--warmup-request-count",
+            "12",
             "--warmup-concurrency", "2", "--warmup-request-rate", "40", *CONSTANT, *SHORT,
         )
     )  # fmt: skip
@@ -319,34 +401,53 @@ def test_a_warmup_by_count_with_its_own_users_and_rate(server: Server, tmp_path:
 
 
 @pytest.mark.full
-def test_a_closed_warmup_has_its_own_users_from_the_first_request_on(server: Server, tmp_path: Path) -> None:
-    words = ("-u", "6", "--request-count", "18", "--warmup-request-count", "12", "--warmup-concurrency", "2")
+def test_a_closed_warmup_has_its_own_users_from_the_first_request_on(
+    server: Server, tmp_path: Path
+) -> None:
+    words = (
+        "-u",
+        "6",
+        "--request-count",
+        "18",
+        "--warmup-request-count",
+        "12",
+        "--warmup-concurrency",
+        "2",
+    )
     warm, main = phases(ran(server, tmp_path / "r", *words, *SHORT))
     assert (most_at_once(warm), most_at_once(main)) == (2, 6)
 
 
 @pytest.mark.full
-def test_the_run_time_bounds_what_comes_after_a_warmup_by_time(server: Server, tmp_path: Path) -> None:
+def test_the_run_time_bounds_what_comes_after_a_warmup_by_time(
+    server: Server, tmp_path: Path
+) -> None:
     warm, main = phases(
         ran(
-            server, tmp_path / "r", "-u", "20", "--request-rate", "40", *CONSTANT, "--warmup-duration", "0.5", "-t", "1s",
+            server, tmp_path / "r", "-u", "20", "--request-rate", "40", *CONSTANT,
+            "--warmup-duration", "0.5", "-t", "1s",
             *SHORT,
         )
     )  # fmt: skip
     assert due_s(warm) == exactly(n / 40 for n in range(20))
-    # what was due before the second was over; the last ones may have been too late on a busy machine
+    # what was due before the second was over; the last ones may have been too late on a busy
+    # machine
     assert due_s(main) == exactly(n / 40 for n in range(len(main)))
     assert 24 <= len(main) <= 40 == offer(tmp_path / "r")["due"]
 
 
-# -- what ends a request early -----------------------------------------------------------------------------------------
+# -- what ends a request early ---------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_cancelled_requests_keep_what_came_and_give_their_slots_back(server: Server, tmp_path: Path) -> None:
+def test_cancelled_requests_keep_what_came_and_give_their_slots_back(
+    server: Server, tmp_path: Path
+) -> None:
     got = ran(
-        server, tmp_path / "r", "-u", "4", "--request-count", "8", "--prefill-concurrency", "1", "--no-probe",
-        "--request-cancellation-rate", "100", "--request-cancellation-delay", f"{6 * TTFT_MS / 1e3}",
+        server, tmp_path / "r", "-u", "4", "--request-count", "8", "--prefill-concurrency", "1",
+        "--no-probe",
+        "--request-cancellation-rate", "100", "--request-cancellation-delay",
+        f"{6 * TTFT_MS / 1e3}",
         "--output-tokens-mean", "1000",
     )  # fmt: skip
     assert Counter(record.outcome for record in got) == {"cancelled": 8}
@@ -355,14 +456,18 @@ def test_cancelled_requests_keep_what_came_and_give_their_slots_back(server: Ser
         row = rows[record.id]
         assert row["aborted"]
         assert record.ttft_s is not None
-        assert 1 <= (record.output_tokens or 0) == len(record.chunk_us) <= row["output_tokens"] < 1000
+        assert (
+            1 <= (record.output_tokens or 0) == len(record.chunk_us) <= row["output_tokens"] < 1000
+        )
         assert record.freed_at is not None
         assert record.freed_at < record.closed_at  # at the first token, not at the cancel
     assert server.truth()["max_prefilling"] == 1
 
 
 @pytest.mark.full
-def test_requests_cancelled_in_their_prefill_give_their_slots_back(server: Server, tmp_path: Path) -> None:
+def test_requests_cancelled_in_their_prefill_give_their_slots_back(
+    server: Server, tmp_path: Path
+) -> None:
     got = ran(
         server, tmp_path / "r", "-u", "4", "--request-count", "8", "--prefill-concurrency", "1",
         "--request-cancellation-rate", "100", "--request-cancellation-delay", "0.01", *SHORT,
@@ -393,13 +498,23 @@ def test_a_time_out_is_a_failure_of_its_own_kind(
 @pytest.mark.full
 def test_a_gap_time_out_keeps_what_came(tmp_path: Path) -> None:
     with start_simulator("--truth", "full", "--ttft-ms", "10", "--itl-ms", "500") as url:
-        done = run(Server(url), tmp_path / "r", "-u", "2", "--request-count", "4", "--gap-timeout", "0.1", *SHORT)
+        done = run(
+            Server(url),
+            tmp_path / "r",
+            "-u",
+            "2",
+            "--request-count",
+            "4",
+            "--gap-timeout",
+            "0.1",
+            *SHORT,
+        )
     assert done.returncode == 1
     got = records(tmp_path / "r")
     assert [(record.outcome, len(record.chunk_us)) for record in got] == [("gap_timeout", 1)] * 4
 
 
-# -- users and what could not be delivered -----------------------------------------------------------------------------
+# -- users and what could not be delivered ---------------------------------------------------------
 
 
 @pytest.mark.full
@@ -411,20 +526,25 @@ def test_a_rate_without_users_adds_as_many_as_it_needs(
     got = ran(server, tmp_path / "r", *words, *SHORT)
     assert due_s(got) == exactly(n / 40 for n in range(40))
     users = len({(record.worker, record.user) for record in got})
-    # 40/s x 0.125 s keep five busy; a machine that stalls for a second finds 40 arrivals waiting at once
+    # 40/s x 0.125 s keep five busy; a machine that stalls for a second finds 40 arrivals waiting at
+    # once
     assert 5 <= users <= offer(tmp_path / "r")["most_users"] < 100
     assert "NOT DELIVERED" not in (tmp_path / "r" / "summary.md").read_text()
 
 
 @pytest.mark.full
-def test_a_trace_without_users_is_replayed_whole_by_two_processes(server: Server, tmp_path: Path) -> None:
+def test_a_trace_without_users_is_replayed_whole_by_two_processes(
+    server: Server, tmp_path: Path
+) -> None:
     path = trace(tmp_path / "trace.jsonl", 24, 25, turns=3)
     got = ran(server, tmp_path / "r", "--fixed-schedule", "--input-file", str(path), *TWO, *SHORT)
     assert sorted(record.asked_output_tokens or 0 for record in got) == list(range(1, 25))
 
 
 @pytest.mark.full
-def test_users_that_two_processes_cannot_share_evenly_have_all_their_turns(server: Server, tmp_path: Path) -> None:
+def test_users_that_two_processes_cannot_share_evenly_have_all_their_turns(
+    server: Server, tmp_path: Path
+) -> None:
     words = ("-u", "5", "--user-centric-rate", "20", "--request-count", "40", *TWO)
     got = ran(server, tmp_path / "r", *words, *SHORT)
     assert due_s(got) == exactly(n / 20 for n in range(40))
@@ -437,28 +557,35 @@ def test_users_that_two_processes_cannot_share_evenly_have_all_their_turns(serve
     [
         (("--max-users", "2"), "too few users"),
         pytest.param(("-u", "2"), "too few users", marks=pytest.mark.full),
-        pytest.param(("-u", "30", "--prefill-concurrency", "1"), "the prefill gate", marks=pytest.mark.full),
+        pytest.param(
+            ("-u", "30", "--prefill-concurrency", "1"), "the prefill gate", marks=pytest.mark.full
+        ),
     ],
 )
 def test_what_was_not_delivered_is_said_with_its_cause(
     server: Server, tmp_path: Path, words: tuple[str, ...], cause: str
 ) -> None:
-    done = run(server, tmp_path / "r", "--request-rate", "60", *CONSTANT, "-t", "1s", *words, *SHORT)
+    done = run(
+        server, tmp_path / "r", "--request-rate", "60", *CONSTANT, "-t", "1s", *words, *SHORT
+    )
     assert done.returncode == 0, done.stderr
     got = records(tmp_path / "r")
     assert offer(tmp_path / "r")["due"] == 60
     assert len(got) < 60 * 0.98
     said = (tmp_path / "r" / "summary.md").read_text()
-    assert f"NOT DELIVERED: {len(got) / 60:.1%} of the scheduled requests were sent. Cause: " in said
+    assert (
+        f"NOT DELIVERED: {len(got) / 60:.1%} of the scheduled requests were sent. Cause: " in said
+    )
     client = json.loads((tmp_path / "r" / "run.json").read_text())["client"]["level"]
-    causes = (cause,) if client == OK else (cause, "the load generator")  # on a busy machine it may be that
+    # on a busy machine it may be that
+    causes = (cause,) if client == OK else (cause, "the load generator")
     assert any(f"Cause: {some}" in said for some in causes)
     if "--max-users" in words:
         assert "all 2 users are busy and arrivals wait: raise --max-users" in done.stderr
         assert {record.user for record in got} == {1, 2}
 
 
-# -- what cannot be ----------------------------------------------------------------------------------------------------
+# -- what cannot be --------------------------------------------------------------------------------
 
 FILES: Final = {
     "empty.jsonl": "",
@@ -473,9 +600,12 @@ FILES: Final = {
 }
 COLUMNS: Final = "timestamp=when,input_tokens=in"
 REFUSED: Final = (
-    ("--request-rate 5 --user-centric-rate 5 -u 2", "--user-centric-rate and --request-rate exclude each other"),
-    ("--request-rate 5 --request-rate-series rates.json", "--request-rate-series and --request-rate exclude"),
-    ("--fixed-schedule --input-file unsorted.jsonl --request-rate 2", "--fixed-schedule and --request-rate exclude"),
+    ("--request-rate 5 --user-centric-rate 5 -u 2",
+        "--user-centric-rate and --request-rate exclude each other"),
+    ("--request-rate 5 --request-rate-series rates.json",
+        "--request-rate-series and --request-rate exclude"),
+    ("--fixed-schedule --input-file unsorted.jsonl --request-rate 2",
+        "--fixed-schedule and --request-rate exclude"),
     ("--user-centric-rate 5", "--user-centric-rate needs the number of users (-u)"),
     ("--fixed-schedule", "--fixed-schedule needs a trace (--input-file)"),
     (
@@ -483,28 +613,33 @@ REFUSED: Final = (
         "--fixed-schedule follows the times of its trace",
     ),
     (
-        "--fixed-schedule --input-file odd.jsonl --fixed-schedule-start-offset 5 --fixed-schedule-end-offset 5",
+        "--fixed-schedule --input-file odd.jsonl --fixed-schedule-start-offset 5 "
+            "--fixed-schedule-end-offset 5",
         "--fixed-schedule-end-offset 5 must be above --fixed-schedule-start-offset 5",
     ),
     ("--request-rate 0", "--request-rate must be above 0, got 0"),
     ("--request-rate -1", "--request-rate must be above 0, got -1"),
     ("--user-centric-rate 0 -u 2", "--user-centric-rate must be above 0, got 0"),
     ("--replay-speedup 0", "--replay-speedup must be above 0, got 0"),
-    ("--request-rate 5 --arrival-pattern even", "--arrival-pattern must be one of constant, poisson, gamma, got 'even'"),
+    ("--request-rate 5 --arrival-pattern even",
+        "--arrival-pattern must be one of constant, poisson, gamma, got 'even'"),
     (
         "--request-rate 5 --arrival-pattern poisson --arrival-smoothness 2",
         "--arrival-smoothness needs --arrival-pattern gamma, got poisson",
     ),
     ("--request-rate-ramp-duration 5", "--request-rate-ramp-duration has nothing to ramp"),
     ("--request-cancellation-rate 101", "at most 100, got 101"),
-    ("--request-cancellation-delay 1", "--request-cancellation-delay needs --request-cancellation-rate"),
+    ("--request-cancellation-delay 1",
+        "--request-cancellation-delay needs --request-cancellation-rate"),
     ("--num-prefix-prompts 3", "--num-prefix-prompts and --prefix-prompt-length need each other"),
     ("--warmup-concurrency 2 -u 2", "--warmup-concurrency has nothing to apply to"),
     ("--warmup-request-rate 2", "--warmup-request-rate has nothing to apply to"),
-    ("--warmup-request-count 2 --warmup-concurrency 2 --request-rate 5", "--warmup-concurrency needs the number of users"),
+    ("--warmup-request-count 2 --warmup-concurrency 2 --request-rate 5",
+        "--warmup-concurrency needs the number of users"),
     ("--custom-dataset-type openai", "--custom-dataset-type needs --input-file"),
     ("--dataset-columns timestamp=a", "--dataset-columns needs --input-file"),
-    ("--request-rate 5 --max-users 2 --prefill-concurrency 3", "--prefill-concurrency 3 is above the 2 users (--max-users)"),
+    ("--request-rate 5 --max-users 2 --prefill-concurrency 3",
+        "--prefill-concurrency 3 is above the 2 users (--max-users)"),
     ("--request-rate-series rates.json", "rates.json: point 2: the rate must be from 0"),
     ("--request-rate-series backwards.json", "backwards.json: point 2: its time 1 s is before 5 s"),
     ("--request-rate-series none.json", "none.json: No such file or directory"),
@@ -532,8 +667,11 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(("words", "line"), REFUSED, ids=[words for words, _ in REFUSED])
-def test_what_cannot_be_is_one_line_and_status_5(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises((SystemExit, RunRefused)) as ended:  # of the parser, or of what looks at its values
+def test_what_cannot_be_is_one_line_and_status_5(
+    words: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # of the parser, or of what looks at its values
+    with pytest.raises((SystemExit, RunRefused)) as ended:
         check_options(parse(*words.split()))
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", int(isinstance(ended.value, SystemExit)))

@@ -1,5 +1,5 @@
-"""What companies have between a load generator and a server: a real proxy with TLS, client certificates, keys that expire,
-a base path and a query in the address."""
+"""What companies have between a load generator and a server: a real proxy with TLS, client
+certificates, keys that expire, a base path and a query in the address."""
 
 import os
 import shutil
@@ -31,9 +31,14 @@ BASE = "/openai/deployments/y"
 
 def locust_llm(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A run without a key of the environment, in ``folder``."""
-    clean = {name: value for name, value in os.environ.items() if "PROXY" not in name.upper() and "OPENAI" not in name}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if "PROXY" not in name.upper() and "OPENAI" not in name
+    }
     return subprocess.run(
-        [sys.executable, "-m", "locust_llm", *words], cwd=folder, env=clean | environment, capture_output=True, text=True,
+        [sys.executable, "-m", "locust_llm", *words], cwd=folder, env=clean | environment,
+        capture_output=True, text=True,
         timeout=90, check=False,
     )  # fmt: skip
 
@@ -47,8 +52,10 @@ def certificate(folder: Path, name: str) -> Path:
     """Self-signed, of this machine's name, with its key."""
     both, key = folder / f"{name}.pem", folder / f"{name}.key"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}", "-keyout", key, "-out", both],
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+            "-nodes", "-days", "2",
+         "-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}", "-keyout", key, "-out",
+         both],
         check=True, capture_output=True,
     )  # fmt: skip
     both.write_bytes(both.read_bytes() + key.read_bytes())
@@ -64,7 +71,8 @@ def tinyproxy(tmp_path: Path) -> Iterator[int]:
     port = free_port()
     config = tmp_path / "tinyproxy.conf"
     config.write_text(
-        f'Port {port}\nListen 127.0.0.1\nBasicAuth ada {PASSWORD}\nLogFile "{tmp_path / "tinyproxy.log"}"\n'
+        f"Port {port}\nListen 127.0.0.1\nBasicAuth ada {PASSWORD}\nLogFile "
+        f'"{tmp_path / "tinyproxy.log"}"\n'
     )
     with subprocess.Popen([program, "-d", "-c", config], stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
@@ -85,7 +93,17 @@ def simulator(tmp_path: Path) -> Iterator[int]:
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command to make certificates")
     server, client = certificate(tmp_path, "server"), certificate(tmp_path, "client")
-    command = [sys.executable, "-m", "locust_llm.simulator", "--port", "0", "--ttft-ms", "30", "--itl-ms", "3"]
+    command = [
+        sys.executable,
+        "-m",
+        "locust_llm.simulator",
+        "--port",
+        "0",
+        "--ttft-ms",
+        "30",
+        "--itl-ms",
+        "3",
+    ]
     tls = ["--ssl-certfile", str(server), "--ssl-ca-certs", str(client), "--truth", "full"]
     with subprocess.Popen([*command, *tls], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -99,31 +117,58 @@ def truth(port: int, folder: Path) -> dict[str, Any]:
     """By id, as the simulator has it; asked directly."""
     context = ssl.create_default_context(cafile=str(folder / "server.pem"))
     context.load_cert_chain(folder / "client.pem")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
     with opener.open(f"https://{NAME}:{port}/truth") as answer:
         return {row["id"]: row for row in msgspec.json.decode(answer.read())["requests"]}
 
 
 @pytest.mark.slow
-def test_through_a_real_proxy_with_tls_and_a_client_certificate(tinyproxy: int, simulator: int, tmp_path: Path) -> None:
-    """No stamp is before what it is of was sent; the password is nowhere; the metrics come the same way."""
-    host, way = f"https://{NAME}:{simulator}", {"HTTPS_PROXY": f"http://ada:{PASSWORD}@127.0.0.1:{tinyproxy}"}
-    load = ("run", "--headless", "--host", host, "-u", "2", "--request-count", "24", "--output-tokens-mean", "12")
+def test_through_a_real_proxy_with_tls_and_a_client_certificate(
+    tinyproxy: int, simulator: int, tmp_path: Path
+) -> None:
+    """No stamp is before what it is of was sent; the password is nowhere; the metrics come the same
+    way."""
+    host, way = (
+        f"https://{NAME}:{simulator}",
+        {"HTTPS_PROXY": f"http://ada:{PASSWORD}@127.0.0.1:{tinyproxy}"},
+    )
+    load = (
+        "run",
+        "--headless",
+        "--host",
+        host,
+        "-u",
+        "2",
+        "--request-count",
+        "24",
+        "--output-tokens-mean",
+        "12",
+    )
     files = ("--ca-cert", "server.pem", "--client-cert", "client.pem")
     done = locust_llm(tmp_path, *load, *files, "--report-dir", "out", **way)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     run = read_run(out)
     assert run.proxy == run.health[0].proxy == f"127.0.0.1:{tinyproxy}"
-    assert f"requests pass 127.0.0.1:{tinyproxy} (a tunnel, CONNECT)" in (out / "summary.md").read_text()
+    assert (
+        f"requests pass 127.0.0.1:{tinyproxy} (a tunnel, CONNECT)"
+        in (out / "summary.md").read_text()
+    )
     rows = truth(simulator, tmp_path)
     found = records(out)
     assert [(one.outcome, one.clock, one.rtt_us) for one in found] == [(OK, "kernel", None)] * 24
     for one in found:
         sent = [before for before, _ in rows[one.id]["token_at"]]
         assert len(sent) == len(one.chunk_us) == 12
-        assert all(us / 1e6 + (one.sent_at or 0) >= at for us, at in zip(one.chunk_us, sent, strict=True))
-    metrics = [msgspec.json.decode(line) for line in (out / "server_metrics.jsonl").read_bytes().splitlines()]
+        assert all(
+            us / 1e6 + (one.sent_at or 0) >= at for us, at in zip(one.chunk_us, sent, strict=True)
+        )
+    metrics = [
+        msgspec.json.decode(line)
+        for line in (out / "server_metrics.jsonl").read_bytes().splitlines()
+    ]
     assert metrics
     assert not any(one.get("failure") for one in metrics)
     assert PASSWORD.encode() not in written(out)
@@ -158,25 +203,34 @@ class Expiring(TinyServer):
             return 400, {"error": {"message": f"no {asked.path}"}}
         probe = PROBE_HEADER.lower() in asked.headers
         with self.lock:
-            status = 200 if asked.headers.get("authorization") == f"Bearer secret-key-{self.key}" else 401
+            status = (
+                200
+                if asked.headers.get("authorization") == f"Bearer secret-key-{self.key}"
+                else 401
+            )
             if not probe:
                 self.answered.append(status)
                 self.taken += status == 200
-                self.key, self.taken = (self.key + 1, 0) if self.taken == 6 else (self.key, self.taken)
+                self.key, self.taken = (
+                    (self.key + 1, 0) if self.taken == 6 else (self.key, self.taken)
+                )
         if status == 401:
-            return status, {"error": {"message": f"{asked.headers.get('authorization')} has expired"}}
+            return status, {
+                "error": {"message": f"{asked.headers.get('authorization')} has expired"}
+            }
         return super().answer(asked._replace(path=path.removeprefix(BASE)))
 
 
 def test_keys_that_expire_behind_a_base_path_with_a_query(tmp_path: Path) -> None:
-    """The command is run once for each key, whoever is refused; the requests that were are sent again, and no key is
-    shown."""
+    """The command is run once for each key, whoever is refused; the requests that were are sent
+    again, and no key is shown."""
     server = Expiring()
     server.start()
     (tmp_path / "key.sh").write_text("echo run >> runs; echo secret-key-$(wc -l < runs)\n")
     try:
         done = locust_llm(
-            tmp_path, "run", "--headless", "--host", f"{server.url}{BASE}?{QUERY}", "-u", "3", "--request-count", "20",
+            tmp_path, "run", "--headless", "--host", f"{server.url}{BASE}?{QUERY}", "-u", "3",
+            "--request-count", "20",
             "--api-key-command", "sh key.sh", "--report-dir", "out",
         )  # fmt: skip
     finally:

@@ -1,4 +1,5 @@
-"""Runs with --otel as a collector sees them: spans, histograms and log records of just the requests that were sent."""
+"""Runs with --otel as a collector sees them: spans, histograms and log records of just the requests
+that were sent."""
 
 import os
 import subprocess
@@ -28,25 +29,37 @@ INTERNAL, CLIENT, ERROR = 1, 3, 2
 """Of OTLP: kinds of spans, and a status."""
 
 
-def load(folder: Path, to: str, collector: Collector, protocol: str, *words: str, **variables: str) -> str:
+def load(
+    folder: Path, to: str, collector: Collector, protocol: str, *words: str, **variables: str
+) -> str:
     """A run with --otel; what it said."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")} | variables
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith("OTEL_")
+    } | variables
     command = [
-        sys.executable, "-m", "locust_llm", "run", "--headless", "--host", to, "--no-probe", "--report-dir", str(folder),
+        sys.executable, "-m", "locust_llm", "run", "--headless", "--host", to, "--no-probe",
+        "--report-dir", str(folder),
         "--otel", *words,
     ]  # fmt: skip
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=120, check=False,
-        env=environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol},
+        env=environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol},
     )  # fmt: skip
     return done.stdout + done.stderr
 
 
 @contextmanager
 def failing_server(collector: Collector) -> Iterator[str]:
-    """It ends a fifth of its answers in the middle, and sends spans of its own to the same collector."""
+    """It ends a fifth of its answers in the middle, and sends spans of its own to the same
+    collector."""
     with start_simulator(
-        "--faults", "cut=5", "--fault-rate", "0.2", "--otlp-traces-endpoint", f"{collector.url}/v1/traces"
+        "--faults",
+        "cut=5",
+        "--fault-rate",
+        "0.2",
+        "--otlp-traces-endpoint",
+        f"{collector.url}/v1/traces",
     ) as url:
         yield url
 
@@ -67,12 +80,17 @@ def test_a_collector_has_the_run(tmp_path: Path, protocol: str, share: float) ->
         failing_server(of_server) as url,
     ):
         said = load(
-            tmp_path, url, collector, protocol, "-u", "6", "--request-count", "60", "--prefill-concurrency", "2",
+            tmp_path, url, collector, protocol, "-u", "6", "--request-count", "60",
+            "--prefill-concurrency", "2",
             "--output-tokens-mean", "12", *more,
         )  # fmt: skip
     found = {one.id: one for one in records(tmp_path)}
     sampled = {one for one in found if int(make_request_part(one), 16) < share * 2**64}
-    spans = {plain(s.attributes)["locust_llm.request_id"]: s for _, s in collector.spans if s.kind == CLIENT}
+    spans = {
+        plain(s.attributes)["locust_llm.request_id"]: s
+        for _, s in collector.spans
+        if s.kind == CLIENT
+    }
     failed = {one.id for one in found.values() if one.failed}
     assert len(found) == 60, said
     assert failed
@@ -100,13 +118,20 @@ def check_span(span: Any, record: Record, others: list[Any]) -> None:
     assert (has["gen_ai.operation.name"], has["gen_ai.provider.name"]) == ("chat", "openai")
     counted = record.tokens_from == "usage"
     assert has.get("gen_ai.usage.output_tokens") == (record.output_tokens if counted else None)
-    assert has.get("gen_ai.response.finish_reasons") == ([record.finish_reason] if record.finish_reason else None)
+    assert has.get("gen_ai.response.finish_reasons") == (
+        [record.finish_reason] if record.finish_reason else None
+    )
     assert has["locust_llm.chunks"] == len(record.chunk_us)
     error = None if record.outcome == OK else record.outcome
     assert (has.get("error.type"), span.status.code == ERROR) == (error, bool(error))
     sent, *first = span.events
-    assert [sent.name, *(event.name for event in first)] == ["sent", *["first_token"] * bool(record.chunk_us)]
-    assert [event.time_unix_nano - sent.time_unix_nano for event in first] == [us * 1000 for us in record.chunk_us[:1]]
+    assert [sent.name, *(event.name for event in first)] == [
+        "sent",
+        *["first_token"] * bool(record.chunk_us),
+    ]
+    assert [event.time_unix_nano - sent.time_unix_nano for event in first] == [
+        us * 1000 for us in record.chunk_us[:1]
+    ]
     assert record.sent_at is not None
     assert record.gate_wait_s is not None
     took_ns = span.end_time_unix_nano - span.start_time_unix_nano
@@ -129,29 +154,51 @@ def check_metrics(collector: Collector, found: list[Record]) -> None:
             one.outcome == outcome for one in found
         )
     assert collector.count(f"{metric}time_to_first_chunk") == len(with_chunks)
-    assert collector.count(f"{metric}time_per_output_chunk") == sum(len(us) - 1 for us in with_chunks) == len(gaps)
-    of_gaps = [point for (name, *_), point in collector.points.items() if name == f"{metric}time_per_output_chunk"]
+    assert (
+        collector.count(f"{metric}time_per_output_chunk")
+        == sum(len(us) - 1 for us in with_chunks)
+        == len(gaps)
+    )
+    of_gaps = [
+        point
+        for (name, *_), point in collector.points.items()
+        if name == f"{metric}time_per_output_chunk"
+    ]
     assert sum(point.sum for point in of_gaps) == pytest.approx(sum(gaps))
     bounds = of_gaps[0].explicit_bounds
     below = [sum(gap <= bound for gap in gaps) for bound in bounds]
-    assert [sum(sum(point.bucket_counts[: n + 1]) for point in of_gaps) for n in range(len(bounds))] == below
+    assert [
+        sum(sum(point.bucket_counts[: n + 1]) for point in of_gaps) for n in range(len(bounds))
+    ] == below
     counted = [one for one in found if one.tokens_from == "usage"]
     for kind in ("input", "output"):
-        assert collector.count("gen_ai.client.token.usage", "gen_ai.token.type", kind) == len(counted)
+        assert collector.count("gen_ai.client.token.usage", "gen_ai.token.type", kind) == len(
+            counted
+        )
 
 
 def test_a_collector_that_does_not_answer_holds_up_no_request(tmp_path: Path) -> None:
-    """By gRPC, Locust's default, whose calls would block the event loop for 10 s each; and the run says what is missing."""
+    """By gRPC, Locust's default, whose calls would block the event loop for 10 s each; and the run
+    says what is missing."""
     with over_grpc() as collector, start_simulator() as url:
         collector.silent.set()
         Timer(12, collector.answer).start()  # else Locust's own exporters wait on at the end
         said = load(
             tmp_path, url, collector, "grpc", "-u", "2", "-t", "5", "--output-tokens-mean", "4",
-            OTEL_BLRP_SCHEDULE_DELAY="200", OTEL_BSP_MAX_QUEUE_SIZE="10", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="10",
+            OTEL_BLRP_SCHEDULE_DELAY="200", OTEL_BSP_MAX_QUEUE_SIZE="10",
+            OTEL_BSP_MAX_EXPORT_BATCH_SIZE="10",
         )  # fmt: skip
     asked = sorted(one.asked_at for one in records(tmp_path))
     assert max(b - a for a, b in pairwise(asked)) < 4, said
     counts = counts_of(tmp_path)
-    assert counts.requests == counts.sampled == counts.spans + counts.dropped + counts.refused == len(asked)
+    assert (
+        counts.requests
+        == counts.sampled
+        == counts.spans + counts.dropped + counts.refused
+        == len(asked)
+    )
     assert counts.dropped
-    assert f"WARNING: OpenTelemetry lacks a part of this run: {counts.dropped} spans dropped" in " ".join(said.split())
+    assert (
+        f"WARNING: OpenTelemetry lacks a part of this run: {counts.dropped} spans dropped"
+        in " ".join(said.split())
+    )

@@ -1,5 +1,5 @@
-"""Without what Linux alone has: everything can be imported, and a load test runs with the Python reader. No other system
-than Linux is tried."""
+"""Without what Linux alone has: everything can be imported, and a load test runs with the Python
+reader. No other system than Linux is tried."""
 
 import json
 import os
@@ -43,28 +43,46 @@ def test_every_module_can_be_imported() -> None:
 
 def test_the_blockade_holds() -> None:
     attempts = (
-        "import os, select, ctypes; print(hasattr(select, 'epoll'), hasattr(ctypes.CDLL(None), 'timerfd_create'))"
+        "import os, select, ctypes; print(hasattr(select, 'epoll'), "
+        "hasattr(ctypes.CDLL(None), 'timerfd_create'))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", attempts], env=environment(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", attempts],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.stdout.split() == ["False", "False"]
-    attempts = "from locust_llm.records.machine import detect_machine; m = detect_machine(); print(repr(m.kernel), m.cores > 0)"
+    attempts = (
+        "from locust_llm.records.machine import detect_machine; m = detect_machine(); "
+        "print(repr(m.kernel), m.cores > 0)"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", attempts], env=environment(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", attempts],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.stdout.split() == ["''", "True"], done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [("-u", "4"), ("-u", "8", "--request-rate", "20")], ids=["closed loop", "schedule"])
+@pytest.mark.parametrize(
+    "how", [("-u", "4"), ("-u", "8", "--request-rate", "20")], ids=["closed loop", "schedule"]
+)
 def test_a_load_test_runs(server: Server, tmp_path: Path, how: tuple[str, ...]) -> None:  # noqa: F811
     folder = tmp_path / "run"
     command = [
-        sys.executable, "-m", "locust", "-f", CHAT, "--headless", "--host", server.url, *how, "--report-dir", str(folder),
-        "--no-probe", "-t", "4s", "--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "5",
+        sys.executable, "-m", "locust", "-f", CHAT, "--headless", "--host", server.url, *how,
+        "--report-dir", str(folder),
+        "--no-probe", "-t", "4s", "--synthetic-input-tokens-mean", "60", "--output-tokens-mean",
+        "5",
     ]  # fmt: skip
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
     said = done.stdout + done.stderr
     assert "Traceback" not in said, said[-4000:]
     got = records(folder)

@@ -1,4 +1,5 @@
-"""Our own side failing: signals, a full disk, a reporter that dies; whatever happens, no record is lost."""
+"""Our own side failing: signals, a full disk, a reporter that dies; whatever happens, no record is
+lost."""
 
 import os
 import resource
@@ -32,10 +33,14 @@ def url() -> Iterator[str]:
         yield url
 
 
-def started(url: str, folder: Path, *words: str, before: Callable[[], object] | None = None) -> subprocess.Popen[str]:
+def started(
+    url: str, folder: Path, *words: str, before: Callable[[], object] | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "locust", "-f", CHAT, "--headless", "--host", url, "--report-dir", str(folder), *words],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        [sys.executable, "-m", "locust", "-f", CHAT, "--headless", "--host", url, "--report-dir",
+            str(folder), *words],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
         preexec_fn=before,
     )  # fmt: skip
 
@@ -71,11 +76,13 @@ def records(folder: Path) -> list[Record]:
     return [parse_record_line(line) for line in lines(folder)]
 
 
-# -- signals ---------------------------------------------------------------------------------------------------------------
+# -- signals ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["one process", "two workers"])
+@pytest.mark.parametrize(
+    "processes", [(), ("--processes", "2")], ids=["one process", "two workers"]
+)
 def test_sigterm_ends_a_run_in_order(url: str, tmp_path: Path, processes: tuple[str, ...]) -> None:
     process = started(url, tmp_path / "r", "-u", "4", *processes, *LOAD)
     until(lambda: len(lines(tmp_path / "r")) >= 4)
@@ -96,13 +103,17 @@ def test_sigterm_ends_a_run_in_order(url: str, tmp_path: Path, processes: tuple[
         pytest.param((), (), id="one process"),
         pytest.param((), ("-t", "4s"), id="one process that drains", marks=pytest.mark.full),
         pytest.param(("--processes", "2"), (), id="two workers", marks=pytest.mark.full),
-        pytest.param(("--processes", "2"), ("-t", "4s"), id="two workers that drain", marks=pytest.mark.full),
+        pytest.param(
+            ("--processes", "2"), ("-t", "4s"), id="two workers that drain", marks=pytest.mark.full
+        ),
     ],
 )
 def test_a_second_sigint_cuts_what_is_open_and_still_reports(
     url: str, tmp_path: Path, processes: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    process = started(url, tmp_path / "r", "-u", "4", *processes, *words, "--stop-timeout", "300", *LONG)
+    process = started(
+        url, tmp_path / "r", "-u", "4", *processes, *words, "--stop-timeout", "300", *LONG
+    )
     until(lambda: running(url) >= 4)
     time.sleep(4.0 if words else 0.3)  # the run may end meanwhile, and wait for them
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
@@ -135,17 +146,24 @@ def test_a_run_that_is_killed_can_be_reported_all_the_same(url: str, tmp_path: P
     with (folder / "profile_export.jsonl").open("ab") as file:
         file.write(lines(folder)[0][:300])  # the line that it was writing
     done = subprocess.run(
-        [sys.executable, "-m", "locust_llm", "report", str(folder)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "locust_llm", "report", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == ExitStatus.INCOMPLETE, done.stderr
     words = " ".join(done.stdout.split())  # however wide the terminal is
     assert "WARNING: the run did not end cleanly" in words
     lost = f"1 line of profile_export.jsonl could not be read (line {whole + 1}:"
     assert f"INCOMPLETE: the run has no end, as its load generator was killed; {lost}" in words
-    assert f"{whole} succeeded" in done.stdout or f"{whole} requests" in done.stdout or str(whole) in done.stdout
+    assert (
+        f"{whole} succeeded" in done.stdout
+        or f"{whole} requests" in done.stdout
+        or str(whole) in done.stdout
+    )
 
 
-# -- the disk --------------------------------------------------------------------------------------------------------------
+# -- the disk --------------------------------------------------------------------------------------
 
 
 def no_file_above(size: int) -> Callable[[], None]:
@@ -160,20 +178,29 @@ def no_file_above(size: int) -> Callable[[], None]:
 
 @pytest.mark.slow
 def test_a_full_disk_costs_no_record(url: str, tmp_path: Path) -> None:
-    """The records that the disk did not take are elsewhere, and the command that is told makes the report of all."""
+    """The records that the disk did not take are elsewhere, and the command that is told makes the
+    report of all."""
     folder = tmp_path / "r"
-    process = started(url, folder, "-u", "8", "--request-count", "32", *LOAD, before=no_file_above(60_000))
+    process = started(
+        url, folder, "-u", "8", "--request-count", "32", *LOAD, before=no_file_above(60_000)
+    )
     _, _, err = ended(process)
     assert "File too large" in err
     assert "Traceback" not in err, err
     assert 0 < len(lines(folder)) < 32
-    (told,) = [line.partition("When there is room: ")[2] for line in err.splitlines() if "When there is room" in line]
+    (told,) = [
+        line.partition("When there is room: ")[2]
+        for line in err.splitlines()
+        if "When there is room" in line
+    ]
     rest = Path(told.split()[1])
     assert told.endswith(f"locust-llm report {folder}")
     try:
         path = os.environ["PATH"]
         environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{path}"}
-        again = subprocess.run(told, shell=True, env=environment, capture_output=True, text=True, check=False)
+        again = subprocess.run(
+            told, shell=True, env=environment, capture_output=True, text=True, check=False
+        )
     finally:
         rest.unlink()
     assert again.returncode == 0, again.stderr
@@ -182,7 +209,7 @@ def test_a_full_disk_costs_no_record(url: str, tmp_path: Path) -> None:
     assert "TTFT (ms)" in again.stdout
 
 
-# -- the reporter ----------------------------------------------------------------------------------------------------------
+# -- the reporter ----------------------------------------------------------------------------------
 
 
 TABLES = msgspec.json.encode(ReportResult(text="tables")).decode()
@@ -242,7 +269,11 @@ def test_a_reporter_that_was_killed_gets_a_second_chance(
     ],
 )
 def test_a_reporter_that_dies_again_leaves_the_command(
-    answer: Any, reason: str, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    answer: Any,
+    reason: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     Reporters(monkeypatch, answer, answer)
     result, missing = reporter.make_reports(folder)
@@ -252,7 +283,9 @@ def test_a_reporter_that_dies_again_leaves_the_command(
     assert reason in caplog.text
 
 
-def test_a_report_of_an_incomplete_run_is_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_of_an_incomplete_run_is_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reporter itself says first what is missing."""
     result = ReportResult(text="tables", incomplete=True)
     Reporters(monkeypatch, (6, msgspec.json.encode(result).decode(), ""))
@@ -279,7 +312,9 @@ def test_who_does_not_wait_for_the_reports_is_left_the_command(
     reporters = Reporters(monkeypatch, "interrupted")
     assert reporter.make_reports(folder).result is None
     assert reporters.killed == 1
-    assert f"No reports were made; the records are safe: locust-llm report '{folder}'" in caplog.text
+    assert (
+        f"No reports were made; the records are safe: locust-llm report '{folder}'" in caplog.text
+    )
 
 
 def test_a_reporter_that_hangs_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

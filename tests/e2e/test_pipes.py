@@ -19,7 +19,8 @@ def with_closed_pipe(*words: str, both: bool = False) -> tuple[int, str]:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "locust_llm", *words],
-            stdout=writing, stderr=writing if both else subprocess.PIPE, text=True, timeout=60, check=False,
+            stdout=writing, stderr=writing if both else subprocess.PIPE, text=True, timeout=60,
+            check=False,
         )  # fmt: skip
     finally:
         os.close(writing)

@@ -1,4 +1,5 @@
-"""The probe as a command: against the simulator, stopped half way, and refused where it cannot be."""
+"""The probe as a command: against the simulator, stopped half way, and refused where it cannot
+be."""
 
 import json
 import os
@@ -20,11 +21,24 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 def command(url: str, folder: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "locust_llm", "probe", "--host", url, "--report-dir", str(folder), *SMALL, *words]
+    return [
+        sys.executable,
+        "-m",
+        "locust_llm",
+        "probe",
+        "--host",
+        url,
+        "--report-dir",
+        str(folder),
+        *SMALL,
+        *words,
+    ]
 
 
 def probe(url: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(url, folder, *words), capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command(url, folder, *words), capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def examination(folder: Path) -> dict[str, Any]:
@@ -33,7 +47,9 @@ def examination(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def started(*words: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         yield process
     finally:
@@ -49,7 +65,8 @@ def url() -> Iterator[str]:
 
 @pytest.mark.full
 def test_it_names_a_scheduler_or_says_what_is_missing(tmp_path: Path) -> None:
-    """Prompts of 2,000 tokens on an A40 are long enough to be told. A machine that is too busy is another way out."""
+    """Prompts of 2,000 tokens on an A40 are long enough to be told. A machine that is too busy is
+    another way out."""
     with start_simulator("--gpu", "a40", "--policy", "prefill-first", "--time-scale", "0.4") as url:
         done = probe(url, tmp_path / "r")
     assert "Traceback" not in done.stderr
@@ -76,7 +93,10 @@ def test_stopped_half_way_it_reports_what_there_is(url: str, tmp_path: Path) -> 
     assert "Traceback" not in err
     assert process.returncode == 4
     assert "Scheduler: cannot tell." in out
-    assert "Reason: the probe was stopped early, before its first round: let it finish." in " ".join(out.split())
+    assert (
+        "Reason: the probe was stopped early, before its first round: let it finish."
+        in " ".join(out.split())
+    )
     assert "Prompts alone" in (tmp_path / "r" / "summary.md").read_text()
     assert examination(tmp_path / "r")["outcome"] == "untold"
 
@@ -102,7 +122,9 @@ def test_a_server_that_fails_ends_it_with_the_status_of_failures(tmp_path: Path)
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_is_refused_in_a_line(url: str, words: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused_in_a_line(
+    url: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
     done = probe(url, tmp_path / "r", *words)
     assert done.returncode == 5
     assert done.stderr.startswith("locust-llm: error: ")
@@ -112,7 +134,8 @@ def test_what_cannot_be_is_refused_in_a_line(url: str, words: tuple[str, ...], t
 
 @pytest.mark.slow
 def test_its_timetable_is_the_only_load() -> None:
-    """In a process of its own: the probe's flags are for all parsers of the process that imports it."""
+    """In a process of its own: the probe's flags are for all parsers of the process that imports
+    it."""
     code = """
 import json
 from argparse import Namespace
@@ -125,14 +148,19 @@ wrong = [{"decoders": 7}, {"master": True}, {"worker": True}, {"decoders": 0}, {
 said = [list(validate_probe(Settings(users=8, **one), Namespace(**usual))) for one in asked]
 print(json.dumps(said + [list(validate_probe(Settings(users=8), Namespace(**(usual | one)))) for one in wrong]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     fine, *wrong = json.loads(done.stdout)
     assert fine == []
     assert [len(one) for one in wrong] == [1] * len(wrong)
     for flag, (said,) in zip(
-        ("--prefill-concurrency", "--request-rate", "--streaming", "--processes", "--repeats", "--request-count",
-         "--warmup-duration", "--sweep", "at least 9 users", "--master", "--worker", "--decoders must be at least 1, got 0",
-         "--longest must be at least 2000, got 100", "--rounds must be at least 2, got nothing"), wrong, strict=True,
+        ("--prefill-concurrency", "--request-rate", "--streaming", "--processes", "--repeats",
+            "--request-count",
+         "--warmup-duration", "--sweep", "at least 9 users", "--master", "--worker",
+         "--decoders must be at least 1, got 0",
+         "--longest must be at least 2000, got 100", "--rounds must be at least 2, got nothing"),
+         wrong, strict=True,
     ):  # fmt: skip
         assert flag in said
 
@@ -141,6 +169,9 @@ def test_both_locustfiles_are_the_same_probe() -> None:
     """That of the door lies in the package, so that an installed wheel has it."""
     classes = [
         path.read_text().partition('"""\n\n')[2].partition("class ")[0]
-        for path in (ROOT / "locustfiles" / "interference.py", ROOT / "locust_llm" / "locustfiles" / "probe.py")
+        for path in (
+            ROOT / "locustfiles" / "interference.py",
+            ROOT / "locust_llm" / "locustfiles" / "probe.py",
+        )
     ]
     assert classes[0] == classes[1] == "from locust_llm import ProbeUser\n\n\n"

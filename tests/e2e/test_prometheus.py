@@ -1,4 +1,5 @@
-"""A run seen from Prometheus: the figures of the page on the master's port, in the middle of the load and after it."""
+"""A run seen from Prometheus: the figures of the page on the master's port, in the middle of the
+load and after it."""
 
 import os
 import signal
@@ -17,8 +18,10 @@ from support.runs import Server, free_port
 def test_a_run_seen_from_prometheus(server: Server, tmp_path: Path) -> None:
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "locust_llm", "run", "--autostart", "--web-host", "127.0.0.1", "--web-port", str(port),
-         "--processes", "2", "--host", server.url, "-u", "4", "--request-count", "24", "--prefill-concurrency", "2",
+        [sys.executable, "-m", "locust_llm", "run", "--autostart", "--web-host", "127.0.0.1",
+            "--web-port", str(port),
+         "--processes", "2", "--host", server.url, "-u", "4", "--request-count", "24",
+         "--prefill-concurrency", "2",
          "--output-tokens-mean", "60", "--report-dir", str(tmp_path / "r")],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
@@ -28,7 +31,9 @@ def test_a_run_seen_from_prometheus(server: Server, tmp_path: Path) -> None:
         while time.monotonic() < until and not (tmp_path / "r" / "report.html").exists():
             time.sleep(0.1)
             try:
-                seen.append(read(requests.get(f"http://127.0.0.1:{port}/llm/metrics", timeout=5).text))
+                seen.append(
+                    read(requests.get(f"http://127.0.0.1:{port}/llm/metrics", timeout=5).text)
+                )
             except requests.ConnectionError:
                 continue
         last = read(requests.get(f"http://127.0.0.1:{port}/llm/metrics", timeout=5).text)

@@ -46,9 +46,12 @@ def test_the_run_ends_with_a_report_and_status_2(tmp_path: Path, processes: int)
         began = time.monotonic()
         done = subprocess.run(
             [
-                sys.executable, "-m", "locust", "-f", str(tmp_path / "file.py"), "--headless", "--host", url, "-u", "4",
-                "-t", "60", "--no-probe", "--output-tokens-mean", "200", "--report-dir", str(tmp_path / "run"),
-                "--slo", "ttft p50 < 100s", *(["--processes", str(processes)] if processes > 1 else []),
+                sys.executable, "-m", "locust", "-f", str(tmp_path / "file.py"), "--headless",
+                "--host", url, "-u", "4",
+                "-t", "60", "--no-probe", "--output-tokens-mean", "200", "--report-dir",
+                str(tmp_path / "run"),
+                "--slo", "ttft p50 < 100s", *(["--processes",
+                    str(processes)] if processes > 1 else []),
             ],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
@@ -78,13 +81,16 @@ process_reader.kind = no_thread
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.full)])
-def test_a_reader_that_cannot_start_ends_the_run_before_anything_is_sent(tmp_path: Path, processes: int) -> None:
+def test_a_reader_that_cannot_start_ends_the_run_before_anything_is_sent(
+    tmp_path: Path, processes: int
+) -> None:
     (tmp_path / "file.py").write_text(NEVER_STARTS)
     with start_simulator("--truth", "full") as url:
         began = time.monotonic()
         done = subprocess.run(
             [
-                sys.executable, "-m", "locust", "-f", str(tmp_path / "file.py"), "--headless", "--host", url, "-u", "4",
+                sys.executable, "-m", "locust", "-f", str(tmp_path / "file.py"), "--headless",
+                "--host", url, "-u", "4",
                 "-t", "60", "--no-probe", "--report-dir", str(tmp_path / "run"),
                 *(["--processes", str(processes)] if processes > 1 else []),
             ],

@@ -1,7 +1,8 @@
-"""Real servers: vLLM, transformers and LiteLLM, started here; their counts, times and errors against ours.
+"""Real servers: vLLM, transformers and LiteLLM, started here; their counts, times and errors
+against ours.
 
-``make test-real`` runs it. Each is installed at its first start (5 GB in all, below .real-servers); what cannot be started
-is skipped, with the reason.
+``make test-real`` runs it. Each is installed at its first start (5 GB in all, below .real-servers);
+what cannot be started is skipped, with the reason.
 """
 
 import contextlib
@@ -37,7 +38,9 @@ WAIT_S = float(os.environ.get("REAL_SERVERS_WAIT", "1200"))
 pytestmark = [
     pytest.mark.real,
     pytest.mark.full,
-    pytest.mark.skipif("REAL_SERVERS" not in os.environ, reason="installs 5 GB of servers: make test-real"),
+    pytest.mark.skipif(
+        "REAL_SERVERS" not in os.environ, reason="installs 5 GB of servers: make test-real"
+    ),
 ]
 
 
@@ -59,7 +62,8 @@ def started(script: str, health: str, *words: str, **environment: str) -> Iterat
     log = Path(os.environ.get("REAL_SERVERS_LOG", os.devnull))
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [str(HERE / "real" / script), str(port), *words], stdout=out, stderr=out, start_new_session=True,
+            [str(HERE / "real" / script), str(port), *words], stdout=out, stderr=out,
+            start_new_session=True,
             env=os.environ | environment,
         )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
@@ -68,7 +72,8 @@ def started(script: str, health: str, *words: str, **environment: str) -> Iterat
         while True:
             if process.poll() is not None:
                 pytest.skip(
-                    f"{script} ended with status {process.returncode} (REAL_SERVERS_LOG names a file for its words)"
+                    f"{script} ended with status {process.returncode} (REAL_SERVERS_LOG names a "
+                    f"file for its words)"
                 )
             if time.monotonic() > until:
                 pytest.skip(f"{script} was not ready within {WAIT_S:.0f} s")
@@ -107,14 +112,19 @@ class Run(NamedTuple):
 
 def run(server: Server, folder: Path, *words: str, key: str = "") -> Run:
     done = subprocess.run(
-        [sys.executable, "-m", "locust", "-f", str(CHAT), "--headless", "--host", server.url, "--report-dir", str(folder),
+        [sys.executable, "-m", "locust", "-f", str(CHAT), "--headless", "--host", server.url,
+            "--report-dir", str(folder),
          *words],
-        capture_output=True, text=True, timeout=600, check=False, env=os.environ | ({"OPENAI_API_KEY": key} if key else {}),
+        capture_output=True, text=True, timeout=600, check=False,
+        env=os.environ | ({"OPENAI_API_KEY": key} if key else {}),
     )  # fmt: skip
     path = folder / "profile_export.jsonl"
     assert path.exists(), done.stderr
     return Run(
-        done.returncode, [parse_record_line(line) for line in path.read_bytes().splitlines()], done.stdout, folder
+        done.returncode,
+        [parse_record_line(line) for line in path.read_bytes().splitlines()],
+        done.stdout,
+        folder,
     )
 
 
@@ -177,20 +187,54 @@ def compare(server: Server, folder: Path, load: str, *words: str) -> Compared:
 
 
 def waterfall_of(folder: Path) -> LatencyAttribution:
-    return msgspec.convert(msgspec.json.decode((folder / "run.json").read_bytes())["waterfall"], LatencyAttribution)
+    return msgspec.convert(
+        msgspec.json.decode((folder / "run.json").read_bytes())["waterfall"], LatencyAttribution
+    )
 
 
 LOADS = {
-    "1 user, 100 in, 64 out": ("-u", "1", "--request-count", "20", "--synthetic-input-tokens-mean", "100"),
-    "4 users, 100 in, 64 out": ("-u", "4", "--request-count", "40", "--synthetic-input-tokens-mean", "100"),
-    "4 users, 2,000 in, 64 out": ("-u", "4", "--request-count", "12", "--synthetic-input-tokens-mean", "2000"),
+    "1 user, 100 in, 64 out": (
+        "-u",
+        "1",
+        "--request-count",
+        "20",
+        "--synthetic-input-tokens-mean",
+        "100",
+    ),
+    "4 users, 100 in, 64 out": (
+        "-u",
+        "4",
+        "--request-count",
+        "40",
+        "--synthetic-input-tokens-mean",
+        "100",
+    ),
+    "4 users, 2,000 in, 64 out": (
+        "-u",
+        "4",
+        "--request-count",
+        "12",
+        "--synthetic-input-tokens-mean",
+        "2000",
+    ),
 }
 
 
 @pytest.mark.parametrize("load", LOADS)
 def test_vllm_says_the_same_of_itself(vllm: Server, tmp_path: Path, load: str) -> None:
     words = (*LOADS[load], "--output-tokens-mean", "64", "--extra-inputs", "ignore_eos:true")
-    run(vllm, tmp_path / "warm", "--no-probe", "--model", "tiny", "-u", "2", "--request-count", "4", *words[4:])
+    run(
+        vllm,
+        tmp_path / "warm",
+        "--no-probe",
+        "--model",
+        "tiny",
+        "-u",
+        "2",
+        "--request-count",
+        "4",
+        *words[4:],
+    )
     said = compare(vllm, tmp_path / "r", load, *words)
     print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} CPUs: {said}")
     assert said.output_tokens == said.servers_output_tokens
@@ -205,20 +249,26 @@ def test_vllm_says_the_same_of_itself(vllm: Server, tmp_path: Path, load: str) -
 
 
 def test_vllms_own_times_of_each_request_are_those_of_its_histograms(tmp_path: Path) -> None:
-    with started("start_vllm.sh", "/health", "--no-enable-prefix-caching", "--enable-per-request-metrics") as server:
+    with started(
+        "start_vllm.sh", "/health", "--no-enable-prefix-caching", "--enable-per-request-metrics"
+    ) as server:
         before = page(server)
-        done = run(server, tmp_path / "r", "--no-probe", "--model", "tiny", "-u", "4", "--request-count", "30",
+        done = run(server, tmp_path / "r", "--no-probe", "--model", "tiny", "-u", "4",
+            "--request-count", "30",
                    "--synthetic-input-tokens-mean", "200", "--output-tokens-mean", "8")  # fmt: skip
         after = page(server)
     assert {record.outcome for record in done.records} == {OK}
     found = waterfall_of(tmp_path / "r")
     assert (found.impossible, found.server.basis) == (0, "requests")
-    assert found.reported == {"metrics": found.requests}  # an answer without text has no first token
+    # an answer without text has no first token
+    assert found.reported == {"metrics": found.requests}
     assert found.requests >= 27
     own_ms = {mean.name: mean.server_ms for mean in found.own_means[0].means}
     for part in ("queue", "prefill"):
         name = f"vllm:request_{part}_time_seconds"
-        grown_s, count = (after[f"{name}{end}"] - before.get(f"{name}{end}", 0.0) for end in ("_sum", "_count"))
+        grown_s, count = (
+            after[f"{name}{end}"] - before.get(f"{name}{end}", 0.0) for end in ("_sum", "_count")
+        )
         assert own_ms[part] == pytest.approx(1e3 * grown_s / count, abs=0.01)
         if found.requests == count:
             assert found.means_ms[part] == pytest.approx(1e3 * grown_s / count, abs=0.01)
@@ -226,10 +276,16 @@ def test_vllms_own_times_of_each_request_are_those_of_its_histograms(tmp_path: P
 
 def test_natural_stops_and_ignore_eos(vllm: Server) -> None:
     natural = [ask(vllm.url, tokens=600, seed=seed, temperature=1) for seed in range(6)]
-    forced = [ask(vllm.url, tokens=600, seed=seed, temperature=1, ignore_eos=True) for seed in range(2)]
+    forced = [
+        ask(vllm.url, tokens=600, seed=seed, temperature=1, ignore_eos=True) for seed in range(2)
+    ]
     assert {record.outcome for record in natural + forced} == {OK}
-    assert any(record.finish_reason == "stop" and (record.output_tokens or 0) < 600 for record in natural)
-    assert [(record.finish_reason, record.output_tokens) for record in forced] == [("length", 600)] * 2
+    assert any(
+        record.finish_reason == "stop" and (record.output_tokens or 0) < 600 for record in natural
+    )
+    assert [(record.finish_reason, record.output_tokens) for record in forced] == [
+        ("length", 600)
+    ] * 2
 
 
 def test_vllms_shapes(vllm: Server) -> None:
@@ -240,7 +296,11 @@ def test_vllms_shapes(vllm: Server) -> None:
     at_once = ask(vllm.url, temperature=0, logit_bias={"2": 100})
     assert (at_once.outcome, at_once.chunk_us) == (OK, ())
     assert "the model ended at once" in at_once.error
-    continuous = ask(vllm.url, stream_options={"include_usage": True, "continuous_usage_stats": True}, ignore_eos=True)
+    continuous = ask(
+        vllm.url,
+        stream_options={"include_usage": True, "continuous_usage_stats": True},
+        ignore_eos=True,
+    )
     assert (continuous.outcome, continuous.output_tokens) == (OK, 6)
 
 
@@ -275,15 +335,22 @@ def in_prefill(records: list[Record]) -> int:
 
 
 def test_the_gate_holds_and_those_admitted_wait_less(vllm: Server, tmp_path: Path) -> None:
-    words = ("-u", "6", "--request-count", "18", "--no-probe", "--model", "tiny", "--synthetic-input-tokens-mean", "10000",
+    words = ("-u", "6", "--request-count", "18", "--no-probe", "--model", "tiny",
+        "--synthetic-input-tokens-mean", "10000",
              "--output-tokens-mean", "16", "--extra-inputs", "ignore_eos:true")  # fmt: skip
     free = run(vllm, tmp_path / "free", *words)
     gated = run(vllm, tmp_path / "gated", *words, "--prefill-concurrency", "1")
     assert {record.outcome for record in free.records + gated.records} == {OK}
     assert in_prefill(free.records) > 3
     assert in_prefill(gated.records) == 1
-    ttfts = [mean(record.ttft_s for record in some.records if record.ttft_s is not None) for some in (free, gated)]
-    print(f"TTFT of 10,000-token prompts: {ttfts[0]:.2f} s without a gate, {ttfts[1]:.2f} s with one slot")
+    ttfts = [
+        mean(record.ttft_s for record in some.records if record.ttft_s is not None)
+        for some in (free, gated)
+    ]
+    print(
+        f"TTFT of 10,000-token prompts: {ttfts[0]:.2f} s without a gate, {ttfts[1]:.2f} s with one "
+        f"slot"
+    )
     assert ttfts[1] < 0.6 * ttfts[0]
 
 
@@ -309,22 +376,36 @@ def test_an_engine_that_is_killed_gives_failures() -> None:
         after = ask(server.url)
     assert record.failed
     assert record.outcome in ("stream_error", "closed", "truncated")
-    assert (record.broke_in, bool(record.chunk_us), record.tokens_from) == ("decode", True, "chunks")
+    assert (record.broke_in, bool(record.chunk_us), record.tokens_from) == (
+        "decode",
+        True,
+        "chunks",
+    )
     assert after.failed
 
 
 def test_transformers(transformers: Server, tmp_path: Path) -> None:
-    model = str((HOME / "model" / "tiny").resolve())  # its list of models is of its cache alone, so it is empty
+    # its list of models is of its cache alone, so it is empty
+    model = str((HOME / "model" / "tiny").resolve())
     record = ask(transformers.url, "word " * 3000, model=model)
     assert (record.outcome, record.output_tokens, record.tokens_from) == (OK, 6, "usage")
     assert record.headers_at is not None
     assert record.sent_at is not None
     assert record.ttft_s is not None
-    assert record.ttft_s > 2 * (record.headers_at - record.sent_at)  # headers and role come long before
+    # headers and role come long before
+    assert record.ttft_s > 2 * (record.headers_at - record.sent_at)
     broken = ask(transformers.url, model=model, temperature=-1)
     assert (broken.outcome, broken.status, broken.broke_in) == ("stream_error", 200, "prefill")
     done = run(
-        transformers, tmp_path / "r", "-u", "2", "--request-count", "8", "--output-tokens-mean", "20", "--no-probe"
+        transformers,
+        tmp_path / "r",
+        "-u",
+        "2",
+        "--request-count",
+        "8",
+        "--output-tokens-mean",
+        "20",
+        "--no-probe",
     )
     assert {record.outcome for record in done.records} <= {OK, "empty"}
     assert {record.tokens_from for record in done.records if record.outcome == OK} == {"usage"}
@@ -332,9 +413,12 @@ def test_transformers(transformers: Server, tmp_path: Path) -> None:
 
 def test_litellm(vllm: Server, tmp_path: Path) -> None:
     key = f"sk-{secrets.token_hex(16)}"
-    with started("start_litellm.sh", "/health/liveliness", vllm.url, LITELLM_MASTER_KEY=key) as proxy:
+    with started(
+        "start_litellm.sh", "/health/liveliness", vllm.url, LITELLM_MASTER_KEY=key
+    ) as proxy:
         done = run(
-            proxy, tmp_path / "r", "-u", "2", "--request-count", "8", "--model", "tiny", "--output-tokens-mean", "16",
+            proxy, tmp_path / "r", "-u", "2", "--request-count", "8", "--model", "tiny",
+            "--output-tokens-mean", "16",
             "--extra-inputs", "ignore_eos:true", "--no-probe", key=key,
         )  # fmt: skip
         assert {(record.outcome, record.output_tokens) for record in done.records} == {(OK, 16)}

@@ -1,4 +1,5 @@
-"""The real thing: the locust command against a real llama.cpp server, seen from the wire between them."""
+"""The real thing: the locust command against a real llama.cpp server, seen from the wire between
+them."""
 
 import os
 import re
@@ -39,7 +40,8 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def llamacpp() -> Iterator[int]:
-    """The port of a llama.cpp server with four slots and no prompt cache. Installs it the first time (250 MB)."""
+    """The port of a llama.cpp server with four slots and no prompt cache. Installs it the first
+    time (250 MB)."""
     port = free_port()
     process = subprocess.Popen(
         [str(HERE / "real" / "start_llamacpp.sh"), str(port), "--slots", "4", "--no-cache-prompt"],
@@ -62,7 +64,8 @@ def llamacpp() -> Iterator[int]:
 
 
 class Wire:
-    """A relay that watches: how many requests are past their send and before their first content, and who says what."""
+    """A relay that watches: how many requests are past their send and before their first content,
+    and who says what."""
 
     def __init__(self, port: int) -> None:
         self.lock = threading.Lock()
@@ -105,7 +108,8 @@ class Wire:
                     CONTENT.search(state["seen"]) or b"[DONE]" in state["seen"]
                 )  # an answer may have no content at all
                 if state["id"] and not before and first:
-                    self.prefilling -= 1  # before it is passed on: the client cannot have freed its slot yet
+                    # before it is passed on: the client cannot have freed its slot yet
+                    self.prefilling -= 1
                 if state["id"] and b"[DONE]" in state["seen"]:
                     prompt = int(re.findall(rb'"prompt_n":(\d+)', state["seen"])[-1])
                     cached = int(re.findall(rb'"cache_n":(\d+)', state["seen"])[-1])
@@ -115,7 +119,8 @@ class Wire:
             client.sendall(data)
         with self.lock:
             if state["id"] and not CONTENT.search(state["seen"]):
-                self.prefilling -= 1  # the server closed instead of answering: it never saw this one
+                # the server closed instead of answering: it never saw this one
+                self.prefilling -= 1
             state["over"] = b"yes"
         client.shutdown(socket.SHUT_RDWR)  # llama.cpp closes its connections: pass that on too
 
@@ -130,38 +135,60 @@ def test_chat_against_llamacpp(llamacpp: int, tmp_path: Path) -> None:
     wire = Wire(llamacpp)
     folder, before = tmp_path / "r", counted(llamacpp, "tokens_predicted_seconds_total")
     done = subprocess.run(
-        [sys.executable, "-m", "locust", "-f", str(HERE.parent / "locustfiles" / "chat.py"), "--headless",
-         "--host", f"127.0.0.1:{wire.server.server_address[1]}/v1", "-u", "6", "--prefill-concurrency", "2",
-         "--synthetic-input-tokens-mean", "300", "--synthetic-input-tokens-stddev", "30", "--output-tokens-mean", "30",
+        [sys.executable, "-m", "locust", "-f", str(HERE.parent / "locustfiles" / "chat.py"),
+            "--headless",
+         "--host", f"127.0.0.1:{wire.server.server_address[1]}/v1", "-u", "6",
+         "--prefill-concurrency", "2",
+         "--synthetic-input-tokens-mean", "300", "--synthetic-input-tokens-stddev", "30",
+         "--output-tokens-mean", "30",
          "--request-count", "24", "-t", "20s", "--random-seed", "1", "--report-dir", str(folder)],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    got = [parse_record_line(line) for line in (folder / "profile_export.jsonl").read_bytes().splitlines()]
+    got = [
+        parse_record_line(line)
+        for line in (folder / "profile_export.jsonl").read_bytes().splitlines()
+    ]
     assert len(got) == 24
     assert {record.outcome for record in got} == {"ok"}
     assert {record.id: (record.input_tokens, record.output_tokens) for record in got} == wire.counts
     assert {record.tokens_from for record in got} == {"usage"}
     assert wire.most == 2
     # natural stops make answers shorter than asked, never longer; a chunk is a token here
-    assert all(len(record.chunk_us) <= record.output_tokens <= record.asked_output_tokens for record in got)
+    assert all(
+        len(record.chunk_us) <= record.output_tokens <= record.asked_output_tokens for record in got
+    )
     asked = sum(record.asked_input_tokens for record in got)
     assert sum(record.input_tokens for record in got) == pytest.approx(asked, rel=0.05)
     assert "SIMULATED" not in done.stdout
-    # its own times are in every record, and the parts of each request add up to what was seen from here
-    told = [record.server for record in got if record.server is not None and record.server.source == "timings"]
+    # its own times are in every record, and the parts of each request add up to what was seen from
+    # here
+    told = [
+        record.server
+        for record in got
+        if record.server is not None and record.server.source == "timings"
+    ]
     assert len(told) == 24
     decode_s = sum(times.decode_us or 0 for times in told) / 1e6
-    assert decode_s == pytest.approx(counted(llamacpp, "tokens_predicted_seconds_total") - before, rel=0.02)
+    assert decode_s == pytest.approx(
+        counted(llamacpp, "tokens_predicted_seconds_total") - before, rel=0.02
+    )
     waterfall = locust_llm.read(folder).waterfall
-    assert waterfall[[f"{part}_s" for part in TO_FIRST]].sum(axis=1).to_numpy() == pytest.approx(waterfall.total_s)
+    assert waterfall[[f"{part}_s" for part in TO_FIRST]].sum(axis=1).to_numpy() == pytest.approx(
+        waterfall.total_s
+    )
     assert (waterfall.unattributed_s[waterfall.prefill_s > 0] < 1e-6).all()
 
 
 def test_its_shapes(llamacpp: int) -> None:
     url = f"http://127.0.0.1:{llamacpp}"
     plain = ask(url, kind="completions", ignore_eos=True)
-    assert (plain.outcome, plain.output_tokens, len(plain.chunk_us), plain.tokens_from) == (OK, 6, 6, "usage")
+    assert (plain.outcome, plain.output_tokens, len(plain.chunk_us), plain.tokens_from) == (
+        OK,
+        6,
+        6,
+        "usage",
+    )
     two = ask(url, n=2, ignore_eos=True)  # a usage event for each choice
     assert (two.outcome, two.choices, two.output_tokens) == (OK, 2, 12)
     at_once = ask(url, temperature=0, logit_bias={"2": 100})
@@ -172,27 +199,39 @@ def test_its_shapes(llamacpp: int) -> None:
 
 
 def test_what_check_says_of_it(llamacpp: int) -> None:
-    said = {one.what: one for one in check_server(Settings(host=f"http://127.0.0.1:{llamacpp}"), {}, 20_000)}
+    said = {
+        one.what: one
+        for one in check_server(Settings(host=f"http://127.0.0.1:{llamacpp}"), {}, 20_000)
+    }
     assert not [one for one in said.values() if one.level == PROBLEM]
     assert said["streams"].level == said["usage"].level == FINE
     assert said["tokens a chunk"].found == "1.00"
 
 
 def test_what_it_says_of_itself(llamacpp: int) -> None:
-    (sample,) = read_engine_samples([requests.get(f"http://127.0.0.1:{llamacpp}/metrics", timeout=10).text], 0.0)
+    (sample,) = read_engine_samples(
+        [requests.get(f"http://127.0.0.1:{llamacpp}/metrics", timeout=10).text], 0.0
+    )
     assert (sample.engine, sample.running, sample.waiting) == ("llama.cpp", 0.0, 0.0)
 
 
-def test_users_who_ask_again_at_once_meet_no_connection_that_is_being_closed(llamacpp: int, tmp_path: Path) -> None:
+def test_users_who_ask_again_at_once_meet_no_connection_that_is_being_closed(
+    llamacpp: int, tmp_path: Path
+) -> None:
     """It closes each after its stream, a moment after it had said to keep it."""
     folder = tmp_path / "r"
     done = subprocess.run(
-        [sys.executable, "-m", "locust", "-f", str(HERE.parent / "locustfiles" / "chat.py"), "--headless", "-u", "8",
-         "--host", f"127.0.0.1:{llamacpp}", "--request-count", "48", "--synthetic-input-tokens-mean", "60", "--no-probe",
+        [sys.executable, "-m", "locust", "-f", str(HERE.parent / "locustfiles" / "chat.py"),
+            "--headless", "-u", "8",
+         "--host", f"127.0.0.1:{llamacpp}", "--request-count", "48",
+         "--synthetic-input-tokens-mean", "60", "--no-probe",
          "--output-tokens-mean", "8", "--report-dir", str(folder)],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    got = [parse_record_line(line) for line in (folder / "profile_export.jsonl").read_bytes().splitlines()]
+    got = [
+        parse_record_line(line)
+        for line in (folder / "profile_export.jsonl").read_bytes().splitlines()
+    ]
     assert done.returncode == 0, done.stderr
     assert {record.outcome for record in got} == {OK}
     assert sum(record.resent for record in got) <= 8  # a user learns it once

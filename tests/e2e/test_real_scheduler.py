@@ -18,7 +18,8 @@ PYTHON: Final = Path(os.environ.get("VLLM_PYTHON", HOME / "vllm/bin/python"))
 COUNT: Final = 100
 """Workloads of each kind."""
 QUIET: Final = {
-    "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1", "VLLM_TARGET_DEVICE": "cpu",
 }  # fmt: skip
 pytestmark = [pytest.mark.real, pytest.mark.full]
@@ -43,7 +44,12 @@ def test_every_step_is_that_of_vllm(real: Real, kind: str) -> None:
         equal += mine == theirs
         if mine != theirs and first is None:
             pairs = zip(mine, theirs, strict=False)
-            step = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(theirs)))
-            first = f"workload {number}, step {step}: ours {mine[step : step + 1]}, vLLM's {theirs[step : step + 1]}"
+            step = next(
+                (n for n, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(theirs))
+            )
+            first = (
+                f"workload {number}, step {step}: ours {mine[step : step + 1]}, vLLM's "
+                f"{theirs[step : step + 1]}"
+            )
     print(f"{kind}: {equal} of {COUNT} workloads equal, {steps} steps, {preemptions} preemptions")
     assert not first, first

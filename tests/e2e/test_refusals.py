@@ -1,4 +1,5 @@
-"""The command refuses in one line, with status 5, before any load; what it takes, it writes without a secret."""
+"""The command refuses in one line, with status 5, before any load; what it takes, it writes without
+a secret."""
 
 import contextlib
 import os
@@ -83,16 +84,19 @@ def locust(*words: str, **environment: str) -> Ended:
         ),
         pytest.param(
             "--processes 2 -u 2 --prefill-concurrency 3",
-            "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at a time",
+            "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at a "
+            "time",
             marks=pytest.mark.full,
         ),
         (
             "--host {url} --processes 2 --model mine",
-            "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all the same",
+            "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all "
+            "the same",
         ),
         pytest.param(
             "--host {url} --report-dir file/run",
-            "the report folder cannot be written: file/run: Not a directory (--report-dir names another)",
+            "the report folder cannot be written: file/run: Not a directory (--report-dir names "
+            "another)",
             marks=pytest.mark.full,
         ),
         pytest.param(
@@ -102,7 +106,9 @@ def locust(*words: str, **environment: str) -> Ended:
         ),
     ],
 )
-def test_the_command_refuses_in_one_line_and_leaves_nothing(words: str, line: str, server: TinyServer) -> None:
+def test_the_command_refuses_in_one_line_and_leaves_nothing(
+    words: str, line: str, server: TinyServer
+) -> None:
     Path("file").touch()
     ended = locust(*words.format(url=server.url).split(), OPENAI_API_KEY=KEY)
     assert ended == Ended(5, "", f"locust-llm: error: {line}\n")
@@ -112,7 +118,15 @@ def test_the_command_refuses_in_one_line_and_leaves_nothing(words: str, line: st
 @pytest.mark.slow
 def test_the_command_refuses_a_host_that_cannot_be_reached() -> None:
     with tiny_server(started=False) as nobody:  # the port is taken, and nobody listens
-        ended = locust("--host", nobody.url, "--processes", "2", "--header", f"X-Key: {SECRET}", OPENAI_API_KEY=KEY)
+        ended = locust(
+            "--host",
+            nobody.url,
+            "--processes",
+            "2",
+            "--header",
+            f"X-Key: {SECRET}",
+            OPENAI_API_KEY=KEY,
+        )
     assert (ended.status, ended.out, ended.err.count("\n")) == (5, "", 1)
     assert ended.err.startswith(f"locust-llm: error: cannot reach {nobody.url}: ")
     assert "refused" in ended.err
@@ -127,10 +141,23 @@ def test_the_command_refuses_a_host_that_cannot_be_reached() -> None:
         pytest.param(["--processes", "2"], id="two workers"),
     ],
 )
-def test_a_run_sends_the_key_and_the_headers_and_writes_them_nowhere(server: TinyServer, processes: list[str]) -> None:
+def test_a_run_sends_the_key_and_the_headers_and_writes_them_nowhere(
+    server: TinyServer, processes: list[str]
+) -> None:
     server.models = (404, {})
     server.tokenize = lambda text: len(text.split())
-    words = ["--host", server.url, "-u", "2", "--model", "mine", "--request-count", "6", "--report-dir", "run"]
+    words = [
+        "--host",
+        server.url,
+        "-u",
+        "2",
+        "--model",
+        "mine",
+        "--request-count",
+        "6",
+        "--report-dir",
+        "run",
+    ]
     ended = locust(*words, *processes, "--header", f"X-Key: {SECRET}", OPENAI_API_KEY=KEY)
     assert ended.status == 0, ended.err
     sent = [asked for asked in server.asked if "x-locust-llm-probe" not in asked.headers]
@@ -148,7 +175,7 @@ def test_a_run_sends_the_key_and_the_headers_and_writes_them_nowhere(server: Tin
         assert SECRET not in text
 
 
-# -- numbers -----------------------------------------------------------------------------------------------------------
+# -- numbers ---------------------------------------------------------------------------------------
 
 REAL: Final[tuple[tuple[tuple[str, ...], dict[str, str]], ...]] = (
     (("--request-count", "9" * 23), {}),
@@ -163,10 +190,23 @@ REAL: Final[tuple[tuple[tuple[str, ...], dict[str, str]], ...]] = (
 
 @pytest.mark.full  # tests/text/test_numbers.py has the lines, and the test above the command
 @pytest.mark.parametrize(("words", "variables"), REAL)
-def test_the_command_refuses_with_one_line_and_its_status(words: tuple[str, ...], variables: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", "127.0.0.1:9", *words]
+def test_the_command_refuses_with_one_line_and_its_status(
+    words: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "locust_llm",
+        "run",
+        "--headless",
+        "--host",
+        "127.0.0.1:9",
+        *words,
+    ]
     environment: dict[str, Any] = {**os.environ, **variables}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
     assert done.returncode == ExitStatus.REFUSED, done.stderr
     lines = [line for line in done.stderr.splitlines() if "locust-llm: error:" in line]
     assert len(lines) == 1
@@ -175,13 +215,16 @@ def test_the_command_refuses_with_one_line_and_its_status(words: tuple[str, ...]
 
 
 @pytest.mark.parametrize("words", [
-    ("-m", "locust_llm", "report", "."), ("-m", "locust_llm", "run", "--headless", "--host", "http://127.0.0.1:9"),
+    ("-m", "locust_llm", "report", "."),
+    ("-m", "locust_llm", "run", "--headless", "--host", "http://127.0.0.1:9"),
     ("-m", "locust", "-f", CHAT, "--headless", "--host", "http://127.0.0.1:9"),
 ])  # fmt: skip
 def test_under_a_limit_on_memory_nothing_begins(words: tuple[str, ...]) -> None:
     """Libraries would abort the process somewhere on its way."""
     limited = f"ulimit -v 400000; exec {shlex.join([sys.executable, *words])}"
-    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == ExitStatus.REFUSED, done.stderr
     assert "ulimit -v allows 390 MB of memory, and 512 MB are needed" in done.stderr
     assert "Traceback" not in done.stderr

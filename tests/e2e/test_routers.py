@@ -1,4 +1,5 @@
-"""Replicas: several addresses without a router, several replicas behind one, and what the report says of each."""
+"""Replicas: several addresses without a router, several replicas behind one, and what the report
+says of each."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -15,7 +16,8 @@ pytestmark = pytest.mark.slow
 
 FAST: Final = ("--time-scale", "0.05", "--truth", "full")
 TURNS: Final = (
-    "-u", "3", "--num-sessions", "6", "--session-turns-mean", "3", "--synthetic-input-tokens-mean", "300",
+    "-u", "3", "--num-sessions", "6", "--session-turns-mean", "3", "--synthetic-input-tokens-mean",
+    "300",
     "--output-tokens-mean", "8", "--no-probe", "--random-seed", "7",
 )  # fmt: skip
 
@@ -45,10 +47,12 @@ def test_of_two_addresses_each_session_stays_with_one(tmp_path: Path) -> None:
         for server in servers:
             mine = {record.id for record in got if record.backend == server.url}
             assert mine == {row["id"] for row in server.rows()}
-        # a connection of each user to each address, the questions before the load, the pages of metrics, their last reading
+        # a connection of each user to each address, the questions before the load, the pages of
+        # metrics, their last reading
         assert sum(server.truth()["connections"] for server in servers) <= 3 * 2 + 2 * 5
         assert all(record.cached_tokens for record in got if record.turn)
-    text = (tmp_path / "r" / "summary.md").read_text().replace("`", "")  # an address is code: no link
+    # an address is code: no link
+    text = (tmp_path / "r" / "summary.md").read_text().replace("`", "")
     assert f"{a}, {b}" in text
     assert "2 addresses: a new session goes to the next one and stays there" in text
     rows = [line for line in text.splitlines() if line.startswith(("| http://", "|http://"))]
@@ -62,7 +66,9 @@ def test_a_token_and_a_header_find_the_replica_and_neither_is_written_down(tmp_p
     with start_simulator(*FAST, "--replicas", "2", "--route", "token") as url:
         apart = by_session(ran(Server(url), tmp_path / "apart", *backend))
         assert any(len(set(backends)) == 2 for backends in apart.values())
-        together = ran(Server(url), tmp_path / "token", *backend, "--echo-header", "x-session-token")
+        together = ran(
+            Server(url), tmp_path / "token", *backend, "--echo-header", "x-session-token"
+        )
         assert all(len(set(backends)) == 1 for backends in by_session(together).values())
         assert {record.backend for record in together} == {"0", "1"}
         assert all(record.cached_tokens for record in together if record.turn)
@@ -77,7 +83,17 @@ def test_a_token_and_a_header_find_the_replica_and_neither_is_written_down(tmp_p
 
 def test_what_has_one_address_refuses_two(tmp_path: Path) -> None:
     two = Server("localhost:1,localhost:2")
-    done = run(two, tmp_path / "r", "--echo-header", "x-session-token", "--backend-header", "X-Session-Token")
-    assert "--backend-header X-Session-Token may hold a secret, and backends are written down" in done.stderr
+    done = run(
+        two,
+        tmp_path / "r",
+        "--echo-header",
+        "x-session-token",
+        "--backend-header",
+        "X-Session-Token",
+    )
+    assert (
+        "--backend-header X-Session-Token may hold a secret, and backends are written down"
+        in done.stderr
+    )
     done = run(two, tmp_path / "r")
     assert "http://localhost:1: cannot reach http://localhost:1" in done.stderr

@@ -1,4 +1,5 @@
-"""A scenario as a whole run, by name and as a file made of it, and one that the server has no room for."""
+"""A scenario as a whole run, by name and as a file made of it, and one that the server has no room
+for."""
 
 import re
 import subprocess
@@ -33,17 +34,33 @@ def squeezed(file: Path) -> str:
 @pytest.mark.slow
 def test_a_scenario_by_name_and_the_file_made_of_it_are_one_load(tmp_path: Path) -> None:
     """Of two processes too, of which the second knows the scenario from the master alone."""
-    shown = subprocess.run([*DOOR, "show", "interactive-chat"], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [*DOOR, "show", "interactive-chat"], capture_output=True, text=True, check=True
+    ).stdout
     own = tmp_path / "mine.toml"
     rules = '[published]\nrules = "Mine 1"\nloop = "closed"\nseconds = [[1, 600]]\n'
-    own.write_text(shown.replace("stddev = 2.5", "stddev = 0").replace('"ttft p99 <= 1s", ', "") + rules)
+    own.write_text(
+        shown.replace("stddev = 2.5", "stddev = 0").replace('"ttft p99 <= 1s", ', "") + rules
+    )
     named, other = tmp_path / "named", tmp_path / "other"
     with start_simulator("--ttft-ms", "20", "--itl-ms", "1") as url:
         server = Server(url)
         words = ("-u", "4", "--num-sessions", "6", *FAST)
-        done = run(server, named, "--scenario", "interactive-chat", "--session-turns-stddev", "0", *words)
+        done = run(
+            server, named, "--scenario", "interactive-chat", "--session-turns-stddev", "0", *words
+        )
         assert done.returncode == ExitStatus.OK, done.stderr
-        done = run(server, other, "--scenario", str(own), "--processes", "2", "--published-rules", "fail", *words)
+        done = run(
+            server,
+            other,
+            "--scenario",
+            str(own),
+            "--processes",
+            "2",
+            "--published-rules",
+            "fail",
+            *words,
+        )
         assert done.returncode == ExitStatus.INCONCLUSIVE, done.stderr
         assert "not valid by Mine 1: " in " ".join(done.stdout.split())  # the console breaks lines
     runs = [read_run(folder) for folder in (named, other)]
@@ -51,10 +68,20 @@ def test_a_scenario_by_name_and_the_file_made_of_it_are_one_load(tmp_path: Path)
     assert [one.settings.scenario for one in runs] == ["interactive-chat", str(own)]
     assert sorted(runs[0].settings.scenario_changed) == sorted(changed)
     assert sorted(runs[1].settings.scenario_changed) == sorted(changed[1:])
-    assert [one.settings.slo for one in runs] == [("ttft p99 <= 1s", "itl p99 <= 50ms"), ("itl p99 <= 50ms",)]
-    fields = ("seq_dist", "user_context_prompt_length", "session_turns_mean", "shared_system_prompt_length")
+    assert [one.settings.slo for one in runs] == [
+        ("ttft p99 <= 1s", "itl p99 <= 50ms"),
+        ("itl p99 <= 50ms",),
+    ]
+    fields = (
+        "seq_dist",
+        "user_context_prompt_length",
+        "session_turns_mean",
+        "shared_system_prompt_length",
+    )
     assert len({tuple(getattr(one.settings, field) for field in fields) for one in runs}) == 1
-    assert f"| scenario | interactive-chat, except {', '.join(changed)} |" in squeezed(named / "summary.md")
+    assert f"| scenario | interactive-chat, except {', '.join(changed)} |" in squeezed(
+        named / "summary.md"
+    )
     assert "| scenario | mine.toml, except" in squeezed(other / "summary.md")
     for folder in (named, other):
         got = records(folder)
@@ -75,9 +102,21 @@ def test_a_scenario_without_room_is_refused_by_its_name(tmp_path: Path) -> None:
         done = run(Server(url), tmp_path / "out", "-u", "2", "--scenario", "code-generation")
         assert done.returncode == ExitStatus.REFUSED
         assert "--scenario code-generation: prompts of " in done.stderr
-        assert "give a shorter --shared-system-prompt-length or --user-context-prompt-length" in done.stderr
-        less = ("--user-context-prompt-length", "1000", "--session-turns-mean", "1", "--request-count", "4")
+        assert (
+            "give a shorter --shared-system-prompt-length or --user-context-prompt-length"
+            in done.stderr
+        )
+        less = (
+            "--user-context-prompt-length",
+            "1000",
+            "--session-turns-mean",
+            "1",
+            "--request-count",
+            "4",
+        )
         rules = ("--slo", "error_rate < 1%", "--inconclusive", "pass")
-        done = run(Server(url), tmp_path / "out", "-u", "2", "--scenario", "code-generation", *less, *rules)
+        done = run(
+            Server(url), tmp_path / "out", "-u", "2", "--scenario", "code-generation", *less, *rules
+        )
         assert done.returncode == ExitStatus.OK, done.stderr
     assert read_run(tmp_path / "out").settings.slo == ("error_rate < 1%",)

@@ -1,4 +1,5 @@
-"""Secrets: a run against a server that quotes every key it is given, and none in anything that the run writes or serves."""
+"""Secrets: a run against a server that quotes every key it is given, and none in anything that the
+run writes or serves."""
 
 import os
 import signal
@@ -52,7 +53,17 @@ def echo(asked: Asked) -> tuple[int, Any]:
         (200, [chunk, {"error": told}]),
         (200, f"no JSON, but {told}"),
         (429, {"detail": [{"msg": told}]}),
-        (200, [chunk, {"choices": [{"index": 0, "delta": {}, "finish_reason": asked.headers["x-api-key"]}]}]),
+        (
+            200,
+            [
+                chunk,
+                {
+                    "choices": [
+                        {"index": 0, "delta": {}, "finish_reason": asked.headers["x-api-key"]}
+                    ]
+                },
+            ],
+        ),
         (400, "x" * 4000 + told),  # where a message is cut off
     )[number]
 
@@ -73,7 +84,8 @@ def free_port() -> int:
 def command(server: TinyServer, *words: str) -> list[str]:
     Path("locustfile.py").write_text(LOCUSTFILE)
     return [
-        sys.executable, "-m", "locust", "-f", "locustfile.py", "--host", server.url, "-u", "16", "--no-probe",
+        sys.executable, "-m", "locust", "-f", "locustfile.py", "--host", server.url, "-u", "16",
+        "--no-probe",
         "--report-dir", "run", "--header", f"X-Api-Key: {FLAG}", "--model", "tiny", *words,
     ]  # fmt: skip
 
@@ -88,17 +100,24 @@ def check(texts: dict[str, str]) -> None:
 
 
 def written() -> dict[str, str]:
-    return {str(path): path.read_text(errors="replace") for path in Path("run").rglob("*") if path.is_file()}
+    return {
+        str(path): path.read_text(errors="replace")
+        for path in Path("run").rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("more", [(), ("--processes", "2", "--max-retries", "1")], ids=["one process", "two workers"])
+@pytest.mark.parametrize(
+    "more", [(), ("--processes", "2", "--max-retries", "1")], ids=["one process", "two workers"]
+)
 def test_no_file_and_no_line_on_the_console_has_one(
     server: TinyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = subprocess.run(
-        command(server, "--headless", "--request-count", "32", "-L", "DEBUG", *more), env=environment(), text=True,
+        command(server, "--headless", "--request-count", "32", "-L", "DEBUG", *more),
+        env=environment(), text=True,
         stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
@@ -107,19 +126,25 @@ def test_no_file_and_no_line_on_the_console_has_one(
     for name, secret in (("x-api-key", FLAG), ("x-tenant", TENANT), ("x-session-token", SESSION)):
         assert {headers[name] for headers in sent} == {secret}
     files = written()
-    assert {"run/run.json", "run/profile_export.jsonl", "run/summary.md", "run/report.html"} <= set(files)
+    assert {"run/run.json", "run/profile_export.jsonl", "run/summary.md", "run/report.html"} <= set(
+        files
+    )
     assert files["run/profile_export.jsonl"].count("***") > 100  # they were quoted, and hidden
     check({"stdout": done.stdout, "stderr": done.stderr, **files})
 
 
 @pytest.mark.slow
-def test_no_page_of_the_web_ui_has_one(server: TinyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_page_of_the_web_ui_has_one(
+    server: TinyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(
-        command(server, "--web-host", "127.0.0.1", "--web-port", str(port)), env=environment(), text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        command(server, "--web-host", "127.0.0.1", "--web-port", str(port)), env=environment(),
+        text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
     )  # fmt: skip
     pages: dict[str, str] = {}
 

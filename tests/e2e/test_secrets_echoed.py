@@ -1,5 +1,5 @@
-"""A server that puts every key that it is given, control characters and megabytes wherever a server can put a text: none of
-it in anything that a run writes, shows or makes of its records."""
+"""A server that puts every key that it is given, control characters and megabytes wherever a server
+can put a text: none of it in anything that a run writes, shows or makes of its records."""
 
 import csv
 import json
@@ -50,22 +50,44 @@ END: Final = chunk("", finish_reason="stop")
 # what a chat completion gets, by name; from a text with the secrets in it
 ECHOES: Final[dict[str, Callable[[str], Iterable[bytes]]]] = {
     "content": lambda text: stream(chunk(text), END),
-    "reasoning": lambda text: stream(event(json.dumps({"choices": [{"delta": {"reasoning": text}}]})), END),
+    "reasoning": lambda text: stream(
+        event(json.dumps({"choices": [{"delta": {"reasoning": text}}]})), END
+    ),
     "finish_reason": lambda text: stream(chunk(), chunk("", finish_reason=text)),
     "finish_reason of words": lambda text: stream(chunk(), chunk("", finish_reason=TEAM)),
     "no content, finish_reason of words": lambda text: stream(
-        event(f'{{"choices":[{{"delta":{{}},"finish_reason":"{TEAM}"}}],"usage":{{"completion_tokens":1}}}}')
+        event(
+            f'{{"choices":[{{"delta":{{}},"finish_reason":"{TEAM}"}}],"usage":{{"completion_tokens":1}}}}'
+        )
     ),
-    "an error in a stream": lambda text: stream(chunk(), event(json.dumps({"error": {"message": text}}))),
-    "an error in an object": lambda text: stream(chunk(), event(json.dumps({"error": {"deep": {text: [text]}}}))),
-    "an event named error": lambda text: stream(chunk(), b"event: error\n" + event(json.dumps(text))),
-    "a broken event": lambda text: stream(chunk(), event('{"choices": ' + re.sub(r"[\r\n]", "", text))),
-    "the name of an event": lambda text: stream(b"event: " + line_of(text).encode("latin-1") + b"\n" + chunk(), END),
-    "the name of a field": lambda text: stream(line_of(text).encode("latin-1") + b": x\n" + chunk(), END),
-    "a comment": lambda text: stream(b": " + re.sub(r"[\r\n]", "", text).encode("utf-8", "replace") + b"\n\n", chunk()),
-    "the index of a choice": lambda text: stream(chunk(index=text), chunk("", index=text, finish_reason="stop")),
+    "an error in a stream": lambda text: stream(
+        chunk(), event(json.dumps({"error": {"message": text}}))
+    ),
+    "an error in an object": lambda text: stream(
+        chunk(), event(json.dumps({"error": {"deep": {text: [text]}}}))
+    ),
+    "an event named error": lambda text: stream(
+        chunk(), b"event: error\n" + event(json.dumps(text))
+    ),
+    "a broken event": lambda text: stream(
+        chunk(), event('{"choices": ' + re.sub(r"[\r\n]", "", text))
+    ),
+    "the name of an event": lambda text: stream(
+        b"event: " + line_of(text).encode("latin-1") + b"\n" + chunk(), END
+    ),
+    "the name of a field": lambda text: stream(
+        line_of(text).encode("latin-1") + b": x\n" + chunk(), END
+    ),
+    "a comment": lambda text: stream(
+        b": " + re.sub(r"[\r\n]", "", text).encode("utf-8", "replace") + b"\n\n", chunk()
+    ),
+    "the index of a choice": lambda text: stream(
+        chunk(index=text), chunk("", index=text, finish_reason="stop")
+    ),
     "an error page": lambda text: [answer(f"<html><pre>{text}</pre>", 500, kind="text/html")],
-    "an error object": lambda text: [answer(json.dumps({"error": {"message": text, "type": text}}), 400)],
+    "an error object": lambda text: [
+        answer(json.dumps({"error": {"message": text, "type": text}}), 400)
+    ],
     "an error in detail": lambda text: [answer(json.dumps({"detail": [{"msg": text}]}), 422)],
     "no completion": lambda text: [answer(json.dumps({"object": text, "hello": text}))],
     "no JSON": lambda text: [answer(text)],
@@ -77,11 +99,21 @@ ECHOES: Final[dict[str, Callable[[str], Iterable[bytes]]]] = {
     "the reason phrase": lambda text: [answer("{}", f"503 {line_of(text)[:9_000]}")],
     "no HTTP": lambda text: [text.encode("utf-8", "replace")],
     "a chunk's size": lambda text: [
-        answer(line_of(text).encode("latin-1", "replace"), Transfer_Encoding="chunked", kind="text/event-stream")
+        answer(
+            line_of(text).encode("latin-1", "replace"),
+            Transfer_Encoding="chunked",
+            kind="text/event-stream",
+        )
     ],
-    "an event without end": lambda text: stream(chunk(), b"data: " + text.encode("utf-8", "replace"), done=False),
-    "half of it": lambda text: stream(event(json.dumps({"error": f"the key {KEY[: len(KEY) // 2]}"}))),
-    "the other half": lambda text: stream(event(json.dumps({"error": f"{KEY[len(KEY) // 2 :]} was the key"}))),
+    "an event without end": lambda text: stream(
+        chunk(), b"data: " + text.encode("utf-8", "replace"), done=False
+    ),
+    "half of it": lambda text: stream(
+        event(json.dumps({"error": f"the key {KEY[: len(KEY) // 2]}"}))
+    ),
+    "the other half": lambda text: stream(
+        event(json.dumps({"error": f"{KEY[len(KEY) // 2 :]} was the key"}))
+    ),
     "as a URL has it": lambda text: stream(event(json.dumps({"error": quote(f"the key {KEY}=")}))),
     "where a message is cut off": lambda text: [answer("x" * 4_080 + KEY, 500)],
     "nothing wide within": lambda text: stream(event(json.dumps({"error": "\u200b".join(KEY)}))),
@@ -92,7 +124,9 @@ def echo(asked: Asked) -> Iterable[bytes]:
     """Each of them in turn; what the survey asks gets a plain answer."""
     if "x-locust-llm-probe" in asked.headers and not json.loads(asked.body).get("stream"):
         return [
-            answer('{"choices":[{"message":{"content":"a"},"finish_reason":"length"}],"usage":{"prompt_tokens":9}}')
+            answer(
+                '{"choices":[{"message":{"content":"a"},"finish_reason":"length"}],"usage":{"prompt_tokens":9}}'
+            )
         ]
     number = int((asked.headers.get("x-request-id") or "-0").rpartition("-")[2].partition(".")[0])
     echoes = list(ECHOES.values())
@@ -111,12 +145,17 @@ def server() -> Iterator[Hostile]:
             {"id": LONG},
         ]
         return [
-            answer(json.dumps({"object": "list", "data": rows}), Server=f"nginx {KEY} {line_of(NASTY)} " + "z" * 5_000)
+            answer(
+                json.dumps({"object": "list", "data": rows}),
+                Server=f"nginx {KEY} {line_of(NASTY)} " + "z" * 5_000,
+            )
         ]
 
     def figures(asked: Asked) -> list[bytes]:
-        lines = [f'vllm:num_requests_running{{model_name="{KEY}{NASTY}"}} 1', f"vllm:{KEY} 3", f"# HELP vllm:x {KEY}", KEY,
-                 'vllm:num_preemptions_total{a="b"} 1e308', 'vllm:num_preemptions_total{a="c"} 1e308',
+        lines = [f'vllm:num_requests_running{{model_name="{KEY}{NASTY}"}} 1', f"vllm:{KEY} 3",
+            f"# HELP vllm:x {KEY}", KEY,
+                 'vllm:num_preemptions_total{a="b"} 1e308',
+                 'vllm:num_preemptions_total{a="c"} 1e308',
                  f"vllm:kv_cache_usage_perc {KEY}", "vllm:" + LONG]  # fmt: skip
         return [answer("\n".join(lines), kind="text/plain")]
 
@@ -130,7 +169,8 @@ def run(*words: str, statuses: Iterable[int] = (0,)) -> str:
     """The console of a command of Locust, in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "locust_llm", *words],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=90, check=False,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=90,
+        check=False,
     )  # fmt: skip
     return fine(done.returncode, statuses, done.stdout.decode("utf-8", "surrogateescape"))
 
@@ -149,7 +189,9 @@ ODD: Final = re.compile(
 def check(name: str, text: str) -> None:
     """Nothing of a secret, nothing but text, and no line without end."""
     for secret in SECRETS:
-        parts = [secret[at : at + SECRET_PART_CHARS] for at in range(len(secret) - SECRET_PART_CHARS + 1)]
+        parts = [
+            secret[at : at + SECRET_PART_CHARS] for at in range(len(secret) - SECRET_PART_CHARS + 1)
+        ]
         assert [part for part in parts if part in text] == [], name
     assert ODD.search(text) is None, (name, text[max(0, ODD.search(text).start() - 80) :][:100])  # type: ignore[union-attr]
     longest = max(map(len, text.splitlines()), default=0)
@@ -162,7 +204,9 @@ def check(name: str, text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [(), pytest.param(("--processes", "2"), marks=pytest.mark.full)], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "more", [(), pytest.param(("--processes", "2"), marks=pytest.mark.full)], ids=["one", "two"]
+)
 def test_nothing_of_it_is_in_any_file_or_line(
     server: Hostile,
     tmp_path: Path,
@@ -181,27 +225,56 @@ def test_nothing_of_it_is_in_any_file_or_line(
     count = str(3 * len(ECHOES))
     said = {
         "run": run(
-            "run", "--host", server.url, "--headless", "-u", str(1 + bool(more)), "--request-count", count,
-            "-L", "DEBUG", "--report-dir", "run", "--csv", "stats", "--csv-full-history", "--html", "locust.html",
+            "run", "--host", server.url, "--headless", "-u", str(1 + bool(more)), "--request-count",
+            count,
+            "-L", "DEBUG", "--report-dir", "run", "--csv", "stats", "--csv-full-history", "--html",
+            "locust.html",
             "--logfile", "log", "--request-rate", "100", *more, statuses=(1,),
         ),
         "check": here("check", server.url, statuses=(0, 1)),
         "report": here("report", "run"),
         "figure": here("figure", "run", "-o", "drawn.svg"),
         "compare": here(
-            "compare", "run", "run", "--markdown", "compared.md", "--json", "compared.json", "--html", "compared.html"
+            "compare", "run", "run", "--markdown", "compared.md", "--json", "compared.json",
+            "--html", "compared.html"
         ),
     }  # fmt: skip
     if more:
-        said["probe"] = run("probe", "--host", server.url, "--report-dir", "probed", statuses=range(9))
+        said["probe"] = run(
+            "probe", "--host", server.url, "--report-dir", "probed", statuses=range(9)
+        )
     files = {str(path): path.read_bytes() for path in Path().rglob("*") if path.is_file()}
-    made = ("run.json", "profile_export.jsonl", "summary.md", "report.html", "timeline.svg", "server_metrics.jsonl")
-    others = {"locust.html", "log", "stats_failures.csv", "drawn.svg", "compared.md", "compared.json", "compared.html"}
+    made = (
+        "run.json",
+        "profile_export.jsonl",
+        "summary.md",
+        "report.html",
+        "timeline.svg",
+        "server_metrics.jsonl",
+    )
+    others = {
+        "locust.html",
+        "log",
+        "stats_failures.csv",
+        "drawn.svg",
+        "compared.md",
+        "compared.json",
+        "compared.html",
+    }
     assert {f"run/{name}" for name in made} | others <= set(files)
     outcomes = {
-        json.loads(line)["record"].get("outcome", "ok") for line in files["run/profile_export.jsonl"].splitlines()
+        json.loads(line)["record"].get("outcome", "ok")
+        for line in files["run/profile_export.jsonl"].splitlines()
     }
-    assert outcomes >= {"ok", "http_status", "rate_limited", "unavailable", "stream_error", "malformed", "truncated"}
+    assert outcomes >= {
+        "ok",
+        "http_status",
+        "rate_limited",
+        "unavailable",
+        "stream_error",
+        "malformed",
+        "truncated",
+    }
     assert files["run/profile_export.jsonl"].count(b"***") > 20
     assert json.loads(files["run/run.json"])["run"]["model"] == "tiny"
     for name, text in said.items():
@@ -213,5 +286,7 @@ def test_nothing_of_it_is_in_any_file_or_line(
                 for line in data.splitlines() if name.endswith(".jsonl") else [data]:
                     check(
                         f"{name}, decoded",
-                        json.dumps(json.loads(line), ensure_ascii=False).replace("\\n", "\n").replace("\\t", ""),
+                        json.dumps(json.loads(line), ensure_ascii=False)
+                        .replace("\\n", "\n")
+                        .replace("\\t", ""),
                     )

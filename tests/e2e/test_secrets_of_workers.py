@@ -1,4 +1,5 @@
-"""Secrets of real workers: each has its own, who lacks one takes no part, and a stranger who joins gets none."""
+"""Secrets of real workers: each has its own, who lacks one takes no part, and a stranger who joins
+gets none."""
 
 from support import unpatched_locust  # noqa: F401  before anything of Locust
 
@@ -24,9 +25,18 @@ from support.tiny_server import TinyServer, tiny_server
 from locust_llm.exit_status import ExitStatus
 from locust_llm.gate.messages import GateStatus
 from locust_llm.wire.handshake import make_hello
-from locust_llm.wire.messages import TO_CONTROL, TO_SENDER, Begin, Hello, Refused, pack_message, unpack_to_worker
+from locust_llm.wire.messages import (
+    TO_CONTROL,
+    TO_SENDER,
+    Begin,
+    Hello,
+    Refused,
+    pack_message,
+    unpack_to_worker,
+)
 
-pytestmark = pytest.mark.full  # that secrets stay out of messages is in tests/locust_adapter/test_secrets_stay.py
+# that secrets stay out of messages is in tests/locust_adapter/test_secrets_stay.py
+pytestmark = pytest.mark.full
 KEY = "sk-of-the-environment-0123456789abcdef"
 FLAG = "flag-secret-fedcba9876543210"
 TENANT = "tenant-secret-00112233445566"
@@ -68,14 +78,17 @@ class Site:
     def start(self, name: str, *words: str, **environment: str) -> Any:
         with (self.folder / name).open("wb") as log:
             self.processes.append(subprocess.Popen(
-                [sys.executable, "-m", "locust", "-f", "locustfile.py", *words], stdout=log, stderr=log,
-                stdin=subprocess.DEVNULL, cwd=self.folder, env=os.environ | environment, start_new_session=True,
+                [sys.executable, "-m", "locust", "-f", "locustfile.py", *words], stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL, cwd=self.folder, env=os.environ | environment,
+                start_new_session=True,
             ))  # fmt: skip
         return self.processes[-1]
 
     def master(self, server: TinyServer, *words: str, **environment: str) -> Any:
         return self.start(
-            "master", "--master", "--master-bind-port", str(self.port), "--headless", "--host", server.url, "-u", "2",
+            "master", "--master", "--master-bind-port", str(self.port), "--headless", "--host",
+            server.url, "-u", "2",
             "--no-probe", "--report-dir", "run", *words, **environment,
         )  # fmt: skip
 
@@ -109,7 +122,8 @@ def test_a_stranger_who_joins_gets_no_secret(server: TinyServer, tmp_path: Path)
     """It does all that a worker does; Locust asks nobody who he is."""
     with site(tmp_path) as its, zmq.Context() as context:
         its.master(
-            server, "--header", f"X-Api-Key: {FLAG}", "--my-password", OWN, "--expect-workers", "1", "-t", "5",
+            server, "--header", f"X-Api-Key: {FLAG}", "--my-password", OWN, "--expect-workers", "1",
+            "-t", "5",
             OPENAI_API_KEY=KEY, LOCUST_LLM_HEADERS=f"X-Tenant: {TENANT}",
         )  # fmt: skip
         me = "stranger_0123456789"
@@ -158,11 +172,15 @@ def test_a_stranger_who_joins_gets_no_secret(server: TinyServer, tmp_path: Path)
     assert said.count("is damaged, or of another version, and was ignored") == 2
     assert "Traceback" not in said
     messages = [Message.unserialize(one) for one in got]
-    assert Begin in [type(unpack_to_worker(one.data)[1]) for one in messages if one.type == TO_SENDER]
+    assert Begin in [
+        type(unpack_to_worker(one.data)[1]) for one in messages if one.type == TO_SENDER
+    ]
     assert [secret for secret in (KEY, FLAG, TENANT, OWN) if secret.encode() in b"".join(got)] == []
 
 
-def test_each_worker_has_its_own_secrets_and_who_lacks_one_takes_no_part(server: TinyServer, tmp_path: Path) -> None:
+def test_each_worker_has_its_own_secrets_and_who_lacks_one_takes_no_part(
+    server: TinyServer, tmp_path: Path
+) -> None:
     """The master has its key in a file; the workers, of which one is right, where they like."""
     (tmp_path / "key").write_text(KEY + "\n")
     header = ("--header", f"X-Api-Key: {FLAG}")
@@ -193,13 +211,19 @@ def test_each_worker_has_its_own_secrets_and_who_lacks_one_takes_no_part(server:
     assert "it has no --my-password, which the master has" in said
     asked = [asked.headers for asked in server.asked if asked.path == "/v1/chat/completions"]
     assert len(asked) > 10
-    for name, value in (("authorization", f"Bearer {KEY}"), ("x-api-key", FLAG), ("x-password", OWN)):
+    for name, value in (
+        ("authorization", f"Bearer {KEY}"),
+        ("x-api-key", FLAG),
+        ("x-password", OWN),
+    ):
         assert {headers.get(name) for headers in asked} == {value}
     for path in (tmp_path / "run").rglob("*"):
         assert not path.is_file() or OWN not in path.read_text(errors="replace"), path
 
 
-def test_processes_of_one_command_have_them_and_nobody_else_can_join(server: TinyServer, tmp_path: Path) -> None:
+def test_processes_of_one_command_have_them_and_nobody_else_can_join(
+    server: TinyServer, tmp_path: Path
+) -> None:
     with site(tmp_path) as its:
         words = (
             "--headless",
@@ -214,7 +238,8 @@ def test_processes_of_one_command_have_them_and_nobody_else_can_join(server: Tin
             "20",
         )
         done = its.start(
-            "run.log", *words, "--processes", "2", "--header", f"X-Api-Key: {FLAG}", "--my-password", OWN,
+            "run.log", *words, "--processes", "2", "--header", f"X-Api-Key: {FLAG}",
+            "--my-password", OWN,
             "--master-bind-port", str(its.port), "-L", "DEBUG", OPENAI_API_KEY=KEY,
         )  # fmt: skip
         listening = ""
@@ -223,7 +248,13 @@ def test_processes_of_one_command_have_them_and_nobody_else_can_join(server: Tin
             listening += Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
             time.sleep(0.05)
         assert done.wait(60) == 0, its.log("run.log")
-    at = {line.split()[1] for line in listening.splitlines() if f":{its.port:04X} 0" in line and " 0A " in line}
+    at = {
+        line.split()[1]
+        for line in listening.splitlines()
+        if f":{its.port:04X} 0" in line and " 0A " in line
+    }
     assert at == {f"0100007F:{its.port:04X}"}  # 127.0.0.1
-    assert {asked.headers.get("x-api-key") for asked in server.asked if "chat" in asked.path} == {FLAG}
+    assert {asked.headers.get("x-api-key") for asked in server.asked if "chat" in asked.path} == {
+        FLAG
+    }
     assert {asked.headers.get("authorization") for asked in server.asked} == {f"Bearer {KEY}"}

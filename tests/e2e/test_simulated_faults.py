@@ -26,14 +26,26 @@ def simulator() -> Iterator[Any]:
 
 
 def ask(simulator: Any, kind: str, quirks: str, **body: Any) -> Record:
-    messages = [{"role": "user", "content": "Hello there"}] * (INPUTS + (kind == "rerank") if kind in POOLED else 1)
-    data = encode_request_body(kind, None, messages, TOKENS, **{"streaming": kind in STREAMED, **body})
-    head = f"POST {PROTOCOLS[kind].path} HTTP/1.1\r\nHost: x\r\nX-Simulate: {quirks}\r\nContent-Length: {len(data)}\r\n\r\n"
+    messages = [{"role": "user", "content": "Hello there"}] * (
+        INPUTS + (kind == "rerank") if kind in POOLED else 1
+    )
+    data = encode_request_body(
+        kind, None, messages, TOKENS, **{"streaming": kind in STREAMED, **body}
+    )
+    head = (
+        f"POST {PROTOCOLS[kind].path} HTTP/1.1\r\nHost: x\r\nX-Simulate: "
+        f"{quirks}\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
     labels = {"id": "one"} | ({"inputs": INPUTS} if kind in POOLED else {})
     to, line = make_target(f"http://127.0.0.1:{simulator.port}/", True, None), UserConnection()
     try:
         asked = Request(
-            target=to, data=head.encode() + data, labels=labels, timeout_s=30.0, gap_timeout_s=10.0, kind=kind
+            target=to,
+            data=head.encode() + data,
+            labels=labels,
+            timeout_s=30.0,
+            gap_timeout_s=10.0,
+            kind=kind,
         )
         return exchange_request(line, Gate(), asked, 0.0)
     finally:
@@ -80,7 +92,9 @@ def test_what_the_simulator_does_is_what_the_client_sees(
                 tokens,
                 "chunks" if "usage=none" in quirks else "usage",
             )
-            assert record.first_output == (2 if "reasoning" in quirks and kind != "completions" else 0), kind
+            assert record.first_output == (
+                2 if "reasoning" in quirks and kind != "completions" else 0
+            ), kind
     for kind in POOLED:
         record = ask(simulator, kind, quirks)
         assert record.outcome == pooled, (kind, record.message)
@@ -100,7 +114,8 @@ def test_tokens_of_each_chunk(simulator: Any, kind: str) -> None:
 @pytest.mark.parametrize("kind", STREAMED)
 def test_an_answer_in_one_piece_fails_as_it_is_asked_to(simulator: Any, kind: str) -> None:
     for quirks, outcome in (
-        ("", "ok"), ("error=3", "http_status"), ("cut=3", "closed"), ("malformed=1", "malformed"), ("eos=3", "ok"),
+        ("", "ok"), ("error=3", "http_status"), ("cut=3", "closed"), ("malformed=1", "malformed"),
+        ("eos=3", "ok"),
         ("draft_tokens=3,acceptance=1", "ok"),
     ):  # fmt: skip
         record = ask(simulator, kind, quirks, streaming=False)
@@ -111,13 +126,23 @@ def test_an_answer_in_one_piece_fails_as_it_is_asked_to(simulator: Any, kind: st
 
 def test_its_metrics_count_drafts() -> None:
     """A prefill's token, then two steps of a draft of three tokens, all accepted."""
-    with started("--ttft-ms", "1", "--itl-ms", "1", "--quirks", "draft_tokens=3,acceptance=1") as simulator:
+    with started(
+        "--ttft-ms", "1", "--itl-ms", "1", "--quirks", "draft_tokens=3,acceptance=1"
+    ) as simulator:
 
         def counters() -> list[float]:
-            lines = dict(line.rsplit(" ", 1) for line in simulator.text("/metrics")[1].splitlines() if line[:1] != "#")
+            lines = dict(
+                line.rsplit(" ", 1)
+                for line in simulator.text("/metrics")[1].splitlines()
+                if line[:1] != "#"
+            )
             names = ("drafts", "draft_tokens", "accepted_tokens")
             return [
-                float(lines[f'vllm:spec_decode_num_{name}_total{{engine="0",model_name="llama-3.1-8b"}}'])
+                float(
+                    lines[
+                        f'vllm:spec_decode_num_{name}_total{{engine="0",model_name="llama-3.1-8b"}}'
+                    ]
+                )
                 for name in names
             ]
 

@@ -58,7 +58,8 @@ def seeing() -> Iterator[Seeing]:
 
 
 def test_the_server_sees_each_address_and_the_run_says_so(seeing: Seeing, tmp_path: Path) -> None:
-    """Of two processes too, of which each has a certificate of its own where the run is long enough."""
+    """Of two processes too, of which each has a certificate of its own where the run is long
+    enough."""
     words = ("-u", "8", "--request-count", "16", "--processes", "2", "--no-probe", *TWO)
     done = run(Server(seeing.url), tmp_path / "r", *words)
     assert done.returncode == ExitStatus.OK, done.stderr
@@ -87,7 +88,7 @@ def test_what_cannot_be_is_refused_before_the_run(
     assert not seeing.seen
 
 
-# -- more connections than one address has ports ---------------------------------------------------------------------
+# -- more connections than one address has ports ---------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -108,30 +109,60 @@ def space() -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize(("sources", "most"), [(1, 50), (2, 100), (3, 150)])
-def test_each_address_has_all_ports_to_each_destination(space: tuple[str, ...], sources: int, most: int) -> None:
+def test_each_address_has_all_ports_to_each_destination(
+    space: tuple[str, ...], sources: int, most: int
+) -> None:
     words = [sys.executable, "-c", COUNT, *(f"127.0.0.{n + 2}" for n in range(sources))]
-    done = subprocess.run([*space, *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [*space, *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.splitlines() == [f"{most} Cannot assign requested address"] * 2
 
 
 def test_more_users_than_one_address_has_ports(space: tuple[str, ...], tmp_path: Path) -> None:
-    simulate = [sys.executable, "-m", "locust_llm", "simulate", "--port", "8000", "--ttft-ms", "2000", "--itl-ms", "1"]
+    simulate = [
+        sys.executable,
+        "-m",
+        "locust_llm",
+        "simulate",
+        "--port",
+        "8000",
+        "--ttft-ms",
+        "2000",
+        "--itl-ms",
+        "1",
+    ]
     server = subprocess.Popen([*space, *simulate], cwd=ROOT, stdout=subprocess.DEVNULL)
-    asked = command(Server("http://127.0.0.1:8000"), tmp_path / "r", "-u", "80", "--request-count", "80", "--no-probe")
+    asked = command(
+        Server("http://127.0.0.1:8000"),
+        tmp_path / "r",
+        "-u",
+        "80",
+        "--request-count",
+        "80",
+        "--no-probe",
+    )
     try:
-        refused = subprocess.run([*space, *asked], capture_output=True, text=True, timeout=60, check=False)
+        refused = subprocess.run(
+            [*space, *asked], capture_output=True, text=True, timeout=60, check=False
+        )
         assert refused.returncode == ExitStatus.REFUSED
         assert (
-            "80 users (-u) need as many ports towards the server, and this machine has 50 (40000 to 40049)"
-            in refused.stderr
+            "80 users (-u) need as many ports towards the server, and this machine has 50 (40000 "
+            "to 40049)" in refused.stderr
         )
         assert "2 addresses of this machine (--source-ip)" in refused.stderr
-        done = subprocess.run([*space, *asked, *TWO], capture_output=True, text=True, timeout=90, check=False)
+        done = subprocess.run(
+            [*space, *asked, *TWO], capture_output=True, text=True, timeout=90, check=False
+        )
         assert done.returncode == ExitStatus.OK, done.stderr
     finally:
         server.terminate()
         server.wait()
     some = records(tmp_path / "r")
     assert [record.outcome for record in some] == ["ok"] * 80
-    ended, began = min(record.closed_at for record in some), max(record.sent_at or 0.0 for record in some)
+    ended, began = (
+        min(record.closed_at for record in some),
+        max(record.sent_at or 0.0 for record in some),
+    )
     assert began < ended  # all were open at once

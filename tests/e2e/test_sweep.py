@@ -1,4 +1,5 @@
-"""Sweeps, repeats and exit statuses for real: the command, a simulator whose knee is known, the files that are left."""
+"""Sweeps, repeats and exit statuses for real: the command, a simulator whose knee is known, the
+files that are left."""
 
 import csv
 import os
@@ -16,7 +17,8 @@ from locust_llm.report.build import remake_reports
 from locust_llm.settings.sweep import STATIONARY, TIME_UP
 
 SLOTS = 4
-"""Sequences that the server decodes at a time: whoever comes beyond them waits for a whole answer."""
+"""Sequences that the server decodes at a time: whoever comes beyond them waits for a whole
+answer."""
 
 
 @pytest.mark.full
@@ -26,8 +28,10 @@ def test_the_knee_of_a_server_with_four_slots_is_four(tmp_path: Path) -> None:
         folder = tmp_path / f"r{attempt}"
         with start_simulator("--max-num-seqs", str(SLOTS)) as url:
             run = a_run_against(
-                url, folder, "--sweep", "concurrency=2..16", "--stage-duration", "1..4", "--stage-requests", "16",
-                "--output-tokens-mean", "25", "--slo", "ttft p50 < 100ms", "--goodput", "time_to_first_token:100",
+                url, folder, "--sweep", "concurrency=2..16", "--stage-duration", "1..4",
+                "--stage-requests", "16",
+                "--output-tokens-mean", "25", "--slo", "ttft p50 < 100ms", "--goodput",
+                "time_to_first_token:100",
                 "--gpus", "1", "--gpu-hour", "2",
             )  # fmt: skip
             status = run.wait(120)
@@ -36,9 +40,15 @@ def test_the_knee_of_a_server_with_four_slots_is_four(tmp_path: Path) -> None:
         assert sweep is not None
         if all(level.sound for level in sweep.levels):
             break
-        assert any("the client verdict is" in result.reason for level in sweep.levels for result in level.slos)
+        assert any(
+            "the client verdict is" in result.reason
+            for level in sweep.levels
+            for result in level.slos
+        )
     else:
-        pytest.skip("in three runs the client verdict was never OK at each stage: the machine is too busy")
+        pytest.skip(
+            "in three runs the client verdict was never OK at each stage: the machine is too busy"
+        )
     assert status == 0
     assert [level.value for level in sweep.levels] == [2, 4, 8, 16]
     assert [level.slo_status for level in sweep.levels] == ["PASS", "PASS", "FAIL", "FAIL"]
@@ -53,7 +63,8 @@ def test_the_knee_of_a_server_with_four_slots_is_four(tmp_path: Path) -> None:
     four, sixteen = by_users[4], by_users[16]
     assert four.goodput_per_s is not None
     assert sixteen.goodput_per_s is not None
-    assert sixteen.goodput_per_s < 0.2 * four.goodput_per_s  # beyond the knee goodput falls, and throughput stays
+    # beyond the knee goodput falls, and throughput stays
+    assert sixteen.goodput_per_s < 0.2 * four.goodput_per_s
     assert sixteen.output_tokens_per_s == pytest.approx(four.output_tokens_per_s, rel=0.15)
     with (folder / "sweep.csv").open() as file:
         assert [float(row["concurrency"]) for row in csv.DictReader(file)] == [2, 4, 8, 16]
@@ -63,7 +74,9 @@ def test_the_knee_of_a_server_with_four_slots_is_four(tmp_path: Path) -> None:
             f.name for f in stage.iterdir()
         }
         lines = [msgspec.json.decode(line) for line in (stage / RECORDS).read_bytes().splitlines()]
-        assert len(lines) == sum(record["record"].get("stage") == number for record in _lines(folder))
+        assert len(lines) == sum(
+            record["record"].get("stage") == number for record in _lines(folder)
+        )
     assert "concurrency 4" in (folder / "summary.md").read_text()
 
 
@@ -77,7 +90,8 @@ def test_with_a_burnt_client_there_is_no_knee(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     with start_simulator("--max-num-seqs", str(SLOTS)) as url, burners(8 * (os.cpu_count() or 1)):
         run = a_run_against(
-            url, folder, "--sweep", "concurrency=32,64,128", "--stage-duration", "3..5", "--stage-requests", "16",
+            url, folder, "--sweep", "concurrency=32,64,128", "--stage-duration", "3..5",
+            "--stage-requests", "16",
             "--output-tokens-mean", "10", "--slo", "ttft p50 < 20s",
         )  # fmt: skip
         assert run.wait(200) == 4
@@ -92,20 +106,26 @@ def test_repeats_tell_their_spread(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     with start_simulator() as url:
         run = a_run_against(
-            url, folder, "--repeats", "3", "-u", "4", "--request-count", "20", "--output-tokens-mean", "5",
+            url, folder, "--repeats", "3", "-u", "4", "--request-count", "20",
+            "--output-tokens-mean", "5",
             "--slo", "error_rate < 50%",
         )  # fmt: skip
         assert run.wait(60) == 0
     summary, facts = remake_reports(folder)
     assert summary.sweep is not None
-    assert [(level.number, level.requests) for level in summary.sweep.levels] == [(1, 20), (2, 20), (3, 20)]
+    assert [(level.number, level.requests) for level in summary.sweep.levels] == [
+        (1, 20),
+        (2, 20),
+        (3, 20),
+    ]
     assert summary.conditions.succeeded == 60
     assert len(facts.stages) == 3
 
 
 @pytest.mark.parametrize(
     "names",
-    [("slo-failed", "too-few-samples"), pytest.param((), id="all", marks=pytest.mark.full)],  # the others: test_run.py
+    # the others: test_run.py
+    [("slo-failed", "too-few-samples"), pytest.param((), id="all", marks=pytest.mark.full)],
     ids=" ".join,
 )
 def test_a_build_gets_the_statuses_0_1_3_4_and_5(tmp_path: Path, names: tuple[str, ...]) -> None:

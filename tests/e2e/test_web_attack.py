@@ -1,4 +1,5 @@
-"""A page of another site in a real browser: it tries to start, stop, edit and turn the gate; all is refused, ours works."""
+"""A page of another site in a real browser: it tries to start, stop, edit and turn the gate; all is
+refused, ours works."""
 
 import json
 import shutil
@@ -22,7 +23,16 @@ CHANGES: Final = (
     ("/llm/gate", "limit=1"),
     ("/llm/datasets?name=x.jsonl", "x=1"),
 )
-READS: Final = ("/", "/stats/requests", "/llm/live", "/llm/new", "/llm/runs", "/logs", "/stop", "/llm/gate?limit=1")
+READS: Final = (
+    "/",
+    "/stats/requests",
+    "/llm/live",
+    "/llm/new",
+    "/llm/runs",
+    "/logs",
+    "/stop",
+    "/llm/gate?limit=1",
+)
 ATTACK: Final = """async ([base, changes, reads]) => {
   const pause = new Promise(done => setTimeout(done, 1500)), read = [];
   for (const [path, body] of changes) {
@@ -114,31 +124,55 @@ def test_a_page_of_another_site_changes_nothing_and_reads_nothing(
         until(lambda: live().get("done", 0) > 20, 20)
         answers += [answer for page in pages for answer in attack(locust, page, elsewhere.url)]
         status = live()
-        assert (status["run"], status["state"], status["limit"], status["users"]) == (1, "on", 4, 24)
+        assert (status["run"], status["state"], status["limit"], status["users"]) == (
+            1,
+            "on",
+            4,
+            24,
+        )
         before = status["done"]
         until(lambda: live()["done"] > before + 10, 20)  # neither stopped nor reset
         ours.get_by_role("button", name="Stop", exact=True).click()
         until(lambda: live()["state"] == "over", 40)
         assert elsewhere.asked == []
-    assert {status for _, _, status in answers} == {403}, [answer for answer in answers if answer[2] != 403]
+    assert {status for _, _, status in answers} == {403}, [
+        answer for answer in answers if answer[2] != 403
+    ]
     assert {method for method, _, _ in answers} >= {"GET", "POST"}
     paths = {url.removeprefix(locust.base).partition("?")[0] for _, url, _ in answers}
-    assert paths >= {"/user", "/swarm", "/stop", "/stats/reset", "/llm/gate", "/stats/requests", "/llm/live"}
+    assert paths >= {
+        "/user",
+        "/swarm",
+        "/stop",
+        "/stats/reset",
+        "/llm/gate",
+        "/stats/requests",
+        "/llm/live",
+    }
 
 
 @pytest.mark.full  # tests/web/test_origin.py asks as such a browser would
-def test_a_name_that_was_pointed_at_this_machine_sees_nothing(web: Callable[..., Web], browser: Any) -> None:
+def test_a_name_that_was_pointed_at_this_machine_sees_nothing(
+    web: Callable[..., Web], browser: Any
+) -> None:
     """DNS rebinding: for the browser it is one origin."""
     locust = web()
     port = locust.base.rpartition(":")[2]
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    program = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     rules = "--host-resolver-rules=MAP rebound.example 127.0.0.1, MAP allowed.example 127.0.0.1"
     rebound = browser.browser_type.launch(executable_path=program, args=["--no-sandbox", rules])
     try:
         page = rebound.new_page()
         answer = page.goto(f"http://rebound.example:{port}/llm/live")
         assert (answer.status, "rebound.example" in answer.text()) == (403, True)
-        ask = "async () => (await fetch('/llm/gate', {method: 'POST', body: new URLSearchParams({limit: 1})})).status"
+        ask = (
+            "async () => (await fetch('/llm/gate', {method: 'POST', body: new "
+            "URLSearchParams({limit: 1})})).status"
+        )
         assert page.evaluate(ask) == 403
         assert page.goto(f"http://localhost:{port}/llm/live").status == 200
     finally:

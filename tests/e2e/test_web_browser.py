@@ -1,4 +1,5 @@
-"""The pages in a browser: a run from the form to its report, and the gate, whose effect the simulator knows."""
+"""The pages in a browser: a run from the form to its report, and the gate, whose effect the
+simulator knows."""
 
 import json
 import re
@@ -14,7 +15,8 @@ from support.web_ui import LOGIN, Web, fill, start, until
 FIRST_CHART = "document.querySelector('#plots .plot').getBoundingClientRect().top + scrollY"
 """Pixels from the top to it."""
 RULE_LINES = (
-    "[...document.querySelectorAll('#rules li :first-child')].map((rule) => Math.round(rule.clientHeight / 21))"
+    "[...document.querySelectorAll('#rules li :first-child')].map((rule) => "
+    "Math.round(rule.clientHeight / 21))"
 )
 """Lines of text that each rule takes."""
 
@@ -33,8 +35,9 @@ def turn(web: Web, live: Any, limit: int | None, ramp: str = "") -> None:
 
 
 def the_gate_follows(web: Web, live: Any) -> None:
-    """Up, down, away and back, as the server sees it. That it takes less than two seconds is nothing to assert on a machine
-    that may be busy: the server has ten to get there, and from then on never more than the limit."""
+    """Up, down, away and back, as the server sees it. That it takes less than two seconds is
+    nothing to assert on a machine that may be busy: the server has ten to get there, and from then
+    on never more than the limit."""
 
     def now() -> float:
         return float(web.truth()["now"])
@@ -61,7 +64,9 @@ def the_drain_counts_requests_and_no_users(locust: Web) -> None:
     page.route(re.compile("/llm/live"), answer)
     page.locator("#tiles").get_by_text("Still running").wait_for()
     tiles = page.locator("#tiles li").all_inner_texts()
-    assert [tile.split("\n") for tile in tiles if "decoding" in tile] == [["Still running", "6", "6 decoding"]]
+    assert [tile.split("\n") for tile in tiles if "decoding" in tile] == [
+        ["Still running", "6", "6 decoding"]
+    ]
     assert not any(tile.startswith("Users") for tile in tiles)
     page.close()
 
@@ -93,12 +98,14 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     assert tab.get_by_role("link", name="LLM live page").get_attribute("href") == "./llm"
     tab.get_by_role("button", name="Edit", exact=True).click()
     fill(tab, userCount="20")
-    tab.get_by_role("button", name="Update", exact=True).click()  # all else is as it was typed into our form
+    # all else is as it was typed into our form
+    tab.get_by_role("button", name="Update", exact=True).click()
     until(lambda: locust.status()["users"] == 20, 10)
     assert locust.status()["refusal"] == ""
 
     alone = locust.open("/llm")
-    alone.locator("#tiles").get_by_text(re.compile(r"^p50 \d+ ms$")).first.wait_for()  # TTFT is there
+    # TTFT is there
+    alone.locator("#tiles").get_by_text(re.compile(r"^p50 \d+ ms$")).first.wait_for()
     alone.locator("#tiles").get_by_text("Tokens/s, last 5 s").wait_for()
     alone.locator("#rules").get_by_text(re.compile("^broken( so far)?$")).wait_for()
     alone.locator("#broken").get_by_text("ttft p50 < 1us: broken").wait_for()
@@ -108,7 +115,9 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     alone.locator("#timeline .chosen-line").get_by_text("TTFT").wait_for()
     alone.mouse.move(0, 0)
     alone.locator("#parts .key").get_by_text("the gate").wait_for()
-    assert "from due to the first token: " in (alone.locator("#parts .owner").get_attribute("aria-label") or "")
+    assert "from due to the first token: " in (
+        alone.locator("#parts .owner").get_attribute("aria-label") or ""
+    )
     the_gate_follows(locust, alone)
     locust.picture(alone, "turned")
     begun = locust.status()["points"][0][0]
@@ -120,10 +129,12 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     the_drain_counts_requests_and_no_users(locust)
     alone.get_by_role("button", name="Stop").click()
     alone.get_by_text("ended", exact=True).first.wait_for()
-    alone.get_by_text(re.compile("^SLO (FAIL|INCONCLUSIVE)$")).wait_for()  # the latter on a machine that is too busy
+    # the latter on a machine that is too busy
+    alone.get_by_text(re.compile("^SLO (FAIL|INCONCLUSIVE)$")).wait_for()
     alone.locator("#tiles").get_by_text("Tokens/s, whole run").wait_for()
     names = alone.locator("#server-plots h3").all_inner_texts()
-    assert names == ["Running in the server", "Waiting in the server", "KV cache in use", "Preemptions per second",
+    assert names == ["Running in the server", "Waiting in the server", "KV cache in use",
+        "Preemptions per second",
                      "Prefix cache hits"]  # fmt: skip
     first_charts = alone.locator("#server-plots figure").element_handles()
     locust.picture(alone, "ended")
@@ -140,7 +151,9 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     assert [change["limit"] for change in said["limits"]] == [4, 9, 2, None, 3]
     assert sum("turned by hand" in note for note in said["notes"]) == 4
     alone.get_by_text("The report is ready").wait_for()
-    report = locust.context.request.get(alone.get_by_role("link", name="open the report").evaluate("link => link.href"))
+    report = locust.context.request.get(
+        alone.get_by_role("link", name="open the report").evaluate("link => link.href")
+    )
     assert (report.status, "<!doctype html>" in report.text()) == (200, True)
     alone.locator("#past summary").first.click()
     with alone.expect_download() as saved:
@@ -153,7 +166,9 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
     until(lambda: locust.status()["state"] == "over", 10)
     assert locust.status()["name"] == "run-2"
     assert 2 < locust.status()["seconds"] < 12
-    assert [entry["name"] for entry in requests.get(locust.base + "/llm/runs", timeout=5).json()["runs"]] == [
+    assert [
+        entry["name"] for entry in requests.get(locust.base + "/llm/runs", timeout=5).json()["runs"]
+    ] == [
         "run-2",
         "run",
     ]
@@ -166,10 +181,19 @@ def test_a_run_from_the_form_to_its_report_and_a_second_one(web: Callable[..., W
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("words", [("--processes", "2"), ("--processes", "2", "--web-base-path", "/deep/er")])
-def test_the_gate_is_turned_over_two_workers(web: Callable[..., Web], words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "words", [("--processes", "2"), ("--processes", "2", "--web-base-path", "/deep/er")]
+)
+def test_the_gate_is_turned_over_two_workers(
+    web: Callable[..., Web], words: tuple[str, ...]
+) -> None:
     locust = web(*words)
-    until(lambda: len(requests.get(locust.base + "/stats/requests", timeout=2).json()["workers"]) == 2, 20)
+    until(
+        lambda: (
+            len(requests.get(locust.base + "/stats/requests", timeout=2).json()["workers"]) == 2
+        ),
+        20,
+    )
     page = locust.open("/")
     start(page, prefill_concurrency="4")
     until(lambda: locust.status()["done"] > 20, 20)
@@ -196,7 +220,10 @@ def test_everything_is_behind_the_login(web: Callable[..., Web], tmp_path: Path)
     page = locust.open("/llm")
     page.get_by_label("Password").wait_for()
     assert (
-        requests.post(locust.base + "/llm/gate", data={"limit": 3}, timeout=5, allow_redirects=False).status_code == 302
+        requests.post(
+            locust.base + "/llm/gate", data={"limit": 3}, timeout=5, allow_redirects=False
+        ).status_code
+        == 302
     )
     fill(page, username="me", password="right")
     page.get_by_role("button", name="Login").click()
@@ -223,7 +250,9 @@ def test_a_sweep_from_the_form(web: Callable[..., Web]) -> None:
 
 
 @pytest.mark.full
-def test_the_live_page_is_for_phones_and_keyboards_and_the_dark(web: Callable[..., Web], browser: Any) -> None:
+def test_the_live_page_is_for_phones_and_keyboards_and_the_dark(
+    web: Callable[..., Web], browser: Any
+) -> None:
     locust = web("-u", "24")
     form = {"user_count": 24, "spawn_rate": 100, "prefill_concurrency": 4, "output_tokens_mean": 20,
             "slo": "ttft p95 < 10s\nattainment >= 80% given ttft < 2s and itl < 60ms"}  # fmt: skip

@@ -1,4 +1,5 @@
-"""Options through the page of a real master with two workers and the class picker: what it does not show stays as it is."""
+"""Options through the page of a real master with two workers and the class picker: what it does not
+show stays as it is."""
 
 import json
 import os
@@ -46,10 +47,13 @@ class Bob(Ann):
     pass
 """
 ATTACKS: Final = (
-    {"llm_secrets": "my_plain"}, {"html_file": "victim"}, {"json_file": "victim"}, {"csv_prefix": "victim"},
+    {"llm_secrets": "my_plain"}, {"html_file": "victim"}, {"json_file": "victim"},
+    {"csv_prefix": "victim"},
     {"processes": "50"},
-    {"exit_code_on_error": "0"}, {"insecure": "true"}, {"my_secret": "mine"}, {"api_key_command": "touch victim2"},
-    {"HTML_FILE": "victim"}, {"html-file": "victim"}, {"user_classes": "Eve"}, {"shape_class": "Eve"}, {"logfile": "victim"},
+    {"exit_code_on_error": "0"}, {"insecure": "true"}, {"my_secret": "mine"},
+    {"api_key_command": "touch victim2"},
+    {"HTML_FILE": "victim"}, {"html-file": "victim"}, {"user_classes": "Eve"},
+    {"shape_class": "Eve"}, {"logfile": "victim"},
 )  # fmt: skip
 
 
@@ -82,18 +86,25 @@ def test_two_workers_get_only_what_the_page_shows(processes: list[Any], tmp_path
     port, web = free_port(), free_port()
 
     def start(who: str, *words: str) -> None:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("LOCUST", "OPENAI"))}
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("LOCUST", "OPENAI"))
+        }
         with (tmp_path / f"log-{who}").open("wb") as log:
             processes.append(subprocess.Popen(
-                [sys.executable, "-m", "locust", "-f", "lf.py", *words], stdout=log, stderr=log, cwd=tmp_path,
+                [sys.executable, "-m", "locust", "-f", "lf.py", *words], stdout=log, stderr=log,
+                cwd=tmp_path,
                 env=clean | {"WHO": who, "MY_SECRET": f"secret-of-{who}"}, start_new_session=True,
             ))  # fmt: skip
 
     with tiny_server() as server:
         server.start()
         start(
-            "master", "--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", str(port), "--class-picker",
-            "--web-port", str(web), "--web-host", "127.0.0.1", "--host", server.url, "--no-probe", "--no-server-metrics",
+            "master", "--master", "--master-bind-host", "127.0.0.1", "--master-bind-port",
+            str(port), "--class-picker",
+            "--web-port", str(web), "--web-host", "127.0.0.1", "--host", server.url, "--no-probe",
+            "--no-server-metrics",
             "--my-secret", "secret-of-master", "--report-dir", "run",
         )  # fmt: skip
         base = f"http://127.0.0.1:{web}"
@@ -111,7 +122,13 @@ def test_two_workers_get_only_what_the_page_shows(processes: list[Any], tmp_path
             )
         until(lambda: requests.get(f"{base}/worker-count", timeout=5).json()["worker_count"] == 2)
 
-        plain = {"user_count": "2", "spawn_rate": "2", "run_time": "2", "user_classes": "Bob", "my_plain": "changed"}
+        plain = {
+            "user_count": "2",
+            "spawn_rate": "2",
+            "run_time": "2",
+            "user_classes": "Bob",
+            "my_plain": "changed",
+        }
         for more in ATTACKS:
             answer = requests.post(f"{base}/swarm", data={**plain, **more}, timeout=60)
             assert answer.status_code == 200
@@ -131,6 +148,7 @@ def test_two_workers_get_only_what_the_page_shows(processes: list[Any], tmp_path
         options = json.loads(line)
         assert options["my_secret"] == repr(f"secret-of-{who}")
         assert options["my_plain"] == "'changed'"
-        assert [options[name] for name in ("html_file", "json_file", "processes", "exit_code_on_error", "insecure")] == [
+        assert [options[name] for name in ("html_file", "json_file", "processes",
+            "exit_code_on_error", "insecure")] == [
             "None", "None", "None", "1", "False",
         ]  # fmt: skip

@@ -66,8 +66,13 @@ def test_a_full_disk_loses_nothing_and_a_torn_line_is_made_whole(
     assert (disk.content, spool.waiting, spool.error) == (b"one\ntwo\nthree\n", 0, "")
 
 
-@given(st.lists(st.binary(max_size=5).filter(lambda line: b"\n" not in line), max_size=8), st.lists(st.integers(0, 4)))
-def test_whatever_the_disk_takes_it_gets_each_line_once(lines: list[bytes], takes: list[int]) -> None:
+@given(
+    st.lists(st.binary(max_size=5).filter(lambda line: b"\n" not in line), max_size=8),
+    st.lists(st.integers(0, 4)),
+)
+def test_whatever_the_disk_takes_it_gets_each_line_once(
+    lines: list[bytes], takes: list[int]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         disk = Disk(patch, *takes)
         spool = BufferedFile(Path(os.devnull))
@@ -80,7 +85,9 @@ def test_whatever_the_disk_takes_it_gets_each_line_once(lines: list[bytes], take
         spool.close()
 
 
-def test_a_full_disk_is_not_tried_at_every_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_tried_at_every_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spool = BufferedFile(tmp_path / "records")
     disk = Disk(monkeypatch, *[0] * 10_000)
     for _ in range(5 * AT_ONCE_BYTES // 1024):

@@ -1,4 +1,5 @@
-"""Files: what is no regular file is refused at once, whatever it is, and a regular one is read within its bound."""
+"""Files: what is no regular file is refused at once, whatever it is, and a regular one is read
+within its bound."""
 
 import os
 import socket
@@ -23,7 +24,8 @@ def a_sparse_file(path: Path) -> None:
 
 IRREGULAR: dict[str, tuple[Callable[[Path], object], str]] = {
     "pipe": (os.mkfifo, "file is a pipe, and a regular file is needed"),
-    "device": (lambda path: path.symlink_to("/dev/zero"), "file is a device, and a regular file is needed"),
+    "device": (lambda path: path.symlink_to("/dev/zero"),
+        "file is a device, and a regular file is needed"),
     "socket": (a_socket, "file is a socket, and a regular file is needed"),
     "folder": (Path.mkdir, "Is a directory"),
     "loop": (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),

@@ -1,4 +1,5 @@
-"""Small files as editors write them: a byte order mark is no part of the text, and another encoding has its name."""
+"""Small files as editors write them: a byte order mark is no part of the text, and another encoding
+has its name."""
 
 import codecs
 from pathlib import Path
@@ -42,7 +43,9 @@ def test_so_is_the_place_of_what_is_no_text(file: Path) -> None:
 def test_whoever_reads_one_finds_what_stands_behind_the_mark(file: Path) -> None:
     file.write_text("\ufeffrequest-rate = 5\n")
     assert read_scenario(str(file)).values == {"request-rate": 5}
-    file.write_text('\ufeff[{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]')
+    file.write_text(
+        '\ufeff[{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]'
+    )
     assert [tool["function"]["name"] for tool in answer_schema.read_tools_file(str(file))] == ["f"]
     file.write_text("\ufeff[[0, 5], [1, 5]]")
     assert arrivals.parse_rate_series(read_small_text(str(file))) is not None

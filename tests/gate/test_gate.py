@@ -193,8 +193,11 @@ ACTIONS = st.lists(
 
 @examples(200)
 @given(ACTIONS)
-def test_any_history_keeps_the_limit_the_order_and_every_slot(actions: list[tuple[str, int]]) -> None:
-    """Against a plain list: who is in never exceeds the limit except after a fall, and the queue is first in first out."""
+def test_any_history_keeps_the_limit_the_order_and_every_slot(
+    actions: list[tuple[str, int]],
+) -> None:
+    """Against a plain list: who is in never exceeds the limit except after a fall, and the queue is
+    first in first out."""
     gate, limit = Gate(2), 2
     inside: dict[int, object] = {}
     users, order, asked, killed = {}, [], [], set()

@@ -1,5 +1,6 @@
-"""The lease: nobody is admitted without leave of the control, it hears at once what others wait for, and with its shares
-nearly all of the limit is in use and nobody waits much longer than in one queue.
+"""The lease: nobody is admitted without leave of the control, it hears at once what others wait
+for, and with its shares nearly all of the limit is in use and nobody waits much longer than in one
+queue.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,8 @@ def test_nobody_is_admitted_without_a_lease() -> None:
 
 
 def test_a_turn_that_came_before_its_lease_is_reported_when_it_is_over() -> None:
-    """Its last status says that it uses nothing: the others wait for the next one, which is due at once."""
+    """Its last status says that it uses nothing: the others wait for the next one, which is due at
+    once."""
     one = LeasedGate(users=1)
     one.lease.renew(Share(1, 1, turns=1, limit=1, wanted=True))
     one.report_due()
@@ -145,7 +147,7 @@ def test_a_turn_is_over_when_nobody_is_left() -> None:
     assert two.lease.status().exhausted
 
 
-# -- use and fairness, in virtual time ---------------------------------------------------------------------------------
+# -- use and fairness, in virtual time -------------------------------------------------------------
 
 WIRE_S = 0.002
 """How long a message takes."""
@@ -153,7 +155,8 @@ AT_ONCE_S, NEWS_S, LOOK_S = 0.005, 0.25, 0.25
 
 
 class Load:
-    """Processes whose users ask again ``think_s`` after their first token; the server takes ``prefill_s`` for each."""
+    """Processes whose users ask again ``think_s`` after their first token; the server takes
+    ``prefill_s`` for each."""
 
     def __init__(self, limit: int, users: list[int], prefill_s: float, think_s: float) -> None:
         self.now, self.number = 0.0, 0
@@ -163,7 +166,9 @@ class Load:
         self.waits_s: list[float] = []
         self.messages = 0
         self.shares = GateShares(self._tell, gated=True)
-        self.seats = {f"w{number}": Seat(self, f"w{number}", count) for number, count in enumerate(users)}
+        self.seats = {
+            f"w{number}": Seat(self, f"w{number}", count) for number, count in enumerate(users)
+        }
         for name in self.seats:
             self.shares.join(name, 0.0)
         self.shares.set_limit(limit)
@@ -273,13 +278,19 @@ def test_demand_that_moves_is_followed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, pytest.param(2, marks=pytest.mark.full), 3])
-@pytest.mark.parametrize("users", [[8, 8, 8, 8], [20, 4, 4, 4], [29, 1, 1, 1], [2, 2, 2, 2]], ids=str)
-def test_below_one_slot_each_nobody_waits_twice_as_long_as_in_one_queue(limit: int, users: list[int]) -> None:
+@pytest.mark.parametrize(
+    "users", [[8, 8, 8, 8], [20, 4, 4, 4], [29, 1, 1, 1], [2, 2, 2, 2]], ids=str
+)
+def test_below_one_slot_each_nobody_waits_twice_as_long_as_in_one_queue(
+    limit: int, users: list[int]
+) -> None:
     load = Load(limit, users, prefill_s=0.1, think_s=0.05).run(30.0)
     alone = Load(limit, [sum(users)], prefill_s=0.1, think_s=0.05).run(30.0)
     print(
-        f"limit {limit}, users {users}: used {load.used_s / alone.used_s:.1%} of one queue's, longest wait "
-        f"{max(load.waits_s):.2f} s against {max(alone.waits_s):.2f} s, {load.messages / 30:.0f} messages/s"
+        f"limit {limit}, users {users}: used {load.used_s / alone.used_s:.1%} of one queue's, "
+        f"longest wait "
+        f"{max(load.waits_s):.2f} s against {max(alone.waits_s):.2f} s, {load.messages / 30:.0f} "
+        f"messages/s"
     )
     assert load.used_s > 0.9 * alone.used_s
     assert max(load.waits_s) < 2 * max(alone.waits_s)

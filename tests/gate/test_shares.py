@@ -1,4 +1,5 @@
-"""The shares: at no moment can the processes use more than the limit; permits go where requests wait, and nobody starves."""
+"""The shares: at no moment can the processes use more than the limit; permits go where requests
+wait, and nobody starves."""
 
 import math
 from collections import deque
@@ -17,7 +18,7 @@ from locust_llm.gate.gate import Slot
 from locust_llm.gate.messages import GateStatus, Share
 from locust_llm.gate.shares import LEASE_S, SILENT_S, GateShares, apportion
 
-# -- whole numbers -----------------------------------------------------------------------------------------------------
+# -- whole numbers ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -33,11 +34,16 @@ from locust_llm.gate.shares import LEASE_S, SILENT_S, GateShares, apportion
         (5, [3.3, 1.7], [2, 3], [3, 2]),
     ],
 )
-def test_whole_numbers_by_pencil(limit: int, ideals: list[float], shares: list[int], parts: list[int]) -> None:
+def test_whole_numbers_by_pencil(
+    limit: int, ideals: list[float], shares: list[int], parts: list[int]
+) -> None:
     assert apportion(limit, ideals, shares) == parts
 
 
-@given(st.integers(0, 200), st.lists(st.tuples(st.integers(1, 50), st.integers(0, 60)), min_size=1, max_size=40))
+@given(
+    st.integers(0, 200),
+    st.lists(st.tuples(st.integers(1, 50), st.integers(0, 60)), min_size=1, max_size=40),
+)
 def test_whole_numbers_sum_to_the_limit_each_less_than_one_from_its_ideal(
     limit: int, processes: list[tuple[int, int]]
 ) -> None:
@@ -49,7 +55,7 @@ def test_whole_numbers_sum_to_the_limit_each_less_than_one_from_its_ideal(
     assert apportion(limit, ideals, parts) == parts
 
 
-# -- the control's end, by pencil --------------------------------------------------------------------------------------
+# -- the control's end, by pencil ------------------------------------------------------------------
 
 
 class Control:
@@ -68,8 +74,11 @@ class Control:
         self.sent.append((worker, share))
         self.known[worker] = share
 
-    def report(self, worker: str, used: int, waiting: int = 0, **more: Any) -> list[tuple[str, int | None]]:
-        """A worker's status, after the last share that was sent to it; the (worker, slots) that are sent then."""
+    def report(
+        self, worker: str, used: int, waiting: int = 0, **more: Any
+    ) -> list[tuple[str, int | None]]:
+        """A worker's status, after the last share that was sent to it; the (worker, slots) that are
+        sent then."""
         self.sent.clear()
         status = {"number": self.known[worker].number, **more}
         self.shares.update(worker, GateStatus(used, waiting, **status), self.now)
@@ -102,7 +111,11 @@ def test_all_of_the_limit_goes_where_all_of_the_demand_is() -> None:
     control = Control(8, "a", "b", "c", "d")
     assert list(control.slots.values()) == [2, 2, 2, 2]
     assert control.report("a", used=2, waiting=20) == [("b", 0), ("c", 0), ("d", 0)]
-    assert [control.report(worker, used=0) for worker in "bcd"] == [[("a", 4)], [("a", 6)], [("a", 8)]]
+    assert [control.report(worker, used=0) for worker in "bcd"] == [
+        [("a", 4)],
+        [("a", 6)],
+        [("a", 8)],
+    ]
     assert control.report("d", used=0, waiting=1) == [("a", 7)]
     assert control.known["a"].wanted
     assert control.report("a", used=7, waiting=20) == [("d", 1)]
@@ -110,7 +123,12 @@ def test_all_of_the_limit_goes_where_all_of_the_demand_is() -> None:
 
 def test_where_there_is_enough_nothing_moves() -> None:
     control = Control(8, "a", "b")
-    assert control.report("a", used=3) == control.report("b", used=1) == control.report("a", used=4) == []
+    assert (
+        control.report("a", used=3)
+        == control.report("b", used=1)
+        == control.report("a", used=4)
+        == []
+    )
     assert control.report("a", used=4, waiting=1) == [("b", 2)]  # of the two to spare each has one
     assert not control.known["b"].wanted
     assert control.report("b", used=1) == [("a", 6)]
@@ -123,7 +141,8 @@ def test_below_one_slot_each_they_take_turns_the_longest_waiting_first() -> None
     control.report("b", used=0, waiting=2, waited_s=1.0)
     control.report("c", used=0, waiting=2, waited_s=3.0)
     assert control.known["a"] == Share(1, control.known["a"].number, turns=5, limit=1, wanted=True)
-    assert control.report("a", used=1, waiting=5, exhausted=True) == []  # its last one is in prefill
+    # its last one is in prefill
+    assert control.report("a", used=1, waiting=5, exhausted=True) == []
     assert control.report("a", used=0, waiting=5, exhausted=True) == [("c", 1)]
     assert control.known["c"].turns == 2
     assert control.report("c", used=0, waiting=1, exhausted=True) == [("b", 1)]
@@ -162,7 +181,9 @@ def test_a_slot_that_two_have_half_a_right_to_changes_hands() -> None:
         control.shares.expire(control.now)
         for worker in slot_s:
             control.report(
-                worker, used=control.known[worker].share or 0, waiting=8 - (control.known[worker].share or 0)
+                worker,
+                used=control.known[worker].share or 0,
+                waiting=8 - (control.known[worker].share or 0),
             )
             slot_s[worker] += 0.25 * (control.known[worker].share or 0)
     assert sum(slot_s.values()) >= 59.0  # of 20 s of three slots
@@ -183,7 +204,8 @@ def test_a_silent_process_loses_its_quota_when_its_lease_and_its_prefills_are_ov
     assert control.shares.expire(control.now) == ["a"]
     assert [(worker, share.share) for worker, share in control.sent] == [("b", 6)]
     # it comes back, with what it had heard before, and with requests in prefill
-    assert control.report("a", used=2, waiting=1) == [("b", 3)]  # and until that is sure nothing to a
+    # and until that is sure nothing to a
+    assert control.report("a", used=2, waiting=1) == [("b", 3)]
     assert control.report("b", used=3) == [("a", 3)]
     assert SILENT_S > LEASE_S
 
@@ -227,20 +249,22 @@ def test_a_limit_after_none_is_shared_out_when_what_runs_without_one_is_known() 
     control.report("a", used=9)
     control.report("b", used=1, waiting=1)
     control.report("c", used=0, waiting=2)
-    assert control.slots == {"a": 3, "b": 0, "c": 0}  # one of which it could do with, and may not have yet
+    # one of which it could do with, and may not have yet
+    assert control.slots == {"a": 3, "b": 0, "c": 0}
     control.report("a", used=2, waiting=3)
     assert control.slots == {"a": 2, "b": 1, "c": 0}
     control.report("a", used=2, waiting=3)
     assert control.slots == {"a": 2, "b": 1, "c": 1}
 
 
-# -- both ends, over a bad wire ----------------------------------------------------------------------------------------
+# -- both ends, over a bad wire --------------------------------------------------------------------
 
 PREFILL_S = 2.0
 
 
 class Process(LeasedGate):
-    """One with messages under way. The server has its prefills, and ends them also while it sleeps."""
+    """One with messages under way. The server has its prefills, and ends them also while it
+    sleeps."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -254,7 +278,8 @@ class Process(LeasedGate):
         """First tokens that are there."""
 
     def settle(self, now: float) -> None:
-        """What its greenlets do when they have their turn: first tokens are read, those who were admitted send."""
+        """What its greenlets do when they have their turn: first tokens are read, those who were
+        admitted send."""
         turn()
         while not self.asleep and (self.unread or self.slots):
             self.prefills += [(now, slot) for slot in self.slots]
@@ -283,7 +308,8 @@ class Process(LeasedGate):
 
     @property
     def could_use(self) -> float:
-        """In prefill at the server, or to be sent without another word of the control's; and what is promised to it."""
+        """In prefill at the server, or to be sent without another word of the control's; and what
+        is promised to it."""
         limit = self.gate.share
         promised = [
             math.inf if share.share is None else share.share
@@ -297,7 +323,8 @@ class Process(LeasedGate):
 
 
 class Site:
-    """Messages are late, lost, doubled and out of order; processes join, are killed, sleep; the limit goes up and down."""
+    """Messages are late, lost, doubled and out of order; processes join, are killed, sleep; the
+    limit goes up and down."""
 
     def __init__(self) -> None:
         self.now, self.joined, self.total = 1000.0, 0, 0
@@ -350,7 +377,8 @@ class Site:
             process.end(self.now, [process.prefills.pop(number % len(process.prefills))[1]])
 
     def _pass_message(self, action: str, name: str, number: int, *, once: bool) -> None:
-        """One message between the control and a process is sent, taken or lost. ``once``: it does not come again."""
+        """One message between the control and a process is sent, taken or lost. ``once``: it does
+        not come again."""
         process = self.processes[name]
         if action == "speak":
             self._speak(name)
@@ -374,7 +402,10 @@ class Site:
         self.now += seconds
         for process in self.processes.values():
             process.now += seconds * process.rate
-            process.end(self.now, [slot for since, slot in process.prefills if self.now - since >= PREFILL_S])
+            process.end(
+                self.now,
+                [slot for since, slot in process.prefills if self.now - since >= PREFILL_S],
+            )
             process.prefills = [one for one in process.prefills if self.now - one[0] < PREFILL_S]
         self.shares.expire(self.now)
 
@@ -398,8 +429,8 @@ class Site:
             process.obey(self.now, 0, once=True)
 
     def check(self) -> None:
-        """No process may use more than the control believes, and that is within the limit; above it only what there was
-        when it fell, never rising."""
+        """No process may use more than the control believes, and that is within the limit; above it
+        only what there was when it fell, never rising."""
         reserved = self.shares.reserved
         for name, process in self.processes.items():
             assert process.could_use <= reserved[name], name
@@ -420,7 +451,9 @@ class Site:
                     process.end(self.now, [process.prefills.pop(0)[1]])
             self.do("round", 0)
             self.check()
-            if not any(process.gate.waiting or process.prefills for process in self.processes.values()):
+            if not any(
+                process.gate.waiting or process.prefills for process in self.processes.values()
+            ):
                 break
         else:
             raise AssertionError("somebody waits for ever")
@@ -429,7 +462,8 @@ class Site:
 
 
 ACTIONS = (
-    *["round", "come", "first token", "obey", "hear", "speak"] * 3, "round", "come", "time", "time", "sleep or wake", "lose",
+    *["round", "come", "first token", "obey", "hear", "speak"] * 3, "round", "come", "time", "time",
+    "sleep or wake", "lose",
     "limit", "join", "kill",
 )  # fmt: skip
 
@@ -439,7 +473,8 @@ ACTIONS = (
 @given(st.lists(st.integers(0, 1 << 20), min_size=150, max_size=400))
 def test_at_no_moment_could_the_processes_use_more_than_the_limit(numbers: list[int]) -> None:
     site = Site()
-    with patch.object(gates, "CEILING", 64):  # a gate takes its permits one by one, and these are many gates
+    # a gate takes its permits one by one, and these are many gates
+    with patch.object(gates, "CEILING", 64):
         for number in [ACTIONS.index("join")] * 3 + numbers:
             site.do(ACTIONS[number % len(ACTIONS)], number // len(ACTIONS))
             site.check()

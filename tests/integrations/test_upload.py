@@ -1,4 +1,5 @@
-"""Upload: the folder of a run in a store, file by file; a real S3 protocol, that of moto's server."""
+"""Upload: the folder of a run in a store, file by file; a real S3 protocol, that of moto's
+server."""
 
 import os
 import subprocess
@@ -15,7 +16,12 @@ from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
 from locust_llm.integrations.upload import copy_folder, explain_upload_refusal, upload_run
 
-FILES: Final = {"run.json": b"{}", "report.html": b"<p>\xff", "stages/1/run.json": b"[]", "empty": b""}
+FILES: Final = {
+    "run.json": b"{}",
+    "report.html": b"<p>\xff",
+    "stages/1/run.json": b"[]",
+    "empty": b"",
+}
 
 
 @pytest.fixture
@@ -29,11 +35,15 @@ def folder(tmp_path: Path) -> Path:
 def held(url: str) -> dict[str, bytes]:
     """All files below a URL."""
     system, place = fsspec.core.url_to_fs(url)
-    return {name.removeprefix(place).lstrip("/"): system.cat_file(name) for name in system.find(place)}
+    return {
+        name.removeprefix(place).lstrip("/"): system.cat_file(name) for name in system.find(place)
+    }
 
 
 @pytest.mark.parametrize("store", ["memory://bucket/runs", "file://{}/runs"])
-def test_all_files_are_copied_and_none_is_overwritten(store: str, folder: Path, tmp_path: Path) -> None:
+def test_all_files_are_copied_and_none_is_overwritten(
+    store: str, folder: Path, tmp_path: Path
+) -> None:
     url = store.format(tmp_path / "store")
     for name in ("nightly", "nightly-2", "nightly-3"):
         where = copy_folder(folder, url + "/" * (name == "nightly-2"))
@@ -57,7 +67,8 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.start()
     host, port = server.get_host_and_port()
     settings = {
-        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
     }  # fmt: skip
     for name, value in settings.items():
@@ -72,12 +83,25 @@ def test_a_bucket_that_is_not_there_changes_no_status_and_the_folder_can_be_copi
     s3: str, tmp_path: Path
 ) -> None:
     one = tmp_path / "one"
-    words = ["demo", "-t", "3s", "-u", "5", "--synthetic-input-tokens-mean", "100", "--report-dir", str(one)]
+    words = [
+        "demo",
+        "-t",
+        "3s",
+        "-u",
+        "5",
+        "--synthetic-input-tokens-mean",
+        "100",
+        "--report-dir",
+        str(one),
+    ]
     command = [sys.executable, "-m", "locust_llm", *words, "--upload", "s3://misspelled/nightly"]
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=120)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=dict(os.environ), timeout=120
+    )
     assert done.returncode == ExitStatus.OK, done.stderr
     assert (
-        "NOT UPLOADED: s3://misspelled/nightly: FileNotFoundError: The specified bucket does not exist" in done.stdout
+        "NOT UPLOADED: s3://misspelled/nightly: FileNotFoundError: The specified bucket does not "
+        "exist" in done.stdout
     )
     assert upload_run(one, s3) == f"uploaded: {s3}/one"
     assert held(s3 + "/one") == {

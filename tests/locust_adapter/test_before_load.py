@@ -17,18 +17,24 @@ from locust_llm.settings.settings import Settings
     ("settings", "ends"),
     [
         ({"run_time_s": 60.0}, True), ({"request_count": 30}, True), ({"num_sessions": 5}, True),
-        ({"fixed_schedule": True}, True), ({"sweep": "concurrency=1,2"}, True), ({"repeats": 3, "request_count": 9}, True),
+        ({"fixed_schedule": True}, True), ({"sweep": "concurrency=1,2"}, True),
+        ({"repeats": 3, "request_count": 9}, True),
         ({}, False), ({"request_rate": 4.0}, False),
     ],
 )  # fmt: skip
-def test_locusts_line_about_ctrl_c_is_for_runs_without_an_end(settings: dict[str, Any], ends: bool) -> None:
+def test_locusts_line_about_ctrl_c_is_for_runs_without_an_end(
+    settings: dict[str, Any], ends: bool
+) -> None:
     assert _ends_by_itself(Settings(**settings), Namespace()) is ends
-    assert _ends_by_itself(Settings(**settings), Namespace(decoders=6)) is True  # a probe has a schedule of its own
+    # a probe has a schedule of its own
+    assert _ends_by_itself(Settings(**settings), Namespace(decoders=6)) is True
 
 
 def test_that_line_alone_is_left_out() -> None:
     def shown(text: str) -> bool:
-        return _says_no_run_time(logging.LogRecord("locust.main", logging.INFO, "", 0, text, None, None))
+        return _says_no_run_time(
+            logging.LogRecord("locust.main", logging.INFO, "", 0, text, None, None)
+        )
 
     assert not shown("No run time limit set, use CTRL+C to interrupt")
     assert shown("Run time limit set to 5 seconds")

@@ -1,4 +1,5 @@
-"""A run that its own users and listeners end, with Locust's real runner: the end comes to its end, however long it takes."""
+"""A run that its own users and listeners end, with Locust's real runner: the end comes to its end,
+however long it takes."""
 
 from support import unpatched_locust  # noqa: F401  before the rest
 
@@ -24,10 +25,15 @@ LIMIT_S = 10.0
 
 
 class Run:
-    """Three users; ``over`` grows by one when the listeners of an end have all returned, which takes them a while."""
+    """Three users; ``over`` grows by one when the listeners of an end have all returned, which
+    takes them a while."""
 
     def __init__(
-        self, act: Callable[[Any], object], *, unattended: bool = False, users: tuple[type[User], ...] = ()
+        self,
+        act: Callable[[Any], object],
+        *,
+        unattended: bool = False,
+        users: tuple[type[User], ...] = (),
     ) -> None:
         run = self
         self.asked = 0
@@ -44,10 +50,17 @@ class Run:
                 if run.asked == 5:
                     run.act(self.environment)
                 self.environment.events.request.fire(
-                    request_type="A", name="a", response_time=1, response_length=0, exception=None, context={}
+                    request_type="A",
+                    name="a",
+                    response_time=1,
+                    response_length=0,
+                    exception=None,
+                    context={},
                 )
 
-        self.environment = Environment(user_classes=[Asking, *users], events=Events(), stop_timeout=LIMIT_S)
+        self.environment = Environment(
+            user_classes=[Asking, *users], events=Events(), stop_timeout=LIMIT_S
+        )
         self.events = self.environment.events
         self.events.test_stopping.add_listener(lambda **kw: gevent.sleep(DRAIN_S))
         self.events.test_stop.add_listener(self._report)
@@ -83,7 +96,9 @@ def runs() -> Iterator[Callable[..., Run]]:
 WAYS: dict[str, Callable[[Any], object]] = {
     "quit": lambda environment: environment.runner.quit(),
     "stop": lambda environment: environment.runner.stop(),
-    "a greenlet that the user waits for": lambda environment: gevent.spawn(environment.runner.quit).join(),
+    "a greenlet that the user waits for": lambda environment: gevent.spawn(
+        environment.runner.quit
+    ).join(),
     "quit twice": lambda environment: [environment.runner.quit(), environment.runner.quit()],
     "StopTest": end_test,
 }
@@ -202,7 +217,9 @@ def test_another_run_can_begin_after_it(runs: Any) -> None:
     assert run.over == 2
 
 
-def test_where_nobody_could_begin_another_one_a_stop_is_the_end(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_could_begin_another_one_a_stop_is_the_end(
+    runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(detached_end, "AFTER_STOP_S", 0.1)
     run = runs(lambda environment: environment.runner.stop(), unattended=True)
     run.start()
@@ -232,7 +249,9 @@ def test_what_the_end_raises_comes_to_who_waits(runs: Any) -> None:
     del run.runner.stop_users
 
 
-def test_users_that_end_by_themselves_beside_the_stop_are_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+def test_users_that_end_by_themselves_beside_the_stop_are_no_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """As those of an open loop, of which all but one wait for a request that never comes."""
     over = gevent.event.Event()
     users = 50
@@ -252,7 +271,8 @@ def test_users_that_end_by_themselves_beside_the_stop_are_no_fault(caplog: pytes
         over.set()
         while sum(user.dead for user in runner.user_greenlets) < users - 1:
             gevent.sleep(0)
-        in_group_when_ended.append(len(runner.user_greenlets))  # their group hears of it in the next turn
+        # their group hears of it in the next turn
+        in_group_when_ended.append(len(runner.user_greenlets))
 
     environment = Environment(user_classes=[Waiting], events=Events(), stop_timeout=0)
     environment.events.test_stopping.add_listener(close)

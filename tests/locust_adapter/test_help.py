@@ -1,4 +1,5 @@
-"""Help: groups with examples that work, versions, and what an unknown command or option was meant to be."""
+"""Help: groups with examples that work, versions, and what an unknown command or option was meant
+to be."""
 
 import shlex
 from pathlib import Path
@@ -11,7 +12,14 @@ from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, OF_OTHERS
 from locust_llm.exit_status import ExitStatus
 from locust_llm.locust_adapter.parsed_options import add_options
-from locust_llm.locust_adapter.parser import MEANT, OF_PEERS, OPTIONS, SAME, WITHOUT, unknown_options
+from locust_llm.locust_adapter.parser import (
+    MEANT,
+    OF_PEERS,
+    OPTIONS,
+    SAME,
+    WITHOUT,
+    unknown_options,
+)
 from locust_llm.records.machine import format_versions
 from locust_llm.settings.declare import GROUPS
 
@@ -28,7 +36,9 @@ def made(program: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("command", ["run", "ab", "probe"])
-def test_help_begins_with_the_command_and_what_most_runs_need(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_begins_with_the_command_and_what_most_runs_need(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = made(f"locust-llm {command}", monkeypatch)
     assert text.lstrip().startswith(f"Usage: locust-llm {command} ")
     assert (
@@ -58,32 +68,54 @@ def test_what_other_tools_call_an_option_is_named_here() -> None:
         (["--workers", "30"], "there is no --workers: it is --processes here"),
         (["--rps=100"], "there is no --rps: it is --request-rate here"),
         (["--ui", "none"], "there is no --ui: it has no equivalent here"),
-        (["--concurrency", "1,2"], "--concurrency takes one number: several are --sweep concurrency=1,2,4 here"),
         (
-            ["--ui", "none", "--isl=5", "--workers-max", "2", "--goodputt", "x", "--log-level", "info", "--ui=x"],
-            "4 options are not as they are here: --ui: it has no equivalent here; --workers-max: it has no equivalent "
+            ["--concurrency", "1,2"],
+            "--concurrency takes one number: several are --sweep concurrency=1,2,4 here",
+        ),
+        (
+            [
+                "--ui",
+                "none",
+                "--isl=5",
+                "--workers-max",
+                "2",
+                "--goodputt",
+                "x",
+                "--log-level",
+                "info",
+                "--ui=x",
+            ],
+            "4 options are not as they are here: --ui: it has no equivalent here; --workers-max: "
+            "it has no equivalent "
             "here; --goodputt: did you mean --goodput?; --log-level: it is --loglevel here",
         ),
         (
             ["--url", "a:1", "--url=b:1"],
-            "more than one address is given: name one server, or the replicas of one with commas between",
+            "more than one address is given: name one server, or the replicas of one with commas "
+            "between",
         ),
         (["--max-tokens", "7"], "there is no --max-tokens: it is --output-tokens-mean here"),
         (
             ["--api-key", "sk-1"],
-            "there is no --api-key: it is --api-key-file, or OPENAI_API_KEY in the environment, here",
+            "there is no --api-key: it is --api-key-file, or OPENAI_API_KEY in the environment, "
+            "here",
         ),
-        (["--prefil-concurrency", "3"], "there is no --prefil-concurrency: did you mean --prefill-concurrency?"),
+        (
+            ["--prefil-concurrency", "3"],
+            "there is no --prefil-concurrency: did you mean --prefill-concurrency?",
+        ),
         (["--qqqqqqqq"], "there is no --qqqqqqqq: --help has all options"),
         (["--request-rat", "5"], "there is no --request-rat: did you mean --request-rate?"),
         (["--prefil=2"], "there is no --prefil: did you mean --prefill-concurrency?"),
         (
             ["--host", "a:1", "--host=b:1"],
-            "more than one address is given: name one server, or the replicas of one with commas between",
+            "more than one address is given: name one server, or the replicas of one with commas "
+            "between",
         ),
         (
             ["a:1", "--host", "b:1"],
-            "more than one address is given: name one server, or the replicas of one with commas between",
+            "more than one address is given: name one server, or the replicas of one with commas "
+            "between",
         ),
         (["me:secret@x"], "'ADDRESS' is no user class: did you mean --host ADDRESS?"),
         (["some/folder"], "'some/folder' is no user class: did you mean --host some/folder?"),
@@ -94,28 +126,50 @@ def test_a_wrong_word_is_refused_with_what_was_meant(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         parse(*words)
-    assert (ended.value.code, capsys.readouterr().err) == (ExitStatus.REFUSED, f"locust-llm: error: {line}\n")
+    assert (ended.value.code, capsys.readouterr().err) == (
+        ExitStatus.REFUSED,
+        f"locust-llm: error: {line}\n",
+    )
 
 
 def test_what_is_known_is_not_corrected() -> None:
     known = ["--url", "--request-rate", "--request-count"]
-    assert unknown_options(["--url", "x", "--request-r", "1", "-u", "3", "--", "--nothing"], known) == ""
+    assert (
+        unknown_options(["--url", "x", "--request-r", "1", "-u", "3", "--", "--nothing"], known)
+        == ""
+    )
 
 
 def test_names_that_mean_the_same_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of AIPerf's."""
     line = (
-        "-m llama --url localhost:1 --concurrency 8 --benchmark-duration 60 --benchmark-grace-period 5 --isl 500 "
-        "--isl-stddev 50 --osl 128 --osl-stddev 9 --num-requests 100 --num-warmup-requests 3 --request-timeout-seconds 20 "
-        "--conversation-num 7 --request-rate-mode gamma --vllm-burstiness 0.5 --artifact-dir out --custom-endpoint /v1/x"
+        "-m llama --url localhost:1 --concurrency 8 --benchmark-duration 60 "
+        "--benchmark-grace-period 5 --isl 500 "
+        "--isl-stddev 50 --osl 128 --osl-stddev 9 --num-requests 100 --num-warmup-requests 3 "
+        "--request-timeout-seconds 20 "
+        "--conversation-num 7 --request-rate-mode gamma --vllm-burstiness 0.5 --artifact-dir out "
+        "--custom-endpoint /v1/x"
     )
     monkeypatch.setattr("locust_llm.locust_adapter.parsed_options._checked", True)
     found = parse(*line.split())
-    assert (found.model, found.host, found.num_users, found.run_time) == ("llama", "localhost:1", 8, 60)
+    assert (found.model, found.host, found.num_users, found.run_time) == (
+        "llama",
+        "localhost:1",
+        8,
+        60,
+    )
     assert (found.stop_timeout, found.request_count, found.warmup_request_count) == (5, 100, 3)
     assert (found.synthetic_input_tokens_mean, found.synthetic_input_tokens_stddev) == (500, 50)
-    assert (found.output_tokens_mean, found.output_tokens_stddev, found.request_timeout) == (128, 9, 20)
-    assert (found.num_sessions, found.arrival_pattern, found.arrival_smoothness) == (7, "gamma", 0.5)
+    assert (found.output_tokens_mean, found.output_tokens_stddev, found.request_timeout) == (
+        128,
+        9,
+        20,
+    )
+    assert (found.num_sessions, found.arrival_pattern, found.arrival_smoothness) == (
+        7,
+        "gamma",
+        0.5,
+    )
     assert (found.report_dir, found.endpoint) == ("out", "/v1/x")
 
 
@@ -131,7 +185,10 @@ def test_the_lists_of_names_do_not_overlap() -> None:
         ("rnu", "unknown command 'rnu': did you mean run?"),
         ("bench", "unknown command 'bench': it is run here"),
         ("qqqq", "unknown command 'qqqq'"),
-        ("--url=http://key@x", "the command is missing before --url: did you mean 'locust-llm run --url ...'?"),
+        (
+            "--url=http://key@x",
+            "the command is missing before --url: did you mean 'locust-llm run --url ...'?",
+        ),
     ],
 )
 def test_an_unknown_command(word: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +216,11 @@ def test_the_versions(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["localhost:8701"], "localhost:8701", []),
         (["-u", "3", "localhost", "ChatUser"], "localhost", ["ChatUser"]),
-        (["ChatUser", "https://llm.example.com/v1", "-t", "5s"], "https://llm.example.com/v1", ["ChatUser"]),
+        (
+            ["ChatUser", "https://llm.example.com/v1", "-t", "5s"],
+            "https://llm.example.com/v1",
+            ["ChatUser"],
+        ),
         (["10.0.0.7", "--host", "http://10.0.0.7/"], "10.0.0.7", []),
         (["a:1,b:2"], "a:1,b:2", []),
         (["[::1]:8000"], "[::1]:8000", []),
@@ -174,7 +235,9 @@ def test_an_address_may_stand_alone(words: list[str], host: str, classes: list[s
     assert (options.host, options.user_classes) == (host, classes)
 
 
-def test_a_configuration_file_may_begin_with_a_byte_order_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_file_may_begin_with_a_byte_order_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "locust.conf").write_text("\ufeffrequest-count = 3\n", "utf-8")
     parser = get_empty_argument_parser(default_config_files=[str(tmp_path / "locust.conf")])
     setup_parser_arguments(parser)

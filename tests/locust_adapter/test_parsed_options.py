@@ -1,4 +1,5 @@
-"""Parsed options: what cannot be is refused in one line with status 5 before any load, and no secret is written."""
+"""Parsed options: what cannot be is refused in one line with status 5 before any load, and no
+secret is written."""
 
 import os
 import sys
@@ -16,7 +17,11 @@ from locust_llm import plugin
 from locust_llm.access.headers import read_request_headers
 from locust_llm.exit_status import ExitStatus
 from locust_llm.locust_adapter import parsed_options as options
-from locust_llm.locust_adapter.parsed_options import build_settings, check_options, keep_locusts_defaults
+from locust_llm.locust_adapter.parsed_options import (
+    build_settings,
+    check_options,
+    keep_locusts_defaults,
+)
 from locust_llm.locust_adapter.secrets import list_secret_names
 from locust_llm.settings.extra_inputs import collect_extra_inputs
 from locust_llm.settings.refusal import RunRefused
@@ -44,7 +49,7 @@ def asked(*words: str) -> Settings:
     return check_options(parse(*words))
 
 
-# -- what is refused, before anything is asked of anybody ----------------------------------------------------------------
+# -- what is refused, before anything is asked of anybody ------------------------------------------
 
 REFUSED: Final = [
     (
@@ -63,26 +68,31 @@ REFUSED: Final = [
     ),
     (
         ["--endpoint", f"/v1/chat/completions?api-key={SECRET}"],
-        "--endpoint must not hold a key (api-key), as reports show it: use --header, or --api-key-file",
+        "--endpoint must not hold a key (api-key), as reports show it: use --header, or "
+        "--api-key-file",
     ),
     *(
         (
             ["--host", f"https://x/y?a=1&{name}={SECRET}"],
-            f"--host must not hold a key ({name}), as reports show it: use --header, or --api-key-file",
+            f"--host must not hold a key ({name}), as reports show it: use --header, or "
+            f"--api-key-file",
         )
         for name in ("pass", "pwd", "code", "sig")
     ),
     (
         ["--host", f"https://x/y?subscription-key={SECRET}"],
-        "--host must not hold a key (subscription-key), as reports show it: use --header, or --api-key-file",
+        "--host must not hold a key (subscription-key), as reports show it: use --header, or "
+        "--api-key-file",
     ),
     (
         ["--endpoint-type", "embeddings", "--slo", "ttft p95 < 500ms"],
-        "SLO 'ttft p95 < 500ms': embeddings has no ttft, as nothing is generated: use request_latency",
+        "SLO 'ttft p95 < 500ms': embeddings has no ttft, as nothing is generated: use "
+        "request_latency",
     ),
     (
         ["--endpoint-type", "embeddings", "--slo", "output_tokens_per_s > 5"],
-        "SLO 'output_tokens_per_s > 5/s': embeddings has no output_tokens_per_s, as nothing is generated: "
+        "SLO 'output_tokens_per_s > 5/s': embeddings has no output_tokens_per_s, as nothing is "
+        "generated: "
         "use input_tokens_per_s",
     ),
     (
@@ -120,11 +130,13 @@ REFUSED: Final = [
     (["--max-retries", "-1"], "--max-retries must be at least 0, got -1"),
     (
         ["--endpoint-type", "rankings"],
-        "--endpoint-type must be one of chat, completions, responses, messages, embeddings, rerank, got 'rankings'",
+        "--endpoint-type must be one of chat, completions, responses, messages, embeddings, "
+        "rerank, got 'rankings'",
     ),
     (
         ["--endpoint-type", "responses", "--max-tokens-field", "max_completion_tokens"],
-        "--max-tokens-field max_completion_tokens: --endpoint-type responses has no such field, but max_output_tokens",
+        "--max-tokens-field max_completion_tokens: --endpoint-type responses has no such field, "
+        "but max_output_tokens",
     ),
     (
         ["--max-tokens-field", "n"],
@@ -132,9 +144,18 @@ REFUSED: Final = [
     ),
     (["--header", f"X-Key={SECRET}"], "--header takes NAME: VALUE, got one without a colon"),
     (["--header", f": {SECRET}"], "--header takes NAME: VALUE, and '' is no name of a header"),
-    (["--header", f"X Key: {SECRET}"], "--header takes NAME: VALUE, and 'X Key' is no name of a header"),
-    (["--header", f"X-Key: {SECRET}\u20ac"], "--header X-Key: its value has characters that no header can carry"),
-    (["--header", f"X-Key: {SECRET}\r\nX: y"], "--header X-Key: its value has characters that no header can carry"),
+    (
+        ["--header", f"X Key: {SECRET}"],
+        "--header takes NAME: VALUE, and 'X Key' is no name of a header",
+    ),
+    (
+        ["--header", f"X-Key: {SECRET}\u20ac"],
+        "--header X-Key: its value has characters that no header can carry",
+    ),
+    (
+        ["--header", f"X-Key: {SECRET}\r\nX: y"],
+        "--header X-Key: its value has characters that no header can carry",
+    ),
     (["--host", "http://[::1"], "--host 'http://[::1' is no URL: Invalid IPv6 URL"),
     (["-u", "2", "--prefill-concurrency", "0"], "--prefill-concurrency must be at least 1, got 0"),
     (
@@ -147,20 +168,29 @@ REFUSED: Final = [
     ),
     (
         ["-u", "3", "--prefill-concurrency", "3", "--no-streaming"],
-        "--prefill-concurrency needs --streaming: without a stream there is no time of the first token",
+        "--prefill-concurrency needs --streaming: without a stream there is no time of the first "
+        "token",
     ),
     (
         ["--prefill-concurrency-ramp-duration", "0"],
         "--prefill-concurrency-ramp-duration must be above 0 seconds, got 0",
     ),
-    (["--synthetic-input-tokens-mean", "0"], "--synthetic-input-tokens-mean must be at least 1, got 0"),
+    (
+        ["--synthetic-input-tokens-mean", "0"],
+        "--synthetic-input-tokens-mean must be at least 1, got 0",
+    ),
     *(
         (
             ["--arrival-pattern", "poisson", *load],
-            "--arrival-pattern poisson has no arrivals to apply to: give --request-rate too, or leave it out (without a "
+            "--arrival-pattern poisson has no arrivals to apply to: give --request-rate too, or "
+            "leave it out (without a "
             "rate, each user sends when it has its last answer)",
         )
-        for load in (["-u", "4"], ["-u", "4", "--user-centric-rate", "2"], ["--sweep", "concurrency=1,2"])
+        for load in (
+            ["-u", "4"],
+            ["-u", "4", "--user-centric-rate", "2"],
+            ["--sweep", "concurrency=1,2"],
+        )
     ),
 ]
 
@@ -178,8 +208,12 @@ def refusal(capsys: pytest.CaptureFixture[str], ask: Callable[[], object]) -> st
     return err.removeprefix("locust-llm: error: ").rstrip("\n")
 
 
-@pytest.mark.parametrize(("words", "line"), REFUSED, ids=[" ".join(words)[:40] for words, _ in REFUSED])
-def test_what_cannot_be_is_refused_in_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "line"), REFUSED, ids=[" ".join(words)[:40] for words, _ in REFUSED]
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert refusal(capsys, lambda: asked(*words)) == line
     assert SECRET not in line
 
@@ -189,17 +223,33 @@ def test_as_many_processes_as_there_are_cpus_are_counted(monkeypatch: pytest.Mon
     assert asked("-u", "100", "--processes", "-1").processes == 64
 
 
-def test_embeddings_have_no_stream_and_the_gate_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = "--endpoint-type", "embeddings", "-u", "4", "--prefill-concurrency", "2", "--batch-size-text", "8"
+def test_embeddings_have_no_stream_and_the_gate_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = (
+        "--endpoint-type",
+        "embeddings",
+        "-u",
+        "4",
+        "--prefill-concurrency",
+        "2",
+        "--batch-size-text",
+        "8",
+    )
     found = asked(*words)
-    assert (found.streaming, found.endpoint, found.texts, found.generates) == (False, "/v1/embeddings", 8, False)
+    assert (found.streaming, found.endpoint, found.texts, found.generates) == (
+        False,
+        "/v1/embeddings",
+        8,
+        False,
+    )
     assert asked("--endpoint-type", "rerank", "--batch-size-text", "8").texts == 9  # with the query
     monkeypatch.setattr("sys.argv", ["locust", "--streaming"])
     with pytest.raises(RunRefused, match="embeddings answers in one piece: leave out --streaming"):
         asked(*words)
 
 
-# -- what is understood --------------------------------------------------------------------------------------------------
+# -- what is understood ----------------------------------------------------------------------------
 
 
 def settings(**different: Any) -> Settings:
@@ -236,7 +286,14 @@ def test_defaults_and_a_grace_period_of_30_seconds() -> None:
 
 def test_an_empty_value_is_not_set() -> None:
     """As of a variable of the environment that is not set, or a field of the web form."""
-    flags = ("request-timeout", "output-tokens-mean", "model", "endpoint", "prefill-concurrency", "report-dir")
+    flags = (
+        "request-timeout",
+        "output-tokens-mean",
+        "model",
+        "endpoint",
+        "prefill-concurrency",
+        "report-dir",
+    )
     assert asked(*[f"--{flag}=" for flag in flags]) == settings()
 
 
@@ -244,7 +301,9 @@ def test_texts_of_the_web_form_are_numbers() -> None:
     options = parse("-u", "9", headless=False)
     options.prefill_concurrency, options.output_tokens_mean, options.percentiles = "5", "64.5", ""
     options.streaming, options.random_seed, options.probe = "true", " ", "false"
-    assert build_settings(options) == settings(users=9, prefill_concurrency=5, output_tokens_mean=64.5, probe=False)
+    assert build_settings(options) == settings(
+        users=9, prefill_concurrency=5, output_tokens_mean=64.5, probe=False
+    )
     options.prefill_concurrency = "abc"
     with pytest.raises(ValueError, match="abc"):
         build_settings(options)
@@ -267,23 +326,33 @@ def test_flags_have_variables_of_the_environment(monkeypatch: pytest.MonkeyPatch
     assert asked(*words) == settings(users=4, prefill_concurrency=3, output_tokens_mean=78.0)
 
 
-# -- secrets ---------------------------------------------------------------------------------------------------------
+# -- secrets ---------------------------------------------------------------------------------------
 
 
-def test_the_key_comes_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_key_comes_from_the_environment_or_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert read_request_headers(parse()) == {}
     monkeypatch.setenv("OPENAI_API_KEY", "from-environment")
     assert read_request_headers(parse()) == {"Authorization": "Bearer from-environment"}
     (tmp_path / "key").write_text("from-file\n")
-    assert read_request_headers(parse("--api-key-file", "key")) == {"Authorization": "Bearer from-file"}
+    assert read_request_headers(parse("--api-key-file", "key")) == {
+        "Authorization": "Bearer from-file"
+    }
     messages = parse("--api-key-file", "key", "--endpoint-type", "messages")
-    assert read_request_headers(messages) == {"anthropic-version": "2023-06-01", "x-api-key": "from-file"}
-    assert list_secret_names(messages) == ("Authorization",)  # the same of a worker that has not got its options yet
+    assert read_request_headers(messages) == {
+        "anthropic-version": "2023-06-01",
+        "x-api-key": "from-file",
+    }
+    # the same of a worker that has not got its options yet
+    assert list_secret_names(messages) == ("Authorization",)
     words = ["--header", "X-Team:a: b", "--header", "Authorization: Basic abc"]
     assert read_request_headers(parse(*words)) == {"X-Team": "a: b", "Authorization": "Basic abc"}
 
 
-def test_headers_of_the_environment_are_sent_and_their_names_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_of_the_environment_are_sent_and_their_names_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("LOCUST_LLM_HEADERS", f"X-Key: {SECRET}\n\n  X-Team: a\n")
     assert read_request_headers(parse("--header", "X-Team: b")) == {"X-Key": SECRET, "X-Team": "b"}
     assert asked("--header", "X-Other: c").header_names == ("X-Key", "X-Team", "X-Other")
@@ -292,7 +361,9 @@ def test_headers_of_the_environment_are_sent_and_their_names_kept(monkeypatch: p
 
 def test_session_headers_by_name_and_several_hosts() -> None:
     names = ("aiperf", "mlperf", "dynamo", "X-My-Session")
-    found = [asked("--host", "a:1,b:2/v1", "--session-header", name).session_header for name in names]
+    found = [
+        asked("--host", "a:1,b:2/v1", "--session-header", name).session_header for name in names
+    ]
     assert found == ["X-Session-Affinity", "X-Session-ID", "X-Dynamo-Session-ID", "X-My-Session"]
     s = asked("--host", "a:1,b:2/v1")
     assert (s.host, s.hosts) == ("http://a:1", ("http://a:1", "http://b:2"))
@@ -309,8 +380,12 @@ def test_the_path_of_an_endpoint_is_that_of_its_kind() -> None:
     [
         (["--header", f"X-Key: {SECRET}"], "locust --header '***'"),
         ([f"--header=X-Key: {SECRET}"], "locust '--header=***'"),
-        ([f"--heade=X-Key: {SECRET}"], "locust '--heade=***'"),  # argparse takes what is plain enough
-        (["--header", "X-Team: a", "--header", f"X-Key:{SECRET}"], "locust --header '***' --header '***'"),
+        # argparse takes what is plain enough
+        ([f"--heade=X-Key: {SECRET}"], "locust '--heade=***'"),
+        (
+            ["--header", "X-Team: a", "--header", f"X-Key:{SECRET}"],
+            "locust --header '***' --header '***'",
+        ),
     ],
 )
 def test_settings_hold_the_names_of_headers_and_not_what_they_say(
@@ -322,22 +397,32 @@ def test_settings_hold_the_names_of_headers_and_not_what_they_say(
     assert asked(*words) == settings(header_names=names, command=command)
 
 
-# -- asked of the machine and of the server ------------------------------------------------------------------------------
+# -- asked of the machine and of the server --------------------------------------------------------
 
 
-def refused_before_load(capsys: pytest.CaptureFixture[str], *words: str, headless: bool = True) -> str:
+def refused_before_load(
+    capsys: pytest.CaptureFixture[str], *words: str, headless: bool = True
+) -> str:
     return refusal(capsys, lambda: plugin._before_load(parse(*words, headless=headless)))
 
 
 def test_a_key_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert refused_before_load(capsys, "--api-key-file", "none") == "--api-key-file none: No such file or directory"
-    assert refused_before_load(capsys, "--api-key-file", "none", headless=False).endswith("No such file or directory")
+    assert (
+        refused_before_load(capsys, "--api-key-file", "none")
+        == "--api-key-file none: No such file or directory"
+    )
+    assert refused_before_load(capsys, "--api-key-file", "none", headless=False).endswith(
+        "No such file or directory"
+    )
     assert refused_before_load(capsys, "--api-key-file", str(tmp_path)).endswith(": Is a directory")
 
 
 @pytest.mark.parametrize("content", [f"{KEY}\nsecond line".encode(), b"\0" + KEY.encode()])
 def test_a_key_that_no_header_can_carry(
-    content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    content: bytes,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     line = "the API key (--api-key-file or OPENAI_API_KEY) is not one line of text"
     (tmp_path / "key").write_bytes(content)
@@ -346,7 +431,9 @@ def test_a_key_that_no_header_can_carry(
     assert refused_before_load(capsys) == line
 
 
-def test_a_run_needs_a_host(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_needs_a_host(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = "--host is missing: the server's address, such as --host localhost:8000"
 
     class WithoutHost:
@@ -361,21 +448,27 @@ def test_a_run_needs_a_host(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 def test_a_report_folder_below_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert refused_before_load(capsys, "--report-dir", "file/run") == (
-        "the report folder cannot be written: file/run: Not a directory (--report-dir names another)"
+        "the report folder cannot be written: file/run: Not a directory (--report-dir names "
+        "another)"
     )
 
 
 def test_spans_that_could_not_come(capsys: pytest.CaptureFixture[str]) -> None:
     said = refused_before_load(capsys, "--otlp-receiver", "203.0.113.1:4318")
     assert said == (
-        "--otlp-receiver cannot listen on 203.0.113.1:4318: Cannot assign requested address; it takes an address of this "
+        "--otlp-receiver cannot listen on 203.0.113.1:4318: Cannot assign requested address; it "
+        "takes an address of this "
         "machine"
     )
 
 
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], server: TinyServer) -> None:
     line = refused_before_load(capsys, "--host", server.url, "--model", "mine")
-    assert line == "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all the same"
+    assert (
+        line
+        == "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all the "
+        "same"
+    )
     assert server.paths() == ["/v1/models"]
 
 
@@ -399,19 +492,25 @@ def test_a_load_shape_says_how_many_users_there_are(monkeypatch: pytest.MonkeyPa
 
 
 def test_all_users_start_at_once_unless_a_rate_is_given(server: TinyServer) -> None:
-    at_once, slowly = (parse("--host", server.url, "-u", "30", *words) for words in ([], ["-r", "2"]))
+    at_once, slowly = (
+        parse("--host", server.url, "-u", "30", *words) for words in ([], ["-r", "2"])
+    )
     plugin._before_load(at_once)
     plugin._before_load(slowly)
     assert (at_once.spawn_rate, slowly.spawn_rate) == (30, 2)
     assert not Path("reports").exists() or list(Path("reports").iterdir()) == []
 
 
-# -- rules ---------------------------------------------------------------------------------------------------------------
+# -- rules -----------------------------------------------------------------------------------------
 
 
-def test_pages_of_metrics_come_from_the_flag_and_the_environment_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_metrics_come_from_the_flag_and_the_environment_each_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("LOCUST_LLM_METRICS_URL", "gpu:9400\n\nhttps://one/\n")
-    assert asked("--metrics-url", "gpu:9400", "--metrics-url", "http://two:80/prometheus/metrics?x=1").metrics_url == (
+    assert asked(
+        "--metrics-url", "gpu:9400", "--metrics-url", "http://two:80/prometheus/metrics?x=1"
+    ).metrics_url == (
         "http://gpu:9400/metrics",
         "https://one/metrics",
         "http://two:80/prometheus/metrics?x=1",
@@ -422,7 +521,13 @@ def test_rules_come_from_the_flag_the_environment_and_a_file_and_a_comment_begin
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCUST_LLM_SLO", "ttft p50 < 2s # at noon\n\n")
-    lines = ("# ours", "itl p50 < 1s", 'ttft{name="a # ""b"" #"} p50 < 1s # "c"', '  #"', "error_rate < 1%#")
+    lines = (
+        "# ours",
+        "itl p50 < 1s",
+        'ttft{name="a # ""b"" #"} p50 < 1s # "c"',
+        '  #"',
+        "error_rate < 1%#",
+    )
     (tmp_path / "rules").write_text("\n".join(lines))
     assert asked("--slo", 'ttft{class="#"} p50 < 1s', "--slo-file", "rules").slo == (
         'ttft{class="#"} p50 < 1s',
@@ -437,7 +542,9 @@ def test_locusts_own_options_are_made_once(monkeypatch: pytest.MonkeyPatch) -> N
     from locust import argument_parser
 
     made = []
-    monkeypatch.setattr(argument_parser, "default_args_dict", lambda: made.append(1) or {"users": 1})
+    monkeypatch.setattr(
+        argument_parser, "default_args_dict", lambda: made.append(1) or {"users": 1}
+    )
     keep_locusts_defaults()
     keep_locusts_defaults()  # of another import
     assert ["users" in argument_parser.default_args_dict() for _ in range(3)] == [True] * 3
@@ -450,8 +557,14 @@ def test_fields_of_every_request(tmp_path: Path) -> None:
     both = Settings(tools=str(file), extra_inputs="temperature:0.5")
     assert collect_extra_inputs(both) == {"temperature": 0.5, "tools": [{"name": "f"}]}
     for wrong, why in (
-        (replace(both, extra_inputs="tools:[]"), "--tools and tools in --extra-inputs exclude each other"),
-        (Settings(extra_inputs='guided_json:{"type":3}'), "--extra-inputs guided_json: is no schema"),
+        (
+            replace(both, extra_inputs="tools:[]"),
+            "--tools and tools in --extra-inputs exclude each other",
+        ),
+        (
+            Settings(extra_inputs='guided_json:{"type":3}'),
+            "--extra-inputs guided_json: is no schema",
+        ),
     ):
         with pytest.raises(ValueError, match=why):
             collect_extra_inputs(wrong)

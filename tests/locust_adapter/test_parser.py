@@ -1,4 +1,5 @@
-"""The parser: each declared option is a flag, a variable of the environment and a field of the form, with default and example."""
+"""The parser: each declared option is a flag, a variable of the environment and a field of the
+form, with default and example."""
 
 import os
 
@@ -8,7 +9,12 @@ from support.command_line import parse
 
 from locust_llm.controller.schedule import ORDERS
 from locust_llm.locust_adapter.parsed_options import add_options, build_settings, fill_in_form
-from locust_llm.locust_adapter.parser import OPTIONS, format_option_default, format_option_example, format_option_help
+from locust_llm.locust_adapter.parser import (
+    OPTIONS,
+    format_option_default,
+    format_option_example,
+    format_option_help,
+)
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.settings.declare import GROUPS, Option, declared_options, find_out_of_range
 from locust_llm.settings.settings import Settings
@@ -34,25 +40,39 @@ def test_help_shows_ours_first_in_their_groups() -> None:
 
 
 def test_an_option_is_described_with_default_and_example() -> None:
-    assert [option.flag for option in OPTIONS if not option.help or not format_option_example(option)] == []
+    assert [
+        option.flag for option in OPTIONS if not option.help or not format_option_example(option)
+    ] == []
     assert format_option_help(BY_FLAG["--gap-timeout"]).endswith("(default: 600; example: 30)")
-    assert format_option_help(BY_FLAG["--slo"]).endswith("(default: none; example: 'ttft p95 < 500ms')")
-    assert format_option_help(BY_FLAG["--streaming"]).endswith("(default: on; example: --no-streaming)")
-    assert format_option_help(BY_FLAG["--model"]).endswith("(default: the server's first; example: llama-3.1-8b)")
+    assert format_option_help(BY_FLAG["--slo"]).endswith(
+        "(default: none; example: 'ttft p95 < 500ms')"
+    )
+    assert format_option_help(BY_FLAG["--streaming"]).endswith(
+        "(default: on; example: --no-streaming)"
+    )
+    assert format_option_help(BY_FLAG["--model"]).endswith(
+        "(default: the server's first; example: llama-3.1-8b)"
+    )
     assert format_option_default(BY_FLAG["--percentiles"]) == "50,90,95,99"
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.flag)
-def test_an_example_is_taken_alike_from_flag_variable_and_form(option: Option, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_is_taken_alike_from_flag_variable_and_form(
+    option: Option, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And says something else than the default."""
-    words = [format_option_example(option)] if option.kind is bool else [option.flag, option.example]
+    words = (
+        [format_option_example(option)] if option.kind is bool else [option.flag, option.example]
+    )
     given, none = parse(*words), parse()
     value = getattr(given, option.dest)
     assert value != getattr(none, option.dest) or len(option.choices) == 1
     if option.flag != "--slo-file":  # which is read
         assert list(find_out_of_range(build_settings(given), declared_options(Settings))) == []
     if option.in_form and not option.repeated:
-        fill_in_form(none, {option.dest: str(value).lower() if option.kind is bool else option.example})
+        fill_in_form(
+            none, {option.dest: str(value).lower() if option.kind is bool else option.example}
+        )
         assert getattr(none, option.dest) == value
     if option.kind is not bool and not option.repeated:
         monkeypatch.setenv(option.variable, option.example)
@@ -65,7 +85,9 @@ def test_what_can_be_chosen_is_what_there_is() -> None:
 
 
 def test_a_field_says_its_flag_type_and_default() -> None:
-    timeout = next(option for option in declared_options(Settings) if option.field == "request_timeout_s")
+    timeout = next(
+        option for option in declared_options(Settings) if option.field == "request_timeout_s"
+    )
     assert (timeout.flag, timeout.dest, timeout.kind, timeout.default) == (
         "--request-timeout", "request_timeout", float, 3600,
     )  # fmt: skip

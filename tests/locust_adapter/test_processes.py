@@ -32,7 +32,9 @@ def fresh(*files: str) -> Any:
 
 
 @pytest.mark.parametrize(("count", "processes"), [(8, 7), (2, 1), (1, 1)])
-def test_one_for_each_core_but_one(monkeypatch: pytest.MonkeyPatch, count: int, processes: int) -> None:
+def test_one_for_each_core_but_one(
+    monkeypatch: pytest.MonkeyPatch, count: int, processes: int
+) -> None:
     cores(monkeypatch, count)
     options = parse("--processes", "auto")
     assert options.processes == processes  # before Locust forks: it takes a number
@@ -47,7 +49,8 @@ def test_locusts_own_numbers_stay(word: str, processes: int | None) -> None:
 @pytest.mark.parametrize("word", ["all", "1.5", "auto+1"])
 def test_what_is_neither(word: str) -> None:
     with pytest.raises(
-        RunRefused, match=rf"^--processes takes a whole number or auto, got '{word.replace('+', '.')}'$"
+        RunRefused,
+        match=rf"^--processes takes a whole number or auto, got '{word.replace('+', '.')}'$",
     ):
         fresh().parse(["--processes", word])
 
@@ -55,7 +58,8 @@ def test_what_is_neither(word: str) -> None:
 def test_of_the_environment_which_locust_reads_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PROCESSES, "auto")
     assert fresh().parse_args(["-f", "a.py"]).processes == 7
-    later = get_empty_argument_parser()  # Locust's own, for its form and in a worker that begins: no type of ours
+    # Locust's own, for its form and in a worker that begins: no type of ours
+    later = get_empty_argument_parser()
     setup_parser_arguments(later)
     assert later.parse([]).processes == 7
 

@@ -1,4 +1,5 @@
-"""Scenarios as defaults of a run: what is given wins, what cannot be is refused, and the figures are those of the source."""
+"""Scenarios as defaults of a run: what is given wins, what cannot be is refused, and the figures
+are those of the source."""
 
 import math
 import os
@@ -43,12 +44,14 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     def line(*words: str) -> str:
         with pytest.raises((RunRefused, SystemExit)) as found:
             asked(*words)
-        return capsys.readouterr().err.removeprefix("locust-llm: error: ").rstrip() or str(found.value)
+        return capsys.readouterr().err.removeprefix("locust-llm: error: ").rstrip() or str(
+            found.value
+        )
 
     return line
 
 
-# -- what is packaged ----------------------------------------------------------------------------------------------------
+# -- what is packaged ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", list_scenario_names())
@@ -76,14 +79,18 @@ def drawn(name: str) -> tuple[float, float, float, float]:
     [
         ("interactive-chat", (50, 40, 300, 150)),
         ("code-generation", (1500, 1200, 425, 825)),
-        ("deep-research", (3000, 2500, 300, 850)),  # its answers are two lengths, which come to these
+        # its answers are two lengths, which come to these
+        ("deep-research", (3000, 2500, 300, 850)),
         ("rag", (15_000, 22_000, 500, 300)),  # and these prompts
         ("reasoning", (1000, 800, 8000, 6500)),
-        ("synthetic-data", (500, 1200, 4250, 2165)),  # uniform: (500 + 8000) / 2 and 7500 / sqrt(12)
+        # uniform: (500 + 8000) / 2 and 7500 / sqrt(12)
+        ("synthetic-data", (500, 1200, 4250, 2165)),
         ("1k1k", (921.5, 59, 921.5, 59)),  # 205 / sqrt(12)
     ],
 )
-def test_the_lengths_that_are_drawn_are_those_of_the_source(name: str, figures: tuple[float, ...]) -> None:
+def test_the_lengths_that_are_drawn_are_those_of_the_source(
+    name: str, figures: tuple[float, ...]
+) -> None:
     found = drawn(name)
     assert found[::2] == pytest.approx(figures[::2], rel=0.04)
     assert found[1::2] == pytest.approx(figures[1::2], rel=0.2)  # of a long tail by few draws
@@ -91,27 +98,45 @@ def test_the_lengths_that_are_drawn_are_those_of_the_source(name: str, figures: 
 
 def test_the_agents_answers_have_the_median_and_the_percentile_of_the_source() -> None:
     mean, stddev = map(
-        float, read_scenario("agentic-coding").values["seq-dist"].split(",lognormal:")[1].split(":")[0].split("|")
+        float,
+        read_scenario("agentic-coding")
+        .values["seq-dist"]
+        .split(",lognormal:")[1]
+        .split(":")[0]
+        .split("|"),
     )
     variance = math.log(1 + (stddev / mean) ** 2)
     median = mean * math.exp(-variance / 2)
-    assert (median, median * math.exp(1.645 * variance**0.5)) == pytest.approx((150, 2000), rel=0.01)
+    assert (median, median * math.exp(1.645 * variance**0.5)) == pytest.approx(
+        (150, 2000), rel=0.01
+    )
 
 
 def test_the_turns_that_the_catalogue_has_cannot_be() -> None:
-    """Of all distributions between 1 and 3000 with a mean of 540 the two ends alone spread most: (540 - 1)(3000 - 540)."""
+    """Of all distributions between 1 and 3000 with a mean of 540 the two ends alone spread most:
+    (540 - 1)(3000 - 540)."""
     assert 48_600 > 1151 > ((540 - 1) * (3000 - 540)) ** 0.5 - 1
     assert read_scenario("code-generation").values["session-turns-mean"] == 22
 
 
-# -- who wins ------------------------------------------------------------------------------------------------------------
+# -- who wins --------------------------------------------------------------------------------------
 
 
 def test_what_is_given_wins_over_a_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
-    s = asked("--scenario", "interactive-chat", "--session-turns-mean", "2", "--session-turns-stddev", "0")
-    assert (s.session_turns_mean, s.session_turn_delay_mean, s.seq_dist, s.slo) == (2, 45_000, CHAT, RULES)
+    s = asked(
+        "--scenario", "interactive-chat", "--session-turns-mean", "2", "--session-turns-stddev", "0"
+    )
+    assert (s.session_turns_mean, s.session_turn_delay_mean, s.seq_dist, s.slo) == (
+        2,
+        45_000,
+        CHAT,
+        RULES,
+    )
     assert s.scenario_changed == ("session-turns-mean", "session-turns-stddev")
-    assert asked("--scenario", "interactive-chat", "--session-turns-mean", "4").scenario_changed == ()  # as it has
+    # as it has
+    assert (
+        asked("--scenario", "interactive-chat", "--session-turns-mean", "4").scenario_changed == ()
+    )
     monkeypatch.setenv("LOCUST_LLM_SCENARIO", "reasoning")
     monkeypatch.setenv("LOCUST_LLM_SHARED_SYSTEM_PROMPT_LENGTH", "10")
     s = asked()
@@ -122,7 +147,10 @@ def test_what_is_given_wins_over_a_scenario(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("LOCUST_LLM_SCENARIO")
     assert asked().shared_system_prompt_length == 10
     assert asked().session_turns_mean == 1  # the next parsing has the usual defaults again
-    for later in (asked("--scenario", "reasoning", "--seq-dist", "", "--output-tokens-mean", "9"), asked()):
+    for later in (
+        asked("--scenario", "reasoning", "--seq-dist", "", "--output-tokens-mean", "9"),
+        asked(),
+    ):
         assert later.seq_dist is None
 
 
@@ -143,11 +171,18 @@ def test_a_rule_that_is_given_replaces_all_of_the_scenario(monkeypatch: pytest.M
 
 def test_a_file_of_ones_own_has_every_kind_of_value() -> None:
     Path("mine.toml").write_text(
-        'percentiles = [50, 99.9]\nstreaming = false\nrequest-rate = 2\narrival-pattern = "constant"\n'
-        'request-timeout = 12.5\nrequest-count = 7\ngoodput = "request_latency:300"\nslo = ["error_rate < 1%"]\n'
+        "percentiles = [50, 99.9]\nstreaming = false\nrequest-rate = 2\narrival-pattern = "
+        '"constant"\n'
+        'request-timeout = 12.5\nrequest-count = 7\ngoodput = "request_latency:300"\nslo = '
+        '["error_rate < 1%"]\n'
     )
     s = asked("--scenario", "mine.toml")
-    assert (s.percentiles, s.streaming, s.request_rate, s.request_timeout_s) == ((50, 99.9), False, 2, 12.5)
+    assert (s.percentiles, s.streaming, s.request_rate, s.request_timeout_s) == (
+        (50, 99.9),
+        False,
+        2,
+        12.5,
+    )
     assert (s.arrival_pattern, s.request_count, s.slo, s.scenario_changed) == (
         "constant", 7, ("error_rate < 1%",), (),
     )  # fmt: skip
@@ -156,9 +191,15 @@ def test_a_file_of_ones_own_has_every_kind_of_value() -> None:
 
 
 def test_published_rules_come_with_a_scenario_and_stay_with_its_other_values() -> None:
-    s = asked("--scenario", "inferencex-1k1k", "--sweep", "concurrency=4..16", "--published-rules", "fail")
+    s = asked(
+        "--scenario", "inferencex-1k1k", "--sweep", "concurrency=4..16", "--published-rules", "fail"
+    )
     assert s.published is not None
-    assert (s.published.requests_per_user, s.stage_requests_per_user, s.published_rules) == (10, 10, "fail")
+    assert (s.published.requests_per_user, s.stage_requests_per_user, s.published_rules) == (
+        10,
+        10,
+        "fail",
+    )
     assert s.scenario_changed == ("sweep",)
     assert "sweep" in s.published.free
     assert asked("--scenario", "1k1k").published is None
@@ -168,14 +209,20 @@ def test_published_rules_come_with_a_scenario_and_stay_with_its_other_values() -
             assert {*rules.free} <= {*read_scenario(name).values}
 
 
-# -- what cannot be ------------------------------------------------------------------------------------------------------
+# -- what cannot be --------------------------------------------------------------------------------
 
 OWN: Final = [
-    ("output-token-mean = 3", "line 2, output-token-mean: there is no such option: did you mean output-tokens-mean?"),
+    (
+        "output-token-mean = 3",
+        "line 2, output-token-mean: there is no such option: did you mean output-tokens-mean?",
+    ),
     ("isl = 3", "line 2, isl: there is no such option: it is synthetic-input-tokens-mean here"),
     ("zzz = 3", "line 2, zzz: there is no such option"),
     ("users = 3", "line 2, users: is of a run, not of its workload: give it on the command line"),
-    ("[prompts]\nx = 1", "line 2, prompts: a scenario has no tables but [published]: write its options one by one"),
+    (
+        "[prompts]\nx = 1",
+        "line 2, prompts: a scenario has no tables but [published]: write its options one by one",
+    ),
     ('session-turns-mean = "4"', "line 2, session-turns-mean: takes a number, got '4'"),
     ("session-turns-mean = true", "line 2, session-turns-mean: takes a number, got True"),
     ("session-turns-mean = nan", "line 2, session-turns-mean: takes a number, got nan"),
@@ -185,14 +232,23 @@ OWN: Final = [
     ('streaming = "yes"', "line 2, streaming: takes true or false, got yes"),
     ('model = ""', "line 2, model: takes a text, got an empty one"),
     ('slo = "ttft p95 < 1s"', "line 2, slo: takes a list of texts, got ttft p95 < 1s"),
-    ('slo = ["ttft p95 < 1 mile"]', "line 2, slo: SLO 'ttft p95 < 1 mile': unknown unit mile for ttft"),
+    (
+        'slo = ["ttft p95 < 1 mile"]',
+        "line 2, slo: SLO 'ttft p95 < 1 mile': unknown unit mile for ttft",
+    ),
     ('percentiles = [50, "x"]', "line 2, percentiles: takes a list of numbers, got [50, 'x']"),
     ('seq-dist = "1,2:50"', "line 2, seq-dist: the probabilities of a mix must sum to 100"),
     ('user-context-prompt-length = "a"', "line 2, user-context-prompt-length: a length is 550, "),
-    ('arrival-pattern = "odd"', "line 2, arrival-pattern: must be one of constant, poisson, gamma, got 'odd'"),
+    (
+        'arrival-pattern = "odd"',
+        "line 2, arrival-pattern: must be one of constant, poisson, gamma, got 'odd'",
+    ),
     ('sweep = "odd"', "line 2, sweep: "),
     ("[published]\nrules = 1", "line 3, rules: expected `str`, got `int`"),
-    ('[published]\nrules = "x"\nsecond = 1', "line 4, second: object contains unknown field `second`"),
+    (
+        '[published]\nrules = "x"\nsecond = 1',
+        "line 4, second: object contains unknown field `second`",
+    ),
     ("published = 1", "line 2, published: there is no such option"),
 ]
 
@@ -216,17 +272,23 @@ def test_what_is_no_scenario_is_refused(refused: Callable[..., str]) -> None:
 
 def test_a_flag_that_the_scenario_makes_useless_is_refused(refused: Callable[..., str]) -> None:
     assert refused("--scenario", "reasoning", "--output-tokens-mean", "100") == (
-        "--output-tokens-mean has no effect beside the lengths of scenario reasoning: give others in their form, "
+        "--output-tokens-mean has no effect beside the lengths of scenario reasoning: give others "
+        "in their form, "
         "--seq-dist 'lognormal:1000|800,lognormal:8000|6500:100', or --seq-dist '' for none"
     )
     assert refused("--scenario", "reasoning", "--sweep", "input-tokens=100,200").endswith(
-        " and --seq-dist exclude each other: leave out --seq-dist (--seq-dist: of scenario reasoning)"
+        " and --seq-dist exclude each other: leave out --seq-dist (--seq-dist: of scenario "
+        "reasoning)"
     )
-    assert asked("--scenario", "10k1.5k", "--output-tokens-mean", "100").scenario_changed == ("output-tokens-mean",)
+    assert asked("--scenario", "10k1.5k", "--output-tokens-mean", "100").scenario_changed == (
+        "output-tokens-mean",
+    )
 
 
 def fits(tokens: int, name: str) -> list[tuple[bool, str]]:
-    return list(explain_too_long_prompts(asked("--scenario", name), ContextLength(tokens, whole=True)))
+    return list(
+        explain_too_long_prompts(asked("--scenario", name), ContextLength(tokens, whole=True))
+    )
 
 
 def test_a_scenario_that_the_model_has_no_room_for_is_refused_by_name() -> None:
@@ -248,12 +310,17 @@ def test_a_scenario_that_the_model_has_no_room_for_is_refused_by_name() -> None:
     ((refuses, line),) = fits(8192, "10k1.5k")
     assert refuses
     assert line.endswith(": give a shorter --synthetic-input-tokens-mean beside it")
-    of_server: Any = advise_on_error(400, "maximum context length is 4096", asked("--scenario", "1k8k"), key=False)
+    of_server: Any = advise_on_error(
+        400, "maximum context length is 4096", asked("--scenario", "1k8k"), key=False
+    )
     assert of_server == (
-        "a prompt and its answer of scenario 1k8k are too long for the model: give a shorter --seq-dist beside it"
+        "a prompt and its answer of scenario 1k8k are too long for the model: give a shorter "
+        "--seq-dist beside it"
     )
 
 
 def test_a_context_is_a_length(refused: Callable[..., str]) -> None:
-    assert refused("--user-context-prompt-length", "long").startswith("--user-context-prompt-length: a length is 550, ")
+    assert refused("--user-context-prompt-length", "long").startswith(
+        "--user-context-prompt-length: a length is 550, "
+    )
     assert parse_length("lognormal:4000|2500")(Random(1)) > 0

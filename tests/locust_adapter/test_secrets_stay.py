@@ -1,4 +1,5 @@
-"""Withheld: no secret is in a message between master and workers, and a worker without its own is refused by name."""
+"""Withheld: no secret is in a message between master and workers, and a worker without its own is
+refused by name."""
 
 from support import unpatched_locust  # noqa: F401  before anything of Locust
 
@@ -63,7 +64,10 @@ def test_a_process_says_for_what_it_has_a_value(monkeypatch: pytest.MonkeyPatch)
     assert list_secret_names(None) == list_secret_names(parse()) == ()
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("LOCUST_LLM_HEADERS", f"x-tenant: {TENANT}")
-    monkeypatch.setattr("locust_llm.locust_adapter.parsed_options._secret_flags", {"my_password", "unset", "missing"})
+    monkeypatch.setattr(
+        "locust_llm.locust_adapter.parsed_options._secret_flags",
+        {"my_password", "unset", "missing"},
+    )
     options = parse("--header", f"X-Api-Key: {FLAG}")
     vars(options).update(my_password=OWN, unset="")
     assert list_secret_names(options) == ("--my-password", "Authorization", "X-Api-Key", "X-Tenant")
@@ -76,12 +80,14 @@ def test_a_process_says_for_what_it_has_a_value(monkeypatch: pytest.MonkeyPatch)
         (("Authorization", "X-Api-Key"), ""),
         (
             ("X-Api-Key",),
-            "it has no Authorization, which the master has: secrets do not travel, so start the worker with "
+            "it has no Authorization, which the master has: secrets do not travel, so start the "
+            "worker with "
             "OPENAI_API_KEY in its environment (or --api-key-file, or --header) too",
         ),
         (
             ("Authorization",),
-            "it has no X-Api-Key, which the master has: secrets do not travel, so start the worker with "
+            "it has no X-Api-Key, which the master has: secrets do not travel, so start the worker "
+            "with "
             "--header 'X-Api-Key: ...' (or LOCUST_LLM_HEADERS) too",
         ),
         (
@@ -90,15 +96,22 @@ def test_a_process_says_for_what_it_has_a_value(monkeypatch: pytest.MonkeyPatch)
         ),
     ],
 )
-def test_a_worker_without_a_secret_is_refused_by_its_name(theirs: tuple[str, ...], why: str) -> None:
+def test_a_worker_without_a_secret_is_refused_by_its_name(
+    theirs: tuple[str, ...], why: str
+) -> None:
     said, ours = Hello("1", "f (0)", theirs), Hello("1", "f (0)", ("Authorization", "X-Api-Key"))
     assert explain_worker_refusal("gpu7_4f", said, ours) == why
 
 
-def test_the_command_that_a_run_keeps_hides_the_locustfiles_own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["locust", "--my-password", OWN, f"--other={OWN}", "--short", "a", "data"])
+def test_the_command_that_a_run_keeps_hides_the_locustfiles_own_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["locust", "--my-password", OWN, f"--other={OWN}", "--short", "a", "data"]
+    )
     assert (
-        format_command_line([], [OWN, "a", None, ""]) == "locust --my-password '***' '--other=***' --short '***' data"
+        format_command_line([], [OWN, "a", None, ""])
+        == "locust --my-password '***' '--other=***' --short '***' data"
     )
 
 

@@ -1,4 +1,5 @@
-"""Locust's table in our digits, and without the copies of rows that only a history of rows needs."""
+"""Locust's table in our digits, and without the copies of rows that only a history of rows
+needs."""
 
 import csv
 from collections import Counter
@@ -24,7 +25,8 @@ from locust_llm.locust_adapter.tables import (
 def test_rows_keep_no_copies_and_the_total_does(monkeypatch: pytest.MonkeyPatch) -> None:
     import locust.stats
 
-    monkeypatch.setattr(locust.stats.StatsEntry, "__init__", locust.stats.StatsEntry.__init__)  # put back afterwards
+    # put back afterwards
+    monkeypatch.setattr(locust.stats.StatsEntry, "__init__", locust.stats.StatsEntry.__init__)
     keep_no_copies_of_rows()
     keep_no_copies_of_rows()  # of another environment
     stats = RequestStats()
@@ -48,20 +50,29 @@ def test_three_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     row = RequestStats().get("a row", "TTFT")
     for ms in (100.0, 101.0, 0.0123, 3.3333):
         row.log(ms, 0)
-    shown = [value for name, value in row.to_dict().items() if name.startswith("response_time_percentile")]
-    assert shown == [101.0, 101.0]  # between 100 and 101 lie 100.85 and 100.97, of which a row has three digits
+    shown = [
+        value
+        for name, value in row.to_dict().items()
+        if name.startswith("response_time_percentile")
+    ]
+    # between 100 and 101 lie 100.85 and 100.97, of which a row has three digits
+    assert shown == [101.0, 101.0]
     assert row.get_response_time_percentile(0.5) == 51.7  # half of 3.33 and 100 is 51.665
     short = RequestStats().get("a row", "ITL")
     short.log(4.9, 0)
-    assert short.percentile().split()[3:5] == ["4", "4"]  # Locust's printed table cuts, as docs/metrics.md has it
+    # Locust's printed table cuts, as docs/metrics.md has it
+    assert short.percentile().split()[3:5] == ["4", "4"]
     assert short.median_response_time == 4.9
 
 
-def test_the_csv_has_what_came_after_its_last_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_csv_has_what_came_after_its_last_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import locust.stats
 
     writer_class = locust.stats.StatsCSVFileWriter
-    monkeypatch.setattr(writer_class, "close_files", writer_class.close_files)  # put back afterwards
+    # put back afterwards
+    monkeypatch.setattr(writer_class, "close_files", writer_class.close_files)
     keep_writing_csv()
     keep_writing_csv()  # once is enough
     environment = Environment()
@@ -72,7 +83,10 @@ def test_the_csv_has_what_came_after_its_last_turn(tmp_path: Path, monkeypatch: 
     environment.stats.log_error("POST", "/v1", "refused")
     writer.close_files()
     with (tmp_path / "a_stats.csv").open() as file:
-        counts = [(row["Name"], row["Request Count"], row["Failure Count"]) for row in csv.DictReader(file)]
+        counts = [
+            (row["Name"], row["Request Count"], row["Failure Count"])
+            for row in csv.DictReader(file)
+        ]
     assert counts == [("/v1", "2", "1"), ("Aggregated", "2", "1")]
     assert "refused" in (tmp_path / "a_failures.csv").read_text()
 
@@ -81,7 +95,8 @@ def test_the_csv_has_what_came_after_its_last_turn(tmp_path: Path, monkeypatch: 
     ("counts", "profiled", "text"),
     [
         ({"ok": 9, "refused": 1}, 10, ""),
-        ({"ok": 13, "cut": 2, "cancelled": 7}, 18, "4 requests of the warmup or of other phases and 9 cut or cancelled "
+        ({"ok": 13, "cut": 2, "cancelled": 7}, 18,
+            "4 requests of the warmup or of other phases and 9 cut or cancelled "
          "requests, as failures"),
         ({"ok": 9, "cut": 1}, 10, "1 cut or cancelled request, as failures"),
         ({"ok": 9}, 8, "1 request of the warmup or of other phases"),
@@ -89,11 +104,16 @@ def test_the_csv_has_what_came_after_its_last_turn(tmp_path: Path, monkeypatch: 
 )  # fmt: skip
 def test_what_locust_counts_otherwise(counts: dict[str, int], profiled: int, text: str) -> None:
     found = describe_count_difference(Counter(counts), profiled)
-    assert found == (f"Locust's own files (--csv, --html) also count {text}. The report does not." if text else "")
+    assert found == (
+        f"Locust's own files (--csv, --html) also count {text}. The report does not."
+        if text
+        else ""
+    )
 
 
 def test_what_is_not_ours_is_one_line() -> None:
-    """19 logins of 10 ms and one of a second, which fails: p95 is the nineteenth and a twentieth of the way on."""
+    """19 logins of 10 ms and one of a second, which fails: p95 is the nineteenth and a twentieth of
+    the way on."""
     stats = RequestStats()
     for row in ("TTFT", "ITL", "gate wait", "retried"):
         stats.get("/v1/chat/completions", row).log(12.0, 0)
@@ -105,7 +125,8 @@ def test_what_is_not_ours_is_one_line() -> None:
     stats.log_request("POST", "/login", 1000.0, 0)
     stats.log_error("POST", "/login", "no\x1b[31m such user")
     assert describe_other_requests(stats, ours) == (
-        "Beside the LLM requests (self.client): 20 requests, p95 59.5 ms, 1 failed (most often POST /login: no\ufffd[31m "
+        "Beside the LLM requests (self.client): 20 requests, p95 59.5 ms, 1 failed (most often "
+        "POST /login: no\ufffd[31m "
         "such user); --verbose has Locust's tables"
     )
 
@@ -137,5 +158,6 @@ def test_a_kind_is_one_row_whichever_process_saw_it() -> None:
             known = stats.errors.setdefault(key, StatsError.unserialize(row | {"occurrences": 0}))
             known.occurrences += row["occurrences"]
     assert {row.error: row.occurrences for row in stats.errors.values()} == {
-        "RequestFailed('http_status: no room for 17 tokens')": 2, "ValueError('1')": 1, "ValueError('2')": 1,
+        "RequestFailed('http_status: no room for 17 tokens')": 2, "ValueError('1')": 1,
+        "ValueError('2')": 1,
     }  # fmt: skip

@@ -1,4 +1,5 @@
-"""Frames: a master and a worker of Locust listen on, whatever anybody sends; what is in order is handled."""
+"""Frames: a master and a worker of Locust listen on, whatever anybody sends; what is in order is
+handled."""
 
 import logging
 import random
@@ -19,40 +20,63 @@ import zmq.green as zmq
 from support import unpatched_locust  # noqa: F401  before the rest
 
 from locust_llm.locust_adapter import wire_frames
-from locust_llm.locust_adapter.wire_frames import MAX_LINES, TO_MASTER, TO_WORKER, check_frames, find_frame_mistake
+from locust_llm.locust_adapter.wire_frames import (
+    MAX_LINES,
+    TO_MASTER,
+    TO_WORKER,
+    check_frames,
+    find_frame_mistake,
+)
 from locust_llm.wire.messages import TO_CONTROL, TO_SENDER
 
 check_frames()
 
 ROW = {
-    "name": "chat", "method": "POST", "last_request_timestamp": 1.5, "start_time": 1.0, "num_requests": 2,
+    "name": "chat", "method": "POST", "last_request_timestamp": 1.5, "start_time": 1.0,
+    "num_requests": 2,
     "num_none_requests": 0, "num_failures": 1, "total_response_time": 30.5, "max_response_time": 20,
     "min_response_time": 10.5,
-    "total_content_length": 0, "response_times": {10: 1, 20.5: 1}, "num_reqs_per_sec": {1: 2}, "num_fail_per_sec": {1: 1},
+    "total_content_length": 0, "response_times": {10: 1, 20.5: 1}, "num_reqs_per_sec": {1: 2},
+    "num_fail_per_sec": {1: 1},
 }  # fmt: skip
-ERROR = {"method": "POST", "name": "chat", "error": "no", "occurrences": 1, "first_seen": 1.0, "last_seen": 1.0}
+ERROR = {
+    "method": "POST",
+    "name": "chat",
+    "error": "no",
+    "occurrences": 1,
+    "first_seen": 1.0,
+    "last_seen": 1.0,
+}
 REPORT = {
-    "stats": [ROW], "stats_total": {**ROW, "name": "Aggregated"}, "errors": {"a": ERROR}, "user_count": 1,
+    "stats": [ROW], "stats_total": {**ROW, "name": "Aggregated"}, "errors": {"a": ERROR},
+    "user_count": 1,
     "user_classes_count": {"Chat": 1}, "llm": {"more": 1},
 }  # fmt: skip
 GOOD_TO_MASTER: dict[str, Any] = {
-    "client_ready": locust.__version__, "client_stopped": None, "exception": {"msg": "m", "traceback": "t"},
+    "client_ready": locust.__version__, "client_stopped": None,
+    "exception": {"msg": "m", "traceback": "t"},
     "heartbeat": {"state": "ready", "current_cpu_usage": 1.5, "current_memory_usage": 5},
     "locustfile": {"version": "2.47.0"},
     "logs": {"worker_id": "w", "logs": ["a"]}, "quit": None, "spawning": None,
-    "spawning_complete": {"user_classes_count": {"Chat": 1}, "user_count": 1}, "stats": REPORT, TO_CONTROL: b"",
+    "spawning_complete": {"user_classes_count": {"Chat": 1}, "user_count": 1}, "stats": REPORT,
+    TO_CONTROL: b"",
 }  # fmt: skip
 GOOD_TO_WORKER: dict[str, Any] = {
     "ack": {"index": 0}, "heartbeat": None, "quit": None, "reconnect": None,
     "spawn": {
-        "timestamp": 1.0, "user_classes_count": {"Chat": 1}, "parsed_options": {"a": [1]}, "host": None, "stop_timeout": 0,
+        "timestamp": 1.0, "user_classes_count": {"Chat": 1}, "parsed_options": {"a": [1]},
+        "host": None, "stop_timeout": 0,
     },
-    "spawning_complete": {"user_count": 1}, "stop": None, "update_user_class": {"user_class_name": "Chat"}, TO_SENDER: b"",
+    "spawning_complete": {"user_count": 1}, "stop": None,
+    "update_user_class": {"user_class_name": "Chat"}, TO_SENDER: b"",
 }  # fmt: skip
 WRONG: list[Any] = [
-    None, True, 0, -1, 2**63, 1.5, float("nan"), "", "text", "\x1b[31m\n", b"", b"\xff", [], [1], [[]], {}, {"": None},
-    {1: 2}, {"stats": []}, {"stats": [{}]}, {"index": "0"}, {"msg": 1, "traceback": None}, {"state": None},
-    {"__datetime__": True}, {"__datetime__": True, "as_str": "no"}, {"version": None}, {"user_classes_count": []},
+    None, True, 0, -1, 2**63, 1.5, float("nan"), "", "text", "\x1b[31m\n", b"", b"\xff", [], [1],
+    [[]], {}, {"": None},
+    {1: 2}, {"stats": []}, {"stats": [{}]}, {"index": "0"}, {"msg": 1, "traceback": None},
+    {"state": None},
+    {"__datetime__": True}, {"__datetime__": True, "as_str": "no"}, {"version": None},
+    {"user_classes_count": []},
 ]  # fmt: skip
 
 
@@ -69,8 +93,10 @@ def test_what_masters_send_is_handled(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "data", "says"), [
-    ("stats", {}, "stats"), ("stats", {**REPORT, "stats": [{}]}, "name"), ("heartbeat", None, "heartbeat"),
-    ("stats", {**REPORT, "errors": {"a": {}}}, "errors"), ("client_ready", 7, "a version that is none"),
+    ("stats", {}, "stats"), ("stats", {**REPORT, "stats": [{}]}, "name"),
+    ("heartbeat", None, "heartbeat"),
+    ("stats", {**REPORT, "errors": {"a": {}}}, "errors"),
+    ("client_ready", 7, "a version that is none"),
     ("spawning_complete", {}, "user_classes_count"), ("exception", "boom", "exception"),
 ])  # fmt: skip
 def test_what_has_other_data_is_not(kind: str, data: Any, says: str) -> None:
@@ -80,7 +106,9 @@ def test_what_has_other_data_is_not(kind: str, data: Any, says: str) -> None:
 def test_who_names_another_worker_or_itself_a_path_is_not_heard() -> None:
     assert "another worker" in find_frame_mistake(Message("quit", None, "a"), TO_MASTER, "b")
     for name in ("\x1b[2J", "a\nb", "", "x" * 300):
-        assert "none of Locust's" in find_frame_mistake(Message("quit", None, name), TO_MASTER, name)
+        assert "none of Locust's" in find_frame_mistake(
+            Message("quit", None, name), TO_MASTER, name
+        )
 
 
 class Peer:
@@ -121,13 +149,21 @@ def joins(master: MasterRunner, name: str) -> bool:
 
 
 def raw_messages(drawn: random.Random) -> list[list[bytes]]:
-    good = [msgpack.packb((kind, data, "evil")) for kind, data in GOOD_TO_MASTER.items() if kind not in ("quit",)]
+    good = [
+        msgpack.packb((kind, data, "evil"))
+        for kind, data in GOOD_TO_MASTER.items()
+        if kind not in ("quit",)
+    ]
     made = [
-        [b""], [b"", b""], [b"\xc1"], [b"\xff" * 100], [b"{}"], [msgpack.packb(None)], [msgpack.packb([])],
-        [msgpack.packb(["stats"])], [msgpack.packb(["stats", None, "evil", 4])], [msgpack.packb({"a": 1, "b": 2, "c": 3})],
-        [msgpack.packb("abc")], [b"\xdd\xff\xff\xff\xff"], [b"\x91" * 100_000], [b"\x91" * 1_000 + b"\xc0"],
+        [b""], [b"", b""], [b"\xc1"], [b"\xff" * 100], [b"{}"], [msgpack.packb(None)],
+        [msgpack.packb([])],
+        [msgpack.packb(["stats"])], [msgpack.packb(["stats", None, "evil", 4])],
+        [msgpack.packb({"a": 1, "b": 2, "c": 3})],
+        [msgpack.packb("abc")], [b"\xdd\xff\xff\xff\xff"], [b"\x91" * 100_000],
+        [b"\x91" * 1_000 + b"\xc0"],
         [b"\xdf\x00\x0f\xff\xff" + b"\xc0" * 1000], [msgpack.packb((["a"], None, "evil"))],
-        [msgpack.packb(("stats", None, None))], [msgpack.packb(("stats", None, ["evil"]))], [b"x"] * 50,
+        [msgpack.packb(("stats", None, None))], [msgpack.packb(("stats", None, ["evil"]))],
+        [b"x"] * 50,
     ]  # fmt: skip
     for _ in range(30):
         frame = bytearray(drawn.choice(good))
@@ -137,8 +173,12 @@ def raw_messages(drawn: random.Random) -> list[list[bytes]]:
     return made
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.full) for n in range(2, 30))])
-def test_a_master_listens_on_whatever_comes(seed: int, master: MasterRunner, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(n, marks=pytest.mark.full) for n in range(2, 30))]
+)
+def test_a_master_listens_on_whatever_comes(
+    seed: int, master: MasterRunner, caplog: pytest.LogCaptureFixture
+) -> None:
     drawn = random.Random(seed)
     evil = Peer(master.server.port, b"evil")
     names: list[Any] = ["evil", "evil", "evil", "other", "", None, 5, b"evil", ["evil"]]

@@ -1,4 +1,5 @@
-"""Answers of chat and plain completions: which events are chunks, which count wins, how they end; hostile ones."""
+"""Answers of chat and plain completions: which events are chunks, which count wins, how they end;
+hostile ones."""
 
 import json
 from typing import Any
@@ -8,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.protocols.completion import MAX_MESSAGE_BYTES, Completion, error_line, status_message
+from locust_llm.protocols.completion import (
+    MAX_MESSAGE_BYTES,
+    Completion,
+    error_line,
+    status_message,
+)
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.records.record import FAILURES, OK
 from locust_llm.text.untrusted import MESSAGE_BYTES
@@ -19,10 +25,17 @@ def of(kind: str = "chat", keep_text: bool = False) -> Completion:
 
 
 def answer(*messages: Any, keep_text: bool = False) -> Completion:
-    """The messages as the events of a stream, each in a read of its own; bytes are taken as they are."""
+    """The messages as the events of a stream, each in a read of its own; bytes are taken as they
+    are."""
     got = of(keep_text=keep_text)
     for read, message in enumerate(messages):
-        got.add((read, "message", message if isinstance(message, bytes) else json.dumps(message).encode()))
+        got.add(
+            (
+                read,
+                "message",
+                message if isinstance(message, bytes) else json.dumps(message).encode(),
+            )
+        )
     return got
 
 
@@ -76,13 +89,19 @@ def test_these_are_chunks(content: dict[str, Any]) -> None:
         delta(content=[{"type": "text", "text": ""}]),
         delta(content=[{"type": "thinking", "thinking": []}]),
         delta(
-            reasoning_details=[], thinking="", thinking_blocks=[{"type": "thinking", "thinking": "", "signature": "s"}]
+            reasoning_details=[],
+            thinking="",
+            thinking_blocks=[{"type": "thinking", "thinking": "", "signature": "s"}],
         ),
         delta(reasoning_details=[{"type": "reasoning.encrypted", "data": "AAAA"}]),
         delta(reasoning_details=[{"type": "reasoning.text", "signature": "AAAA", "index": 0}]),
         delta(content=[{"type": "thinking", "signature": "AAAA"}]),
         delta(tool_calls=[{"index": 0}]),
-        delta(tool_calls=[{"index": 0, "id": None, "type": None, "function": {"name": None, "arguments": ""}}]),
+        delta(
+            tool_calls=[
+                {"index": 0, "id": None, "type": None, "function": {"name": None, "arguments": ""}}
+            ]
+        ),
         delta(tool_calls=[{"index": 0, "id": "", "function": {"name": "", "arguments": {}}}]),
         delta(tool_calls=[{"index": 0, "function": {"arguments": None}}]),
         delta(tool_calls=[None, 7]),
@@ -107,12 +126,23 @@ def test_these_are_none(message: Any) -> None:
 
 
 def test_an_event_with_two_choices_is_one_chunk() -> None:
-    both = {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"reasoning": "b"}}]}
+    both = {
+        "choices": [
+            {"index": 0, "delta": {"content": "a"}},
+            {"index": 1, "delta": {"reasoning": "b"}},
+        ]
+    }
     assert answer(both, both, STOP).chunk_reads == [0, 1]
 
 
 def test_reasoning_comes_before_the_first_output() -> None:
-    got = answer(delta(reasoning_content="hm"), delta(reasoning="hm"), delta(content="a"), delta(content="b"), STOP)
+    got = answer(
+        delta(reasoning_content="hm"),
+        delta(reasoning="hm"),
+        delta(content="a"),
+        delta(content="b"),
+        STOP,
+    )
     assert (got.chunk_reads, got.first_output) == ([0, 1, 2, 3], 2)
 
 
@@ -120,7 +150,12 @@ def test_continuous_counts_grow_and_the_first_tells_how_many_tokens_the_first_ch
     def with_usage(tokens: int, **content: Any) -> dict[str, Any]:
         return {**delta(**content), "usage": {"prompt_tokens": 9, "completion_tokens": tokens}}
 
-    got = answer(with_usage(0, role="assistant"), with_usage(3, content="a b c"), with_usage(5, content="d e"), STOP)
+    got = answer(
+        with_usage(0, role="assistant"),
+        with_usage(3, content="a b c"),
+        with_usage(5, content="d e"),
+        STOP,
+    )
     assert (got.first_chunk_tokens, got.output_tokens, got.input_tokens) == (3, 5, 9)
     final = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 6}}
     assert answer(with_usage(5, content="a"), STOP, final).output_tokens == 6
@@ -140,9 +175,21 @@ def test_a_usage_event_for_each_choice_adds_up_and_one_that_is_repeated_does_not
 
 def test_a_count_that_is_missing_later_does_not_erase_the_one_before() -> None:
     got = answer(
-        {"choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens": 2}},
-        {"choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": None}, "completion_tokens": None}},
-        {"choices": [], "usage": {"completion_tokens_details": {"reasoning_tokens": 1}, "prompt_tokens_details": None}},
+        {
+            "choices": [],
+            "usage": {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens": 2},
+        },
+        {
+            "choices": [],
+            "usage": {"prompt_tokens_details": {"cached_tokens": None}, "completion_tokens": None},
+        },
+        {
+            "choices": [],
+            "usage": {
+                "completion_tokens_details": {"reasoning_tokens": 1},
+                "prompt_tokens_details": None,
+            },
+        },
     )
     assert (got.cached_tokens, got.output_tokens, got.reasoning_tokens) == (4, 2, 1)
 
@@ -160,7 +207,8 @@ def test_an_empty_finish_reason_is_none_yet() -> None:
 
 def test_how_answers_end() -> None:
     assert answer(delta(content="a")).outcome()[0] == "truncated"
-    assert answer(delta(content="a"), b"[DONE]").outcome()[0] == "truncated"  # [DONE] proves nothing
+    # [DONE] proves nothing
+    assert answer(delta(content="a"), b"[DONE]").outcome()[0] == "truncated"
     assert answer(delta(content="a"), STOP).outcome() == (OK, "")
     assert answer(STOP).outcome()[0] == "empty"
     immediate = {"choices": [], "usage": {"completion_tokens": 1}}
@@ -176,7 +224,10 @@ def test_an_end_at_once_is_ok_and_says_so_and_tokens_without_content_are_a_failu
         "no content, though 2 tokens were counted (finish_reason stop)",
     )
     assert answer(delta(finish="content_filter"), counted(0)).outcome()[0] == "empty"
-    assert answer(STOP).outcome() == ("empty", "no content, and no count of tokens (finish_reason stop)")
+    assert answer(STOP).outcome() == (
+        "empty",
+        "no content, and no count of tokens (finish_reason stop)",
+    )
     both = [delta(0, "stop"), delta(1, "stop")]
     assert answer(*both, counted(2)).outcome() == (OK, AT_ONCE)  # each choice has its end
     assert answer(*both, counted(3)).outcome()[0] == "empty"
@@ -187,7 +238,8 @@ def test_tokens_of_reasoning_that_is_not_shown_are_no_content() -> None:
     outcome, message = answer(delta(finish="length"), hidden).outcome()
     assert (outcome, message) == (
         "empty",
-        "no content, though 9 tokens were counted, 9 of them hidden reasoning (finish_reason length)",
+        "no content, though 9 tokens were counted, 9 of them hidden reasoning (finish_reason "
+        "length)",
     )
     assert answer(delta(reasoning="hm"), delta(finish="length"), hidden).outcome() == (OK, "")
 
@@ -220,8 +272,12 @@ def test_errors_as_vllm_wrote_them_until_2025() -> None:
 
 def test_no_error_is_as_long_as_a_picture() -> None:
     """To search 33 MB for one takes a second, in which nothing else happens."""
-    assert of().look_for_error(json.dumps({"error": "no", "pad": "x" * (MAX_MESSAGE_BYTES - 30)}).encode())
-    assert not of().look_for_error(json.dumps({"error": "no", "pad": "x" * MAX_MESSAGE_BYTES}).encode())
+    assert of().look_for_error(
+        json.dumps({"error": "no", "pad": "x" * (MAX_MESSAGE_BYTES - 30)}).encode()
+    )
+    assert not of().look_for_error(
+        json.dumps({"error": "no", "pad": "x" * MAX_MESSAGE_BYTES}).encode()
+    )
 
 
 def test_what_was_wrong_is_kept_and_else_what_came_last() -> None:
@@ -240,11 +296,22 @@ def plain(*messages: Any, kind: str = "completions") -> Completion:
 
 
 def test_a_plain_completion_says_its_text_in_the_choice() -> None:
-    texts = [{"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in ("", "a", " b")]
-    end = {"choices": [{"index": 0, "text": "", "finish_reason": "length"}], "usage": {"completion_tokens": 2}}
+    texts = [
+        {"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in ("", "a", " b")
+    ]
+    end = {
+        "choices": [{"index": 0, "text": "", "finish_reason": "length"}],
+        "usage": {"completion_tokens": 2},
+    }
     got = plain(*texts, end)
-    assert (got.chunk_reads, got.text, got.outcome(), got.output_tokens) == ([1, 2], ["a", " b"], (OK, ""), 2)
-    assert plain(*texts, end, kind="chat").outcome()[0] == "empty"  # as an answer of the other kind it says nothing
+    assert (got.chunk_reads, got.text, got.outcome(), got.output_tokens) == (
+        [1, 2],
+        ["a", " b"],
+        (OK, ""),
+        2,
+    )
+    # as an answer of the other kind it says nothing
+    assert plain(*texts, end, kind="chat").outcome()[0] == "empty"
     got = of("completions", True)
     got.whole(json.dumps({"choices": [{"text": "abc", "finish_reason": "stop"}]}).encode())
     assert (got.outcome(), got.text) == ((OK, ""), ["abc"])
@@ -252,7 +319,12 @@ def test_a_plain_completion_says_its_text_in_the_choice() -> None:
 
 def test_logprobs_change_no_count() -> None:
     tokens = [{"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}] * 2
-    choice = {"index": 0, "delta": {"content": "aa"}, "logprobs": {"content": tokens}, "finish_reason": None}
+    choice = {
+        "index": 0,
+        "delta": {"content": "aa"},
+        "logprobs": {"content": tokens},
+        "finish_reason": None,
+    }
     got = answer({"choices": [choice]}, STOP, counted(2))
     assert (len(got.chunk_reads), got.output_tokens, got.outcome()) == (1, 2, (OK, ""))
 
@@ -267,7 +339,10 @@ def test_logprobs_change_no_count() -> None:
     ],
 )
 def test_errors_of_every_shape_in_a_stream(error: Any, message: str) -> None:
-    assert answer(delta(content="a"), {"error": error}, b"[DONE]").outcome() == ("stream_error", message)
+    assert answer(delta(content="a"), {"error": error}, b"[DONE]").outcome() == (
+        "stream_error",
+        message,
+    )
     assert answer({"error": error}, delta(content="a"), STOP).outcome() == ("stream_error", message)
 
 
@@ -275,22 +350,33 @@ def test_an_event_named_error_is_one_and_an_empty_error_field_is_none() -> None:
     got = of()
     got.add((0, "error", b'{"code": 500}'))
     assert got.outcome() == ("stream_error", "{'code': 500}")
-    for data, said in ((b"overloaded", "overloaded"), (b'{"error": "no"}', "no"), (b"", "an event named error")):
+    for data, said in (
+        (b"overloaded", "overloaded"),
+        (b'{"error": "no"}', "no"),
+        (b"", "an event named error"),
+    ):
         got = of()
         got.add((0, "error", data))
         assert (got.outcome(), got.broken) == (("stream_error", said), data)
-    assert answer({**delta(content="a"), "error": None}, {**STOP, "error": ""}).outcome() == (OK, "")
+    assert answer({**delta(content="a"), "error": None}, {**STOP, "error": ""}).outcome() == (
+        OK,
+        "",
+    )
 
 
 def test_half_a_character_and_bad_utf8_lose_no_chunk() -> None:
-    half = rb'{"choices": [{"delta": {"content": "\ud83d"}}]}'  # JavaScript cuts strings between surrogates
+    # JavaScript cuts strings between surrogates
+    half = rb'{"choices": [{"delta": {"content": "\ud83d"}}]}'
     other = rb'{"choices": [{"delta": {"content": "\ude00"}}]}'
     bad = b'{"choices": [{"delta": {"content": "a\xff"}}]}'
     got = answer(half, other, bad, STOP, keep_text=True)
     assert (got.chunk_reads, got.outcome()) == ([0, 1, 2], (OK, ""))
     assert got.text is not None
     "".join(got.text).encode()
-    assert answer(rb'{"error": "\ud83d no"}').outcome() == ("stream_error", "\N{REPLACEMENT CHARACTER} no")
+    assert answer(rb'{"error": "\ud83d no"}').outcome() == (
+        "stream_error",
+        "\N{REPLACEMENT CHARACTER} no",
+    )
 
 
 def test_a_whole_answer() -> None:
@@ -300,9 +386,16 @@ def test_a_whole_answer() -> None:
         "usage": {"completion_tokens": 3, "prompt_tokens": 5},
     }
     got.whole(json.dumps(body).encode())
-    assert (got.outcome(), got.output_tokens, got.text, got.chunk_reads) == ((OK, ""), 3, ["abc"], [])
-    for other, outcome in ((b"", "malformed"), (b"[]", "malformed"), (b'{"a": 1}', "malformed"), (b"<html>", "malformed"),
-                          (b'{"error": {"message": "no"}}', "stream_error"), (b'{"choices": []}', "truncated")):  # fmt: skip
+    assert (got.outcome(), got.output_tokens, got.text, got.chunk_reads) == (
+        (OK, ""),
+        3,
+        ["abc"],
+        [],
+    )
+    for other, outcome in ((b"", "malformed"), (b"[]", "malformed"), (b'{"a": 1}', "malformed"),
+        (b"<html>", "malformed"),
+                          (b'{"error": {"message": "no"}}', "stream_error"),
+                          (b'{"choices": []}', "truncated")):  # fmt: skip
         got = of()
         got.whole(other)
         assert got.outcome()[0] == outcome
@@ -332,30 +425,48 @@ def test_messages_are_one_line_of_bounded_length_that_no_terminal_obeys() -> Non
     assert len(line) <= MESSAGE_BYTES
 
 
-TYPES = ["response.output_text.delta", "response.function_call_arguments.delta", "response.completed", "tool_use",
-         "error", "response.output_item.added", "content_block_delta", "content_block_start", "message_start"]  # fmt: skip
+TYPES = ["response.output_text.delta", "response.function_call_arguments.delta",
+    "response.completed", "tool_use",
+         "error", "response.output_item.added", "content_block_delta", "content_block_start",
+         "message_start"]  # fmt: skip
 JSON = st.recursive(
     st.sampled_from(TYPES) | st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 FIELDS = ["choices", "delta", "text", "object", "function_call",
-          "message", "usage", "error", "content", "finish_reason", "index", "tool_calls", "reasoning",
-          "type", "output", "item", "response", "content_block", "summary", "thinking", "input", "stop_reason",
-          "completion_tokens", "prompt_tokens", "completion_tokens_details", "reasoning_tokens", "detail"]  # fmt: skip
+          "message", "usage", "error", "content", "finish_reason", "index", "tool_calls",
+          "reasoning",
+          "type", "output", "item", "response", "content_block", "summary", "thinking", "input",
+          "stop_reason",
+          "completion_tokens", "prompt_tokens", "completion_tokens_details", "reasoning_tokens",
+          "detail"]  # fmt: skip
 SHAPES = st.recursive(
-    JSON, lambda inner: st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4) | st.lists(inner, max_size=2)
+    JSON,
+    lambda inner: (
+        st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4) | st.lists(inner, max_size=2)
+    ),
 )
 
 
 @examples(300)
 @given(st.lists(SHAPES, max_size=4), st.binary(max_size=30))
-def test_no_json_and_no_bytes_raise_and_the_counts_stay_counts(messages: list[Any], noise: bytes) -> None:
+def test_no_json_and_no_bytes_raise_and_the_counts_stay_counts(
+    messages: list[Any], noise: bytes
+) -> None:
     got = answer(*messages, noise)
     outcome, message = got.outcome()
     assert outcome == OK or outcome in FAILURES
     assert message.isprintable()
-    for value in (got.output_tokens, got.input_tokens, got.cached_tokens, got.reasoning_tokens, got.first_chunk_tokens):
+    for value in (
+        got.output_tokens,
+        got.input_tokens,
+        got.cached_tokens,
+        got.reasoning_tokens,
+        got.first_chunk_tokens,
+    ):
         assert value is None or (isinstance(value, int) and value >= 0)
     for kind in PROTOCOLS:
         one = of(kind)
@@ -382,8 +493,16 @@ def test_nesting_without_end_is_malformed() -> None:
 @pytest.mark.parametrize("reason", ["abort", "error", "timeout", "cancelled"])
 def test_a_finish_reason_that_says_broken_off_is_a_failure_and_the_chunks_stay(reason: str) -> None:
     answer = of()
-    answer.add((0, "message", b'{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}'))
-    answer.add((1, "message", b'{"choices":[{"index":0,"delta":{},"finish_reason":"%s"}]}' % reason.encode()))
+    answer.add(
+        (0, "message", b'{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}')
+    )
+    answer.add(
+        (
+            1,
+            "message",
+            b'{"choices":[{"index":0,"delta":{},"finish_reason":"%s"}]}' % reason.encode(),
+        )
+    )
     assert answer.outcome() == ("stream_error", f"finish_reason {reason}")
     assert answer.chunk_reads == [0]
 
@@ -393,12 +512,22 @@ def with_count(tokens: int | None, index: int = 0, **content: Any) -> dict[str, 
 
 
 def test_tokens_of_each_chunk_as_the_server_counts_them() -> None:
-    """A count with an event that is no chunk (a role, half of a letter) is of the chunk after it."""
+    """A count with an event that is no chunk (a role, half of a letter) is of the chunk after
+    it."""
     several = [with_count(tokens, content="x") for tokens in (1, 4, 7, 8)]
-    got = answer(with_count(0, role="assistant"), *several, with_count(9), with_count(11, content="x"), counted(12))
+    got = answer(
+        with_count(0, role="assistant"),
+        *several,
+        with_count(9),
+        with_count(11, content="x"),
+        counted(12),
+    )
     assert got.chunk_tokens == ((1, 1), (3, 2), (1, 1), (3, 1))
     assert (got.first_chunk_tokens, got.output_tokens) == (1, 12)
-    assert answer(with_count(5, content="x"), with_count(5, content="y")).chunk_tokens == ((5, 1), (0, 1))
+    assert answer(with_count(5, content="x"), with_count(5, content="y")).chunk_tokens == (
+        (5, 1),
+        (0, 1),
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ VECTOR = {"object": "embedding", "index": 0, "embedding": [0.25, -1.0]}
 
 
 def test_each_message_is_an_input() -> None:
-    body = msgspec.json.decode(encode_request_body("embeddings", "m", THREE, 9, streaming=False, dimensions=8))
+    body = msgspec.json.decode(
+        encode_request_body("embeddings", "m", THREE, 9, streaming=False, dimensions=8)
+    )
     assert body == {"model": "m", "input": ["a", "b", "c"], "dimensions": 8}
     body = msgspec.json.decode(encode_request_body("rerank", "m", THREE, 9))
     assert body == {"model": "m", "query": "a", "documents": ["b", "c"]}
@@ -37,8 +39,10 @@ USAGE = {"prompt_tokens": 6, "total_tokens": 6}
 @pytest.mark.parametrize(("kind", "body", "outcome", "input_tokens", "results"), [
     ("embeddings", {"data": [VECTOR] * 3, "usage": USAGE | {"completion_tokens": 0}}, OK, 6, 3),
     ("embeddings", {"data": [VECTOR | {"embedding": "AACAPg=="}]}, OK, None, 1),
-    ("rerank", {"results": [{"index": 1, "relevance_score": 0.5}], "usage": {"total_tokens": 7}}, OK, 7, None),
-    ("rerank", {"results": [{"index": 1}], "meta": {"tokens": {"input_tokens": 8}}}, OK, 8, None),  # Cohere
+    ("rerank", {"results": [{"index": 1, "relevance_score": 0.5}], "usage": {"total_tokens": 7}},
+        OK, 7, None),
+    # Cohere
+    ("rerank", {"results": [{"index": 1}], "meta": {"tokens": {"input_tokens": 8}}}, OK, 8, None),
     ("embeddings", {"data": [], "usage": USAGE}, "empty", 6, 0),
     ("embeddings", {"choices": []}, "malformed", None, None),
     ("embeddings", {"error": {"message": "too long"}}, "stream_error", None, None),
@@ -50,7 +54,11 @@ def test_a_whole_answer(
     answer = Completion(PROTOCOLS[kind])
     answer.whole(msgspec.json.encode(body))
     assert answer.outcome()[0] == outcome
-    assert (answer.input_tokens, answer.output_tokens, answer.results) == (input_tokens, None, results)
+    assert (answer.input_tokens, answer.output_tokens, answer.results) == (
+        input_tokens,
+        None,
+        results,
+    )
     assert answer.finish_reason is None
 
 

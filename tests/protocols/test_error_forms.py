@@ -17,7 +17,11 @@ TEXT = {
     "chat": {"choices": [{"index": 0, "delta": {"content": "a"}}]},
     "completions": {"choices": [{"index": 0, "text": "a"}]},
     "responses": {"type": "response.output_text.delta", "delta": "a"},
-    "messages": {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}},
+    "messages": {
+        "type": "content_block_delta",
+        "index": 0,
+        "delta": {"type": "text_delta", "text": "a"},
+    },
 }
 END = {
     "chat": {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
@@ -63,14 +67,22 @@ DOUBTFUL: list[Any] = [{"detail": "boom"}, {"message": "boom"}, {"msg": "boom"},
     {"Message": "boom"}, {"header": {"code": 10013, "message": "boom", "status": 2}},
 ]  # fmt: skip
 HARMLESS: list[Any] = [
-    {"error": None}, {"error": ""}, {"error": {}}, {"error": []}, {"error": False}, {"error": 0}, {"error": "null"},
-    {"error": "None"}, {"error": {"message": "", "code": None}}, {"error": {"code": 0, "message": "ok"}},
-    {"error": {"code": 200, "message": "success"}}, {"base_resp": {"status_code": 0, "status_msg": ""}},
-    {"base_resp": {"status_code": 0, "status_msg": "success"}}, {"base_resp": {}}, {"base_resp": None}, {"base_resp": []},
-    {"header": {"code": 0, "message": "Success"}}, {"data": {"code": "a"}}, {"ResponseMetadata": {"RequestId": "a"}},
-    {"code": 200}, {"code": 200, "message": "ok"}, {"code": 0, "msg": "keep going"}, {"code": "200", "message": "fine"},
-    {"success": True}, {"success": True, "message": "fine"}, {"errors": []}, {"errors": None}, {"status": "in_progress"},
-    {"status": 200}, {"detail": None}, {"message": None}, {"message": ""}, {"object": "chat.completion.chunk"}, {},
+    {"error": None}, {"error": ""}, {"error": {}}, {"error": []}, {"error": False}, {"error": 0},
+    {"error": "null"},
+    {"error": "None"}, {"error": {"message": "", "code": None}},
+    {"error": {"code": 0, "message": "ok"}},
+    {"error": {"code": 200, "message": "success"}},
+    {"base_resp": {"status_code": 0, "status_msg": ""}},
+    {"base_resp": {"status_code": 0, "status_msg": "success"}}, {"base_resp": {}},
+    {"base_resp": None}, {"base_resp": []},
+    {"header": {"code": 0, "message": "Success"}}, {"data": {"code": "a"}},
+    {"ResponseMetadata": {"RequestId": "a"}},
+    {"code": 200}, {"code": 200, "message": "ok"}, {"code": 0, "msg": "keep going"},
+    {"code": "200", "message": "fine"},
+    {"success": True}, {"success": True, "message": "fine"}, {"errors": []}, {"errors": None},
+    {"status": "in_progress"},
+    {"status": 200}, {"detail": None}, {"message": None}, {"message": ""},
+    {"object": "chat.completion.chunk"}, {},
 ]  # fmt: skip
 
 
@@ -111,17 +123,26 @@ def test_a_text_alone_explains_only_what_has_no_end(kind: str, doubtful: Any) ->
 def test_what_says_that_nothing_failed_is_no_error(kind: str, harmless: dict[str, Any]) -> None:
     assert find_embedded_error(harmless) is None
     assert stream(kind, TEXT[kind], harmless, END[kind]).outcome() == (OK, "")
-    beside = {**TEXT[kind], **{name: value for name, value in harmless.items() if name not in TEXT[kind]}}
+    beside = {
+        **TEXT[kind],
+        **{name: value for name, value in harmless.items() if name not in TEXT[kind]},
+    }
     got = stream(kind, beside, END[kind])
     assert (got.outcome(), got.chunk_reads) == ((OK, ""), [0])
     assert stream(kind, TEXT[kind], harmless).outcome()[0] == "truncated"
 
 
 def test_an_error_beside_choices_or_in_one_of_them() -> None:
-    for fields in ({"error": {"message": "boom"}}, {"base_resp": {"status_code": 1, "status_msg": "boom"}},
+    for fields in ({"error": {"message": "boom"}},
+        {"base_resp": {"status_code": 1, "status_msg": "boom"}},
                    {"x_groq": {"error": "boom"}}):  # fmt: skip
         assert stream("chat", {**TEXT["chat"], **fields}).outcome() == ("stream_error", "boom")
-    choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "error", "error": {"code": 502, "message": "boom"}}
+    choice = {
+        "index": 0,
+        "delta": {"content": ""},
+        "finish_reason": "error",
+        "error": {"code": 502, "message": "boom"},
+    }
     whole = Completion(PROTOCOLS["chat"])
     whole.whole(json.dumps({"choices": [choice]}).encode())
     assert whole.outcome() == ("stream_error", "boom")
@@ -140,7 +161,18 @@ JSON = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["error", "message", "code", "detail", "errors", "success", "base_resp", "status", "loc", "type"]
+                [
+                    "error",
+                    "message",
+                    "code",
+                    "detail",
+                    "errors",
+                    "success",
+                    "base_resp",
+                    "status",
+                    "loc",
+                    "type",
+                ]
             ),
             inner,
             max_size=3,

@@ -7,7 +7,10 @@ import pytest
 
 from locust_llm.protocols.known import PROTOCOLS
 
-CHUNK: dict[str, Any] = {"id": "x", "choices": [{"index": 0, "delta": {"content": "word"}, "finish_reason": None}]}
+CHUNK: dict[str, Any] = {
+    "id": "x",
+    "choices": [{"index": 0, "delta": {"content": "word"}, "finish_reason": None}],
+}
 NONE = (b"", b"")
 
 
@@ -20,7 +23,10 @@ def test_what_stands_around_the_text() -> None:
         b'{"id": "x", "choices": [{"index": 0, "delta": {"content": "',
         b'"}, "finish_reason": null}]}',
     )
-    assert form({"choices": [{"text": " word"}]}, "completions") == (b'{"choices": [{"text": "', b'"}]}')
+    assert form({"choices": [{"text": " word"}]}, "completions") == (
+        b'{"choices": [{"text": "',
+        b'"}]}',
+    )
 
 
 def test_a_text_that_is_elsewhere_too() -> None:
@@ -52,6 +58,11 @@ def test_more_than_a_text_has_none(choice: dict[str, Any]) -> None:
 
 def test_more_than_a_choice_has_none() -> None:
     assert form({"choices": CHUNK["choices"] * 2}) == form({"choices": []}) == form({}) == NONE
-    for more in ({"usage": {"completion_tokens": 1}}, {"timings": {"a": 1}}, {"error": "no"}, {"object": "error"}):
+    for more in (
+        {"usage": {"completion_tokens": 1}},
+        {"timings": {"a": 1}},
+        {"error": "no"},
+        {"object": "error"},
+    ):
         assert form(CHUNK | more) == NONE
     assert PROTOCOLS["chat"].form(b'{"content": "a"') == PROTOCOLS["responses"].form(b"{}") == NONE

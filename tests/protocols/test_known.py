@@ -21,7 +21,9 @@ EVENTS = (  # of llama.cpp, shortened
 
 
 def test_ours_are_those_that_the_option_names() -> None:
-    option = next(option for option in declared_options(Settings) if option.field == "endpoint_type")
+    option = next(
+        option for option in declared_options(Settings) if option.field == "endpoint_type"
+    )
     assert option.choices == tuple(PROTOCOLS)
     assert len({protocol.path for protocol in PROTOCOLS.values()}) == len(PROTOCOLS)
 
@@ -35,11 +37,18 @@ def test_one_that_a_locustfile_adds(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         stream = Response(0, kind="llamacpp", keep_text=True)
         body = b"".join(b"data: %b\n\n" % event for event in EVENTS)
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
+        head = (
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
+            % len(body)
+        )
         if stream.arrived(1, 0, head + body):
             stream.look()
         answer = stream.answer
-        assert (stream.finish(), answer.finish_reason, answer.text) == ((OK, ""), "length", ["ient", "ks"])
+        assert (stream.finish(), answer.finish_reason, answer.text) == (
+            (OK, ""),
+            "length",
+            ["ient", "ks"],
+        )
         assert (answer.chunk_reads, answer.input_tokens, answer.output_tokens) == ([0, 0], 2, 2)
     finally:
         PROTOCOLS.pop("llamacpp", None)

@@ -1,4 +1,5 @@
-"""Messages: which events are chunks, where the end and the counts are, and what a conversation becomes."""
+"""Messages: which events are chunks, where the end and the counts are, and what a conversation
+becomes."""
 
 import json
 from typing import Any
@@ -34,7 +35,11 @@ def delta(index: int = 0, **delta: Any) -> dict[str, Any]:
 
 
 def stop(reason: str = "end_turn", **usage: int) -> dict[str, Any]:
-    return {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}
+    return {
+        "type": "message_delta",
+        "delta": {"stop_reason": reason, "stop_sequence": None},
+        "usage": usage,
+    }
 
 
 PING = {"type": "ping"}
@@ -53,15 +58,26 @@ def test_deltas_of_text_are_chunks_and_what_frames_them_is_none() -> None:
 
 
 def test_what_was_cached_belongs_to_the_prompt() -> None:
-    got = answer(start(input_tokens=1, cache_read_input_tokens=12, cache_creation_input_tokens=4), delta(text="a"))
+    got = answer(
+        start(input_tokens=1, cache_read_input_tokens=12, cache_creation_input_tokens=4),
+        delta(text="a"),
+    )
     assert (got.input_tokens, got.cached_tokens) == (17, 12)
-    repeated = answer(start(input_tokens=13), delta(text="a"), stop(input_tokens=13, output_tokens=5))  # vLLM
+    # vLLM
+    repeated = answer(
+        start(input_tokens=13), delta(text="a"), stop(input_tokens=13, output_tokens=5)
+    )
     assert (repeated.input_tokens, repeated.output_tokens) == (13, 5)
 
 
 def test_thinking_is_a_chunk_before_the_first_output() -> None:
     signed = delta(type="signature_delta", signature="c2ln")
-    got = answer(delta(type="thinking_delta", thinking="hm"), signed, delta(1, type="text_delta", text="a"), stop())
+    got = answer(
+        delta(type="thinking_delta", thinking="hm"),
+        signed,
+        delta(1, type="text_delta", text="a"),
+        stop(),
+    )
     assert (got.chunk_reads, got.first_output) == ([0, 2], 1)
     assert join_deltas(got.deltas or ()) == {"role": "assistant", "content": "a", "reasoning": "hm"}
 
@@ -72,10 +88,15 @@ def test_tool_calls_come_in_pieces() -> None:
         return {"type": "content_block_start", "index": index, "content_block": use}
 
     got = answer(
-        block(1, "a"), delta(1, partial_json=""), delta(1, partial_json='{"x":'), delta(1, partial_json=" 1}"),
+        block(1, "a"), delta(1, partial_json=""), delta(1, partial_json='{"x":'),
+        delta(1, partial_json=" 1}"),
         block(2, "b"), delta(2, partial_json="{}"), stop("tool_use", output_tokens=5),
     )  # fmt: skip
-    assert (got.chunk_reads, got.finish_reason, got.outcome()) == ([0, 2, 3, 4, 5], "tool_calls", (OK, ""))
+    assert (got.chunk_reads, got.finish_reason, got.outcome()) == (
+        [0, 2, 3, 4, 5],
+        "tool_calls",
+        (OK, ""),
+    )
     assert join_deltas(got.deltas or ())["tool_calls"] == [
         {"id": "a", "type": "function", "function": {"name": "look_up", "arguments": '{"x": 1}'}},
         {"id": "b", "type": "function", "function": {"name": "look_up", "arguments": "{}"}},
@@ -91,7 +112,8 @@ def test_how_messages_end() -> None:
     overloaded = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     assert answer(delta(text="a"), overloaded).outcome() == ("stream_error", "Overloaded")
     nameless = Completion(PROTOCOLS["messages"])
-    nameless.add((0, "message", json.dumps(overloaded).encode()))  # through a proxy that leaves out the event's name
+    # through a proxy that leaves out the event's name
+    nameless.add((0, "message", json.dumps(overloaded).encode()))
     assert nameless.outcome() == ("stream_error", "Overloaded")
     assert answer(start(input_tokens=3), stop(output_tokens=1), END).outcome() == (
         OK,
@@ -100,21 +122,34 @@ def test_how_messages_end() -> None:
 
 
 def test_a_whole_message() -> None:
-    got = whole(type="message", stop_reason="tool_use", usage={"input_tokens": 9, "output_tokens": 4}, content=[
+    got = whole(type="message", stop_reason="tool_use",
+        usage={"input_tokens": 9, "output_tokens": 4}, content=[
         {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"},
         {"type": "tool_use", "id": "c", "name": "f", "input": {"x": 1}},
     ])  # fmt: skip
-    assert (got.outcome(), got.finish_reason, got.output_tokens, got.chunk_reads) == ((OK, ""), "tool_calls", 4, [])
+    assert (got.outcome(), got.finish_reason, got.output_tokens, got.chunk_reads) == (
+        (OK, ""),
+        "tool_calls",
+        4,
+        [],
+    )
     assert join_deltas(got.deltas or ()) == {
         "role": "assistant", "content": "a", "reasoning": "hm",
-        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}],
+        "tool_calls": [{"id": "c", "type": "function",
+            "function": {"name": "f", "arguments": '{"x":1}'}}],
     }  # fmt: skip
     assert whole(choices=[]).outcome()[0] == "malformed"
-    assert whole(type="error", error={"type": "x", "message": "no"}).outcome() == ("stream_error", "no")
+    assert whole(type="error", error={"type": "x", "message": "no"}).outcome() == (
+        "stream_error",
+        "no",
+    )
 
 
 def test_a_conversation_with_tools() -> None:
-    calls = [{"id": id_, "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}} for id_ in "cd"]
+    calls = [
+        {"id": id_, "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+        for id_ in "cd"
+    ]
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
     messages = [
         {"role": "system", "content": "Be brief."},
@@ -128,7 +163,8 @@ def test_a_conversation_with_tools() -> None:
     assert body == {
         "model": "m", "max_tokens": 5, "system": "Be brief.",
         "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "image", "source": source}]},
+            {"role": "user", "content": [{"type": "text", "text": "Look"},
+                {"type": "image", "source": source}]},
             {"role": "assistant", "content": [
                 {"type": "text", "text": "Well"},
                 *({"type": "tool_use", "id": id_, "name": "f", "input": {"x": 1}} for id_ in "cd"),
@@ -145,7 +181,9 @@ def test_a_conversation_with_tools() -> None:
 def test_arguments_become_an_object_whatever_a_model_wrote(arguments: Any) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
     body = json.loads(
-        encode_request_body("messages", "m", [{"role": "assistant", "content": None, "tool_calls": [call]}], 5)
+        encode_request_body(
+            "messages", "m", [{"role": "assistant", "content": None, "tool_calls": [call]}], 5
+        )
     )
     assert isinstance(body["messages"][0]["content"][0]["input"], dict)
 

@@ -13,7 +13,21 @@ from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.records.record import OK
 
 STREAMS = ("chat", "completions", "responses", "messages")
-NO_COUNTS: tuple[Any, ...] = (0, None, -1, 2.5, True, "x", "", [], {}, [1], {"a": 1}, 1e300, 1 << 60)
+NO_COUNTS: tuple[Any, ...] = (
+    0,
+    None,
+    -1,
+    2.5,
+    True,
+    "x",
+    "",
+    [],
+    {},
+    [1],
+    {"a": 1},
+    1e300,
+    1 << 60,
+)
 
 
 def events(kind: str, usages: list[Any], texts: int = 3) -> list[Any]:
@@ -28,11 +42,19 @@ def events(kind: str, usages: list[Any], texts: int = 3) -> list[Any]:
         return [*found, *({"choices": [], "usage": usage} for usage in usages)]
     if kind == "responses":
         found = [{"type": "response.output_text.delta", "delta": "a"} for _ in range(texts)]
-        last = ({"type": "response.completed", "response": {"status": "completed", "usage": usage}} for usage in usages)
+        last = (
+            {"type": "response.completed", "response": {"status": "completed", "usage": usage}}
+            for usage in usages
+        )
         return [*found, *last]
     begin = {"type": "message_start", "message": {"content": [], "usage": {"output_tokens": 1}}}
-    found = [{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}}] * texts
-    last = ({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage} for usage in usages)
+    found = [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}}
+    ] * texts
+    last = (
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage}
+        for usage in usages
+    )
     return [begin, *found, *last, {"type": "message_stop"}]
 
 
@@ -57,7 +79,9 @@ def test_what_is_no_count_is_not_taken_and_said(kind: str, none: Any) -> None:
     assert (got.input_tokens, got.output_tokens, len(got.chunk_reads)) == (None, None, 3)
     names = [name for name, _ in got.settled.rejected]
     told = isinstance(none, int | float | str) and none != "" and not isinstance(none, bool)
-    assert all(text in ("0", "-1", "2.5", "a text", "out of range") for _, text in got.settled.rejected)
+    assert all(
+        text in ("0", "-1", "2.5", "a text", "out of range") for _, text in got.settled.rejected
+    )
     assert names == (["input_tokens", "output_tokens"] if told else [])
 
 
@@ -78,11 +102,23 @@ def test_counts_as_other_types_are_counts(kind: str, seven: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-@pytest.mark.parametrize("odd", [[], "", None, "x", 7, [{}], [{"cached_tokens": []}], {"cached_tokens": "x"}], ids=str)
+@pytest.mark.parametrize(
+    "odd", [[], "", None, "x", 7, [{}], [{"cached_tokens": []}], {"cached_tokens": "x"}], ids=str
+)
 def test_details_of_another_type_cost_no_count(kind: str, odd: Any) -> None:
-    names = ("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details")
+    names = (
+        "prompt_tokens_details",
+        "completion_tokens_details",
+        "input_tokens_details",
+        "output_tokens_details",
+    )
     got = answer(kind, events(kind, [usage(kind, 7, 3, **dict.fromkeys(names, odd))]))
-    assert (got.input_tokens, got.output_tokens, got.cached_tokens, got.reasoning_tokens) == (7, 3, None, None)
+    assert (got.input_tokens, got.output_tokens, got.cached_tokens, got.reasoning_tokens) == (
+        7,
+        3,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("kind", STREAMS)
@@ -94,7 +130,10 @@ def test_a_usage_of_another_type_is_none(kind: str) -> None:
 
 def chat(*fields: dict[str, Any], **counts: Any) -> Completion:
     deltas = [{"choices": [{"index": 0, "delta": one}]} for one in fields]
-    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 7, **counts}}
+    end = {
+        "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 7, **counts},
+    }
     return answer("chat", [*deltas, end])
 
 
@@ -142,7 +181,8 @@ def test_hidden_reasoning_is_what_was_counted_and_did_not_come() -> None:
     details = {"completion_tokens_details": {"reasoning_tokens": 100}}
     assert chat(*WORDS, completion_tokens=103, **details).hidden_tokens == 100
     assert chat(*THOUGHTS, *WORDS, completion_tokens=103, **details).hidden_tokens == 0
-    inline = chat(*([{"content": "a"}] * 103), completion_tokens=103, **details)  # <think> in the content
+    # <think> in the content
+    inline = chat(*([{"content": "a"}] * 103), completion_tokens=103, **details)
     assert inline.hidden_tokens == 0
     summary = {"reasoning_details": [{"type": "reasoning.summary", "summary": "Hm"}]}
     assert chat(summary, *WORDS, completion_tokens=103, **details).hidden_tokens == 100
@@ -167,24 +207,46 @@ def test_a_usage_in_a_choice_or_in_a_field_of_the_servers_own() -> None:
 
 def test_the_prompt_of_messages_is_its_parts_each_by_its_last_count() -> None:
     parts = {"input_tokens": 7, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 10}
-    begin = {"type": "message_start", "message": {"content": [], "usage": {**parts, "output_tokens": 1}}}
+    begin = {
+        "type": "message_start",
+        "message": {"content": [], "usage": {**parts, "output_tokens": 1}},
+    }
     text = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}}
-    for later in ({"input_tokens": 0}, {"input_tokens": 7}, {}, {**parts, "cache_read_input_tokens": 0}):
-        end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {**later, "output_tokens": 3}}
+    for later in (
+        {"input_tokens": 0},
+        {"input_tokens": 7},
+        {},
+        {**parts, "cache_read_input_tokens": 0},
+    ):
+        end = {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {**later, "output_tokens": 3},
+        }
         got = answer("messages", [begin, text, end])
         assert (got.input_tokens, got.cached_tokens, got.output_tokens) == (117, 100, 3)
-    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 0}}
-    assert answer("messages", [begin, text, end]).output_tokens is None  # 1 was said before anything was written
+    end = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn"},
+        "usage": {"output_tokens": 0},
+    }
+    # 1 was said before anything was written
+    assert answer("messages", [begin, text, end]).output_tokens is None
 
 
 def test_a_zero_in_each_chunk_is_no_count_of_the_chunks() -> None:
     def chunk(tokens: int) -> dict[str, Any]:
-        return {"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": {"completion_tokens": tokens}}
+        return {
+            "choices": [{"index": 0, "delta": {"content": "a"}}],
+            "usage": {"completion_tokens": tokens},
+        }
 
     stop = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     got = answer("chat", [chunk(0), chunk(0), chunk(0), stop])
     assert (got.chunk_tokens, got.first_chunk_tokens, got.output_tokens) == ((), 1, None)
-    got = answer("chat", [chunk(0), chunk(0), chunk(0), {**stop, "usage": {"completion_tokens": 3}}])
+    got = answer(
+        "chat", [chunk(0), chunk(0), chunk(0), {**stop, "usage": {"completion_tokens": 3}}]
+    )
     assert (got.chunk_tokens, got.output_tokens, got.settled.rejected) == ((), 3, ())
 
 
@@ -197,7 +259,10 @@ def test_a_count_that_stands_still_is_none_of_a_long_answer() -> None:
 
 
 def test_counts_under_two_names_are_those_that_are_not_zero() -> None:
-    zeros, counts = {"prompt_tokens": 0, "completion_tokens": 0}, {"input_tokens": 7, "output_tokens": 3}
+    zeros, counts = (
+        {"prompt_tokens": 0, "completion_tokens": 0},
+        {"input_tokens": 7, "output_tokens": 3},
+    )
     for both in (
         {**zeros, **counts},
         {"prompt_tokens": 7, "completion_tokens": 3, "input_tokens": 0, "output_tokens": 0},
@@ -207,11 +272,18 @@ def test_counts_under_two_names_are_those_that_are_not_zero() -> None:
 
 
 def test_a_count_of_each_chunk_alone_is_none_of_the_answer() -> None:
-    """It is one with each of three chunks. Three with each of them may be the answer's; so may one with its only chunk."""
+    """It is one with each of three chunks. Three with each of them may be the answer's; so may one
+    with its only chunk."""
 
     def counted(tokens: int, chunks: int, last: int | None = None) -> Completion:
-        text = {"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": usage("chat", 7, tokens)}
-        stop = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage("chat", 7, last)}
+        text = {
+            "choices": [{"index": 0, "delta": {"content": "a"}}],
+            "usage": usage("chat", 7, tokens),
+        }
+        stop = {
+            "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}],
+            "usage": usage("chat", 7, last),
+        }
         return answer("chat", [text] * chunks + [stop])
 
     got = counted(1, 3)
@@ -224,21 +296,43 @@ def test_a_count_of_each_chunk_alone_is_none_of_the_answer() -> None:
 @pytest.mark.parametrize("kind", ["embeddings", "rerank"])
 def test_a_prompt_of_no_tokens_is_not_taken_of_vectors(kind: str) -> None:
     got = Completion(PROTOCOLS[kind])
-    got.whole(json.dumps({"data": [{"index": 0}], "usage": {"prompt_tokens": 0, "total_tokens": 0}}).encode())
-    assert (got.outcome(), got.input_tokens, got.settled.rejected) == ((OK, ""), None, (("input_tokens", "0"),))
+    got.whole(
+        json.dumps(
+            {"data": [{"index": 0}], "usage": {"prompt_tokens": 0, "total_tokens": 0}}
+        ).encode()
+    )
+    assert (got.outcome(), got.input_tokens, got.settled.rejected) == (
+        (OK, ""),
+        None,
+        (("input_tokens", "0"),),
+    )
     got = Completion(PROTOCOLS[kind])
-    got.whole(json.dumps({"data": [{"index": 0}], "usage": {"prompt_tokens": 0, "total_tokens": 7}}).encode())
+    got.whole(
+        json.dumps(
+            {"data": [{"index": 0}], "usage": {"prompt_tokens": 0, "total_tokens": 7}}
+        ).encode()
+    )
     assert got.input_tokens == 7
 
 
-NUMBERS = st.one_of(st.none(), st.integers(-5, 30), st.floats(), st.sampled_from(["7", "", "x", "1e3", [], {}, True]))
+NUMBERS = st.one_of(
+    st.none(),
+    st.integers(-5, 30),
+    st.floats(),
+    st.sampled_from(["7", "", "x", "1e3", [], {}, True]),
+)
 
 
 @examples(300)
-@given(st.sampled_from(STREAMS), st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=4))
-def test_counts_that_are_taken_can_be_and_those_that_cannot_are_named(kind: str, numbers: list[Any]) -> None:
+@given(
+    st.sampled_from(STREAMS), st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS), max_size=4)
+)
+def test_counts_that_are_taken_can_be_and_those_that_cannot_are_named(
+    kind: str, numbers: list[Any]
+) -> None:
     usages = [
-        usage(kind, read, written, total_tokens=total, completion_tokens_details={"reasoning_tokens": thought},
+        usage(kind, read, written, total_tokens=total,
+            completion_tokens_details={"reasoning_tokens": thought},
               output_tokens_details={"reasoning_tokens": thought})
         for read, written, total, thought in numbers
     ]  # fmt: skip

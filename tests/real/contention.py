@@ -3,8 +3,9 @@
     contention.py [--vllm START]    START: a script that serves vLLM in the foreground on the port it is given, with the
                                     flags after it; the model's context must hold 10,000 tokens
 
-Four requests decode; one with a prompt of about 10,000 tokens arrives, and 50 ms later four short ones. Prints for each set
-of flags what each of them saw. Runs by itself, nothing else on the machine.
+Four requests decode; one with a prompt of about 10,000 tokens arrives, and 50 ms later four short
+ones. Prints for each set of flags what each of them saw. Runs by itself, nothing else on the
+machine.
 """
 
 import argparse
@@ -33,7 +34,8 @@ FLAGS = (
     ("--max-num-batched-tokens", "16384", "--no-enable-chunked-prefill"),
 )
 COMMON = ("--no-enable-prefix-caching", "--max-num-seqs", "128")
-TIME_SCALE = 4  # of the simulated H100: its long prefill then takes about as long as the tiny model's on a CPU
+# of the simulated H100: its long prefill then takes about as long as the tiny model's on a CPU
+TIME_SCALE = 4
 
 
 @dataclass
@@ -48,15 +50,21 @@ class Stream:
 
 
 async def ask(port: int, model: str, words: int, max_tokens: int, stream: Stream) -> None:
-    text = " ".join(random.choices(("alpha", "beta", "gamma", "delta", "time", "river", "stone", "cloud"), k=words))
+    text = " ".join(
+        random.choices(
+            ("alpha", "beta", "gamma", "delta", "time", "river", "stone", "cloud"), k=words
+        )
+    )
     body = {
-        "model": model, "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, "stream": True,
+        "model": model, "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens,
+        "stream": True,
         "ignore_eos": True,
     }  # fmt: skip
     data = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: "
+        "application/json\r\n"
         f"Content-Length: {len(data)}\r\n\r\n"
     )
     stream.sent_at = time.monotonic()
@@ -71,8 +79,8 @@ async def ask(port: int, model: str, words: int, max_tokens: int, stream: Stream
 
 
 async def contend(port: int, model: str) -> tuple[float, float, float, float, float]:
-    """TTFT of the long one, median TTFT of the short ones, the decoders' gaps: mean before, mean and largest during. In
-    ms."""
+    """TTFT of the long one, median TTFT of the short ones, the decoders' gaps: mean before, mean
+    and largest during. In ms."""
     decoders, long, short = [Stream() for _ in range(4)], Stream(), [Stream() for _ in range(4)]
     tasks = [asyncio.create_task(ask(port, model, 20, 1500, stream)) for stream in decoders]
     while min(len(stream.at) for stream in decoders) < 60:
@@ -87,7 +95,11 @@ async def contend(port: int, model: str) -> tuple[float, float, float, float, fl
     for task in tasks[:4]:
         task.cancel()
     await asyncio.gather(*tasks[:4], return_exceptions=True)
-    gaps = [(later, (later - earlier) * 1e3) for stream in decoders for earlier, later in pairwise(stream.at)]
+    gaps = [
+        (later, (later - earlier) * 1e3)
+        for stream in decoders
+        for earlier, later in pairwise(stream.at)
+    ]
     before = [gap for at, gap in gaps if at < long.sent_at]
     during = [gap for at, gap in gaps if long.sent_at + 0.005 < at <= long.at[0] + 0.05]
     return long.ttft_ms, median(s.ttft_ms for s in short), fmean(before), fmean(during), max(during)
@@ -96,7 +108,9 @@ async def contend(port: int, model: str) -> tuple[float, float, float, float, fl
 @contextmanager
 def served(command: Sequence[str], port: int) -> Iterator[None]:
     """Until the block ends; ready when /health answers."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         until = time.monotonic() + 300
         while True:
@@ -113,7 +127,9 @@ def served(command: Sequence[str], port: int) -> Iterator[None]:
         process.wait(30)
 
 
-def measure(command: Sequence[str], sets: Sequence[int], model: str, port: int, runs: int) -> list[list[str]]:
+def measure(
+    command: Sequence[str], sets: Sequence[int], model: str, port: int, runs: int
+) -> list[list[str]]:
     """A row a set of flags: of each figure the best and the worst run."""
     rows = []
     for flags in (FLAGS[number] for number in sets):
@@ -121,24 +137,39 @@ def measure(command: Sequence[str], sets: Sequence[int], model: str, port: int, 
             asyncio.run(contend(port, model))  # the first one warms it up
             found = [asyncio.run(contend(port, model)) for _ in range(runs)]
         rows.append(
-            [" ".join(flags), *(f"{min(values):.1f} to {max(values):.1f}" for values in zip(*found, strict=True))]
+            [
+                " ".join(flags),
+                *(f"{min(values):.1f} to {max(values):.1f}" for values in zip(*found, strict=True)),
+            ]
         )
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--vllm", metavar="START", help="without it: the simulator alone")
     parser.add_argument("--simulator", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--sets", type=int, nargs="+", default=range(len(FLAGS)), help="which sets of flags")
+    parser.add_argument(
+        "--sets", type=int, nargs="+", default=range(len(FLAGS)), help="which sets of flags"
+    )
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--port", type=int, default=8131)
     parser.add_argument("--runs", type=int, default=2)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is ended too
-    headers = ["flags", "long TTFT", "4 short behind it, TTFT", "gaps before", "gaps during", "largest gap"]
+    headers = [
+        "flags",
+        "long TTFT",
+        "4 short behind it, TTFT",
+        "gaps before",
+        "gaps during",
+        "largest gap",
+    ]
     simulator = [
-        sys.executable, "-m", "locust_llm.simulator", "--port", str(options.port), "--served-model-name", options.model,
+        sys.executable, "-m", "locust_llm.simulator", "--port", str(options.port),
+        "--served-model-name", options.model,
         "--max-model-len", "16384", "--time-scale", str(TIME_SCALE),
     ]  # fmt: skip
     servers = {"the simulator (H100, time-scale 4)": simulator} if options.simulator else {}
@@ -146,7 +177,9 @@ def main() -> None:
         servers["vLLM"] = [options.vllm, str(options.port)]
     for name, command in servers.items():
         rows = measure(command, options.sets, options.model, options.port, options.runs)
-        print(f"\n{name}, ms\n{tabulate(rows, headers=headers, disable_numparse=True)}\n", flush=True)
+        print(
+            f"\n{name}, ms\n{tabulate(rows, headers=headers, disable_numparse=True)}\n", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The arithmetic of accuracy, by pencil: differences of intervals, bounds by counting, the ends of a percentile."""
+"""The arithmetic of accuracy, by pencil: differences of intervals, bounds by counting, the ends of
+a percentile."""
 
 import math
 from fractions import Fraction
@@ -41,19 +42,23 @@ def test_a_difference_is_the_end_further_from_zero() -> None:
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**10), st.integers(0, 10**8))
-def test_no_truth_within_the_interval_lies_further(reported_us: int, low_ns: int, width_ns: int) -> None:
+def test_no_truth_within_the_interval_lies_further(
+    reported_us: int, low_ns: int, width_ns: int
+) -> None:
     found = largest_difference_us(reported_us, low_ns, low_ns + width_ns)
     for true_ns in (low_ns, low_ns + width_ns // 2, low_ns + width_ns):
         assert abs(Fraction(true_ns - reported_us * 1000, 1000)) <= found
 
 
 def test_one_stream() -> None:
-    """Asked at 0; sends at 10, 30 and 50 ms, each within 0.1 ms. The second chunk is reported 1 ms late."""
+    """Asked at 0; sends at 10, 30 and 50 ms, each within 0.1 ms. The second chunk is reported 1 ms
+    late."""
     found = TimingDifferences()
     sends = tuple((ms * MS, ms * MS + 100_000) for ms in (10, 30, 50))
     found.add(answered(10.05, 31.05, 50.05), ReferenceTimes(0, sends))
     assert found.ttft.counts == {51: 1}  # 10.05 in 10.0 to 10.1: 50 µs either way, and one
-    assert found.gap.counts == {three(1101): 2}  # 21 in 19.9 to 20.1, 19 in the same: 1.1 ms, and one
+    # 21 in 19.9 to 20.1, 19 in the same: 1.1 ms, and one
+    assert found.gap.counts == {three(1101): 2}
     assert (found.streams, found.chunks, found.merged) == (1, 3, 0)
 
 
@@ -80,12 +85,17 @@ def test_a_stream_with_other_chunks_is_left_out() -> None:
 
 
 def test_the_truth_of_an_event() -> None:
-    assert parse_reference_times(b'{"choices":[],"truth":{"arrived":5,"sends":[[6,7],[8,9]]}}') == ReferenceTimes(
-        5, ((6, 7), (8, 9))
+    assert parse_reference_times(
+        b'{"choices":[],"truth":{"arrived":5,"sends":[[6,7],[8,9]]}}'
+    ) == ReferenceTimes(5, ((6, 7), (8, 9)))
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.from_regex(rb'\{"truth":\{"arrived":-?\d{1,30},"sends":\[.{0,20}\]\}\}'),
     )
-
-
-@given(st.one_of(st.binary(max_size=200), st.from_regex(rb'\{"truth":\{"arrived":-?\d{1,30},"sends":\[.{0,20}\]\}\}')))
+)
 def test_no_event_of_anybody_else_raises(event: bytes) -> None:
     found = parse_reference_times(event)
     assert found is None or found.arrived >= 0
@@ -105,12 +115,16 @@ def test_a_bound_fails_in_one_run_of_forty(share: float) -> None:
         beyond = count_surely_beyond(count, share)
         if beyond is not None:
             exactly = Fraction(share).limit_denominator(1000)
-            fails = sum(math.comb(count, k) * exactly**k * (1 - exactly) ** (count - k) for k in range(beyond + 1))
+            fails = sum(
+                math.comb(count, k) * exactly**k * (1 - exactly) ** (count - k)
+                for k in range(beyond + 1)
+            )
             assert fails <= DOUBT * 1.001
 
 
 def test_bounds_of_differences() -> None:
-    """1 to 100 µs, each ten times: of 1,000, 34 surely lie beyond the bound of 5 %, so it is the 35th from the top."""
+    """1 to 100 µs, each ten times: of 1,000, 34 surely lie beyond the bound of 5 %, so it is the
+    35th from the top."""
     found = compute_error_bounds(Histogram(dict.fromkeys(range(1, 101), 10)))
     assert found is not None
     assert (found.count, found.max_ms, found.within[0.05]) == (1000, 0.1, 0.097)
@@ -131,8 +145,11 @@ def test_one_difference_of_few_is_no_p99(count: int, p99_ms: float) -> None:
     ("count", "p95_ms", "p99_ms"),
     [(12, 0.011, 0.011), (21, 0.02, 0.02), (22, 0.02095, 0.021), (101, 0.096, 0.1)],
 )
-def test_no_p95_of_few_differences_is_above_their_p99(count: int, p95_ms: float, p99_ms: float) -> None:
-    """1, 2, 3, ... µs, once each. Of 12 both are the second largest; of 22 p95 is 0.95 of the way from 1 to 22 µs."""
+def test_no_p95_of_few_differences_is_above_their_p99(
+    count: int, p95_ms: float, p99_ms: float
+) -> None:
+    """1, 2, 3, ... µs, once each. Of 12 both are the second largest; of 22 p95 is 0.95 of the way
+    from 1 to 22 µs."""
     found = compute_error_bounds(Histogram(dict.fromkeys(range(1, count + 1), 1)))
     assert found is not None
     assert (found.p95_ms, found.p99_ms) == (pytest.approx(p95_ms), pytest.approx(p99_ms))
@@ -148,13 +165,16 @@ def test_of_two_processes_the_worse_one_counts() -> None:
 
 def test_a_first_chunk_has_a_stamp_like_any_other() -> None:
     ttft = ErrorBounds(count=20, p50_ms=1, p95_ms=2, p99_ms=2, max_ms=2, within={0.2: 1.5})
-    gap = ErrorBounds(count=900, p50_ms=1, p95_ms=1, p99_ms=1, max_ms=9, within={0.2: 1, 0.02: 3, 0.05: 1})
+    gap = ErrorBounds(
+        count=900, p50_ms=1, p95_ms=1, p99_ms=1, max_ms=9, within={0.2: 1, 0.02: 3, 0.05: 1}
+    )
     found = first_chunk_bounds(ttft, gap)
     assert (found.count, found.max_ms, found.within) == (20, 9, {0.2: 1.5, 0.02: 3, 0.05: 2})
 
 
 def test_the_ends_of_a_percentile() -> None:
-    """0 to 100 ms in steps of 1. All within 5 ms: 50 ± 5. With 1 % beyond 0.5 ms, so of 101 at most 4: 4 ranks and 0.5."""
+    """0 to 100 ms in steps of 1. All within 5 ms: 50 ± 5. With 1 % beyond 0.5 ms, so of 101 at most
+    4: 4 ranks and 0.5."""
     assert max_values_beyond(101, 0.01) == 4  # 1.01 + 2 * 1.005 = 3.02, and one
     values = np.arange(101.0)
 
@@ -162,19 +182,22 @@ def test_the_ends_of_a_percentile() -> None:
         return float(np.percentile(values, p))
 
     assert percentile_error_ends(50, 101, quantile, quantile, quantile, [(0.0, 5.0)]) == (5.0, 5.0)
-    assert percentile_error_ends(50, 101, quantile, quantile, quantile, [(0.0, 5.0), (0.01, 0.5)]) == pytest.approx(
-        (4.5, 4.5)
+    assert percentile_error_ends(
+        50, 101, quantile, quantile, quantile, [(0.0, 5.0), (0.01, 0.5)]
+    ) == pytest.approx((4.5, 4.5))
+    assert percentile_error_ends(
+        99, 101, quantile, quantile, quantile, [(0.0, 5.0), (0.01, 0.5)]
+    ) == pytest.approx((4.5, 5.0))
+    low = percentile_error_ends(
+        50, 101, lambda p: quantile(p) - 20, quantile, quantile, [(0.0, 1.0)]
     )
-    assert percentile_error_ends(99, 101, quantile, quantile, quantile, [(0.0, 5.0), (0.01, 0.5)]) == pytest.approx(
-        (4.5, 5.0)
-    )
-    low = percentile_error_ends(50, 101, lambda p: quantile(p) - 20, quantile, quantile, [(0.0, 1.0)])
     assert low == (21.0, 1.0)  # what came merged may have come 20 ms sooner
 
 
 @pytest.mark.slow
 def test_the_true_percentile_lies_within() -> None:
-    """400 runs: 300 values each, 2 of 100 off by up to 30 ms, the others by up to 0.05; the bounds from 400 others."""
+    """400 runs: 300 values each, 2 of 100 off by up to 30 ms, the others by up to 0.05; the bounds
+    from 400 others."""
     random = Random(5)
     inside = 0
     for _ in range(400):
@@ -210,4 +233,6 @@ def test_a_certificate_is_read_as_it_was_written() -> None:
     certificate = found.certificate(0.5)
     assert certificate.ttft is not None
     assert certificate.server_cpu_s == 0.5
-    assert msgspec.json.decode(msgspec.json.encode(certificate), type=type(certificate)) == certificate
+    assert (
+        msgspec.json.decode(msgspec.json.encode(certificate), type=type(certificate)) == certificate
+    )

@@ -27,13 +27,17 @@ def test_a_kind_has_neither_numbers_nor_ids() -> None:
 
 
 def test_a_status_stays_in_its_kind() -> None:
-    assert generalise_failure_message("HTTP 429: slow down, request 17") == "HTTP 429: slow down, request #"
+    assert (
+        generalise_failure_message("HTTP 429: slow down, request 17")
+        == "HTTP 429: slow down, request #"
+    )
     assert generalise_failure_message("HTTP 4290: x") == "HTTP # x"
 
 
 def test_addresses_and_times_are_no_kinds_of_their_own() -> None:
     assert (
-        generalise_failure_message("127.0.0.1:8000: [Errno 111] Connection refused") == "# [Errno #] Connection refused"
+        generalise_failure_message("127.0.0.1:8000: [Errno 111] Connection refused")
+        == "# [Errno #] Connection refused"
     )
     assert generalise_failure_message("no first token within 0.25 s") == generalise_failure_message(
         "no first token within 12 s"
@@ -69,7 +73,10 @@ def test_first_requests_that_all_fail_are_known_once() -> None:
     messages = [f"HTTP 404: no {number}" for number in range(7)] + ["HTTP 500: died"] * 3
     known = [first.add(failed(message)) for message in messages]
     assert known[:-1] == [()] * 9
-    assert [(record.error, count) for record, count in known[-1]] == [("HTTP 404: no 0", 7), ("HTTP 500: died", 3)]
+    assert [(record.error, count) for record, count in known[-1]] == [
+        ("HTTP 404: no 0", 7),
+        ("HTTP 500: died", 3),
+    ]
     assert [first.add(failed("HTTP 404: no")) for _ in range(FIRST)] == [()] * FIRST
 
 
@@ -80,22 +87,35 @@ def test_one_that_succeeds_among_them_is_enough() -> None:
 
 
 def test_a_server_that_falls_silent_and_comes_back_has_a_line_each() -> None:
-    """The last answer ends 6 s after the start; the third refusal that is two seconds later is enough."""
+    """The last answer ends 6 s after the start; the third refusal that is two seconds later is
+    enough."""
     silence, start = SilenceDetector(), UNIX + 4.0
-    refusals = [a_failure("refused", closed_at=10.0 + at, sent_at=None, error="no") for at in (0.5, 1.0, 2.1, 2.5, 3.0)]
-    records = [answered(0.0, sent_at=10.0), *refusals, answered(0.0, sent_at=14.0), answered(0.0, sent_at=15.0)]
+    refusals = [
+        a_failure("refused", closed_at=10.0 + at, sent_at=None, error="no")
+        for at in (0.5, 1.0, 2.1, 2.5, 3.0)
+    ]
+    records = [
+        answered(0.0, sent_at=10.0),
+        *refusals,
+        answered(0.0, sent_at=14.0),
+        answered(0.0, sent_at=15.0),
+    ]
     lines = [silence.add(record, start) for record in records]
     assert [line for line in lines if line] == [
-        "WARNING: nothing answers from 6.0 s on: refused: no", "The server answers again, after 4.0 s.",
+        "WARNING: nothing answers from 6.0 s on: refused: no",
+        "The server answers again, after 4.0 s.",
     ]  # fmt: skip
     assert lines.index("WARNING: nothing answers from 6.0 s on: refused: no") == 3
 
 
 def test_the_last_answer_is_the_last_chunk_as_in_the_report() -> None:
-    """Chunks came until 5.5 s after the begin; that the connection was reset at 6.25 s is no answer."""
+    """Chunks came until 5.5 s after the begin; that the connection was reset at 6.25 s is no
+    answer."""
     silence = SilenceDetector()
     broken_off = a_failure("reset", sent_at=10.0, chunk_us=(100_000, 1_500_000), closed_at=12.25)
-    refusals = [a_failure("refused", closed_at=at, sent_at=None, error="no") for at in (13.0, 13.5, 14.0)]
+    refusals = [
+        a_failure("refused", closed_at=at, sent_at=None, error="no") for at in (13.0, 13.5, 14.0)
+    ]
     lines = [silence.add(record, UNIX + 6.0) for record in (broken_off, *refusals)]
     assert lines == ["", "", "", "WARNING: nothing answers from 5.5 s on: refused: no"]
     again = answered(500.0, sent_at=15.0)  # its first token comes at 15.5 s, 4 s after that chunk

@@ -1,4 +1,5 @@
-"""The histogram of live percentiles: digits and ranks by pencil, ranks as numpy has them, and as the report has them."""
+"""The histogram of live percentiles: digits and ranks by pencil, ranks as numpy has them, and as
+the report has them."""
 
 import msgspec
 import numpy as np
@@ -6,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.records.histogram import Histogram, SlidingHistogram, histogram_percentiles, round_to_three_digits
+from locust_llm.records.histogram import (
+    Histogram,
+    SlidingHistogram,
+    histogram_percentiles,
+    round_to_three_digits,
+)
 from locust_llm.report import gaps
 
 times = st.lists(st.integers(0, 10**9), min_size=1, max_size=60)
@@ -14,7 +20,16 @@ times = st.lists(st.integers(0, 10**9), min_size=1, max_size=60)
 
 @pytest.mark.parametrize(
     ("us", "rounded"),
-    [(0, 0), (7, 7), (999, 999), (1000, 1000), (1234, 1230), (1235, 1240), (9996, 10000), (123_456, 123_000)],
+    [
+        (0, 0),
+        (7, 7),
+        (999, 999),
+        (1000, 1000),
+        (1234, 1230),
+        (1235, 1240),
+        (9996, 10000),
+        (123_456, 123_000),
+    ],
 )
 def test_three_digits_by_pencil(us: int, rounded: int) -> None:
     assert round_to_three_digits(us) == rounded
@@ -36,15 +51,22 @@ def of(*times_us: int) -> Histogram:
 
 def test_percentiles_by_pencil() -> None:
     # ranks 0 to 4; the median is rank 2, p75 rank 3, p90 at 3.6: 40 + 0.6 (50 - 40)
-    assert of(50, 10, 30, 20, 40).percentiles_ms(90, 50, 75, 100) == pytest.approx([0.046, 0.03, 0.04, 0.05])
+    assert of(50, 10, 30, 20, 40).percentiles_ms(90, 50, 75, 100) == pytest.approx(
+        [0.046, 0.03, 0.04, 0.05]
+    )
     assert of(7).percentiles_ms(50, 99) == [0.007, 0.007]
     assert of().percentiles_ms(50) is None
 
 
-@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=60), st.lists(st.floats(0, 100), min_size=1, max_size=5))
+@given(
+    st.lists(st.floats(0, 1e3), min_size=1, max_size=60),
+    st.lists(st.floats(0, 100), min_size=1, max_size=5),
+)
 def test_percentiles_are_numpys(values: list[float], percents: list[float]) -> None:
     counts = {value: values.count(value) for value in values}
-    assert histogram_percentiles(counts, percents) == pytest.approx(np.percentile(values, percents).tolist())
+    assert histogram_percentiles(counts, percents) == pytest.approx(
+        np.percentile(values, percents).tolist()
+    )
 
 
 @given(times)
@@ -66,7 +88,9 @@ def test_two_merged_are_one_of_all(some: list[int], others: list[int]) -> None:
 
 
 def test_it_can_be_written_and_read() -> None:
-    assert msgspec.json.decode(msgspec.json.encode(of(10, 1234, 1234)), type=Histogram) == of(10, 1234, 1234)
+    assert msgspec.json.decode(msgspec.json.encode(of(10, 1234, 1234)), type=Histogram) == of(
+        10, 1234, 1234
+    )
 
 
 def test_a_window_forgets_what_is_old() -> None:

@@ -28,7 +28,9 @@ def test_a_virtual_machine(tmp_path: Path) -> None:
     found = detect_machine(tmp_path, tmp_path)
     assert (found.cpu, found.mhz, found.virtual, found.load) == ("Abacus 3", 3100.0, True, 0.52)
     line = format_machine(found)
-    assert line == f"Abacus 3, {found.cores} cores, 3100 MHz, governor powersave, virtual, Linux 6.1.0"
+    assert (
+        line == f"Abacus 3, {found.cores} cores, 3100 MHz, governor powersave, virtual, Linux 6.1.0"
+    )
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:

@@ -68,7 +68,13 @@ def test_a_phase_that_is_closed_is_over_when_all_is_back() -> None:
     assert plan.returned(WARMUP, 1) is True
     assert (plan.phase, plan.put_back(WARMUP, 1)) == (PROFILING, False)
     idle = PhasePlan(None, None, warms_up=True)
-    assert (idle.close(), idle.phase, idle.close(), idle.phase, idle.close()) == (True, PROFILING, True, OVER, False)
+    assert (idle.close(), idle.phase, idle.close(), idle.phase, idle.close()) == (
+        True,
+        PROFILING,
+        True,
+        OVER,
+        False,
+    )
 
 
 def test_arrivals_that_are_dealt_out_are_of_the_count() -> None:
@@ -97,5 +103,14 @@ def test_each_stage_is_a_phase_and_between_two_nothing_is_given_away() -> None:
 
 def test_the_names_of_phases() -> None:
     assert [profiling_phase(), profiling_phase(12)] == [PROFILING, "profiling 12"]
-    assert [stage_of_phase(phase) for phase in (WARMUP, PROFILING, "profiling 12", BETWEEN)] == [0, 0, 12, 0]
-    assert [label_phase(phase) for phase in (WARMUP, PROFILING, "profiling 12")] == [WARMUP, PROFILING, PROFILING]
+    assert [stage_of_phase(phase) for phase in (WARMUP, PROFILING, "profiling 12", BETWEEN)] == [
+        0,
+        0,
+        12,
+        0,
+    ]
+    assert [label_phase(phase) for phase in (WARMUP, PROFILING, "profiling 12")] == [
+        WARMUP,
+        PROFILING,
+        PROFILING,
+    ]

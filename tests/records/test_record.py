@@ -30,7 +30,8 @@ CHUNKS = st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60).map(sorte
 def test_each_figure_of_one_request() -> None:
     record = answered(
         200, 220, 240, 300,
-        due_at=9.0, asked_at=9.5, admitted_at=9.75, sent_at=10.0, closed_at=10.5, output_tokens=6, first_chunk_tokens=2,
+        due_at=9.0, asked_at=9.5, admitted_at=9.75, sent_at=10.0, closed_at=10.5, output_tokens=6,
+        first_chunk_tokens=2,
     )  # fmt: skip
     assert record.gate_wait_s == 0.25
     assert record.late_s == 1.0
@@ -74,10 +75,12 @@ def merged(*indices: int) -> tuple[tuple[int, int], ...]:
         ((200,), {"output_tokens": 50}, ONE_CHUNK),
         ((200, 200, 200), {"merged": merged(0, 1, 2)}, AT_ONCE),
         ((200, 200), {}, AT_ONCE),  # two reads of one microsecond
-        ((200, 200, 200, 220), {"merged": merged(0, 1, 2)}, AT_ONCE),  # most of it in the first read
+        # most of it in the first read
+        ((200, 200, 200, 220), {"merged": merged(0, 1, 2)}, AT_ONCE),
         ((200, 200, 220, 240), {"merged": merged(0, 1)}, ""),
         ((200, 201, 201, 201, 201, 201, 201, 202, 202, 202) * 2, {}, ""),
-        ((200,) * 9 + (201,) * 11 + (202,) * 10, {"merged": merged(*range(30))}, AT_ONCE),  # 29 tokens in 2 ms
+        # 29 tokens in 2 ms
+        ((200,) * 9 + (201,) * 11 + (202,) * 10, {"merged": merged(*range(30))}, AT_ONCE),
         ((200,) * 9 + (300,) * 11 + (400,) * 10, {"merged": merged(*range(30))}, ""),
         ((200, 220), {"output_tokens": 1}, ONE_TOKEN),
         ((200, 220), {"output_tokens": None}, NO_COUNT),
@@ -100,11 +103,19 @@ def test_why_there_is_no_itl(ms: tuple[float, ...], fields: dict[str, Any], why:
 
 
 def test_hidden_reasoning_divides_no_gap() -> None:
-    """Ten chunks, a token each 50 ms; a hundred tokens of reasoning came before, and nobody saw them."""
+    """Ten chunks, a token each 50 ms; a hundred tokens of reasoning came before, and nobody saw
+    them."""
     ms = range(2000, 2500, 50)
-    assert answered(*ms, output_tokens=110, reasoning_tokens=100, hidden_tokens=100).itl_s == pytest.approx(0.05)
-    assert answered(*ms, output_tokens=110, reasoning_tokens=100, hidden_tokens=100).tokens_per_chunk == 1
-    summary = answered(500, 900, *ms, output_tokens=110, reasoning_tokens=100, hidden_tokens=100, first_output=2)
+    assert answered(
+        *ms, output_tokens=110, reasoning_tokens=100, hidden_tokens=100
+    ).itl_s == pytest.approx(0.05)
+    assert (
+        answered(*ms, output_tokens=110, reasoning_tokens=100, hidden_tokens=100).tokens_per_chunk
+        == 1
+    )
+    summary = answered(
+        500, 900, *ms, output_tokens=110, reasoning_tokens=100, hidden_tokens=100, first_output=2
+    )
     assert summary.itl_s == pytest.approx(0.05)
     assert summary.tokens_per_chunk == 1
     seen = answered(*ms, output_tokens=10, reasoning_tokens=5, first_output=5)
@@ -112,12 +123,15 @@ def test_hidden_reasoning_divides_no_gap() -> None:
 
 
 @given(CHUNKS, st.data())
-def test_an_itl_is_above_zero_and_no_longer_than_the_span(chunk_us: tuple[int, ...], data: st.DataObject) -> None:
+def test_an_itl_is_above_zero_and_no_longer_than_the_span(
+    chunk_us: tuple[int, ...], data: st.DataObject
+) -> None:
     hidden = data.draw(st.none() | st.integers(0, 100))
     first = data.draw(st.none() | st.integers(0, len(chunk_us) - 1))
     shared = data.draw(st.sets(st.integers(0, len(chunk_us) - 1)))
     record = answered(
-        chunk_us=chunk_us, output_tokens=data.draw(st.none() | st.integers(0, 200)), hidden_tokens=hidden,
+        chunk_us=chunk_us, output_tokens=data.draw(st.none() | st.integers(0, 200)),
+        hidden_tokens=hidden,
         first_output=first, merged=merged(*sorted(shared)), choices=data.draw(st.integers(1, 3)),
     )  # fmt: skip
     assert (record.itl_s is None) == bool(record.no_itl)
@@ -153,7 +167,12 @@ def test_gaps_next_to_merged_chunks_are_not_sharp() -> None:
 
 def test_what_was_never_sent_has_no_latency() -> None:
     record = failed("refused", sent_at=None)
-    assert (record.late_s, record.ttft_s, record.latency_s, record.ttft_from_due_s) == (None, None, None, None)
+    assert (record.late_s, record.ttft_s, record.latency_s, record.ttft_from_due_s) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_an_answer_in_one_piece_has_a_latency_and_no_ttft() -> None:
@@ -168,7 +187,9 @@ def test_only_failures_are_failures(outcome: str) -> None:
 
 
 @given(CHUNKS, st.sampled_from([None, 3, 1 << 40]), st.text())
-def test_a_record_is_the_same_after_json(chunk_us: tuple[int, ...], limit: int | None, message: str) -> None:
+def test_a_record_is_the_same_after_json(
+    chunk_us: tuple[int, ...], limit: int | None, message: str
+) -> None:
     record = answered(200, chunk_us=chunk_us, limit=limit, error=message, sent_at=12345.678901234)
     data = msgspec.json.encode(record)
     assert msgspec.json.decode(data, type=type(record)) == record
@@ -177,18 +198,30 @@ def test_a_record_is_the_same_after_json(chunk_us: tuple[int, ...], limit: int |
 
 def test_what_merged_chunks_leave_open() -> None:
     """Chunks 2 and 3 in one read, after 15 ms; the last two in another, after 38 ms."""
-    us, merged = (10_000, 30_000, 30_000, 35_000, 50_000, 50_000), ((1, 15_000), (2, 15_000), (4, 38_000), (5, 38_000))
+    us, merged = (
+        (10_000, 30_000, 30_000, 35_000, 50_000, 50_000),
+        ((1, 15_000), (2, 15_000), (4, 38_000), (5, 38_000)),
+    )
     record = replace(answered(1), chunk_us=us, merged=merged)
     assert record.sharp_gaps_us == ()
-    assert record.blurred_gaps_us == ((5_000, 20_000), (0, 15_000), (5_000, 20_000), (3_000, 15_000), (0, 12_000))
+    assert record.blurred_gaps_us == (
+        (5_000, 20_000),
+        (0, 15_000),
+        (5_000, 20_000),
+        (3_000, 15_000),
+        (0, 12_000),
+    )
     assert (record.latency_s, record.latency_soonest_s) == (0.05, 0.038)
     assert replace(record, merged=()).latency_soonest_s == 0.05
     assert replace(record, merged=()).blurred_gaps_us == ()
 
 
 def test_tokens_per_chunk() -> None:
-    """Nine tokens in three chunks; without counts by chunk the token that ends an answer is in none of them."""
-    counted = answered(1, 2, 3, output_tokens=10, chunk_tokens=((1, 1), (4, 2)), finish_reason="stop")
+    """Nine tokens in three chunks; without counts by chunk the token that ends an answer is in none
+    of them."""
+    counted = answered(
+        1, 2, 3, output_tokens=10, chunk_tokens=((1, 1), (4, 2)), finish_reason="stop"
+    )
     assert (counted.tokens_per_chunk, counted.chunks_counted) == (3.0, True)
     assert answered(1, 2, 3, output_tokens=10, finish_reason="stop").tokens_per_chunk == 3.0
     assert answered(1, 2, 3, output_tokens=9, finish_reason="length").tokens_per_chunk == 3.0
@@ -199,6 +232,7 @@ def test_tokens_per_chunk() -> None:
 def test_chunk_tokens_are_read_back_and_those_of_other_chunks_are_refused() -> None:
     known = answered(1, 2, 3, chunk_tokens=((1, 1), (4, 2)))
     assert parse_record_line(format_record_line(known)) == known
-    assert b"chunk_tokens" not in format_record_line(answered(1, 2, 3))  # as older folders have them
+    # as older folders have them
+    assert b"chunk_tokens" not in format_record_line(answered(1, 2, 3))
     with pytest.raises(ValueError, match="chunk_tokens are not of its chunks"):
         parse_record_line(format_record_line(answered(1, 2, 3, chunk_tokens=((1, 1), (4, 9)))))

@@ -1,4 +1,5 @@
-"""The declared columns of a record: each is of the record, and no number of a record is forgotten."""
+"""The declared columns of a record: each is of the record, and no number of a record is
+forgotten."""
 
 from collections import Counter
 
@@ -9,10 +10,12 @@ from locust_llm.records.record_columns import RECORD_COLUMNS
 from locust_llm.slo.metrics import METRICS
 
 NO_COLUMNS = {
-    "clock_offset_s", "turns", "after", "unsent", "chunk_us", "merged", "first_output", "chunk_tokens", "early_us", "sample",
+    "clock_offset_s", "turns", "after", "unsent", "chunk_us", "merged", "first_output",
+    "chunk_tokens", "early_us", "sample",
     "retry_after_s", "hidden_tokens", "rejected_counts", "server", "lacks",
 }  # fmt: skip
-"""Fields that tables have not as they are: lists, nested values, and numbers that only the arithmetic of a record needs."""
+"""Fields that tables have not as they are: lists, nested values, and numbers that only the
+arithmetic of a record needs."""
 FELT = {"fluidity", "qoe", "reading_stall_s"}
 """Columns that depend on a reader's pace, so that no record has them."""
 

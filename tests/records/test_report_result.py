@@ -1,4 +1,5 @@
-"""The answer of the report process: through JSON and back, its throughput, and its line on the console."""
+"""The answer of the report process: through JSON and back, its throughput, and its line on the
+console."""
 
 import msgspec
 import pytest
@@ -32,7 +33,8 @@ def test_it_goes_through_json() -> None:
     [
         (
             FULL,
-            "TTFT p50 120 ms, p99 450 ms, ITL p50 10.0 ms, p99 20.0 ms, 812 tokens/s, SLO PASS, client DEGRADED",
+            "TTFT p50 120 ms, p99 450 ms, ITL p50 10.0 ms, p99 20.0 ms, 812 tokens/s, SLO PASS, "
+            "client DEGRADED",
             812.3,
         ),
         (
@@ -40,14 +42,18 @@ def test_it_goes_through_json() -> None:
                 has_waits=True,
                 figures={
                     "time_to_first_token": MetricValue(1.0, 9, {50.0: 1.0, 99.0: 2.0}),
-                    "time_to_first_token_from_due": MetricValue(700.0, 9, {50.0: 600.0, 99.0: 900.0}),
+                    "time_to_first_token_from_due": MetricValue(
+                        700.0, 9, {50.0: 600.0, 99.0: 900.0}
+                    ),
                 },
             ),
             "TTFT from due p50 600 ms, p99 900 ms",
             None,
         ),
         (
-            ReportResult(client=ClientVerdict("OK"), figures={"request_throughput": MetricValue(2.0)}),
+            ReportResult(
+                client=ClientVerdict("OK"), figures={"request_throughput": MetricValue(2.0)}
+            ),
             "no measurement",
             2.0,
         ),

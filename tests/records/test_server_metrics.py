@@ -53,7 +53,13 @@ def test_vllms_page() -> None:
     (sample,) = read_engine_samples([(CAPTURES / "vllm_metrics.txt").read_text()], 7.0)
     assert (sample.at, sample.engine, sample.running, sample.waiting) == (7.0, "vLLM", 0.0, 0.0)
     assert (sample.kv_used, sample.preemptions, sample.cache_hits) == (0.0, 0.0, 0.0)
-    assert sample.ttft_count == sample.queue_count == sample.prefill_count == sample.decode_count == 479
+    assert (
+        sample.ttft_count
+        == sample.queue_count
+        == sample.prefill_count
+        == sample.decode_count
+        == 479
+    )
     assert (sample.decode_s, sample.inference_s) == (225.69968061700536, 230.92374212900359)
 
 
@@ -66,18 +72,26 @@ def test_vllm_counts_its_hits_under_two_names_and_they_count_once() -> None:
 def test_pages_of_other_engines() -> None:
     assert read_engine_samples([SGLANG], 1.0) == [
         EngineSample(
-            at=1.0, engine="SGLang", running=160.0, waiting=2826.0, kv_used=0.28, ttft_s=20.5, ttft_count=41.0,
+            at=1.0, engine="SGLang", running=160.0, waiting=2826.0, kv_used=0.28, ttft_s=20.5,
+            ttft_count=41.0,
             cache_queries=400.0, cache_hits=100.0, acceptance=0.6,
         )
     ]  # fmt: skip
     assert read_engine_samples([TRTLLM], 1.0) == [
         EngineSample(
-            at=1.0, engine="TensorRT-LLM", kv_used=0.5, queue_s=3.0, queue_count=6.0, ttft_s=9.0, ttft_count=6.0
+            at=1.0,
+            engine="TensorRT-LLM",
+            kv_used=0.5,
+            queue_s=3.0,
+            queue_count=6.0,
+            ttft_s=9.0,
+            ttft_count=6.0,
         )
     ]
     assert read_engine_samples([LLAMACPP], 1.0) == [
         EngineSample(
-            at=1.0, engine="llama.cpp", running=3.0, waiting=5.0, cache_queries=80.0, cache_hits=30.0, drafted=8.0,
+            at=1.0, engine="llama.cpp", running=3.0, waiting=5.0, cache_queries=80.0,
+            cache_hits=30.0, drafted=8.0,
             accepted=6.0,
         )
     ]  # fmt: skip
@@ -97,21 +111,25 @@ def test_an_exporter_of_dcgm_has_a_sample_for_each_gpu() -> None:
         f'DCGM_FI_DEV_{name}{{gpu="{gpu}",{labels.format(gpu)}}} {value}\n'
         for gpu in range(2)
         for name, value in (
-            ("SM_CLOCK", 1980), ("MEM_CLOCK", 2619), ("POWER_USAGE", 512.5 + gpu), ("GPU_UTIL", 97), ("FB_USED", 1024),
+            ("SM_CLOCK", 1980), ("MEM_CLOCK", 2619), ("POWER_USAGE", 512.5 + gpu), ("GPU_UTIL", 97),
+            ("FB_USED", 1024),
             ("MEMORY_TEMP", 9223372036854775794),
         )
     )  # fmt: skip
     first, second = read_engine_samples([page], 1.0, "node:9400")
     assert (first.name, second.name) == ("node:9400, GPU 0", "node:9400, GPU 1")
     assert first == EngineSample(
-        at=1.0, engine="DCGM", source="node:9400", gpu="0", gpu_use=0.97, gpu_memory_bytes=2.0**30, gpu_power_w=512.5,
+        at=1.0, engine="DCGM", source="node:9400", gpu="0", gpu_use=0.97, gpu_memory_bytes=2.0**30,
+        gpu_power_w=512.5,
         gpu_clock_mhz=1980.0, gpu_memory_clock_mhz=2619.0,
     )  # fmt: skip
 
 
 def test_pieces_of_a_page_are_the_page() -> None:
     page = (CAPTURES / "vllm_metrics.txt").read_text()
-    assert read_engine_samples(page.splitlines(keepends=True), 7.0) == read_engine_samples([page], 7.0)
+    assert read_engine_samples(page.splitlines(keepends=True), 7.0) == read_engine_samples(
+        [page], 7.0
+    )
 
 
 def test_a_long_history_stays_small_and_forgets_no_failure() -> None:
@@ -136,7 +154,8 @@ def test_a_stretch_has_the_sample_before_it_and_no_failure() -> None:
 
 def test_several_engines_add_up_and_of_their_caches_the_fullest_counts() -> None:
     page = "".join(
-        f'vllm:num_requests_running{{engine="{n}"}} {n + 1}\nvllm:kv_cache_usage_perc{{engine="{n}"}} 0.{n + 3}\n'
+        f'vllm:num_requests_running{{engine="{n}"}} '
+        f'{n + 1}\nvllm:kv_cache_usage_perc{{engine="{n}"}} 0.{n + 3}\n'
         for n in range(3)
     )
     (sample,) = read_engine_samples([page], 1.0)
@@ -144,7 +163,14 @@ def test_several_engines_add_up_and_of_their_caches_the_fullest_counts() -> None
 
 
 @pytest.mark.parametrize(
-    "page", ["", "<html>no</html>", "process_open_fds 3\n", "vllm:unheard_of 1\n", "vllm:num_requests_running NaN\n"]
+    "page",
+    [
+        "",
+        "<html>no</html>",
+        "process_open_fds 3\n",
+        "vllm:unheard_of 1\n",
+        "vllm:num_requests_running NaN\n",
+    ],
 )
 def test_pages_that_say_nothing(page: str) -> None:
     assert read_engine_samples([page], 1.0) == []
@@ -171,7 +197,8 @@ def test_what_was_told_over_a_stretch() -> None:
         [(0.5, 2.0)],
     )
     assert said == EngineSummary(
-        engine="vLLM", samples=2, running=(3.0, 4.0), waiting=None, kv_used=(pytest.approx(0.4), 0.6), preemptions=2,
+        engine="vLLM", samples=2, running=(3.0, 4.0), waiting=None,
+        kv_used=(pytest.approx(0.4), 0.6), preemptions=2,
     )  # fmt: skip
     assert summarise_engine_samples([], [(0.0, 9.0)]) is None
 
@@ -187,13 +214,16 @@ def test_a_server_that_was_started_anew_counts_from_nothing() -> None:
 def test_a_sum_that_falls_without_its_count_is_no_new_start() -> None:
     """Two requests of 3 s each, then one of -1 ms by clocks that differ."""
     looks = ((10.0, 5.0), (16.0, 7.0), (15.999, 8.0))
-    samples = [sample(i, queue_s=total, queue_count=count) for i, (total, count) in enumerate(looks)]
+    samples = [
+        sample(i, queue_s=total, queue_count=count) for i, (total, count) in enumerate(looks)
+    ]
     assert histogram_mean(samples, "queue") == (pytest.approx(5.999 / 3), 3)
 
 
 def of(**more: object) -> EngineSummary:
     known: dict[str, object] = {
-        "engine": "vLLM", "samples": 9, "running": (3.0, 8.0), "waiting": (0.0, 0.0), "kv_used": (0.3, 0.5),
+        "engine": "vLLM", "samples": 9, "running": (3.0, 8.0), "waiting": (0.0, 0.0),
+        "kv_used": (0.3, 0.5),
         "preemptions": 0,
     }  # fmt: skip
     return EngineSummary(**{**known, **more})  # type: ignore[arg-type]
@@ -202,8 +232,10 @@ def of(**more: object) -> EngineSummary:
 def test_the_figures_and_nothing_that_is_not_known() -> None:
     (levels, *_) = diagnose_server(of())
     assert levels == (
-        "The server's own metrics (vLLM, means of 9 readings, one a second while requests were sent): running 3.0 (at most "
-        "8), waiting 0.0 (at most 0), KV cache 30% (at most 50%), preemptions 0. Running and waiting count "
+        "The server's own metrics (vLLM, means of 9 readings, one a second while requests were "
+        "sent): running 3.0 (at most "
+        "8), waiting 0.0 (at most 0), KV cache 30% (at most 50%), preemptions 0. Running and "
+        "waiting count "
         "requests in its scheduler alone."
     )
     assert "scheduler" not in next(iter(diagnose_server(of(running=None))))
@@ -213,14 +245,18 @@ def test_the_figures_and_nothing_that_is_not_known() -> None:
 def test_of_two_servers_the_line_names_the_one_that_was_read() -> None:
     levels = next(iter(diagnose_server(of(), whose=BASE)))
     assert levels.startswith(
-        "The base's own metrics (vLLM, means of 9 readings, one a second while requests were sent): r"
+        "The base's own metrics (vLLM, means of 9 readings, one a second while requests were "
+        "sent): r"
     )
 
 
 def test_levels_are_of_the_time_under_load_and_counters_of_all() -> None:
-    """Two repeats, from second 1 to 3 and from 6 to 8, of 3 requests each, and a pause of three idle readings."""
+    """Two repeats, from second 1 to 3 and from 6 to 8, of 3 requests each, and a pause of three
+    idle readings."""
     running = {0: 9, 1: 3, 2: 3, 3: 3, 4: 0, 5: 0, 6: 3, 7: 3, 8: 3, 9: 0}
-    samples = [sample(at, running=float(many), preemptions=float(at)) for at, many in running.items()]
+    samples = [
+        sample(at, running=float(many), preemptions=float(at)) for at, many in running.items()
+    ]
     found = summarise_engine_samples(samples, [(1.0, 3.0), (6.0, 8.0)])
     assert found is not None
     assert (found.samples, found.running, found.preemptions) == (6, (3.0, 3.0), 9)

@@ -14,7 +14,9 @@ from locust_llm.records.storage import RecordFile
 def path(tmp_path: Path) -> Path:
     """Twenty requests that ended at the seconds 10 to 29, two broken lines among them."""
     lines = [
-        format_record_line(answered(5, sent_at=9.0 + i, closed_at=10.0 + i, id=str(i), name="x" * (i * 7 % 50)))
+        format_record_line(
+            answered(5, sent_at=9.0 + i, closed_at=10.0 + i, id=str(i), name="x" * (i * 7 % 50))
+        )
         for i in range(20)
     ]
     lines.insert(7, b"rubbish")
@@ -38,7 +40,9 @@ def test_since_a_moment(path: Path, bisected: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(folder, "MIN_BISECTED_BYTES", bisected)
     for second in range(9, 31):
         found = [record.closed_at for record in RecordFile(path).since(UNIX + second)]
-        assert [at for at in found if at >= second] == [float(at) for at in range(max(second, 10), 30)]
+        assert [at for at in found if at >= second] == [
+            float(at) for at in range(max(second, 10), 30)
+        ]
         if bisected == 1 and found:
             assert found[0] >= second - 1
     assert len(list(RecordFile(path).since(0.0))) == 20

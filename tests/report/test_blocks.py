@@ -11,9 +11,17 @@ from locust_llm.report.rows import SloResult
 from locust_llm.text.format import SAME, parse_brief
 
 
-def seconds(observed_s: float, low_s: float | None, high_s: float | None, limit_s: float = 10.0) -> SloResult:
+def seconds(
+    observed_s: float, low_s: float | None, high_s: float | None, limit_s: float = 10.0
+) -> SloResult:
     return SloResult(
-        rule="itl p50 < 10s", status="PASS", observed=observed_s, low=low_s, high=high_s, limit=limit_s, unit="s"
+        rule="itl p50 < 10s",
+        status="PASS",
+        observed=observed_s,
+        low=low_s,
+        high=high_s,
+        limit=limit_s,
+        unit="s",
     )
 
 
@@ -30,13 +38,19 @@ def seconds(observed_s: float, low_s: float | None, high_s: float | None, limit_
         (seconds(math.inf, 0.2, None), "fail", "at least 200ms"),
     ],
 )
-def test_one_unit_that_is_near_to_what_was_measured(result: SloResult, figure: str, ends: str) -> None:
+def test_one_unit_that_is_near_to_what_was_measured(
+    result: SloResult, figure: str, ends: str
+) -> None:
     assert (format_observed(result), format_interval(result)) == (figure, ends)
 
 
 def test_the_figure_has_the_digits_of_headline_and_tiles_and_stays_on_its_side() -> None:
-    wide = SloResult(rule="r", status="PASS", observed=567.3, low=410.0, high=720.0, limit=900.0, unit="ms")
-    near = SloResult(rule="r", status="FAIL", observed=567.3, low=567.1, high=567.9, limit=567.0, unit="ms")
+    wide = SloResult(
+        rule="r", status="PASS", observed=567.3, low=410.0, high=720.0, limit=900.0, unit="ms"
+    )
+    near = SloResult(
+        rule="r", status="FAIL", observed=567.3, low=567.1, high=567.9, limit=567.0, unit="ms"
+    )
     assert (format_observed(wide), format_observed(near)) == ("567ms", "567.3ms")
 
 
@@ -58,7 +72,9 @@ def milliseconds(value: float, limit: float, **more: float) -> SloResult:
         (milliseconds(567.02, 567.0, worst=math.inf), "≥ 567.02ms"),
     ],
 )
-def test_a_figure_that_is_not_its_limit_is_not_written_as_it(result: SloResult, written: str) -> None:
+def test_a_figure_that_is_not_its_limit_is_not_written_as_it(
+    result: SloResult, written: str
+) -> None:
     assert format_observed(result) == written
 
 
@@ -73,7 +89,9 @@ def test_a_figure_that_is_not_its_limit_is_not_written_as_it(result: SloResult, 
 def test_a_figure_is_not_written_outside_of_its_interval(
     value: float, low: float, high: float, written: tuple[str, str]
 ) -> None:
-    result = SloResult(rule="r", status="FAIL", observed=value, low=low, high=high, limit=30.0, unit="ms")
+    result = SloResult(
+        rule="r", status="FAIL", observed=value, low=low, high=high, limit=30.0, unit="ms"
+    )
     assert (format_observed(result), format_interval(result)) == written
 
 
@@ -83,10 +101,14 @@ def near(most: float) -> st.SearchStrategy[float]:
 
 
 @given(st.floats(1, 1000), near(5), near(5), near(6) | near(6).map(lambda off: -off))
-def test_what_is_written_agrees_with_the_values(value: float, below: float, above: float, to_limit: float) -> None:
+def test_what_is_written_agrees_with_the_values(
+    value: float, below: float, above: float, to_limit: float
+) -> None:
     """Of figure, interval and limit."""
     low, high, limit = value - below, value + above, value + to_limit
-    result = SloResult(rule="r", status="FAIL", observed=value, low=low, high=high, limit=limit, unit="ms")
+    result = SloResult(
+        rule="r", status="FAIL", observed=value, low=low, high=high, limit=limit, unit="ms"
+    )
     shown, (least, most) = format_observed(result), format_interval(result).split(" to ")
     number, first, last = (parse_brief(text, "ms") for text in (shown, least, most))
     assert first <= number <= last
@@ -107,5 +129,7 @@ def test_what_is_written_agrees_with_the_values(value: float, below: float, abov
 def test_an_end_of_an_interval_is_not_written_as_the_limit_that_it_misses(
     low: float | None, high: float | None, written: str
 ) -> None:
-    result = SloResult(rule="r", status="FAIL", observed=570.0, low=low, high=high, limit=567.0, unit="ms")
+    result = SloResult(
+        rule="r", status="FAIL", observed=570.0, low=low, high=high, limit=567.0, unit="ms"
+    )
     assert format_interval(result) == written

@@ -25,7 +25,8 @@ from locust_llm.report import cli as commands
 from locust_llm.report.build import read, remake_reports, write_reports
 from locust_llm.report.render.text import render_console
 
-FILES = ["profile_export.jsonl", "profile_export_aiperf.csv", "profile_export_aiperf.json", "report.html", "run.json",
+FILES = ["profile_export.jsonl", "profile_export_aiperf.csv", "profile_export_aiperf.json",
+    "report.html", "run.json",
          "summary.md", "timeline.svg"]  # fmt: skip
 RECORDS = (
     answered(200, 220, 300, admitted_at=9.9, asked_at=9.8, due_at=9.8),
@@ -74,17 +75,29 @@ def test_records_that_did_not_reach_the_master_are_added_once(
     there = read(folder).run
     elsewhere = tmp_path_factory.mktemp("worker")
     (first, *_) = RecordFile(folder / "profile_export.jsonl")
-    fill(elsewhere, [first, msgspec.structs.replace(first, id="kept 1"), msgspec.structs.replace(first, id="kept 2")])
+    fill(
+        elsewhere,
+        [
+            first,
+            msgspec.structs.replace(first, id="kept 1"),
+            msgspec.structs.replace(first, id="kept 2"),
+        ],
+    )
     words = [str(folder), "--records", str(elsewhere / "profile_export.jsonl")]
     for _ in range(2):
         commands.run_report_command(words)
         run = read(folder).run
         assert (run.records_lost, len(run.notes)) == (1, len(there.notes) + 1)
-        assert run.notes[-1] == "2 records that had not reached the master were added from other hosts"
+        assert (
+            run.notes[-1] == "2 records that had not reached the master were added from other hosts"
+        )
         ids = [record.id for record in RecordFile(folder / "profile_export.jsonl")]
         assert ids[-2:] == ["kept 1", "kept 2"]
         assert len(set(ids)) == len(ids)
-    assert commands.run_report_command([str(folder), "--records", "nowhere.jsonl"]) == ExitStatus.REFUSED
+    assert (
+        commands.run_report_command([str(folder), "--records", "nowhere.jsonl"])
+        == ExitStatus.REFUSED
+    )
     assert "there is no nowhere.jsonl" in capsys.readouterr().err
 
 
@@ -120,7 +133,9 @@ def test_a_last_line_without_its_newline_is_a_line(tmp_path: Path) -> None:
     assert len(list(RecordFile(tmp_path / "profile_export.jsonl"))) == 2
 
 
-@pytest.mark.parametrize("records", [[], [failed(), failed("refused", sent_at=None)], [answered(5)]])
+@pytest.mark.parametrize(
+    "records", [[], [failed(), failed("refused", sent_at=None)], [answered(5)]]
+)
 def test_runs_with_little_in_them(tmp_path: Path, records: list[Record]) -> None:
     if records:
         fill(tmp_path, records)
@@ -141,7 +156,9 @@ def test_read_gives_frames(folder: Path) -> None:
     assert results.gaps["id"].tolist() == ["a", "a", "b"]
 
 
-def test_a_report_that_fails_leaves_the_old_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_fails_leaves_the_old_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_reports(folder, a_run())
     before = (folder / "run.json").read_bytes()
 
@@ -171,7 +188,9 @@ def test_report_needs_no_locust(folder: Path) -> None:
         "import sys; from locust_llm.report import build; build.remake_reports(sys.argv[1]); "
         "assert not {'locust', 'gevent', 'requests', 'flask'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, cwd=Path(report.__file__).parents[2])
+    subprocess.run(
+        [sys.executable, "-c", code, str(folder)], check=True, cwd=Path(report.__file__).parents[2]
+    )
 
 
 def test_rules_are_judged_told_and_written(tmp_path: Path) -> None:
@@ -189,7 +208,12 @@ def test_rules_are_judged_told_and_written(tmp_path: Path) -> None:
     shown = Tags((tmp_path / "report.html").read_text())
     assert ("td", {"class": "loud"}) in shown.tags
     assert ("td", {"class": "open"}) in shown.tags
-    assert json.loads((tmp_path / "profile_export_aiperf.json").read_text())["locust_llm"]["slo_status"] == "FAIL"
+    assert (
+        json.loads((tmp_path / "profile_export_aiperf.json").read_text())["locust_llm"][
+            "slo_status"
+        ]
+        == "FAIL"
+    )
     assert remake_reports(tmp_path)[0] == summary
     assert remake_reports(tmp_path)[0].slo_status == "FAIL"
 
@@ -201,7 +225,7 @@ def test_without_rules_there_is_no_junit_file(folder: Path) -> None:
     assert not (folder / "junit.xml").exists()
 
 
-# -- sweeps and repeats ------------------------------------------------------------------------------------------------
+# -- sweeps and repeats ----------------------------------------------------------------------------
 
 
 def files(folder: Path) -> set[str]:
@@ -212,7 +236,12 @@ def files(folder: Path) -> set[str]:
 def sweep(tmp_path: Path) -> Path:
     """TTFTs of up to 200, 400 and 600 ms; 40 requests each."""
     rules = ("ttft p50 < 300ms", "ttft{stage=4} max < 1s")
-    fill_sweep(tmp_path, {1: steps(200), 2: steps(400), 4: steps(600)}, slo=rules, goodput="time_to_first_token:300")
+    fill_sweep(
+        tmp_path,
+        {1: steps(200), 2: steps(400), 4: steps(600)},
+        slo=rules,
+        goodput="time_to_first_token:300",
+    )
     return tmp_path
 
 
@@ -237,9 +266,9 @@ def test_a_sweep_and_each_stage_has_every_file(sweep: Path) -> None:
     assert rules.count("<testcase") == 2
     third = json.loads((sweep / "stages" / "3" / "run.json").read_text())
     assert [r["rule"] for r in third["slos"]] == ["ttft p50 < 300ms", "ttft{stage=4} max < 1s"]
-    assert [r["rule"] for r in json.loads((sweep / "stages" / "1" / "run.json").read_text())["slos"]] == [
-        "ttft p50 < 300ms"
-    ]
+    assert [
+        r["rule"] for r in json.loads((sweep / "stages" / "1" / "run.json").read_text())["slos"]
+    ] == ["ttft p50 < 300ms"]
     assert third["good"]["attainment"] == 0.5
     assert third["steady"]["in_flight"] == summary.sweep.levels[2].in_flight
 
@@ -253,7 +282,8 @@ def test_a_sweep_as_csv(sweep: Path) -> None:
     assert [row["concurrency"] for row in table] == ["1", "2", "4"]
     assert [row["time_to_first_token_p50_ms"] for row in table] == ["102.5", "205", "307.5"]
     assert [row["slo_status"] for row in table] == ["PASS", "PASS", "INCONCLUSIVE"]
-    assert {row["requests_per_s"] for row in table} <= {"2", "1.95"}  # the last of 600 ms ends behind the measured time
+    # the last of 600 ms ends behind the measured time
+    assert {row["requests_per_s"] for row in table} <= {"2", "1.95"}
     assert table[0]["client"] == "OK"
     assert table[0]["delivered"] == ""
 
@@ -326,7 +356,11 @@ def test_repeats_have_their_spread_behind_the_pooled_tables(tmp_path: Path) -> N
     assert summary.conditions.requests == 80
     assert summary.slos[0].count == 80
     text = (tmp_path / "summary.md").read_text()
-    assert text.index("## Metrics") < text.index("## Repeats") < text.index("## Spread over the repeats")
+    assert (
+        text.index("## Metrics")
+        < text.index("## Repeats")
+        < text.index("## Spread over the repeats")
+    )
     assert (tmp_path / "sweep.csv").read_text().startswith("repeat,")
 
 
@@ -337,12 +371,14 @@ def test_a_page_of_a_sweep_is_one_that_asks_nothing(sweep: Path) -> None:
 
 
 def test_the_parts_of_each_request_have_its_id(tmp_path: Path) -> None:
-    """By pencil: due 0.1 s before the send; the second one was 50 ms at the gate, and its first attempt has no row."""
+    """By pencil: due 0.1 s before the send; the second one was 50 ms at the gate, and its first
+    attempt has no row."""
     told = ServerTimes(source="timings", queue_us=30_000, prefill_us=120_000)
     fill(tmp_path, [
         answered(200, 220, due_at=9.9, id="a", server=told, written_us=1000),
         failed("retried", sent_at=11.0, id="b"),
-        answered(100, 500, sent_at=12.0, asked_at=11.95, admitted_at=12.0, due_at=11.0, id="b.2", attempt=2, limit=1),
+        answered(100, 500, sent_at=12.0, asked_at=11.95, admitted_at=12.0, due_at=11.0, id="b.2",
+            attempt=2, limit=1),
     ])  # fmt: skip
     run = read(tmp_path)
     assert list(run.requests.id) == ["a", "b", "b.2"]
@@ -354,5 +390,7 @@ def test_the_parts_of_each_request_have_its_id(tmp_path: Path) -> None:
         [0.1, 0.001, 0.03, 0.049]
     )
     assert first.prefill_s == pytest.approx(0.12)
-    assert [second[f"{part}_s"] for part in ("total", "retries", "gate")] == pytest.approx([1.1, 0.95, 0.05])
+    assert [second[f"{part}_s"] for part in ("total", "retries", "gate")] == pytest.approx(
+        [1.1, 0.95, 0.05]
+    )
     assert run.waterfall is run.waterfall

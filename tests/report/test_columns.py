@@ -17,9 +17,16 @@ from locust_llm.report.readability import Readability
 def _streams() -> st.SearchStrategy[Record]:
     def with_merged(chunk_us: tuple[int, ...]) -> st.SearchStrategy[Record]:
         indices = st.sets(st.integers(0, max(len(chunk_us) - 1, 0)), max_size=len(chunk_us))
-        return indices.map(lambda them: answered(chunk_us=chunk_us, merged=tuple((i, 0) for i in sorted(them))))
+        return indices.map(
+            lambda them: answered(chunk_us=chunk_us, merged=tuple((i, 0) for i in sorted(them)))
+        )
 
-    return st.lists(st.integers(0, 10_000_000), max_size=20).map(sorted).map(tuple).flatmap(with_merged)
+    return (
+        st.lists(st.integers(0, 10_000_000), max_size=20)
+        .map(sorted)
+        .map(tuple)
+        .flatmap(with_merged)
+    )
 
 
 @given(st.lists(_streams(), max_size=8))
@@ -29,12 +36,16 @@ def test_pooled_gaps_are_the_records_sharp_gaps(records: list[Record]) -> None:
     assert (gaps.count if gaps else 0) == len(pooled)
     if pooled:
         assert gaps
-        assert gaps.percentiles_ms([0, 50, 100]) == pytest.approx(np.percentile(pooled, [0, 50, 100]).tolist())
+        assert gaps.percentiles_ms([0, 50, 100]) == pytest.approx(
+            np.percentile(pooled, [0, 50, 100]).tolist()
+        )
 
 
 def test_each_column_is_the_records_property() -> None:
     records = [
-        answered(200, 240, admitted_at=9.9, due_at=9.0, connect_s=0.01, simulated=True, cached_tokens=3),
+        answered(
+            200, 240, admitted_at=9.9, due_at=9.0, connect_s=0.01, simulated=True, cached_tokens=3
+        ),
         failed("http_status", status=500, error="oops"),
         answered(100, phase="warmup", outcome="cut", streamed=False),
     ]
@@ -57,7 +68,11 @@ def test_each_column_is_the_records_property() -> None:
 
 
 def test_gaps_for_people() -> None:
-    records = [answered(100, 120, 150, id="x", merged=((2, 130_000),)), answered(id="y"), answered(1, 3, id="z")]
+    records = [
+        answered(100, 120, 150, id="x", merged=((2, 130_000),)),
+        answered(id="y"),
+        answered(1, 3, id="z"),
+    ]
     gaps = make_data_frames(records)[1]
     assert gaps["id"].tolist() == ["x", "x", "z"]
     assert gaps["index"].tolist() == [0, 1, 0]

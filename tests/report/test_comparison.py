@@ -1,4 +1,5 @@
-"""Runs side by side: which figures stand there, what is warned of, stage by stage, and the command."""
+"""Runs side by side: which figures stand there, what is warned of, stage by stage, and the
+command."""
 
 import contextlib
 from collections.abc import Sequence
@@ -30,7 +31,9 @@ from locust_llm.slo.client_verdict import ClientVerdict
 
 def a_folder(path: Path, records: Sequence[Record], run: Run | None = None) -> Path:
     path.mkdir(parents=True, exist_ok=True)
-    (path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    (path / "profile_export.jsonl").write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in records)
+    )
     write_run(path, run or a_run(), client=ClientVerdict("OK"))
     return path
 
@@ -49,7 +52,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Here lie a base, another run of the same, a slower one with a gate."""
     place = tmp_path_factory.mktemp("runs")
     gated = [
-        replace(record, asked_at=(record.sent_at or 0) - 0.2, admitted_at=record.sent_at) for record in drawn(3, 1.3)
+        replace(record, asked_at=(record.sent_at or 0) - 0.2, admitted_at=record.sent_at)
+        for record in drawn(3, 1.3)
     ]
     a_folder(place / "base", drawn(1))
     a_folder(place / "same", drawn(4))
@@ -77,8 +81,10 @@ def words(lines: Sequence[ComparisonLine]) -> dict[str, str]:
 def test_the_main_figures_of_two_equal_runs(found: Comparison) -> None:
     pair = found.runs[0]
     assert list(words(pair.lines)) == [
-        "TTFT p50 (ms)", "TTFT p95 (ms)", "TTFT p99 (ms)", "ITL p50 (ms)", "ITL p95 (ms)", "ITL p99 (ms)", "ICL p99 (ms)",
-        "Longest Stall p99 (ms)", "Request Latency p50 (ms)", "Request Latency p99 (ms)", "Throughput (requests/s)",
+        "TTFT p50 (ms)", "TTFT p95 (ms)", "TTFT p99 (ms)", "ITL p50 (ms)", "ITL p95 (ms)",
+        "ITL p99 (ms)", "ICL p99 (ms)",
+        "Longest Stall p99 (ms)", "Request Latency p50 (ms)", "Request Latency p99 (ms)",
+        "Throughput (requests/s)",
         "Output (tokens/s)", "Failures (%)",
     ]  # fmt: skip
     assert set(words(pair.lines).values()) == {"no difference to be seen"}
@@ -88,9 +94,10 @@ def test_the_main_figures_of_two_equal_runs(found: Comparison) -> None:
 def test_a_slower_run_with_a_gate(found: Comparison) -> None:
     pair = found.runs[1]
     word = words(pair.lines)
-    assert {word[f"{name} (ms)"] for name in ("TTFT p50", "TTFT p95", "ITL p50", "ITL p99", "Request Latency p50")} == {
-        "worse"
-    }
+    assert {
+        word[f"{name} (ms)"]
+        for name in ("TTFT p50", "TTFT p95", "ITL p50", "ITL p99", "Request Latency p50")
+    } == {"worse"}
     assert word["Throughput (requests/s)"] == "no difference to be seen"
     assert word["Gate Wait p50 (ms)"] == "-"  # the base has none
     assert "TTFT from Due p99 (ms)" in word
@@ -107,10 +114,15 @@ def test_a_slower_run_with_a_gate(found: Comparison) -> None:
 
 def test_attainment_where_both_say_what_is_good(tmp_path: Path) -> None:
     asked = a_run(goodput="time_to_first_token:100")
-    one, other = a_folder(tmp_path / "a", drawn(1), asked), a_folder(tmp_path / "b", drawn(2, 1.5), asked)
+    one, other = (
+        a_folder(tmp_path / "a", drawn(1), asked),
+        a_folder(tmp_path / "b", drawn(2, 1.5), asked),
+    )
     word = words(compare_folders([one, other]).runs[0].lines)
     assert (word["Attainment (%)"], word["Goodput (requests/s)"]) == ("worse", "worse")
-    assert "Attainment (%)" not in words(compare_folders([one, a_folder(tmp_path / "c", drawn(1))]).runs[0].lines)
+    assert "Attainment (%)" not in words(
+        compare_folders([one, a_folder(tmp_path / "c", drawn(1))]).runs[0].lines
+    )
 
 
 def test_what_is_wrong_is_warned_of(tmp_path: Path) -> None:
@@ -118,7 +130,9 @@ def test_what_is_wrong_is_warned_of(tmp_path: Path) -> None:
     other = a_folder(tmp_path / "b", [answered(5, phase="warmup")])
     (other / "run.json").write_text("{")
     found = compare_folders([one, other])
-    assert [warning.partition(": ")[2][:35] for warning in found.warnings] == ["1 of 31 requests failed."]
+    assert [warning.partition(": ")[2][:35] for warning in found.warnings] == [
+        "1 of 31 requests failed."
+    ]
     assert [warning.partition(": ")[2][:23] for warning in found.runs[0].warnings[:2]] == [
         "run.json cannot be read",
         "no requests.",
@@ -134,14 +148,18 @@ def test_the_document_is_120_columns_wide(folders: list[Path], found: Comparison
     assert "slow against base" in text
     assert "!" * 120 not in text
     assert "| TTFT p50 (ms)" in render_comparison_markdown(found)
-    simulated = a_folder(Path("sim"), [replace(record, simulated=True) for record in drawn(1, count=30)])
+    simulated = a_folder(
+        Path("sim"), [replace(record, simulated=True) for record in drawn(1, count=30)]
+    )
     assert "SIMULATED" in render_comparison_console(compare_folders([folders[0], simulated]))
 
 
 def swept(folder: Path, slower: dict[float, float], axis: str = "concurrency") -> Path:
     stages = []
     for number, (value, times) in enumerate(slower.items(), 1):
-        stage = Stage(number=number, value=value, began_at=UNIX, measured_at=UNIX + 9, ended_at=UNIX + 500)
+        stage = Stage(
+            number=number, value=value, began_at=UNIX, measured_at=UNIX + 9, ended_at=UNIX + 500
+        )
         stages.append(stage)
         users = int(value) if axis == "concurrency" else 2
         records = drawn(number, times, 100)
@@ -173,12 +191,15 @@ def test_sweeps_of_different_things_are_not_compared_by_stage(tmp_path: Path) ->
     assert pair.stages == ()
     assert (
         pair.warnings[-1]
-        == "stages are not compared: the sweeps have different axes (concurrency and prefill-concurrency)."
+        == "stages are not compared: the sweeps have different axes (concurrency and "
+        "prefill-concurrency)."
     )
 
 
 @pytest.mark.usefixtures("folders")
-def test_the_command(found: Comparison, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command(
+    found: Comparison, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     files = ["--json", "c.json", "--markdown", "c.md"]
     assert main(["compare", "base", "same", "slow", "--verbose", *files]) == 0
@@ -199,26 +220,42 @@ def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, w
     assert " ".join(lines).startswith("same against base: 0 of 13 figures differ. ")
     assert any(line.startswith("slow against base: ") for line in lines)
     assert "TTFT p50 (ms) worse" in " ".join(" ".join(lines).split())
-    swept_ = compare_folders([swept(tmp_path / "a", {1: 1, 2: 1}), swept(tmp_path / "b", {1: 2, 2: 2})])
-    assert any(line.startswith("concurrency 2 ") for line in format_comparison_ending(swept_, width).splitlines())
+    swept_ = compare_folders(
+        [swept(tmp_path / "a", {1: 1, 2: 1}), swept(tmp_path / "b", {1: 2, 2: 2})]
+    )
+    assert any(
+        line.startswith("concurrency 2 ")
+        for line in format_comparison_ending(swept_, width).splitlines()
+    )
 
 
 def test_the_same_folders_give_the_same_intervals(folders: list[Path], found: Comparison) -> None:
-    assert list(build_comparison_document(compare_folders(folders))) == list(build_comparison_document(found))
+    assert list(build_comparison_document(compare_folders(folders))) == list(
+        build_comparison_document(found)
+    )
 
 
 def test_figures_that_cut_requests_leave_open_are_bounds(tmp_path: Path) -> None:
-    """Of 800 requests 600 were cut without a token after 5 s: p50 of TTFT is that or more, their gaps are unknown."""
+    """Of 800 requests 600 were cut without a token after 5 s: p50 of TTFT is that or more, their
+    gaps are unknown."""
     base, open_ = drawn(1), drawn(2)
     open_[200:] = [failed("cut", sent_at=10.0 + i, closed_at=15.0 + i) for i in range(200, 800)]
     found = compare_folders([a_folder(tmp_path / "base", base), a_folder(tmp_path / "open", open_)])
     ttft, itl = (
-        next(line for line in found.runs[0].lines if line.label == f"{name} p50 (ms)") for name in ("TTFT", "ITL")
+        next(line for line in found.runs[0].lines if line.label == f"{name} p50 (ms)")
+        for name in ("TTFT", "ITL")
     )
     assert (ttft.value, ttft.value_open, ttft.base_open) == (5000.0, True, False)
     assert (itl.value, itl.value_open) == (0.0, True)
-    assert any(w.endswith("600 of 800 requests were cut, and count with their age.") for w in found.runs[0].warnings)
-    row = next(line for line in format_comparison_ending(found, 120).splitlines() if line.startswith("TTFT p50"))
+    assert any(
+        w.endswith("600 of 800 requests were cut, and count with their age.")
+        for w in found.runs[0].warnings
+    )
+    row = next(
+        line
+        for line in format_comparison_ending(found, 120).splitlines()
+        if line.startswith("TTFT p50")
+    )
     assert row.split()[4:8] == ["\N{GREATER-THAN OR EQUAL TO}", "5,000", "-", "-"]
 
 
@@ -236,17 +273,24 @@ def test_other_work_is_put_beside_and_no_difference_given(tmp_path: Path) -> Non
     assert model.other_work == "model b for a"
     assert lengths.other_work == "input tokens 200 for 100 on average"
     for pair in found.runs:
-        assert {(line.word, line.difference, line.low) for line in pair.lines} == {("-", None, None)}
+        assert {(line.word, line.difference, line.low) for line in pair.lines} == {
+            ("-", None, None)
+        }
         assert pair.lines[0].value is not None
-        assert f"Not compared, as this was other work: {pair.other_work}." in render_comparison_console(found)
+        assert (
+            f"Not compared, as this was other work: {pair.other_work}."
+            in render_comparison_console(found)
+        )
     said = format_comparison_ending(found, 120)
     assert "not compared, as this was other work (model b for a)." in " ".join(said.split())
 
 
 def test_two_runs_of_one_seed_may_have_met_a_warm_cache(tmp_path: Path) -> None:
-    """The second one found 95 of 100 tokens of each prompt in the cache: it says nothing about the server."""
+    """The second one found 95 of 100 tokens of each prompt in the cache: it says nothing about the
+    server."""
     cold, warm = (
-        [replace(one, input_tokens=100, cached_tokens=cached) for one in drawn(1, count=200)] for cached in (0, 95)
+        [replace(one, input_tokens=100, cached_tokens=cached) for one in drawn(1, count=200)]
+        for cached in (0, 95)
     )
     unknown = [replace(one, input_tokens=100) for one in drawn(1, count=200)]
     seeded = a_run(random_seed=7)
@@ -264,21 +308,36 @@ def test_two_runs_of_one_seed_may_have_met_a_warm_cache(tmp_path: Path) -> None:
     )
     assert {line.word for line in warmed.lines} == {"-"}
     said = "both runs sent the same words (--random-seed 7 without --fresh-words)"
-    assert warmed.warnings[0] == f"{said}: 0% of the input tokens were cached in the base, 95% here."
-    assert (maybe.other_work, maybe.warnings[0]) == ("", f"{said}, so the prefix cache may have been warm.")
+    assert (
+        warmed.warnings[0] == f"{said}: 0% of the input tokens were cached in the base, 95% here."
+    )
+    assert (maybe.other_work, maybe.warnings[0]) == (
+        "",
+        f"{said}, so the prefix cache may have been warm.",
+    )
     for pair in (same, fresh, other):
         assert pair.other_work == ""
         assert not any("same words" in warning for warning in pair.warnings)
 
 
-def test_a_run_that_is_invalid_is_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_invalid_is_named_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     a_folder(Path("good"), drawn(1))
     a_folder(Path("bad"), drawn(2))
     write_run(
-        Path("bad"), a_run(), client=ClientVerdict("INVALID", reasons=("read lag",), signals={"read lag": "INVALID"})
+        Path("bad"),
+        a_run(),
+        client=ClientVerdict("INVALID", reasons=("read lag",), signals={"read lag": "INVALID"}),
     )
-    text = "bad is INVALID: the load generator distorted its figures, so a difference may come from there."
+    text = (
+        "bad is INVALID: the load generator distorted its figures, so a difference may come "
+        "from there."
+    )
     assert compare_folders([Path("good"), Path("bad")]).runs[0].warnings[0] == text
     assert compare_folders([Path("bad"), Path("good")]).warnings[0] == text
-    assert not any("INVALID:" in warning for warning in compare_folders([Path("good"), Path("good")]).runs[0].warnings)
+    assert not any(
+        "INVALID:" in warning
+        for warning in compare_folders([Path("good"), Path("good")]).runs[0].warnings
+    )

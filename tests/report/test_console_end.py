@@ -1,4 +1,5 @@
-"""How a run ends on the console: the verdict first, at most 25 lines, none wider than the terminal."""
+"""How a run ends on the console: the verdict first, at most 25 lines, none wider than the
+terminal."""
 
 import pytest
 from msgspec.structs import replace
@@ -22,19 +23,28 @@ HOSTILE = "\x1b[31mred\u202e " + "long " * 300
 
 
 def spread(count: int, **other: object) -> list[Record]:
-    return [answered(ms, ms + 20, ms + 50, sent_at=10.0 + i, **other) for i, ms in enumerate(mixed(count))]
+    return [
+        answered(ms, ms + 20, ms + 50, sent_at=10.0 + i, **other)
+        for i, ms in enumerate(mixed(count))
+    ]
 
 
-def said(*records: Record, run: Run | None = None, width: int = 120, **settings: object) -> list[str]:
+def said(
+    *records: Record, run: Run | None = None, width: int = 120, **settings: object
+) -> list[str]:
     run = run or a_run(**settings)
-    return format_ending(summarise_run(collect_columns(records), run), run, "reports/by-hand", width).splitlines()
+    return format_ending(
+        summarise_run(collect_columns(records), run), run, "reports/by-hand", width
+    ).splitlines()
 
 
 def test_the_verdict_is_first_and_the_report_last() -> None:
     lines = said(*spread(199), slo=("ttft p50 < 3s",))
     assert lines[0] == "SLO PASS: With 2 users p50 of TTFT is 100 ms, within 3 s."
     assert (
-        lines[1] == "From 199 answered requests in 198 s, TTFT p95 183.3 to 195.3 ms (95% interval), client verdict OK."
+        lines[1]
+        == "From 199 answered requests in 198 s, TTFT p95 183.3 to 195.3 ms (95% interval), client "
+        "verdict OK."
     )
     assert lines[3].split() == ["p50", "p95", "p99", "avg", "max"]
     assert [line.split("  ")[0] for line in lines[4:9]] == [
@@ -50,7 +60,8 @@ def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
         a_run(((0.0, 2),), slo=(*RULES, f'ttft{{name="{"n" * 300}"}} p50 < 1s'), request_rate=10.0,
               percentiles=tuple(map(float, range(1, 50)))),
         notes=tuple(f"WARNING: {HOSTILE} {i}" for i in range(9)), simulated=True, records_lost=3,
-        offer=OpenLoopSchedule(due=1000, never_started=5, duration_s=100.0, most_users=7), client_live=ClientVerdict(DEGRADED),
+        offer=OpenLoopSchedule(due=1000, never_started=5, duration_s=100.0, most_users=7),
+        client_live=ClientVerdict(DEGRADED),
     )  # fmt: skip
     others = [failed("http_status", status=500, error=HOSTILE), failed("reset")]
     lines = said(*spread(400, merged=((0, 0), (1, 0))), *others, run=run, width=width)
@@ -58,7 +69,8 @@ def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("INCOMPLETE: 3 requests of lost workers have no record")
     assert any("Not delivered: offered 10/s" in line for line in lines[:3])
-    assert any(line.startswith("NOT DELIVERED") for line in lines) == (width > 80)  # the headline has its cause
+    # the headline has its cause
+    assert any(line.startswith("NOT DELIVERED") for line in lines) == (width > 80)
     assert " and notes: summary.md" in " ".join(map(str.strip, lines[-3:]))
     assert not any("\x1b" in line or "\u202e" in line for line in lines)
 
@@ -66,7 +78,11 @@ def test_the_worst_run_has_no_more_lines_and_no_wider_ones(width: int) -> None:
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_text_is_whole_or_left_out(width: int) -> None:
     """Of two notes one has room for its forty words."""
-    notes = (f"WARNING: {' '.join(f'w{i}' for i in range(40))}.", "WARNING: short.", f"WARNING: {'too long ' * 200}.")
+    notes = (
+        f"WARNING: {' '.join(f'w{i}' for i in range(40))}.",
+        "WARNING: short.",
+        f"WARNING: {'too long ' * 200}.",
+    )
     lines = said(*spread(199), run=replace(a_run(slo=("ttft p50 < 3s",)), notes=notes), width=width)
     text = " ".join(line.strip() for line in lines)
     assert len(lines) <= LINES
@@ -82,22 +98,37 @@ def test_figures_stand_below_each_other() -> None:
     at = {i for line in lines[4:8] for i, c in enumerate(line) if c == "."}
     assert len(at) == 5  # the decimal points of five columns
     assert "*" in lines[4]
-    assert lines.count("* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))") == 1
+    assert (
+        lines.count(
+            "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
+        )
+        == 1
+    )
     assert not any("*" in line for line in said(*spread(199)))
 
 
 def test_rules_with_one_reason_share_a_line() -> None:
-    rules = ("ttft p50 < 1ms", "ttft p99 < 300ms", "ttft{input=5k} p50 < 1s", "itl{input=5k} p50 < 1s")
+    rules = (
+        "ttft p50 < 1ms",
+        "ttft p99 < 300ms",
+        "ttft{input=5k} p50 < 1s",
+        "itl{input=5k} p50 < 1s",
+    )
     text = "\n".join(said(*spread(199), slo=rules))
     assert "  FAIL ttft p50 < 1ms: 95% interval" in text
     assert text.count("no request has input=5000") == 1
-    assert "INCONCLUSIVE ttft{input=5000} p50 < 1s, itl{input=5000} p50 < 1s: " in text.replace("\n  ", " ")
+    assert "INCONCLUSIVE ttft{input=5000} p50 < 1s, itl{input=5000} p50 < 1s: " in text.replace(
+        "\n  ", " "
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, "An undecided rule ends the run with status 4; with --inconclusive warn, or pass, with 0."),
+        (
+            {},
+            "An undecided rule ends the run with status 4; with --inconclusive warn, or pass, with 0.",
+        ),
         ({"inconclusive": "warn"}, "WARNING: undecided rules only warn (--inconclusive warn)"),
         ({"slo_mode": "point"}, "(--slo-mode point)"),
     ],
@@ -114,42 +145,69 @@ def test_where_records_are_missing_the_status_is_of_that_and_of_no_undecided_rul
     whole = a_run(slo=("ttft p99 < 300ms",), **settings)
     for run, of_the_rule in ((whole, True), (replace(whole, records_lost=3), False)):
         text = "\n".join(said(*spread(199), run=run))
-        assert ("ends the run with status" in text or "the run ends with status" in text) == of_the_rule
+        assert (
+            "ends the run with status" in text or "the run ends with status" in text
+        ) == of_the_rule
         assert text.startswith("INCOMPLETE") != of_the_rule
     none = "\n".join(said(failed("reset"), run=whole))
     assert "with status" not in none
 
 
 @pytest.mark.parametrize(("met", "with_status_0"), [(True, True), (False, False)])
-def test_a_run_that_published_rules_fail_does_not_end_with_status_0(met: bool, with_status_0: bool) -> None:
+def test_a_run_that_published_rules_fail_does_not_end_with_status_0(
+    met: bool, with_status_0: bool
+) -> None:
     run = a_run(slo=("ttft p99 < 300ms",), inconclusive="pass", published_rules="fail")
-    found = Validity(rules="a draft", curve=False, checks=(PublishedCheck(rule="duration", met=met, text="300 s"),))
+    found = Validity(
+        rules="a draft",
+        curve=False,
+        checks=(PublishedCheck(rule="duration", met=met, text="300 s"),),
+    )
     summary = replace(summarise_run(collect_columns(spread(199)), run), validity=found)
-    assert ("ends with status 0" in format_ending(summary, run, "reports/by-hand", 120)) == with_status_0
+    assert (
+        "ends with status 0" in format_ending(summary, run, "reports/by-hand", 120)
+    ) == with_status_0
 
 
 def test_a_client_verdict_that_changed_is_said() -> None:
-    run = replace(a_run(), client_live=ClientVerdict(DEGRADED, ("late",), signals={"merged chunks": DEGRADED}))
+    run = replace(
+        a_run(), client_live=ClientVerdict(DEGRADED, ("late",), signals={"merged chunks": DEGRADED})
+    )
     assert any(
         line.startswith(
-            "The client verdict changed: DEGRADED while the run was on (chunks came merged), OK in the end."
+            "The client verdict changed: DEGRADED while the run was on (chunks came merged), OK in "
+            "the end."
         )
         for line in said(*spread(9), run=run)
     )
-    assert not any("changed" in line for line in said(*spread(9), run=replace(run, client_live=ClientVerdict("OK"))))
-    two = {"TTFT error of sentinel streams, p99": DEGRADED, "gap error of sentinel streams, p99": DEGRADED}
-    lines = said(*spread(9), run=replace(run, client_live=ClientVerdict(DEGRADED, ("late",), signals=two)))
+    assert not any(
+        "changed" in line
+        for line in said(*spread(9), run=replace(run, client_live=ClientVerdict("OK")))
+    )
+    two = {
+        "TTFT error of sentinel streams, p99": DEGRADED,
+        "gap error of sentinel streams, p99": DEGRADED,
+    }
+    lines = said(
+        *spread(9), run=replace(run, client_live=ClientVerdict(DEGRADED, ("late",), signals=two))
+    )
     found = " ".join(" ".join(lines).split())
-    assert "(TTFT of sentinel streams is off, gaps of sentinel streams are off), OK in the end." in found
+    assert (
+        "(TTFT of sentinel streams is off, gaps of sentinel streams are off), OK in the end."
+        in found
+    )
 
 
 def test_code_that_blocks_is_looked_for_where_there_is_a_locustfile() -> None:
     for locustfile, expected in (("", False), ("run.py", False), ("mine.py", True)):
         run = a_run(locustfile=locustfile)
         summary = replace(
-            summarise_run(collect_columns(spread(9)), run), client=ClientVerdict(DEGRADED, ("late",), IDLE_ADVICE)
+            summarise_run(collect_columns(spread(9)), run),
+            client=ClientVerdict(DEGRADED, ("late",), IDLE_ADVICE),
         )
-        text = " ".join(line.strip() for line in format_ending(summary, run, "reports/a").splitlines())
+        text = " ".join(
+            line.strip() for line in format_ending(summary, run, "reports/a").splitlines()
+        )
         assert "do not help: end other programs on its machine." in text
         assert ("Look for code in the locustfile that blocks, too." in text) == expected
 
@@ -160,21 +218,37 @@ def test_failures_on_the_console_add_up_to_all_of_them() -> None:
     records = [failed(outcome, error=outcome) for outcome, count in kinds for _ in range(count)]
     lines = said(*spread(9), *records)
     assert [line for line in lines if " failed: " in line or "more failed" in line] == [
-        "5 failed: refused, refused", "4 failed: reset, reset", "3 more failed, with other messages: 2 closed, 1 empty",
+        "5 failed: refused, refused", "4 failed: reset, reset",
+        "3 more failed, with other messages: 2 closed, 1 empty",
     ]  # fmt: skip
     assert any("12 failed" in line for line in lines)
 
 
 def test_nothing_but_failures_are_told_with_their_reason() -> None:
     """Once, with what to do about it, and nothing about figures that are not there."""
-    note = "WARNING: each of the first 10 requests failed: 10 x http_status: HTTP 404: no path (is --endpoint right?)"
+    note = (
+        "WARNING: each of the first 10 requests failed: 10 x http_status: HTTP 404: no path (is "
+        "--endpoint right?)"
+    )
     run = replace(a_run(slo=("ttft p95 < 1s",)), notes=(note,), client_live=ClientVerdict("OK"))
     records = [failed("http_status", status=404, error="HTTP 404: no path")] * 12
-    summary = replace(summarise_run(collect_columns(records), run), client=ClientVerdict(DEGRADED, ("late",)))
+    summary = replace(
+        summarise_run(collect_columns(records), run), client=ClientVerdict(DEGRADED, ("late",))
+    )
     lines = format_ending(summary, run, "reports/a").splitlines()
-    assert lines[0] == "SLO FAIL: None of 12 requests succeeded: HTTP 404: no path (is --endpoint right?)."
-    assert lines[1:] == ["", "Report: reports/a/report.html; all tables and notes: summary.md beside it, or --verbose"]
-    page = [one for one in make_remarks(summary, run) if "404" in one or "DEGRADED" in one or "succeeded" in one]
+    assert (
+        lines[0]
+        == "SLO FAIL: None of 12 requests succeeded: HTTP 404: no path (is --endpoint right?)."
+    )
+    assert lines[1:] == [
+        "",
+        "Report: reports/a/report.html; all tables and notes: summary.md beside it, or --verbose",
+    ]
+    page = [
+        one
+        for one in make_remarks(summary, run)
+        if "404" in one or "DEGRADED" in one or "succeeded" in one
+    ]
     assert page == []
     text = render_console(summary, run)
     assert NOTHING in text
@@ -190,7 +264,10 @@ def test_what_all_first_requests_failed_of_is_said_once() -> None:
 
 
 def test_what_was_lost_is_said_once_in_the_first_line() -> None:
-    note = "WARNING: worker w2 was lost 7.3 s after the start: 3 requests that it had sent have no record"
+    note = (
+        "WARNING: worker w2 was lost 7.3 s after the start: 3 requests that it had sent have no "
+        "record"
+    )
     run = replace(
         a_run(),
         records_lost=3,
@@ -199,7 +276,8 @@ def test_what_was_lost_is_said_once_in_the_first_line() -> None:
     )
     text = " ".join(said(*spread(199), run=run, width=120))
     assert text.startswith(
-        "INCOMPLETE: all workers were lost 9.8 s after the start: the run ended early; 3 requests of lost workers have no "
+        "INCOMPLETE: all workers were lost 9.8 s after the start: the run ended early; 3 requests "
+        "of lost workers have no "
     )
     assert (text.count("no record"), text.count("INCOMPLETE"), "w2" in text) == (1, 1, False)
 
@@ -207,9 +285,14 @@ def test_what_was_lost_is_said_once_in_the_first_line() -> None:
 def test_a_run_that_was_stopped_says_so() -> None:
     lines = said(*spread(199), run=replace(a_run(), stopped_early="after 6.9 of 60 s"), width=120)
     assert "STOPPED EARLY: the run was stopped after 6.9 of 60 s." in lines
-    run = replace(a_run(), stopped_early="after 6.9 of 60 s", stopping_at=UNIX + 6.9, cut_at=UNIX + 8.9)
+    run = replace(
+        a_run(), stopped_early="after 6.9 of 60 s", stopping_at=UNIX + 6.9, cut_at=UNIX + 8.9
+    )
     text = " ".join(said(*spread(199), failed("cut"), run=run, width=120))
-    assert "stopped after 6.9 of 60 s, and 2 s later a second signal (Ctrl-C) cut what was open." in text
+    assert (
+        "stopped after 6.9 of 60 s, and 2 s later a second signal (Ctrl-C) cut what was open."
+        in text
+    )
 
 
 def test_several_names_have_a_row_each() -> None:
@@ -217,14 +300,28 @@ def test_several_names_have_a_row_each() -> None:
     rag = [answered(900, 910, sent_at=10.0 + i, name="rag") for i in range(3)]
     lines = said(*chat, *rag, run=a_run(), width=120)
     begin = next(i for i, text in enumerate(lines) if text.startswith("name "))
-    assert lines[begin].split() == ["name", "ok", "failed", "TTFT", "p50", "(ms)", "p95", "ITL", "p50", "(ms)", "p95"]
+    assert lines[begin].split() == [
+        "name",
+        "ok",
+        "failed",
+        "TTFT",
+        "p50",
+        "(ms)",
+        "p95",
+        "ITL",
+        "p50",
+        "(ms)",
+        "p95",
+    ]
     assert lines[begin + 1].split()[:5] == ["chat", "6", "0", "50.00", "50.00*"]
     assert lines[begin + 2].split()[:5] == ["rag", "3", "0", "900.0", "900.0*"]
 
 
 def test_a_metric_that_no_row_has_is_no_column() -> None:
     """Answers of one chunk have no ITL."""
-    records = [answered(50, sent_at=10.0 + i, name=name) for i in range(6) for name in ("chat", "rag")]
+    records = [
+        answered(50, sent_at=10.0 + i, name=name) for i in range(6) for name in ("chat", "rag")
+    ]
     lines = said(*records, run=a_run(), width=120)
     begin = next(i for i, text in enumerate(lines) if text.startswith("name "))
     assert lines[begin].split() == ["name", "ok", "failed", "TTFT", "p50", "(ms)", "p95"]
@@ -233,7 +330,10 @@ def test_a_metric_that_no_row_has_is_no_column() -> None:
 
 def test_what_voids_the_figures_has_room_before_the_rows_of_names() -> None:
     """Six names, and a line about the load generator that is long."""
-    records = [answered(50, 60, sent_at=10.0 + i, name=f"name {i % 6}", merged=((0, 0), (1, 0))) for i in range(60)]
+    records = [
+        answered(50, 60, sent_at=10.0 + i, name=f"name {i % 6}", merged=((0, 0), (1, 0)))
+        for i in range(60)
+    ]
     notes = tuple(f"WARNING: {'words ' * 60}{i}" for i in range(4))
     for width in (80, 120):
         lines = said(*records, run=replace(a_run(), notes=notes), width=width)
@@ -244,9 +344,12 @@ def test_what_voids_the_figures_has_room_before_the_rows_of_names() -> None:
 
 def test_a_run_whose_records_were_all_lost_has_no_figures_of_nothing() -> None:
     gap = "all workers were lost 4.8 s after the start: the run ended early"
-    text = " ".join(" ".join(said(run=replace(a_run(), records_lost=6, gaps=(gap,)), width=120)).split())
+    text = " ".join(
+        " ".join(said(run=replace(a_run(), records_lost=6, gaps=(gap,)), width=120)).split()
+    )
     assert text.startswith(
-        f"INCOMPLETE: {gap}; 6 requests of lost workers have no record, so counts and rates are too low."
+        f"INCOMPLETE: {gap}; 6 requests of lost workers have no record, so counts and rates are "
+        f"too low."
     )
     assert "No request has a record." in text
     assert "From 0 answered" not in text
@@ -254,10 +357,15 @@ def test_a_run_whose_records_were_all_lost_has_no_figures_of_nothing() -> None:
 
 
 def test_one_uncertainty_has_chance_and_measurement_in_it() -> None:
-    """The interval of p95 is 183.3 to 195.3 ms by chance, and the stamps are off by half a millisecond."""
-    off = ErrorBounds(count=1000, p50_ms=0.5, p95_ms=0.5, p99_ms=0.5, max_ms=0.5, within={0.01: 0.5})
+    """The interval of p95 is 183.3 to 195.3 ms by chance, and the stamps are off by half a
+    millisecond."""
+    off = ErrorBounds(
+        count=1000, p50_ms=0.5, p95_ms=0.5, p99_ms=0.5, max_ms=0.5, within={0.01: 0.5}
+    )
     certificate = MeasurementAccuracy(streams=100, chunks=1000, ttft=off, gap=off)
-    health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=certificate)
+    health = ProcessHealth(
+        worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=certificate
+    )
     run = replace(a_run(), health=(health,))
     columns = collect_columns(spread(199))
     summary = add_measurement_errors(summarise_run(columns, run), columns, run)

@@ -1,4 +1,5 @@
-"""Damaged folders: each line that can be read is used, what cannot is counted, and there is always a report."""
+"""Damaged folders: each line that can be read is used, what cannot is counted, and there is always
+a report."""
 
 import os
 from collections.abc import Iterable
@@ -29,7 +30,9 @@ WHOLE = b"".join(format_record_line(record) + b"\n" for record in damaged.record
 def fill(path: Path, records: bytes | Iterable[Record], run: Run | None = None) -> Path:
     path.mkdir(exist_ok=True)
     lines = (
-        records if isinstance(records, bytes) else b"".join(format_record_line(record) + b"\n" for record in records)
+        records
+        if isinstance(records, bytes)
+        else b"".join(format_record_line(record) + b"\n" for record in records)
     )
     (path / RECORDS).write_bytes(lines)
     if run is not None:
@@ -37,12 +40,14 @@ def fill(path: Path, records: bytes | Iterable[Record], run: Run | None = None) 
     return path
 
 
-# -- every way ---------------------------------------------------------------------------------------------------------
+# -- every way -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("every", [pytest.param(13, marks=pytest.mark.full), 999])
 def test_records_cut_at_each_byte(tmp_path: Path, every: int) -> None:
-    check_reports(tmp_path, islice(damaged.cut_records(*damaged.whole(tmp_path, 5)), 0, None, every))
+    check_reports(
+        tmp_path, islice(damaged.cut_records(*damaged.whole(tmp_path, 5)), 0, None, every)
+    )
 
 
 @pytest.mark.parametrize("every", [pytest.param(13, marks=pytest.mark.full), 999])
@@ -87,7 +92,7 @@ def test_other_commands_answer_too(tmp_path: Path, every: int | None) -> None:
         check_other_commands(whole, broken, name)
 
 
-# -- lines -------------------------------------------------------------------------------------------------------------
+# -- lines -----------------------------------------------------------------------------------------
 
 LATE = "chunk_us is before the send, or months after it"
 A, B, C = (format_record_line(answered(5, 9, id=name)) for name in "abc")
@@ -101,17 +106,22 @@ FIELDS = b'"chunk_us":[5000,9000]'
         (A[:300] + B + b"\n" + C, "bc", [(1, "it ends in the middle")]),
         (A[:-40] + B + b"\n" + C, "bc", [(1, "it ends in the middle")]),
         (A + b"\n" + B[:-1], "a", [(2, "Input data was truncated")]),
-        (b"\0" * 999 + A + b"\n" + B + b"\0\0\n" + b"\0" * 99, "ab", [(1, "NUL bytes"), (2, "NUL bytes"), (3, "NUL bytes")]),
+        (b"\0" * 999 + A + b"\n" + B + b"\0\0\n" + b"\0" * 99, "ab",
+            [(1, "NUL bytes"), (2, "NUL bytes"), (3, "NUL bytes")]),
         (A + b"rubbish\n\n" + B, "ab", [(1, "it does not begin like a record")]),
         (b"[" * 99_999 + b"\n" + A, "a", [(1, "it does not begin like a record")]),
         (b'{"record":' + b'{"a":' * 99_999 + b"}\n" + A, "a", [(1, "JSON nested too deeply")]),
-        (A.replace(FIELDS, b'"chunk_us":[9000,5000]') + b"\n" + B, "b", [(1, "chunk_us is not rising")]),
+        (A.replace(FIELDS, b'"chunk_us":[9000,5000]') + b"\n" + B, "b",
+            [(1, "chunk_us is not rising")]),
         (A.replace(FIELDS, b'"chunk_us":[-1,5000]'), "", [(1, LATE)]),
         (A.replace(FIELDS, b'"chunk_us":[5,1' + b"0" * 30 + b"]"), "", [(1, LATE)]),
-        (A.replace(FIELDS, FIELDS + b',"merged":[[2,5]]'), "", [(1, "merged has an index beyond the last chunk")]),
-        (A.replace(b'"first_output":0', b'"first_output":2'), "", [(1, "first_output is beyond the last chunk")]),
+        (A.replace(FIELDS, FIELDS + b',"merged":[[2,5]]'), "",
+            [(1, "merged has an index beyond the last chunk")]),
+        (A.replace(b'"first_output":0', b'"first_output":2'), "",
+            [(1, "first_output is beyond the last chunk")]),
         (A.replace(FIELDS + b",", b""), "", [(1, "indices of chunks without a chunk")]),
-        (A.replace(b'"closed_at":10.009', b'"closed_at":5'), "", [(1, "it ended -5 s after it began")]),
+        (A.replace(b'"closed_at":10.009', b'"closed_at":5'), "",
+            [(1, "it ended -5 s after it began")]),
         (A.replace(b'"due_at":10.0', b'"due_at":1e10'), "", [(1, "its stamps are months apart")]),
         (A.replace(b'"tokens_from"', b'"outcome":"new","tokens_from"'), "",
          [(1, "outcome 'new' is unknown to this version")]),
@@ -135,7 +145,8 @@ def test_each_line_that_can_be_read_is_used(
 def test_stamps_of_another_century_are_refused(tmp_path: Path) -> None:
     for number, value in enumerate((b"1e18", b"1e300", b"null", b"NaN", b'"10"', b"true", b"[]")):
         file = RecordFile(
-            fill(tmp_path, A.replace(b'"closed_at":10.009', b'"closed_at":' + value) + b"\n" + B) / RECORDS
+            fill(tmp_path, A.replace(b'"closed_at":10.009', b'"closed_at":' + value) + b"\n" + B)
+            / RECORDS
         )
         assert [record.id for record in file] == ["b"], number
         assert file.unread.count == 1
@@ -149,7 +160,12 @@ def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.M
     file = RecordFile(fill(tmp_path, b"\n".join([A, *long, B, b"rubbish\n"])) / RECORDS)
     assert [record.id for record in file] == ["a", "b"]
     rubbish = "it does not begin like a record"
-    assert file.unread.first == ((2, rubbish), (3, "NUL bytes"), (4, "longer than 0 MB"), (6, rubbish))
+    assert file.unread.first == (
+        (2, rubbish),
+        (3, "NUL bytes"),
+        (4, "longer than 0 MB"),
+        (6, rubbish),
+    )
     assert [record.id for record in file.since(0.0)] == ["a", "b"]
     size = file.path.stat().st_size
     for cut in range(0, size, 997):
@@ -159,7 +175,7 @@ def test_a_line_without_end_is_passed_over(tmp_path: Path, monkeypatch: pytest.M
         assert (both.count, both.lines, both.first) == (4, 6, file.unread.first), cut
 
 
-# -- run.json ----------------------------------------------------------------------------------------------------------
+# -- run.json --------------------------------------------------------------------------------------
 
 
 def test_a_run_json_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
@@ -172,19 +188,24 @@ def test_of_a_damaged_run_json_what_can_be_read_is_used(tmp_path: Path) -> None:
     """One field is null, and the rules are still there."""
     run = a_run(slo=("ttft p50 < 1s",))
     data = fill(tmp_path, [answered(5, 9)], run).joinpath(RUN).read_bytes()
-    (tmp_path / RUN).write_bytes(data.replace(b'"endpoint": "/v1/chat/completions"', b'"endpoint": null'))
+    (tmp_path / RUN).write_bytes(
+        data.replace(b'"endpoint": "/v1/chat/completions"', b'"endpoint": null')
+    )
     status, said, _ = called("report", "--verbose", tmp_path)
     assert status == ExitStatus.INCOMPLETE
     why = "INCOMPLETE: settings.endpoint of run.json cannot be read (Expected `str`, got `null`)."
     assert " ".join(said.split()).startswith(why)  # however wide the terminal is
     assert "ttft p50 < 1s" in said
     assert (tmp_path / f"{RUN}.damaged").exists()
-    again, said_again, _ = called("report", "--verbose", tmp_path)  # it has been written anew, without what was lost
+    # it has been written anew, without what was lost
+    again, said_again, _ = called("report", "--verbose", tmp_path)
     assert (again, said_again.splitlines()[0]) == (status, said.splitlines()[0])
     assert report.read(tmp_path).run.settings == run.settings
 
 
-def test_facts_that_cannot_be_used_do_not_hide_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_facts_that_cannot_be_used_do_not_hide_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever goes wrong with them."""
     real = report.summarise_run
 
@@ -203,24 +224,36 @@ def test_facts_that_cannot_be_used_do_not_hide_the_records(tmp_path: Path, monke
     assert (tmp_path / f"{RUN}.damaged").read_bytes() == before
 
 
-# -- extras ------------------------------------------------------------------------------------------------------------
+# -- extras ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("module", "name", "file", "there"),
     [
-        (drawing, "draw_timeline_svg", "timeline.svg could not be made", ("report.html", "summary.md", "junit.xml")),
+        (drawing, "draw_timeline_svg", "timeline.svg could not be made",
+            ("report.html", "summary.md", "junit.xml")),
         (report, "find_scene", "there is no timeline", ("report.html", "summary.md", "junit.xml")),
-        (report.exports, "export_junit_xml", "junit.xml could not be made", ("report.html", "timeline.svg")),
-        (report.exports, "export_summary_csv", "profile_export_aiperf.csv could not be made", ("report.html", "junit.xml")),
-        (page, "plot_rates_over_time", "the plots of Over time could not be drawn", ("report.html", "junit.xml")),
-        (page, "plot_distributions", "the plots of Distributions could not be drawn", ("report.html", "timeline.svg")),
-        (report, "render_report_page", "report.html could not be made", ("summary.md", "junit.xml")),
-        (report, "measure_interference", "the interference of prefills with decodes could not", ("report.html", "junit.xml")),
+        (report.exports, "export_junit_xml", "junit.xml could not be made",
+            ("report.html", "timeline.svg")),
+        (report.exports, "export_summary_csv", "profile_export_aiperf.csv could not be made",
+            ("report.html", "junit.xml")),
+        (page, "plot_rates_over_time", "the plots of Over time could not be drawn",
+            ("report.html", "junit.xml")),
+        (page, "plot_distributions", "the plots of Distributions could not be drawn",
+            ("report.html", "timeline.svg")),
+        (report, "render_report_page", "report.html could not be made",
+            ("summary.md", "junit.xml")),
+        (report, "measure_interference", "the interference of prefills with decodes could not",
+            ("report.html", "junit.xml")),
     ],
 )  # fmt: skip
 def test_an_extra_that_fails_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, name: str, file: str, there: tuple[str, ...]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    name: str,
+    file: str,
+    there: tuple[str, ...],
 ) -> None:
     def breaks(*_: object, **__: object) -> object:
         raise ZeroDivisionError("float division by zero")
@@ -239,7 +272,9 @@ def test_an_extra_that_fails_is_one_line(
 
 
 @pytest.mark.parametrize("place", ["directory", "missing/folder", "/dev/full", "pipe", "file"])
-def test_a_step_summary_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_a_step_summary_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     run = fill(tmp_path / "run", [answered(5, 9)], a_run())
     target = tmp_path / place
     (tmp_path / "directory").mkdir()
@@ -247,11 +282,15 @@ def test_a_step_summary_that_cannot_be_written(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(target))
     status, said, _ = called("report", "--verbose", run)
     assert status == ExitStatus.OK
-    assert ("WARNING: GITHUB_STEP_SUMMARY and GITHUB_OUTPUT could not be written" in said) == (place != "file")
+    assert ("WARNING: GITHUB_STEP_SUMMARY and GITHUB_OUTPUT could not be written" in said) == (
+        place != "file"
+    )
     assert (run / "report.html").is_file()
 
 
-@pytest.mark.parametrize("name", ["report.html", "summary.md", "run.json", "junit.xml", "timeline.svg"])
+@pytest.mark.parametrize(
+    "name", ["report.html", "summary.md", "run.json", "junit.xml", "timeline.svg"]
+)
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) -> None:
     """There is a folder of that name, with something in it."""
     fill(tmp_path, [answered(5, 9)], None if name == RUN else a_run(slo=("ttft p50 < 1s",)))
@@ -265,16 +304,20 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) ->
 
 def test_a_hundred_thousand_percentiles(tmp_path: Path) -> None:
     run = a_run(percentiles=(50.0, 99.0) * 50_000)
-    status, said, _ = called("report", "--verbose", fill(tmp_path, [answered(5, 9), answered(6, 9)], run))
+    status, said, _ = called(
+        "report", "--verbose", fill(tmp_path, [answered(5, 9), answered(6, 9)], run)
+    )
     assert status == ExitStatus.OK
     assert max(map(len, said.splitlines())) < 200
     run = a_run(percentiles=tuple(i / 2000 for i in range(1, 100_000)))
-    status, said, _ = called("report", "--verbose", fill(tmp_path, [answered(5, 9), answered(6, 9)], run))
+    status, said, _ = called(
+        "report", "--verbose", fill(tmp_path, [answered(5, 9), answered(6, 9)], run)
+    )
     assert status == ExitStatus.OK
     assert "The tables show 50 of the 99999 percentiles" in said
 
 
-# -- little in them ----------------------------------------------------------------------------------------------------
+# -- little in them --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -309,7 +352,11 @@ def test_little_or_odd_records(tmp_path: Path, records: list[Record], incomplete
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
-    for command, words in (("report", [tmp_path]), ("figure", [tmp_path]), ("compare", [tmp_path, tmp_path])):
+    for command, words in (
+        ("report", [tmp_path]),
+        ("figure", [tmp_path]),
+        ("compare", [tmp_path, tmp_path]),
+    ):
         status, _, error = called(command, *words)
         assert (status, error.count("\n")) == (ExitStatus.REFUSED, 1)
         assert "holds no run" in error
@@ -321,7 +368,11 @@ def test_records_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.Monke
 
     fill(tmp_path, [answered(5)], a_run())
     monkeypatch.setattr(folder, "open_regular", denied)
-    for command, words in (("report", [tmp_path]), ("figure", [tmp_path]), ("compare", [tmp_path, tmp_path])):
+    for command, words in (
+        ("report", [tmp_path]),
+        ("figure", [tmp_path]),
+        ("compare", [tmp_path, tmp_path]),
+    ):
         status, _, error = called(command, *words)
         assert status == (ExitStatus.INCOMPLETE if command == "report" else ExitStatus.REFUSED)
         assert error.count("\n") == 1
@@ -334,7 +385,7 @@ def test_a_picture_of_a_moment_too_short_to_be_seen(tmp_path: Path) -> None:
     assert (status, error) == (ExitStatus.OK, "")
 
 
-# -- stages, the list of runs ------------------------------------------------------------------------------------------
+# -- stages, the list of runs ----------------------------------------------------------------------
 
 
 def test_what_is_lost_of_a_stage_is_said(tmp_path: Path) -> None:
@@ -346,37 +397,54 @@ def test_what_is_lost_of_a_stage_is_said(tmp_path: Path) -> None:
     assert status == ExitStatus.INCOMPLETE
     assert said.startswith("INCOMPLETE: stages, or parts of them, are missing.")
     words = " ".join(said.split())  # however wide the terminal is
-    assert "stage 2 (concurrency 2): 1 line of profile_export.jsonl could not be read (line 40: it ends in the" in words
+    assert (
+        "stage 2 (concurrency 2): 1 line of profile_export.jsonl could not be read (line 40: it "
+        "ends in the" in words
+    )
     assert "stage 3 (concurrency 4) is left out" in words
-    assert "INCOMPLETE: 1 line" in (tmp_path / "stages" / "2" / "summary.md").read_text().replace("\\", "")
+    assert "INCOMPLETE: 1 line" in (tmp_path / "stages" / "2" / "summary.md").read_text().replace(
+        "\\", ""
+    )
 
 
 @pytest.mark.parametrize(
     ("end", "records", "status", "words"),
     [
-        ("its time was up after 60 s", [], 4, "its time was up after 60 s (-t), in stage 3 (concurrency 4), of which no "
+        ("its time was up after 60 s", [], 4,
+            "its time was up after 60 s (-t), in stage 3 (concurrency 4), of which no "
             "request was measured"),
-        ("its time was up after 60 s", steps(600), 4, "its time was up after 60 s (-t), in stage 3 (concurrency 4)."),
-        ("the run was stopped", [], 6, "stage 3 (concurrency 4): no request was recorded in the profiling phase."),
+        ("its time was up after 60 s", steps(600), 4,
+            "its time was up after 60 s (-t), in stage 3 (concurrency 4)."),
+        ("the run was stopped", [], 6, "stage 3 (concurrency 4): no request was recorded in the "
+            "profiling phase."),
     ],
 )  # fmt: skip
 def test_a_stage_for_which_the_time_of_the_sweep_did_not_reach_is_no_loss(
     tmp_path: Path, end: str, records: list[Record], status: int, words: str
 ) -> None:
-    run = fill_sweep(tmp_path, {1: steps(200), 2: steps(400), 4: records}, slo=("ttft p99 < 900ms",))
+    run = fill_sweep(
+        tmp_path, {1: steps(200), 2: steps(400), 4: records}, slo=("ttft p99 < 900ms",)
+    )
     last = replace(run.stages[2], why="stopped")
     write_run(tmp_path, replace(run, stages=(*run.stages[:2], last), sweep_end=end))
     place = tmp_path / "stages" / "3"
     write_run(place, replace(read_run(place), stage=last))
     found, said, _ = called("report", tmp_path)
-    assert (found == ExitStatus.INCOMPLETE, said.startswith("INCOMPLETE")) == (status == 6, status == 6)
+    assert (found == ExitStatus.INCOMPLETE, said.startswith("INCOMPLETE")) == (
+        status == 6,
+        status == 6,
+    )
     text = (tmp_path / "summary.md").read_text().replace("\\", "")
     assert words in " ".join(text.split())
     assert ("WARNING: stage 3" in text) == (status == 6)
 
 
 def test_broken_folders_are_listed_too(tmp_path: Path) -> None:
-    for name, data in {"half": b'{"run"', "year": b'{"run":{"started_at":1e300}}', "deep": b"[" * 9999}.items():
+    for name, data in {
+        "half": b'{"run"',
+        "year": b'{"run":{"started_at":1e300}}',
+        "deep": b"[" * 9999,
+    }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / RUN).write_bytes(data)
     (tmp_path / os.fsdecode(b"\xff")).mkdir()
@@ -389,7 +457,9 @@ def test_broken_folders_are_listed_too(tmp_path: Path) -> None:
     assert entries[0].at > UNIX
 
 
-def test_a_run_that_is_deleted_meanwhile_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_deleted_meanwhile_is_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / RUN).write_bytes(b"{}")

@@ -24,7 +24,8 @@ from locust_llm.text.format import format_number
 def test_a_line() -> None:
     record = answered(
         200, 220, 260,
-        asked_at=9.5, due_at=9.0, admitted_at=9.75, headers_at=10.0625, closed_at=10.5, connect_s=0.004, worker="w1",
+        asked_at=9.5, due_at=9.0, admitted_at=9.75, headers_at=10.0625, closed_at=10.5,
+        connect_s=0.004, worker="w1",
         user=7, session="s", turn=2, read_lag_us=125,
     )  # fmt: skip
     said = json.loads(format_record_line(record))
@@ -58,14 +59,18 @@ def test_a_line() -> None:
         "time_to_first_token_from_due": (1200.0, "ms"),
         "read_lag": (0.125, "ms"),
     }
-    assert {tag: (value["value"], value["unit"]) for tag, value in said["metrics"].items()} == expected
+    assert {
+        tag: (value["value"], value["unit"]) for tag, value in said["metrics"].items()
+    } == expected
     assert said["error"] is None
     assert b"\n" not in format_record_line(record)
 
 
 def test_a_failure_keeps_what_was_measured() -> None:
     said = json.loads(
-        format_record_line(failed("truncated", chunk_us=(200_000,), first_output=0, status=200, error="no end"))
+        format_record_line(
+            failed("truncated", chunk_us=(200_000,), first_output=0, status=200, error="no end")
+        )
     )
     assert said["metrics"]["time_to_first_token"]["value"] == 200.0
     assert said["error"] == {"code": 200, "type": "truncated", "message": "no end"}
@@ -89,7 +94,12 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
     st.integers(0, 3),
 )  # fmt: skip
 def test_a_record_survives_its_line(
-    chunk_us: tuple[int, ...], name: str, message: str, outcome: str, sent_at: float | None, merged: int
+    chunk_us: tuple[int, ...],
+    name: str,
+    message: str,
+    outcome: str,
+    sent_at: float | None,
+    merged: int,
 ) -> None:
     chunk_us = chunk_us if sent_at is not None else ()
     record = answered(
@@ -110,7 +120,9 @@ def test_text_that_is_no_unicode_loses_no_record() -> None:
     assert parse_record_line(format_record_line(record)).chunk_us == (200_000,)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"metadata":{"half', b'{"record":{"id":3}}', b"[]", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b'{"metadata":{"half', b'{"record":{"id":3}}', b"[]", b"\xff\xfe"]
+)
 def test_what_is_no_record_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  msgspec has several kinds
         parse_record_line(data)
@@ -129,8 +141,10 @@ def test_the_summary_as_json() -> None:
     assert isinstance(ttft, dict)
     assert ttft.pop("std") == pytest.approx(math.sqrt(2 * 100**2))  # ddof=1
     assert ttft == {
-        "unit": "ms", "avg": 200.0, "min": 100.0, "max": 300.0, "count": 2, "sum": 400.0, "p1": 102.0, "p5": 110.0,
-        "p10": 120.0, "p25": 150.0, "p50": 200.0, "p75": 250.0, "p90": 280.0, "p95": 290.0, "p99": 298.0,
+        "unit": "ms", "avg": 200.0, "min": 100.0, "max": 300.0, "count": 2, "sum": 400.0,
+        "p1": 102.0, "p5": 110.0,
+        "p10": 120.0, "p25": 150.0, "p50": 200.0, "p75": 250.0, "p90": 280.0, "p95": 290.0,
+        "p99": 298.0,
     }  # fmt: skip
     assert said["request_throughput"] == {"unit": "requests/sec", "avg": 2.0}
     assert said["output_token_throughput"] == {"unit": "tokens/sec", "avg": 4.0}
@@ -139,7 +153,9 @@ def test_the_summary_as_json() -> None:
     assert said["benchmark_duration"] == {"unit": "sec", "avg": 1.0}
     assert said["total_isl"] == {"unit": "tokens", "avg": 200.0}
     assert said["was_cancelled"] is False
-    assert said["error_summary"] == [{"error_details": {"code": 503, "type": "reset", "message": "no"}, "count": 1}]
+    assert said["error_summary"] == [
+        {"error_details": {"code": 503, "type": "reset", "message": "no"}, "count": 1}
+    ]
     assert said["start_time"] == "2023-11-14T22:13:20+00:00"
     warmup = said["warmup_metrics"]
     assert isinstance(warmup, dict)
@@ -164,7 +180,9 @@ def test_no_infinity_and_no_nan_in_the_json() -> None:
 
 
 def test_the_settings_as_aiperf_would_have_them() -> None:
-    run = a_run(users=30, prefill_concurrency=3, prefill_concurrency_ramp_duration=30.0, run_time_s=60.0)
+    run = a_run(
+        users=30, prefill_concurrency=3, prefill_concurrency_ramp_duration=30.0, run_time_s=60.0
+    )
     config = exported(answered(1), run=run)["input_config"]
     assert isinstance(config, dict)
     assert config["models"] == {"items": [{"name": "m"}]}
@@ -178,34 +196,44 @@ def test_the_settings_as_aiperf_would_have_them() -> None:
     ("settings", "phase"),
     [
         ({"request_rate": 10.0}, {"type": "poisson", "rate": 10.0}),
-        ({"request_rate": 10.0, "request_rate_ramp_duration": 5.0, "users": None, "prefill_concurrency": 9},
-         {"type": "poisson", "rate": 10.0, "rate_ramp": {"duration": 5.0}, "concurrency": None, "prefill_concurrency": 9}),
+        ({"request_rate": 10.0, "request_rate_ramp_duration": 5.0, "users": None,
+            "prefill_concurrency": 9},
+         {"type": "poisson", "rate": 10.0, "rate_ramp": {"duration": 5.0}, "concurrency": None,
+             "prefill_concurrency": 9}),
         ({"request_rate": 1.0, "arrival_pattern": "gamma", "arrival_smoothness": 2.0},
          {"type": "gamma", "rate": 1.0, "smoothness": 2.0}),
         ({"user_centric_rate": 4.0}, {"type": "user_centric", "rate": 4.0, "users": 2}),
-        ({"user_centric_rate": 4.0, "users": 6}, {"type": "constant", "rate": 4.0, "concurrency": 6}),
+        ({"user_centric_rate": 4.0, "users": 6},
+            {"type": "constant", "rate": 4.0, "concurrency": 6}),
         ({"fixed_schedule": True, "fixed_schedule_start_offset": 500.0},
          {"type": "fixed_schedule", "auto_offset": False, "start_offset": 500}),
-        ({"num_sessions": 7, "request_count": None}, {"type": "concurrency", "sessions": 7, "requests": None}),
+        ({"num_sessions": 7, "request_count": None},
+            {"type": "concurrency", "sessions": 7, "requests": None}),
         ({"request_cancellation_rate": 10.0, "request_cancellation_delay": 0.5},
          {"type": "concurrency", "cancellation": {"rate": 10.0, "delay": 0.5}}),
-        ({"users": None, "prefill_concurrency": 9}, {"type": "concurrency", "concurrency": None}),  # AIPerf's default is 1
+        # AIPerf's default is 1
+        ({"users": None, "prefill_concurrency": 9}, {"type": "concurrency", "concurrency": None}),
     ],
 )  # fmt: skip
-def test_the_load_as_a_phase_of_aiperf(settings: dict[str, object], phase: dict[str, object]) -> None:
+def test_the_load_as_a_phase_of_aiperf(
+    settings: dict[str, object], phase: dict[str, object]
+) -> None:
     config = exported(answered(1), run=a_run(**({"request_count": 5} | settings)))["input_config"]
     assert isinstance(config, dict)
     expected = {"name": "profiling", "concurrency": 2, "requests": 5} | phase
-    assert config["phases"] == [{key: value for key, value in expected.items() if value is not None}]
+    assert config["phases"] == [
+        {key: value for key, value in expected.items() if value is not None}
+    ]
 
 
 def test_ours_beside_aiperfs() -> None:
     run = replace(
-        a_run(request_rate=1.0), offer=OpenLoopSchedule(due=4, never_started=1, duration_s=10.0, most_users=2)
+        a_run(request_rate=1.0),
+        offer=OpenLoopSchedule(due=4, never_started=1, duration_s=10.0, most_users=2),
     )
-    said = exported(answered(1, input_tokens=5), answered(2, input_tokens=6), failed("cancelled"), run=run)[
-        "locust_llm"
-    ]
+    said = exported(
+        answered(1, input_tokens=5), answered(2, input_tokens=6), failed("cancelled"), run=run
+    )["locust_llm"]
     assert isinstance(said, dict)
     assert said["delivery"]["share"] == 0.75
     assert [group["label"] for group in said["breakdowns"][0]["groups"]] == ["5", "6"]
@@ -213,13 +241,17 @@ def test_ours_beside_aiperfs() -> None:
 
 
 def test_the_summary_as_csv() -> None:
-    summary = summarise_run(collect_columns([answered(100, 300), answered(300, 500), failed()]), a_run())
+    summary = summarise_run(
+        collect_columns([answered(100, 300), answered(300, 500), failed()]), a_run()
+    )
     text = export_summary_csv(summary)
     first, second = text.split("\r\n\r\n")
     rows = list(csv.reader(io.StringIO(first)))
     assert rows[0] == ["Metric", *STATS]
     assert "avg,min,max,sum,p1,p5,p10,p25,p50,p75,p90,p95,p99,std" in first
-    assert ["Time to First Token (ms)", "200.00", "100.00", "300.00", "400.00", "102.00"] in [row[:6] for row in rows]
+    assert ["Time to First Token (ms)", "200.00", "100.00", "300.00", "400.00", "102.00"] in [
+        row[:6] for row in rows
+    ]
     assert {len(row) for row in rows} == {15}
     singles = dict(csv.reader(io.StringIO(second)))
     assert singles["Request Throughput (requests/sec)"] == "2.00"
@@ -228,8 +260,17 @@ def test_the_summary_as_csv() -> None:
 
 def test_the_csv_rounds_what_the_console_rounds() -> None:
     """Once: of 0.0049999996 the JSON's six digits are 0.005, and two of these would be 0.01."""
-    row = Row(label="a", tag="a", unit="ms", count=1, avg=0.0049999996, percentiles={99.0: 1234.5650000001})
-    summary = replace(summarise_run(collect_columns([answered(1)]), a_run()), rows=(row,), adjusted=())
+    row = Row(
+        label="a",
+        tag="a",
+        unit="ms",
+        count=1,
+        avg=0.0049999996,
+        percentiles={99.0: 1234.5650000001},
+    )
+    summary = replace(
+        summarise_run(collect_columns([answered(1)]), a_run()), rows=(row,), adjusted=()
+    )
     cells = next(csv.reader(io.StringIO(export_summary_csv(summary).split("\r\n")[1])))
     assert [cells[1 + STATS.index(stat)] for stat in ("avg", "p99")] == [
         format_number(0.0049999996),
@@ -247,7 +288,8 @@ def test_tokens_a_second_of_each_gpu_where_their_number_is_known() -> None:
 
 
 def test_goodput_by_its_tags() -> None:
-    """Of two requests in half a second (200 and 400 ms to the first token) and one failure, one is good."""
+    """Of two requests in half a second (200 and 400 ms to the first token) and one failure, one is
+    good."""
     records = (answered(200, 300), answered(400, 500), failed(closed_at=10.25))
     said = exported(*records, run=a_run(goodput="time_to_first_token:300"))
     assert said["goodput"] == {"unit": "requests/sec", "avg": 2.0}

@@ -1,5 +1,5 @@
-"""File kinds: each file of a run folder replaced by each kind of bad file, for each command. None hangs, fills the memory or
-ends with a traceback; what cannot be done is refused in one line."""
+"""File kinds: each file of a run folder replaced by each kind of bad file, for each command. None
+hangs, fills the memory or ends with a traceback; what cannot be done is refused in one line."""
 
 import random
 import shutil
@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from support.file_kinds import KINDS, Case, cases, ending_of, make_whole, replace_file, words_of, wrong_with
+from support.file_kinds import (
+    KINDS,
+    Case,
+    cases,
+    ending_of,
+    make_whole,
+    replace_file,
+    words_of,
+    wrong_with,
+)
 
 from locust_llm.exit_status import ExitStatus
 
@@ -38,7 +47,9 @@ def wrong_ones(found: Iterator[Case], sound: Path, tmp_path: Path) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("share", [None, *(pytest.param(one, marks=pytest.mark.full) for one in range(8))])
+@pytest.mark.parametrize(
+    "share", [None, *(pytest.param(one, marks=pytest.mark.full) for one in range(8))]
+)
 def test_no_kind_of_file_breaks_a_command(share: int | None, sound: Path, tmp_path: Path) -> None:
     assert wrong_ones(chosen(share), sound, tmp_path) == []
 

@@ -1,4 +1,5 @@
-"""Pooled gaps: against numpy on all values, before and after rounding sets in, and in any order of merging."""
+"""Pooled gaps: against numpy on all values, before and after rounding sets in, and in any order of
+merging."""
 
 import numpy as np
 import pytest
@@ -25,8 +26,12 @@ def test_exact_ones_are_numpys(one: list[int], more: list[int]) -> None:
     assert gaps.exact
     assert gaps.count == len(values)
     if len(values):
-        assert gaps.percentiles_ms(PERCENTILES) == pytest.approx(np.percentile(values, PERCENTILES).tolist())
-        assert (gaps.avg_ms, gaps.min_ms, gaps.max_ms) == pytest.approx((values.mean(), values.min(), values.max()))
+        assert gaps.percentiles_ms(PERCENTILES) == pytest.approx(
+            np.percentile(values, PERCENTILES).tolist()
+        )
+        assert (gaps.avg_ms, gaps.min_ms, gaps.max_ms) == pytest.approx(
+            (values.mean(), values.min(), values.max())
+        )
     if len(values) > 1:
         assert gaps.std_ms == pytest.approx(values.std(ddof=1), abs=1e-3)
 
@@ -37,7 +42,9 @@ def test_too_many_different_ones_are_within_half_a_percent(one: list[int], more:
     gaps.merge(counted(more))
     values = np.array(one + more, np.float64) / 1e3
     assert not gaps.exact
-    assert gaps.percentiles_ms(PERCENTILES) == pytest.approx(np.percentile(values, PERCENTILES).tolist(), rel=0.0051)
+    assert gaps.percentiles_ms(PERCENTILES) == pytest.approx(
+        np.percentile(values, PERCENTILES).tolist(), rel=0.0051
+    )
     assert (gaps.count, gaps.avg_ms) == (len(values), pytest.approx(values.mean()))
     assert (gaps.min_ms, gaps.max_ms) == (values.min(), values.max())
 
@@ -70,11 +77,27 @@ def test_how_many_are_within_is_how_many_are(one: list[int], more: list[int], mo
 
 def test_nothing() -> None:
     gaps = counted([])
-    assert (gaps.count, gaps.avg_ms, gaps.std_ms, gaps.min_ms, gaps.max_ms) == (0, None, None, None, None)
+    assert (gaps.count, gaps.avg_ms, gaps.std_ms, gaps.min_ms, gaps.max_ms) == (
+        0,
+        None,
+        None,
+        None,
+        None,
+    )
     assert gaps.percentiles_ms([50, 99]) == [None, None]
     assert gaps.within(10**9) == 0
 
 
 def test_three_digits() -> None:
     values = np.array([0, 7, 999, 1000, 1004, 1005, 123_456, 999_499, 999_500], np.int64)
-    assert round_array_to_three_digits(values).tolist() == [0, 7, 999, 1000, 1000, 1010, 123_000, 999_000, 1_000_000]
+    assert round_array_to_three_digits(values).tolist() == [
+        0,
+        7,
+        999,
+        1000,
+        1000,
+        1010,
+        123_000,
+        999_000,
+        1_000_000,
+    ]

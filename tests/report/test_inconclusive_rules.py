@@ -17,11 +17,15 @@ RULES = ("ttft p50 < 100ms", "ttft p99 < 90ms", "warn: ttft p99 < 90ms")
 
 def records(count: int) -> list[Record]:
     draw = Random(1)
-    return [answered(draw.uniform(20, 80), 200, id=f"{i}", sent_at=UNIX + i / 10) for i in range(count)]
+    return [
+        answered(draw.uniform(20, 80), 200, id=f"{i}", sent_at=UNIX + i / 10) for i in range(count)
+    ]
 
 
 def fill(folder: Path, records: list[Record]) -> None:
-    (folder / RECORDS).write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    (folder / RECORDS).write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in records)
+    )
 
 
 def test_what_is_too_few_for_a_rule_that_decides_is_named(tmp_path: Path) -> None:
@@ -33,7 +37,9 @@ def test_what_is_too_few_for_a_rule_that_decides_is_named(tmp_path: Path) -> Non
     assert list_undecided_rules(tmp_path, a_run(slo=RULES)) == []
 
 
-def test_a_process_of_its_own_says_the_same_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_its_own_says_the_same_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(tmp_path, records(100))
     run = a_run(slo=RULES)
     before = sorted(path.name for path in tmp_path.iterdir())
@@ -44,7 +50,10 @@ def test_a_process_of_its_own_says_the_same_and_writes_nothing(tmp_path: Path, m
 
 
 def test_each_of_many_looks_is_held_to_more(tmp_path: Path) -> None:
-    """p99 of 400: its upper end is there for one look in 2.5 % of the tail, not for one of eight."""
+    """p99 of 400: its upper end is there for one look in 2.5 % of the tail, not for one of
+    eight."""
     fill(tmp_path, records(400))
     assert list_undecided_rules(tmp_path, a_run(slo=RULES[1:2], run_time_s=60.0)) == []
-    assert list_undecided_rules(tmp_path, a_run(slo=RULES[1:2], run_time_s=60.0, until_decided_s=900.0))
+    assert list_undecided_rules(
+        tmp_path, a_run(slo=RULES[1:2], run_time_s=60.0, until_decided_s=900.0)
+    )

@@ -12,7 +12,11 @@ from locust_llm.records.run import Run, Stage
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.exports import describe_slo_result, export_junit_xml
 from locust_llm.report.github import make_annotations, make_announcement, write_workflow_outputs
-from locust_llm.report.pull_request_comment import MAX_CHARACTERS, make_comment_body, make_comment_mark
+from locust_llm.report.pull_request_comment import (
+    MAX_CHARACTERS,
+    make_comment_body,
+    make_comment_mark,
+)
 from locust_llm.report.render.text import render_markdown
 from locust_llm.report.rows import SloResult
 from locust_llm.report.summarise import summarise_run
@@ -26,7 +30,10 @@ def made(*rules: str, **other: object) -> tuple[Summary, Run]:
     run = a_run(slo=rules, random_seed=7, **other)
     run = replace(run, versions={"locust": "2.47"}, server="vllm")
     return summarise_run(
-        collect_columns(answered(ms, ms + 9, sent_at=10.0 + i / 10) for i, ms in enumerate(twenty())), run
+        collect_columns(
+            answered(ms, ms + 9, sent_at=10.0 + i / 10) for i, ms in enumerate(twenty())
+        ),
+        run,
     ), run
 
 
@@ -42,10 +49,15 @@ def test_a_case_a_rule() -> None:
     }
     suite = root.find("testsuite")
     assert suite is not None
-    assert (suite.get("name"), suite.get("timestamp")) == ("locust-llm by-hand", "2023-11-14T22:13:20")
+    assert (suite.get("name"), suite.get("timestamp")) == (
+        "locust-llm by-hand",
+        "2023-11-14T22:13:20",
+    )
     assert {(p.get("name"), p.get("value")) for p in suite.iter("property")} == {
-        ("slo_status", "FAIL"), ("model", "m"), ("server", "http://server:8000 vllm"), ("simulated", "false"),
-        ("client_verdict", "OK"), ("random_seed", "7"), ("version locust", "2.47"), ("slo_mode", "interval"),
+        ("slo_status", "FAIL"), ("model", "m"), ("server", "http://server:8000 vllm"),
+        ("simulated", "false"),
+        ("client_verdict", "OK"), ("random_seed", "7"), ("version locust", "2.47"),
+        ("slo_mode", "interval"),
         ("inconclusive", "fail"),
     }  # fmt: skip
     cases = suite.findall("testcase")
@@ -65,7 +77,11 @@ def test_an_undecided_rule_is_passed_where_it_counts_so() -> None:
 
 def test_names_from_outside_do_not_break_the_file() -> None:
     hostile = 'a<b>&"\x00\x1b\ud800c'
-    root = fromstring(export_junit_xml(*made(f'ttft{{name="{hostile.replace(chr(34), "")}"}} p50 < 1s', model=hostile)))
+    root = fromstring(
+        export_junit_xml(
+            *made(f'ttft{{name="{hostile.replace(chr(34), "")}"}} p50 < 1s', model=hostile)
+        )
+    )
     case = root.find("testsuite/testcase")
     assert case is not None
     assert "a<b>&\N{REPLACEMENT CHARACTER}" in (case.get("name") or "")
@@ -78,11 +94,14 @@ def test_annotations() -> None:
         "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
         "::warning title=SLO FAIL%3A warn%3A ttft p50 < 6ms::"
         "observed 10.5ms (95%25 interval 9ms to 12ms, of 200 values)\n",
-        "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 30ms::observed 20ms (95%25 interval at least 20ms, of 200 values): "
+        "::warning title=SLO INCONCLUSIVE%3A ttft p99 < 30ms::observed 20ms (95%25 interval at "
+            "least 20ms, of 200 values): "
         "too few samples: the interval of p99 takes 368 independent requests, there are 200; "
         "roughly 40 s more may tell\n",
     ]  # fmt: skip
-    assert [line.partition("::With ")[0] for line in lines[3:]] == ["::notice title=locust-llm%3A SLO FAIL"]
+    assert [line.partition("::With ")[0] for line in lines[3:]] == [
+        "::notice title=locust-llm%3A SLO FAIL"
+    ]
     open_, _ = make_annotations(*made(RULES[3], inconclusive="pass"))
     assert open_.startswith("::notice title=SLO INCONCLUSIVE%3A ")
 
@@ -101,7 +120,11 @@ def test_only_github_gets_what_is_githubs(tmp_path: Path) -> None:
     assert said.startswith("before\n# Load test by-hand")
     assert "SLO FAIL" in said
     verdict, begin, *folder, end = outputs.read_text().splitlines()
-    assert (verdict, begin, folder) == ("verdict=FAIL", f"report-path<<{end}", [str(tmp_path / "a"), "verdict=PASS"])
+    assert (verdict, begin, folder) == (
+        "verdict=FAIL",
+        f"report-path<<{end}",
+        [str(tmp_path / "a"), "verdict=PASS"],
+    )
     assert make_announcement(summary, run, {"GITHUB_ACTIONS": "false"}) == ""
     here = make_announcement(summary, run, {"GITHUB_ACTIONS": "true"})
     assert here.startswith("::error title=")
@@ -111,7 +134,9 @@ def test_only_github_gets_what_is_githubs(tmp_path: Path) -> None:
 
 def test_an_annotation_holds_no_other_command() -> None:
     summary, run = made("ttft{name=##[set-output name=verdict]PASS} p50 < 6ms", model="##[x]")
-    assert not [line for line in make_annotations(summary, run) if "##[" in line or line.count("::") != 2]
+    assert not [
+        line for line in make_annotations(summary, run) if "##[" in line or line.count("::") != 2
+    ]
 
 
 def test_a_comment(tmp_path: Path) -> None:
@@ -126,11 +151,21 @@ def test_a_comment(tmp_path: Path) -> None:
     assert "<b>" not in text
     page = render_markdown(summary, run)
     assert "<b>" not in page
-    for live in ("@all", "@octocat", "#1", "!2", "www.evil.example", "https://evil.example/x", "a@b.example"):
+    for live in (
+        "@all",
+        "@octocat",
+        "#1",
+        "!2",
+        "www.evil.example",
+        "https://evil.example/x",
+        "a@b.example",
+    ):
         assert page.count(live) == page.count(f"`{live}`") > 0, live
     assert "Time to First Token" in make_comment_body(summary, run, None, tmp_path)
     old = Path(__file__).with_name("old") / "2026-11-20"
-    here, _, notes = make_comment_body(summary, run, old, old).partition("<details><summary>Notes</summary>\n\n")
+    here, _, notes = make_comment_body(summary, run, old, old).partition(
+        "<details><summary>Notes</summary>\n\n"
+    )
     assert re.search(r"\| TTFT p50 \(ms\) +\| +21.51 \| +21.51 \|", here)
     assert "too few samples" in notes
     assert notes.endswith("\n\n</details>\n")
@@ -145,7 +180,8 @@ def test_a_comment(tmp_path: Path) -> None:
     [
         ({"observed": 612.34, "unit": "ms", "low": 590.0, "high": None, "count": 500},
          "observed 612ms (95% interval at least 590ms, of 500 values)"),
-        ({"observed": float("inf"), "unit": "s", "low": 1.0, "high": float("inf"), "reason": "it failed"},
+        ({"observed": float("inf"), "unit": "s", "low": 1.0, "high": float("inf"),
+            "reason": "it failed"},
          "observed fail (95% interval 1s to fail): it failed"),
         ({"reason": "there is nothing"}, "there is nothing"),
         ({"observed": 12345.6, "unit": "/s"}, "observed 12,346/s"),

@@ -1,4 +1,5 @@
-"""Runs to be compared: what is read of a folder, what is wrong with it, and the one that is looked at before a load."""
+"""Runs to be compared: what is read of a folder, what is wrong with it, and the one that is looked
+at before a load."""
 
 from pathlib import Path
 
@@ -34,10 +35,16 @@ def fill(folder: Path, run: Run | None = None, tail: bytes = b"") -> Path:
 
 def test_a_run_as_its_folder_has_it(tmp_path: Path) -> None:
     run = replace(
-        a_run(request_rate=1.0), offer=OpenLoopSchedule(due=4, never_started=0, duration_s=100.0, most_users=2)
+        a_run(request_rate=1.0),
+        offer=OpenLoopSchedule(due=4, never_started=0, duration_s=100.0, most_users=2),
     )
     side = load_run(fill(tmp_path, run))
-    assert (side.known, side.notes, side.seen.run, side.seen.verdict) == (True, (), run, ClientVerdict("OK"))
+    assert (side.known, side.notes, side.seen.run, side.seen.verdict) == (
+        True,
+        (),
+        run,
+        ClientVerdict("OK"),
+    )
     assert side.seen.main.size == 3
     assert side.seen.time.span == (UNIX + 12, UNIX + 22)
     assert len(list(side.seen.records)) == 4
@@ -89,15 +96,22 @@ def test_a_folder_without_a_run(tmp_path: Path) -> None:
 
 
 def test_the_partner_of_a_stage_is_the_one_of_its_value(tmp_path: Path) -> None:
-    stages = tuple(Stage(number=i, value=v, began_at=UNIX, ended_at=UNIX + 50) for i, v in ((1, 8.0), (2, 4.0)))
+    stages = tuple(
+        Stage(number=i, value=v, began_at=UNIX, ended_at=UNIX + 50) for i, v in ((1, 8.0), (2, 4.0))
+    )
     fill(tmp_path, replace(a_run(sweep="concurrency=4,8"), stages=stages))
     for stage in stages:
-        fill(tmp_path / "stages" / str(stage.number), replace(a_run(users=int(stage.value)), stage=stage))
+        fill(
+            tmp_path / "stages" / str(stage.number),
+            replace(a_run(users=int(stage.value)), stage=stage),
+        )
     for stage in stages:
         side = load_matching_base(tmp_path, replace(a_run(), stage=replace(stage, number=9)))
         assert side is not None
         assert side.folder == tmp_path / "stages" / str(stage.number)
-    assert load_matching_base(tmp_path, replace(a_run(), stage=replace(stages[0], value=16.0))) is None
+    assert (
+        load_matching_base(tmp_path, replace(a_run(), stage=replace(stages[0], value=16.0))) is None
+    )
     whole = load_matching_base(tmp_path, a_run())
     assert whole is not None
     assert whole.folder == tmp_path
@@ -120,6 +134,7 @@ def test_a_base_is_looked_at_before_any_load(tmp_path: Path) -> None:
     assert look_through_inputs(asked) is None
     (tmp_path / "last night" / "run.json").write_text("{}")
     with pytest.raises(
-        ValueError, match=r"the run\.json of .*last night cannot be read: Object missing required field"
+        ValueError,
+        match=r"the run\.json of .*last night cannot be read: Object missing required field",
     ):
         look_through_inputs(asked)

@@ -11,15 +11,30 @@ from support.records import UNIX, answered, failed
 from locust_llm.records.record import Record
 from locust_llm.records.run import LimitChange
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.occupancy import Occupancy, compute_occupancy, measure_gate_use, thin_occupancy, unused_permit_s
+from locust_llm.report.occupancy import (
+    Occupancy,
+    compute_occupancy,
+    measure_gate_use,
+    thin_occupancy,
+    unused_permit_s,
+)
 
 
-def swept(*records: Record, limits: tuple[tuple[float, int | None], ...] = ((0.0, 1),)) -> Occupancy:
-    return compute_occupancy(collect_columns(records).requests, [LimitChange(UNIX + at, limit) for at, limit in limits])
+def swept(
+    *records: Record, limits: tuple[tuple[float, int | None], ...] = ((0.0, 1),)
+) -> Occupancy:
+    return compute_occupancy(
+        collect_columns(records).requests, [LimitChange(UNIX + at, limit) for at, limit in limits]
+    )
 
 
 def steps(levels: Occupancy) -> list[tuple[float, float, int, int, int]]:
-    columns = (levels.limit.tolist(), levels.used.tolist(), levels.waiting.tolist(), levels.decoding.tolist())
+    columns = (
+        levels.limit.tolist(),
+        levels.used.tolist(),
+        levels.waiting.tolist(),
+        levels.decoding.tolist(),
+    )
     return list(zip(np.round(levels.at - UNIX, 3).tolist(), *columns, strict=True))
 
 
@@ -46,7 +61,8 @@ def test_two_requests_and_one_slot() -> None:
 
 
 def test_an_idle_slot_that_somebody_wanted() -> None:
-    """The slot is free from second 11 on; the next waits from 10.5 and leaves at 11.5: half of that second is lost."""
+    """The slot is free from second 11 on; the next waits from 10.5 and leaves at 11.5: half of that
+    second is lost."""
     one = answered(1000, admitted_at=10.0)
     two = answered(500, asked_at=10.5, admitted_at=11.5, sent_at=11.5)
     use = measure_gate_use(swept(one, two), UNIX + 10, UNIX + 12)
@@ -67,7 +83,9 @@ def test_a_slot_ends_with_the_first_chunk_the_error_or_the_return() -> None:
 
 @pytest.mark.parametrize(("overlap_us", "most"), [(2, 1), (20, 2)])
 def test_an_overlap_of_microseconds_is_none(overlap_us: float, most: int) -> None:
-    use = measure_gate_use(swept(answered(1000), answered(1000, sent_at=11.0 - overlap_us / 1e6)), UNIX + 10, UNIX + 12)
+    use = measure_gate_use(
+        swept(answered(1000), answered(1000, sent_at=11.0 - overlap_us / 1e6)), UNIX + 10, UNIX + 12
+    )
     assert use is not None
     assert use.max_used == most
 
@@ -80,7 +98,12 @@ def test_whoever_gives_up_waiting_has_waited() -> None:
 
 def test_no_limit_is_no_number() -> None:
     levels = swept(answered(1000, admitted_at=10.0), limits=((10.5, 2), (10.75, None)))
-    assert [None if math.isnan(limit) else limit for limit in levels.limit.tolist()] == [None, 2, None, None]
+    assert [None if math.isnan(limit) else limit for limit in levels.limit.tolist()] == [
+        None,
+        2,
+        None,
+        None,
+    ]
 
 
 def test_nothing() -> None:
@@ -122,7 +145,9 @@ def a_request(draw: st.DrawFn) -> Record:
     )
 
 
-@given(st.lists(a_request(), max_size=8), st.lists(st.tuples(MOMENT, st.integers(1, 3)), max_size=3))
+@given(
+    st.lists(a_request(), max_size=8), st.lists(st.tuples(MOMENT, st.integers(1, 3)), max_size=3)
+)
 def test_against_a_slow_twin(records: list[Record], limits: list[tuple[float, int]]) -> None:
     changes = [LimitChange(at, limit) for at, limit in sorted(limits)]
     levels = compute_occupancy(collect_columns(records).requests, changes)
@@ -135,7 +160,9 @@ def test_against_a_slow_twin(records: list[Record], limits: list[tuple[float, in
     use = measure_gate_use(levels, 2.0, 8.0)
     if use:
         moments = [(i + 0.5) / 4 for i in range(8, 32)]  # all stamps are quarters of a second
-        assert use.mean_used == pytest.approx(np.mean([at_moment(records, m, bool(changes))[0] for m in moments]))
+        assert use.mean_used == pytest.approx(
+            np.mean([at_moment(records, m, bool(changes))[0] for m in moments])
+        )
 
 
 def at_moment(records: list[Record], moment: float, gated: bool) -> tuple[int, int, int]:
@@ -145,15 +172,22 @@ def at_moment(records: list[Record], moment: float, gated: bool) -> tuple[int, i
         start = r.admitted_at if r.sent_at is None else r.sent_at
         end = min(stamp for stamp in (first, r.freed_at, r.closed_at) if stamp is not None)
         used += start is not None and start <= moment < end
-        admitted = r.admitted_at if r.admitted_at is not None else r.closed_at if gated and r.sent_at is None else None
+        admitted = (
+            r.admitted_at
+            if r.admitted_at is not None
+            else r.closed_at
+            if gated and r.sent_at is None
+            else None
+        )
         waiting += admitted is not None and r.asked_at <= moment < admitted
         decoding += first is not None and first <= moment < r.closed_at
     return used, waiting, decoding
 
 
 def test_the_wait_for_a_permit_that_was_free() -> None:
-    """Limit 2. One permit is held from 10 to 12. Two requests wait from 10.5 to 11.5: of the one that is free each would
-    have half, 0.5 s. The third waits alone from 12 to 13, when both are free."""
+    """Limit 2. One permit is held from 10 to 12. Two requests wait from 10.5 to 11.5: of the one
+    that is free each would have half, 0.5 s. The third waits alone from 12 to 13, when both are
+    free."""
     records = [
         answered(2000, sent_at=10.0, admitted_at=10.0),
         *[answered(100, sent_at=11.5, asked_at=10.5, admitted_at=11.5)] * 2,
@@ -162,5 +196,7 @@ def test_the_wait_for_a_permit_that_was_free() -> None:
     requests = collect_columns(records).requests
     found = unused_permit_s(requests, [LimitChange(UNIX, 2)])
     assert found.tolist() == pytest.approx([0.0, 0.5, 0.5, 1.0], abs=1e-6)
-    assert unused_permit_s(requests, [LimitChange(UNIX, 1)]).tolist() == pytest.approx([0, 0, 0, 1.0], abs=1e-6)
+    assert unused_permit_s(requests, [LimitChange(UNIX, 1)]).tolist() == pytest.approx(
+        [0, 0, 0, 1.0], abs=1e-6
+    )
     assert unused_permit_s(requests, []).tolist() == [0.0] * 4

@@ -1,4 +1,5 @@
-"""Folders of runs that earlier versions left: records, facts and figures are still what they were."""
+"""Folders of runs that earlier versions left: records, facts and figures are still what they
+were."""
 
 import shutil
 from pathlib import Path

@@ -15,7 +15,10 @@ from locust_llm.report import read_columns as harvest
 from locust_llm.report.columns import collect_columns, join_columns
 
 RECORDS: list[Record] = [
-    *(answered(10.0 + i, 20.0 + 2 * i, name=f"n{i % 3}", model="a" if i < 9 else "b", id=str(i)) for i in range(12)),
+    *(
+        answered(10.0 + i, 20.0 + 2 * i, name=f"n{i % 3}", model="a" if i < 9 else "b", id=str(i))
+        for i in range(12)
+    ),
     *(failed("reset", error=f"reset after {i} bytes", id=f"f{i}") for i in range(5)),
     answered(7, 9, phase="warmup"),
     failed("http_status", status=500, error="boom 7"),
@@ -26,7 +29,9 @@ RECORDS: list[Record] = [
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "records.jsonl"
-    path.write_bytes(b"".join(format_record_line(record) + b"\n" for record in RECORDS) + b"broken\n")
+    path.write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in RECORDS) + b"broken\n"
+    )
     return path
 
 
@@ -41,7 +46,10 @@ def same(found: columns.RequestColumns, expected: columns.RequestColumns) -> Non
 @pytest.mark.parametrize("cut", [0, 1, 11, 14, 19, len(RECORDS)])
 def test_joined_parts_are_the_whole(cut: int) -> None:
     """Messages of one kind are still one, though each part has its own first of them."""
-    same(join_columns([collect_columns(RECORDS[:cut]), collect_columns(RECORDS[cut:])]), collect_columns(RECORDS))
+    same(
+        join_columns([collect_columns(RECORDS[:cut]), collect_columns(RECORDS[cut:])]),
+        collect_columns(RECORDS),
+    )
 
 
 def test_several_processes_read_what_one_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +61,9 @@ def test_several_processes_read_what_one_does(path: Path, monkeypatch: pytest.Mo
     assert broken.count == 1
 
 
-def test_a_part_whose_process_fails_is_read_here(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_whose_process_fails_is_read_here(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(harvest, "PART", 3000)
     monkeypatch.setattr(harvest, "usable_cores", lambda: 2)
     monkeypatch.setattr(sys, "executable", "/bin/false")

@@ -14,7 +14,11 @@ from support.records import UNIX, a_run, answered
 from locust_llm.records.record import Record
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.comparison import compare_folders, format_line_cells, render_comparison_console
+from locust_llm.report.comparison import (
+    compare_folders,
+    format_line_cells,
+    render_comparison_console,
+)
 from locust_llm.report.sections.ab import describe_paired_verdict
 from locust_llm.report.sections.ab import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.headline import make_headline
@@ -25,15 +29,20 @@ from locust_llm.settings.sweep import TIME_UP
 FEW = 8
 MANY = 120
 RULES = (
-    "ttft p95 within 5% of base", "longest_stall p95 within 10% of base", "request_latency p50 within 20ms of base",
-    "error_rate within 1pp of base", "requests_per_s within 5% of base", "itl p90 within 5% of base",
+    "ttft p95 within 5% of base", "longest_stall p95 within 10% of base",
+    "request_latency p50 within 20ms of base",
+    "error_rate within 1pp of base", "requests_per_s within 5% of base",
+    "itl p90 within 5% of base",
 )  # fmt: skip
 SAME = "no difference to be seen"
 
 
 def wrong_in(cells: tuple[str, ...], *, less_is_better: bool) -> Iterator[str]:
-    """What of a row contradicts itself: (label, base, value, difference, percent, interval, word)."""
-    label, base, value, difference, percent, interval, word = (re.sub("[,*]", "", cell) for cell in cells)
+    """What of a row contradicts itself: (label, base, value, difference, percent, interval,
+    word)."""
+    label, base, value, difference, percent, interval, word = (
+        re.sub("[,*]", "", cell) for cell in cells
+    )
     if difference in ("-", "fail"):
         return
     if Decimal(value) - Decimal(base) != Decimal(difference):
@@ -51,7 +60,9 @@ def wrong_in(cells: tuple[str, ...], *, less_is_better: bool) -> Iterator[str]:
         yield f"{label}: {percent} and {difference}"
 
 
-@pytest.mark.parametrize("seed", [*range(FEW), *(pytest.param(n, marks=pytest.mark.full) for n in range(FEW, MANY))])
+@pytest.mark.parametrize(
+    "seed", [*range(FEW), *(pytest.param(n, marks=pytest.mark.full) for n in range(FEW, MANY))]
+)
 def test_statements_of_a_random_comparison(seed: int, tmp_path: Path) -> None:
     folders = [tmp_path / "base", tmp_path / "here"]
     for number, folder in enumerate(folders):
@@ -62,7 +73,9 @@ def test_statements_of_a_random_comparison(seed: int, tmp_path: Path) -> None:
     wrong = [
         one
         for line in pair.lines
-        for one in wrong_in((line.label, *format_line_cells(line)), less_is_better=line.metric not in rates)
+        for one in wrong_in(
+            (line.label, *format_line_cells(line)), less_is_better=line.metric not in rates
+        )
     ]
     assert wrong == []
     if pair.other_work:
@@ -74,7 +87,8 @@ def test_statements_of_a_random_comparison(seed: int, tmp_path: Path) -> None:
 
 
 def two_arms(seed: int) -> tuple[Run, list[Record]]:
-    """Ten to fourteen pairs, of arms that are equal or not, under weather; the stall may differ alone."""
+    """Ten to fourteen pairs, of arms that are equal or not, under weather; the stall may differ
+    alone."""
     random = Random(seed)
     slower, stalls = random.choice((1.0, 1.0, 1.02, 1.3, 0.8)), random.choice((1.0, 1.0, 0.3))
     stages, records = list[Stage](), list[Record]()
@@ -85,21 +99,30 @@ def two_arms(seed: int) -> tuple[Run, list[Record]]:
             number += 1
             at, here = 20.0 * number, arm == CANDIDATE
             stages.append(
-                Stage(number=number, value=number, began_at=UNIX + at, measured_at=UNIX + at + 2, ended_at=UNIX + at + 20,
+                Stage(number=number, value=number, began_at=UNIX + at, measured_at=UNIX + at + 2,
+                    ended_at=UNIX + at + 20,
                       why=TIME_UP, arm=arm, pair=pair)
             )  # fmt: skip
             for i in range(16):
                 ttft = 100 * weather * (slower if here else 1.0) * random.uniform(0.9, 1.1)
                 stall = 50 * (stalls if here else 1.0) * random.uniform(0.8, 1.2)
                 records.append(
-                    answered(round(ttft), round(ttft + 10), round(ttft + 10 + stall), sent_at=at + 2 + i, stage=number,
+                    answered(round(ttft), round(ttft + 10), round(ttft + 10 + stall),
+                        sent_at=at + 2 + i, stage=number,
                              arm=arm, pair=pair)
                 )  # fmt: skip
-    run = a_run(candidate="http://other:8000", block_duration=20.0, washout=2.0, slo=tuple(random.sample(RULES, 3)))
+    run = a_run(
+        candidate="http://other:8000",
+        block_duration=20.0,
+        washout=2.0,
+        slo=tuple(random.sample(RULES, 3)),
+    )
     return replace(run, stages=tuple(stages)), records
 
 
-@pytest.mark.parametrize("seed", [*range(FEW), *(pytest.param(n, marks=pytest.mark.full) for n in range(FEW, MANY))])
+@pytest.mark.parametrize(
+    "seed", [*range(FEW), *(pytest.param(n, marks=pytest.mark.full) for n in range(FEW, MANY))]
+)
 def test_statements_of_two_random_arms(seed: int) -> None:
     run, records = two_arms(seed)
     summary = summarise_run(collect_columns(records), run)
@@ -125,7 +148,9 @@ def test_statements_of_two_random_arms(seed: int) -> None:
 
 
 def test_a_wrong_row_is_found() -> None:
-    assert [*wrong_in(("TTFT", "6", "10", "+4.13", "+3.0%", "-1 to +9", "better"), less_is_better=True)] == [
+    assert [
+        *wrong_in(("TTFT", "6", "10", "+4.13", "+3.0%", "-1 to +9", "better"), less_is_better=True)
+    ] == [
         "TTFT: 6, 10 and +4.13 do not add up",
         "TTFT: better, and -1 to +9 holds 0",
         "TTFT: better, and -1 to +9 is on the other side",

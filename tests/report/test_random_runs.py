@@ -1,4 +1,5 @@
-"""Random runs: no statement of their reports contradicts another one, the records or the server's counters."""
+"""Random runs: no statement of their reports contradicts another one, the records or the server's
+counters."""
 
 import re
 from dataclasses import replace
@@ -36,7 +37,11 @@ def is_plain(made: Made) -> bool:
     ("true", "wrong", "check"),
     [
         (r"From \d+ answered", "From 9999 answered", "counts_are_those_of_the_records"),
-        (r"TTFT from Due p\d+: ", "TTFT from Due p95: 51% the gate, ", "no_part_exists_that_the_run_did_not_have"),
+        (
+            r"TTFT from Due p\d+: ",
+            "TTFT from Due p95: 51% the gate, ",
+            "no_part_exists_that_the_run_did_not_have",
+        ),
         (
             r"A metrics page or tracing",
             "Queue or prefill? A metrics page or tracing",
@@ -48,7 +53,8 @@ def test_a_wrong_statement_is_found(true: str, wrong: str, check: str, tmp_path:
     """Of a run without a gate and of a server that reports nothing."""
     plain = (made for made in map(random_run, range(MANY)) if is_plain(made))
     reports = (reported(made, tmp_path / str(made.seed)) for made in plain)
-    report = next(one for one in reports if re.search(true, one.console))  # there may be no room for it
+    # there may be no room for it
+    report = next(one for one in reports if re.search(true, one.console))
     assert complaints(report) == []
     console = re.sub(true, wrong, report.console)
     assert any(one.startswith(check) for one in complaints(replace(report, console=console)))
@@ -57,15 +63,25 @@ def test_a_wrong_statement_is_found(true: str, wrong: str, check: str, tmp_path:
 def test_a_wrong_time_without_answers_is_found(tmp_path: Path) -> None:
     seed = next(seed for seed in range(MANY) if random_run(seed).dead_at < 20.0)
     report = reported(random_run(seed), tmp_path)
-    console, count = re.subn(r"nothing answered from [\d.]+ s on", "nothing answered from 0.1 s on", report.console)
+    console, count = re.subn(
+        r"nothing answered from [\d.]+ s on", "nothing answered from 0.1 s on", report.console
+    )
     assert count
     for text in (console, console.replace(" s on", "")):
-        assert any(one.startswith("nothing_answered") for one in complaints(replace(report, console=text)))
+        assert any(
+            one.startswith("nothing_answered") for one in complaints(replace(report, console=text))
+        )
 
 
 def test_a_headline_that_begins_with_the_send_is_found(tmp_path: Path) -> None:
-    made = next(one for one in map(random_run, range(MANY)) if one.run.settings.open_loop and not one.run.settings.slo)
+    made = next(
+        one
+        for one in map(random_run, range(MANY))
+        if one.run.settings.open_loop and not one.run.settings.slo
+    )
     report = reported(made, tmp_path)
     wrong = report.console.replace("of TTFT from due is", "of what is")
     assert wrong != report.console
-    assert any(one.startswith("what_users_waited") for one in complaints(replace(report, console=wrong)))
+    assert any(
+        one.startswith("what_users_waited") for one in complaints(replace(report, console=wrong))
+    )

@@ -46,7 +46,10 @@ def qoe(at_us: list[int], due: int, step: int) -> float:
     """Area under the line that rises by a token in each step, until the last one is read."""
     read = read_at(at_us, due, step)
     end = read[-1] + step
-    actual, expected = (sum(end - at - step / 2 for at in one) for one in (read, read_at([0] * len(read), due, step)))
+    actual, expected = (
+        sum(end - at - step / 2 for at in one)
+        for one in (read, read_at([0] * len(read), due, step))
+    )
     return actual / expected
 
 
@@ -77,21 +80,30 @@ def test_of_many_at_once_as_of_each_token_by_token(
     )
     for i, (stamps, one) in enumerate(zip(us, them, strict=True)):
         at = [at for at, (_, size) in zip(stamps, one, strict=True) for _ in range(size)]
-        expected = (fluidity(at, due, step), qoe(at, due, pace_us), stall_s(at, pace_us)) if at else (np.nan,) * 3
+        expected = (
+            (fluidity(at, due, step), qoe(at, due, pace_us), stall_s(at, pace_us))
+            if at
+            else (np.nan,) * 3
+        )
         assert [column[i] for column in found] == pytest.approx(expected, nan_ok=True)
 
 
 def test_by_pencil() -> None:
-    """Two servers of one mean ITL. Tokens are due at 1 s and each 0.1 s; the reader takes 0.2 s for each."""
-    frame = collect_columns([answered(*EVEN), answered(*BURSTS), answered(1200), answered(500, 3000)], READER).requests
-    # even: token i comes at 0.5 + 0.15 i, due 1 + 0.1 i: in time up to i = 10; then each of ten is late by 50 ms, misses one
-    # bursts: i = 11 comes at 2.5, due at 2.1: late by 0.4, misses 1 + 4 deadlines; the other twenty are in time
-    # late: the first and only one misses 1 + floor(0.2 / 0.1); pause: due at 1.1, late by 1.9: 20 missed
+    """Two servers of one mean ITL. Tokens are due at 1 s and each 0.1 s; the reader takes 0.2 s for
+    each."""
+    frame = collect_columns(
+        [answered(*EVEN), answered(*BURSTS), answered(1200), answered(500, 3000)], READER
+    ).requests
+    # even: token i comes at 0.5 + 0.15 i, due 1 + 0.1 i: in time up to i = 10; then each of ten is
+    # late by 50 ms, misses one bursts: i = 11 comes at 2.5, due at 2.1: late by 0.4, misses 1 + 4
+    # deadlines; the other twenty are in time late: the first and only one misses 1 + floor(0.2 /
+    # 0.1); pause: due at 1.1, late by 1.9: 20 missed
     assert frame["fluidity"].tolist() == pytest.approx([11 / 21, 20 / 25, 0.0, 1 / 21])
     # a reader from 0.5 on is at 0.5 + 0.2 i: behind all of these; but not of the last
     assert frame["reading_stall_s"].tolist() == pytest.approx([0, 0, 0, 2.3])
     assert frame["qoe"].tolist()[:2] == [1, 1]
-    # late by 0.2: half a step of 0.2 is the area of one token, 0.1; over 0.2 + 0.1. Pause: read at 1 and at 3, to the end at
+    # late by 0.2: half a step of 0.2 is the area of one token, 0.1; over 0.2 + 0.1. Pause: read at
+    # 1 and at 3, to the end at
     # 3.2: 2.1 + 0.1; in time it were 2.1 + 1.9
     assert frame["qoe"].tolist()[2:] == pytest.approx([0.1 / 0.3, 2.2 / 4.0])
 
@@ -121,11 +133,14 @@ def test_what_nobody_can_tell_is_absent() -> None:
     assert found.requests["fluidity"].isna().tolist() == [True] * 3 + [False] * 3
     # two came together, due at 0.5 and 0.6: the first is late by 0.1 and misses two
     assert found.requests["fluidity"].tolist()[3] == pytest.approx(2 / 4)
-    # late by 0.1 at first: misses two; its other tokens are due from 0.6 on, so the next chunk is in time
+    # late by 0.1 at first: misses two; its other tokens are due from 0.6 on, so the next chunk is
+    # in time
     assert found.requests["fluidity"].tolist()[4:] == pytest.approx([8 / 10, 11 / 13])
     whole, halves = (
         make_data_frames(records, tight)[0],
-        join_columns([collect_columns(records[:3], tight), collect_columns(records[3:], tight)]).requests,
+        join_columns(
+            [collect_columns(records[:3], tight), collect_columns(records[3:], tight)]
+        ).requests,
     )
     for name in ("fluidity", "qoe", "reading_stall_s"):
         for other in (whole, halves):
@@ -133,7 +148,9 @@ def test_what_nobody_can_tell_is_absent() -> None:
 
 
 def test_rules_and_tables() -> None:
-    records = [answered(*(EVEN if i % 10 else BURSTS), id=str(i), sent_at=10.0 + i) for i in range(400)]
+    records = [
+        answered(*(EVEN if i % 10 else BURSTS), id=str(i), sent_at=10.0 + i) for i in range(400)
+    ]
     rules = ("fluidity p5 > 0.5", "qoe p5 >= 99%", "reading_stall p95 < 10ms", "fluidity p50 > 90%",
              "attainment > 5% given fluidity > 70%")  # fmt: skip
     run = a_run(slo=rules, token_deadline="1s,100ms", reading_pace=5.0)
@@ -145,7 +162,9 @@ def test_rules_and_tables() -> None:
     assert "What a reader feels" in text
     assert "Fluidity" not in text[: text.index("What a reader feels")].partition("Metrics")[2]
     cut = [answered(*EVEN, outcome="cut", id=str(i), sent_at=10.0 + i) for i in range(100)]
-    (undecided,) = summarise_run(collect_columns(cut, READER), a_run(slo=("fluidity p5 > 0.5",)), 0, cut).slos
+    (undecided,) = summarise_run(
+        collect_columns(cut, READER), a_run(slo=("fluidity p5 > 0.5",)), 0, cut
+    ).slos
     assert undecided.status == "INCONCLUSIVE"
 
 
@@ -158,5 +177,10 @@ def test_what_is_wrong_is_said() -> None:
         parse_reading_pace(0.0, "1s,1s")
     assert not parse_rule("fluidity p5 > 0.9").less_is_better
     assert parse_rule("reading_stall p95 < 1s").less_is_better
-    assert "what a reader feels" in next(validate_rules(resolve_rules(("abort: fluidity p5 > 0.9",), None, None)))
-    assert str(resolve_rules((), None, "fluidity:0.9 reading_stall:500").good[1]) == "reading_stall <= 500ms"
+    assert "what a reader feels" in next(
+        validate_rules(resolve_rules(("abort: fluidity p5 > 0.9",), None, None))
+    )
+    assert (
+        str(resolve_rules((), None, "fluidity:0.9 reading_stall:500").good[1])
+        == "reading_stall <= 500ms"
+    )

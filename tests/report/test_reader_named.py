@@ -11,11 +11,17 @@ from locust_llm.report.document import _readers
 
 @pytest.mark.parametrize(
     ("kinds", "says"),
-    [([], ""), ([None], ""), (["native"], ", reader: native"), (["python", "native"], ", reader: native and python")],
+    [
+        ([], ""),
+        ([None], ""),
+        (["native"], ", reader: native"),
+        (["python", "native"], ", reader: native and python"),
+    ],
 )
 def test_what_read_the_answers(kinds: list[str | None], says: str) -> None:
     health = [
-        ProcessHealth(worker=str(n), cpu_share=0.1, loop_lag_p99_ms=1.0, reader=kind) for n, kind in enumerate(kinds)
+        ProcessHealth(worker=str(n), cpu_share=0.1, loop_lag_p99_ms=1.0, reader=kind)
+        for n, kind in enumerate(kinds)
     ]
     run: Any = SimpleNamespace(health=health)
     assert _readers(run) == says

@@ -1,5 +1,5 @@
-"""A run whose master and workers were killed: the report takes what their journals hold, each record once, and says that
-the run has no end."""
+"""A run whose master and workers were killed: the report takes what their journals hold, each
+record once, and says that the run has no end."""
 
 import json
 from pathlib import Path
@@ -33,10 +33,12 @@ def journal(folder: Path, worker: str, numbers: range, admitted: int, half: byte
 
 
 def killed(folder: Path, run: Run) -> None:
-    """Of worker a three records came to the master, the journal has the last two of them and four more, and nine requests
-    were sent. Of worker b none came, and all five have a record."""
+    """Of worker a three records came to the master, the journal has the last two of them and four
+    more, and nine requests were sent. Of worker b none came, and all five have a record."""
     written = [record(number, "a") for number in range(3)]
-    (folder / RECORDS).write_bytes(b"".join(format_record_line(one) + b"\n" for one in written) + b'{"half')
+    (folder / RECORDS).write_bytes(
+        b"".join(format_record_line(one) + b"\n" for one in written) + b'{"half'
+    )
     write_run(folder, run)
     journal(folder, "a", range(1, 7), admitted=9, half=b"\x07\0\0\0\xff\0\0\0half")
     journal(folder, "b", range(5), admitted=5)
@@ -44,14 +46,22 @@ def killed(folder: Path, run: Run) -> None:
 
 def ids(folder: Path) -> list[str]:
     lines = (folder / RECORDS).read_bytes().splitlines()
-    return [found["record"]["id"] for found in map(json.loads, (one for one in lines if one != b'{"half'))]
+    return [
+        found["record"]["id"]
+        for found in map(json.loads, (one for one in lines if one != b'{"half'))
+    ]
 
 
-def test_what_the_workers_kept_is_added_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_workers_kept_is_added_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     killed(tmp_path, replace(a_run(), ended_at=None, stopping_at=None))
     for _ in range(2):
         assert run_report_command([str(tmp_path)]) == ExitStatus.INCOMPLETE
-        assert sorted(ids(tmp_path)) == [*(f"a-{n}" for n in range(7)), *(f"b-{n}" for n in range(5))]
+        assert sorted(ids(tmp_path)) == [
+            *(f"a-{n}" for n in range(7)),
+            *(f"b-{n}" for n in range(5)),
+        ]
         found = read_run(tmp_path)
         assert (found.records_lost, found.unread) == (2, (KILLED,))  # of nine seven have a record
         assert [note for note in found.notes if "journals" in note] == [

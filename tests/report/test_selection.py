@@ -1,4 +1,5 @@
-"""Rows of numbers: percentiles against slow twins; parts of the requests, and which of them a mask leaves."""
+"""Rows of numbers: percentiles against slow twins; parts of the requests, and which of them a mask
+leaves."""
 
 import math
 from collections.abc import Sequence
@@ -25,28 +26,40 @@ LATENCY = LATENCIES[0]
 
 @pytest.mark.parametrize(
     ("count", "percentile", "few"),
-    [(1, 50, True), (2, 50, False), (9, 90, True), (10, 90, False), (99, 99, True), (100, 99, False),
+    [(1, 50, True), (2, 50, False), (9, 90, True), (10, 90, False), (99, 99, True),
+        (100, 99, False),
      (999, 99.9, True), (1000, 99.9, False)],
 )  # fmt: skip
 def test_too_few_values(count: int, percentile: float, few: bool) -> None:
     assert has_too_few_values(count, percentile) == few
 
 
-@given(st.lists(st.floats(0, 1e4), min_size=1, max_size=60), st.lists(st.floats(0.1, 99.9), min_size=1, max_size=4))
+@given(
+    st.lists(st.floats(0, 1e4), min_size=1, max_size=60),
+    st.lists(st.floats(0.1, 99.9), min_size=1, max_size=4),
+)
 def test_percentiles_against_a_slow_twin(values: list[float], percentiles: list[float]) -> None:
     said = make_distribution_row(LATENCY, np.array([*values, math.nan]), percentiles).percentiles
     assert said == pytest.approx({p: 1e3 * interpolated(values, p) for p in percentiles})
 
 
 @given(
-    st.lists(st.floats(0, 1e4), max_size=40), st.integers(1, 40), st.lists(st.integers(1, 999), min_size=1, max_size=4)
+    st.lists(st.floats(0, 1e4), max_size=40),
+    st.integers(1, 40),
+    st.lists(st.integers(1, 999), min_size=1, max_size=4),
 )
-def test_adjusted_against_a_slow_twin(values: list[float], failures: int, permille: list[int]) -> None:
+def test_adjusted_against_a_slow_twin(
+    values: list[float], failures: int, permille: list[int]
+) -> None:
     percentiles = [p / 10 for p in permille]
-    said = adjust_for_failures(LATENCY, np.array(values), np.array([]), failures, percentiles).percentiles
+    said = adjust_for_failures(
+        LATENCY, np.array(values), np.array([]), failures, percentiles
+    ).percentiles
     everything = sorted(1e3 * value for value in values) + [math.inf] * failures
     for p, thousandths in zip(percentiles, permille, strict=True):
-        smallest = next(i for i in range(1, len(everything) + 1) if i * 1000 >= thousandths * len(everything))
+        smallest = next(
+            i for i in range(1, len(everything) + 1) if i * 1000 >= thousandths * len(everything)
+        )
         assert said[p] == pytest.approx(everything[smallest - 1])
 
 
@@ -60,7 +73,12 @@ def interpolated(values: Sequence[float], percentile: float) -> float:
 
 def test_nearest_rank_is_not_misled_by_floats() -> None:
     """99.9 % of 1000 is the 999th value, although 99.9 / 100 * 1000 is 999.0000000000001."""
-    assert adjust_for_failures(LATENCY, np.arange(1, 1000) / 1e3, np.array([]), 1, (99.9,)).percentiles[99.9] == 999
+    assert (
+        adjust_for_failures(
+            LATENCY, np.arange(1, 1000) / 1e3, np.array([]), 1, (99.9,)
+        ).percentiles[99.9]
+        == 999
+    )
 
 
 def test_a_part_of_a_part() -> None:

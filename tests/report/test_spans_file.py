@@ -36,9 +36,19 @@ def test_a_file_of_a_collector_however_it_is_written(folder: Path, tmp_path: Pat
     lines = first + b"\n\n" + second + b"\n{broken"
     whole = json.dumps(export([of("a"), of("b"), of("c")]), indent=2).encode()
     for data, said in (
-        (lines, "2 of 2 requests have a span (1 of other traces, 1 twice, 1 exports refused; the first mistake: "),
-        (gzip.compress(lines), "2 of 2 requests have a span (1 of other traces, 1 twice, 1 exports refused; "),
-        (b"{broken\n" + lines, "2 of 2 requests have a span (1 of other traces, 1 twice, 2 exports refused; "),
+        (
+            lines,
+            "2 of 2 requests have a span (1 of other traces, 1 twice, 1 exports refused; the first "
+            "mistake: ",
+        ),
+        (
+            gzip.compress(lines),
+            "2 of 2 requests have a span (1 of other traces, 1 twice, 1 exports refused; ",
+        ),
+        (
+            b"{broken\n" + lines,
+            "2 of 2 requests have a span (1 of other traces, 1 twice, 2 exports refused; ",
+        ),
         (whole, "2 of 2 requests have a span"),
         (b"[" + first + b"]", "1 of 2 requests have a span (1 of other traces)"),
     ):
@@ -54,7 +64,10 @@ def test_what_cannot_be_joined_changes_nothing(folder: Path, tmp_path: Path) -> 
     (folder / FILE).write_bytes(b"before")
     others = tmp_path / "others"
     others.write_bytes(as_json(span("0" * 32, queue=1.0)))
-    assert str(join_spans_file(folder, others, RUN)) == "0 of 2 requests have a span (1 of other traces)"
+    assert (
+        str(join_spans_file(folder, others, RUN))
+        == "0 of 2 requests have a span (1 of other traces)"
+    )
     (tmp_path / "text").write_bytes(b"no spans\nat all")
     (tmp_path / "cut").write_bytes(gzip.compress(as_json(of("a")))[:-12])
     for name, run, why in (

@@ -28,7 +28,16 @@ def row(summary: Summary, tag: str) -> Row:
 def test_two_requests() -> None:
     """Second 10 to second 10.3, and second 11 to 11.5: 1.5 s from first send to last end."""
     one = answered(200, 220, 240, 300, admitted_at=9.9, asked_at=9.8, due_at=9.8, cached_tokens=25)
-    two = answered(100, 500, sent_at=11.0, due_at=10.0, connect_s=0.002, input_tokens=300, read_lag_us=250, rtt_us=40)
+    two = answered(
+        100,
+        500,
+        sent_at=11.0,
+        due_at=10.0,
+        connect_s=0.002,
+        input_tokens=300,
+        read_lag_us=250,
+        rtt_us=40,
+    )
     summary = summary_of(one, two)
     expected = {
         "request_latency": (2, 400.0, 300.0, 500.0),
@@ -62,7 +71,8 @@ def test_two_requests() -> None:
     assert {row.tag for row in summary.rows} == expected.keys() | throughputs.keys()
     assert row(summary, "request_latency").std == pytest.approx(math.sqrt(2 * 100**2))  # ddof=1
     assert row(summary, "request_latency").percentiles[50] == pytest.approx(400)
-    assert row(summary, "request_latency").percentiles[90] == pytest.approx(480)  # linear: 300 + 0.9 * 200
+    # linear: 300 + 0.9 * 200
+    assert row(summary, "request_latency").percentiles[90] == pytest.approx(480)
     assert summary.conditions.duration_s == pytest.approx(1.5)
     assert summary.conditions.cached_share == 0.25  # of the 100 tokens of the one request that told
 
@@ -70,7 +80,8 @@ def test_two_requests() -> None:
 def test_latency_is_ttft_and_the_sum_of_the_gaps() -> None:
     summary = summary_of(answered(200, 220, 300), answered(150, 171, 171), answered(7))
     latency, ttft, gap = (
-        row(summary, tag).sum for tag in ("request_latency", "time_to_first_token", "inter_chunk_latency")
+        row(summary, tag).sum
+        for tag in ("request_latency", "time_to_first_token", "inter_chunk_latency")
     )
     assert latency == pytest.approx(ttft + gap)  # type: ignore[operator]
 
@@ -78,7 +89,9 @@ def test_latency_is_ttft_and_the_sum_of_the_gaps() -> None:
 def test_reasoning_brings_its_rows() -> None:
     plain = summary_of(answered(100, 200))
     thinking = summary_of(answered(100, 200, first_output=1, reasoning_tokens=1), answered(100))
-    assert not {"time_to_first_output_token", "reasoning_token_count"} & {row.tag for row in plain.rows}
+    assert not {"time_to_first_output_token", "reasoning_token_count"} & {
+        row.tag for row in plain.rows
+    }
     assert row(thinking, "time_to_first_output_token").avg == pytest.approx(150)
     assert row(thinking, "reasoning_token_count").count == 1
 
@@ -94,8 +107,12 @@ def test_warmup_is_apart() -> None:
 
 
 def test_failures_are_infinite() -> None:
-    """Eight of 100, 200 ... 800 ms and two failures: of ten, the 8th is 800 ms (p80), the 9th a failure."""
-    records = [answered(100.0 * (i + 1)) for i in range(8)] + [failed(), failed("timeout", due_at=8.0)]
+    """Eight of 100, 200 ... 800 ms and two failures: of ten, the 8th is 800 ms (p80), the 9th a
+    failure."""
+    records = [answered(100.0 * (i + 1)) for i in range(8)] + [
+        failed(),
+        failed("timeout", due_at=8.0),
+    ]
     summary = summary_of(*records, percentiles=(10.0, 50.0, 80.0, 81.0, 90.0))
     said = row(summary, "adj_request_latency")
     assert said.count == 10
@@ -106,7 +123,8 @@ def test_failures_are_infinite() -> None:
     assert row(summary, "schedule_delay").count == 10  # a failed request was late all the same
     assert row(summary, "schedule_delay").max == pytest.approx(2000)
     assert summary.conditions.failure_rate == 0.2
-    assert row(summary, "request_throughput").avg == pytest.approx(8 / 1.0)  # the failures ended at second 11
+    # the failures ended at second 11
+    assert row(summary, "request_throughput").avg == pytest.approx(8 / 1.0)
     assert summary_of(*records[:8]).adjusted == ()
 
 
@@ -119,13 +137,17 @@ def test_partial_answers_of_failures_are_no_successes() -> None:
 
 def test_cut_and_cancelled_are_neither() -> None:
     summary = summary_of(
-        answered(100, 200), failed("cut", chunk_us=(3,)), failed("cancelled"), failed("cut", sent_at=None)
+        answered(100, 200),
+        failed("cut", chunk_us=(3,)),
+        failed("cancelled"),
+        failed("cut", sent_at=None),
     )
     conditions = summary.conditions
     assert (conditions.requests, conditions.succeeded, conditions.failed) == (4, 1, 0)
     assert (conditions.cut, conditions.cancelled, conditions.failure_rate) == (2, 1, 0.0)
     assert summary.counts.never_sent == 1
-    first = row(summary, "adj_time_to_first_token")  # 0.003 and 100 ms, and one of which nothing is known
+    # 0.003 and 100 ms, and one of which nothing is known
+    first = row(summary, "adj_time_to_first_token")
     assert (first.count, first.percentiles[50.0], first.percentiles[90.0]) == (3, 100, math.inf)
     assert (first.at_least[25.0], first.at_least[50.0], first.at_least[90.0]) == (0, 0.003, 100)
     assert summary.counts.cut_ages_s == (1, 1)
@@ -150,7 +172,9 @@ def test_failures_of_one_kind_share_a_line() -> None:
 
 def test_nothing_at_all() -> None:
     summary = summary_of()
-    assert all(row.avg is None and not row.count for row in summary.rows if row.tag != "request_throughput")
+    assert all(
+        row.avg is None and not row.count for row in summary.rows if row.tag != "request_throughput"
+    )
     assert summary.conditions.duration_s is None
     assert summary.conditions.failure_rate is None
     assert any("nothing to report" in remark for remark in notes.make_remarks(summary, a_run()))
@@ -168,7 +192,11 @@ def test_only_failures() -> None:
 def test_one_request_of_one_token() -> None:
     summary = summary_of(answered(200))
     latency = row(summary, "request_latency")
-    assert (latency.avg, latency.std, latency.percentiles[99]) == (pytest.approx(200), None, pytest.approx(200))
+    assert (latency.avg, latency.std, latency.percentiles[99]) == (
+        pytest.approx(200),
+        None,
+        pytest.approx(200),
+    )
     assert row(summary, "inter_token_latency").count == 0
     assert row(summary, "inter_chunk_latency").count == 0
     assert row(summary, "request_throughput").avg == pytest.approx(5)
@@ -183,25 +211,35 @@ def test_lengths_asked_and_delivered() -> None:
     conditions = summary.conditions
     assert conditions.input_deviation == pytest.approx(100 / 90 - 1)  # only of the pair
     assert conditions.output_deviation == -0.5
-    assert (conditions.input_tokens, conditions.asked_input_tokens) == (100, 545)  # delivered: to those that asked
-    said = [remark for remark in notes.make_remarks(summary, a_run()) if "tokens asked for" in remark]
+    # delivered: to those that asked
+    assert (conditions.input_tokens, conditions.asked_input_tokens) == (100, 545)
+    said = [
+        remark for remark in notes.make_remarks(summary, a_run()) if "tokens asked for" in remark
+    ]
     assert ["11.1% above" in said[0], "50.0% below" in said[1]] == [True, True]
 
 
 def test_where_the_tokens_come_from() -> None:
     summary = summary_of(
-        answered(1), answered(1), answered(1, tokens_from="chunks"), answered(1, output_tokens=None, tokens_from="")
+        answered(1),
+        answered(1),
+        answered(1, tokens_from="chunks"),
+        answered(1, output_tokens=None, tokens_from=""),
     )
     counts = summary.counts
     assert (counts.tokens_from_usage, counts.tokens_from_chunks, counts.tokens_unknown) == (2, 1, 1)
-    assert any("2 of 4" in remark and "estimate" in remark for remark in notes.make_remarks(summary, a_run()))
+    assert any(
+        "2 of 4" in remark and "estimate" in remark
+        for remark in notes.make_remarks(summary, a_run())
+    )
 
 
 def test_merged_chunks_are_counted_and_kept_out() -> None:
     merged = answered(100, 120, 140, 140, merged=((2, 125_000), (3, 125_000)))
     summary = summary_of(merged, answered(5, merged=((0, 1),)))
     counts = summary.counts
-    assert (counts.chunks, counts.merged_chunks, counts.ttft_upper_bounds) == (5, 2, 1)  # one came with no other chunk
+    # one came with no other chunk
+    assert (counts.chunks, counts.merged_chunks, counts.ttft_upper_bounds) == (5, 2, 1)
     assert row(summary, "inter_chunk_latency").count == 1
     said = " ".join(notes.make_remarks(summary, a_run()))
     assert "40.0% of the chunks" in said
@@ -221,7 +259,8 @@ def test_clock_and_simulated() -> None:
 
 
 def test_gate_use_is_of_the_benchmark() -> None:
-    """One slot, from second 10 on; the first holds it for 200 ms, the second waits from 10.1 and sends at 10.25."""
+    """One slot, from second 10 on; the first holds it for 200 ms, the second waits from 10.1 and
+    sends at 10.25."""
     one = answered(200, 400, admitted_at=10.0)
     two = answered(150, asked_at=10.1, due_at=10.1, admitted_at=10.25, sent_at=10.25)
     gate = summary_of(one, two, run=a_run(((0.0, 1),), prefill_concurrency=1)).gate
@@ -236,7 +275,11 @@ def test_an_answer_in_one_read_or_one_chunk_has_no_itl_and_no_token_rate() -> No
     merged = ((0, 1), (1, 1), (2, 1))
     one_read, one_chunk = answered(5, 5, 5, merged=merged), answered(5, output_tokens=50)
     summary = summary_of(one_read, one_chunk, one_chunk, answered(5, 10, 15))
-    assert row(summary, "inter_token_latency").count == row(summary, "output_token_throughput_per_user").count == 1
+    assert (
+        row(summary, "inter_token_latency").count
+        == row(summary, "output_token_throughput_per_user").count
+        == 1
+    )
     assert row(summary, "inter_token_latency").avg == 5
     assert summary.counts.without_itl == {ONE_CHUNK: 2, AT_ONCE: 1}
 
@@ -244,7 +287,10 @@ def test_an_answer_in_one_read_or_one_chunk_has_no_itl_and_no_token_rate() -> No
 def test_counts_that_were_not_taken_are_counted_by_their_names() -> None:
     zero, left_out = (("output_tokens", "0"),), (("input_tokens", "0"), ("output_tokens", "-1"))
     records = [answered(1, 2, rejected_counts=rejected) for rejected in (zero, zero, left_out, ())]
-    assert summary_of(*records).counts.rejected_counts == {"output_tokens": (3, "0"), "input_tokens": (1, "0")}
+    assert summary_of(*records).counts.rejected_counts == {
+        "output_tokens": (3, "0"),
+        "input_tokens": (1, "0"),
+    }
 
 
 def test_a_chunk_stamped_after_the_close_ends_the_run() -> None:
@@ -252,7 +298,9 @@ def test_a_chunk_stamped_after_the_close_ends_the_run() -> None:
 
 
 def test_exported_percentiles_are_always_there() -> None:
-    assert set(row(summary_of(answered(1), percentiles=(99.9,)), "request_latency").percentiles) == {*EXPORTED, 99.9}
+    assert set(
+        row(summary_of(answered(1), percentiles=(99.9,)), "request_latency").percentiles
+    ) == {*EXPORTED, 99.9}
 
 
 @pytest.mark.parametrize(
@@ -270,11 +318,19 @@ def test_what_the_latencies_leave_out(settings: dict[str, object], words: list[s
 
 def test_what_is_missing_is_said() -> None:
     summary = summary_of(answered(1), failed("cut"), failed("cancelled"), answered(streamed=False))
-    run = Run(name="r", settings=a_run().settings, started_at=0, profiling_at=0, turned_away=2, records_lost=3)
+    run = Run(
+        name="r",
+        settings=a_run().settings,
+        started_at=0,
+        profiling_at=0,
+        turned_away=2,
+        records_lost=3,
+    )
     of_cut = summarise_run(collect_columns([failed("cut")]), run, broken_lines=1)
     said = " ".join((*notes.list_missing_parts(of_cut, run), *notes.make_remarks(of_cut, run)))
     for words in ("1 request was still running", "2 requests were waiting",
-                  "3 requests of lost workers have no record", "1 unreadable line", "did not end cleanly"):  # fmt: skip
+                  "3 requests of lost workers have no record", "1 unreadable line",
+                  "did not end cleanly"):  # fmt: skip
         assert words in said
     assert "answered in one piece" in " ".join(notes.make_remarks(summary, a_run()))
 
@@ -310,22 +366,41 @@ def test_tiles_are_of_what_users_waited_and_of_each_name() -> None:
     """A second at a gate, then 100 ms; and two names, which have no common tile."""
     waited = [answered(100, 120, sent_at=11.0, admitted_at=11.0, asked_at=10.0, due_at=10.0)] * 3
     run = a_run(((0.0, 1),), prefill_concurrency=1)
-    found = [(name, figure) for name, figure, _ in make_tiles(summarise_run(collect_columns(waited), run), run)]
-    assert found[:3] == [("TTFT from due, p50", "1.1 s"), ("TTFT, p50", "100 ms"), ("ITL, p50", "20 ms")]
+    found = [
+        (name, figure)
+        for name, figure, _ in make_tiles(summarise_run(collect_columns(waited), run), run)
+    ]
+    assert found[:3] == [
+        ("TTFT from due, p50", "1.1 s"),
+        ("TTFT, p50", "100 ms"),
+        ("ITL, p50", "20 ms"),
+    ]
     records = [*[answered(50, 60)] * 6, *[answered(900, 910, name="rag")] * 3]
     named = [
-        (name, figure) for name, figure, _ in make_tiles(summarise_run(collect_columns(records), a_run()), a_run())
+        (name, figure)
+        for name, figure, _ in make_tiles(summarise_run(collect_columns(records), a_run()), a_run())
     ]
-    assert named[:3] == [("TTFT, chat, p50", "50 ms"), ("TTFT, rag, p50", "900 ms"), ("Output tokens", named[2][1])]
+    assert named[:3] == [
+        ("TTFT, chat, p50", "50 ms"),
+        ("TTFT, rag, p50", "900 ms"),
+        ("Output tokens", named[2][1]),
+    ]
 
 
 def test_permits_that_are_late_between_processes_are_the_load_generators_delay() -> None:
-    """The limit is one. b waits a second for a permit that nobody has, which is half of its TTFT from due."""
+    """The limit is one. b waits a second for a permit that nobody has, which is half of its TTFT
+    from due."""
     run = a_run(limits=((0.0, 1),))
     here = [answered(1000, 1010, worker="a", sent_at=10.0, admitted_at=10.0)]
-    there = [answered(1000, 1010, worker="b", sent_at=13.0, due_at=12.0, asked_at=12.0, admitted_at=13.0)]
-    found = {one.worker: one for one in summarise_run(collect_columns([*here, *there]), run).evidence}
-    assert (found["a"].permit_lag_p99_ms, found["b"].permit_lag_p99_ms) == pytest.approx((0.0, 1000.0), abs=1e-3)
+    there = [
+        answered(1000, 1010, worker="b", sent_at=13.0, due_at=12.0, asked_at=12.0, admitted_at=13.0)
+    ]
+    found = {
+        one.worker: one for one in summarise_run(collect_columns([*here, *there]), run).evidence
+    }
+    assert (found["a"].permit_lag_p99_ms, found["b"].permit_lag_p99_ms) == pytest.approx(
+        (0.0, 1000.0), abs=1e-3
+    )
     assert found["b"].due_p99_ms == pytest.approx(2000.0)
     one_process = [answered(1000, 1010, sent_at=13.0, due_at=12.0, asked_at=12.0, admitted_at=13.0)]
     assert summarise_run(collect_columns(one_process), run).evidence[0].permit_lag_p99_ms is None

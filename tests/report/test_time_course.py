@@ -8,19 +8,31 @@ from locust_llm.records.run import LimitChange, UserChange
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.sections.notes import format_users, make_loop_remark
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.time_course import StepSeries, describe_limit, describe_users, make_step_series
+from locust_llm.report.time_course import (
+    StepSeries,
+    describe_limit,
+    describe_users,
+    make_step_series,
+)
 
 SPAN = (10.0, 20.0)
 
 
 def test_a_number_over_a_stretch_of_time() -> None:
-    """Two until second 14, six until 19, then three: (2 x 4 + 6 x 5 + 3 x 1) / 10; before and after are none of it."""
-    found = make_step_series([(0.0, 9), (8.0, 2), (14.0, 6), (15.0, 6), (19.0, 3), (25.0, 50)], SPAN)
-    assert found == StepSeries(least=2, most=6, mean=4.1, changes=2, steps=((0.0, 2), (4.0, 6), (9.0, 3)))
+    """Two until second 14, six until 19, then three: (2 x 4 + 6 x 5 + 3 x 1) / 10; before and after
+    are none of it."""
+    found = make_step_series(
+        [(0.0, 9), (8.0, 2), (14.0, 6), (15.0, 6), (19.0, 3), (25.0, 50)], SPAN
+    )
+    assert found == StepSeries(
+        least=2, most=6, mean=4.1, changes=2, steps=((0.0, 2), (4.0, 6), (9.0, 3))
+    )
 
 
 def test_before_the_first_change_its_value_held() -> None:
-    assert make_step_series([(11.0, 5)], SPAN) == StepSeries(least=5, most=5, mean=5, changes=0, steps=((0.0, 5),))
+    assert make_step_series([(11.0, 5)], SPAN) == StepSeries(
+        least=5, most=5, mean=5, changes=0, steps=((0.0, 5),)
+    )
 
 
 def test_a_gate_that_was_off_for_some_time() -> None:
@@ -53,10 +65,17 @@ def limits(*changes: tuple[float, int | None]) -> StepSeries | None:
         (1, None, limits((0.0, 1), (12.5, 3)), "1, 3 from 2.5 s on"),
         (1, None, limits((0.0, 1), (12.5, None)), "1, no gate from 2.5 s on"),
         (2, 1.0, limits((10.0, 1), (11.0, 2), (15.0, 1)), "1, 2 from 1.0 s on, 1 from 5.0 s on"),
-        (1, None, limits(*((10.0 + i, 1 + i % 2) for i in range(10))), "1 to 2 (1.5 on average, 9 changes)"),
+        (
+            1,
+            None,
+            limits(*((10.0 + i, 1 + i % 2) for i in range(10))),
+            "1 to 2 (1.5 on average, 9 changes)",
+        ),
     ],
 )
-def test_the_limit_in_words(asked: int | None, ramp_s: float | None, found: StepSeries | None, words: str) -> None:
+def test_the_limit_in_words(
+    asked: int | None, ramp_s: float | None, found: StepSeries | None, words: str
+) -> None:
     assert describe_limit(asked, ramp_s, found) == words
 
 
@@ -65,7 +84,10 @@ def test_users_in_words() -> None:
     assert (
         describe_users(6, make_step_series([(10.0, 2), (10.25, 6)], SPAN)) == "6 users"
     )  # they take a moment to be there
-    assert describe_users(2, make_step_series([(0.0, 2), (15.0, 6)], SPAN)) == "2 to 6 users (4 on average)"
+    assert (
+        describe_users(2, make_step_series([(0.0, 2), (15.0, 6)], SPAN))
+        == "2 to 6 users (4 on average)"
+    )
     assert describe_users(2, make_step_series([(0.0, 1)], SPAN)) == "1 user"
 
 
@@ -77,6 +99,8 @@ def test_conditions_are_what_was_in_force() -> None:
     conditions = summarise_run(collect_columns([answered(1)]), run).conditions
     assert (conditions.users, conditions.prefill_limit) == (2, 1)
     assert format_users(conditions) == "2 to 6 users (4 on average)"
-    assert "The gate allowed 1 to 3 awaiting their first token at a time" in make_loop_remark(conditions)
+    assert "The gate allowed 1 to 3 awaiting their first token at a time" in make_loop_remark(
+        conditions
+    )
     assert conditions.limit_in_force is not None
     assert conditions.limit_in_force.mean == pytest.approx(1 * 0.4 + 3 * 0.6)

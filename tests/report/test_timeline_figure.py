@@ -1,4 +1,5 @@
-"""The drawing of a timeline: what is where, what is marked, and that nothing from outside gets into it."""
+"""The drawing of a timeline: what is where, what is marked, and that nothing from outside gets into
+it."""
 
 import importlib.util
 import re
@@ -45,7 +46,11 @@ needs_png = pytest.mark.skipif(
 
 
 def drawn(
-    *records: Record, run: Run | None = None, span: tuple[float, float] | None = None, most: int = 60, title: str = ""
+    *records: Record,
+    run: Run | None = None,
+    span: tuple[float, float] | None = None,
+    most: int = 60,
+    title: str = "",
 ) -> str:
     ordered = sorted(records, key=lambda record: record.closed_at)
 
@@ -95,7 +100,16 @@ def two() -> tuple[Record, Record]:
     long              |wait|prefill            |.
     """
     stream = answered(1000, 1500, 2000, 4000, sent_at=10.0, id="stream")
-    long = answered(2000, 2100, asked_at=11.0, admitted_at=11.5, sent_at=11.5, limit=1, input_tokens=16_000, id="long")
+    long = answered(
+        2000,
+        2100,
+        asked_at=11.0,
+        admitted_at=11.5,
+        sent_at=11.5,
+        limit=1,
+        input_tokens=16_000,
+        id="long",
+    )
     return stream, long
 
 
@@ -117,8 +131,12 @@ def test_each_moment_is_where_a_pencil_puts_it() -> None:
     stall = next(e for e in shown.root.iter() if e.get("id") == "stall")
     left, width = float(stall.get("x", 0)), float(stall.get("width", 0))
     assert (left, left + width) == pytest.approx((at(12), at(14)), abs=0.2)
-    assert "longest stall here 2 s" in " ".join(shown.texts).replace("2.00", "2").replace("2.0", "2")
-    assert {"100", "16,000", "10.0", "14.0", "by-hand: 2 requests, second 10.00 to 14.00"} <= set(shown.texts)
+    assert "longest stall here 2 s" in " ".join(shown.texts).replace("2.00", "2").replace(
+        "2.0", "2"
+    )
+    assert {"100", "16,000", "10.0", "14.0", "by-hand: 2 requests, second 10.00 to 14.00"} <= set(
+        shown.texts
+    )
     assert "m \N{MIDDLE DOT} 2 users" in " ".join(" ".join(shown.texts).split())
 
 
@@ -127,7 +145,9 @@ def test_each_moment_is_where_a_pencil_puts_it() -> None:
     [((12.5, 13.0), (0.0, 1.0)), ((11.0, 13.0), (0.5, 1.0)), ((13.0, 17.0), (0.0, 0.25))],
     ids=["within the stall", "its begin", "its end"],
 )
-def test_of_a_stall_that_part_is_shaded_which_is_shown(span: tuple[float, float], band: tuple[float, float]) -> None:
+def test_of_a_stall_that_part_is_shaded_which_is_shown(
+    span: tuple[float, float], band: tuple[float, float]
+) -> None:
     """It is from second 12 to 14."""
     shown = Shown(drawn(two()[0], span=span))
     stall = next(e for e in shown.root.iter() if e.get("id") == "stall")
@@ -163,7 +183,8 @@ def test_ends_are_marked_by_what_became_of_a_request() -> None:
     )
     assert len(shown.group("ends")) == 4
     assert len(shown.bars("prefill")) == 3  # who was never sent had none
-    assert shown.bars("prefill")[1][1] == pytest.approx(LEFT + 0.9 * INNER, abs=0.1)  # to its end, without a chunk
+    # to its end, without a chunk
+    assert shown.bars("prefill")[1][1] == pytest.approx(LEFT + 0.9 * INNER, abs=0.1)
     assert {"end", "failed", "cancelled"} <= set(shown.texts)
     assert "cut" not in shown.texts
 
@@ -172,15 +193,25 @@ def test_of_a_simulator_it_says_so() -> None:
     real, stub = two(), [msgspec.structs.replace(record, simulated=True) for record in two()]
     assert "SIMULATED" not in Shown(drawn(*real)).texts
     assert "SIMULATED" in Shown(drawn(*stub, title="x" * 500)).texts
-    assert "SIMULATED" in Shown(drawn(*real, run=msgspec.structs.replace(a_run(), simulated=True))).texts
+    assert (
+        "SIMULATED"
+        in Shown(drawn(*real, run=msgspec.structs.replace(a_run(), simulated=True))).texts
+    )
 
 
 def test_nothing_from_outside_becomes_part_of_it() -> None:
     run = msgspec.structs.replace(a_run(), name=HOSTILE, model=HOSTILE, server=HOSTILE)
     for title in ("", HOSTILE + "\udcff"):  # the last: a byte on the command line that is no UTF-8
-        svg = drawn(*two(), answered(9, name=HOSTILE, error=HOSTILE, outcome=HOSTILE, id="h"), run=run, title=title)
+        svg = drawn(
+            *two(),
+            answered(9, name=HOSTILE, error=HOSTILE, outcome=HOSTILE, id="h"),
+            run=run,
+            title=title,
+        )
         names = {element.tag for element in Shown(svg).root.iter()}
-        assert names <= {SVG + name for name in ("svg", "title", "desc", "rect", "path", "g", "text")}
+        assert names <= {
+            SVG + name for name in ("svg", "title", "desc", "rect", "path", "g", "text")
+        }
         assert not {"\u202e", "\x00", "\udcff"} & set(svg)
 
 
@@ -196,18 +227,24 @@ def records(draw: Any) -> Record:
         sent_at=draw(st.none() | moments) if not chunk_us else draw(moments),
         asked_at=draw(moments), admitted_at=draw(st.none() | moments), closed_at=draw(moments),
         outcome=draw(st.sampled_from(["ok", "cut", "cancelled", *sorted(FAILURES)]) | st.text()),
-        input_tokens=draw(st.none() | st.integers(0, 2**40)), name=draw(st.text()), id=draw(st.text()),
+        input_tokens=draw(st.none() | st.integers(0, 2**40)), name=draw(st.text()),
+        id=draw(st.text()),
     )  # fmt: skip
 
 
 @examples(60)
 @given(st.lists(records(), min_size=1, max_size=8), st.text(), st.booleans())
 @example(  # who was sent ended before that: a window that would end before it begins
-    [answered(sent_at=None, asked_at=0.0, closed_at=1.0), answered(0, 0, sent_at=1.0, asked_at=0.0, closed_at=0.0)],
+    [
+        answered(sent_at=None, asked_at=0.0, closed_at=1.0),
+        answered(0, 0, sent_at=1.0, asked_at=0.0, closed_at=0.0),
+    ],
     "",
     False,
 )
-def test_whatever_the_records_it_is_xml_within_its_frame(some: list[Record], text: str, spanned: bool) -> None:
+def test_whatever_the_records_it_is_xml_within_its_frame(
+    some: list[Record], text: str, spanned: bool
+) -> None:
     run = msgspec.structs.replace(a_run(), name=text, model=text)
     span = (-1e7, 1e7) if spanned else None
 
@@ -227,7 +264,12 @@ def test_whatever_the_records_it_is_xml_within_its_frame(some: list[Record], tex
     for left, right, middle in (*shown.bars("wait"), *shown.bars("prefill")):
         assert LEFT <= left <= right <= WIDTH - RIGHT + 1.1
         assert 0 < middle < HEIGHT
-    assert all(LEFT - 0.1 <= x <= WIDTH - RIGHT + 0.1 for strokes in shown.dots() for stroke in strokes for x in stroke)
+    assert all(
+        LEFT - 0.1 <= x <= WIDTH - RIGHT + 0.1
+        for strokes in shown.dots()
+        for stroke in strokes
+        for x in stroke
+    )
 
 
 @needs_png
@@ -239,7 +281,7 @@ def test_a_png_has_two_pixels_for_one_and_text_in_it() -> None:
     assert convert_svg_to_png(drawn(*two(), title="another title")) != image
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -276,19 +318,27 @@ def test_both_forms_at_once(folder: Path) -> None:
     ("words", "why"),
     [
         (["-o", "a.pdf"], "a.pdf: the name must end in .svg or .png"),
-        (["-o", "no/such/folder/a.svg"], "no/such/folder/a.svg cannot be written: No such file or directory"),
+        (["-o", "no/such/folder/a.svg"],
+            "no/such/folder/a.svg cannot be written: No such file or directory"),
         (["--requests", "0"], "--requests takes 1 to 150, got 0"),
         (["--requests", "151"], "--requests takes 1 to 150, got 151"),
         (
             ["--from", "20", "--to", "30"],
-            "no request was in flight between second 20 and 30: the requests are from second 10.00 to 14.00",
+            "no request was in flight between second 20 and 30: the requests are from second 10.00 "
+                "to 14.00",
         ),
-        (["--from", "12", "--to", "11"], "nothing lies between 12 s and 11 s: this run goes from 10.00 s to 14.00 s"),
-        (["--from", "nan"], "nothing lies between nan s and 14 s: this run goes from 10.00 s to 14.00 s"),
+        (["--from", "12", "--to", "11"],
+            "nothing lies between 12 s and 11 s: this run goes from 10.00 s to 14.00 s"),
+        (["--from", "nan"], "nothing lies between nan s and 14 s: this run goes from 10.00 s to "
+            "14.00 s"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(
-    folder: Path, words: list[str], why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    words: list[str],
+    why: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(folder.parent)
     assert door.main(["figure", str(folder), *words]) == 5
@@ -296,12 +346,17 @@ def test_what_cannot_be_is_one_line(
     assert sorted(path.name for path in folder.iterdir()) == ["profile_export.jsonl", "run.json"]
 
 
-def test_no_run_an_empty_one_and_one_that_never_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_run_an_empty_one_and_one_that_never_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for content, why in (
         (None, "holds no run: it has no profile_export.jsonl"),
         (b"", "holds an empty run: its profile_export.jsonl has no record"),
         (b"{\n", "holds an empty run: its profile_export.jsonl has no record"),
-        (format_record_line(failed("refused", sent_at=None)), "no request of the profiling phase was sent"),
+        (
+            format_record_line(failed("refused", sent_at=None)),
+            "no request of the profiling phase was sent",
+        ),
     ):
         if content is not None:
             (tmp_path / "profile_export.jsonl").write_bytes(content)
@@ -328,14 +383,22 @@ def test_without_a_font_a_png_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     def bare(**words: Any) -> bytes:
         return bytes(resvg_py.svg_to_bytes(**words, skip_system_fonts=True))
 
-    monkeypatch.setattr(module, "import_module", lambda _: type("library", (), {"svg_to_bytes": staticmethod(bare)}))
+    monkeypatch.setattr(
+        module, "import_module", lambda _: type("library", (), {"svg_to_bytes": staticmethod(bare)})
+    )
     with pytest.raises(ValueError, match="needs a font"):
         convert_svg_to_png(drawn(*two()))
 
 
 def test_the_same_records_give_the_same_bytes_in_another_process(folder: Path) -> None:
-    code = "import sys; from locust_llm.report.build import draw_timeline; sys.stdout.buffer.write(draw_timeline(sys.argv[1]).encode())"
+    code = (
+        "import sys; from locust_llm.report.build import draw_timeline; "
+        "sys.stdout.buffer.write(draw_timeline(sys.argv[1]).encode())"
+    )
     other = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], capture_output=True, check=True, env={"PYTHONHASHSEED": "1"}
+        [sys.executable, "-c", code, str(folder)],
+        capture_output=True,
+        check=True,
+        env={"PYTHONHASHSEED": "1"},
     )
     assert other.stdout == report.draw_timeline(folder).encode()

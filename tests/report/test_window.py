@@ -37,14 +37,17 @@ def asked(at: float, seconds: float, **other: object) -> Record:
 
 
 def test_rates_are_of_what_ended_within_the_measured_time() -> None:
-    """Two users, 4 s a request: each is always inside, ten end from 10 to 30 (the first of them sent before), and of what
-    was sent in it two end after it. From its first send to its last end it would be 9 in 24 s."""
-    one = [asked(at, 4.0) for at in (3, 7, 11, 15, 19, 23, 27, 31)]  # ends at 7, 11, 15, 19, 23, 27, 31, 35
+    """Two users, 4 s a request: each is always inside, ten end from 10 to 30 (the first of them
+    sent before), and of what was sent in it two end after it. From its first send to its last end
+    it would be 9 in 24 s."""
+    # ends at 7, 11, 15, 19, 23, 27, 31, 35
+    one = [asked(at, 4.0) for at in (3, 7, 11, 15, 19, 23, 27, 31)]
     other = [asked(at, 4.0) for at in (5, 9, 13, 17, 21, 25, 29, 33)]
     summary = summed_up(*one, *other)
     assert summary.conditions.requests == 10  # 11 ... 27 and 13 ... 29
     assert summary.conditions.duration_s == 20
-    assert rate(summary, "request_throughput") == pytest.approx(10 / 20)  # 11 ... 27 and 13 ... 29 are ends, too
+    # 11 ... 27 and 13 ... 29 are ends, too
+    assert rate(summary, "request_throughput") == pytest.approx(10 / 20)
     assert rate(summary, "output_token_throughput") == pytest.approx(20 / 20)
     assert summary.steady is not None
     assert summary.steady.in_flight == pytest.approx(2)
@@ -58,24 +61,37 @@ def test_waiting_at_the_gate_is_inside() -> None:
     summary = summed_up(waiting, answered(1000, 90_000, sent_at=25.0))
     assert summary.steady is not None
     assert summary.steady.in_flight == pytest.approx(17 / 20)
-    assert summary.steady.residual == pytest.approx(3 / 17)  # one in 20 s x 14 s = 14 / 20, by what the report shows
+    # one in 20 s x 14 s = 14 / 20, by what the report shows
+    assert summary.steady.residual == pytest.approx(3 / 17)
 
 
 def test_what_was_delivered_is_over_what_was_due() -> None:
-    """Of 10 that were due 6 were answered in time, one of them sent before; a failure is no answer."""
-    run = replace(stage(), offer=OpenLoopSchedule(due=10, never_started=0, duration_s=20.0, most_users=9))
-    records = [asked(9, 2.0), *(asked(10 + i, 2.0) for i in range(5)), asked(29, 2.0), failed(sent_at=12.0)]
+    """Of 10 that were due 6 were answered in time, one of them sent before; a failure is no
+    answer."""
+    run = replace(
+        stage(), offer=OpenLoopSchedule(due=10, never_started=0, duration_s=20.0, most_users=9)
+    )
+    records = [
+        asked(9, 2.0),
+        *(asked(10 + i, 2.0) for i in range(5)),
+        asked(29, 2.0),
+        failed(sent_at=12.0),
+    ]
     summary = summed_up(*records, run=run)
     assert summary.steady is not None
     assert summary.steady.delivered == pytest.approx(0.6)
-    assert summary.steady.kept_up is False  # at most 3 can be inside, by whatever chance: that makes 9 of 10
+    # at most 3 can be inside, by whatever chance: that makes 9 of 10
+    assert summary.steady.kept_up is False
 
 
 def test_a_queue_that_grows_is_no_chance() -> None:
-    """One a second is due and one in two is answered at once, the others never: on average 5 are inside, of which
-    3 x (2 x 5)^0.5 = 9.5 may be chance: 10 and 9.5 of 20 would be more than 19, of 100 it is far from it."""
+    """One a second is due and one in two is answered at once, the others never: on average 5 are
+    inside, of which 3 x (2 x 5)^0.5 = 9.5 may be chance: 10 and 9.5 of 20 would be more than 19, of
+    100 it is far from it."""
     for due, kept_up in ((20, True), (100, False)):
-        run = replace(stage(), offer=OpenLoopSchedule(due=due, never_started=0, duration_s=20.0, most_users=9))
+        run = replace(
+            stage(), offer=OpenLoopSchedule(due=due, never_started=0, duration_s=20.0, most_users=9)
+        )
         answers = [answered(1, 2, sent_at=10.0 + i * 20 / due) for i in range(0, due, 2)]
         open_yet = [answered(1, 90_000, sent_at=10.0 + i * 20 / due) for i in range(1, due, 2)]
         found = summed_up(*answers, *open_yet, run=run).steady
@@ -86,7 +102,9 @@ def test_a_queue_that_grows_is_no_chance() -> None:
 
 
 def test_failures_are_not_inside_by_chance() -> None:
-    run = replace(stage(), offer=OpenLoopSchedule(due=10, never_started=0, duration_s=20.0, most_users=9))
+    run = replace(
+        stage(), offer=OpenLoopSchedule(due=10, never_started=0, duration_s=20.0, most_users=9)
+    )
     found = summed_up(*[asked(10 + i, 2.0) for i in range(9)], failed(sent_at=12.0), run=run).steady
     assert found is not None
     assert (found.delivered, found.kept_up) == (0.9, False)
@@ -112,14 +130,18 @@ def test_a_stage_that_was_never_measured_has_no_figures() -> None:
 
 
 def test_rules_on_rates_are_held_against_the_measured_time() -> None:
-    """Forty requests of a second each: 2/s in every stretch, while their own time is 20 s and one more."""
-    run = a_stage(a_run(sweep="concurrency=1,2", slo=("requests_per_s >= 1.99/s",)), 1, 1.0, "concurrency")
+    """Forty requests of a second each: 2/s in every stretch, while their own time is 20 s and one
+    more."""
+    run = a_stage(
+        a_run(sweep="concurrency=1,2", slo=("requests_per_s >= 1.99/s",)), 1, 1.0, "concurrency"
+    )
     (result,) = summed_up(*[asked(9.25 + i / 2, 1.0) for i in range(42)], run=run).slos
     assert (result.observed, result.low, result.high, result.status) == (2, 2, 2, "PASS")
 
 
 def test_the_pauses_between_repeats_are_not_counted() -> None:
-    """Two repeats of twenty requests, of half a second each, in a row: seconds 10 to 20 and 60 to 70. Forty in 20 s."""
+    """Two repeats of twenty requests, of half a second each, in a row: seconds 10 to 20 and 60 to
+    70. Forty in 20 s."""
     run = a_run(repeats=2, slo=("requests_per_s >= 2/s", "ttft p50 < 600ms"))
     run = replace(run, stages=tuple(stage(began_at=UNIX + at).stage for at in (9, 59)))  # type: ignore[arg-type]
     records = [asked(at + i / 2, 0.5, phase="profiling") for at in (10, 60) for i in range(20)]
@@ -131,7 +153,9 @@ def test_the_pauses_between_repeats_are_not_counted() -> None:
     assert result.observed == pytest.approx(2)
     assert result.low is not None
     assert result.low > 1.5  # with the pause between them most stretches would be empty
-    assert rate(summarise_run(collect_columns(records), run), "request_throughput") == pytest.approx(40 / 60)
+    assert rate(
+        summarise_run(collect_columns(records), run), "request_throughput"
+    ) == pytest.approx(40 / 60)
 
 
 def test_the_seconds_of_a_time_with_pauses() -> None:
@@ -148,7 +172,8 @@ def test_repeats_that_overlap_have_no_pause() -> None:
 
 
 def test_the_error_of_a_rate_is_by_how_much_its_stretches_differ() -> None:
-    """2 s each, 10 with three ends and one more: 3 and 5 in turn have a variance of 10 / 9; 40 in 20 s +- 1/6 root(10)."""
+    """2 s each, 10 with three ends and one more: 3 and 5 in turn have a variance of 10 / 9; 40 in
+    20 s +- 1/6 root(10)."""
     ends = [10.1 + 2 * i + 0.3 * j for i in range(10) for j in range(3 if i % 2 else 5)]
     steady = summed_up(*(asked(end - 0.05, 0.05) for end in ends)).steady
     assert steady is not None

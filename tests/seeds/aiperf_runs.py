@@ -1,4 +1,5 @@
-"""The commands of AIPerf's page on prefill concurrency, what it prints for them, and its gate under a steady load."""
+"""The commands of AIPerf's page on prefill concurrency, what it prints for them, and its gate under
+a steady load."""
 
 from itertools import repeat
 from typing import NamedTuple
@@ -97,7 +98,9 @@ def commands() -> list[Command]:
 
     ramp = load(limit=1)
     for limit in range(2, 6):
-        ramp.clock.call_at(7.5 * (limit - 1), lambda limit=limit: setattr(ramp, "prefill_limit", limit))
+        ramp.clock.call_at(
+            7.5 * (limit - 1), lambda limit=limit: setattr(ramp, "prefill_limit", limit)
+        )
     ramp.closed_loop(50, repeat(VirtualRequest(32_000, 200)))
     rows = ramp.run(until=120)
     limits = [min(5, 1 + int(row.sent_at / 7.5)) for row in rows]

@@ -16,7 +16,13 @@ class Line(NamedTuple):
 
 
 def chart(
-    title: str, x_label: str, y_label: str, lines: Sequence[Line], *, log_x: bool = False, log_y: bool = False
+    title: str,
+    x_label: str,
+    y_label: str,
+    lines: Sequence[Line],
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
 ) -> str:
     """y begins at 0 unless it is logarithmic; values must be above 0 on a logarithmic axis."""
     x_ticks = _ticks([value for line in lines for value in line.x], log=log_x)
@@ -34,31 +40,47 @@ def chart(
         return HEIGHT - BOTTOM - place(value, y_ticks, log_y) * (HEIGHT - TOP - BOTTOM)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
         f'<text x="{LEFT}" y="20" font-size="14" font-weight="600">{escape(title)}</text>',
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" text-anchor="middle">{escape(x_label)}</text>',
-        f'<text transform="translate(14 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)" text-anchor="middle">{escape(y_label)}'
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 10}" '
+        f'text-anchor="middle">{escape(x_label)}</text>',
+        f'<text transform="translate(14 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)" '
+        f'text-anchor="middle">{escape(y_label)}'
         "</text>",
     ]
     for tick in x_ticks:
-        parts.append(f'<text x="{at_x(tick):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{tick:g}</text>')
+        parts.append(
+            f'<text x="{at_x(tick):.1f}" y="{HEIGHT - BOTTOM + 16}" '
+            f'text-anchor="middle">{tick:g}</text>'
+        )
     for tick in y_ticks:
         parts.append(f'<path d="M{LEFT} {at_y(tick):.1f}H{WIDTH - RIGHT}" stroke="#d5dade"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{at_y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>')
+        parts.append(
+            f'<text x="{LEFT - 6}" y="{at_y(tick) + 4:.1f}" text-anchor="end">{tick:g}</text>'
+        )
     for number, line in enumerate(lines):
         hue = HUES[number % len(HUES)]
         points = [f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in zip(line.x, line.y, strict=True)]
-        parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{hue}" stroke-width="2"/>')
-        parts += [f'<circle cx="{p.split(",")[0]}" cy="{p.split(",")[1]}" r="3" fill="{hue}"/>' for p in points]
+        parts.append(
+            f'<polyline points="{" ".join(points)}" fill="none" stroke="{hue}" stroke-width="2"/>'
+        )
+        parts += [
+            f'<circle cx="{p.split(",")[0]}" cy="{p.split(",")[1]}" r="3" fill="{hue}"/>'
+            for p in points
+        ]
         y = TOP + 12 + 18 * number
-        parts.append(f'<path d="M{WIDTH - RIGHT + 10} {y - 4}h18" stroke="{hue}" stroke-width="2"/>')
+        parts.append(
+            f'<path d="M{WIDTH - RIGHT + 10} {y - 4}h18" stroke="{hue}" stroke-width="2"/>'
+        )
         parts.append(f'<text x="{WIDTH - RIGHT + 34}" y="{y}">{escape(line.name)}</text>')
     return "\n".join([*parts, "</svg>\n"])
 
 
 def _ticks(values: Sequence[float], *, log: bool) -> list[float]:
-    """Round numbers from below the least value to above the greatest; on a logarithmic axis 1, 2, 5, 10, 20, ..."""
+    """Round numbers from below the least value to above the greatest; on a logarithmic axis 1, 2,
+    5, 10, 20, ..."""
     low, high = min(values), max(values)
     if log:
         steps = [m * 10.0**e for e in range(-6, 9) for m in (1, 2, 5)]
@@ -67,5 +89,8 @@ def _ticks(values: Sequence[float], *, log: bool) -> list[float]:
         return steps[first : max(last, first + 1) + 1]
     size = 10.0 ** math.floor(math.log10((high - low) or 1))
     step = next(size * m for m in (0.2, 0.5, 1, 2) if (high - low) / (size * m) <= 6)
-    first_tick, last_tick = math.floor(low / step), max(math.ceil(high / step), math.floor(low / step) + 1)
+    first_tick, last_tick = (
+        math.floor(low / step),
+        max(math.ceil(high / step), math.floor(low / step) + 1),
+    )
     return [round(index * step, 9) for index in range(first_tick, last_tick + 1)]

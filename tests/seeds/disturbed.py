@@ -1,4 +1,5 @@
-"""One load under each policy, its gaps told apart by the prefills beside them: the arithmetic of every report."""
+"""One load under each policy, its gaps told apart by the prefills beside them: the arithmetic of
+every report."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,14 +26,22 @@ class Disturbed(NamedTuple):
         return row
 
 
-def disturbed(policies: Sequence[str] = POLICIES, rate: float = 2.0, seconds: float = 120.0) -> dict[str, Disturbed]:
-    """Section 2's requests (1,000 to 5,000 in, 20 to 300 out) at two a second: at three there is hardly a moment under
-    static batching at which nobody waits, so nothing to compare with."""
+def disturbed(
+    policies: Sequence[str] = POLICIES, rate: float = 2.0, seconds: float = 120.0
+) -> dict[str, Disturbed]:
+    """Section 2's requests (1,000 to 5,000 in, 20 to 300 out) at two a second: at three there is
+    hardly a moment under static batching at which nobody waits, so nothing to compare with."""
     found = {}
     for policy in policies:
         run = e.server(policy)
         run.keep_tokens = True
-        run.open_loop(e.poisson(rate, seconds, lambda r: VirtualRequest(r.randrange(1000, 5000), r.randrange(20, 300))))
+        run.open_loop(
+            e.poisson(
+                rate,
+                seconds,
+                lambda r: VirtualRequest(r.randrange(1000, 5000), r.randrange(20, 300)),
+            )
+        )
         records = recorded(run.run())
         columns = collect_columns(records)
         told = measure_interference(columns, compute_occupancy(columns.requests, ()), records)

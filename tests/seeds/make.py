@@ -17,7 +17,8 @@ def main() -> None:
             (FOLDER / name).write_text(figure)
     (FOLDER / "README.md").write_text(page(sections))
     print(
-        f"{FOLDER.relative_to(Path.cwd()) if FOLDER.is_relative_to(Path.cwd()) else FOLDER.name}: {len(sections)} claims"
+        f"{FOLDER.relative_to(Path.cwd()) if FOLDER.is_relative_to(Path.cwd()) else FOLDER.name}: "
+        f"{len(sections)} claims"
     )
 
 

@@ -9,8 +9,10 @@ from seed_partial import contention, equal_prompts, partial_prefills, threshold
 from seed_tng import chunk_size, chunking_throughput, order_of_policies, pauses, saturation
 
 SECTIONS = (
-    saturation, order_of_policies, pauses, chunking_throughput, chunk_size, tails, partial_prefills, prefill_limits,
-    disaggregated, goodput, contention, equal_prompts, threshold, early_slope, omission, sample_outputs, commands,
+    saturation, order_of_policies, pauses, chunking_throughput, chunk_size, tails, partial_prefills,
+    prefill_limits,
+    disaggregated, goodput, contention, equal_prompts, threshold, early_slope, omission,
+    sample_outputs, commands,
 )  # fmt: skip
 
 HEAD = """\
@@ -33,7 +35,11 @@ request, a bar to its first token, a dot a token. What a seed says stands above 
 def page(sections: Sequence[Section]) -> str:
     parts = [
         HEAD.rstrip(),
-        table(("", "claim", "result"), [(n, s.claim, short(s.verdict)) for n, s in enumerate(sections, 1)], "left"),
+        table(
+            ("", "claim", "result"),
+            [(n, s.claim, short(s.verdict)) for n, s in enumerate(sections, 1)],
+            "left",
+        ),
     ]
     for number, section in enumerate(sections, 1):
         figures = "\n".join(f"![{name.removesuffix('.svg')}]({name})" for name in section.figures)

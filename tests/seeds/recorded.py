@@ -1,4 +1,5 @@
-"""Rows of virtual time as the records that a client would have made of them: for the arithmetic and the drawings."""
+"""Rows of virtual time as the records that a client would have made of them: for the arithmetic and
+the drawings."""
 
 from collections.abc import Iterable
 
@@ -7,8 +8,9 @@ from locust_llm.simulator.scheduling.virtual import VirtualResult
 
 
 def recorded(rows: Iterable[VirtualResult]) -> list[Record]:
-    """In the order of their ends, as a run writes them. Of a run that kept its tokens: each is a chunk of its own that
-    arrives the moment it is there. Second 0 of the run is second 0 of Unix time."""
+    """In the order of their ends, as a run writes them. Of a run that kept its tokens: each is a
+    chunk of its own that arrives the moment it is there. Second 0 of the run is second 0 of Unix
+    time."""
     return [
         Record(
             id=f"{row.request.kind or 'request'}-{number}",

@@ -1,4 +1,5 @@
-"""A section of the page of the seeds: a claim, what came out, and the pieces that it is written with."""
+"""A section of the page of the seeds: a claim, what came out, and the pieces that it is written
+with."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,7 +22,9 @@ class Check(NamedTuple):
 
 def verdict(*checks: Check) -> str:
     """``reproduced``, ``in part`` or ``not reproduced``, and which parts are which."""
-    held, failed = ("; ".join(str(check) for check in checks if check.holds is holds) for holds in (True, False))
+    held, failed = (
+        "; ".join(str(check) for check in checks if check.holds is holds) for holds in (True, False)
+    )
     if not failed:
         return f"reproduced: {held}"
     return f"in part: {held}. Not: {failed}" if held else f"not reproduced: {failed}"
@@ -37,7 +40,8 @@ def short(verdict: str) -> str:
 
 
 class Section(NamedTuple):
-    """One claim. ``figures``: the charts at its end, file name to SVG; ``pictures``: before them, with the seed's words."""
+    """One claim. ``figures``: the charts at its end, file name to SVG; ``pictures``: before them,
+    with the seed's words."""
 
     claim: str
     source: str
@@ -55,7 +59,11 @@ class Section(NamedTuple):
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], align: str = "right") -> str:
     """Markdown; numbers are right-aligned as text, so that they keep their digits."""
     return tabulate(
-        rows, headers=list(headers), tablefmt="pipe", disable_numparse=True, colalign=[align] * len(headers)
+        rows,
+        headers=list(headers),
+        tablefmt="pipe",
+        disable_numparse=True,
+        colalign=[align] * len(headers),
     )
 
 

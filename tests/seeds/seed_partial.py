@@ -1,4 +1,5 @@
-"""vLLM pull request 31330, concurrent partial prefills; and what the same flags do on a real vLLM."""
+"""vLLM pull request 31330, concurrent partial prefills; and what the same flags do on a real
+vLLM."""
 
 from collections.abc import Mapping
 
@@ -12,33 +13,55 @@ from section import Check, Section, ms, table, verdict
 
 def partial_prefills() -> Section:
     parts, said = [], {"small": "20 to 200, 500 to 2,000 and 4,000 to 10,000 tokens (90, 8 and 2 %)",
-                       "large": "50 to 300, 1,500 to 3,000 and 10,000 to 20,000 tokens (80, 15 and 5 %)"}  # fmt: skip
+                       "large": "50 to 300, 1,500 to 3,000 and 10,000 to 20,000 tokens (80, 15 and "
+                           "5 %)"}  # fmt: skip
     gains, cells = {}, {}
     for mix, sizes in said.items():
         found = p.partial_prefills(mix=mix)
-        base = {(f.output_tokens, f.max_num_seqs): f for f in found if f.max_num_partial_prefills == 1}
+        base = {
+            (f.output_tokens, f.max_num_seqs): f for f in found if f.max_num_partial_prefills == 1
+        }
         rows = []
         for f in found:
             without = base[f.output_tokens, f.max_num_seqs]
             gain = without.ttft_mean / f.ttft_mean
             cells[mix, f.output_tokens, f.max_num_seqs, f.max_num_partial_prefills] = f
             gains[mix, f.output_tokens, f.max_num_seqs, f.max_num_partial_prefills] = gain
-            rows.append((f.output_tokens, f.max_num_seqs, f.max_num_partial_prefills, f"{f.ttft_mean:.2f}",
-                         f"{gain:.2f}", f"{f.ttft_p50:.2f}", f"{f.ttft_p99:.1f}", f"{f.output_per_s:,.1f}"))  # fmt: skip
+            rows.append((f.output_tokens, f.max_num_seqs, f.max_num_partial_prefills,
+                f"{f.ttft_mean:.2f}",
+                         f"{gain:.2f}", f"{f.ttft_p50:.2f}", f"{f.ttft_p99:.1f}",
+                         f"{f.output_per_s:,.1f}"))  # fmt: skip
         parts.append(
             f"Prompts of {sizes}:\n\n"
             + table(
-                ("out", "max_num_seqs", "slots", "mean TTFT, s", "times better", "p50, s", "p99, s", "tokens/s"), rows
+                (
+                    "out",
+                    "max_num_seqs",
+                    "slots",
+                    "mean TTFT, s",
+                    "times better",
+                    "p50, s",
+                    "p99, s",
+                    "tokens/s",
+                ),
+                rows,
             )
         )
     parts.append(
-        "The pull request says about 20 % better with 128 tokens out and 128 places, about 400 % with one token out, and "
-        "blames the places: decodes hold them, so a short prompt waits for a place however its prefill is scheduled. So "
-        "it is here. Its P99 gets worse, here too. **Its throughput that rises with the slots is not reproduced**: the "
-        "simulated GPU computes the same tokens at the same cost whichever come first. On a real server larger batches of "
-        "decodes, or the order in which a benchmark's last requests end, may do it. The request's dataset is not public: "
-        "the sizes of the first table were chosen so that its first cell has the request's 20 %, the other cells "
-        "followed; with the larger prompts of the second the queue is long whatever is done, and the gain larger."
+        "The pull request says about 20 % better with 128 tokens out and 128 places, about 400 % "
+        "with one token out, and "
+        "blames the places: decodes hold them, so a short prompt waits for a place however its "
+        "prefill is scheduled. So "
+        "it is here. Its P99 gets worse, here too. **Its throughput that rises with the slots is "
+        "not reproduced**: the "
+        "simulated GPU computes the same tokens at the same cost whichever come first. On a real "
+        "server larger batches of "
+        "decodes, or the order in which a benchmark's last requests end, may do it. The request's "
+        "dataset is not public: "
+        "the sizes of the first table were chosen so that its first cell has the request's 20 %, "
+        "the other cells "
+        "followed; with the larger prompts of the second the queue is long whatever is done, and "
+        "the gain larger."
     )
     ratios = {
         what: [
@@ -51,10 +74,21 @@ def partial_prefills() -> Section:
     slots = []
     for name in timelines.SLOTS:
         records = timelines.queued(name)
-        short, long = (timelines.ttft_s(timelines.of_kind(records, kind)) for kind in ("short", "long"))
-        slots.append((name, *(f"{value:.2f}" for value in (np.mean(short), max(short), np.mean(long), max(long)))))
+        short, long = (
+            timelines.ttft_s(timelines.of_kind(records, kind)) for kind in ("short", "long")
+        )
+        slots.append(
+            (
+                name,
+                *(
+                    f"{value:.2f}"
+                    for value in (np.mean(short), max(short), np.mean(long), max(long))
+                ),
+            )
+        )
     return Section(
-        "Concurrent partial prefills: mean TTFT better on a mix, by how much depends on the output and on max_num_seqs; P99 "
+        "Concurrent partial prefills: mean TTFT better on a mix, by how much depends on the output "
+            "and on max_num_seqs; P99 "
         "worse; throughput rises with the slots",
         "vLLM pull request 31330: A40, 8B, 12 requests a second, threshold 2,048",
         verdict(
@@ -74,8 +108,10 @@ def partial_prefills() -> Section:
         (pictures.one_at_a_time(), pictures.partial_prefills()),
         "The requests of both timelines, and what a threshold does alone:\n\n"
         + table(("how prompts share", "short TTFT, s", "longest", "long TTFT, s", "longest"), slots)
-        + "\n\nWhat the request's author says against a threshold alone holds: four long prompts at 512 tokens a step use "
-        "up the 2,048; the short ones wait as before, and each long one to the end of all. With one long prompt, as in "
+        + "\n\nWhat the request's author says against a threshold alone holds: four long prompts "
+            "at 512 tokens a step use "
+        "up the 2,048; the short ones wait as before, and each long one to the end of all. With "
+            "one long prompt, as in "
         "section 11, a threshold is enough.",
     )  # fmt: skip
 
@@ -90,8 +126,10 @@ def equal_prompts() -> Section:
             Check("a change of about 1 %", abs(change) < 0.02, f"{change:+.1%}"),
             Check("of that sign", change > 0),
         ),
-        f"Mean TTFT {without.ttft_mean:.1f} s without, {four.ttft_mean:.1f} s with four slots. A change of this size "
-        "follows from which requests end together; neither the seed's nor this one says more than that there is hardly any.",
+        f"Mean TTFT {without.ttft_mean:.1f} s without, {four.ttft_mean:.1f} s with four slots. A "
+        f"change of this size "
+        "follows from which requests end together; neither the seed's nor this one says more than "
+        "that there is hardly any.",
         {},
     )
 
@@ -99,7 +137,8 @@ def equal_prompts() -> Section:
 def threshold() -> Section:
     found = {name: p.thresholds(name) for name in p.SHARING}
     rows = [
-        (name, f"{t.threshold:,}", f"{t.ttft_mean:.2f}", f"{t.short_ttft:.2f}", f"{t.long_ttft:.2f}",
+        (name, f"{t.threshold:,}", f"{t.ttft_mean:.2f}", f"{t.short_ttft:.2f}",
+            f"{t.long_ttft:.2f}",
          f"{t.output_per_s:,.0f}")
         for name, each in found.items()
         for t in each
@@ -107,36 +146,49 @@ def threshold() -> Section:
     by_value = {name: {t.threshold: t for t in each} for name, each in found.items()}
     slots, alone = (by_value[name] for name in p.SHARING)
     return Section(
-        "A long-prefill-token-threshold is best near the token budget: above it a large prompt starves the queue, below it "
+        "A long-prefill-token-threshold is best near the token budget: above it a large prompt "
+            "starves the queue, below it "
         "large prompts suffer",
-        "vLLM pull request 31330; section 7's first mix at 8 requests a second, 128 out, 1,024 places, a budget of 2,048",
+        "vLLM pull request 31330; section 7's first mix at 8 requests a second, 128 out, 1,024 "
+            "places, a budget of 2,048",
         verdict(
-            Check("above it short prompts wait longer", slots[8192].short_ttft > 1.1 * slots[p.BUDGET].short_ttft,
-                  f"with four slots {slots[p.BUDGET].short_ttft:.2f} s at 2,048, {slots[8192].short_ttft:.2f} at 8,192"),
+            Check("above it short prompts wait longer",
+                slots[8192].short_ttft > 1.1 * slots[p.BUDGET].short_ttft,
+                  f"with four slots {slots[p.BUDGET].short_ttft:.2f} s at 2,048, "
+                      f"{slots[8192].short_ttft:.2f} at 8,192"),
             Check("below it long prompts suffer with a threshold alone",
                   alone[512].long_ttft > 1.1 * alone[p.BUDGET].long_ttft,
                   f"{alone[p.BUDGET].long_ttft:.1f} s at 2,048, {alone[512].long_ttft:.1f} at 512"),
-            Check("below it long prompts suffer with four slots", slots[512].long_ttft > 1.1 * slots[p.BUDGET].long_ttft,
+            Check("below it long prompts suffer with four slots",
+                slots[512].long_ttft > 1.1 * slots[p.BUDGET].long_ttft,
                   f"{slots[p.BUDGET].long_ttft:.1f} s at 2,048, {slots[512].long_ttft:.1f} at 512"),
             _best("four slots", slots), _best("a threshold alone", alone),
         ),
-        table(("how prompts share", "threshold", "mean TTFT, s", "up to 200 in, s", "from 4,000 in, s", "tokens/s"), rows)
-        + "\n\nWith four slots a threshold only says which prompts are long ones, of which one at a time is computed. By "
+        table(("how prompts share", "threshold", "mean TTFT, s", "up to 200 in, s",
+            "from 4,000 in, s", "tokens/s"), rows)
+        + "\n\nWith four slots a threshold only says which prompts are long ones, of which one at "
+            "a time is computed. By "
         "itself it caps what a step takes of each prompt.",
         {},
     )  # fmt: skip
 
 
 def _best(sharing: str, found: Mapping[int, p.Threshold]) -> Check:
-    """Whether the mean TTFT is best within a factor of two of the budget, and 10 % worse further below it."""
+    """Whether the mean TTFT is best within a factor of two of the budget, and 10 % worse further
+    below it."""
     best = min(found.values(), key=lambda t: t.ttft_mean)
-    holds = p.BUDGET / 2 <= best.threshold <= 2 * p.BUDGET and found[512].ttft_mean > 1.1 * best.ttft_mean
-    figures = ", ".join(f"{found[value].ttft_mean:.2f} s at {value:,}" for value in (256, 512, 1024, 2048, 4096))
+    holds = (
+        p.BUDGET / 2 <= best.threshold <= 2 * p.BUDGET
+        and found[512].ttft_mean > 1.1 * best.ttft_mean
+    )
+    figures = ", ".join(
+        f"{found[value].ttft_mean:.2f} s at {value:,}" for value in (256, 512, 1024, 2048, 4096)
+    )
     return Check(f"mean TTFT has its best near the budget with {sharing}", holds, figures)
 
 
-# tests/real/contention.py, three runs each, lowest and highest, in ms: vLLM 0.32.0 on a CPU with a tiny random Llama, on
-# 2 cores that other programs used too, 2026-11-20
+# tests/real/contention.py, three runs each, lowest and highest, in ms: vLLM 0.32.0 on a CPU with a
+# tiny random Llama, on 2 cores that other programs used too, 2026-11-20
 REAL = {
     "2048": ((3108, 3237), (3059, 3177), (136, 171), (622, 647)),
     "512": ((3759, 3973), (3707, 3931), (82, 92), (225, 398)),
@@ -147,8 +199,12 @@ REAL = {
 
 def contention() -> Section:
     found = e.contention()
-    rows = [(c.flags, ms(c.long_ttft), ms(c.short_ttft), ms(c.gap_mean), ms(c.gap_max)) for c in found]
-    real = [(flags, *(f"{low:,} to {high:,}" for low, high in seen)) for flags, seen in REAL.items()]
+    rows = [
+        (c.flags, ms(c.long_ttft), ms(c.short_ttft), ms(c.gap_mean), ms(c.gap_max)) for c in found
+    ]
+    real = [
+        (flags, *(f"{low:,} to {high:,}" for low, high in seen)) for flags, seen in REAL.items()
+    ]
 
     def same_order(what: str, column: int) -> Check:
         simulated = sorted(found, key=lambda c: c[column])
@@ -156,10 +212,17 @@ def contention() -> Section:
         order = " < ".join(measured) if [c.flags for c in simulated] != measured else ""
         return Check(f"the order of {what}", not order, f"on vLLM {order}" if order else "")
 
-    headers = ("max-num-batched-tokens", "long TTFT, ms", "short ones' TTFT, ms", "mean gap, ms", "largest gap, ms")
+    headers = (
+        "max-num-batched-tokens",
+        "long TTFT, ms",
+        "short ones' TTFT, ms",
+        "mean gap, ms",
+        "largest gap, ms",
+    )
     return Section(
         "The same flags have the same effects on a real vLLM",
-        "not a seed's: four requests decode, a prompt of 10,000 tokens arrives, 50 ms later four short ones",
+        "not a seed's: four requests decode, a prompt of 10,000 tokens arrives, 50 ms later four "
+        "short ones",
         verdict(
             same_order("mean gaps", 3),
             same_order("largest gaps", 4),
@@ -167,11 +230,15 @@ def contention() -> Section:
         ),
         "Simulated:\n\n"
         + table(headers, rows)
-        + "\n\nMeasured on vLLM 0.32.0 (2026-11-20; a CPU, a tiny model with random weights, 2 cores with other work on "
-        "them, three runs, lowest to highest; times are not to be compared with the H100's, only their order):\n\n"
+        + "\n\nMeasured on vLLM 0.32.0 (2026-11-20; a CPU, a tiny model with random weights, 2 "
+        "cores with other work on "
+        "them, three runs, lowest to highest; times are not to be compared with the H100's, only "
+        "their order):\n\n"
         + table(headers, real)
-        + "\n\nThe long prompt's own TTFT cannot be compared over the last row: the machine was busier then (the decodes' "
-        "gaps before it came were 4.4 to 4.7 ms, 2.9 to 3.0 in the first row). An earlier pair of runs on a quieter "
+        + "\n\nThe long prompt's own TTFT cannot be compared over the last row: the machine was "
+        "busier then (the decodes' "
+        "gaps before it came were 4.4 to 4.7 ms, 2.9 to 3.0 in the first row). An earlier pair of "
+        "runs on a quieter "
         "machine had 1,435 ms there and 1,462 in the first.",
         {},
     )

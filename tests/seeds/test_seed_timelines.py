@@ -17,7 +17,8 @@ from locust_llm.simulator.scheduling.virtual import VirtualRequest, VirtualResul
 
 SVG = "{http://www.w3.org/2000/svg}"
 PICTURES = (
-    pictures.static, pictures.prefill_first, pictures.chunked, pictures.disaggregated, pictures.one_at_a_time,
+    pictures.static, pictures.prefill_first, pictures.chunked, pictures.disaggregated,
+    pictures.one_at_a_time,
     pictures.partial_prefills,
 )  # fmt: skip
 
@@ -31,12 +32,28 @@ def group(svg: str, name: str) -> list[str]:
 def test_a_row_becomes_the_record_that_a_client_would_have_made() -> None:
     later = VirtualResult(VirtualRequest(50, 1), 0.0, 0.0, 3.0, 3.0, token_at=array("d", [3.0]))
     row = VirtualResult(
-        VirtualRequest(100, 3, kind="chat"), 1.0, 2.0, 2.5, 2.75, 0.125, token_at=array("d", [2.5, 2.625, 2.75])
+        VirtualRequest(100, 3, kind="chat"),
+        1.0,
+        2.0,
+        2.5,
+        2.75,
+        0.125,
+        token_at=array("d", [2.5, 2.625, 2.75]),
     )
     record, last = recorded([later, row])
     assert record.chunk_us == (500_000, 625_000, 750_000)
-    assert (record.gate_wait_s, record.ttft_s, record.itl_s, record.longest_stall_s) == (1.0, 0.5, 0.125, 0.125)
-    assert (record.name, record.input_tokens, record.output_tokens, record.failed) == ("chat", 100, 3, False)
+    assert (record.gate_wait_s, record.ttft_s, record.itl_s, record.longest_stall_s) == (
+        1.0,
+        0.5,
+        0.125,
+        0.125,
+    )
+    assert (record.name, record.input_tokens, record.output_tokens, record.failed) == (
+        "chat",
+        100,
+        3,
+        False,
+    )
     assert (last.closed_at, last.ttft_s, last.longest_stall_s) == (3.0, 3.0, None)
     assert record.simulated
 
@@ -60,7 +77,8 @@ def test_prefill_first_stops_every_stream() -> None:
 
 def test_chunked_prefill_gives_a_token_a_step_and_stops_nobody() -> None:
     whole, found = (t.meanwhile(t.interrupted(name)) for name in ("prefill-first", "chunked 512"))
-    assert found.tokens == pytest.approx((8000 / 508, 8000 / 508), abs=1)  # of 512 tokens a step 4 decode
+    # of 512 tokens a step 4 decode
+    assert found.tokens == pytest.approx((8000 / 508, 8000 / 508), abs=1)
     assert found.longest_gap < 0.03
     assert 1 < found.long_ttft / whole.long_ttft < 1.3
     assert not group(pictures.chunked().svg, "stalls")
@@ -69,11 +87,14 @@ def test_chunked_prefill_gives_a_token_a_step_and_stops_nobody() -> None:
 def test_disaggregated_streams_do_not_notice() -> None:
     found = t.meanwhile(t.interrupted("disaggregated"))
     assert found.longest_gap < 0.0085
-    assert found.tokens[0] == pytest.approx(found.long_ttft / 0.0077, abs=2)  # a token in each undisturbed gap
+    # a token in each undisturbed gap
+    assert found.tokens[0] == pytest.approx(found.long_ttft / 0.0077, abs=2)
     assert found.long_ttft < 1.15 * t.meanwhile(t.interrupted("prefill-first")).long_ttft
 
 
-@pytest.mark.parametrize("picture", [pictures.static, pictures.prefill_first, pictures.chunked, pictures.disaggregated])
+@pytest.mark.parametrize(
+    "picture", [pictures.static, pictures.prefill_first, pictures.chunked, pictures.disaggregated]
+)
 def test_each_token_has_its_dot(picture: Callable[[], Picture]) -> None:
     lines = group(picture().svg, "chunks")
     assert [path.count("h") for path in lines] == [70, 90, 110, 130, 40, 40, 30, 20]
@@ -82,10 +103,12 @@ def test_each_token_has_its_dot(picture: Callable[[], Picture]) -> None:
 
 def test_short_prompts_pass_long_ones_with_slots_and_not_with_a_threshold_alone() -> None:
     ttft = {
-        name: [t.ttft_s(t.of_kind(t.queued(name), kind)) for kind in ("short", "long")] for name in t.SLOTS
+        name: [t.ttft_s(t.of_kind(t.queued(name), kind)) for kind in ("short",
+            "long")] for name in t.SLOTS
     }  # fmt: skip
     (short, long), (short_threshold, long_threshold), (short_slots, long_slots) = ttft.values()
-    # each waits for the last long one, the last to come for another step; a threshold changes nothing
+    # each waits for the last long one, the last to come for another step; a threshold changes
+    # nothing
     sent = [0.3 + 0.5 * i for i in range(6)]
     assert [a + b for a, b in zip(sorted(short, reverse=True), sent, strict=True)] == pytest.approx(
         [max(long)] * 6, abs=0.05
@@ -112,7 +135,9 @@ def test_what_disturbed_gaps_lost_is_what_sets_the_policies_apart() -> None:
 
 
 @pytest.mark.parametrize("picture", PICTURES)
-def test_a_picture_says_that_it_is_simulated_and_is_the_same_each_time(picture: Callable[[], Picture]) -> None:
+def test_a_picture_says_that_it_is_simulated_and_is_the_same_each_time(
+    picture: Callable[[], Picture],
+) -> None:
     once, again = picture(), picture()
     assert once == again
     texts = [text.text for text in ElementTree.fromstring(once.svg).iter(f"{SVG}text")]
@@ -123,5 +148,7 @@ def test_a_picture_says_that_it_is_simulated_and_is_the_same_each_time(picture: 
 def test_a_page_has_the_words_above_a_picture_and_where_to_look_below() -> None:
     section = pages.order_of_policies()
     (picture,) = section.pictures
-    assert f"{picture.words}\n\n![{picture.title}]({picture.name})\n\n{picture.look}" in pages.page([section])
+    assert f"{picture.words}\n\n![{picture.title}]({picture.name})\n\n{picture.look}" in pages.page(
+        [section]
+    )
     assert section.files() == {picture.name: picture.svg}

@@ -11,12 +11,15 @@ import pytest
 from section import Check, short, verdict
 
 
-def test_throughput_is_almost_linear_to_two_users_then_flat_and_half_the_prompt_doubles_the_rate() -> None:
+def test_throughput_is_almost_linear_to_two_users_then_flat_and_half_the_prompt_doubles_the_rate() -> (
+    None
+):
     levels = e.throughput((3000, 1500), (1, 2, 8, 64, 128))
     rate = {(level.prompt_tokens, level.users): level.requests_per_s for level in levels}
     for prompt, at_eight in ((3000, 4.3), (1500, 5.8)):
         assert rate[prompt, 2] / rate[prompt, 1] > 1.7
-        assert rate[prompt, 8] / rate[prompt, 1] == pytest.approx(at_eight, rel=0.05)  # of 8: not what linear would be
+        # of 8: not what linear would be
+        assert rate[prompt, 8] / rate[prompt, 1] == pytest.approx(at_eight, rel=0.05)
         assert rate[prompt, 128] / rate[prompt, 64] < 1.1
     assert 1.8 < rate[1500, 128] / rate[3000, 128] < 2.2
 
@@ -49,7 +52,8 @@ def test_chunking_costs_the_prompt_a_little() -> None:
 
 @pytest.mark.slow
 def test_chunked_prefill_raises_the_throughput_of_short_prompts() -> None:
-    """The seed's +50 % are its own deployment's: by scheduling alone it is less, and nothing for long prompts."""
+    """The seed's +50 % are its own deployment's: by scheduling alone it is less, and nothing for
+    long prompts."""
     same, v0, long, _ = e.chunking_gain([(204, 64, 64), (3000, 100, 64)])
     assert 1.10 < same.chunked / same.prefill_first < 1.40
     assert 1.30 < v0.chunked / v0.prefill_first < 1.80
@@ -78,19 +82,25 @@ def test_p99_grows_faster_than_concurrency_past_saturation_and_slower_before() -
 
 
 def test_partial_prefills_help_the_mean_as_far_as_there_are_places() -> None:
-    found = {(f.output_tokens, f.max_num_seqs, f.max_num_partial_prefills): f for f in p.partial_prefills((1, 4))}
+    found = {
+        (f.output_tokens, f.max_num_seqs, f.max_num_partial_prefills): f
+        for f in p.partial_prefills((1, 4))
+    }
 
     def gain(output: int, seqs: int) -> float:
         return found[output, seqs, 1].ttft_mean / found[output, seqs, 4].ttft_mean
 
     assert 1.05 < gain(128, 128) < 1.35  # the pull request: about 20 %
     assert gain(128, 1024) > 3.0  # with places enough
-    assert 4.0 < gain(1, 128) < 6.5  # about 400 %: who has one token to say leaves its place at once
+    # about 400 %: who has one token to say leaves its place at once
+    assert 4.0 < gain(1, 128) < 6.5
     assert gain(1, 128) == gain(1, 1024)
     for output, seqs in ((128, 128), (128, 1024), (1, 128)):
         assert found[output, seqs, 4].ttft_p99 > found[output, seqs, 1].ttft_p99  # worse
         # not reproduced: the pull request's throughput rises
-        assert found[output, seqs, 4].output_per_s == pytest.approx(found[output, seqs, 1].output_per_s, rel=0.05)
+        assert found[output, seqs, 4].output_per_s == pytest.approx(
+            found[output, seqs, 1].output_per_s, rel=0.05
+        )
 
 
 def test_with_larger_prompts_partial_prefills_gain_more_and_p99_is_worse_too() -> None:
@@ -110,7 +120,8 @@ def test_a_threshold_near_the_budget_is_not_the_best() -> None:
     by_value = {t.threshold: t for t in found}
     best = min(found, key=lambda t: t.ttft_mean)
     assert best.threshold < p.BUDGET
-    assert by_value[8192].short_ttft > by_value[p.BUDGET].short_ttft  # above it short ones wait: as the seed says
+    # above it short ones wait: as the seed says
+    assert by_value[8192].short_ttft > by_value[p.BUDGET].short_ttft
 
 
 def test_a_limit_at_the_client_sets_ttft_and_how_much_memory_prompts_hold() -> None:
@@ -145,7 +156,8 @@ def test_beyond_the_knee_goodput_falls_and_the_gpu_stays_busy() -> None:
 
 
 def test_vllms_flags_have_the_effects_that_they_have_on_a_real_vllm() -> None:
-    """The order of the figures that vLLM 0.32 gave on a CPU with the same flags: tests/real/contention.py."""
+    """The order of the figures that vLLM 0.32 gave on a CPU with the same flags:
+    tests/real/contention.py."""
     default, small, threshold, whole = e.contention()
     assert threshold.short_ttft < default.short_ttft / 5  # the threshold lets them through
     assert small.short_ttft > default.short_ttft * 0.8  # smaller steps do not

@@ -1,4 +1,5 @@
-"""The seeds' timelines: the same few requests under each policy, a line a request and a dot a token."""
+"""The seeds' timelines: the same few requests under each policy, a line a request and a dot a
+token."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -30,7 +31,8 @@ QUEUED = [
     *((0.0, VirtualRequest(6000, 4, kind="long")) for _ in range(4)),
     *((0.3 + 0.5 * i, VirtualRequest(100, 6, kind="short")) for i in range(6)),
 ]
-"""Four long prompts at once, and short ones behind them: the pull request's example, at 6,000 tokens for its 100,000."""
+"""Four long prompts at once, and short ones behind them: the pull request's example, at 6,000
+tokens for its 100,000."""
 SLOW_MS = 100.0
 """A gap above it is red: TNG's targets for a token begin there."""
 SAME_S = 1e-5
@@ -38,7 +40,10 @@ SAME_S = 1e-5
 SLOTS = {
     "one at a time": ("chunked", {}),
     "threshold 512": ("chunked", {"long_prefill_token_threshold": 512}),
-    "4 slots, 1 long": ("partial-prefills", {"max_num_partial_prefills": 4, "long_prefill_token_threshold": 2048}),
+    "4 slots, 1 long": (
+        "partial-prefills",
+        {"max_num_partial_prefills": 4, "long_prefill_token_threshold": 2048},
+    ),
 }
 """How prompts share a budget of 2,048; the last is the pull request's."""
 
@@ -51,7 +56,9 @@ def interrupted(name: str) -> list[Record]:
 def queued(name: str) -> list[Record]:
     """On an A40; ``name``: one of SLOTS."""
     policy, flags = SLOTS[name]
-    return _run(e.load(policy, cost=e.A40, max_num_batched_tokens=2048, max_num_seqs=128, **flags), QUEUED)
+    return _run(
+        e.load(policy, cost=e.A40, max_num_batched_tokens=2048, max_num_seqs=128, **flags), QUEUED
+    )
 
 
 def _run(run: Virtual, requests: Sequence[tuple[float, VirtualRequest]]) -> list[Record]:
@@ -60,12 +67,24 @@ def _run(run: Virtual, requests: Sequence[tuple[float, VirtualRequest]]) -> list
     return recorded(run.run())
 
 
-def drawn(title: str, about: str, records: Sequence[Record], seconds: float, *, stalls: bool = True) -> str:
-    """The SVG of the first so many ``seconds``. ``records`` in the order of their ends. ``stalls``: mark the longest gap,
-    and those above SLOW_MS in red."""
-    run = Run(name="seeds", settings=Settings(), started_at=0.0, profiling_at=0.0, simulated=True, model=about)
+def drawn(
+    title: str, about: str, records: Sequence[Record], seconds: float, *, stalls: bool = True
+) -> str:
+    """The SVG of the first so many ``seconds``. ``records`` in the order of their ends. ``stalls``:
+    mark the longest gap, and those above SLOW_MS in red."""
+    run = Run(
+        name="seeds",
+        settings=Settings(),
+        started_at=0.0,
+        profiling_at=0.0,
+        simulated=True,
+        model=about,
+    )
     found = find_scene(
-        collect_columns(records), run, lambda at: [r for r in records if r.closed_at >= at], (0.0, seconds)
+        collect_columns(records),
+        run,
+        lambda at: [r for r in records if r.closed_at >= at],
+        (0.0, seconds),
     )
     assert found is not None
     quiet = found._replace(slow=0.0, window=found.window._replace(stall=None))
@@ -75,7 +94,8 @@ def drawn(title: str, about: str, records: Sequence[Record], seconds: float, *, 
 class Meanwhile(NamedTuple):
     long_ttft: float
     tokens: tuple[int, int]
-    """What each decoder got after the long prompt's send and before its first token: the fewest, the most."""
+    """What each decoder got after the long prompt's send and before its first token: the fewest,
+    the most."""
     longest_gap: float
     """Of all requests."""
     late_ttft: float
@@ -88,7 +108,8 @@ def meanwhile(records: Sequence[Record]) -> Meanwhile:
     (long,) = of_kind(records, "long")
     sent, first = _at(long, 0), _at(long, long.chunk_us[0])
     tokens = [
-        sum(sent < _at(record, us) < first - SAME_S for us in record.chunk_us) for record in of_kind(records, "decoder")
+        sum(sent < _at(record, us) < first - SAME_S for us in record.chunk_us)
+        for record in of_kind(records, "decoder")
     ]
     return Meanwhile(
         first - sent,

@@ -1,4 +1,5 @@
-"""Buffering: streams that were held back on the way, told from those that came as they were made."""
+"""Buffering: streams that were held back on the way, told from those that came as they were
+made."""
 
 import time
 from collections.abc import Iterable
@@ -10,7 +11,15 @@ from msgspec.structs import replace
 from support.records import answered, failed
 
 from locust_llm.records.record import Record
-from locust_llm.server.buffering import DELAYED, LUMPS, SLOT_ANSWERS, TAKEN_BACK, WHOLE, Buffering, classify_buffering
+from locust_llm.server.buffering import (
+    DELAYED,
+    LUMPS,
+    SLOT_ANSWERS,
+    TAKEN_BACK,
+    WHOLE,
+    Buffering,
+    classify_buffering,
+)
 
 STEADY = answered(*(200 + 20 * number for number in range(20)))
 BURST = answered(*(2000 + number / 100 for number in range(40)))
@@ -35,7 +44,9 @@ def seen(records: Iterable[Record]) -> Buffering:
     return found
 
 
-@pytest.mark.parametrize(("record", "way"), [(STEADY, ""), (BURST, WHOLE), (QUANTA, DELAYED), (FULL, LUMPS)])
+@pytest.mark.parametrize(
+    ("record", "way"), [(STEADY, ""), (BURST, WHOLE), (QUANTA, DELAYED), (FULL, LUMPS)]
+)
 def test_how_chunks_came(record: Record, way: str) -> None:
     assert classify_buffering(record) == way
 
@@ -55,8 +66,18 @@ def test_a_fast_server_whose_chunks_come_two_to_a_read_is_not_buffered() -> None
 
 
 def test_what_was_read_late_is_no_proxys_doing() -> None:
-    assert classify_buffering(answered(*(2000 + number / 100 for number in range(40)), read_lag_us=1_500_000)) == ""
-    assert classify_buffering(answered(*(200 + 150 * (number // 6) for number in range(24)), read_lag_us=400_000)) == ""
+    assert (
+        classify_buffering(
+            answered(*(2000 + number / 100 for number in range(40)), read_lag_us=1_500_000)
+        )
+        == ""
+    )
+    assert (
+        classify_buffering(
+            answered(*(200 + 150 * (number // 6) for number in range(24)), read_lag_us=400_000)
+        )
+        == ""
+    )
 
 
 def test_the_remark_names_the_likely_cause() -> None:
@@ -73,13 +94,24 @@ def test_the_remark_names_the_likely_cause() -> None:
 
 def test_the_alarm_waits_for_ten_seconds_of_evidence() -> None:
     ((at, line),) = over_time([BURST] * 200)
-    assert (at, line.startswith("WARNING: BUFFERED STREAM: 41 of 41 answers came whole")) == (10.0, True)
+    assert (at, line.startswith("WARNING: BUFFERED STREAM: 41 of 41 answers came whole")) == (
+        10.0,
+        True,
+    )
 
 
 def test_a_stall_at_the_start_is_no_alarm() -> None:
-    """In the first two seconds everything came together, as a server or this machine had other work."""
+    """In the first two seconds everything came together, as a server or this machine had other
+    work."""
     assert over_time([FULL] * 8 + [STEADY] * 200) == []
-    assert list(seen([replace(FULL, closed_at=10.0 + i / 10) for i in range(8)] + [STEADY] * 9).remarks()) == []
+    assert (
+        list(
+            seen(
+                [replace(FULL, closed_at=10.0 + i / 10) for i in range(8)] + [STEADY] * 9
+            ).remarks()
+        )
+        == []
+    )
 
 
 def test_an_alarm_that_was_wrong_is_taken_back_once_and_at_the_end() -> None:
@@ -104,7 +136,11 @@ def test_the_alarm_and_the_end_have_one_criterion() -> None:
         [STEADY] * 60 + [FULL] * 50,
     ):
         found = Buffering()
-        lines = [line for n, one in enumerate(records) if (line := found.add(replace(one, closed_at=10.0 + n / 4)))]
+        lines = [
+            line
+            for n, one in enumerate(records)
+            if (line := found.add(replace(one, closed_at=10.0 + n / 4)))
+        ]
         assert bool(found.way) == (len(lines) == 1)
         assert found.way in ("", WHOLE, LUMPS)
 
@@ -126,18 +162,28 @@ def test_failures_short_answers_and_whole_bodies_say_nothing() -> None:
     short = answered(2000, 2000, 2000)
     whole = answered(streamed=False, output_tokens=50)
     found = seen([failed(chunk_us=BURST.chunk_us), short, whole] * 9)
-    assert (found.answers, found.way, found.tokens_a_chunk, list(found.remarks())) == (0, "", None, [])
+    assert (found.answers, found.way, found.tokens_a_chunk, list(found.remarks())) == (
+        0,
+        "",
+        None,
+        [],
+    )
 
 
 def test_tokens_a_chunk_by_the_servers_own_count() -> None:
     ten = answered(*(200 + 90 * number for number in range(5)), output_tokens=41)
     found = seen([ten] * 3)
     assert found.tokens_a_chunk == pytest.approx(8.2)
-    assert seen([answered(*range(200, 300, 10), output_tokens=11)]).tokens_a_chunk == pytest.approx(1.1)
+    assert seen([answered(*range(200, 300, 10), output_tokens=11)]).tokens_a_chunk == pytest.approx(
+        1.1
+    )
     assert list(seen([answered(*range(200, 400, 20), output_tokens=11)] * 5).remarks()) == []
     estimated = answered(*range(200, 300, 10), tokens_from="chunks")
     assert seen([estimated] * 5).tokens_a_chunk is None
-    assert seen([answered(*range(200, 400, 20), output_tokens=20, choices=2)] * 5).tokens_a_chunk is None
+    assert (
+        seen([answered(*range(200, 400, 20), output_tokens=20, choices=2)] * 5).tokens_a_chunk
+        is None
+    )
 
 
 def test_no_more_than_some_answers_of_each_five_seconds_are_looked_at() -> None:
@@ -145,15 +191,21 @@ def test_no_more_than_some_answers_of_each_five_seconds_are_looked_at() -> None:
     assert (found.answers, found.ways.total()) == (SLOT_ANSWERS, 0)
 
 
-@given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60).map(sorted), st.integers(0, 5_000_000))
+@given(
+    st.lists(st.integers(0, 10_000_000), min_size=1, max_size=60).map(sorted),
+    st.integers(0, 5_000_000),
+)
 def test_no_stream_raises(chunk_us: list[int], read_lag_us: int) -> None:
-    record = answered(chunk_us=tuple(chunk_us), output_tokens=len(chunk_us), read_lag_us=read_lag_us)
+    record = answered(
+        chunk_us=tuple(chunk_us), output_tokens=len(chunk_us), read_lag_us=read_lag_us
+    )
     assert classify_buffering(record) in ("", WHOLE, DELAYED, LUMPS)
     list(seen([record] * 5).remarks())
 
 
 def test_of_a_long_answer_only_the_beginning_is_looked_at() -> None:
-    """A million chunks in lumps of six; to look at all of them held the master for a quarter of a second."""
+    """A million chunks in lumps of six; to look at all of them held the master for a quarter of a
+    second."""
     lumps = tuple(20_000 * (i // 6) for i in range(1_000_000))
     began = time.thread_time()
     assert classify_buffering(replace(FULL, chunk_us=lumps)) == LUMPS

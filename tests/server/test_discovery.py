@@ -1,4 +1,5 @@
-"""Discovery: which model, which server, how long prompts are; and a clear line when there can be no run."""
+"""Discovery: which model, which server, how long prompts are; and a clear line when there can be no
+run."""
 
 import ssl
 import warnings
@@ -37,12 +38,15 @@ def of_prompts(found: Discovery) -> tuple[CalibrationRequest, ...]:
     return tuple(probe for probe in found.probes if not probe.kind.startswith("length"))
 
 
-# -- the model ---------------------------------------------------------------------------------------------------------
+# -- the model -------------------------------------------------------------------------------------
 
 
 def test_without_a_model_the_first_is_taken_and_said(server: TinyServer) -> None:
     found = ask(server)
-    assert (found.model, found.notes) == ("tiny", ("no --model given: tiny taken, the first of tiny, other",))
+    assert (found.model, found.notes) == (
+        "tiny",
+        ("no --model given: tiny taken, the first of tiny, other",),
+    )
     server.models = (200, {"data": [{"id": "only"}]})
     assert ask(server) == Discovery(model="only", server="tiny")
 
@@ -54,7 +58,10 @@ def test_a_model_that_is_there_is_taken_without_a_word(server: TinyServer) -> No
 def test_a_model_that_is_not_there_is_refused_with_those_that_are(server: TinyServer) -> None:
     with pytest.raises(DiscoveryFailed) as failed:
         ask(server, model="Other")
-    line = "the server has no model 'Other'; it has: tiny, other; --no-model-check sends it all the same"
+    line = (
+        "the server has no model 'Other'; it has: tiny, other; --no-model-check sends it all "
+        "the same"
+    )
     assert str(failed.value) == line
 
 
@@ -66,8 +73,13 @@ def test_of_a_mix_the_first_is_asked_and_all_must_be_there(server: TinyServer) -
         ask(server, model_mix="a:1=1,tiny=1,org/b=1")
     assert str(failed.value) == f"{missing}; --no-model-check sends it all the same"
     found = ask(server, model_mix="a:1=1,tiny=1,org/b=1", model_check=False)
-    assert found.notes == (f"{missing}: a:1, org/b were sent as they were given (--no-model-check)",)
-    server.models = (200, {"data": [{"id": "long", "max_model_len": 9_000}, {"id": "short", "max_model_len": 4_000}]})
+    assert found.notes == (
+        f"{missing}: a:1, org/b were sent as they were given (--no-model-check)",
+    )
+    server.models = (
+        200,
+        {"data": [{"id": "long", "max_model_len": 9_000}, {"id": "short", "max_model_len": 4_000}]},
+    )
     assert ask(server, model_mix="long=1,short=1").context == 4_000  # the shortest
 
 
@@ -76,7 +88,9 @@ def test_a_server_that_wants_a_key_says_how_to_give_one(server: TinyServer, stat
     server.models = (status, {"error": {}})
     with pytest.raises(DiscoveryFailed) as failed:
         ask(server)
-    expected = f"{server.url} wants a key (HTTP {status}): set OPENAI_API_KEY or give --api-key-file ("
+    expected = (
+        f"{server.url} wants a key (HTTP {status}): set OPENAI_API_KEY or give --api-key-file ("
+    )
     assert str(failed.value).startswith(expected)
 
 
@@ -98,7 +112,9 @@ def test_a_server_without_that_list_is_accepted_with_a_note(
     server: TinyServer, status: int, body: object, model: str | None
 ) -> None:
     server.models = (status, body)
-    assert ask(server, model=model) == Discovery(model=model, server="tiny", notes=(NO_LIST.format(status),))
+    assert ask(server, model=model) == Discovery(
+        model=model, server="tiny", notes=(NO_LIST.format(status),)
+    )
 
 
 def test_the_simulator_is_known_by_its_name(server: TinyServer) -> None:
@@ -123,14 +139,16 @@ def test_headers_follow_no_redirect(server: TinyServer) -> None:
         assert other.asked == []
 
 
-def test_no_proxy_of_the_environment_stands_between(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_of_the_environment_stands_between(
+    server: TinyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The load goes straight to the host, so the survey does too."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "")
     assert ask(server, model="tiny").model == "tiny"
 
 
-# -- reaching it -------------------------------------------------------------------------------------------------------
+# -- reaching it -----------------------------------------------------------------------------------
 
 
 class Time:
@@ -150,7 +168,9 @@ class Time:
 
 
 def wait_for(server: TinyServer, time: Time, seconds: float) -> Discovery:
-    settings = Settings(host=server.url, model="tiny", probe=False, wait_for_model_timeout_s=seconds)
+    settings = Settings(
+        host=server.url, model="tiny", probe=False, wait_for_model_timeout_s=seconds
+    )
     return discover_server(settings, {}, clock=time.clock, sleep=time.sleep)
 
 
@@ -179,38 +199,55 @@ def test_it_gives_up_when_the_time_is_over() -> None:
         assert time.sleeps == 5
         line = str(failed.value)
         assert line.startswith(f"cannot reach {server.url}: ")
-        assert line.endswith("Connection refused; is the server up? (--wait-for-model-timeout waits for it)")
+        assert line.endswith(
+            "Connection refused; is the server up? (--wait-for-model-timeout waits for it)"
+        )
 
 
 def test_a_tls_server_that_is_none(server: TinyServer) -> None:
     with pytest.raises(
-        DiscoveryFailed, match=r"^TLS with https://127.0.0.1:\d+ failed: it speaks plain HTTP: use http://"
+        DiscoveryFailed,
+        match=r"^TLS with https://127.0.0.1:\d+ failed: it speaks plain HTTP: use http://",
     ) as failed:
         discover_server(Settings(host=server.url.replace("http:", "https:")), {})
     assert "object at 0x" not in str(failed.value)
 
 
-def test_a_certificate_that_nobody_trusts_is_refused_unless_that_was_given_up(certificate: Path) -> None:
+def test_a_certificate_that_nobody_trusts_is_refused_unless_that_was_given_up(
+    certificate: Path,
+) -> None:
     with tiny_server(started=False) as server:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         server.start()
         server.socket = context.wrap_socket(server.socket, server_side=True)
         host = server.url.replace("http:", "https:")
-        with pytest.raises(DiscoveryFailed, match=r"^TLS with .* failed: .*certificate verify failed"):
+        with pytest.raises(
+            DiscoveryFailed, match=r"^TLS with .* failed: .*certificate verify failed"
+        ):
             discover_server(Settings(host=host, probe=False), {})
-        assert discover_server(Settings(host=host, probe=False), {}, verify=str(certificate)).notes[1:] == ()
+        assert (
+            discover_server(Settings(host=host, probe=False), {}, verify=str(certificate)).notes[1:]
+            == ()
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            trusting = discover_server(Settings(host=host, probe=False, insecure=True), {}, verify=str(certificate))
-        assert trusting.notes[-1].startswith("WARNING: the server's TLS certificate was not verified")
+            trusting = discover_server(
+                Settings(host=host, probe=False, insecure=True), {}, verify=str(certificate)
+            )
+        assert trusting.notes[-1].startswith(
+            "WARNING: the server's TLS certificate was not verified"
+        )
     with tiny_server() as plain:
         assert not any("TLS" in note for note in ask(plain, insecure=True).notes)
 
 
 def test_a_key_that_the_server_quotes_is_not_shown(server: TinyServer) -> None:
     key = "sk-abcdef0123456789"
-    server.chat = lambda asked: (401, {"error": {"message": f"unknown: {asked.headers['authorization']}"}})
+    server.chat = lambda asked: (
+        401,
+        {"error": {"message": f"unknown: {asked.headers['authorization']}"}},
+    )
     with pytest.raises(DiscoveryFailed) as failed:
         ask(server, {"Authorization": f"Bearer {key}"}, probe=True)
     assert key not in str(failed.value)
@@ -218,13 +255,15 @@ def test_a_key_that_the_server_quotes_is_not_shown(server: TinyServer) -> None:
     assert failed.value.__suppress_context__  # nor is the error that it stands for
 
 
-@pytest.mark.parametrize("host", ["ftp://localhost", "http://localhost:99999", "http://", "http://a b"])
+@pytest.mark.parametrize(
+    "host", ["ftp://localhost", "http://localhost:99999", "http://", "http://a b"]
+)
 def test_what_is_no_url(host: str) -> None:
     with pytest.raises(DiscoveryFailed, match=f"^--host '{host}' is no URL: "):
         discover_server(Settings(host=host), {})
 
 
-# -- lengths -----------------------------------------------------------------------------------------------------------
+# -- lengths ---------------------------------------------------------------------------------------
 
 
 def words_and_a_half(text: str) -> int:
@@ -236,7 +275,8 @@ def test_lengths_from_tokenize_cost_no_prefill(server: TinyServer) -> None:
     server.tokenize = words_and_a_half
     found = ask(server, probe=True, model="tiny")
     outputs = ["/v1/chat/completions"] * 4  # what keeps outputs at their length: nothing does here
-    # one number, a plain text, which it does not take; eight numbers and eight stretches of the corpus
+    # one number, a plain text, which it does not take; eight numbers and eight stretches of the
+    # corpus
     assert server.paths() == ["/v1/models", CHAT, CHAT, *["/tokenize"] * (2 + 16), *outputs]
     assert server.asked[1].body["model"] == "tiny"
     assert of_prompts(found) == (
@@ -264,7 +304,8 @@ def test_probes_of_a_plain_completion_have_prompts_and_no_messages(server: TinyS
         return 200, {"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 48}}
 
     server.chat = complete
-    ask(server, probe=True, endpoint_type="completions")  # at the usual path, where the tiny server answers
+    # at the usual path, where the tiny server answers
+    ask(server, probe=True, endpoint_type="completions")
     bodies = [asked.body for asked in server.asked if asked.path != "/v1/models"]
     assert len(bodies) > 1
     assert all("messages" not in body and isinstance(body["prompt"], str) for body in bodies)
@@ -274,7 +315,9 @@ def test_a_server_that_counts_nothing_leaves_an_estimate(server: TinyServer) -> 
     server.count = None
     found = ask(server, probe=True, model="tiny")
     assert (found.lengths, of_prompts(found)) == (PromptLengthModel(), ())
-    assert found.notes == ("WARNING: the server does not report the tokens of a prompt: prompt lengths are estimates",)
+    assert found.notes == (
+        "WARNING: the server does not report the tokens of a prompt: prompt lengths are estimates",
+    )
 
 
 def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None:
@@ -282,7 +325,8 @@ def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None
     found = ask(server, probe=True, model="tiny")
     assert (found.lengths, len(of_prompts(found))) == (PromptLengthModel(), 11)
     assert found.notes[0].startswith(
-        "WARNING: prompt lengths could not be measured: no line fits the token counts of the probes: [(1, 7), "
+        "WARNING: prompt lengths could not be measured: no line fits the token counts of the "
+        "probes: [(1, 7), "
     )
 
 
@@ -293,12 +337,15 @@ def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None
         (404, "the server has no /v1/chat/completions: is --endpoint right, or --endpoint-type?"),
     ],
 )
-def test_a_server_that_refuses_the_first_request_would_refuse_all(server: TinyServer, status: int, hint: str) -> None:
+def test_a_server_that_refuses_the_first_request_would_refuse_all(
+    server: TinyServer, status: int, hint: str
+) -> None:
     server.chat_status = status
     with pytest.raises(DiscoveryFailed) as failed:
         ask(server, probe=True)
     assert str(failed.value) == (
-        f"a first request to /v1/chat/completions failed: HTTP {status}, no room for this prompt; {hint}"
+        f"a first request to /v1/chat/completions failed: HTTP {status}, no room for this prompt; "
+        f"{hint}"
     )
 
 
@@ -328,16 +375,22 @@ TOKENIZERS: dict[str, Callable[[str], int]] = {
     "bytes": lambda text: 20 + len(text),
     "four letters": lambda text: 40 + len(text) // 4,
     "pieces of words": lambda text: 9 + sum(-(-len(word) // 6) for word in text.split()),
-    "capitals and digits cost": lambda text: 30 + len(text) // 5 + sum(not char.islower() for char in text) // 3,
+    "capitals and digits cost": lambda text: (
+        30 + len(text) // 5 + sum(not char.islower() for char in text) // 3
+    ),
 }
 
 
 @pytest.mark.parametrize("tokens", [100.0, 550.0, 2_000.0, 16_000.0])
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_prompts_have_the_asked_mean_on_any_tokenizer(server: TinyServer, tokenizer: str, tokens: float) -> None:
+def test_prompts_have_the_asked_mean_on_any_tokenizer(
+    server: TinyServer, tokenizer: str, tokens: float
+) -> None:
     server.count = count = TOKENIZERS[tokenizer]
     found = ask(server, probe=True, synthetic_input_tokens_mean=tokens)
-    prompts = Prompts(found.lengths, input_tokens=(tokens, tokens / 10), output_tokens=(1, 0), seed=3)
+    prompts = Prompts(
+        found.lengths, input_tokens=(tokens, tokens / 10), output_tokens=(1, 0), seed=3
+    )
     delivered = [count(prompts.draw().text) for _ in range(200 if tokens < 1000 else 50)]
     assert mean(delivered) == pytest.approx(tokens, rel=0.05)
 
@@ -348,11 +401,12 @@ def test_what_was_learnt_survives_the_way_to_a_worker(server: TinyServer) -> Non
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=Discovery) == found
 
 
-# -- outputs of the asked length ---------------------------------------------------------------------------------------
+# -- outputs of the asked length -------------------------------------------------------------------
 
 
 class Talker:
-    """Answers end by themselves after 3 tokens unless these fields are there; fields it does not know it refuses, or not."""
+    """Answers end by themselves after 3 tokens unless these fields are there; fields it does not
+    know it refuses, or not."""
 
     def __init__(self, keeps: set[str], knows: set[str], polite: bool) -> None:
         self.keeps, self.knows, self.polite = keeps, knows, polite
@@ -366,26 +420,36 @@ class Talker:
         usage = {"prompt_tokens": 20, "completion_tokens": asked if whole else min(asked, 3)}
         reason = "length" if whole or asked <= 3 else "stop"
         message = {"role": "assistant", "content": "x"}
-        return 200, {"usage": usage, "choices": [{"index": 0, "message": message, "finish_reason": reason}]}
+        return 200, {
+            "usage": usage,
+            "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+        }
 
 
 @pytest.mark.parametrize(
     ("talker", "way"),
     [
         (Talker(set(), set(), True), ()),
-        (Talker(set(), {"ignore_eos"}, True), ("ignore_eos",)),  # this answer was long by itself; the next may not be
+        # this answer was long by itself; the next may not be
+        (Talker(set(), {"ignore_eos"}, True), ("ignore_eos",)),
         (Talker({"ignore_eos"}, {"ignore_eos", "min_tokens"}, True), ("ignore_eos",)),
         (Talker({"min_tokens"}, {"min_tokens"}, True), ("min_tokens",)),
-        (Talker({"ignore_eos", "min_tokens"}, {"ignore_eos", "min_tokens"}, False), ("ignore_eos", "min_tokens")),
+        (
+            Talker({"ignore_eos", "min_tokens"}, {"ignore_eos", "min_tokens"}, False),
+            ("ignore_eos", "min_tokens"),
+        ),
         (Talker({"magic"}, set(), True), ()),
         (Talker({"magic"}, set(), False), ()),
     ],
 )
-def test_what_keeps_an_output_at_its_length(server: TinyServer, talker: Talker, way: tuple[str, ...]) -> None:
+def test_what_keeps_an_output_at_its_length(
+    server: TinyServer, talker: Talker, way: tuple[str, ...]
+) -> None:
     server.chat = talker
     assert ask(server, probe=True).length_way == way
     if talker.polite and "ignore_eos" not in talker.knows:
-        with pytest.raises(DiscoveryFailed, match="HTTP 400, unknown field"):  # as each request of the load would
+        # as each request of the load would
+        with pytest.raises(DiscoveryFailed, match="HTTP 400, unknown field"):
             ask(server, probe=True, extra_inputs="ignore_eos:false")
     else:
         assert ask(server, probe=True, extra_inputs="ignore_eos:false").length_way == ()
@@ -393,7 +457,10 @@ def test_what_keeps_an_output_at_its_length(server: TinyServer, talker: Talker, 
 
 def test_embeddings_are_asked_once_and_have_no_length_to_keep(server: TinyServer) -> None:
     def embed(asked: Any) -> tuple[int, Any]:
-        return 200, {"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": len(asked.body["input"][0].split())}}
+        return 200, {
+            "data": [{"embedding": [0.5]}],
+            "usage": {"prompt_tokens": len(asked.body["input"][0].split())},
+        }
 
     server.chat = embed
     found = ask(server, probe=True, endpoint_type="embeddings", streaming=False)
@@ -401,5 +468,7 @@ def test_embeddings_are_asked_once_and_have_no_length_to_keep(server: TinyServer
     assert all(set(body) == {"model", "input"} for body in bodies)
     assert (found.length_way, {probe.kind for probe in found.probes}) == ((), {"chat"})
     server.chat = lambda asked: (404, {"detail": "Not Found"})
-    with pytest.raises(DiscoveryFailed, match=r"the server has no .*: is --endpoint right, or --endpoint-type"):
+    with pytest.raises(
+        DiscoveryFailed, match=r"the server has no .*: is --endpoint right, or --endpoint-type"
+    ):
         ask(server, probe=True, endpoint_type="embeddings", streaming=False)

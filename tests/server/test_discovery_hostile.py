@@ -1,4 +1,5 @@
-"""The survey and the meter of servers that mean no good: one line or a note, in bounded time and memory."""
+"""The survey and the meter of servers that mean no good: one line or a note, in bounded time and
+memory."""
 
 import json
 import time
@@ -64,11 +65,17 @@ def ask(server: Hostile, **more: Any) -> tuple[Discovery | None, str]:
     """(what was found, or the line that says why not)."""
     began = time.monotonic()
     try:
-        found, said = discover_server(Settings(host=server.url, **more), {"Authorization": f"Bearer {KEY}"}), ""
+        found, said = (
+            discover_server(Settings(host=server.url, **more), {"Authorization": f"Bearer {KEY}"}),
+            "",
+        )
     except DiscoveryFailed as error:
         found, said = None, str(error)
     assert time.monotonic() - began < 4
-    for text in (said, *((found.server, found.model or "", *found.notes) if found is not None else ())):
+    for text in (
+        said,
+        *((found.server, found.model or "", *found.notes) if found is not None else ()),
+    ):
         assert text.isprintable()
         assert len(text) <= module.LINE_BYTES
         assert KEY[:20] not in text
@@ -118,7 +125,8 @@ def test_so_it_has_of_a_server_that_is_not_up_yet(caplog: pytest.LogCaptureFixtu
     caplog.set_level("INFO")
     with pytest.raises(DiscoveryFailed):
         discover_server(
-            Settings(host="http://127.0.0.1:1", wait_for_model_timeout_s=5.0), {}, clock=lambda: float(next(now)),
+            Settings(host="http://127.0.0.1:1", wait_for_model_timeout_s=5.0), {},
+            clock=lambda: float(next(now)),
             sleep=lambda seconds: None,
         )  # fmt: skip
     assert caplog.text.count("Waiting for http://127.0.0.1:1, for at most 5 s: ") == 1
@@ -131,7 +139,9 @@ def test_what_is_of_no_type_that_it_should_have_is_not_taken(server: Hostile, na
     server.whole("/v1/models", body)
     found, said = ask(server, probe=False)
     model = {"many": "m", "names without end": "n"}.get(name)
-    refused = "no name of a model that the server lists can be shown" if name == "half a pair" else ""
+    refused = (
+        "no name of a model that the server lists can be shown" if name == "half a pair" else ""
+    )
     assert (said.partition(" (")[0], found and found.model) == (refused, model)
     server.whole("/v1/models", b'{"data":[{"id":"tiny"}]}')
     server.whole("/tokenize", body)
@@ -208,8 +218,12 @@ KEYS = st.sampled_from(
         "finish_reason",
     ]
 )
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just(KEY)
-BODIES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner), max_leaves=12)
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just(KEY)
+)
+BODIES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner), max_leaves=12
+)
 
 
 @examples(100)
@@ -218,8 +232,13 @@ BODIES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dic
     st.sampled_from([200, 404]),
     st.none() | st.just("m"),
 )
-def test_no_answer_raises_anything_but_the_line(body: bytes, status: int, model: str | None) -> None:
-    answered, settings = FetchedResponse(status, "", body), Settings(host="http://server", model=model)
+def test_no_answer_raises_anything_but_the_line(
+    body: bytes, status: int, model: str | None
+) -> None:
+    answered, settings = (
+        FetchedResponse(status, "", body),
+        Settings(host="http://server", model=model),
+    )
     ask: Any = lambda *words, **more: answered  # noqa: E731
     with suppress(DiscoveryFailed):
         chosen, _ = module._choose(settings, answered, SECRETS)
@@ -229,23 +248,29 @@ def test_no_answer_raises_anything_but_the_line(body: bytes, status: int, model:
         probes = ProbeRequests(ask, settings, "m", key=False)
         for tokens in (counted, module._count_by_chat(probes, "text")):
             assert tokens is None or (type(tokens) is int and 0 < tokens < 1 << 53)
-        found = tokenizer_calibration.calibrate_tokenizer(ask, settings, "m", None, lambda text: None)
+        found = tokenizer_calibration.calibrate_tokenizer(
+            ask, settings, "m", None, lambda text: None
+        )
         assert found.lengths.tokens_a_word > 0
     head = count_template_head_tokens(ask, settings, "m")
     assert head is None or head > 0  # the same answer twice
     with suppress(DiscoveryFailed):
-        found = module._keep_length(ProbeRequests(ask, settings, "m", key=False), Discovery(model="m"))
+        found = module._keep_length(
+            ProbeRequests(ask, settings, "m", key=False), Discovery(model="m")
+        )
         assert all(type(probe.tokens) is int and probe.tokens >= 0 for probe in found.probes)
     context = read_context_length(body, "m", lambda: None)
     assert context is None or (type(context.tokens) is int and 0 < context.tokens < 1 << 53)
 
 
-# -- the meter ---------------------------------------------------------------------------------------------------------
+# -- the meter -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODES)
-def test_a_page_of_figures_without_end_holds_nobody(server: Hostile, tmp_path: Path, name: str) -> None:
+def test_a_page_of_figures_without_end_holds_nobody(
+    server: Hostile, tmp_path: Path, name: str
+) -> None:
     pieces, outcomes = ENDLESS[name]
     server.paths["/metrics"] = server.paths["/prometheus/metrics"] = lambda asked: pieces()
     notes: list[str] = []
@@ -257,12 +282,16 @@ def test_a_page_of_figures_without_end_holds_nobody(server: Hostile, tmp_path: P
         turns += 1
     meter.close()
     assert (meter.history.by_name, turns > 9) == ({}, True)
-    assert all(note.startswith("WARNING: the server's /metrics are not read any more: ") for note in notes)
+    assert all(
+        note.startswith("WARNING: the server's /metrics are not read any more: ") for note in notes
+    )
     assert len(notes) == (outcomes == "too_large") or "|" in outcomes
     assert server.sent_bytes < 40 << 20
 
 
-def test_a_page_that_grows_too_large_is_noted_once_and_asked_for_no_more(server: Hostile, tmp_path: Path) -> None:
+def test_a_page_that_grows_too_large_is_noted_once_and_asked_for_no_more(
+    server: Hostile, tmp_path: Path
+) -> None:
     page = b"vllm:num_requests_running 2\n"
     pages = iter([page, page, page + b"# " + b"x" * (5 << 20)])
     server.paths["/metrics"] = lambda asked: [answer(next(pages))]
@@ -277,13 +306,16 @@ def test_a_page_that_grows_too_large_is_noted_once_and_asked_for_no_more(server:
     samples = meter.history.by_name["server"]
     assert [sample.running for sample in samples] == [2.0, 2.0, None]
     assert samples[-1].failure == "too_large: the answer has more than 4 MB"
-    assert notes == ["WARNING: the server's /metrics are not read any more: the answer has more than 4 MB"]
+    assert notes == [
+        "WARNING: the server's /metrics are not read any more: the answer has more than 4 MB"
+    ]
     assert len(server.asked) == 3
 
 
 @pytest.mark.serial
 @pytest.mark.parametrize("line", [
-    "vllm:num_requests_running{", "vllm:num_requests_running{a=\"", "vllm:" + "a" * 1_000, "vllm:a 1 ", "sglang:" * 9,
+    "vllm:num_requests_running{", "vllm:num_requests_running{a=\"", "vllm:" + "a" * 1_000,
+    "vllm:a 1 ", "sglang:" * 9,
     "vllm:num_preemptions_total ", "\x1b[31m", "# HELP vllm:a " + "x" * 100,
 ], ids=range(8))  # fmt: skip
 def test_four_megabytes_of_a_line_are_read_in_a_moment(line: str) -> None:
@@ -294,12 +326,30 @@ def test_four_megabytes_of_a_line_are_read_in_a_moment(line: str) -> None:
 
 
 NUMBER = st.sampled_from(
-    ["1", "0", "-1", "1e308", "1e400", "nan", "inf", "-inf", "1_0", "0x1", "", "9" * 400, "1e15", "\u0661"]
+    [
+        "1",
+        "0",
+        "-1",
+        "1e308",
+        "1e400",
+        "nan",
+        "inf",
+        "-inf",
+        "1_0",
+        "0x1",
+        "",
+        "9" * 400,
+        "1e15",
+        "\u0661",
+    ]
 )
-NAME = st.sampled_from(["num_requests_running", "kv_cache_usage_perc", "num_preemptions_total", "prefix_cache_queries_total",
+NAME = st.sampled_from(["num_requests_running", "kv_cache_usage_perc", "num_preemptions_total",
+    "prefix_cache_queries_total",
                         "prefix_cache_hits_total",
                         "time_to_first_token_seconds_sum", "request_queue_time_seconds_count", "x"])  # fmt: skip
-LABELS = st.sampled_from(["", '{a="b"}', '{a="\x1b[31m"}', "{", '{a="}"}', "{" + "x" * 100 + "}", " "])
+LABELS = st.sampled_from(
+    ["", '{a="b"}', '{a="\x1b[31m"}', "{", '{a="}"}', "{" + "x" * 100 + "}", " "]
+)
 LINES = st.builds("vllm:{}{} {}\n".format, NAME, LABELS, NUMBER) | st.text(max_size=20)
 
 
@@ -309,9 +359,13 @@ TEXTS = ("at", "engine", "source", "gpu", "failure")
 @examples(200)
 @given(st.lists(st.lists(LINES, max_size=8).map("".join), max_size=4))
 def test_no_page_of_figures_raises_and_what_is_said_of_it_is_short(pages: list[str]) -> None:
-    samples = [sample for at, page in enumerate(pages) for sample in read_engine_samples([page], float(at))]
+    samples = [
+        sample for at, page in enumerate(pages) for sample in read_engine_samples([page], float(at))
+    ]
     for sample in samples:
-        values = [getattr(sample, name) for name in EngineSample.__struct_fields__ if name not in TEXTS]
+        values = [
+            getattr(sample, name) for name in EngineSample.__struct_fields__ if name not in TEXTS
+        ]
         assert all(value is None or 0 <= value < 1e17 for value in values)
     for sentence in diagnose_server(summarise_engine_samples(samples, [(0.0, 10.0)]), 3):
         assert sentence.isprintable()

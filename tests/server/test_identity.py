@@ -11,9 +11,7 @@ from locust_llm.server.identity import ServerIdentity, count_template_head_token
 from locust_llm.settings.settings import Settings
 
 CAPTURES = Path(__file__).parents[1] / "captures"
-CACHE_CONFIG = (
-    'vllm:cache_config_info{block_size="128",cache_dtype="auto",num_gpu_blocks="4096",num_cpu_blocks="None"} 1.0\n'
-)
+CACHE_CONFIG = 'vllm:cache_config_info{block_size="128",cache_dtype="auto",num_gpu_blocks="4096",num_cpu_blocks="None"} 1.0\n'
 SGLANG = {
     "version": "0.5.4",
     "tp_size": 2,
@@ -24,21 +22,31 @@ SGLANG = {
 }
 
 
-def asked(pages: dict[str, Any], header: str = "", owner: str | None = None) -> tuple[ServerIdentity | None, list[str]]:
+def asked(
+    pages: dict[str, Any], header: str = "", owner: str | None = None
+) -> tuple[ServerIdentity | None, list[str]]:
     """(what it is, the paths that were asked for)."""
     paths: list[str] = []
 
     def get(path: str) -> bytes | None:
         paths.append(path)
         page = pages.get(path)
-        return None if page is None else page.encode() if isinstance(page, str) else json.dumps(page).encode()
+        return (
+            None
+            if page is None
+            else page.encode()
+            if isinstance(page, str)
+            else json.dumps(page).encode()
+        )
 
     models = {"data": [{"id": "m", **({"owned_by": owner} if owner else {})}]}
     return identify_server(get, header, json.dumps(models).encode()), paths
 
 
 def test_vllm_by_its_models() -> None:
-    found, paths = asked({"/version": {"version": "0.32.0"}, "/metrics": CACHE_CONFIG}, "uvicorn", "vllm")
+    found, paths = asked(
+        {"/version": {"version": "0.32.0"}, "/metrics": CACHE_CONFIG}, "uvicorn", "vllm"
+    )
     assert found == ServerIdentity(
         "vLLM 0.32.0", (("block_size", "128"), ("cache_dtype", "auto"), ("num_gpu_blocks", "4096"))
     )
@@ -55,27 +63,36 @@ def test_vllm_by_its_metrics_where_others_own_the_models() -> None:
 @pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
 def test_of_sglangs_arguments_neither_key_nor_path(path: str) -> None:
     found, _ = asked({path: SGLANG}, "uvicorn", "sglang")
-    assert found == ServerIdentity("SGLang 0.5.4", (("tp_size", "2"), ("disable_radix_cache", "false")))
+    assert found == ServerIdentity(
+        "SGLang 0.5.4", (("tp_size", "2"), ("disable_radix_cache", "false"))
+    )
 
 
 def test_others() -> None:
-    props = {"build_info": "b8681-abc", "total_slots": 4, "default_generation_settings": {"n_ctx": 16384}}
+    props = {
+        "build_info": "b8681-abc",
+        "total_slots": 4,
+        "default_generation_settings": {"n_ctx": 16384},
+    }
     assert asked({"/props": props}, "llama.cpp", "llamacpp") == (
-        ServerIdentity("llama.cpp b8681-abc", (("total_slots", "4"), ("n_ctx", "16384"))), ["/props"]
+        ServerIdentity("llama.cpp b8681-abc", (("total_slots", "4"), ("n_ctx", "16384"))),
+        ["/props"]
     )  # fmt: skip
     info = {"model_id": "m", "version": "3.3.4", "max_input_tokens": 4095, "docker_label": "x"}
     assert asked({"/info": info})[0] == ServerIdentity("TGI 3.3.4", (("max_input_tokens", "4095"),))
-    assert asked({"/health/readiness": {"litellm_version": "1.106.2"}}, owner="openai")[0] == ServerIdentity(
+    assert asked({"/health/readiness": {"litellm_version": "1.106.2"}}, owner="openai")[
+        0
+    ] == ServerIdentity("LiteLLM 1.106.2")
+    described = {"info": {"title": "LiteLLM API", "version": "1.106.2"}, "paths": {}}
+    assert asked({"/openapi.json": described}, owner="openai")[0] == ServerIdentity(
         "LiteLLM 1.106.2"
     )
-    described = {"info": {"title": "LiteLLM API", "version": "1.106.2"}, "paths": {}}
-    assert asked({"/openapi.json": described}, owner="openai")[0] == ServerIdentity("LiteLLM 1.106.2")
     assert asked({"/openapi.json": {"paths": {"/load_model": {}}}}, "uvicorn")[0] == ServerIdentity(
         "transformers serve"
     )
-    assert asked({"/metrics": "trtllm_kv_cache_utilization 0\n", "/version": {"version": "1.2"}}, "uvicorn")[
-        0
-    ] == ServerIdentity("TensorRT-LLM 1.2")
+    assert asked(
+        {"/metrics": "trtllm_kv_cache_utilization 0\n", "/version": {"version": "1.2"}}, "uvicorn"
+    )[0] == ServerIdentity("TensorRT-LLM 1.2")
 
 
 def test_a_server_with_a_name_is_asked_nothing() -> None:
@@ -83,11 +100,24 @@ def test_a_server_with_a_name_is_asked_nothing() -> None:
 
 
 def test_of_a_server_without_any_each_page_once() -> None:
-    assert asked({}, "uvicorn") == (None, ["/metrics", "/health/readiness", "/info", "/openapi.json"])
+    assert asked({}, "uvicorn") == (
+        None,
+        ["/metrics", "/health/readiness", "/info", "/openapi.json"],
+    )
 
 
 @pytest.mark.parametrize(
-    "page", ["", "[]", "null", '{"version": 7}', '{"version": {"a": 1}}', "<html>", "\x00", '{"paths": []}']
+    "page",
+    [
+        "",
+        "[]",
+        "null",
+        '{"version": 7}',
+        '{"version": {"a": 1}}',
+        "<html>",
+        "\x00",
+        '{"paths": []}',
+    ],
 )
 def test_pages_of_another_kind(page: str) -> None:
     paths = (
@@ -121,9 +151,13 @@ def test_a_page_that_does_not_come_ends_the_questions() -> None:
         (({"tokens": "many"}, {"tokens": [1]}), None),
     ],
 )
-def test_the_head_of_a_chat_template_is_what_two_texts_have_in_common(bodies: Any, head: int | None) -> None:
+def test_the_head_of_a_chat_template_is_what_two_texts_have_in_common(
+    bodies: Any, head: int | None
+) -> None:
     answers = iter(bodies)
     found = count_template_head_tokens(
-        lambda *words, **more: FetchedResponse(200, "", json.dumps(next(answers)).encode()), Settings(), "m"
+        lambda *words, **more: FetchedResponse(200, "", json.dumps(next(answers)).encode()),
+        Settings(),
+        "m",
     )
     assert found == head

@@ -1,4 +1,5 @@
-"""Body: extra inputs mean what they say, mistakes are named, and a length that was kept is told from one that was not."""
+"""Body: extra inputs mean what they say, mistakes are named, and a length that was kept is told
+from one that was not."""
 
 import json
 from contextlib import suppress
@@ -15,12 +16,15 @@ from locust_llm.settings.extra_inputs import parse_extra_inputs
     ("text", "fields"),
     [
         ("ignore_eos:true", {"ignore_eos": True}),
-        ("ignore_eos:true min_tokens:100 temperature:0.5", {"ignore_eos": True, "min_tokens": 100, "temperature": 0.5}),
+        ("ignore_eos:true min_tokens:100 temperature:0.5",
+            {"ignore_eos": True, "min_tokens": 100, "temperature": 0.5}),
         (" a:1,b:-2 , c:1e3,", {"a": 1, "b": -2, "c": 1000.0}),
         ("a:null b:None c:False d:false", {"a": None, "b": None, "c": False, "d": False}),
-        ("tier:flex id:007 v:1.2.3 n:NaN t:TRUE", {"tier": "flex", "id": "007", "v": "1.2.3", "n": "NaN", "t": "TRUE"}),
+        ("tier:flex id:007 v:1.2.3 n:NaN t:TRUE",
+            {"tier": "flex", "id": "007", "v": "1.2.3", "n": "NaN", "t": "TRUE"}),
         ("url:http://x:80/y", {"url": "http://x:80/y"}),
-        ('stop:["a, b", "c"] k:{"x": {"y": [1]}},s:"d e"', {"stop": ["a, b", "c"], "k": {"x": {"y": [1]}}, "s": "d e"}),
+        ('stop:["a, b", "c"] k:{"x": {"y": [1]}},s:"d e"',
+            {"stop": ["a, b", "c"], "k": {"x": {"y": [1]}}, "s": "d e"}),
         ("k : 1", {"k": 1}),
         ('{"temperature": 0.7, "stop": ["x"]}', {"temperature": 0.7, "stop": ["x"]}),
     ],
@@ -74,11 +78,17 @@ JSON = st.recursive(
 
 
 @given(
-    st.dictionaries(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), JSON, min_size=1), st.sampled_from([" ", ",", ", "])
+    st.dictionaries(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), JSON, min_size=1),
+    st.sampled_from([" ", ",", ", "]),
 )
 def test_whatever_json_is_written_comes_back(fields: dict[str, object], separator: str) -> None:
     fields = {f"x_{key}": value for key, value in fields.items()}
-    assert parse_extra_inputs(separator.join(f"{key}:{json.dumps(value)}" for key, value in fields.items())) == fields
+    assert (
+        parse_extra_inputs(
+            separator.join(f"{key}:{json.dumps(value)}" for key, value in fields.items())
+        )
+        == fields
+    )
     assert parse_extra_inputs(json.dumps(fields)) == fields
 
 
@@ -111,5 +121,7 @@ def test_the_ways_to_keep_a_length() -> None:
         (422, None, None, False),
     ],
 )
-def test_a_length_that_was_kept(status: int, tokens: int | None, finish_reason: str | None, kept: bool) -> None:
+def test_a_length_that_was_kept(
+    status: int, tokens: int | None, finish_reason: str | None, kept: bool
+) -> None:
     assert obeys_length(status, tokens, finish_reason, 48) is kept

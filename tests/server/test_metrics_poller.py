@@ -1,4 +1,5 @@
-"""The metrics poller: a sample of /metrics each second; a server that has none is not asked again."""
+"""The metrics poller: a sample of /metrics each second; a server that has none is not asked
+again."""
 
 import os
 from pathlib import Path
@@ -36,7 +37,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def looks(server: Any, folder: Path, count: int, *urls: str) -> MetricsPoller:
-    meter = MetricsPoller(server.url, {"X-Key": "k"}, folder, urls, clock=iter(range(1000)).__next__)
+    meter = MetricsPoller(
+        server.url, {"X-Key": "k"}, folder, urls, clock=iter(range(1000)).__next__
+    )
     meter.start()
     with gevent.Timeout(10):
         while len(server.asked) < count:
@@ -50,7 +53,8 @@ def test_each_look_is_a_line(server: Any, tmp_path: Path) -> None:
     server.pages = {"/metrics": (200, PAGE)}
     meter = looks(server, tmp_path, 4)
     lines = [
-        msgspec.json.decode(line, type=EngineSample) for line in (tmp_path / SERVER_METRICS).read_bytes().splitlines()
+        msgspec.json.decode(line, type=EngineSample)
+        for line in (tmp_path / SERVER_METRICS).read_bytes().splitlines()
     ]
     assert lines == meter.history.by_name["server"] == read_history(tmp_path).by_name["server"]
     assert len(lines) >= 3
@@ -60,11 +64,15 @@ def test_each_look_is_a_line(server: Any, tmp_path: Path) -> None:
     assert server.asked[0].headers["x-locust-llm-probe"] == "1"
 
 
-def test_where_the_file_cannot_be_made_the_figures_are_kept_in_memory(server: Any, tmp_path: Path) -> None:
+def test_where_the_file_cannot_be_made_the_figures_are_kept_in_memory(
+    server: Any, tmp_path: Path
+) -> None:
     server.pages = {"/metrics": (200, PAGE)}
     os.mkfifo(tmp_path / SERVER_METRICS)
     notes = list[str]()
-    meter = MetricsPoller(server.url, {}, tmp_path, clock=iter(range(1000)).__next__, add_note=notes.append)
+    meter = MetricsPoller(
+        server.url, {}, tmp_path, clock=iter(range(1000)).__next__, add_note=notes.append
+    )
     meter.start()
     with gevent.Timeout(10):
         while len(server.asked) < 4:
@@ -75,8 +83,11 @@ def test_where_the_file_cannot_be_made_the_figures_are_kept_in_memory(server: An
     assert len(meter.history.by_name["server"]) >= 3
 
 
-def test_the_last_request_is_in_the_last_reading(server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute is between two readings; what ended since the first one is read when the run is over."""
+def test_the_last_request_is_in_the_last_reading(
+    server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute is between two readings; what ended since the first one is read when the run is
+    over."""
     monkeypatch.setattr(module, "EVERY_S", 60.0)
     server.pages = {"/metrics": (200, PAGE)}
     meter = MetricsPoller(server.url, {}, tmp_path, clock=iter(range(1000)).__next__)
@@ -110,7 +121,9 @@ def test_tensorrts_other_path(server: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [(404, {}), (200, "nothing known 1\n"), (500, PAGE), (307, PAGE)])
-def test_a_server_without_figures_is_asked_no_further(server: Any, tmp_path: Path, page: Any) -> None:
+def test_a_server_without_figures_is_asked_no_further(
+    server: Any, tmp_path: Path, page: Any
+) -> None:
     server.pages = {"/metrics": page}
     server.location = server.url + "/elsewhere" if page[0] == 307 else ""
     meter = looks(server, tmp_path, 2)
@@ -130,7 +143,9 @@ def test_nobody_there(tmp_path: Path) -> None:
 GPU = 'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 50\n'
 
 
-def test_named_pages_are_read_without_the_key_and_the_own_one_beside_gpus(server: Any, tmp_path: Path) -> None:
+def test_named_pages_are_read_without_the_key_and_the_own_one_beside_gpus(
+    server: Any, tmp_path: Path
+) -> None:
     server.pages = {"/metrics": (200, PAGE)}
     with tiny_server() as gpus:
         gpus.pages = {"/metrics": (200, GPU)}  # type: ignore[attr-defined]
@@ -149,7 +164,9 @@ def test_each_replica_is_read_with_the_key(server: Any, tmp_path: Path) -> None:
     assert [(page.address, page.path, page.headers) for page in meter._named] == [
         (url, "/metrics", {"X-Key": "k"}) for url in (server.url, other)
     ]
-    named = MetricsPoller(server.url, {"X-Key": "k"}, tmp_path, [f"{other}/m"], replicas=(server.url,))
+    named = MetricsPoller(
+        server.url, {"X-Key": "k"}, tmp_path, [f"{other}/m"], replicas=(server.url,)
+    )
     assert [(page.address, page.path, page.headers) for page in named._named] == [(other, "/m", {})]
 
 
@@ -162,4 +179,6 @@ def test_behind_a_gateway_only_the_replicas_are_read(server: Any, tmp_path: Path
     assert [sample.failure for sample in meter.history.by_name[f"{host}/c"]][:2] == ["HTTP 404"] * 2
     said = list(meter.remarks([(0.0, 1e9)], None))
     assert said[-1].startswith("WARNING: ")
-    assert said[-1].endswith(f"readings of the metrics of {host}/c failed, the first with HTTP 404.")
+    assert said[-1].endswith(
+        f"readings of the metrics of {host}/c failed, the first with HTTP 404."
+    )

@@ -1,4 +1,5 @@
-"""The address of a run: requests go to the server that was checked at the start, and the key with them."""
+"""The address of a run: requests go to the server that was checked at the start, and the key with
+them."""
 
 import logging
 from typing import Any
@@ -41,14 +42,16 @@ def test_a_host_that_is_set_later_is_not_followed(
     assert where(early) == HOME
     assert caplog.records == []
     kind.host = "http://elsewhere:1"  # as Locust's POST /user does
-    environment.host = "http://elsewhere:2"  # as Locust's own POST /swarm does, and its message to a worker
+    # as Locust's own POST /swarm does, and its message to a worker
+    environment.host = "http://elsewhere:2"
     late = kind(environment)
     late.host = "http://elsewhere:3"
     assert {where(early), where(late), where(kind(environment))} == {HOME}
     assert late.client.base_url == HOME
     (line,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert line.getMessage() == (
-        "the user class Kind has the host http://elsewhere:1, which is ignored: the requests of this run go to "
+        "the user class Kind has the host http://elsewhere:1, which is ignored: the requests of "
+        "this run go to "
         "http://home:8000, the address that was checked at its start"
     )
 
@@ -107,7 +110,8 @@ def test_the_host_of_the_locustfile_is_that_of_all_its_classes_or_none() -> None
         ("http://one/v1", "http://one", "http://one", 0),
         ("http://two", "http://one", "http://one", 1),
         (None, "http://one", "http://one", 0),
-        ("two:1/v1", "", "http://two:1", 0),  # no command line, no form: an environment of somebody's own
+        # no command line, no form: an environment of somebody's own
+        ("two:1/v1", "", "http://two:1", 0),
     ],
 )
 def test_a_run_begins_at_the_address_that_was_checked(

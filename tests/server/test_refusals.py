@@ -1,4 +1,5 @@
-"""Refusals: the errors of real servers, each with what to do; prompts that no context has room for."""
+"""Refusals: the errors of real servers, each with what to do; prompts that no context has room
+for."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +31,9 @@ WANTED = "it wants a key: "
 
 def captured(name: str) -> tuple[int, str]:
     """(status, message) of an answer of a real server."""
-    head, _, body = (CAPTURES / f"{name}.http").read_bytes().replace(b"\r\n", b"\n").partition(b"\n\n")
+    head, _, body = (
+        (CAPTURES / f"{name}.http").read_bytes().replace(b"\r\n", b"\n").partition(b"\n\n")
+    )
     return int(head.split()[1]), status_message(body.strip())
 
 
@@ -58,7 +61,8 @@ def test_the_answers_of_real_servers(capture: str, key: bool, begins: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("status", "message"), [(404, "Not Found"), (404, "File Not Found"), (405, "Method Not Allowed")]
+    ("status", "message"),
+    [(404, "Not Found"), (404, "File Not Found"), (405, "Method Not Allowed")],
 )
 def test_a_path_that_is_not_there(status: int, message: str) -> None:
     assert advise_on_error(status, message, Settings(model="tiny"), key=False) == NOT_FOUND
@@ -66,7 +70,9 @@ def test_a_path_that_is_not_there(status: int, message: str) -> None:
 
 def test_an_error_of_a_model_that_is_there_does_not_doubt_it() -> None:
     """LiteLLM names the model in each of its errors."""
-    message = "temperature must be positive. LiteLLM: model group 'tiny' failed with the error above."
+    message = (
+        "temperature must be positive. LiteLLM: model group 'tiny' failed with the error above."
+    )
     assert advise_on_error(400, message, Settings(model="tin"), key=True) == ""
 
 
@@ -83,11 +89,15 @@ def test_a_web_page_is_no_api() -> None:
     ] == [""] * 5
 
 
-# -- what a run and a check say of it, and that nothing else is asked ----------------------------------------------------
+# -- what a run and a check say of it, and that nothing else is asked ------------------------------
 
 
 def failed(
-    headers: dict[str, str] | None = None, *, path: str = "", server: dict[str, Any] | None = None, **settings: Any
+    headers: dict[str, str] | None = None,
+    *,
+    path: str = "",
+    server: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> str:
     with tiny_server() as made:
         for name, value in {"tokenize": lambda text: len(text.split()), **(server or {})}.items():
@@ -100,11 +110,16 @@ def failed(
 def test_a_path_is_tried_where_lengths_are_counted_without_it() -> None:
     """vLLM has /tokenize, so that nothing else would ask for a completion."""
     assert failed(endpoint="/v1/chat/completionz") == (
-        "a first request to /v1/chat/completionz failed: HTTP 404, no route /v1/chat/completionz; the server has no "
-        "/v1/chat/completionz: is --endpoint right, or --endpoint-type? It answers --endpoint-type chat"
+        "a first request to /v1/chat/completionz failed: HTTP 404, no route /v1/chat/completionz; "
+        "the server has no "
+        "/v1/chat/completionz: is --endpoint right, or --endpoint-type? It answers --endpoint-type "
+        "chat"
     )
     line = failed(path="/v1/chat/completions")
-    assert "the server has no /v1/chat/completions/v1/chat/completions: --host takes the address up to /v1" in line
+    assert (
+        "the server has no /v1/chat/completions/v1/chat/completions: --host takes the address up "
+        "to /v1" in line
+    )
     line = failed(endpoint="/nope", extra_inputs="ignore_eos:true")
     assert "the server has no /nope" in line
     line = failed(endpoint_type="messages", endpoint="/v1/messages")
@@ -117,7 +132,8 @@ def test_a_key_is_wanted_or_refused() -> None:
         "HOST wants a key (HTTP 401): set OPENAI_API_KEY or give --api-key-file"
     )
     assert failed(KEY, server=unauthorized) == (
-        "HOST refuses the key (HTTP 401: Unauthorized): is it the one for this server (OPENAI_API_KEY, --api-key-file, "
+        "HOST refuses the key (HTTP 401: Unauthorized): is it the one for this server "
+        "(OPENAI_API_KEY, --api-key-file, "
         "--header)?"
     )
     litellm = {"models": (500, ""), "chat": lambda asked: (500, "Internal Server Error")}
@@ -126,9 +142,15 @@ def test_a_key_is_wanted_or_refused() -> None:
 
 def test_a_field_that_the_server_refuses_would_be_refused_each_time() -> None:
     def strict(asked: Any) -> tuple[int, Any]:
-        return (422, {"detail": "unknown field frobnicate"}) if "frobnicate" in asked.body else (200, {"choices": []})
+        return (
+            (422, {"detail": "unknown field frobnicate"})
+            if "frobnicate" in asked.body
+            else (200, {"choices": []})
+        )
 
-    assert "HTTP 422, unknown field frobnicate" in failed(server={"chat": strict}, extra_inputs="frobnicate:1")
+    assert "HTTP 422, unknown field frobnicate" in failed(
+        server={"chat": strict}, extra_inputs="frobnicate:1"
+    )
 
 
 def test_a_failure_that_does_not_come_again_is_none() -> None:
@@ -141,7 +163,7 @@ def test_a_failure_that_does_not_come_again_is_none() -> None:
         assert discover_server(Settings(host=made.url, model="tiny"), {}).length_way == ()
 
 
-# -- the model ---------------------------------------------------------------------------------------------------------
+# -- the model -------------------------------------------------------------------------------------
 
 LISTED = {"models": (200, {"data": [{"id": "tiny", "aliases": ["small"]}, {"id": "openai/*"}]})}
 
@@ -159,12 +181,16 @@ def test_aliases_and_wildcards_are_in_the_list(model: str) -> None:
 
 def test_a_model_that_is_not_listed_is_sent_where_that_was_asked() -> None:
     assert failed(server=LISTED, model="big") == (
-        "the server has no model 'big'; it has: tiny, openai/*; --no-model-check sends it all the same"
+        "the server has no model 'big'; it has: tiny, openai/*; --no-model-check sends it all the "
+        "same"
     )
     found = taken("big", model_check=False)
     assert (found.model, found.notes) == (
         "big",
-        ("the server has no model 'big'; it has: tiny, openai/*: big was sent as it was given (--no-model-check)",),
+        (
+            "the server has no model 'big'; it has: tiny, openai/*: big was sent as it was given "
+            "(--no-model-check)",
+        ),
     )
     assert taken(None).notes == ("no --model given: tiny taken, the first of tiny, openai/*",)
 
@@ -172,12 +198,14 @@ def test_a_model_that_is_not_listed_is_sent_where_that_was_asked() -> None:
 def test_a_locustfile_that_logs_in_by_itself_can_begin() -> None:
     with tiny_server() as made:
         made.models = (401, {"error": "Unauthorized"})
-        found = discover_server(Settings(host=made.url, model="tiny", probe=False, model_check=False), {})
+        found = discover_server(
+            Settings(host=made.url, model="tiny", probe=False, model_check=False), {}
+        )
     assert found.model == "tiny"
     assert "wants a key" in found.notes[0]
 
 
-# -- the context ---------------------------------------------------------------------------------------------------------
+# -- the context -----------------------------------------------------------------------------------
 
 VLLM = b'{"data":[{"id":"other","max_model_len":7},{"id":"tiny","max_model_len":16384}]}'
 LLAMA = b'{"data":[{"id":"tiny","meta":{"n_ctx":8192,"n_ctx_train":16384}}]}'
@@ -214,11 +242,18 @@ def test_prompts_that_do_not_fit_are_refused() -> None:
     assert fits(8192, synthetic_input_tokens_mean=8000.0, output_tokens_mean=200.0) == [
         (
             True,
-            "prompts of 8000 tokens with answers of 200 do not fit into the model's context of 8,192 tokens (/v1/models)",
+            "prompts of 8000 tokens with answers of 200 do not fit into the model's context of "
+            "8,192 tokens (/v1/models)",
         )
     ]
-    assert fits(8192, whole=False, synthetic_input_tokens_mean=8000.0, output_tokens_mean=200.0) == [
-        (False, "100% of the answers reach the end of the model's context of 8,192 tokens, and will be shorter")
+    assert fits(
+        8192, whole=False, synthetic_input_tokens_mean=8000.0, output_tokens_mean=200.0
+    ) == [
+        (
+            False,
+            "100% of the answers reach the end of the model's context of 8,192 tokens, and will be "
+            "shorter",
+        )
     ]
     ((refuses, line),) = fits(8192, sweep="input-tokens=1000,2000,16000")
     assert refuses
@@ -234,31 +269,50 @@ def test_some_that_do_not_fit_are_a_warning() -> None:
     assert (refuses, line.partition(":")[0]) == (
         False, "100% of the requests come within 40 tokens of the model's context of 1,000 tokens"
     )  # fmt: skip
-    without = {"synthetic_input_tokens_mean": 900.0, "output_tokens_mean": 80.0, "endpoint_type": "completions"}
+    without = {
+        "synthetic_input_tokens_mean": 900.0,
+        "output_tokens_mean": 80.0,
+        "endpoint_type": "completions",
+    }
     assert fits(1000, **without) == []  # no template
     ((refuses, line),) = fits(1000, session_turns_mean=3.0)
-    assert (refuses, line.partition(",")[0]) == (False, "sessions of 3 turns grow beyond the model's context of 1")
+    assert (refuses, line.partition(",")[0]) == (
+        False,
+        "sessions of 3 turns grow beyond the model's context of 1",
+    )
 
 
 def test_a_locustfile_may_have_prompts_of_its_own() -> None:
     assert [refuses for refuses, _ in fits(512, locustfile="mine.py")] == [False]
     assert [refuses for refuses, _ in fits(512, locustfile="run.py")] == [True]
-    assert [refuses for refuses, _ in fits(512, locustfile="mine.py", synthetic_input_tokens_mean=600.0)] == [True]
+    assert [
+        refuses for refuses, _ in fits(512, locustfile="mine.py", synthetic_input_tokens_mean=600.0)
+    ] == [True]
     assert fits(512, input_file="prompts.jsonl") == []
 
 
 def test_a_run_is_refused_by_the_list_alone() -> None:
     listed = {"models": (200, {"data": [{"id": "tiny", "max_model_len": 600}]})}
     assert failed(server=listed, probe=False) == (
-        "prompts of 550 tokens with answers of 128 do not fit into the model's context of 600 tokens (/v1/models)"
+        "prompts of 550 tokens with answers of 128 do not fit into the model's context of 600 "
+        "tokens (/v1/models)"
     )
 
 
 def test_a_dataset_is_refused_by_its_mean() -> None:
     found: Any = SimpleNamespace(path="a.jsonl", input_tokens=9000.0)
-    line = "a.jsonl: prompts of 9,000 tokens (mean) do not fit into the model's context of 8,192 tokens (/v1/models)"
-    assert [explain_too_long_dataset(found, context) for context in (8192, 9000, None)] == [line, "", ""]
+    line = (
+        "a.jsonl: prompts of 9,000 tokens (mean) do not fit into the model's context of 8,192 "
+        "tokens (/v1/models)"
+    )
+    assert [explain_too_long_dataset(found, context) for context in (8192, 9000, None)] == [
+        line,
+        "",
+        "",
+    ]
     assert explain_too_long_dataset(SimpleNamespace(path="a", input_tokens=None), 8192) == ""  # type: ignore[arg-type]
     grown = SimpleNamespace(path="a", longest=9000, longest_row=7)
     assert [explain_outgrown_context(grown, context) for context in (9000, None)] == ["", ""]  # type: ignore[arg-type]
-    assert explain_outgrown_context(grown, 8999).startswith("a, line 7: a session grows to 9,000 tokens")  # type: ignore[arg-type]
+    assert explain_outgrown_context(grown, 8999).startswith(
+        "a, line 7: a session grows to 9,000 tokens"
+    )  # type: ignore[arg-type]

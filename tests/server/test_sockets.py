@@ -1,4 +1,5 @@
-"""Open files and ports against the number of users; each sentence has the figure, and what it advises is enough."""
+"""Open files and ports against the number of users; each sentence has the figure, and what it
+advises is enough."""
 
 import re
 import subprocess
@@ -9,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.server.preflight import SPARE_FILES, WIDEST_PORTS, explain_shortage, read_local_ports
+from locust_llm.server.preflight import (
+    SPARE_FILES,
+    WIDEST_PORTS,
+    explain_shortage,
+    read_local_ports,
+)
 
 PORTS = (32_768, 60_999)
 """Linux's default: 28,232 of them."""
@@ -25,13 +31,16 @@ PORTS = (32_768, 60_999)
         (1_000_000, 1, None, None),
     ],
 )
-def test_there_is_enough(users: int, processes: int, files: int | None, ports: tuple[int, int] | None) -> None:
+def test_there_is_enough(
+    users: int, processes: int, files: int | None, ports: tuple[int, int] | None
+) -> None:
     assert explain_shortage(users, processes, files, ports) is None
 
 
 def test_too_few_files() -> None:
     assert explain_shortage(985, 1, 1024, PORTS) == (
-        "with -u 985 a process needs 1025 open files, and the system lets it have 1024: ulimit -Hn 1025 (as root; of a "
+        "with -u 985 a process needs 1025 open files, and the system lets it have 1024: ulimit -Hn "
+        "1025 (as root; of a "
         "container: --ulimit nofile=1025), --processes 2, or at most 984 users"
     )
     said = explain_shortage(1969, 2, 1024, PORTS)  # one of the two has 925
@@ -47,36 +56,49 @@ def test_too_few_ports() -> None:
     """However many processes: they share them."""
     for processes in (1, 8):
         assert explain_shortage(28_233, processes, 100_000, PORTS) == (
-            "28233 users (-u) need as many ports towards the server, and this machine has 28232 (32768 to 60999): sysctl -w "
-            "net.ipv4.ip_local_port_range='1024 65535' (as root), 2 addresses of this machine (--source-ip), workers on "
+            "28233 users (-u) need as many ports towards the server, and this machine has 28232 "
+            "(32768 to 60999): sysctl -w "
+            "net.ipv4.ip_local_port_range='1024 65535' (as root), 2 addresses of this machine "
+            "(--source-ip), workers on "
             "more machines (--master, --worker), or at most 28232 users"
         )
     beyond = explain_shortage(64_513, 8, 100_000, WIDEST_PORTS)
     assert beyond is not None
     assert "sysctl" not in beyond
-    assert "sysctl" not in (explain_shortage(70_000, 8, 100_000, PORTS) or "")  # no range is wide enough
+    # no range is wide enough
+    assert "sysctl" not in (explain_shortage(70_000, 8, 100_000, PORTS) or "")
 
 
 def test_ports_are_those_of_each_source_address() -> None:
     assert explain_shortage(3 * 28_232, 8, 100_000, PORTS, 3) is None
     assert (explain_shortage(3 * 28_232 + 1, 8, 100_000, PORTS, 3) or "").startswith(
-        "84697 users (-u) need as many ports towards the server, and this machine has 84696 (32768 to 60999 at each of 3 "
-        "addresses): sysctl -w net.ipv4.ip_local_port_range='1024 65535' (as root), 4 addresses of this machine "
+        "84697 users (-u) need as many ports towards the server, and this machine has 84696 (32768 "
+        "to 60999 at each of 3 "
+        "addresses): sysctl -w net.ipv4.ip_local_port_range='1024 65535' (as root), 4 addresses of "
+        "this machine "
         "(--source-ip), "
     )
 
 
 @given(st.integers(1, 70_000), st.integers(1, 16), st.integers(SPARE_FILES + 1, 100_000))
-def test_what_it_advises_is_enough_and_no_more_than_that(users: int, processes: int, files: int) -> None:
+def test_what_it_advises_is_enough_and_no_more_than_that(
+    users: int, processes: int, files: int
+) -> None:
     said = explain_shortage(users, processes, files, None)
     if said is None:
         return
     more, fewer, higher = (
         int(found[1])
-        for found in (re.search(rf"{what} (\d+)", said) for what in ("--processes", "at most", "-Hn"))
+        for found in (
+            re.search(rf"{what} (\d+)", said) for what in ("--processes", "at most", "-Hn")
+        )
         if found
     )
-    assert explain_shortage(users, more, files, None) is explain_shortage(fewer, processes, files, None) is None
+    assert (
+        explain_shortage(users, more, files, None)
+        is explain_shortage(fewer, processes, files, None)
+        is None
+    )
     assert explain_shortage(users, processes, higher, None) is None
     assert explain_shortage(users, more - 1, files, None) is not None
     assert explain_shortage(fewer + 1, processes, files, None) is not None

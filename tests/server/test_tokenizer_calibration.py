@@ -40,8 +40,16 @@ def llamacpp(body: dict[str, Any]) -> dict[str, Any]:
 def sglang(body: dict[str, Any]) -> dict[str, Any]:
     """No pieces, but several texts at once."""
     if isinstance(body["prompt"], list):
-        return {"count": [len(pieces(text)) for text in body["prompt"]], "tokens": [], "max_model_len": 4096}
-    return {"count": len(pieces(body["prompt"])), "tokens": [1] * len(pieces(body["prompt"])), "max_model_len": 4096}
+        return {
+            "count": [len(pieces(text)) for text in body["prompt"]],
+            "tokens": [],
+            "max_model_len": 4096,
+        }
+    return {
+        "count": len(pieces(body["prompt"])),
+        "tokens": [1] * len(pieces(body["prompt"])),
+        "max_model_len": 4096,
+    }
 
 
 def sentencepiece(body: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +62,11 @@ def sentencepiece(body: dict[str, Any]) -> dict[str, Any]:
 def one_text(body: dict[str, Any]) -> Any:
     if isinstance(body["prompt"], list):
         return {"error": "a text is needed"}
-    return {"count": len(pieces(body["prompt"])), "tokens": [1] * len(pieces(body["prompt"])), "max_model_len": 4096}
+    return {
+        "count": len(pieces(body["prompt"])),
+        "tokens": [1] * len(pieces(body["prompt"])),
+        "max_model_len": 4096,
+    }
 
 
 def another(body: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +85,9 @@ def found(server: TinyServer) -> Discovery:
     return discover_server(Settings(host=server.url, model="tiny"), {})
 
 
-def delivered(lengths: PromptLengthModel, seed: int | None, many: int, tokens: float = 550) -> list[int]:
+def delivered(
+    lengths: PromptLengthModel, seed: int | None, many: int, tokens: float = 550
+) -> list[int]:
     prompts = Prompts(lengths, input_tokens=(tokens, 0), output_tokens=(1, 0), seed=seed)
     return [count(prompts.draw().text) for _ in range(many)]
 
@@ -85,7 +99,10 @@ def delivered(lengths: PromptLengthModel, seed: int | None, many: int, tokens: f
 )
 @pytest.mark.parametrize("tokens", [100.0, 550.0, 8_000.0])
 def test_every_prompt_is_as_long_as_asked_where_the_server_counts_word_by_word(
-    server: TinyServer, messages: Callable[[str], int] | None, plain: Callable[[dict[str, Any]], Any], tokens: float
+    server: TinyServer,
+    messages: Callable[[str], int] | None,
+    plain: Callable[[dict[str, Any]], Any],
+    tokens: float,
 ) -> None:
     server.tokenize, server.tokenize_plain = messages, plain
     lengths = found(server).lengths
@@ -96,7 +113,9 @@ def test_every_prompt_is_as_long_as_asked_where_the_server_counts_word_by_word(
     assert each == pytest.approx([tokens] * 40, rel=0.01, abs=5)
 
 
-@pytest.mark.parametrize("plain", [one_text, None, another], ids=["whole texts", "chat alone", "another tokenizer"])
+@pytest.mark.parametrize(
+    "plain", [one_text, None, another], ids=["whole texts", "chat alone", "another tokenizer"]
+)
 def test_the_mean_is_as_long_as_asked_where_it_counts_whole_texts(
     server: TinyServer, plain: Callable[[dict[str, Any]], Any] | None
 ) -> None:
@@ -152,7 +171,8 @@ def test_counts_of_parts_that_cannot_be_are_not_taken(server: TinyServer, wrong:
 
 def test_tokens_before_every_fifty_words_by_pencil() -> None:
     words = ["be"] * 120
-    # a token a word, but the word 60 has three: 50 before the word 50, 102 before the word 100, 122 in all
+    # a token a word, but the word 60 has three: 50 before the word 50, 102 before the word 100, 122
+    # in all
     tokens = ["be", *[" be"] * 59, " b", "e", "e", *[" be"] * 59]
     words[60] = "bee"
     assert [*_sums_of(" ".join(words), tokens)] == [50, 102, 122]
@@ -161,11 +181,17 @@ def test_tokens_before_every_fifty_words_by_pencil() -> None:
 
 def test_words_between_two_sums_by_pencil() -> None:
     # the first 50 words have two tokens each, all others one
-    sums = (0, 100, *range(150, 100 + count_corpus_words() - 50, 50), 100 + count_corpus_words() - 50)
+    sums = (
+        0,
+        100,
+        *range(150, 100 + count_corpus_words() - 50, 50),
+        100 + count_corpus_words() - 50,
+    )
     lengths = PromptLengthModel(1.0, 0.0, True, sums=sums)
     text, tokens = lengths.fill("1", 0, 41)  # a token for the number leaves 40: 20 words
     assert (len(text.split()), tokens) == (1 + 20, 41)
-    text, tokens = lengths.fill("1", 40, 41)  # 20 for the last ten words of the first fifty, 20 for as many more
+    # 20 for the last ten words of the first fifty, 20 for as many more
+    text, tokens = lengths.fill("1", 40, 41)
     assert (len(text.split()), tokens) == (1 + 30, 41)
     text, tokens = lengths.fill(
         "1", count_corpus_words() - 5, 26

@@ -1,4 +1,5 @@
-"""The highest load within the rules is found on simulated servers whose limit is known, in virtual time."""
+"""The highest load within the rules is found on simulated servers whose limit is known, in virtual
+time."""
 
 from collections.abc import Callable
 from functools import cache
@@ -27,7 +28,10 @@ SECONDS = 50.0
 def load() -> Virtual:
     clock = VirtualClock()
     config = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=SLOTS, kv_tokens=2**19)
-    return Virtual(clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), LLAMA_8B_H100, clock))
+    return Virtual(
+        clock,
+        BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), LLAMA_8B_H100, clock),
+    )
 
 
 @cache  # a number of users is asked for by several tests, and always answers the same
@@ -45,7 +49,8 @@ def open_loop(rate: float) -> FinishedStage:
 
 
 def measured(value: float, run: Virtual) -> FinishedStage:
-    """The first fifth of the time does not count; who still waits at its end has waited for so long at least."""
+    """The first fifth of the time does not count; who still waits at its end has waited for so long
+    at least."""
     rows = [row for row in run.run(until=SECONDS) if row.sent_at > SECONDS / 5]
     p95 = float(np.percentile([row.ttft_s for row in rows], 95))
     return FinishedStage(value, PASS if p95 <= TTFT_S else FAIL, len(rows) / SECONDS, "OK")
@@ -63,7 +68,10 @@ def found(text: str, stage: Callable[[float], FinishedStage]) -> tuple[list[Fini
     "text",
     [
         "concurrency=1..16",
-        *(pytest.param(t, marks=pytest.mark.full) for t in ("concurrency=1..14+1", "concurrency=4..64")),
+        *(
+            pytest.param(t, marks=pytest.mark.full)
+            for t in ("concurrency=1..14+1", "concurrency=4..64")
+        ),
     ],
 )
 def test_of_users(text: str) -> None:

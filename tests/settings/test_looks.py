@@ -25,7 +25,9 @@ def test_by_pencil(first_s: float | None, most_s: float | None, times: tuple[flo
 def said(**given: object) -> list[str]:
     return [
         m
-        for m in validate_settings(msgspec.convert({"host": "http://h", "model": "m", **given}, Settings))
+        for m in validate_settings(
+            msgspec.convert({"host": "http://h", "model": "m", **given}, Settings)
+        )
         if "decided" in m
     ]
 
@@ -44,7 +46,11 @@ def test_what_it_needs_and_what_contradicts_it() -> None:
 def test_what_has_too_few_requests_to_pass_is_said_before_the_run() -> None:
     def few(**given: object) -> list[str]:
         rules = ["ttft p99 < 1s", "ttft p50 < 1s", "error_rate < 1%"]
-        return list(find_too_few_requests(msgspec.convert({"host": "http://h", "slo": rules, **given}, Settings)))
+        return list(
+            find_too_few_requests(
+                msgspec.convert({"host": "http://h", "slo": rules, **given}, Settings)
+            )
+        )
 
     (line,) = few(request_count=300)
     assert line.startswith("--request-count 300: too few for ttft p99 < 1s to pass")

@@ -1,4 +1,5 @@
-"""Settings: every rule says its line, what is possible is let through, and a host is understood in all its forms."""
+"""Settings: every rule says its line, what is possible is let through, and a host is understood in
+all its forms."""
 
 import pytest
 
@@ -12,7 +13,10 @@ NEEDS_STREAMING = "needs --streaming: without a stream there is no time of the f
 MISTAKES = [
     (
         {"hosts": ("http://a", "http://u:p@b")},
-        ["--host must not hold a user and a password, as reports show it: use --header 'Authorization: Basic ...'"],
+        [
+            "--host must not hold a user and a password, as reports show it: use --header "
+            "'Authorization: Basic ...'"
+        ],
     ),
     (
         {"hosts": ("http://a", "http://b"), "aa": True, "run_time_s": 600.0, "users": 1},
@@ -22,11 +26,17 @@ MISTAKES = [
     ({"echo_header": "Host"}, ["--echo-header Host: requests have that header of their own"]),
     (
         {"backend_header": "Set-Cookie"},
-        ["--backend-header Set-Cookie may hold a secret, and backends are written down: give another header"],
+        [
+            "--backend-header Set-Cookie may hold a secret, and backends are written down: give "
+            "another header"
+        ],
     ),
     (
         {"echo_header": "x-route", "backend_header": "X-Route"},
-        ["--backend-header X-Route may hold a secret, and backends are written down: give another header"],
+        [
+            "--backend-header X-Route may hold a secret, and backends are written down: give "
+            "another header"
+        ],
     ),
     (
         {"sweep": "users=1,2"},
@@ -35,19 +45,26 @@ MISTAKES = [
             "prefill-concurrency, input-tokens, as concurrency=1..64"
         ],
     ),
-    ({"sweep": "concurrency=1,2", "users": 3}, ["--sweep concurrency=... and -u exclude each other: leave out -u"]),
+    (
+        {"sweep": "concurrency=1,2", "users": 3},
+        ["--sweep concurrency=... and -u exclude each other: leave out -u"],
+    ),
     (
         {"sweep": "concurrency=1,2", "request_rate": 3.0},
         ["--sweep concurrency=... and a request rate exclude each other: leave out a request rate"],
     ),
     (
         {"sweep": "request-rate=1,2", "request_count": 3},
-        ["--sweep request-rate=... and --request-count exclude each other: leave out --request-count"],
+        [
+            "--sweep request-rate=... and --request-count exclude each other: leave out "
+            "--request-count"
+        ],
     ),
     (
         {"sweep": "prefill-concurrency=1..64", "users": 32},
         [
-            "--sweep prefill-concurrency=64: --prefill-concurrency 64 is above the 32 users (-u): at most 32 requests can "
+            "--sweep prefill-concurrency=64: --prefill-concurrency 64 is above the 32 users (-u): "
+            "at most 32 requests can "
             "run at a time"
         ],
     ),
@@ -55,10 +72,16 @@ MISTAKES = [
         {"sweep": "concurrency=1,2", "repeats": 2},
         ["--sweep and --repeats exclude each other: run the whole sweep again, and compare"],
     ),
-    ({"repeats": 2}, ["--repeats needs an end of each repeat: give -t, --request-count or --num-sessions"]),
+    (
+        {"repeats": 2},
+        ["--repeats needs an end of each repeat: give -t, --request-count or --num-sessions"],
+    ),
     (
         {"find_max": True, "slo": ("ttft p99 < 5s",)},
-        ["--find-max needs --sweep: it searches between the highest stage that passes and the lowest that fails"],
+        [
+            "--find-max needs --sweep: it searches between the highest stage that passes and the "
+            "lowest that fails"
+        ],
     ),
     (
         {"find_max": True, "sweep": "concurrency=1,2"},
@@ -70,32 +93,58 @@ MISTAKES = [
     ),
     ({"gpu_hour": 2.0}, ["--gpu-hour needs the number of GPUs (--gpus)"]),
     ({"user_centric_rate": 5.0, "users": 5, "processes": 2}, []),
-    ({"working_set": 9}, ["--working-set has nothing to apply to: give --prefix-cache-hit-rate too"]),
+    (
+        {"working_set": 9},
+        ["--working-set has nothing to apply to: give --prefix-cache-hit-rate too"],
+    ),
     (
         {"prefix_cache_hit_rate": 0.0, "working_set": 9},
         ["--prefix-cache-hit-rate 0 repeats nothing: leave out --working-set"],
     ),
     (
         {"prefix_cache_hit_rate": 80.0, "shared_system_prompt_length": 10},
-        ["--prefix-cache-hit-rate and --shared-system-prompt-length exclude each other: it would add to the share"],
+        [
+            "--prefix-cache-hit-rate and --shared-system-prompt-length exclude each other: it "
+            "would add to the share"
+        ],
     ),
     (
         {"prefix_cache_hit_rate": 80.0, "num_prefix_prompts": 1, "prefix_prompt_length": 10},
-        ["--prefix-cache-hit-rate and --num-prefix-prompts exclude each other: they would add to the share"],
+        [
+            "--prefix-cache-hit-rate and --num-prefix-prompts exclude each other: they would add "
+            "to the share"
+        ],
     ),
     (
         {"prefix_cache_hit_rate": 80.0, "input_file": "x"},
-        ["--prefix-cache-hit-rate and --input-file exclude each other: the prompts of a file are what they are"],
+        [
+            "--prefix-cache-hit-rate and --input-file exclude each other: the prompts of a file "
+            "are what they are"
+        ],
     ),
     (
         {"prefix_cache_hit_rate": 80.0, "endpoint_type": "embeddings", "streaming": False},
-        ["--prefix-cache-hit-rate and --endpoint-type embeddings exclude each other: it has no prefix cache"],
+        [
+            "--prefix-cache-hit-rate and --endpoint-type embeddings exclude each other: it has no "
+            "prefix cache"
+        ],
     ),
     (
         {"prefix_cache_hit_rate": 80.0, "cache_block_size": 128},
-        ["--prefix-cache-hit-rate 80 is more than prompts of 550 tokens can repeat of blocks of 128: 70% at most"],
+        [
+            "--prefix-cache-hit-rate 80 is more than prompts of 550 tokens can repeat of blocks of "
+            "128: 70% at most"
+        ],
     ),
-    ({"prefix_cache_hit_rate": 80.0, "working_set": 9, "cache_block_size": 16, "cache_tokens": 99}, []),
+    (
+        {
+            "prefix_cache_hit_rate": 80.0,
+            "working_set": 9,
+            "cache_block_size": 16,
+            "cache_tokens": 99,
+        },
+        [],
+    ),
     ({"user_centric_rate": 5.0}, ["--user-centric-rate needs the number of users (-u)"]),
     (
         {"request_rate": 5.0, "fixed_schedule": True, "input_file": "x"},
@@ -108,7 +157,10 @@ MISTAKES = [
     ),
     (
         {"trajectory_start": "0.2", "input_file": "x", "fixed_schedule": True},
-        ["--trajectory-start and --fixed-schedule exclude each other: a trace's times are those of its beginnings"],
+        [
+            "--trajectory-start and --fixed-schedule exclude each other: a trace's times are those "
+            "of its beginnings"
+        ],
     ),
     (
         {"model": "m", "model_mix": "m=1,n=2"},
@@ -123,22 +175,34 @@ MISTAKES = [
     ({"warmup_prefill_concurrency": 0}, ["--warmup-prefill-concurrency must be at least 1, got 0"]),
     (
         {"prefill_concurrency": 31, "users": 30},
-        ["--prefill-concurrency 31 is above the 30 users (-u): at most 30 requests can run at a time"],
+        [
+            "--prefill-concurrency 31 is above the 30 users (-u): at most 30 requests can run at a "
+            "time"
+        ],
     ),
     (
         {"prefill_concurrency": 3, "warmup_prefill_concurrency": 31, "users": 30},
-        ["--warmup-prefill-concurrency 31 is above the 30 users (-u): at most 30 requests can run at a time"],
+        [
+            "--warmup-prefill-concurrency 31 is above the 30 users (-u): at most 30 requests can "
+            "run at a time"
+        ],
     ),
     ({"prefill_concurrency": 2, "processes": 3}, []),
     ({"prefill_concurrency": 3, "streaming": False}, [f"--prefill-concurrency {NEEDS_STREAMING}"]),
-    ({"warmup_prefill_concurrency": 3, "streaming": False}, [f"--warmup-prefill-concurrency {NEEDS_STREAMING}"]),
+    (
+        {"warmup_prefill_concurrency": 3, "streaming": False},
+        [f"--warmup-prefill-concurrency {NEEDS_STREAMING}"],
+    ),
     (
         {"prefill_concurrency_ramp_duration": 30.0},
         ["--prefill-concurrency-ramp-duration has nothing to ramp: give --prefill-concurrency too"],
     ),
     (
         {"warmup_prefill_concurrency_ramp_duration": 30.0},
-        ["--warmup-prefill-concurrency-ramp-duration has nothing to ramp: give --warmup-prefill-concurrency too"],
+        [
+            "--warmup-prefill-concurrency-ramp-duration has nothing to ramp: give "
+            "--warmup-prefill-concurrency too"
+        ],
     ),
     (
         {"prefill_concurrency": 5, "prefill_concurrency_ramp_duration": 0.0},
@@ -148,9 +212,15 @@ MISTAKES = [
         {"prefill_concurrency": 5, "warmup_prefill_concurrency_ramp_duration": -0.5},
         ["--warmup-prefill-concurrency-ramp-duration must be above 0 seconds, got -0.5"],
     ),
-    ({"synthetic_input_tokens_mean": 0.9}, ["--synthetic-input-tokens-mean must be at least 1, got 0.9"]),
+    (
+        {"synthetic_input_tokens_mean": 0.9},
+        ["--synthetic-input-tokens-mean must be at least 1, got 0.9"],
+    ),
     ({"output_tokens_mean": 0.0}, ["--output-tokens-mean must be at least 1, got 0"]),
-    ({"synthetic_input_tokens_stddev": -1.0}, ["--synthetic-input-tokens-stddev must be at least 0, got -1"]),
+    (
+        {"synthetic_input_tokens_stddev": -1.0},
+        ["--synthetic-input-tokens-stddev must be at least 0, got -1"],
+    ),
     ({"output_tokens_stddev": -1.0}, ["--output-tokens-stddev must be at least 0, got -1"]),
     ({"request_count": 0}, ["--request-count must be at least 1, got 0"]),
     ({"warmup_request_count": 0}, ["--warmup-request-count must be at least 1, got 0"]),
@@ -158,7 +228,10 @@ MISTAKES = [
     ({"request_timeout_s": 0.0}, ["--request-timeout must be above 0, got 0"]),
     (
         {"host": "http://user:s3cret@localhost:8000"},
-        ["--host must not hold a user and a password, as reports show it: use --header 'Authorization: Basic ...'"],
+        [
+            "--host must not hold a user and a password, as reports show it: use --header "
+            "'Authorization: Basic ...'"
+        ],
     ),
     (
         {"metrics_url": ("http://u:s3cret@replica/metrics",)},
@@ -170,7 +243,10 @@ MISTAKES = [
     ),
     (
         {"metrics_url": ("http://replica/metrics",), "server_metrics": False},
-        ["--metrics-url names what to read, and --no-server-metrics reads nothing: leave one of them out"],
+        [
+            "--metrics-url names what to read, and --no-server-metrics reads nothing: leave one of "
+            "them out"
+        ],
     ),
     ({"percentiles": (50.0, 0.0)}, ["--percentiles must be above 0 and at most 99.9, got 0"]),
     ({"percentiles": (99.95,)}, ["--percentiles must be above 0 and at most 99.9, got 99.95"]),
@@ -180,7 +256,8 @@ MISTAKES = [
         {"prefill_concurrency": 9, "users": 4, "streaming": False, "output_tokens_mean": 0.0},
         [
             "--output-tokens-mean must be at least 1, got 0",
-            "--prefill-concurrency 9 is above the 4 users (-u): at most 4 requests can run at a time",
+            "--prefill-concurrency 9 is above the 4 users (-u): at most 4 requests can run at a "
+            "time",
             f"--prefill-concurrency {NEEDS_STREAMING}",
         ],
     ),
@@ -188,13 +265,16 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("asked", "lines"), MISTAKES)
-def test_what_cannot_be_is_said_in_one_line_each(asked: dict[str, object], lines: list[str]) -> None:
+def test_what_cannot_be_is_said_in_one_line_each(
+    asked: dict[str, object], lines: list[str]
+) -> None:
     assert list(validate_settings(Settings(**asked))) == lines
 
 
 POSSIBLE = [
     {},
-    {"sweep": "concurrency=1..8", "prefill_concurrency": 4},  # the limit of a stage is at most its users
+    # the limit of a stage is at most its users
+    {"sweep": "concurrency=1..8", "prefill_concurrency": 4},
     {"sweep": "request-rate=1..8", "users": 30, "prefill_concurrency": 4},
     {"sweep": "prefill-concurrency=1..8", "users": 8},
     {"sweep": "input-tokens=100..1600", "request_rate": 2.0},
@@ -276,7 +356,12 @@ def test_a_path_at_an_address(address: str, path: str, url: str) -> None:
 
 def test_several_hosts() -> None:
     assert split_replica_urls("a:1, http://a:1/v1,https://b/v1/ ,") == ("http://a:1", "https://b")
-    assert split_replica_urls("a:1") == split_replica_urls("a:1,http://a:1/") == split_replica_urls("") == ()
+    assert (
+        split_replica_urls("a:1")
+        == split_replica_urls("a:1,http://a:1/")
+        == split_replica_urls("")
+        == ()
+    )
     assert normalise_base_url(" a:1 ,b:2") == "http://a:1"
     assert Settings(host="x").addresses == ("x",)
     assert Settings(host="x", hosts=("x", "y")).addresses == ("x", "y")

@@ -71,7 +71,9 @@ def test_any_text_is_a_sweep_or_a_value_error(text: str) -> None:
     assert all(value > 0 for value in values)
 
 
-@pytest.mark.parametrize(("text", "both"), [("10..120", (10, 120)), ("30", (30, 30)), ("0.5..1", (0.5, 1))])
+@pytest.mark.parametrize(
+    ("text", "both"), [("10..120", (10, 120)), ("30", (30, 30)), ("0.5..1", (0.5, 1))]
+)
 def test_how_long_a_stage_lasts(text: str, both: tuple[float, float]) -> None:
     assert parse_duration_range(text) == both
 
@@ -83,7 +85,10 @@ def test_what_is_no_duration(text: str) -> None:
 
 
 def done(
-    value: float, status: str | None = None, throughput: float | None = None, client: str | None = "OK"
+    value: float,
+    status: str | None = None,
+    throughput: float | None = None,
+    client: str | None = "OK",
 ) -> FinishedStage:
     return FinishedStage(value, status, throughput, client)
 
@@ -94,11 +99,17 @@ LADDER = parse_sweep("concurrency=1..32")
 def test_stages_come_in_their_order_and_end() -> None:
     assert choose_next_stage(LADDER, []) == 1
     assert choose_next_stage(LADDER, [done(1), done(2)]) == 4
-    assert choose_next_stage(LADDER, [done(2.0**i, PASS, 2.0**i) for i in range(6)]) == "all stages ran"
+    assert (
+        choose_next_stage(LADDER, [done(2.0**i, PASS, 2.0**i) for i in range(6)])
+        == "all stages ran"
+    )
 
 
 def test_it_ends_when_the_rules_are_broken_twice_in_a_row() -> None:
-    assert choose_next_stage(LADDER, [done(1, PASS), done(2, FAIL), done(4, PASS), done(8, FAIL)]) == 16
+    assert (
+        choose_next_stage(LADDER, [done(1, PASS), done(2, FAIL), done(4, PASS), done(8, FAIL)])
+        == 16
+    )
     assert (
         choose_next_stage(LADDER, [done(1, PASS), done(2, FAIL), done(4, FAIL)])
         == "the SLO failed in two stages in a row"
@@ -108,10 +119,17 @@ def test_it_ends_when_the_rules_are_broken_twice_in_a_row() -> None:
 
 def test_it_ends_when_throughput_gains_little_twice_in_a_row() -> None:
     flat = [done(1, None, 100), done(2, None, 100 * (1 + MIN_GAIN) - 0.1), done(4, None, 104)]
-    assert str(choose_next_stage(LADDER, flat)).startswith("throughput rose by less than".replace(" %", "%"))
+    assert str(choose_next_stage(LADDER, flat)).startswith(
+        "throughput rose by less than".replace(" %", "%")
+    )
     once = [done(1, None, 100), done(2, None, 104), done(4, None, 106)]
     assert choose_next_stage(LADDER, once) == 8
-    assert choose_next_stage(parse_sweep("prefill-concurrency=1..8"), [done(v, None, 100) for v in (1, 2, 4)]) == 8
+    assert (
+        choose_next_stage(
+            parse_sweep("prefill-concurrency=1..8"), [done(v, None, 100) for v in (1, 2, 4)]
+        )
+        == 8
+    )
 
 
 def test_to_find_the_maximum_it_goes_on_while_the_rules_pass() -> None:
@@ -134,7 +152,9 @@ def test_where_no_rule_decides_throughput_does_and_that_is_said() -> None:
 
 def test_it_ends_when_the_load_generator_is_the_limit() -> None:
     tired = [done(1), done(2, client="DEGRADED"), done(4, client="INVALID")]
-    assert choose_next_stage(LADDER, tired) == "the load generator was too slow in two stages in a row"
+    assert (
+        choose_next_stage(LADDER, tired) == "the load generator was too slow in two stages in a row"
+    )
 
 
 def test_find_max_halves_the_way_between_pass_and_fail() -> None:
@@ -161,14 +181,18 @@ def test_find_max_of_a_rate_comes_within_five_percent() -> None:
 
 
 def test_find_max_says_why_there_is_nothing_to_find() -> None:
-    assert "no stage passed" in str(choose_next_stage(LADDER, [done(1, FAIL), done(2, FAIL)], find_max=True))
+    assert "no stage passed" in str(
+        choose_next_stage(LADDER, [done(1, FAIL), done(2, FAIL)], find_max=True)
+    )
     passed = [done(2.0**i, PASS, 2.0**i) for i in range(6)]
     assert "lies above it" in str(choose_next_stage(LADDER, passed, find_max=True))
 
 
 def test_a_bracket_has_what_failed_lowest_above_it() -> None:
     assert bracket_maximum([]) == (None, None)
-    assert bracket_maximum([done(1, INCONCLUSIVE), done(2, PASS), done(4, INCONCLUSIVE), done(8, FAIL)]) == (2, 4)
+    assert bracket_maximum(
+        [done(1, INCONCLUSIVE), done(2, PASS), done(4, INCONCLUSIVE), done(8, FAIL)]
+    ) == (2, 4)
     assert bracket_maximum([done(1, PASS), done(2, FAIL), done(4, PASS)]) == (1, 2)
     assert bracket_maximum([done(1, FAIL), done(2, PASS), done(4, PASS), done(8, FAIL)]) == (
         4,
@@ -176,7 +200,9 @@ def test_a_bracket_has_what_failed_lowest_above_it() -> None:
     )  # a rule on throughput
     assert bracket_maximum([done(4, INCONCLUSIVE)]) == (None, 4)
     undecided = done(8, INCONCLUSIVE, client="INVALID")  # below one that passed
-    assert bracket_maximum([done(4, PASS), undecided, done(12, PASS), done(14, FAIL), done(16, INCONCLUSIVE)]) == (
+    assert bracket_maximum(
+        [done(4, PASS), undecided, done(12, PASS), done(14, FAIL), done(16, INCONCLUSIVE)]
+    ) == (
         12,
         14,
     )
@@ -192,8 +218,11 @@ def stretch(users: int | None = 2, requests: int = 4) -> RunningStage:
     return RunningStage(100.0, users, at_least_s=10, at_most_s=60, requests=requests)
 
 
-def closed_loop(one: RunningStage, users: int, latency_s: float, until: float) -> list[tuple[float, bool]]:
-    """Users that ask again at once, all in step, from 100 on: (sent at, measured) of each request."""
+def closed_loop(
+    one: RunningStage, users: int, latency_s: float, until: float
+) -> list[tuple[float, bool]]:
+    """Users that ask again at once, all in step, from 100 on: (sent at, measured) of each
+    request."""
     found, at = [], 100.0
     while at + latency_s < until:
         for _ in range(users):

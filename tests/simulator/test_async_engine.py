@@ -1,4 +1,5 @@
-"""Asynchronous scheduling in virtual time: who waits a step longer, and that nobody loses a token."""
+"""Asynchronous scheduling in virtual time: who waits a step longer, and that nobody loses a
+token."""
 
 from dataclasses import replace
 from random import Random
@@ -15,8 +16,16 @@ from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.time_parts import latency_parts_of
 from locust_llm.simulator.scheduling.waiting import queue
 
-NOTHING = CostModel(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
-ONE_SECOND = replace(H100, model=NOTHING, step_overhead_s=1.0, seq_overhead_s=0.0)  # every step takes just that
+NOTHING = CostModel(
+    parameters=0,
+    weight_bytes=0,
+    num_layers=0,
+    hidden_size=0,
+    kv_bytes_per_token=0,
+    max_model_len=1000,
+)
+# every step takes just that
+ONE_SECOND = replace(H100, model=NOTHING, step_overhead_s=1.0, seq_overhead_s=0.0)
 
 
 class Run:
@@ -24,7 +33,9 @@ class Run:
 
     def __init__(self, *, waiting="fcfs", policy="chunked", **config):
         self.clock = VirtualClock()
-        self.scheduler = Scheduler(SchedulerConfig(**config), POLICIES[policy], waiting=queue(waiting), record=True)
+        self.scheduler = Scheduler(
+            SchedulerConfig(**config), POLICIES[policy], waiting=queue(waiting), record=True
+        )
         self.engine = AsyncEngine(self.scheduler, ONE_SECOND, self.clock)
 
     def request(self, at, sequence, *, each=True):
@@ -62,15 +73,21 @@ def test_every_load(policy, waiting):
     for seed in range(40):
         random = Random(seed)
         run = Run(
-            waiting=waiting, policy=policy, max_num_batched_tokens=random.randint(8, 60) + 100 * (policy == "mixed"),
-            max_num_seqs=random.randint(1, 6), kv_tokens=16 * random.randint(7, 12), enable_prefix_caching=seed % 2 == 0,
+            waiting=waiting, policy=policy,
+            max_num_batched_tokens=random.randint(8, 60) + 100 * (policy == "mixed"),
+            max_num_seqs=random.randint(1, 6), kv_tokens=16 * random.randint(7, 12),
+            enable_prefix_caching=seed % 2 == 0,
         )  # fmt: skip
         sequences = [
-            Sequence(random.randint(1, 60), random.randint(1, 30), range(6) if random.random() < 0.5 else (),
+            Sequence(random.randint(1, 60), random.randint(1, 30),
+                range(6) if random.random() < 0.5 else (),
                      priority=random.randrange(3))
             for _ in range(12)
         ]  # fmt: skip
-        told = [run.request(random.randint(0, 30) / 2, q, each=n % 2 == 0) for n, q in enumerate(sequences)]
+        told = [
+            run.request(random.randint(0, 30) / 2, q, each=n % 2 == 0)
+            for n, q in enumerate(sequences)
+        ]
         gone = sequences[random.randrange(12)]
         run.clock.call_at(15.25, lambda engine=run.engine, gone=gone: engine.abort(gone))
         run.clock.run()
@@ -83,7 +100,9 @@ def test_every_load(policy, waiting):
             assert times == sorted(set(times))
             if number % 2 == 0:
                 assert sequence.token_times() == pytest.approx(times)
-            assert sum(latency_parts_of(sequence)[:3]) == pytest.approx(times[0] - sequence.arrived_at)
+            assert sum(latency_parts_of(sequence)[:3]) == pytest.approx(
+                times[0] - sequence.arrived_at
+            )
             assert sum(latency_parts_of(sequence)[3:]) == pytest.approx(times[-1] - times[0])
         assert run.scheduler.blocks.num_free == run.scheduler.blocks.num_blocks
         assert not run.scheduler.running

@@ -43,7 +43,9 @@ def test_what_cannot_be_asked_for(text, message):
 
 @pytest.fixture(scope="module")
 def server():
-    with started("--ttft-ms", "20", "--itl-ms", "4", "--truth", "full", "--max-model-len", "1000") as simulator:
+    with started(
+        "--ttft-ms", "20", "--itl-ms", "4", "--truth", "full", "--max-model-len", "1000"
+    ) as simulator:
         yield simulator
 
 
@@ -57,7 +59,9 @@ def deltas(content):
 
 
 def reasons(content):
-    return [chunk["choices"][0].get("finish_reason") for chunk in chunks(content) if chunk["choices"]]
+    return [
+        chunk["choices"][0].get("finish_reason") for chunk in chunks(content) if chunk["choices"]
+    ]
 
 
 def words(content):
@@ -65,7 +69,12 @@ def words(content):
 
 
 ASKED = {"max_tokens": 5, "stream_options": {"include_usage": True}}
-USED = {"prompt_tokens": 12, "total_tokens": 17, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}}
+USED = {
+    "prompt_tokens": 12,
+    "total_tokens": 17,
+    "completion_tokens": 5,
+    "prompt_tokens_details": {"cached_tokens": 0},
+}
 
 
 def test_as_vllm(server):
@@ -121,14 +130,18 @@ def test_several_tokens_a_chunk_the_first_alone(server):
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
 def test_reasoning_first(server, field):
-    content, _ = server.stream(f"reasoning=3, tokens_per_chunk=2, role=none, reasoning_field={field}", max_tokens=6)
+    content, _ = server.stream(
+        f"reasoning=3, tokens_per_chunk=2, role=none, reasoning_field={field}", max_tokens=6
+    )
     found = deltas(content)
     assert [tuple(delta) for delta in found] == [(field,), (field,), ("content",), ("content",)]
     assert [len(delta.popitem()[1].split()) for delta in found] == [1, 2, 2, 1]
 
 
 def test_usage_in_every_chunk(server):
-    content, _ = server.stream(max_tokens=3, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    content, _ = server.stream(
+        max_tokens=3, stream_options={"include_usage": True, "continuous_usage_stats": True}
+    )
     assert [chunk["usage"]["completion_tokens"] for chunk in chunks(content)] == [0, 1, 2, 3, 3]
     content, _ = server.stream("continuous_usage=yes", max_tokens=3)
     assert [chunk["usage"]["completion_tokens"] for chunk in chunks(content)] == [0, 1, 2, 3]
@@ -136,11 +149,20 @@ def test_usage_in_every_chunk(server):
 
 @pytest.mark.parametrize(
     ("usage", "in_finish", "at_the_end"),
-    [("asked", False, True), ("always", False, True), ("finish", True, False), ("none", False, False)],
+    [
+        ("asked", False, True),
+        ("always", False, True),
+        ("finish", True, False),
+        ("none", False, False),
+    ],
 )
 def test_where_usage_is(server, usage, in_finish, at_the_end):
     content, _ = server.stream(f"usage={usage}", **ASKED)
-    with_finish = next(chunk for chunk in chunks(content) if chunk["choices"] and chunk["choices"][0]["finish_reason"])
+    with_finish = next(
+        chunk
+        for chunk in chunks(content)
+        if chunk["choices"] and chunk["choices"][0]["finish_reason"]
+    )
     assert ("usage" in with_finish) == in_finish
     assert (chunks(content)[-1]["choices"] == []) == at_the_end
     unasked, _ = server.stream(f"usage={usage}", max_tokens=2)
@@ -176,7 +198,9 @@ def test_an_answer_may_end_by_itself(server):
 
 
 def test_reasoning_of_an_answer_in_one_piece(server):
-    message = server.chat(headers={"X-Simulate": "reasoning=2"}, max_tokens=5)[1]["choices"][0]["message"]
+    message = server.chat(headers={"X-Simulate": "reasoning=2"}, max_tokens=5)[1]["choices"][0][
+        "message"
+    ]
     assert (len(message["reasoning"].split()), len(message["content"].split())) == (2, 3)
 
 
@@ -188,7 +212,12 @@ def test_an_unknown_quirk_in_the_header_is_a_400(server):
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(401, "AuthenticationError"), (429, "RateLimitError"), (500, "InternalServerError"), (503, "Service Unavailable")],
+    [
+        (401, "AuthenticationError"),
+        (429, "RateLimitError"),
+        (500, "InternalServerError"),
+        (503, "Service Unavailable"),
+    ],
 )
 def test_a_status(server, status, kind):
     got, answer = server.chat(headers={"X-Simulate": f"status={status}"})
@@ -208,7 +237,9 @@ def test_an_error_in_the_stream(server, form):
     *before, error, done = events(content)
     assert done == b"[DONE]"
     told = json.loads(error)["error"]
-    assert (told["code"] if form == "object" else told[:10]) == (500 if form == "object" else "EngineCore")
+    assert (told["code"] if form == "object" else told[:10]) == (
+        500 if form == "object" else "EngineCore"
+    )
     assert len(before) == 3  # the role, two tokens
     (row,) = server.truth()["requests"]
     assert (row["output_tokens"], row["fault"], row["aborted"]) == (2, "error", False)
@@ -232,7 +263,11 @@ def test_a_cut_is_an_end_without_the_last_chunk(server, tokens):
     assert not ended
     assert len(events(content)) == tokens + (tokens > 0)
     told = server.truth()
-    assert (told["requests"][0]["fault"], told["engine"]["running"], told["prefilling"]) == ("cut", 0, 0)
+    assert (told["requests"][0]["fault"], told["engine"]["running"], told["prefilling"]) == (
+        "cut",
+        0,
+        0,
+    )
 
 
 def test_a_reset(server):
@@ -260,7 +295,9 @@ def test_a_stall_holds_everything_back_and_then_lets_it_go(server):
 def test_slow_headers(server):
     asked = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 2}).encode()
     began = time.monotonic()
-    with server.raw(post(asked, b"Connection: close\r\nX-Simulate: slow_headers_s=0.25\r\n")) as connection:
+    with server.raw(
+        post(asked, b"Connection: close\r\nX-Simulate: slow_headers_s=0.25\r\n")
+    ) as connection:
         assert connection.recv(1) == b"H"
         assert time.monotonic() - began > 0.24
         assert received(connection).endswith(b"0\r\n\r\n")
@@ -280,7 +317,9 @@ def test_broken_json(server):
 
 def test_letters_sent_in_halves(server):
     asked = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 3}).encode()
-    with server.raw(post(asked, b"Connection: close\r\nX-Simulate: split_utf8=yes\r\n")) as connection:
+    with server.raw(
+        post(asked, b"Connection: close\r\nX-Simulate: split_utf8=yes\r\n")
+    ) as connection:
         data = received(connection)
     assert b"\xc3\r\n" in data  # half a letter ends an HTTP chunk
     content, ended = server.stream("split_utf8=yes", max_tokens=3)
@@ -299,11 +338,16 @@ def test_who_hangs_up_during_a_stall_leaves_nothing(server):
 
 
 def test_faults_come_at_their_rate_and_the_header_goes_before_them():
-    with started("--ttft-ms", "0", "--itl-ms", "0", "--faults", "status=503", "--fault-rate", "0.3") as simulator:
+    with started(
+        "--ttft-ms", "0", "--itl-ms", "0", "--faults", "status=503", "--fault-rate", "0.3"
+    ) as simulator:
         connection = simulator.connect()
         got = [simulator.chat(connection, max_tokens=1)[0] for _ in range(300)]
         assert set(got) == {200, 503}
         assert 60 < got.count(503) < 120
-        told = [simulator.chat(connection, headers={"X-Simulate": "status=0"}, max_tokens=1)[0] for _ in range(50)]
+        told = [
+            simulator.chat(connection, headers={"X-Simulate": "status=0"}, max_tokens=1)[0]
+            for _ in range(50)
+        ]
         assert set(told) == {200}
         connection.close()

@@ -123,7 +123,8 @@ def test_who_was_preempted_finds_what_is_left_of_its_own():
     assert s.blocks.find([5, 6]) == (2, 2)
     assert step(s) == ({a: 1}, {a})  # room for b's 41 tokens comes with a's end
     assert step(s) == ({b: 41 - 32}, {b})
-    assert (b.num_preemptions, b.num_cached_tokens) == (1, 0)  # what it found when it was first admitted
+    # what it found when it was first admitted
+    assert (b.num_preemptions, b.num_cached_tokens) == (1, 0)
 
 
 def test_without_caching_nothing_is_found():

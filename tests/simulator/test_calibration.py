@@ -29,7 +29,8 @@ def test_throughput_counts_too_where_the_simulated_server_alone_is_saturated():
 def test_a_stage_that_is_not_saturated_completes_what_is_offered():
     found = calibration.simulate(Point("v1", 128, 128, 20, 0, 0, 0), LLAMA_8B_H100)
     assert found.completed_per_s == pytest.approx(20, rel=0.01)
-    # weights 4.89 ms, 2.55 + some 0.02 ms, and about 20 x 0.5 s = 10 sequences of 240 tokens of KV: 0.1 ms
+    # weights 4.89 ms, 2.55 + some 0.02 ms, and about 20 x 0.5 s = 10 sequences of 240 tokens of KV:
+    # 0.1 ms
     assert found.tpot_ms == pytest.approx(7.6, abs=0.2)
 
 

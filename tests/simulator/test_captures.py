@@ -1,4 +1,5 @@
-"""The simulator beside real servers' bytes: event by event the same shape, and the same words where it refuses."""
+"""The simulator beside real servers' bytes: event by event the same shape, and the same words where
+it refuses."""
 
 import json
 from pathlib import Path
@@ -17,8 +18,8 @@ def captured(name: str) -> tuple[int, bytes]:
 
 
 def shapes(body: bytes) -> list[tuple[object, ...]]:
-    """Of each event what a client may look at: where role and content are, how the content is empty, how many choices,
-    finish_reason, and where usage is."""
+    """Of each event what a client may look at: where role and content are, how the content is
+    empty, how many choices, finish_reason, and where usage is."""
     found: list[tuple[object, ...]] = []
     for line in body.splitlines():
         if not line.startswith(b"data: "):
@@ -31,7 +32,12 @@ def shapes(body: bytes) -> list[tuple[object, ...]]:
         if "error" in chunk:
             found.append(("error", type(chunk["error"]).__name__))
             continue
-        usage = tuple(sorted({"prompt_tokens", "completion_tokens", "total_tokens"} & set(chunk.get("usage") or ())))
+        usage = tuple(
+            sorted(
+                {"prompt_tokens", "completion_tokens", "total_tokens"}
+                & set(chunk.get("usage") or ())
+            )
+        )
         choices = chunk["choices"]
         if not choices:
             found.append(("no choice", usage))
@@ -45,7 +51,13 @@ def shapes(body: bytes) -> list[tuple[object, ...]]:
 
 def test_shapes_tell_servers_apart() -> None:
     """Else the tests below would pass for nothing."""
-    names = ("vllm_stream", "llamacpp_stream", "transformers_stream", "litellm_stream", "vllm_continuous_usage")
+    names = (
+        "vllm_stream",
+        "llamacpp_stream",
+        "transformers_stream",
+        "litellm_stream",
+        "vllm_continuous_usage",
+    )
     assert len({tuple(shapes(captured(name)[1])) for name in names}) == 5
 
 
@@ -66,7 +78,8 @@ def server():
         ("vllm_interval_10", "vllm", "tokens_per_chunk=10", {**ASKED, "max_tokens": 25}),
         (
             "vllm_continuous_usage", "vllm", "",
-            {"max_tokens": 3, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+            {"max_tokens": 3, "stream_options": {"include_usage": True,
+                "continuous_usage_stats": True}},
         ),
         ("llamacpp_stream", "llama.cpp", "", ASKED),
         ("llamacpp_no_usage", "llama.cpp", "", {"max_tokens": 4}),
@@ -83,7 +96,10 @@ def test_a_stream(name: str, like: str, quirks: str, asked: dict[str, object]) -
 
 @pytest.mark.parametrize(
     ("name", "like", "quirks", "last"),
-    [("vllm_killed", "vllm", "error=3", 2), ("transformers_stream_error", "transformers", "error=0", 1)],
+    [
+        ("vllm_killed", "vllm", "error=3", 2),
+        ("transformers_stream_error", "transformers", "error=0", 1),
+    ],
 )
 def test_an_error_in_a_stream(name: str, like: str, quirks: str, last: int) -> None:
     with started("--ttft-ms", "1", "--itl-ms", "1", "--like", like) as simulator:
@@ -118,5 +134,10 @@ def test_an_answer_in_one_piece(server: Simulator) -> None:
     assert set(choice) <= set(theirs)
     assert set(choice["message"]) <= set(theirs["message"])
     assert all(theirs[key] is None for key in set(theirs) - set(choice))
-    assert all(theirs["message"][key] is None for key in set(theirs["message"]) - set(choice["message"]))
-    assert (choice["finish_reason"], choice["message"]["role"]) == (theirs["finish_reason"], theirs["message"]["role"])
+    assert all(
+        theirs["message"][key] is None for key in set(theirs["message"]) - set(choice["message"])
+    )
+    assert (choice["finish_reason"], choice["message"]["role"]) == (
+        theirs["finish_reason"],
+        theirs["message"]["role"],
+    )

@@ -19,15 +19,27 @@ from locust_llm.simulator.scheduling.waiting import Priority
     [
         (["--port", "x"], "argument --port: invalid int value: 'x'"),
         (["--port", "65536"], "argument --port: must be 0 to 65535, got 65536"),
-        (["--model", "gpt"], "argument --model: invalid choice: 'gpt' (choose from 'llama-3.1-8b')"),
-        (["--gpu", "b200"], "argument --gpu: invalid choice: 'b200' (choose from 'h100', 'a100-40', 'a40')"),
+        (
+            ["--model", "gpt"],
+            "argument --model: invalid choice: 'gpt' (choose from 'llama-3.1-8b')",
+        ),
+        (
+            ["--gpu", "b200"],
+            "argument --gpu: invalid choice: 'b200' (choose from 'h100', 'a100-40', 'a40')",
+        ),
         (["--time-scale", "0"], "argument --time-scale: must be more than 0, got 0"),
         (["--time-scale", "nan"], "argument --time-scale: must be more than 0, got nan"),
         (["--ttft-ms", "inf", "--itl-ms", "1"], "argument --ttft-ms: must be at least 0, got inf"),
         (["--max-num-seqs", "0"], "argument --max-num-seqs: must be at least 1, got 0"),
-        (["--ttft-ms", "5"], "--ttft-ms and --itl-ms select the fixed-latency mode together: give both or neither"),
+        (
+            ["--ttft-ms", "5"],
+            "--ttft-ms and --itl-ms select the fixed-latency mode together: give both or neither",
+        ),
         (["--route", "session"], "--route session needs --replicas of at least 2"),
-        (["--replicas", "2", "--route-header", "X"], "--route-header needs --route session or token, not round-robin"),
+        (
+            ["--replicas", "2", "--route-header", "X"],
+            "--route-header needs --route session or token, not round-robin",
+        ),
         (
             ["--replicas", "2", "--route", "prefix", "--no-enable-prefix-caching"],
             "--route prefix needs a prefix cache: ",
@@ -38,17 +50,27 @@ from locust_llm.simulator.scheduling.waiting import Priority
             ["--max-num-seqs", "4", "--max-num-active-seqs", "5"],
             "--max-num-active-seqs 5 is more than --max-num-seqs 4",
         ),
-        (["--max-num-seqs", "9", "--max-num-batched-tokens", "8"], "--max-num-seqs 9 is more than --max-num-batched-"),
-        (["--max-model-len", "131073"], "--max-model-len 131073 is more than llama-3.1-8b's 131072"),
+        (
+            ["--max-num-seqs", "9", "--max-num-batched-tokens", "8"],
+            "--max-num-seqs 9 is more than --max-num-batched-",
+        ),
+        (
+            ["--max-model-len", "131073"],
+            "--max-model-len 131073 is more than llama-3.1-8b's 131072",
+        ),
         (
             ["--max-model-len", "97", "--kv-tokens", "111"],
             "--max-model-len 97 does not fit in the KV cache of 96 tokens",
         ),
         (["--kv-tokens", "15"], "--kv-tokens 15 is less than one block of 16"),
-        (["--policy", "magic"], "argument --policy: invalid choice: 'magic' (choose from 'static', 'prefill-first', "),
+        (
+            ["--policy", "magic"],
+            "argument --policy: invalid choice: 'magic' (choose from 'static', 'prefill-first', ",
+        ),
         (
             ["--like", "tgi"],
-            "argument --like: invalid choice: 'tgi' (choose from 'vllm', 'llama.cpp', 'transformers', ",
+            "argument --like: invalid choice: 'tgi' (choose from 'vllm', 'llama.cpp', "
+            "'transformers', ",
         ),
         (
             ["--policy", "static", "--max-num-batched-tokens", "8192"],
@@ -66,7 +88,10 @@ from locust_llm.simulator.scheduling.waiting import Priority
             ["--async-scheduling", "--policy", "sglang"],
             "--async-scheduling needs --policy chunked or mixed, not sglang",
         ),
-        (["--enable-chunked-prefill", "--policy", "mixed"], "--enable-chunked-prefill contradicts --policy mixed"),
+        (
+            ["--enable-chunked-prefill", "--policy", "mixed"],
+            "--enable-chunked-prefill contradicts --policy mixed",
+        ),
         (
             ["--max-num-partial-prefills", "4", "--policy", "chunked"],
             "--max-num-partial-prefills needs --policy partial",
@@ -76,7 +101,14 @@ from locust_llm.simulator.scheduling.waiting import Priority
             "--max-long-partial-prefills 2 is more than --max-num-partial-prefills 1",
         ),
         (
-            ["--max-num-batched-tokens", "9", "--max-num-seqs", "2", "--max-num-partial-prefills", "10"],
+            [
+                "--max-num-batched-tokens",
+                "9",
+                "--max-num-seqs",
+                "2",
+                "--max-num-partial-prefills",
+                "10",
+            ],
             "--max-num-partial-prefills 10 is more than --max-num-batched-tokens 9",
         ),
         (
@@ -88,8 +120,14 @@ from locust_llm.simulator.scheduling.waiting import Priority
             ["--faults", "cut=5"],
             "--faults and --fault-rate say together what goes wrong how often: give both or neither",
         ),
-        (["--fault-rate", "0.5"], "--faults and --fault-rate say together what goes wrong how often: give both or nei"),
-        (["--fault-rate", "0.5", "--faults", "explode"], "there is no 'explode': role, role_content, tokens_per_chunk"),
+        (
+            ["--fault-rate", "0.5"],
+            "--faults and --fault-rate say together what goes wrong how often: give both or nei",
+        ),
+        (
+            ["--fault-rate", "0.5", "--faults", "explode"],
+            "there is no 'explode': role, role_content, tokens_per_chunk",
+        ),
         (["--quirks", "role=late"], "role must be one of first, early, none, got 'late'"),
         (
             ["--otlp-traces-endpoint", "grpc://x:4317"],
@@ -97,12 +135,18 @@ from locust_llm.simulator.scheduling.waiting import Priority
         ),
         (["--tenant-weight", "gold=4"], "--tenant-weight needs --scheduling-policy fair, not fcfs"),
         (["--tenant-weight", "gold=0"], "argument --tenant-weight: must be more than 0, got 0"),
-        (["--tenant-weight", "gold"], "argument --tenant-weight: invalid list of tenants value: 'gold'"),
+        (
+            ["--tenant-weight", "gold"],
+            "argument --tenant-weight: invalid list of tenants value: 'gold'",
+        ),
         (
             ["--scheduling-policy", "fair", "--ttft-ms", "1", "--itl-ms", "1"],
             "--scheduling-policy needs a scheduler: leave out",
         ),
-        (["--truth", "some"], "argument --truth: invalid choice: 'some' (choose from 'summary', 'full')"),
+        (
+            ["--truth", "some"],
+            "argument --truth: invalid choice: 'some' (choose from 'summary', 'full')",
+        ),
     ],
 )
 def test_bad_values_are_one_line_and_status_5(flags, line, capsys):
@@ -125,15 +169,21 @@ def test_an_address_that_cannot_be_had_is_one_line_and_status_5(capsys):
     assert capsys.readouterr().err == line
     for host in ("192.0.2.1", "no.such.host.invalid"):
         assert main(["--port", "0", "--host", host]) == 5
-        assert capsys.readouterr().err == f"simulator: --host {host} is no address of this machine\n"
+        assert (
+            capsys.readouterr().err == f"simulator: --host {host} is no address of this machine\n"
+        )
     assert (
-        explain_port_error("", 80, PermissionError(errno.EACCES, "")) == "--port 80 cannot be opened: Permission denied"
+        explain_port_error("", 80, PermissionError(errno.EACCES, ""))
+        == "--port 80 cannot be opened: Permission denied"
     )
 
 
 def test_certificates_that_cannot_be_read_are_one_line(capsys):
     assert main(["--port", "0", "--ssl-certfile", "/no/such.pem"]) == 5
-    assert capsys.readouterr().err == "simulator: the certificates cannot be read: No such file or directory\n"
+    assert (
+        capsys.readouterr().err
+        == "simulator: the certificates cannot be read: No such file or directory\n"
+    )
 
 
 def test_the_queue_is_the_one_that_was_asked_for():
@@ -149,7 +199,11 @@ def test_the_queue_is_the_one_that_was_asked_for():
     scheduler = scheduler_of("--scheduling-policy", "fair", "--tenant-weight", "gold=4, free=0.5")
     for tenant in ("gold", "free", "other"):
         scheduler.waiting.served(Sequence(1, 1, tenant=tenant), prompt_tokens=10)
-    assert [scheduler.waiting.counter(tenant) for tenant in ("gold", "free", "other")] == [2.5, 20, 10]
+    assert [scheduler.waiting.counter(tenant) for tenant in ("gold", "free", "other")] == [
+        2.5,
+        20,
+        10,
+    ]
 
 
 def test_the_policy_follows_from_vllms_flags():
@@ -157,7 +211,12 @@ def test_the_policy_follows_from_vllms_flags():
         parser = argparse.ArgumentParser()
         add_simulator_arguments(parser)
         _, config, policy, max_model_len = read_scheduler_options(parser.parse_args(flags))
-        return policy, config.max_num_batched_tokens, config.long_prefill_token_threshold, max_model_len
+        return (
+            policy,
+            config.max_num_batched_tokens,
+            config.long_prefill_token_threshold,
+            max_model_len,
+        )
 
     assert policy_of() == ("chunked", 8192, 0, 131_072)
     assert policy_of("--no-enable-chunked-prefill") == ("mixed", 131_072, 0, 131_072)

@@ -45,9 +45,13 @@ def test_an_answer_in_one_piece(server):
 
 
 def test_its_own_finish_chunk_and_reasoning_are_text(server):
-    with started("--ttft-ms", "0", "--itl-ms", "0", "--like", "llama.cpp", "--quirks", "reasoning=2") as other:
+    with started(
+        "--ttft-ms", "0", "--itl-ms", "0", "--like", "llama.cpp", "--quirks", "reasoning=2"
+    ) as other:
         content = streamed(other, prompt="Hello", max_tokens=3)
-        assert [chunk["choices"][0]["finish_reason"] for chunk in content] == [None] * 3 + ["length"]
+        assert [chunk["choices"][0]["finish_reason"] for chunk in content] == [None] * 3 + [
+            "length"
+        ]
         assert content[-1]["choices"][0]["text"] == ""
         assert len("".join(chunk["choices"][0]["text"] for chunk in content).split()) == 3
         whole = other.call("POST", PLAIN, {"prompt": "Hello", "max_tokens": 4})[1]
@@ -57,7 +61,9 @@ def test_its_own_finish_chunk_and_reasoning_are_text(server):
 def test_the_same_prompt_is_found_in_the_cache():
     with started() as simulator:
         for cached in (0, 48):
-            usage = simulator.call("POST", PLAIN, {"prompt": "the river " * 30, "max_tokens": 1})[1]["usage"]
+            usage = simulator.call("POST", PLAIN, {"prompt": "the river " * 30, "max_tokens": 1})[
+                1
+            ]["usage"]
             assert usage["prompt_tokens_details"]["cached_tokens"] == cached
 
 

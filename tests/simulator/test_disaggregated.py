@@ -1,4 +1,5 @@
-"""Prefill here, decode there: exact times, with steps of one second and a link that takes one for ten tokens."""
+"""Prefill here, decode there: exact times, with steps of one second and a link that takes one for
+ten tokens."""
 
 from dataclasses import replace
 
@@ -13,7 +14,14 @@ from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
-NOTHING = CostModel(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
+NOTHING = CostModel(
+    parameters=0,
+    weight_bytes=0,
+    num_layers=0,
+    hidden_size=0,
+    kv_bytes_per_token=0,
+    max_model_len=1000,
+)
 ONE_SECOND = replace(LLAMA_8B_H100, model=NOTHING, step_overhead_s=1.0, seq_overhead_s=0.0)
 LINK = Link(bytes_per_token=2, bytes_per_s=20.0)
 
@@ -23,9 +31,14 @@ def a_load(prefill=1, decode=1, budget=100, link=LINK, **how):
     config = SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=8, kv_tokens=1024)
 
     def engines(count):
-        return [BatchEngine(Scheduler(config, chunked, record=True), ONE_SECOND, clock) for _ in range(count)]
+        return [
+            BatchEngine(Scheduler(config, chunked, record=True), ONE_SECOND, clock)
+            for _ in range(count)
+        ]
 
-    return Virtual(clock, DisaggregatedEngine(engines(prefill), engines(decode), link, clock), **how)
+    return Virtual(
+        clock, DisaggregatedEngine(engines(prefill), engines(decode), link, clock), **how
+    )
 
 
 def test_prefill_then_transfer_then_tokens():
@@ -37,7 +50,9 @@ def test_prefill_then_transfer_then_tokens():
 
 def test_prefills_do_not_disturb_who_decodes():
     load = a_load(budget=10, keep_tokens=True)
-    load.open_loop([(0, VirtualRequest(10, 20)), (3, VirtualRequest(60, 2)), (3, VirtualRequest(60, 2))])
+    load.open_loop(
+        [(0, VirtualRequest(10, 20)), (3, VirtualRequest(60, 2)), (3, VirtualRequest(60, 2))]
+    )
     rows = {row.request.prompt_tokens: row for row in load.run()}
     assert list(rows[10].token_at) == [float(at) for at in range(3, 23)]
 
@@ -45,13 +60,18 @@ def test_prefills_do_not_disturb_who_decodes():
 def test_a_link_carries_one_request_at_a_time():
     load = a_load(keep_tokens=True)
     load.open_loop([(0, VirtualRequest(20, 1)), (0, VirtualRequest(20, 1))])
-    assert [list(row.token_at) for row in load.run()] == [[4], [6]]  # both are computed at 1; on the link until 3 and 5
+    # both are computed at 1; on the link until 3 and 5
+    assert [list(row.token_at) for row in load.run()] == [[4], [6]]
 
 
 def test_engines_share_the_requests():
-    load = a_load(prefill=2, decode=2, budget=20, link=replace(LINK, bytes_per_s=1e9), keep_tokens=True)
+    load = a_load(
+        prefill=2, decode=2, budget=20, link=replace(LINK, bytes_per_s=1e9), keep_tokens=True
+    )
     load.open_loop((0, VirtualRequest(20, 3)) for _ in range(2))
-    assert [list(row.token_at) for row in load.run()] == [[pytest.approx(at) for at in (2, 3, 4)]] * 2
+    assert [list(row.token_at) for row in load.run()] == [
+        [pytest.approx(at) for at in (2, 3, 4)]
+    ] * 2
 
 
 @pytest.mark.parametrize(("at", "stage"), [(0.5, "prefill"), (2, "link"), (3.5, "decode")])
@@ -61,7 +81,14 @@ def test_who_hangs_up_leaves_nothing_behind(at, stage):
     sequence = Sequence(20, 5)
     engine.add(sequence, lambda: told.append(clock.now))
     states = []
-    clock.call_at(at, lambda: (states.append(engine.state()), engine.abort(sequence), states.append(engine.state())))
+    clock.call_at(
+        at,
+        lambda: (
+            states.append(engine.state()),
+            engine.abort(sequence),
+            states.append(engine.state()),
+        ),
+    )
     clock.run()
     assert told == []
     assert sequence.is_finished
@@ -74,9 +101,13 @@ def test_who_hangs_up_leaves_nothing_behind(at, stage):
 def test_who_is_preempted_while_it_decodes_computes_its_prompt_there():
     clock = VirtualClock()
     tight = SchedulerConfig(max_num_batched_tokens=100, max_num_seqs=8, kv_tokens=64)
-    prefill, decode = (BatchEngine(Scheduler(tight, chunked, record=True), ONE_SECOND, clock) for _ in range(2))
+    prefill, decode = (
+        BatchEngine(Scheduler(tight, chunked, record=True), ONE_SECOND, clock) for _ in range(2)
+    )
     load = Virtual(
-        clock, DisaggregatedEngine([prefill], [decode], replace(LINK, bytes_per_s=1e9), clock), keep_tokens=True
+        clock,
+        DisaggregatedEngine([prefill], [decode], replace(LINK, bytes_per_s=1e9), clock),
+        keep_tokens=True,
     )
     load.open_loop((0, VirtualRequest(31, 4)) for _ in range(2))
     a, b = load.run()

@@ -13,8 +13,16 @@ from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 
-NOTHING = CostModel(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
-ONE_SECOND = replace(H100, model=NOTHING, step_overhead_s=1.0, seq_overhead_s=0.0)  # every step takes just that
+NOTHING = CostModel(
+    parameters=0,
+    weight_bytes=0,
+    num_layers=0,
+    hidden_size=0,
+    kv_bytes_per_token=0,
+    max_model_len=1000,
+)
+# every step takes just that
+ONE_SECOND = replace(H100, model=NOTHING, step_overhead_s=1.0, seq_overhead_s=0.0)
 
 
 class Run:
@@ -28,7 +36,9 @@ class Run:
     def request(self, at, prompt, out, abort_at=None):
         sequence = Sequence(prompt, out)
         times = self.token_at[sequence] = []
-        self.clock.call_at(at, lambda: self.engine.add(sequence, lambda: times.append(self.clock.time())))
+        self.clock.call_at(
+            at, lambda: self.engine.add(sequence, lambda: times.append(self.clock.time()))
+        )
         if abort_at is not None:
             self.clock.call_at(abort_at, lambda: self.engine.abort(sequence))
         return times
@@ -74,14 +84,17 @@ def test_without_each_only_the_first_and_the_last_token_are_told():
     for out in (1, 2, 5):
         sequence = Sequence(3, out)
         run.engine.add(
-            sequence, lambda sequence=sequence: told.append((run.clock.now, sequence.max_tokens)), each=False
+            sequence,
+            lambda sequence=sequence: told.append((run.clock.now, sequence.max_tokens)),
+            each=False,
         )
     run.go()
     assert told == [(1, 2), (1, 5), (1, 1), (2, 2), (5, 5)]
 
 
 def test_the_next_step_has_begun_when_tokens_are_given_out():
-    """Who answers a token at once, like a user with the next request, is too late for the step that follows it."""
+    """Who answers a token at once, like a user with the next request, is too late for the step that
+    follows it."""
     run = Run(batch_engine(budget=100))
     second = Sequence(1, 1)
     times = []
@@ -166,7 +179,8 @@ def test_a_busy_engine_does_not_drift_but_gives_up_what_it_cannot_catch_up():
 
     run.engine.add(Sequence(1, 5), on_token)
     run.go()
-    assert times == pytest.approx([1, 2, 3, 6, 6.9])  # the step of 4 ended at 6, 0.1 of it may be caught up
+    # the step of 4 ended at 6, 0.1 of it may be caught up
+    assert times == pytest.approx([1, 2, 3, 6, 6.9])
     assert run.engine.state()["lost_s"] == pytest.approx(1.9)
     assert run.engine.state()["max_late_s"] == run.engine.state()["late_p99_s"] == pytest.approx(2)
     run.engine.forget_lateness()

@@ -1,4 +1,5 @@
-"""What a server of the simulator refuses when it is full, and what its conversations find in the cache."""
+"""What a server of the simulator refuses when it is full, and what its conversations find in the
+cache."""
 
 import json
 import re
@@ -16,21 +17,25 @@ def asked(**body):
 def test_as_many_open_requests_as_the_queue_takes():
     """Waiting or running, as vLLM counts them: at most two of the four run."""
     with started(
-        "--max-num-seqs", "2", "--max-num-queued-reqs", "4", "--time-scale", "1000", "--served-model-name", "tiny"
+        "--max-num-seqs", "2", "--max-num-queued-reqs", "4", "--time-scale", "1000",
+        "--served-model-name", "tiny"
     ) as full:  # fmt: skip
         open_ones = [full.raw(asked()) for _ in range(4)]
         full.until(lambda told: told["engine"]["running"] + told["engine"]["waiting"] == 4)
         status, answer = full.chat()
         assert status == 503
         assert answer["error"] == {
-            "message": "The engine is currently busy and cannot accept new requests. Please try again later or on a "
+            "message": "The engine is currently busy and cannot accept new requests. Please try "
+            "again later or on a "
             "different instance.",
             "type": "Service Unavailable",
             "param": None,
             "code": 503,
         }
         text = full.text("/metrics")[1]
-        assert 'admission_rejections_total{model_name="tiny",reason="max_num_queued_reqs"} 1.0' in text
+        assert (
+            'admission_rejections_total{model_name="tiny",reason="max_num_queued_reqs"} 1.0' in text
+        )
         gauges = [
             float(re.search(rf'num_requests_{name}{{engine="0",model_name="tiny"}} (\S+)', text)[1])
             for name in ("running", "waiting")
@@ -48,7 +53,8 @@ def test_as_many_open_requests_as_the_queue_takes():
 
 def test_as_many_prompt_tokens_as_may_wait():
     with started("--max-num-queued-tokens", "20", "--time-scale", "1000") as full:
-        with full.raw(asked()), full.raw(asked()):  # 12 each: the second came when there were fewer than 20
+        # 12 each: the second came when there were fewer than 20
+        with full.raw(asked()), full.raw(asked()):
             full.until(lambda told: told["prefilling"] == 2)
             assert full.chat()[0] == 503
             text = full.text("/metrics")[1]
@@ -78,7 +84,9 @@ def test_an_api_key():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [(), ("--policy", "prefill-first"), ("--policy", "disaggregated")])
+@pytest.mark.parametrize(
+    "flags", [(), ("--policy", "prefill-first"), ("--policy", "disaggregated")]
+)
 def test_the_next_turn_finds_the_last_one_in_the_cache(flags):
     with started(*flags) as simulator:
         connection = simulator.connect()
@@ -87,7 +95,9 @@ def test_the_next_turn_finds_the_last_one_in_the_cache(flags):
         cached = first["usage"]["prompt_tokens_details"]["cached_tokens"]
         assert cached == 0
         turns += [first["choices"][0]["message"], {"role": "user", "content": "And then?"}]
-        second = simulator.chat(connection, messages=turns, max_tokens=8, headers={"X-Request-Id": "second"})[1]
+        second = simulator.chat(
+            connection, messages=turns, max_tokens=8, headers={"X-Request-Id": "second"}
+        )[1]
         cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
         known = first["usage"]["total_tokens"] - 1  # the last token of an answer is never computed
         # where another GPU decodes, the answer never was where the prompts are
@@ -114,14 +124,21 @@ def test_without_prefix_caching_nothing_is_cached():
         (("--no-enable-chunked-prefill",), "gpu h100, mixed"),
         (("--policy", "static", "--gpu", "a100-40"), "gpu a100-40, static"),
         (("--max-num-partial-prefills", "4"), "gpu h100, partial-prefills"),
-        (("--policy", "disaggregated", "--prefill-engines", "2"), "gpu h100, disaggregated: 2 prefill, 1 decode"),
+        (
+            ("--policy", "disaggregated", "--prefill-engines", "2"),
+            "gpu h100, disaggregated: 2 prefill, 1 decode",
+        ),
         (("--ttft-ms", "5", "--itl-ms", "2"), "fixed latency: ttft 5 ms, itl 2 ms"),
     ],
 )
 def test_every_policy_answers_over_http(flags, about):
     with started(*flags) as simulator:
         assert about in simulator.ready
-        data = received(simulator.raw(post(json.dumps({**STREAM, "max_tokens": 5}).encode(), b"Connection: close\r\n")))
+        data = received(
+            simulator.raw(
+                post(json.dumps({**STREAM, "max_tokens": 5}).encode(), b"Connection: close\r\n")
+            )
+        )
         assert data.count(b'"content":"') == 6  # the role's, and five tokens
         assert data.endswith(b"0\r\n\r\n")
 
@@ -134,16 +151,28 @@ def test_who_hangs_up_frees_its_place_wherever_it_is():
             connection.close()
         told = simulator.until(lambda told: all(row["aborted"] for row in told["requests"]))
         engine = told["engine"]
-        assert engine["running"] == engine["waiting"] == engine["transferring"] == engine["used_blocks"] == 0
+        assert (
+            engine["running"]
+            == engine["waiting"]
+            == engine["transferring"]
+            == engine["used_blocks"]
+            == 0
+        )
 
 
 def test_the_row_of_a_request_tells_when_it_began():
-    with started("--max-num-seqs", "1", "--max-num-batched-tokens", "512", "--time-scale", "4") as simulator:
-        long = post(json.dumps({**STREAM, "max_tokens": 8}).encode(), b"X-Request-Id: first\r\nConnection: close\r\n")
+    with started(
+        "--max-num-seqs", "1", "--max-num-batched-tokens", "512", "--time-scale", "4"
+    ) as simulator:
+        long = post(
+            json.dumps({**STREAM, "max_tokens": 8}).encode(),
+            b"X-Request-Id: first\r\nConnection: close\r\n",
+        )
         short = long.replace(b"first", b"second")
         for connection in [simulator.raw(long), simulator.raw(short)]:
             received(connection)
         first, second = simulator.row("first"), simulator.row("second")
         assert first["arrived_at"] <= first["started_at"] < first["first_at"][0]
-        assert second["arrived_at"] < first["first_at"][0] < second["started_at"]  # the one place was taken
+        # the one place was taken
+        assert second["arrived_at"] < first["first_at"][0] < second["started_at"]
         assert (first["preemptions"], first["fault"], first["cached_tokens"]) == (0, "", 0)

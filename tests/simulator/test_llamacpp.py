@@ -36,7 +36,8 @@ def test_a_prompt_goes_where_the_last_one_began_alike():
     c, d, e = added(
         s,
         Sequence(64, 1, block_keys=(3, 4, 5, 6)),  # half of it is in the slot of b
-        Sequence(170, 1, block_keys=(1, *range(10, 19))),  # not a tenth: the third slot, which nobody had
+        # not a tenth: the third slot, which nobody had
+        Sequence(170, 1, block_keys=(1, *range(10, 19))),
         Sequence(64, 1, block_keys=(1, 2, 7, 8)),
     )
     assert step(s) == ({e: 64, c: 36}, {e})
@@ -51,7 +52,8 @@ def test_short_prompts_have_what_all_begin_with_in_the_first_free_slot():
     assert step(s) == ({b: 1, d: 9}, {b})  # in the first slot
     assert step(s) == ({b: 1, d: 9}, {b})
     assert step(s) == ({d: 1}, {d})
-    (e,) = added(s, Sequence(20, 1))  # a tenth and no more: in the third, which was free for longest
+    # a tenth and no more: in the third, which was free for longest
+    (e,) = added(s, Sequence(20, 1))
     assert step(s) == ({e: 10}, set())
     (f,) = added(s, Sequence(4, 1))  # in the first, though the second was free for longer
     assert step(s) == ({f: 4, e: 6}, {f})

@@ -10,7 +10,8 @@ from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.telemetry import EngineMetrics, format_metrics_page
 
 SAMPLE = re.compile(r"(vllm:[a-z0-9_]+)(\{[^}]*\})? (\S+)")
-STATE = {"running": 3, "waiting": 1, "used_blocks": 5, "num_blocks": 20, "preemptions": 2, "cache_queries": 90,
+STATE = {"running": 3, "waiting": 1, "used_blocks": 5, "num_blocks": 20, "preemptions": 2,
+    "cache_queries": 90,
          "cache_hits": 32}  # fmt: skip
 
 
@@ -26,7 +27,11 @@ def samples(text):
 
 def value(found, name, **labels):
     wanted = set(labels.items())
-    (only,) = [number for (known, have), number in found.items() if known == f"vllm:{name}" and wanted <= have]
+    (only,) = [
+        number
+        for (known, have), number in found.items()
+        if known == f"vllm:{name}" and wanted <= have
+    ]
     return only
 
 
@@ -38,7 +43,14 @@ def test_one_request_by_hand():
     for gap in (0.02, 0.04):
         metrics.gap(gap)
     metrics.generation_tokens += 3
-    metrics.finished(sequence, sequence.num_output_tokens, "length", arrived_at=10.0, first_at=11.5, done_at=11.56)
+    metrics.finished(
+        sequence,
+        sequence.num_output_tokens,
+        "length",
+        arrived_at=10.0,
+        first_at=11.5,
+        done_at=11.56,
+    )
     found = samples(format_metrics_page([(metrics, STATE)]))
     sums = {
         "time_to_first_token_seconds": 1.5,
@@ -66,7 +78,10 @@ def test_one_request_by_hand():
     assert value(found, "num_requests_waiting") == 1
     assert value(found, "kv_cache_usage_perc") == 0.25
     assert value(found, "num_preemptions_total") == 2
-    assert (value(found, "prefix_cache_queries_total"), value(found, "prefix_cache_hits_total")) == (90, 32)
+    assert (
+        value(found, "prefix_cache_queries_total"),
+        value(found, "prefix_cache_hits_total"),
+    ) == (90, 32)
 
 
 def test_a_value_on_a_bound_is_in_its_bucket():
@@ -88,7 +103,9 @@ def test_every_name_label_and_bucket_is_one_of_vllms():
 
 
 def test_what_a_server_tells_of_its_requests():
-    with started("--ttft-ms", "30", "--itl-ms", "5", "--max-num-queued-reqs", "1", "--api-key", "k") as simulator:
+    with started(
+        "--ttft-ms", "30", "--itl-ms", "5", "--max-num-queued-reqs", "1", "--api-key", "k"
+    ) as simulator:
         key = {"Authorization": "Bearer k"}
         for count in (1, 4):
             assert simulator.chat(headers=key, max_tokens=count)[0] == 200
@@ -101,5 +118,8 @@ def test_what_a_server_tells_of_its_requests():
     assert value(found, "inter_token_latency_seconds_count") == 3
     assert value(found, "prompt_tokens_total") == 24
     assert value(found, "generation_tokens_total") == 5
-    assert value(found, "request_success_total", finished_reason="length", model_name="llama-3.1-8b") == 2
+    assert (
+        value(found, "request_success_total", finished_reason="length", model_name="llama-3.1-8b")
+        == 2
+    )
     assert value(found, "num_requests_running") == 0

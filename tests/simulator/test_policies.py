@@ -47,7 +47,8 @@ def test_mixed_gives_one_token_for_each_prefill():
     (a,) = added(s, Sequence(3, 9))
     assert step(s) == ({a: 3}, {a})
     b, c = added(s, Sequence(7, 9), Sequence(9, 9))
-    assert step(s) == ({a: 1, b: 7}, {a, b})  # c does not fit in the 2 that are left, and is not chunked
+    # c does not fit in the 2 that are left, and is not chunked
+    assert step(s) == ({a: 1, b: 7}, {a, b})
     assert step(s) == ({a: 1, b: 1}, {a, b})  # nor in 8
     s.finish(b)
     assert step(s) == ({a: 1, c: 9}, {a, c})
@@ -95,7 +96,8 @@ def partial(budget, slots, long, threshold, **more):
 def test_partial_prefills_split_the_budget_evenly():
     s = partial(budget=9, slots=2, long=2, threshold=5)
     a, b = added(s, Sequence(20, 1), Sequence(20, 1))
-    assert step(s) == ({a: 4, b: 4}, set())  # floor(9 / 2); there is nobody for the token that is left
+    # floor(9 / 2); there is nobody for the token that is left
+    assert step(s) == ({a: 4, b: 4}, set())
 
 
 def test_what_one_does_not_use_goes_to_the_next():
@@ -139,7 +141,8 @@ def test_decodes_come_before_partial_prefills():
 
 
 def test_five_tokens_behind_four_prompts_of_100000():
-    """The example of pull request 31330: a threshold of 512 alone gives the whole budget of 2048 to the first four."""
+    """The example of pull request 31330: a threshold of 512 alone gives the whole budget of 2048 to
+    the first four."""
     long, short = [Sequence(100_000, 1) for _ in range(4)], Sequence(5, 1)
     s = make(budget=2048, threshold=512, kv_tokens=10**6)
     added(s, *long, short)
@@ -154,7 +157,8 @@ def test_five_tokens_behind_four_prompts_of_100000():
 
 
 def test_equal_prompts_are_served_as_without_limits():
-    """Nobody is long, so four at a time get what they would have got one after the other, in as many steps."""
+    """Nobody is long, so four at a time get what they would have got one after the other, in as
+    many steps."""
 
     def steps(s):
         sequences = added(s, *(Sequence(40, 1) for _ in range(12)))
@@ -164,7 +168,11 @@ def test_equal_prompts_are_served_as_without_limits():
             count += 1
         return count
 
-    assert steps(make(budget=16, seqs=12)) == steps(partial(16, slots=4, long=1, threshold=40, seqs=12)) == 30
+    assert (
+        steps(make(budget=16, seqs=12))
+        == steps(partial(16, slots=4, long=1, threshold=40, seqs=12))
+        == 30
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -1,4 +1,5 @@
-"""Several replicas behind one address: where each request goes, what is cached there, and what the answers and pages say."""
+"""Several replicas behind one address: where each request goes, what is cached there, and what the
+answers and pages say."""
 
 import http.client
 import json
@@ -36,12 +37,17 @@ def test_a_session_stays_where_it_began_and_new_ones_go_round(monkeypatch):
     assert [router.choose([], name) for name in asked] == [0, 1, 0, 0, 1, 1, 0, 0, 0, 1]
     monkeypatch.setattr("locust_llm.simulator.scheduling.engine.MAX_SESSIONS", 2)
     router = Router([Cache(0)] * 3, "session")
-    assert [router.choose([], name) for name in "abacb"] == [0, 1, 0, 2, 0]  # b was forgotten for c, and begins anew
+    # b was forgotten for c, and begins anew
+    assert [router.choose([], name) for name in "abacb"] == [0, 1, 0, 2, 0]
 
 
 def test_a_token_says_where():
     router = Router([Cache(0)] * 3, "token")
-    assert [router.token_of(number) for number in range(3)] == ["replica-0", "replica-1", "replica-2"]
+    assert [router.token_of(number) for number in range(3)] == [
+        "replica-0",
+        "replica-1",
+        "replica-2",
+    ]
     sent = ["", "", "replica-0", "replica-1", "replica-7", ""]  # there is no 7: the next one
     assert [router.choose([], token) for token in sent] == [0, 1, 0, 1, 2, 0]
 
@@ -50,20 +56,30 @@ def test_most_of_the_prefix_then_fewest_requests_then_the_turn():
     keys = list(range(10))
     caches = [Cache(0), Cache(4), Cache(4)]
     router = Router(caches, "prefix")
-    assert [router.choose(keys) for _ in range(3)] == [1, 2, 1]  # equal ones: the fewest requests, then the turn
+    # equal ones: the fewest requests, then the turn
+    assert [router.choose(keys) for _ in range(3)] == [1, 2, 1]
     caches[0].blocks = 5
     assert router.choose(keys) == 0
     assert router.num_open == [1, 2, 1]
-    assert [router.choose(keys[:4]) for _ in range(2)] == [2, 0]  # all have four: of 0 and 2 it is the turn of 2
+    # all have four: of 0 and 2 it is the turn of 2
+    assert [router.choose(keys[:4]) for _ in range(2)] == [2, 0]
 
 
 def test_states_and_pages_of_several_engines():
-    states = [{"running": 2, "max_late_s": 0.5, "lost_s": 1.0}, {"running": 3, "max_late_s": 0.1, "lost_s": 2.0}]
+    states = [
+        {"running": 2, "max_late_s": 0.5, "lost_s": 1.0},
+        {"running": 3, "max_late_s": 0.1, "lost_s": 2.0},
+    ]
     assert merge_engine_states(states) == {"running": 5, "max_late_s": 0.5, "lost_s": 3.0}
     pair = [EngineMetrics("m", 100), EngineMetrics("m", 100)]
     pair[1].first_token(7, 0.5)
-    page = format_metrics_page(zip(pair, ({"running": 2, "waiting": 0}, {"running": 3, "waiting": 0}), strict=True))
-    assert 'vllm:num_requests_running{engine="0",model_name="m"} 2.0\nvllm:num_requests_running{engine="1",' in page
+    page = format_metrics_page(
+        zip(pair, ({"running": 2, "waiting": 0}, {"running": 3, "waiting": 0}), strict=True)
+    )
+    assert (
+        'vllm:num_requests_running{engine="0",model_name="m"} '
+        '2.0\nvllm:num_requests_running{engine="1",' in page
+    )
     assert 'vllm:prompt_tokens_total{engine="1",model_name="m"} 7.0' in page
     heads = re.findall(r"# TYPE (\S+)", page)
     assert len(heads) == len(set(heads))  # each family once, in one piece
@@ -75,7 +91,8 @@ def test_over_http_each_answer_names_its_replica_and_a_session_finds_its_cache()
     """What a turn finds is what the turns before it left in the same replica."""
 
     def turns(simulator, headers, count=4, name="talk"):
-        """(replica, cached tokens) of a conversation's turns; ``headers``: from the last answer's to the next request's."""
+        """(replica, cached tokens) of a conversation's turns; ``headers``: from the last answer's
+        to the next request's."""
         messages, found, last = [], [], {}
         for turn in range(count):
             messages.append({"role": "user", "content": f"{name} " + f"word{turn} " * 200})
@@ -102,7 +119,8 @@ def test_over_http_each_answer_names_its_replica_and_a_session_finds_its_cache()
         assert [number for number, _ in around] == [0, 1, 0, 1]
         assert around[1][1] == 0 < around[2][1]
         page = simulator.text("/metrics")[1]
-        sent = {number: re.search(rf'request_success_total{{engine="{number}".*"length".*}} (\S+)', page)[1]
+        sent = {number: re.search(rf'request_success_total{{engine="{number}".*"length".*}} (\S+)',
+            page)[1]
                 for number in "01"}  # fmt: skip
         assert sent == {"0": "2.0", "1": "2.0"}
         assert len(simulator.truth()["engines"]) == 2

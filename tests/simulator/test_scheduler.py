@@ -74,7 +74,8 @@ def test_fewer_may_run_than_there_is_room_for():
 
 
 def test_blocks_that_stay_free_where_one_is_admitted_beside_others():
-    s = make(budget=100, kv_tokens=160, watermark=0.3)  # 10 blocks and vLLM's empty one: 3 stay free
+    # 10 blocks and vLLM's empty one: 3 stay free
+    s = make(budget=100, kv_tokens=160, watermark=0.3)
     a, b, c = added(s, Sequence(80, 1), Sequence(33, 1), Sequence(160 - 1, 1))
     assert step(s) == ({a: 80}, {a})  # 5 are left, of which b needs 3
     assert step(s) == ({b: 33}, {b})
@@ -102,7 +103,8 @@ def test_who_does_not_fit_whole_waits_and_so_do_those_behind():
     s = make(budget=16, kv_tokens=64)  # 4 blocks
     a, b, c = added(s, Sequence(16, 8), Sequence(49, 1), Sequence(1, 1))
     assert step(s) == ({a: 16}, {a})
-    assert step(s) == ({a: 1}, {a})  # b needs 4 blocks, 2 are free; its first chunk alone would fit, and c too
+    # b needs 4 blocks, 2 are free; its first chunk alone would fit, and c too
+    assert step(s) == ({a: 1}, {a})
     s.finish(a)
     assert step(s) == ({b: 16}, set())
     assert list(s.waiting) == [c]
@@ -113,8 +115,14 @@ def test_preemption_takes_the_last_and_it_comes_back_first():
     a, b = added(s, Sequence(32, 2), Sequence(32, 2))
     assert step(s) == ({a: 32, b: 32}, {a, b})
     (c,) = added(s, Sequence(1, 1))
-    assert step(s) == ({a: 1}, {a})  # a's 33rd token needs a fifth block; nobody is admitted in such a step
-    assert (b.status, b.num_computed_tokens, b.num_output_tokens, b.num_blocks) == (SequenceStatus.WAITING, 0, 1, 0)
+    # a's 33rd token needs a fifth block; nobody is admitted in such a step
+    assert step(s) == ({a: 1}, {a})
+    assert (b.status, b.num_computed_tokens, b.num_output_tokens, b.num_blocks) == (
+        SequenceStatus.WAITING,
+        0,
+        1,
+        0,
+    )
     assert list(s.waiting) == [b, c]
     assert s.num_preemptions == 1
     assert step(s) == ({b: 33, c: 1}, {b, c})  # b computes its prompt and its own token again
@@ -161,7 +169,8 @@ def test_a_step_without_work_is_none():
     step(s)
     (b,) = added(s, Sequence(20, 9))
     assert step(s) == ({a: 1, b: 20}, {a, b})
-    assert step(s) == ({b: 1}, {b})  # a gave way to itself before b had its turn; the next step is this one
+    # a gave way to itself before b had its turn; the next step is this one
+    assert step(s) == ({b: 1}, {b})
 
 
 def test_abort_frees_at_once_even_while_its_step_runs():
@@ -212,7 +221,10 @@ class Load:
     def check_blocks(self):
         s = self.s
         assert 0 <= s.blocks.num_free <= s.blocks.num_blocks
-        assert s.blocks.num_free + sum(sequence.num_blocks for sequence in s.running) == s.blocks.num_blocks
+        assert (
+            s.blocks.num_free + sum(sequence.num_blocks for sequence in s.running)
+            == s.blocks.num_blocks
+        )
         assert all(sequence.num_blocks == 0 for sequence in s.waiting)
 
 
@@ -224,9 +236,15 @@ class Load:
     blocks=st.integers(4, 12),
     threshold=st.sampled_from([0, 0, 1, 7]),
     slots=st.integers(1, 4),
-    # each: the step it arrives before, its prompt and output tokens, the step it is aborted after (if still there)
+    # each: the step it arrives before, its prompt and output tokens, the step it is aborted after
+    # (if still there)
     arrivals=st.lists(
-        st.tuples(st.integers(0, 20), st.integers(1, 40), st.integers(1, 24), st.sampled_from([None, None, 3, 12])),
+        st.tuples(
+            st.integers(0, 20),
+            st.integers(1, 40),
+            st.integers(1, 24),
+            st.sampled_from([None, None, 3, 12]),
+        ),
         min_size=1,
         max_size=12,
     ),
@@ -240,7 +258,10 @@ def test_every_load(policy, budget, seqs, blocks, threshold, slots, arrivals):
         policy, budget=budget, seqs=seqs, kv_tokens=16 * blocks, threshold=threshold,
         max_num_partial_prefills=min(slots, budget),
     )  # fmt: skip
-    plan = [(at, Sequence(prompt, out), abort_at) for at, prompt, out, abort_at in sorted(arrivals, key=lambda a: a[0])]
+    plan = [
+        (at, Sequence(prompt, out), abort_at)
+        for at, prompt, out, abort_at in sorted(arrivals, key=lambda a: a[0])
+    ]
     load, now, tokens = Load(s, policy), 0, dict.fromkeys((sequence for _, sequence, _ in plan), 0)
     while s.running or s.waiting or now <= 20:
         added(s, *(sequence for at, sequence, _ in plan if at == now))
@@ -256,7 +277,11 @@ def test_every_load(policy, budget, seqs, blocks, threshold, slots, arrivals):
         assert now < 20_000, "some request never ends"
 
     assert all(sequence.is_finished for _, sequence, _ in plan)
-    assert all(tokens[q] == q.num_output_tokens == q.max_tokens for _, q, abort_at in plan if abort_at is None)
+    assert all(
+        tokens[q] == q.num_output_tokens == q.max_tokens
+        for _, q, abort_at in plan
+        if abort_at is None
+    )
     assert all(tokens[q] == q.num_output_tokens <= q.max_tokens for _, q, _ in plan)
     if policy not in ("partial-prefills", "llama.cpp"):  # first come, first served
         order = [sequence for _, sequence, _ in plan]

@@ -14,7 +14,9 @@ from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, step_duration_s
 
 @pytest.fixture(scope="module")
 def fixed():
-    with started("--ttft-ms", "30", "--itl-ms", "3", "--truth", "full", "--max-model-len", "1000") as simulator:
+    with started(
+        "--ttft-ms", "30", "--itl-ms", "3", "--truth", "full", "--max-model-len", "1000"
+    ) as simulator:
         yield simulator
 
 
@@ -27,7 +29,9 @@ def batching():
 def test_a_stream_looks_like_vllms(fixed):
     connection = fixed.connect()
     body = {"model": "llama-3.1-8b", "messages": HELLO, "max_tokens": 3, "stream": True}
-    connection.request("POST", CHAT, json.dumps({**body, "stream_options": {"include_usage": True}}))
+    connection.request(
+        "POST", CHAT, json.dumps({**body, "stream_options": {"include_usage": True}})
+    )
     answer = connection.getresponse()
     assert answer.status == 200
     assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
@@ -56,7 +60,9 @@ def test_a_stream_looks_like_vllms(fixed):
 
 
 def test_headers_come_before_the_first_token_and_the_role_with_it(fixed):
-    with fixed.raw(post(json.dumps({"messages": HELLO, "stream": True, "max_tokens": 1}).encode())) as connection:
+    with fixed.raw(
+        post(json.dumps({"messages": HELLO, "stream": True, "max_tokens": 1}).encode())
+    ) as connection:
         first, second = connection.recv(65536), connection.recv(65536)
     assert first.endswith(b"\r\n\r\n")
     assert b"data:" not in first
@@ -65,7 +71,9 @@ def test_headers_come_before_the_first_token_and_the_role_with_it(fixed):
 
 def test_without_include_usage_there_is_none(fixed):
     connection = fixed.connect()
-    connection.request("POST", CHAT, json.dumps({"messages": HELLO, "max_tokens": 1, "stream": True}))
+    connection.request(
+        "POST", CHAT, json.dumps({"messages": HELLO, "max_tokens": 1, "stream": True})
+    )
     assert len(events(connection.getresponse().read())) == 3  # role, token, [DONE]
     connection.close()
 
@@ -99,15 +107,25 @@ def test_a_tool_is_called_in_one_piece_and_in_a_stream(fixed):
     *found, done = events(stream)
     assert done == b"[DONE]"
     choices = [json.loads(event)["choices"][0] for event in found]
-    calls = [choice["delta"]["tool_calls"][0] for choice in choices if "tool_calls" in choice["delta"]]
-    assert (calls[0]["function"]["name"], calls[0]["type"], len(calls)) == ("look_up", "function", 1 + 3)
+    calls = [
+        choice["delta"]["tool_calls"][0] for choice in choices if "tool_calls" in choice["delta"]
+    ]
+    assert (calls[0]["function"]["name"], calls[0]["type"], len(calls)) == (
+        "look_up",
+        "function",
+        1 + 3,
+    )
     arguments = json.loads("".join(call["function"]["arguments"] for call in calls))
     assert len(arguments["text"].split()) == 3
     assert choices[-1]["finish_reason"] == "tool_calls"
 
 
 def test_the_answer_to_a_tool_is_text(fixed):
-    given = [*HELLO, {"role": "assistant", "content": None, "tool_calls": []}, {"role": "tool", "content": "nothing"}]
+    given = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "tool", "content": "nothing"},
+    ]
     for more in ({"messages": given}, {"tool_choice": "none"}):
         (choice,) = fixed.chat(tools=TOOLS, max_tokens=3, **more)[1]["choices"]
         assert len(choice["message"]["content"].split()) == 3
@@ -134,8 +152,13 @@ def test_the_small_routes(fixed):
 
 
 def test_of_several_names_all_are_listed_and_accepted_and_answers_carry_the_first():
-    with started("--served-model-name", "big", "alias", "--ttft-ms", "1", "--itl-ms", "1") as simulator:
-        assert [card["id"] for card in simulator.call("GET", "/v1/models")[1]["data"]] == ["big", "alias"]
+    with started(
+        "--served-model-name", "big", "alias", "--ttft-ms", "1", "--itl-ms", "1"
+    ) as simulator:
+        assert [card["id"] for card in simulator.call("GET", "/v1/models")[1]["data"]] == [
+            "big",
+            "alias",
+        ]
         for name in ("big", "alias", None):
             status, answer = simulator.chat(model=name, max_tokens=1)
             assert (status, answer["model"]) == (200, "big")
@@ -143,7 +166,12 @@ def test_of_several_names_all_are_listed_and_accepted_and_answers_carry_the_firs
         connection = simulator.connect()
         connection.request("POST", CHAT, json.dumps(body))
         assert json.loads(events(connection.getresponse().read())[0])["model"] == "big"
-        assert simulator.call("POST", "/tokenize", {"model": "alias", "prompt": "Hello there"})[1]["count"] == 3
+        assert (
+            simulator.call("POST", "/tokenize", {"model": "alias", "prompt": "Hello there"})[1][
+                "count"
+            ]
+            == 3
+        )
         status, answer = simulator.chat(model="llama-3.1-8b")
         assert status == 404
         assert "Valid aliases: big, alias." in answer["error"]["message"]
@@ -168,23 +196,52 @@ def test_tokenize_agrees_with_usage(fixed, content):
 
 def test_tokenize_a_prompt(fixed):
     assert fixed.call("POST", "/tokenize", {"prompt": "Hello there"})[1]["count"] == 3
-    assert fixed.call("POST", "/tokenize", {"prompt": "Hello there", "add_special_tokens": False})[1]["count"] == 2
+    assert (
+        fixed.call("POST", "/tokenize", {"prompt": "Hello there", "add_special_tokens": False})[1][
+            "count"
+        ]
+        == 2
+    )
     assert fixed.call("POST", "/tokenize", {"prompt": 5})[0] == 400
 
 
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        ({"model": "nope", "messages": HELLO}, 404, "The model `nope` does not exist. Valid aliases: llama-3.1-8b."),
-        ({"messages": [{"role": "user", "content": "w " * 991}]}, 400, "at least 1001 input tokens, which exceeds"),
-        ({"messages": HELLO, "max_tokens": 989}, 400, "no room for the 989 output tokens requested"),
-        ({"messages": HELLO, "max_tokens": 1001}, 400, "max_tokens=1001 cannot be greater than max_model_len=1000"),
+        (
+            {"model": "nope", "messages": HELLO},
+            404,
+            "The model `nope` does not exist. Valid aliases: llama-3.1-8b.",
+        ),
+        (
+            {"messages": [{"role": "user", "content": "w " * 991}]},
+            400,
+            "at least 1001 input tokens, which exceeds",
+        ),
+        (
+            {"messages": HELLO, "max_tokens": 989},
+            400,
+            "no room for the 989 output tokens requested",
+        ),
+        (
+            {"messages": HELLO, "max_tokens": 1001},
+            400,
+            "max_tokens=1001 cannot be greater than max_model_len=1000",
+        ),
         ({"messages": HELLO, "max_tokens": 0}, 400, "max_tokens must be at least 1, got 0."),
-        ({"messages": HELLO, "max_completion_tokens": -3}, 400, "max_completion_tokens must be at least 1, got -3."),
+        (
+            {"messages": HELLO, "max_completion_tokens": -3},
+            400,
+            "max_completion_tokens must be at least 1, got -3.",
+        ),
         ({"messages": HELLO, "max_tokens": "5"}, 400, "Input should be a valid int"),
         ({"messages": HELLO, "max_tokens": True}, 400, "Input should be a valid int"),
         ({"messages": HELLO, "n": 2}, 400, "n must be 1"),
-        ({"messages": HELLO, "stream_options": {"include_usage": True}}, 400, "only be defined when `stream=True`"),
+        (
+            {"messages": HELLO, "stream_options": {"include_usage": True}},
+            400,
+            "only be defined when `stream=True`",
+        ),
         ({"stream": True}, 400, "Field required"),
         ({"messages": []}, 400, "Field required"),
         ({"messages": "hello"}, 400, "Input should be a valid list"),
@@ -215,7 +272,9 @@ def test_connections_are_kept(fixed):
     for _ in range(3):
         assert fixed.chat(connection, max_tokens=2)[0] == 200
         assert fixed.chat(connection, max_tokens=0)[0] == 400
-        connection.request("POST", CHAT, json.dumps({"messages": HELLO, "max_tokens": 2, "stream": True}))
+        connection.request(
+            "POST", CHAT, json.dumps({"messages": HELLO, "max_tokens": 2, "stream": True})
+        )
         assert connection.getresponse().read().endswith(b"[DONE]\n\n")
     told = fixed.truth()
     assert told["connections"] == 2  # this one, and the one that asked
@@ -225,9 +284,13 @@ def test_connections_are_kept(fixed):
 
 
 def test_pipelined_requests_are_answered_in_turn(fixed):
-    streamed, whole = ({"messages": HELLO, "max_tokens": 2, "stream": stream} for stream in (True, False))
+    streamed, whole = (
+        {"messages": HELLO, "max_tokens": 2, "stream": stream} for stream in (True, False)
+    )
     health = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    data = received(fixed.raw(post(json.dumps(streamed).encode()) + post(json.dumps(whole).encode()) + health))
+    data = received(
+        fixed.raw(post(json.dumps(streamed).encode()) + post(json.dumps(whole).encode()) + health)
+    )
     assert data.index(b"[DONE]") < data.index(b'"chat.completion"') < data.index(b'"status":"ok"')
     assert data.count(b"HTTP/1.1 200 OK") == 3
 
@@ -243,7 +306,9 @@ def test_a_request_in_pieces(fixed):
 
 def test_http_1_0_and_expect_continue(fixed):
     body = json.dumps({"messages": HELLO, "max_tokens": 2, "stream": True}).encode()
-    head, _, content = received(fixed.raw(post(body).replace(b"HTTP/1.1", b"HTTP/1.0"))).partition(b"\r\n\r\n")
+    head, _, content = received(fixed.raw(post(body).replace(b"HTTP/1.1", b"HTTP/1.0"))).partition(
+        b"\r\n\r\n"
+    )
     assert b"chunked" not in head
     assert len(events(content)) == 4
     data = received(fixed.raw(post(body, b"Expect: 100-continue\r\nConnection: close\r\n")))
@@ -267,11 +332,17 @@ def test_the_truth_of_a_request(fixed):
     received_at = time.monotonic()
     assert b'"id":"chatcmpl-my-1"' in content
     row = fixed.row("my-1")
-    assert (row["prompt_tokens"], row["max_tokens"], row["output_tokens"], row["aborted"]) == (12, 3, 3, False)
+    assert (row["prompt_tokens"], row["max_tokens"], row["output_tokens"], row["aborted"]) == (
+        12,
+        3,
+        3,
+        False,
+    )
     stamps = [stamp for pair in row["token_at"] for stamp in pair]
     in_order = [sent_at, row["arrived_at"], *stamps, row["done_at"]]
     assert in_order == sorted(in_order)
-    assert row["token_at"][-1][0] <= received_at  # what the server notes after its last write may be later
+    # what the server notes after its last write may be later
+    assert row["token_at"][-1][0] <= received_at
     assert row["first_at"] == row["token_at"][0]
     assert row["first_at"][0] - row["arrived_at"] >= 0.030
     assert row["token_at"][2][0] - row["arrived_at"] >= 0.036
@@ -285,7 +356,10 @@ def test_the_truth_of_a_request(fixed):
 
 def test_max_prefilling_counts_those_before_their_first_token(fixed):
     fixed.call("POST", "/truth/reset")
-    body = post(json.dumps({"messages": HELLO, "max_tokens": 4, "stream": True}).encode(), b"Connection: close\r\n")
+    body = post(
+        json.dumps({"messages": HELLO, "max_tokens": 4, "stream": True}).encode(),
+        b"Connection: close\r\n",
+    )
     for connection in [fixed.raw(body) for _ in range(5)]:
         assert received(connection).endswith(b"[DONE]\n\n\r\n0\r\n\r\n")
     assert fixed.truth()["max_prefilling"] == 5
@@ -304,8 +378,12 @@ def test_a_step_takes_its_time_and_no_more(batching):
 def test_who_hangs_up_frees_the_sequence_at_once(batching):
     idle = {"running": 0, "waiting": 0, "used_blocks": 0}
     batching.call("POST", "/truth/reset")
-    with batching.raw(post(json.dumps({"messages": HELLO, "max_tokens": 100_000, "stream": True}).encode())) as gone:
-        told = batching.until(lambda told: told["engine"]["running"] == 1 and told["prefilling"] == 0)
+    with batching.raw(
+        post(json.dumps({"messages": HELLO, "max_tokens": 100_000, "stream": True}).encode())
+    ) as gone:
+        told = batching.until(
+            lambda told: told["engine"]["running"] == 1 and told["prefilling"] == 0
+        )
         assert told["engine"]["used_blocks"] >= 1  # of 16 tokens each, and it goes on
         assert gone.recv(100)
     told = batching.until(lambda told: told["engine"]["running"] == 0)

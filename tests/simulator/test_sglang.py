@@ -66,5 +66,6 @@ def test_the_shortest_answer_goes_to_the_end_of_the_queue_when_blocks_are_short(
     (c,) = added(s, Sequence(40, 1))
     assert step(s) == ({a: 1, b: 1}, {a, b})
     assert step(s) == ({a: 1, b: 1}, {a, b})
-    assert step(s) == ({b: 1}, {b})  # b wants a third block; of equal answers the longer prompt goes
+    # b wants a third block; of equal answers the longer prompt goes
+    assert step(s) == ({b: 1}, {b})
     assert (list(s.waiting), a.num_preemptions, s.policy.ratio) == ([c, a], 1, 1.0)

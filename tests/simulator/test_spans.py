@@ -21,7 +21,8 @@ from locust_llm.simulator.spans import parse_traceparent
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ENGINE = ("queue", "own_prefill", "others", "pace", "stalls", "preemption")
-SPAN = SimulatedSpan("llm_request", bytes(range(16)), bytes(range(8)), bytes(range(8, 16)), 1795159663_123456789,
+SPAN = SimulatedSpan("llm_request", bytes(range(16)), bytes(range(8)), bytes(range(8, 16)),
+    1795159663_123456789,
             1795159664_000000001, {"e2e": 0.5, "id": "chatcmpl-ä", "n": 300})  # fmt: skip
 AS_PROTOBUF = (
     "0a98010a150a130a0c736572766963652e6e616d6512030a0173127f0a030a017312780a10000102030405060708090a0b0c0d0e0f12080001"
@@ -33,7 +34,8 @@ AS_PROTOBUF = (
 
 @contextmanager
 def collector():
-    """An OTLP endpoint for JSON: its address, and the spans that came, with attributes as a dict."""
+    """An OTLP endpoint for JSON: its address, and the spans that came, with attributes as a
+    dict."""
     spans = []
 
     class Endpoint(http.server.BaseHTTPRequestHandler):
@@ -63,7 +65,9 @@ def values(span):
 def streamed(simulator, headers=b"", **asked):
     """Head and events of an answer."""
     body = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 4, **asked}).encode()
-    head, _, rest = received(simulator.raw(post(body, b"Connection: close\r\n" + headers))).partition(b"\r\n\r\n")
+    head, _, rest = received(
+        simulator.raw(post(body, b"Connection: close\r\n" + headers))
+    ).partition(b"\r\n\r\n")
     return head.decode(), events(unchunked(rest)[0])
 
 
@@ -73,50 +77,78 @@ def milliseconds(head, name):
 
 def test_spans_headers_and_timings_of_one_server():
     with collector() as (url, spans), started(
-        "--otlp-traces-endpoint", url, "--otlp-protocol", "http/json", "--clock-offset", "3600", "--timings",
-        "--time-headers", "--front-end-delay", "60", "--step-overhead-ms", "20", "--scheduling-policy", "priority",
+        "--otlp-traces-endpoint", url, "--otlp-protocol", "http/json", "--clock-offset", "3600",
+        "--timings",
+        "--time-headers", "--front-end-delay", "60", "--step-overhead-ms", "20",
+        "--scheduling-policy", "priority",
     ) as simulator:  # fmt: skip
         before = time.time()
         known = b"X-Request-Id: one\r\nX-Gateway-Inference-Fairness-Id: gold\r\n"
         head, said = streamed(
-            simulator, known + f"traceparent: 00-{TRACE}-{PARENT}-01\r\n".encode(), priority=2, temperature=0
+            simulator,
+            known + f"traceparent: 00-{TRACE}-{PARENT}-01\r\n".encode(),
+            priority=2,
+            temperature=0,
         )
         streamed(simulator, f"traceparent: 00-{TRACE}-{PARENT}-00\r\n".encode())  # not sampled
         connection = simulator.connect()
         asked = {"messages": HELLO, "max_tokens": 4}
-        connection.request("POST", CHAT, json.dumps(asked), {"X-Request-Id": "two", "traceparent": "00-nonsense"})
+        connection.request(
+            "POST", CHAT, json.dumps(asked), {"X-Request-Id": "two", "traceparent": "00-nonsense"}
+        )
         answer = connection.getresponse()
         whole, whole_head = json.loads(answer.read()), str(answer.headers)
         connection.close()
-        with simulator.raw(post(json.dumps({**asked, "stream": True, "max_tokens": 5000}).encode())):
+        with simulator.raw(
+            post(json.dumps({**asked, "stream": True, "max_tokens": 5000}).encode())
+        ):
             simulator.until(lambda told: told["engine"]["running"] == 1)  # and gone: no span of it
         simulator.raw(post(json.dumps(asked).encode())).close()  # gone while the front end had it
-        told = simulator.until(lambda told: [row["done_at"] is None for row in told["requests"]] == [False] * 5)
+        told = simulator.until(
+            lambda told: [row["done_at"] is None for row in told["requests"]] == [False] * 5
+        )
         rows = told["requests"]
         assert [row["aborted"] for row in rows] == [False] * 3 + [True] * 2
     one, two = sorted(spans, key=lambda span: values(span)["gen_ai.request.id"])
-    assert (one["traceId"], one["parentSpanId"], one["name"], one["kind"]) == (TRACE, PARENT, "llm_request", 2)
+    assert (one["traceId"], one["parentSpanId"], one["name"], one["kind"]) == (
+        TRACE,
+        PARENT,
+        "llm_request",
+        2,
+    )
     assert two["traceId"] != TRACE
     assert "parentSpanId" not in two
     for span, row in zip((one, two), (rows[0], rows[2]), strict=True):
         found = values(span)
         start, end = int(span["startTimeUnixNano"]) / 1e9, int(span["endTimeUnixNano"]) / 1e9
         assert before + 3600 <= start <= end <= time.time() + 3600
-        seconds = {name.removeprefix("gen_ai.latency."): value for name, value in found.items() if "latency" in name}
+        seconds = {
+            name.removeprefix("gen_ai.latency."): value
+            for name, value in found.items()
+            if "latency" in name
+        }
         assert end - start == pytest.approx(seconds["e2e"], abs=1e-6)
         truth = {name: found[f"simulator.{name}"] for name in (*ENGINE, "front_end")}
         assert {name: truth[name] for name in ENGINE} == row["parts"]
-        prefill, decode = truth["own_prefill"] + truth["others"], sum(truth[name] for name in ENGINE[3:])
+        prefill, decode = (
+            truth["own_prefill"] + truth["others"],
+            sum(truth[name] for name in ENGINE[3:]),
+        )
         assert seconds["time_in_queue"] == truth["queue"]
         assert seconds["time_in_model_prefill"] == pytest.approx(prefill)
         assert seconds["time_in_model_decode"] == pytest.approx(decode)
         assert seconds["time_in_model_inference"] == pytest.approx(prefill + decode)
-        assert seconds["time_to_first_token"] == pytest.approx(truth["queue"] + prefill + truth["front_end"])
+        assert seconds["time_to_first_token"] == pytest.approx(
+            truth["queue"] + prefill + truth["front_end"]
+        )
         assert truth["front_end"] >= 0.06
         assert prefill >= 0.02
         assert decode == pytest.approx(truth["pace"])
         assert decode >= 0.06  # three rounds, alone
-        assert (found["gen_ai.usage.prompt_tokens"], found["gen_ai.usage.completion_tokens"]) == ("12", "4")
+        assert (found["gen_ai.usage.prompt_tokens"], found["gen_ai.usage.completion_tokens"]) == (
+            "12",
+            "4",
+        )
         assert (found["gen_ai.request.max_tokens"], found["gen_ai.request.n"]) == ("4", "1")
     assert values(one)["gen_ai.request.id"] == "chatcmpl-one"
     assert [values(span).get("gen_ai.request.temperature") for span in (one, two)] == [
@@ -125,7 +157,8 @@ def test_spans_headers_and_timings_of_one_server():
     ]  # none of 0, as in vLLM
     assert [values(span)["gen_ai.request.top_p"] for span in (one, two)] == [1.0, 1.0]
     assert (rows[0]["tenant"], rows[2]["tenant"], rows[3]["parts"]) == ("gold", "", None)
-    # headers: of the stream what its first token knows, whole milliseconds rounded down; of the other everything
+    # headers: of the stream what its first token knows, whole milliseconds rounded down; of the
+    # other everything
     parts = rows[0]["parts"]
     prefill_ms = 1e3 * (parts["own_prefill"] + parts["others"])
     assert milliseconds(head, "prefill") == pytest.approx(prefill_ms, abs=1e-3)
@@ -133,9 +166,18 @@ def test_spans_headers_and_timings_of_one_server():
     assert f"x-queue-time: {int(1e3 * parts['queue'])}\r\n" in head
     assert int(re.search(r"x-validation-time: (\d+)", head)[1]) >= 60
     assert "x-total-time" not in head
-    found = {name: int(value) for name, value in re.findall(r"(x-\S+-time|x-time-per-token): (\d+)", whole_head)}
-    assert found["x-total-time"] >= found["x-validation-time"] + found["x-queue-time"] + found["x-inference-time"]
-    assert found["x-time-per-token"] in (found["x-inference-time"] // 4, (found["x-inference-time"] + 1) // 4)
+    found = {
+        name: int(value)
+        for name, value in re.findall(r"(x-\S+-time|x-time-per-token): (\d+)", whole_head)
+    }
+    assert (
+        found["x-total-time"]
+        >= found["x-validation-time"] + found["x-queue-time"] + found["x-inference-time"]
+    )
+    assert found["x-time-per-token"] in (
+        found["x-inference-time"] // 4,
+        (found["x-inference-time"] + 1) // 4,
+    )
     # timings: in the last event, which has no usage here, and in the body
     assert said[-1] == b"[DONE]"
     timed = [json.loads(event) for event in said[:-1]]
@@ -146,15 +188,26 @@ def test_spans_headers_and_timings_of_one_server():
         assert timings["predicted_ms"] == pytest.approx(1e3 * row["parts"]["pace"], abs=1e-3)
         assert timings["prompt_n"] + timings["cache_n"] == 12
         assert timings["predicted_n"] == 4
-        assert timings["predicted_per_token_ms"] == pytest.approx(timings["predicted_ms"] / 3, abs=1e-3)
+        assert timings["predicted_per_token_ms"] == pytest.approx(
+            timings["predicted_ms"] / 3, abs=1e-3
+        )
 
 
 def test_timings_are_in_the_last_event_whatever_that_is():
-    """With the usage; with the finish_reason, alone or not; with the last text. And no error is without headers."""
+    """With the usage; with the finish_reason, alone or not; with the last text. And no error is
+    without headers."""
     with started("--ttft-ms", "1", "--itl-ms", "1", "--like", "llama.cpp") as simulator:
-        for quirks in ("", "usage=none", "usage=finish", "usage=none,finish=last", "role=early,time_headers=yes"):
+        for quirks in (
+            "",
+            "usage=none",
+            "usage=finish",
+            "usage=none,finish=last",
+            "role=early,time_headers=yes",
+        ):
             _, said = streamed(
-                simulator, b"X-Simulate: %b\r\n" % quirks.encode(), stream_options={"include_usage": True}
+                simulator,
+                b"X-Simulate: %b\r\n" % quirks.encode(),
+                stream_options={"include_usage": True},
             )
             timed = ["timings" in json.loads(event) for event in said if event != b"[DONE]"]
             assert timed == [False] * (len(timed) - 1) + [True], quirks
@@ -191,14 +244,19 @@ def test_a_span_as_protobuf():
 def test_spans_as_json_have_ids_in_hex_and_integers_as_texts():
     encoder = Encoder("http/json", "s")
     root = SPAN._replace(parent_id=b"", attributes={})
-    sent = json.loads(encoder.encode_request([encoder.encode_span(SPAN), encoder.encode_span(root)]))
+    sent = json.loads(
+        encoder.encode_request([encoder.encode_span(SPAN), encoder.encode_span(root)])
+    )
     (resource,) = sent["resourceSpans"]
     (scope,) = resource["scopeSpans"]
-    assert resource["resource"] == {"attributes": [{"key": "service.name", "value": {"stringValue": "s"}}]}
+    assert resource["resource"] == {
+        "attributes": [{"key": "service.name", "value": {"stringValue": "s"}}]
+    }
     assert scope["scope"] == {"name": "s"}
     first, second = scope["spans"]
     assert first == {
-        "traceId": "000102030405060708090a0b0c0d0e0f", "spanId": "0001020304050607", "parentSpanId": "08090a0b0c0d0e0f",
+        "traceId": "000102030405060708090a0b0c0d0e0f", "spanId": "0001020304050607",
+        "parentSpanId": "08090a0b0c0d0e0f",
         "name": "llm_request", "kind": 2,
         "startTimeUnixNano": "1795159663123456789", "endTimeUnixNano": "1795159664000000001",
         "attributes": [
@@ -221,14 +279,18 @@ sys.exit(main(sys.argv[1:]))
 
 def test_without_the_extra_the_simulator_names_it_where_spans_are_asked_for():
     words = ("--port", "0", "--otlp-traces-endpoint", "http://127.0.0.1:4318")
-    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRA, *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRA, *words], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (5, "", 1)
     assert OTLP_MISSING in done.stderr
     assert "locust-llm[otlp]" in OTLP_MISSING
 
 
 def test_without_the_extra_the_simulator_starts():
-    process = subprocess.Popen([sys.executable, "-c", WITHOUT_EXTRA, "--port", "0"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_EXTRA, "--port", "0"], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout.readline().startswith("simulator listening on ")
     finally:
@@ -253,7 +315,8 @@ def test_who_does_not_take_spans_holds_up_nobody(monkeypatch):
     async def count():
         server = await asyncio.start_server(endpoint, "127.0.0.1", 0)
         sender = SpanSender(
-            f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/traces", Encoder("http/protobuf", "s")
+            f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/traces",
+            Encoder("http/protobuf", "s"),
         )
         for _ in range(7):
             sender.add(SPAN)

@@ -75,7 +75,9 @@ def test_the_next_turn_of_a_conversation_begins_with_the_blocks_of_this_one():
 
 
 def test_what_the_simulator_says_is_one_token_a_word():
-    assert all(tokens.count_text(word) == 1 and word.isascii() and word.isalpha() for word in tokens.WORDS)
+    assert all(
+        tokens.count_text(word) == 1 and word.isascii() and word.isalpha() for word in tokens.WORDS
+    )
     assert tokens.count_text(" ".join(tokens.WORDS)) == len(tokens.WORDS)
 
 
@@ -102,13 +104,33 @@ WAV = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0" + struct.pack("<HHIIHH", 1, 1, 16_000, 3
 @pytest.mark.parametrize(
     ("part", "count"),
     [
-        ({"type": "image_url", "image_url": {"url": data_url(PNG)}}, 10 * 3),  # 280 / 28, and 57 / 28 rounded up
+        # 280 / 28, and 57 / 28 rounded up
+        ({"type": "image_url", "image_url": {"url": data_url(PNG)}}, 10 * 3),
         ({"type": "input_image", "image_url": data_url(JPEG)}, 10 * 3),
-        ({"type": "image", "source": {"type": "base64", "data": data_url(PNG).partition(",")[2]}}, 10 * 3),
+        (
+            {
+                "type": "image",
+                "source": {"type": "base64", "data": data_url(PNG).partition(",")[2]},
+            },
+            10 * 3,
+        ),
         ({"type": "image_url", "image_url": {"url": "http://x/a.png"}}, 1024),
         ({"type": "image_url", "image_url": None}, 1024),
-        ({"type": "input_audio", "input_audio": {"data": data_url(WAV, 64_000).partition(",")[2]}}, 50),  # two seconds
-        ({"type": "input_audio", "input_audio": {"data": data_url(b"ID3", 16_000).partition(",")[2]}}, 25),
+        # two seconds
+        (
+            {
+                "type": "input_audio",
+                "input_audio": {"data": data_url(WAV, 64_000).partition(",")[2]},
+            },
+            50,
+        ),
+        (
+            {
+                "type": "input_audio",
+                "input_audio": {"data": data_url(b"ID3", 16_000).partition(",")[2]},
+            },
+            25,
+        ),
         ({"type": "text", "text": "Hello there"}, 2),
         ({}, 0),
     ],
@@ -120,6 +142,7 @@ def test_a_picture_is_tokens_by_its_size_and_a_sound_by_its_length(part, count):
 def test_another_picture_is_other_tokens():
     """Else a prefix cache would take one for the other."""
     one, same, other = (
-        tokens.part_text({"type": "input_image", "image_url": data_url(PNG + end)}) for end in (b"a", b"a", b"b")
+        tokens.part_text({"type": "input_image", "image_url": data_url(PNG + end)})
+        for end in (b"a", b"a", b"b")
     )
     assert one == same != other

@@ -1,4 +1,5 @@
-"""The scheduler against a twin that counts everything one by one, sequence by sequence and block by block."""
+"""The scheduler against a twin that counts everything one by one, sequence by sequence and block by
+block."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -43,8 +44,8 @@ class Member:
 
 
 class Twin:
-    """vLLM V1's loops as they are written there: no sums, no sets of those that decode, every block an object. That they are
-    vLLM's own says `tests/e2e/test_real_scheduler.py`."""
+    """vLLM V1's loops as they are written there: no sums, no sets of those that decode, every block
+    an object. That they are vLLM's own says `tests/e2e/test_real_scheduler.py`."""
 
     def __init__(self, config, num_blocks, *, priority):
         self.config, self.priority = config, priority
@@ -110,8 +111,14 @@ class Twin:
         while index < len(self.running) and left:
             member = self.running[index]
             new = min(member.tokens - member.computed, longest, left)
-            while member in self.running and self.missing(member, member.computed + new) > len(self.free):
-                victim = max(self.running, key=lambda member: member.rank) if self.priority else self.running[-1]
+            while member in self.running and self.missing(member, member.computed + new) > len(
+                self.free
+            ):
+                victim = (
+                    max(self.running, key=lambda member: member.rank)
+                    if self.priority
+                    else self.running[-1]
+                )
                 index -= self.running.index(victim) < index
                 self.running.remove(victim)
                 left += self.work.pop(victim, 0)
@@ -141,7 +148,12 @@ class Twin:
             if not self.config.enable_chunked_prefill and new > left:
                 break
             idle = sum(block.users == 0 for block in found)
-            wanted = -(-member.tokens // BLOCK) - len(found) + idle + (self.watermark if self.running else 0)
+            wanted = (
+                -(-member.tokens // BLOCK)
+                - len(found)
+                + idle
+                + (self.watermark if self.running else 0)
+            )
             if wanted > len(self.free):
                 break
             self.waiting.popleft()
@@ -150,7 +162,11 @@ class Twin:
                 if block.users == 0:
                     self.free.remove(block)
                 block.users += 1
-            member.blocks, member.computed, member.named = list(found), len(found) * BLOCK, len(found)
+            member.blocks, member.computed, member.named = (
+                list(found),
+                len(found) * BLOCK,
+                len(found),
+            )
             self.hits += member.computed
             self.work[member] = min(new, left)
             self.take(member, member.computed + self.work[member])
@@ -193,7 +209,8 @@ class Twin:
             "watermark": st.sampled_from([0.0, 0.0, 0.1, 0.5]),
         }
     ),
-    # each: the step it arrives before, prompt and output tokens, its text, the step it is aborted in, its priority
+    # each: the step it arrives before, prompt and output tokens, its text, the step it is aborted
+    # in, its priority
     arrivals=st.lists(
         st.tuples(
             st.integers(0, 25), st.integers(1, 60), st.integers(1, 20), st.integers(0, 3),
@@ -205,14 +222,20 @@ class Twin:
 )  # fmt: skip
 def test_they_agree_on_every_step(budget, seqs, blocks, whole, caching, priority, more, arrivals):
     config = SchedulerConfig(
-        max_num_batched_tokens=max(budget, 80) if whole else budget, max_num_seqs=seqs, kv_tokens=BLOCK * blocks,
+        max_num_batched_tokens=max(budget, 80) if whole else budget, max_num_seqs=seqs,
+        kv_tokens=BLOCK * blocks,
         enable_chunked_prefill=not whole, enable_prefix_caching=caching, **more,
     )  # fmt: skip
-    s = Scheduler(config, POLICIES["mixed" if whole else "chunked"], waiting=queue("priority" if priority else "fcfs"))
+    s = Scheduler(
+        config,
+        POLICIES["mixed" if whole else "chunked"],
+        waiting=queue("priority" if priority else "fcfs"),
+    )
     twin = Twin(config, blocks, priority=priority)
     plan = []
     for at, prompt, out, text, abort_at, rank in sorted(arrivals, key=lambda arrival: arrival[0]):
-        # equal texts are alike to the end of the shorter, answers included: two may fill the same block in one step
+        # equal texts are alike to the end of the shorter, answers included: two may fill the same
+        # block in one step
         keys = range(100 * text, 100 * text + (prompt + out) // BLOCK) if text else ()
         sequence = Sequence(prompt, out, keys, priority=rank)
         plan.append((at, abort_at, sequence, Member(sequence, len(plan))))
@@ -234,7 +257,10 @@ def test_they_agree_on_every_step(budget, seqs, blocks, whole, caching, priority
         assert s.blocks.num_free == len(twin.free)
         for _, _, sequence, member in plan:
             if not member.gone:
-                assert (sequence.num_output_tokens, sequence.num_blocks) == (member.output, len(member.blocks))
+                assert (sequence.num_output_tokens, sequence.num_blocks) == (
+                    member.output,
+                    len(member.blocks),
+                )
                 assert sequence.num_preemptions == member.preempted
                 assert sequence.num_computed_tokens == member.computed
         now += 1

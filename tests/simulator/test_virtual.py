@@ -13,13 +13,23 @@ from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
-NOTHING = CostModel(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
+NOTHING = CostModel(
+    parameters=0,
+    weight_bytes=0,
+    num_layers=0,
+    hidden_size=0,
+    kv_bytes_per_token=0,
+    max_model_len=1000,
+)
 ONE_SECOND = replace(LLAMA_8B_H100, model=NOTHING, step_overhead_s=1.0, seq_overhead_s=0.0)
 
 
 def a_load(policy="chunked", budget=100, seqs=8, kv_tokens=1024, caching=False, **how):
     config = SchedulerConfig(
-        max_num_batched_tokens=budget, max_num_seqs=seqs, kv_tokens=kv_tokens, enable_prefix_caching=caching
+        max_num_batched_tokens=budget,
+        max_num_seqs=seqs,
+        kv_tokens=kv_tokens,
+        enable_prefix_caching=caching,
     )
     clock = VirtualClock()
     scheduler = Scheduler(config, POLICIES[policy], record=True)
@@ -32,7 +42,13 @@ def times(row):
 
 def test_an_open_loop():
     load = a_load(keep_tokens=True)
-    load.open_loop([(0, VirtualRequest(10, 3)), (0.5, VirtualRequest(10, 1, kind="late")), (7, VirtualRequest(10, 2))])
+    load.open_loop(
+        [
+            (0, VirtualRequest(10, 3)),
+            (0.5, VirtualRequest(10, 1, kind="late")),
+            (7, VirtualRequest(10, 2)),
+        ]
+    )
     rows = load.run()
     assert [times(row) for row in rows] == [(0.5, 0.5, 2, 2), (0, 0, 1, 3), (7, 7, 8, 9)]
     assert [list(row.token_at) for row in rows] == [[2], [1, 2, 3], [8, 9]]
@@ -47,7 +63,13 @@ def test_a_closed_loop_sends_when_the_last_one_is_done():
     load.closed_loop(2, iter([VirtualRequest(10, 2)] * 5), stagger_s=0.5)
     rows = load.run()
     # the first sends again at 2, when the step of 2 to 3 has begun without it
-    assert [times(row)[1:] for row in rows] == [(0, 1, 2), (0.5, 2, 3), (2, 4, 5), (3, 5, 6), (5, 7, 8)]
+    assert [times(row)[1:] for row in rows] == [
+        (0, 1, 2),
+        (0.5, 2, 3),
+        (2, 4, 5),
+        (3, 5, 6),
+        (5, 7, 8),
+    ]
 
 
 def test_a_closed_loop_may_be_cut_off():
@@ -73,7 +95,9 @@ def test_most_open():
 
 def test_the_longest_stall_is_where_a_prefill_came_between():
     load = a_load("prefill-first")
-    load.open_loop([(0, VirtualRequest(10, 4)), (1.5, VirtualRequest(90, 1)), (1.6, VirtualRequest(90, 1))])
+    load.open_loop(
+        [(0, VirtualRequest(10, 4)), (1.5, VirtualRequest(90, 1)), (1.6, VirtualRequest(90, 1))]
+    )
     rows = load.run()
     first = next(row for row in rows if row.request.output_tokens == 4)
     assert times(first) == (0, 0, 1, 6)  # tokens at 1, 2, then two prefills, then at 5 and 6
@@ -92,7 +116,14 @@ def test_the_tokens_of_one_who_was_preempted():
 def test_cached_tokens_are_in_the_rows():
     load = a_load(caching=True)
     load.closed_loop(
-        1, iter([VirtualRequest(40, 1, (1, 2)), VirtualRequest(40, 1, (1, 3)), VirtualRequest(40, 1, (1, 2))])
+        1,
+        iter(
+            [
+                VirtualRequest(40, 1, (1, 2)),
+                VirtualRequest(40, 1, (1, 3)),
+                VirtualRequest(40, 1, (1, 2)),
+            ]
+        ),
     )
     assert [row.cached_tokens for row in load.run()] == [0, 16, 32]
 

@@ -1,4 +1,5 @@
-"""Who of those that wait is next, with a pencil; and planted unfairness, which must come out as planted."""
+"""Who of those that wait is next, with a pencil; and planted unfairness, which must come out as
+planted."""
 
 from random import Random
 
@@ -17,7 +18,9 @@ from locust_llm.simulator.scheduling.waiting import QUEUES, Fair, Priority, queu
 
 def make(waiting, *, budget=100, seqs=1, kv_tokens=1024, policy=chunked):
     return Scheduler(
-        SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs, kv_tokens=kv_tokens), policy, waiting=waiting
+        SchedulerConfig(max_num_batched_tokens=budget, max_num_seqs=seqs, kv_tokens=kv_tokens),
+        policy,
+        waiting=waiting,
     )
 
 
@@ -40,7 +43,8 @@ def test_the_lowest_priority_is_first_and_of_equal_ones_who_came_first():
 
 
 def test_by_priority_who_had_its_turn_in_this_step_may_have_to_give_way():
-    """Of five blocks each has two, and both want a third in the same step; the first in the order gets it first."""
+    """Of five blocks each has two, and both want a third in the same step; the first in the order
+    gets it first."""
     s = make(Priority(), seqs=8, kv_tokens=80)
     (low,) = added(s, Sequence(31, 4, priority=5))
     assert step(s) == ({low: 31}, {low})
@@ -58,7 +62,11 @@ def test_by_priority_who_had_its_turn_in_this_step_may_have_to_give_way():
 def test_the_tenant_that_was_served_least_is_next():
     """A request of a (10 + 2 x 1) is worth 12, one of b (4 + 2) 6."""
     s = make(Fair())
-    added(s, *(Sequence(10, 1, tenant="a") for _ in range(3)), *(Sequence(4, 1, tenant="b") for _ in range(6)))
+    added(
+        s,
+        *(Sequence(10, 1, tenant="a") for _ in range(3)),
+        *(Sequence(4, 1, tenant="b") for _ in range(6)),
+    )
     assert tenants_served(s, 9) == "abbabbabb"
     assert s.waiting.counter("a") == s.waiting.counter("b") == 36
 
@@ -92,7 +100,12 @@ def test_queues_give_in_the_order_that_they_show(name):
         s = make(queue(name, {"t1": 2.0}))
         waiting = s.waiting
         some = [
-            Sequence(random.randrange(1, 9), 1, priority=random.randrange(3), tenant=f"t{random.randrange(3)}")
+            Sequence(
+                random.randrange(1, 9),
+                1,
+                priority=random.randrange(3),
+                tenant=f"t{random.randrange(3)}",
+            )
             for _ in range(12)
         ]
         added(s, *some)
@@ -114,13 +127,17 @@ def test_queues_give_in_the_order_that_they_show(name):
 
 @pytest.mark.parametrize("policy", ["chunked", "static", "partial-prefills"])
 def test_four_to_one_is_four_to_one(policy):
-    """Both always have requests waiting, of other lengths: service in tokens, a token of output worth two."""
+    """Both always have requests waiting, of other lengths: service in tokens, a token of output
+    worth two."""
     clock, random = VirtualClock(), Random(1)
     config = SchedulerConfig(
-        max_num_batched_tokens=512, max_num_seqs=8, kv_tokens=100_000, long_prefill_token_threshold=100,
+        max_num_batched_tokens=512, max_num_seqs=8, kv_tokens=100_000,
+        long_prefill_token_threshold=100,
         max_num_partial_prefills=2,
     )  # fmt: skip
-    scheduler = Scheduler(config, POLICIES[policy], waiting=Fair({"gold": 4.0, "free": 1.0}), record=True)
+    scheduler = Scheduler(
+        config, POLICIES[policy], waiting=Fair({"gold": 4.0, "free": 1.0}), record=True
+    )
     load = Virtual(clock, BatchEngine(scheduler, LLAMA_8B_H100, clock))
 
     def requests(tenant, most):

@@ -76,7 +76,11 @@ def test_each_figure_against_its_limits(figures: dict[str, float | None], level:
 
 def test_the_worst_of_all_processes_counts_and_is_named() -> None:
     verdict = judge_client(
-        [told("a"), told("b", merged_share=0.06), told("c", merged_share=0.3, loop_lag_p99_ms=260.0)]
+        [
+            told("a"),
+            told("b", merged_share=0.06),
+            told("c", merged_share=0.3, loop_lag_p99_ms=260.0),
+        ]
     )
     assert verdict is not None
     assert verdict.level == INVALID
@@ -101,19 +105,25 @@ def test_other_programs_are_named_as_such_and_more_processes_are_not_advised() -
 
 
 def test_a_slow_server_is_not_the_clients_doing() -> None:
-    """As recorded on 2 cores with nothing else on: 100 users, a server with 5 s to the first token and one each 200 ms."""
+    """As recorded on 2 cores with nothing else on: 100 users, a server with 5 s to the first token
+    and one each 200 ms."""
     recorded = ProcessEvidence(
-        worker="local", requests=150, ttft_p99_ms=5005.44, ttft_p99_least_ms=5005.44, merged_share=0.0,
-        read_lag_p99_ms=7.03, send_lag_p99_ms=0.137, loop_lag_p99_ms=2.41, cpu_share=0.0232, cpu_wait_share=0.0032,
+        worker="local", requests=150, ttft_p99_ms=5005.44, ttft_p99_least_ms=5005.44,
+        merged_share=0.0,
+        read_lag_p99_ms=7.03, send_lag_p99_ms=0.137, loop_lag_p99_ms=2.41, cpu_share=0.0232,
+        cpu_wait_share=0.0032,
     )  # fmt: skip
     assert judge_client([recorded]) == ClientVerdict(OK)
 
 
 def test_a_burning_machine_is_told_apart() -> None:
-    """As recorded beside 16 programs that compute without end: 100 users, 200 ms to the first token and one each 20."""
+    """As recorded beside 16 programs that compute without end: 100 users, 200 ms to the first token
+    and one each 20."""
     recorded = ProcessEvidence(
-        worker="local", requests=300, ttft_p99_ms=220.26, ttft_p99_least_ms=205.06, merged_share=0.0609,
-        read_lag_p99_ms=55.28, send_lag_p99_ms=0.405, loop_lag_p99_ms=122.3, cpu_share=0.1128, cpu_wait_share=0.5729,
+        worker="local", requests=300, ttft_p99_ms=220.26, ttft_p99_least_ms=205.06,
+        merged_share=0.0609,
+        read_lag_p99_ms=55.28, send_lag_p99_ms=0.405, loop_lag_p99_ms=122.3, cpu_share=0.1128,
+        cpu_wait_share=0.5729,
     )  # fmt: skip
     verdict = judge_client([recorded])
     assert verdict is not None
@@ -128,7 +138,8 @@ def test_a_burning_machine_is_told_apart() -> None:
         ({"ttft_off_ms": 2.1}, DEGRADED),
         ({"ttft_off_ms": 20.1}, INVALID),
         ({"ttft_off_ms": 2.1, "required": True}, INVALID),
-        ({"ttft_off_ms": 20.0, "ttft_compared_ms": 1000.0}, OK),  # of a probe, whose shortest prompts take a second
+        # of a probe, whose shortest prompts take a second
+        ({"ttft_off_ms": 20.0, "ttft_compared_ms": 1000.0}, OK),
         ({"ttft_off_ms": 20.1, "ttft_compared_ms": 1000.0}, DEGRADED),
         ({"ttft_off_ms": 100.1, "ttft_compared_ms": 1000.0}, INVALID),
         ({"gap_off_ms": 2.0}, OK),  # 10 % of 20 ms
@@ -140,24 +151,41 @@ def test_a_burning_machine_is_told_apart() -> None:
 )
 def test_how_far_sentinel_streams_may_be_off(off: dict[str, Any], level: str) -> None:
     verdict = judge_client(
-        [ProcessEvidence(worker="local", requests=9, ttft_p99_ms=100.0, gap_p99_ms=20.0, merged_share=0.0, **off)]
+        [
+            ProcessEvidence(
+                worker="local",
+                requests=9,
+                ttft_p99_ms=100.0,
+                gap_p99_ms=20.0,
+                merged_share=0.0,
+                **off,
+            )
+        ]
     )
     assert verdict is not None
     assert verdict.level == level
 
 
 def sent_late(count: int, *late_ms: float, each_ms: float) -> tuple[Record, ...]:
-    """So many requests that took ``each_ms`` each from their admission on; the first of them were sent this much later."""
+    """So many requests that took ``each_ms`` each from their admission on; the first of them were
+    sent this much later."""
     delays_s = [ms / 1e3 for ms in (*late_ms, *[0.0] * (count - len(late_ms)))]
     return tuple(
-        answered(each_ms - 1e3 * late_s, sent_at=10.0 + late_s, asked_at=10.0, admitted_at=10.0, worker="local")
+        answered(
+            each_ms - 1e3 * late_s,
+            sent_at=10.0 + late_s,
+            asked_at=10.0,
+            admitted_at=10.0,
+            worker="local",
+        )
         for late_s in delays_s
     )
 
 
 FEW_LATE = "send after admission p99 195 ms (limit 100 ms; of 38 requests the second largest)"
 ALONE_LATE = (
-    "send after admission p99 195 ms (limit 100 ms; the latest of 38, and late sends took 2.6% of the requests' time)"
+    "send after admission p99 195 ms (limit 100 ms; the latest of 38, and late sends took "
+    "2.6% of the requests' time)"
 )
 
 
@@ -169,7 +197,8 @@ ALONE_LATE = (
         (38, (195, 195), 1000, FEW_LATE),
         (38, (195, 4), 1000, ""),
         (1, (195,), 1000, "send after admission p99 195 ms (limit 100 ms; of one request)"),
-        (100, (195,), 1000, ""),  # p99 of 100 lies a hundredth of the way from the second largest to the largest
+        # p99 of 100 lies a hundredth of the way from the second largest to the largest
+        (100, (195,), 1000, ""),
         (100, (195, 195), 1000, "send after admission p99 195 ms (limit 100 ms)"),
     ],
 )  # fmt: skip
@@ -182,7 +211,10 @@ def test_one_late_send_of_few_decides_only_where_it_took_a_share_of_the_time(
     live = ClientLateness()
     for record in records:
         live.add(record)
-    for found in (collect_evidence(RequestSelection(requests, np.ones(count, np.bool_)), []), [live.evidence("local")]):
+    for found in (
+        collect_evidence(RequestSelection(requests, np.ones(count, np.bool_)), []),
+        [live.evidence("local")],
+    ):
         verdict = judge_client(found)
         assert verdict is not None
         assert verdict.reasons == ((reason,) if reason else ())
@@ -194,8 +226,13 @@ def test_a_request_that_was_sent_again_was_not_late_by_the_load_generators_doing
     live = ClientLateness()
     for record in records:
         live.add(record)
-    of_run = collect_evidence(RequestSelection(collect_columns(records).requests, np.ones(200, np.bool_)), [])
-    assert [judge_client(of_run), judge_client([live.evidence("local")])] == [ClientVerdict(OK), ClientVerdict(OK)]
+    of_run = collect_evidence(
+        RequestSelection(collect_columns(records).requests, np.ones(200, np.bool_)), []
+    )
+    assert [judge_client(of_run), judge_client([live.evidence("local")])] == [
+        ClientVerdict(OK),
+        ClientVerdict(OK),
+    ]
 
 
 @pytest.mark.parametrize("ttft_ms", [200.0, 2130.0])
@@ -203,10 +240,14 @@ def test_one_first_chunk_of_few_that_came_merged_lowers_nothing(ttft_ms: float) 
     """The others may be 0.1 ms too high: of 38 the second largest TTFT is that."""
     times = [(ttft_ms, ttft_ms - 0.1)] * 37 + [(ttft_ms + 300, ttft_ms)]
     records = [
-        answered(reported, 5000, sent_at=10.0 + i, worker="local", merged=((0, round(soonest * 1e3)),))
+        answered(
+            reported, 5000, sent_at=10.0 + i, worker="local", merged=((0, round(soonest * 1e3)),)
+        )
         for i, (reported, soonest) in enumerate(times)
     ]
-    (found,) = collect_evidence(RequestSelection(collect_columns(records).requests, np.ones(38, np.bool_)), [])
+    (found,) = collect_evidence(
+        RequestSelection(collect_columns(records).requests, np.ones(38, np.bool_)), []
+    )
     assert found.ttft_p99_ms == pytest.approx(ttft_ms)
     verdict = judge_client([replace(found, merged_share=None)])
     assert verdict == ClientVerdict(OK)
@@ -216,33 +257,41 @@ def test_one_first_chunk_of_few_that_came_merged_lowers_nothing(ttft_ms: float) 
     ("figures", "reason"),
     [
         ({"ttft_p99_least_ms": 190.0},
-         "TTFT p99 may be too high by 10.0 ms (merged first chunks; limit 0.4 ms, as 0.2% of TTFT p99 is less)"),
+         "TTFT p99 may be too high by 10.0 ms (merged first chunks; limit 0.4 ms, as 0.2% of TTFT "
+             "p99 is less)"),
         ({"ttft_p99_ms": 350.0, "ttft_p99_least_ms": 349.0},
          "TTFT p99 may be too high by 1.0 ms (merged first chunks; limit 0.2% of TTFT p99 = 0.7 ms)"),
         ({"ttft_p99_ms": 2130.0, "ttft_p99_least_ms": 1900.0},
          "TTFT p99 may be too high by 230 ms (merged first chunks; limit 10% of TTFT p99 = 213 ms)"),
         ({"ttft_p99_least_ms": 100.0, "ttft_p99_ms": 150.0},
-         "TTFT p99 may be too high by 50.0 ms (merged first chunks; limit 20.0 ms, as 10% of TTFT p99 is less)"),
+         "TTFT p99 may be too high by 50.0 ms (merged first chunks; limit 20.0 ms, as 10% of TTFT "
+             "p99 is less)"),
         ({"permit_lag_p99_ms": 150.0, "due_p99_ms": 1000.0},
          "wait for a free permit p99 150 ms (limit 10% of TTFT from due p99 = 100 ms)"),
         ({"permit_lag_p99_ms": 30.0, "due_p99_ms": 100.0},
          "wait for a free permit p99 30.0 ms (limit 20.0 ms, as 10% of TTFT from due p99 is less)"),
         ({"permit_lag_p99_ms": 501.0, "due_p99_ms": 1000.0},
          "wait for a free permit p99 501 ms (limit 50% of TTFT from due p99 = 500 ms)"),
-        ({"ttft_off_ms": 5.0}, "TTFT error of sentinel streams, p99 5.0 ms (limit 2% of TTFT p99 = 4.0 ms)"),
+        ({"ttft_off_ms": 5.0}, "TTFT error of sentinel streams, p99 5.0 ms (limit 2% of TTFT p99 = "
+            "4.0 ms)"),
         ({"ttft_off_ms": 5.0, "ttft_compared_ms": 100.0},
          "TTFT error of sentinel streams, p99 5.0 ms (limit 2% of the least TTFT compared = 2.0 ms)"),
-        ({"ttft_off_ms": 5.0, "ttft_p99_ms": None}, "TTFT error of sentinel streams, p99 5.0 ms (limit 1.0 ms)"),
+        ({"ttft_off_ms": 5.0, "ttft_p99_ms": None},
+            "TTFT error of sentinel streams, p99 5.0 ms (limit 1.0 ms)"),
         ({"ttft_off_ms": 5.0, "ttft_p99_ms": None, "ttft_off_count": 12},
-         "TTFT error of sentinel streams, p99 5.0 ms (limit 1.0 ms; of 12 sentinel streams the second largest)"),
+         "TTFT error of sentinel streams, p99 5.0 ms (limit 1.0 ms; of 12 sentinel streams the "
+             "second largest)"),
         ({"ttft_off_ms": 5.0, "ttft_p99_ms": None, "ttft_off_count": 100},
          "TTFT error of sentinel streams, p99 5.0 ms (limit 1.0 ms)"),
         ({"gap_off_ms": 5.0, "gap_p99_ms": 5.0},
-         "gap error of sentinel streams, p99 5.0 ms (limit 1.0 ms, as 10% of Inter Chunk Latency p99 is less)"),
+         "gap error of sentinel streams, p99 5.0 ms (limit 1.0 ms, as 10% of Inter Chunk Latency "
+             "p99 is less)"),
         ({"loop_lag_p99_ms": 251.0}, "event loop lag p99 251 ms (limit 250 ms)"),
     ],
 )  # fmt: skip
-def test_a_reason_names_where_its_limit_comes_from(figures: dict[str, float | None], reason: str) -> None:
+def test_a_reason_names_where_its_limit_comes_from(
+    figures: dict[str, float | None], reason: str
+) -> None:
     verdict = judge_client([told(**figures)])
     assert verdict is not None
     assert verdict.reasons == (reason,)
@@ -254,11 +303,15 @@ def test_nothing_to_judge_by() -> None:
 
 
 def test_a_probe_is_held_against_the_least_ttft_that_it_compares() -> None:
-    """Prompts of a quarter of the longest: 0.9, 1.0 and 1.2 s, beside others that are shorter or longer."""
-    took = [("alone", 1, 4000, 0.9), ("stall", 1, 4000, 1.2), ("alone", 2, 4000, 1.0), ("stall", 2, 8000, 2.2),
+    """Prompts of a quarter of the longest: 0.9, 1.0 and 1.2 s, beside others that are shorter or
+    longer."""
+    took = [("alone", 1, 4000, 0.9), ("stall", 1, 4000, 1.2), ("alone", 2, 4000, 1.0),
+        ("stall", 2, 8000, 2.2),
             ("alone", 0, 250, 0.1), ("again", 1, 250, 0.2)]  # fmt: skip
     results = [
-        ProbeResult(number, kind, turn, "long", RECORD_OK, tokens, tokens, 4, 4, 5.0, (5.0 + ttft_s,))
+        ProbeResult(
+            number, kind, turn, "long", RECORD_OK, tokens, tokens, 4, 4, 5.0, (5.0 + ttft_s,)
+        )
         for number, (kind, turn, tokens, ttft_s) in enumerate(took)
     ]
     requests = collect_columns([answered(1000, 1020, 1040)]).requests
@@ -282,14 +335,30 @@ def test_the_evidence_of_a_stage_is_that_of_its_requests_and_its_healths() -> No
         answered(300, 320, 340, worker="a", stage=1),
     ]).requests  # fmt: skip
     first, second = np.array([True, True, False, False]), np.array([False, False, True, True])
-    calm = [ProcessHealth(worker=name, cpu_share=0.1, loop_lag_p99_ms=1.0, cpu_wait_share=0.01) for name in "ab"]
+    calm = [
+        ProcessHealth(worker=name, cpu_share=0.1, loop_lag_p99_ms=1.0, cpu_wait_share=0.01)
+        for name in "ab"
+    ]
     a, b = collect_evidence(RequestSelection(requests, first), calm)
     assert (a.worker, a.requests, a.merged_share, a.ttft_p99_ms) == ("a", 1, 0, pytest.approx(100))
-    assert (b.worker, b.ttft_p99_ms, b.cpu_share, b.cpu_wait_share) == ("b", pytest.approx(200), 0.1, 0.01)
-    (only,) = collect_evidence(RequestSelection(requests, second), [])  # b sent nothing there, and nobody watched a
-    assert (only.worker, only.requests, only.merged_share, only.cpu_wait_share) == ("a", 2, 2 / 6, None)
+    assert (b.worker, b.ttft_p99_ms, b.cpu_share, b.cpu_wait_share) == (
+        "b",
+        pytest.approx(200),
+        0.1,
+        0.01,
+    )
+    # b sent nothing there, and nobody watched a
+    (only,) = collect_evidence(RequestSelection(requests, second), [])
+    assert (only.worker, only.requests, only.merged_share, only.cpu_wait_share) == (
+        "a",
+        2,
+        2 / 6,
+        None,
+    )
     assert only.ttft_p99_ms == pytest.approx(100)  # of 100 and 300 the second largest
-    levels = [verdict.level for verdict in map(judge_client, ([a, b], [only])) if verdict is not None]
+    levels = [
+        verdict.level for verdict in map(judge_client, ([a, b], [only])) if verdict is not None
+    ]
     assert levels == [OK, INVALID]
 
 
@@ -297,7 +366,11 @@ def test_fewer_processes_are_for_permits_that_are_late() -> None:
     late = {"permit_lag_p99_ms": 150.0, "due_p99_ms": 1000.0}
     verdict = judge_client([told(**late), told("b")])
     assert verdict is not None
-    assert (verdict.level, verdict.advice, verdict.signals) == (DEGRADED, PERMIT_ADVICE, {PERMIT_LAG: DEGRADED})
+    assert (verdict.level, verdict.advice, verdict.signals) == (
+        DEGRADED,
+        PERMIT_ADVICE,
+        {PERMIT_LAG: DEGRADED},
+    )
     waits = judge_client([told(**late, cpu_wait_share=0.1)])
     assert waits is not None
     assert waits.advice == CPU_WAIT_ADVICE
@@ -315,7 +388,9 @@ def test_fewer_processes_are_for_permits_that_are_late() -> None:
         ({"cpu_share": None}, BUSY_ADVICE),
     ],
 )
-def test_more_processes_are_for_a_process_short_of_its_core_where_one_is_free(known: Any, advice: str) -> None:
+def test_more_processes_are_for_a_process_short_of_its_core_where_one_is_free(
+    known: Any, advice: str
+) -> None:
     verdict = judge_client([told(merged_share=0.3, **known)])
     assert verdict is not None
     assert verdict.advice == advice

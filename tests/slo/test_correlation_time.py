@@ -21,10 +21,11 @@ def of(values: Iterable[float]) -> float:
 
 
 def test_by_pencil() -> None:
-    """Sixteen values in eight equal pairs 0, 2, 0, 2 ...: mean 1, variance 1; the eight batches of two are 0 or 4, their
-    variance 4 x 8 / 7, over 2 x 1."""
+    """Sixteen values in eight equal pairs 0, 2, 0, 2 ...: mean 1, variance 1; the eight batches of
+    two are 0 or 4, their variance 4 x 8 / 7, over 2 x 1."""
     assert of([0, 0, 2, 2] * 4) == pytest.approx(4 * 8 / 7 / 2)
-    assert of([0, 2] * 8) == pytest.approx(1 * 16 / 15)  # no batch is off the mean: but for single ones
+    # no batch is off the mean: but for single ones
+    assert of([0, 2] * 8) == pytest.approx(1 * 16 / 15)
     assert of([3] * 100) == 1
     assert of([]) == 1
 
@@ -36,7 +37,8 @@ def test_an_autoregressive_series(phi: float, expected: float) -> None:
     for _ in range(65536):
         value = phi * value + noise.gauss(0, 1)
         values.append(value)
-    assert expected * 0.8 < of(values) < expected * 1.7  # the largest of all lengths is above the mean
+    # the largest of all lengths is above the mean
+    assert expected * 0.8 < of(values) < expected * 1.7
 
 
 def test_it_forgets_nothing_and_grows_by_the_logarithm() -> None:
@@ -48,7 +50,8 @@ def test_it_forgets_nothing_and_grows_by_the_logarithm() -> None:
 
 
 def test_what_rises() -> None:
-    """Nothing of fewer than eight batches, of equal values, or of one step; eight in a row, or under noise."""
+    """Nothing of fewer than eight batches, of equal values, or of one step; eight in a row, or
+    under noise."""
     assert not after(range(7)).rises
     assert after(range(8)).rises
     assert not after([3.0] * 100).rises

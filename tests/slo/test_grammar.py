@@ -1,4 +1,5 @@
-"""The grammar of SLO rules: what each text means, that its canonical form means the same, and what mistakes are told."""
+"""The grammar of SLO rules: what each text means, that its canonical form means the same, and what
+mistakes are told."""
 
 import time
 from contextlib import suppress
@@ -25,16 +26,20 @@ from locust_llm.slo.selectors import STAGES, parse_length_range
         ("error_rate < 1%", Rule("error_rate", "<", 1, "%")),
         ("request_error_rate<0.01", Rule("error_rate", "<", 0.01, "")),
         ("output_tokens_per_s >= 2500", Rule("output_tokens_per_s", ">=", 2500, "/s")),
-        ("goodput > 5/s given ttft < 1s", Rule("goodput", ">", 5, "/s", given=(Condition("ttft", "<", 1, "s"),))),
-        ("output_tokens_per_s_per_user p5 >= 10", Rule("output_tokens_per_s_per_user", ">=", 10, "/s", "p5")),
+        ("goodput > 5/s given ttft < 1s",
+            Rule("goodput", ">", 5, "/s", given=(Condition("ttft", "<", 1, "s"),))),
+        ("output_tokens_per_s_per_user p5 >= 10",
+            Rule("output_tokens_per_s_per_user", ">=", 10, "/s", "p5")),
         ("warn: icl max < 60ms", Rule("icl", "<", 60, "ms", "max", kind="warn")),
         ("ABORT:late p90 < 1s", Rule("late", "<", 1, "s", "p90", kind="abort")),
         ("ttft{class=Short} p95 < 1s", Rule("ttft", "<", 1, "s", "p95", (("class", "Short"),))),
-        ("ttft{model=org/base:v1} p95 < 1s", Rule("ttft", "<", 1, "s", "p95", (("model", "org/base:v1"),))),
+        ("ttft{model=org/base:v1} p95 < 1s",
+            Rule("ttft", "<", 1, "s", "p95", (("model", "org/base:v1"),))),
         (
             'ttft { name = short chat , model="a, ""b""} given", turn=later} p95 < 1s',
             Rule(
-                "ttft", "<", 1, "s", "p95", (("name", "short chat"), ("model", 'a, "b"} given'), ("turn", "later"))
+                "ttft", "<", 1, "s", "p95", (("name", "short chat"), ("model", 'a, "b"} given'),
+                    ("turn", "later"))
             ),
         ),
         (
@@ -42,14 +47,18 @@ from locust_llm.slo.selectors import STAGES, parse_length_range
             Rule("attainment", ">=", 99, "%", "", (("input", "1000..4000"),),
                  (Condition("ttft", "<", 1, "s"), Condition("itl", "<=", 50, "ms"))),
         ),
-        ("ttft p95 within 5% of reports/base", Rule("ttft", "within", 5, "%", "p95", base="reports/base")),
-        ("itl med WITHIN 20 ms OF ../given", Rule("itl", "within", 20, "ms", "p50", base="../given")),
-        ("output_tokens_per_s within 100/s of of", Rule("output_tokens_per_s", "within", 100, "/s", base="of")),
+        ("ttft p95 within 5% of reports/base",
+            Rule("ttft", "within", 5, "%", "p95", base="reports/base")),
+        ("itl med WITHIN 20 ms OF ../given",
+            Rule("itl", "within", 20, "ms", "p50", base="../given")),
+        ("output_tokens_per_s within 100/s of of",
+            Rule("output_tokens_per_s", "within", 100, "/s", base="of")),
         ('error_rate within 1pp of "last ""night"" of given"',
          Rule("error_rate", "within", 1, "pp", base='last "night" of given')),
         (
             "warn: goodput{input=1k..4k} within 10% of reports/within given ttft < 1s",
-            Rule("goodput", "within", 10, "%", "", (("input", "1000..4000"),), (Condition("ttft", "<", 1, "s"),),
+            Rule("goodput", "within", 10, "%", "", (("input", "1000..4000"),),
+                (Condition("ttft", "<", 1, "s"),),
                  "warn", "reports/within"),
         ),
     ],
@@ -61,7 +70,8 @@ def test_what_a_text_means(text: str, rule: Rule) -> None:
 
 @pytest.mark.parametrize(
     ("text", "limit"),
-    [("ttft p95 < 500ms", 0.5), ("ttft p95 < 2s", 2), ("ttft p95 < 40us", 4e-5), ("error_rate < 1%", 0.01),
+    [("ttft p95 < 500ms", 0.5), ("ttft p95 < 2s", 2), ("ttft p95 < 40us", 4e-5),
+        ("error_rate < 1%", 0.01),
      ("error_rate < 0.01", 0.01), ("requests_per_s > 3/s", 3), ("ttft p95 within 5% of b", 0.05),
      ("ttft p95 within 20ms of b", 0.02), ("error_rate within 1pp of b", 0.01),
      ("goodput within 2/s of b given ttft < 1s", 2)],
@@ -73,8 +83,10 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ttfx p95 < 1s", "unknown metric ttfx (did you mean ttft or ttfo?); docs/metrics.md has them all"),
-        ("output_token_throughputt >= 25", "throughputt (did you mean output_token_throughput?); docs/metrics.md"),
+        ("ttfx p95 < 1s", "unknown metric ttfx (did you mean ttft or ttfo?); docs/metrics.md has "
+            "them all"),
+        ("output_token_throughputt >= 25",
+            "throughputt (did you mean output_token_throughput?); docs/metrics.md"),
         ("", "it does not begin with a metric"),
         ("p95 < 1s", "unknown metric p95"),
         ("ttft p95 < 1", "the limit of ttft has no unit: there are ms, s and us"),
@@ -97,7 +109,8 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
         ("error_rate < 101%", "101% is above 100%"),
         ("error_rate < 1.5", "1.5 is above 100%"),
         ("never: ttft p95 < 1s", "unknown prefix never: there are warn: and abort:"),
-        ("ttft{clas=a} p95 < 1s", "unknown selector clas (did you mean class?); there are: class, input, name,"),
+        ("ttft{clas=a} p95 < 1s", "unknown selector clas (did you mean class?); there are: class, "
+            "input, name,"),
         ("ttft{class} p95 < 1s", "{class} is not a selector"),
         ("ttft{} p95 < 1s", "{} is not a selector"),
         ("ttft{class=a p95 < 1s", "the braces after the metric are not closed"),
@@ -114,21 +127,27 @@ def test_limits_are_in_seconds_shares_and_numbers_a_second(text: str, limit: flo
         ("ttft{request-rate=1k} p95 < 1s", "'1k' is not a value of a stage"),
         ("ttft{stage=32..8} p95 < 1s", "no value lies in 32..8"),
         ("ttft{stages=8} p95 < 1s", "unknown selector stages (did you mean stage?)"),
-        ("ttft p95 < 1s given itl < 4ms", "ttft has no conditions: 'given' is for attainment and goodput"),
+        ("ttft p95 < 1s given itl < 4ms",
+            "ttft has no conditions: 'given' is for attainment and goodput"),
         ("goodput > 5 given", "a condition is missing"),
         ("goodput > 5 given icl < 3ms", "icl is not a number of one request"),
         ("goodput > 5 given error_rate < 3%", "error_rate is not a number of one request"),
         ("goodput > 5 given ttft p95 < 3ms", "so ttft takes no p95: write 'ttft < ...'"),
-        ("ttft p95 within 5%", "'within' needs an amount and a run: write 'within 5% of reports/base'"),
+        ("ttft p95 within 5%", "'within' needs an amount and a run: write 'within 5% of "
+            "reports/base'"),
         ("ttft p95 within 5% of", "'within' needs an amount and a run"),
         ("ttft p95 within 5% of a b", "a path with spaces in double quotes"),
         ('ttft p95 within 5% of ""', "'within' needs an amount and a run"),
-        ("ttft p95 within few of base", "'few' is not a limit: write a number and its unit (there are %, s, ms, us, as 5%)"),
+        ("ttft p95 within few of base",
+            "'few' is not a limit: write a number and its unit (there are %, s, ms, us, as 5%)"),
         ("ttft p95 within 5 of base", "the limit of ttft has no unit: there are %, s, ms, us, as 5%"),
         ("ttft p95 within 5pp of base", "unknown unit pp for ttft"),
-        ("error_rate within 5% of base", "5% of a share is ambiguous: write 5pp, in percentage points"),
-        ("requests_per_s within 5 of base", "the limit of requests_per_s has no unit: there are %, /s, as 5%"),
-        ("ttft max within 5% of base", "the max of two runs differs by chance, however long they are: use p99"),
+        ("error_rate within 5% of base",
+            "5% of a share is ambiguous: write 5pp, in percentage points"),
+        ("requests_per_s within 5 of base",
+            "the limit of requests_per_s has no unit: there are %, /s, as 5%"),
+        ("ttft max within 5% of base", "the max of two runs differs by chance, however long they "
+            "are: use p99"),
         ("ttft within 5% of base", "ttft needs a statistic"),
         ("ttft p95 within 5% of base given itl < 1s", "ttft has no conditions"),
     ],
@@ -148,7 +167,10 @@ single = st.sampled_from([m for m in MEASURES if m.metric is not None and m.tag 
 @st.composite
 def conditions(draw: st.DrawFn) -> Condition:
     measure = draw(single)
-    op, unit = draw(st.sampled_from(["<", "<=", ">", ">="])), draw(st.sampled_from(sorted(measure.units)))
+    op, unit = (
+        draw(st.sampled_from(["<", "<=", ">", ">="])),
+        draw(st.sampled_from(sorted(measure.units))),
+    )
     number = draw(numbers if measure.units is not SHARE else st.floats(0, 100 if unit else 0.99))
     return Condition(measure.word, op, number, unit)
 
@@ -159,8 +181,10 @@ spans = st.tuples(st.integers(0, 10**6), st.integers(1, 10**6)).map(
 names = st.text(min_size=1, max_size=12)
 values = st.one_of(
     st.integers(0, 10**6).map(str), st.integers(0, 10**6).map(lambda low: f"{low}.."),
-    st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)).map(lambda ends: f"{ends[0]}..{sum(ends)}"),
-    st.integers(1, 10**6).map(lambda high: f"..{high}"), st.integers(1, 999).map(lambda quarters: f"{quarters / 4:g}"),
+    st.tuples(st.integers(1, 10**6),
+        st.integers(1, 10**6)).map(lambda ends: f"{ends[0]}..{sum(ends)}"),
+    st.integers(1, 10**6).map(lambda high: f"..{high}"),
+    st.integers(1, 999).map(lambda quarters: f"{quarters / 4:g}"),
 )  # fmt: skip
 
 
@@ -169,7 +193,9 @@ def rules(draw: st.DrawFn) -> Rule:
     measure = draw(st.sampled_from(MEASURES))
     unit = draw(st.sampled_from(sorted(measure.units)))
     number = draw(numbers if measure.units is not SHARE else st.floats(0, 100 if unit else 0.99))
-    stats = st.one_of(st.sampled_from(["avg", "min", "max"]), st.integers(1, 999).map(lambda p: f"p{p / 10:g}"))
+    stats = st.one_of(
+        st.sampled_from(["avg", "min", "max"]), st.integers(1, 999).map(lambda p: f"p{p / 10:g}")
+    )
     where = draw(
         st.fixed_dictionaries(
             {},
@@ -179,7 +205,9 @@ def rules(draw: st.DrawFn) -> Rule:
     )  # fmt: skip
     stat, base = draw(stats) if measure.metric else "", draw(st.one_of(st.just(""), names))
     if base:
-        unit = draw(st.sampled_from(["pp"] if measure.units is SHARE else ["%", *sorted(measure.units)]))
+        unit = draw(
+            st.sampled_from(["pp"] if measure.units is SHARE else ["%", *sorted(measure.units)])
+        )
         stat = "p99" if stat in ("min", "max") else stat
     return Rule(
         measure.word,
@@ -187,7 +215,11 @@ def rules(draw: st.DrawFn) -> Rule:
         number,
         unit,
         stat,
-        tuple((key, value) for key, value in where.items() if key in STAGES or measure.word not in OF_SCHEDULE),
+        tuple(
+            (key, value)
+            for key, value in where.items()
+            if key in STAGES or measure.word not in OF_SCHEDULE
+        ),
         tuple(draw(st.lists(conditions(), max_size=3))) if measure.word in GIVEN else (),
         draw(st.sampled_from(["", "warn", "abort"])),
         base,
@@ -227,8 +259,10 @@ def test_lengths_are_half_open_like_buckets(value: str, ends: tuple[float, float
 @pytest.mark.parametrize(
     ("value", "canonical", "inside", "outside"),
     [
-        ("32", "32", (32,), (31.9, 33)), ("8..32", "8..32", (8, 16, 32), (7, 33)), ("8..8", "8", (8,), (9,)),
-        ("..32", "..32", (0.5, 32), (33,)), ("0..32", "..32", (1,), (33,)), ("8..", "8..", (8, 1e9), (7,)),
+        ("32", "32", (32,), (31.9, 33)), ("8..32", "8..32", (8, 16, 32), (7, 33)),
+        ("8..8", "8", (8,), (9,)),
+        ("..32", "..32", (0.5, 32), (33,)), ("0..32", "..32", (1,), (33,)),
+        ("8..", "8..", (8, 1e9), (7,)),
         ("0..", "0..", (1,), ()), ("2.50", "2.5", (2.5,), (2, 3)), ('" 8..32 "', "8..32", (8,), ()),
     ],
 )  # fmt: skip
@@ -254,7 +288,9 @@ def test_a_rule_may_name_what_the_sweep_changes() -> None:
 
 
 def test_goodput_as_aiperf_writes_it() -> None:
-    assert parse_goodput("time_to_first_token:300 inter_token_latency:20.5 output_token_throughput_per_user:10") == (
+    assert parse_goodput(
+        "time_to_first_token:300 inter_token_latency:20.5 output_token_throughput_per_user:10"
+    ) == (
         Condition("ttft", "<=", 300, "ms"),
         Condition("itl", "<=", 20.5, "ms"),
         Condition("output_tokens_per_s_per_user", ">=", 10, "/s"),
@@ -263,7 +299,8 @@ def test_goodput_as_aiperf_writes_it() -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "is not tag:limit"), ("ttft", "is not tag:limit"), ("ttft:300ms", "in ms"), ("ttff:3", "did you mean"),
+    [("", "is not tag:limit"), ("ttft", "is not tag:limit"), ("ttft:300ms", "in ms"),
+        ("ttff:3", "did you mean"),
      ("goodput:3", "not a number of one request")],
 )  # fmt: skip
 def test_mistakes_in_a_goodput(text: str, said: str) -> None:
@@ -292,7 +329,9 @@ def test_no_word_or_tag_means_two_things() -> None:
         ("", "warn", ": ttft p95 < 1s"),
     ],
 )
-def test_a_long_rule_takes_no_long_time_and_no_long_message(before: str, middle: str, behind: str) -> None:
+def test_a_long_rule_takes_no_long_time_and_no_long_message(
+    before: str, middle: str, behind: str
+) -> None:
     """A form of the page has rules: the time must not grow with the square of their length."""
     most = (MAX_RULE_CHARS - len(before) - len(behind)) // len(middle)
     began = time.process_time()

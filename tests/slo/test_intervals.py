@@ -33,7 +33,9 @@ def test_the_binomial_distribution(n: int, thousandths: int, data: st.DataObject
 
 def test_a_million_requests() -> None:
     """The middle of a symmetric distribution, and the normal distribution at two sigmas."""
-    assert binomial_cdf(499_999, 1_000_000, 0.5) == pytest.approx(0.5 - 0.5 / sqrt(np.pi * 500_000), abs=1e-6)
+    assert binomial_cdf(499_999, 1_000_000, 0.5) == pytest.approx(
+        0.5 - 0.5 / sqrt(np.pi * 500_000), abs=1e-6
+    )
     assert binomial_cdf(951_000, 1_000_000, 0.95) == pytest.approx(1.0, abs=1e-5)
     low, high = find_interval_ranks(1_000_000, 95)
     assert (low, high) == pytest.approx((950_000 - 1.96 * 217.9, 950_000 + 1.96 * 217.9), abs=2)
@@ -57,18 +59,25 @@ def test_the_median_of_twenty() -> None:
 @pytest.mark.parametrize(("percentile", "count"), [(50, 6), (90, 36), (95, 72), (99, 368), (5, 72)])
 def test_how_many_an_interval_takes(percentile: float, count: int) -> None:
     assert count_needed_values(percentile) == count
-    (low, high), (lower, upper) = find_interval_ranks(count, percentile), find_interval_ranks(count - 1, percentile)
+    (low, high), (lower, upper) = (
+        find_interval_ranks(count, percentile),
+        find_interval_ranks(count - 1, percentile),
+    )
     assert low >= 1
     assert high <= count
     assert lower == 0 or upper == count
-    assert has_too_few_values(1, percentile) or percentile < 50  # whatever is marked as scarce has no interval
+    # whatever is marked as scarce has no interval
+    assert has_too_few_values(1, percentile) or percentile < 50
     assert not has_too_few_values(count, percentile)
 
 
 @given(st.integers(8, 60), st.integers(1, 99), st.sampled_from([0.01, 0.02, 0.0275, 0.05]))
-def test_shares_of_ranks_are_those_of_the_ranks_of_whole_numbers(n: int, percentile: int, tail: float) -> None:
-    """The lower rank k is the first that a binomial number exceeds with no more than 1 - tail; between whole ones the
-    distribution is interpolated, so the share lies within half a value of k on either side."""
+def test_shares_of_ranks_are_those_of_the_ranks_of_whole_numbers(
+    n: int, percentile: int, tail: float
+) -> None:
+    """The lower rank k is the first that a binomial number exceeds with no more than 1 - tail;
+    between whole ones the distribution is interpolated, so the share lies within half a value of k
+    on either side."""
     p = Fraction(percentile, 100)
     low, high = rank_shares(n, float(p), tail, tail)
     first = next(k for k in range(n + 1) if exact_cdf(k, n, p) >= tail)
@@ -95,7 +104,10 @@ def test_an_upper_end_is_there_from_as_many_as_are_needed(percentile: int, size:
 
 @given(st.floats(1, 500), st.floats(1.01, 3), st.sampled_from([0.5, 0.9, 0.95]))
 def test_of_more_values_the_ranks_lie_closer(size: float, times: float, share: float) -> None:
-    (low, high), (lower, upper) = rank_shares(size * times, share, 0.0275, 0.02), rank_shares(size, share, 0.0275, 0.02)
+    (low, high), (lower, upper) = (
+        rank_shares(size * times, share, 0.0275, 0.02),
+        rank_shares(size, share, 0.0275, 0.02),
+    )
     if lower is not None and size > 20:
         assert low is not None
         assert lower <= low <= share
@@ -107,7 +119,8 @@ def test_of_more_values_the_ranks_lie_closer(size: float, times: float, share: f
 
 @pytest.mark.parametrize(("some", "of"), [(10, 20), (6, 40), (34, 40), (50, 400), (200, 400)])
 def test_a_share_between_none_and_all_counts_its_outcome_half(some: int, of: int) -> None:
-    """Between what it has with the outcome and without lies the tail; of many it is their mean, mid-P."""
+    """Between what it has with the outcome and without lies the tail; of many it is their mean,
+    mid-P."""
     low, high = binomial_shares(some, of, 0.0275, 0.02)
     assert low < some / of < high
     at_most, fewer = (exact_cdf(k, of, Fraction(high)) for k in (some, some - 1))
@@ -135,7 +148,8 @@ def test_of_none_and_of_all_a_share_is_exact() -> None:
 @pytest.mark.parametrize(
     ("freedom", "tail", "table"),
     [
-        (4, 0.025, 2.776), (4, 0.01, 3.747), (9, 0.01, 2.821), (9, 0.025, 2.262), (10, 0.05, 1.812), (30, 0.025, 2.042),
+        (4, 0.025, 2.776), (4, 0.01, 3.747), (9, 0.01, 2.821), (9, 0.025, 2.262), (10, 0.05, 1.812),
+        (30, 0.025, 2.042),
         (120, 0.01, 2.358), (1e9, 0.025, 1.960),
     ],
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""What a signal of the client verdict means for a rule: not touched, touched in one direction, or voided."""
+"""What a signal of the client verdict means for a rule: not touched, touched in one direction, or
+voided."""
 
 import pytest
 
@@ -52,8 +53,10 @@ def verdict(**figures: float) -> ClientVerdict:
         (MERGED, "longest_stall p99 < 1s", HIGH),
         (MERGED, "itl p99 < 1s", EITHER),
         (MERGED, "requests_per_s > 1", None),
-        ({"merged_share": 0.3}, "requests_per_s > 1", LOW),  # it may be the load generator that took no more
-        ({"merged_share": 0.3}, "requests_per_s within 5% of base", HIGH),  # so this run may be less worse
+        # it may be the load generator that took no more
+        ({"merged_share": 0.3}, "requests_per_s > 1", LOW),
+        # so this run may be less worse
+        ({"merged_share": 0.3}, "requests_per_s within 5% of base", HIGH),
         (MERGED | TTFT_HIGH, "ttft p99 < 1s", HIGH),
         (GAPS_OFF, "ttft p99 < 1s", None),
         (GAPS_OFF, "icl p99 < 1s", EITHER),
@@ -64,7 +67,9 @@ def verdict(**figures: float) -> ClientVerdict:
         (LATE, "delivered > 99%", None),
     ],
 )
-def test_which_metrics_a_signal_touches(figures: dict[str, float], rule: str, error: str | None) -> None:
+def test_which_metrics_a_signal_touches(
+    figures: dict[str, float], rule: str, error: str | None
+) -> None:
     assert find_rule_error(verdict(**figures), parse_rule(rule)) == error
 
 
@@ -84,14 +89,18 @@ def test_which_metrics_a_signal_touches(figures: dict[str, float], rule: str, er
         ("ttft p95 < 1s", None, EITHER, False),
     ],
 )
-def test_what_can_only_become_safer_stays(rule: str, holds: bool | None, error: str, expected: bool) -> None:
+def test_what_can_only_become_safer_stays(
+    rule: str, holds: bool | None, error: str, expected: bool
+) -> None:
     assert decision_survives_error(parse_rule(rule), holds, error) == expected  # type: ignore[arg-type]
 
 
 def test_every_signal_has_a_row_and_every_word_is_one() -> None:
     every = ProcessEvidence(
-        worker="local", requests=9, ttft_p99_ms=1.0, ttft_p99_least_ms=1.0, merged_share=0.0, read_lag_p99_ms=1.0,
-        send_lag_p99_ms=1.0, permit_lag_p99_ms=1.0, loop_lag_p99_ms=1.0, cpu_share=0.1, cpu_wait_share=0.1, ttft_off_ms=1.0,
+        worker="local", requests=9, ttft_p99_ms=1.0, ttft_p99_least_ms=1.0, merged_share=0.0,
+        read_lag_p99_ms=1.0,
+        send_lag_p99_ms=1.0, permit_lag_p99_ms=1.0, loop_lag_p99_ms=1.0, cpu_share=0.1,
+        cpu_wait_share=0.1, ttft_off_ms=1.0,
         gap_off_ms=1.0, gap_p99_ms=1.0,
     )  # fmt: skip
     assert {signal.what for signal in measure_signals(every) if signal.decides} <= DOUBTS.keys()
@@ -106,28 +115,46 @@ def test_an_unknown_reason_may_be_wrong_either_way() -> None:
     ):
         assert find_rule_error(some, rule) == EITHER
         assert explain_void_rule(some, rule) == f"the client verdict is {some.level}: late"
-    assert find_rule_error(ClientVerdict(DEGRADED, ("late",)), parse_rule("requests_per_s > 1")) is None
-    assert find_rule_error(ClientVerdict(INVALID, ("late",)), parse_rule("requests_per_s > 1")) == EITHER
+    assert (
+        find_rule_error(ClientVerdict(DEGRADED, ("late",)), parse_rule("requests_per_s > 1"))
+        is None
+    )
+    assert (
+        find_rule_error(ClientVerdict(INVALID, ("late",)), parse_rule("requests_per_s > 1"))
+        == EITHER
+    )
     assert find_rule_error(ClientVerdict(OK), rule) is find_rule_error(None, rule) is None
 
 
 def test_which_signals_touch_a_rule() -> None:
     every = verdict(**MERGED, **GAPS_OFF, **LATE)
-    assert find_touching_signals(every, parse_rule("ttft p95 < 1s")) == {"merged chunks", "send after admission p99"}
+    assert find_touching_signals(every, parse_rule("ttft p95 < 1s")) == {
+        "merged chunks",
+        "send after admission p99",
+    }
     assert find_touching_signals(every, parse_rule("icl p95 < 1s")) == {*every.signals}
     assert find_touching_signals(every, parse_rule("error_rate < 1%")) == set()
-    assert find_touching_signals(ClientVerdict(DEGRADED, ("late",)), parse_rule("ttft p95 < 1s")) == {""}
+    assert find_touching_signals(
+        ClientVerdict(DEGRADED, ("late",)), parse_rule("ttft p95 < 1s")
+    ) == {""}
 
 
 def test_which_main_figures_are_not_in_doubt() -> None:
     assert list_unaffected_metrics(verdict(**TTFT_HIGH)) == ["ITL", "Request Latency", "throughput"]
     assert list_unaffected_metrics(verdict(**MERGED)) == ["throughput"]
-    assert list_unaffected_metrics(verdict(**LATE)) == list_unaffected_metrics(ClientVerdict(INVALID, ("late",))) == []
+    assert (
+        list_unaffected_metrics(verdict(**LATE))
+        == list_unaffected_metrics(ClientVerdict(INVALID, ("late",)))
+        == []
+    )
 
 
 def test_the_reason_names_what_touches_the_rule() -> None:
     both = verdict(**MERGED, **GAPS_OFF)
-    assert explain_void_rule(both, parse_rule("ttft p95 < 1s")) == "the client verdict is DEGRADED: chunks came merged"
+    assert (
+        explain_void_rule(both, parse_rule("ttft p95 < 1s"))
+        == "the client verdict is DEGRADED: chunks came merged"
+    )
     assert explain_void_rule(both, parse_rule("icl p95 < 1s")) == (
         "the client verdict is DEGRADED: chunks came merged, gaps of sentinel streams are off"
     )

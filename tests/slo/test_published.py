@@ -12,12 +12,15 @@ from locust_llm.slo.published import PublishedRules, least_samples, parse_publis
 
 
 def at_most_one(count: int, beyond: float) -> float:
-    """The chance that none or one of so many lies beyond, by the terms of the binomial distribution."""
+    """The chance that none or one of so many lies beyond, by the terms of the binomial
+    distribution."""
     return sum(comb(count, k) * beyond**k * (1 - beyond) ** (count - k) for k in (0, 1))
 
 
 @pytest.mark.parametrize(("percentile", "samples"), [(90, 64), (95, 130), (99, 662), (99.9, 6636)])
-def test_a_percentile_is_certain_from_as_many_samples_on_as_mlperf_says(percentile: float, samples: int) -> None:
+def test_a_percentile_is_certain_from_as_many_samples_on_as_mlperf_says(
+    percentile: float, samples: int
+) -> None:
     beyond = 1 - percentile / 100
     assert at_most_one(samples, beyond) <= 0.01 < at_most_one(samples - 1, beyond)
     assert least_samples(percentile) == samples
@@ -42,7 +45,10 @@ def test_seconds_hold_from_so_many_users_on() -> None:
         ({"rules": "x", "second": 1}, "second: object contains unknown field `second`"),
         ({"rules": "x", "loop": "round"}, "loop: expected `str` matching regex"),
         ({"rules": "x", "seconds": [[1, "x"]]}, "seconds: expected `float`, got `str`"),
-        ({"rules": "x", "seconds": [[33, 1200], [1, 600]]}, "seconds: the numbers of users must rise"),
+        (
+            {"rules": "x", "seconds": [[33, 1200], [1, 600]]},
+            "seconds: the numbers of users must rise",
+        ),
         ({"rules": "x", "requests-per-user": 0}, "requests-per-user: expected `float` > 0"),
         ({"rules": "x", "requests-per-user": float("nan")}, "requests-per-user: "),
         ({"rules": "x", "percentiles": [100]}, "percentiles: expected `float` < 100"),
@@ -59,7 +65,9 @@ def test_what_is_no_rule_is_named(table: dict[str, Any], why: str) -> None:
 KEYS = [field.encode_name for field in msgspec.structs.fields(PublishedRules)]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
     max_leaves=6,
 )
 """What TOML can hold."""
@@ -72,6 +80,7 @@ def test_any_table_is_read_or_refused_in_one_line(table: dict[str, Any]) -> None
     except ValueError as error:
         why = str(error)
     else:
-        assert parse_published_rules(msgspec.to_builtins(found)) == found  # as workers and run.json get it
+        # as workers and run.json get it
+        assert parse_published_rules(msgspec.to_builtins(found)) == found
         return
     assert len(why.splitlines()) == 1

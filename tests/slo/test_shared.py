@@ -1,4 +1,5 @@
-"""What both evaluators of the rules share, of one request and of columns alike: selection, and meeting a condition."""
+"""What both evaluators of the rules share, of one request and of columns alike: selection, and
+meeting a condition."""
 
 import math
 
@@ -38,12 +39,20 @@ def test_selectors_take_a_value_or_a_column() -> None:
 )
 def test_a_condition_is_met(condition: Condition, value: float, answered: bool, met: bool) -> None:
     assert bool(condition.met(value, answered)) is met
-    assert condition.met(np.array([value, value]), np.array([answered, answered])).tolist() == [met, met]
+    assert condition.met(np.array([value, value]), np.array([answered, answered])).tolist() == [
+        met,
+        met,
+    ]
 
 
 def test_which_values_count_of_a_request_that_failed() -> None:
-    of = {word: BY_WORD[word].metric for word in ("ttft", "gate_wait", "rtt", "output_tokens_per_s_per_user")}
+    of = {
+        word: BY_WORD[word].metric
+        for word in ("ttft", "gate_wait", "rtt", "output_tokens_per_s_per_user")
+    }
     assert [word for word, metric in of.items() if metric is not None and metric.censored] == [
         "ttft", "output_tokens_per_s_per_user",
     ]  # fmt: skip
-    assert [word for word, metric in of.items() if metric is not None and metric.waits] == ["gate_wait"]
+    assert [word for word, metric in of.items() if metric is not None and metric.waits] == [
+        "gate_wait"
+    ]

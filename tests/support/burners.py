@@ -12,7 +12,8 @@ CHAT = str(Path(__file__).parents[2] / "locustfiles" / "chat.py")
 def a_run_against(url: str, folder: Path, *words: str) -> subprocess.Popen[bytes]:
     """The real locust command, its console in the folder beside."""
     command = [
-        sys.executable, "-m", "locust", "-f", CHAT, "--headless", "--host", url, "--no-probe", "--report-dir", str(folder),
+        sys.executable, "-m", "locust", "-f", CHAT, "--headless", "--host", url, "--no-probe",
+        "--report-dir", str(folder),
         "--synthetic-input-tokens-mean", "50", *words,
     ]  # fmt: skip
     with folder.with_suffix(".out").open("wb") as out:

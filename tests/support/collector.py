@@ -8,7 +8,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
@@ -19,7 +22,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 REQUESTS = {
-    "traces": ExportTraceServiceRequest, "metrics": ExportMetricsServiceRequest, "logs": ExportLogsServiceRequest,
+    "traces": ExportTraceServiceRequest, "metrics": ExportMetricsServiceRequest,
+    "logs": ExportLogsServiceRequest,
 }  # fmt: skip
 SERVICES = {
     "traces": ("trace.v1.TraceService", ExportTraceServiceResponse),
@@ -34,7 +38,11 @@ def plain(attributes: Any) -> dict[str, Any]:
 
     def value(one: Any) -> Any:
         kind = one.WhichOneof("value")
-        return [value(inner) for inner in one.array_value.values] if kind == "array_value" else getattr(one, kind)
+        return (
+            [value(inner) for inner in one.array_value.values]
+            if kind == "array_value"
+            else getattr(one, kind)
+        )
 
     return {one.key: value(one.value) for one in attributes}
 
@@ -56,13 +64,17 @@ class Collector:
     def _of(
         self, kind: str, resources: str, scopes: str, items: str, by: str = SCOPE
     ) -> Iterator[tuple[dict[str, Any], Any]]:
-        """(attributes of the resource, item) of those whose scope is ``by``: Locust sends some of its own."""
+        """(attributes of the resource, item) of those whose scope is ``by``: Locust sends some of
+        its own."""
         for request in self.came:
             if isinstance(request, REQUESTS[kind]):
                 for resource in getattr(request, resources):
                     for scope in getattr(resource, scopes):
                         if scope.scope.name == by:
-                            yield from ((plain(resource.resource.attributes), item) for item in getattr(scope, items))
+                            yield from (
+                                (plain(resource.resource.attributes), item)
+                                for item in getattr(scope, items)
+                            )
 
     @property
     def spans(self) -> list[tuple[dict[str, Any], Any]]:
@@ -72,7 +84,10 @@ class Collector:
     @property
     def of_server(self) -> list[Any]:
         """Spans of the simulator."""
-        return [span for _, span in self._of("traces", "resource_spans", "scope_spans", "spans", SIMULATOR)]
+        return [
+            span
+            for _, span in self._of("traces", "resource_spans", "scope_spans", "spans", SIMULATOR)
+        ]
 
     @property
     def logs(self) -> list[tuple[dict[str, Any], Any]]:
@@ -82,15 +97,26 @@ class Collector:
     def points(self) -> dict[tuple[str, str, Mapping[str, Any] | Any], Any]:
         """The last point of each series, by metric, instance and attributes."""
         return {
-            (metric.name, resource["service.instance.id"], frozenset(plain(point.attributes).items())): point
-            for resource, metric in self._of("metrics", "resource_metrics", "scope_metrics", "metrics")
+            (
+                metric.name,
+                resource["service.instance.id"],
+                frozenset(plain(point.attributes).items()),
+            ): point
+            for resource, metric in self._of(
+                "metrics", "resource_metrics", "scope_metrics", "metrics"
+            )
             for point in metric.histogram.data_points
         }
 
     def count(self, metric: str, *attribute: str) -> int:
-        """Of a histogram, over all instances; ``attribute``: only where it has this name and value."""
+        """Of a histogram, over all instances; ``attribute``: only where it has this name and
+        value."""
         asked = {attribute} if attribute else set()
-        return sum(point.count for (name, _, has), point in self.points.items() if name == metric and asked <= has)
+        return sum(
+            point.count
+            for (name, _, has), point in self.points.items()
+            if name == metric and asked <= has
+        )
 
 
 @contextmanager
@@ -137,7 +163,11 @@ def over_grpc() -> Iterator[Collector]:
         if found.silent.is_set():
             found.ended.wait(60)
         found.came.append(request)
-        return next(answer() for kind, (_, answer) in SERVICES.items() if isinstance(request, REQUESTS[kind]))
+        return next(
+            answer()
+            for kind, (_, answer) in SERVICES.items()
+            if isinstance(request, REQUESTS[kind])
+        )
 
     server = grpc.server(ThreadPoolExecutor(8))
     for kind, (name, _) in SERVICES.items():
@@ -145,7 +175,9 @@ def over_grpc() -> Iterator[Collector]:
             take, REQUESTS[kind].FromString, lambda answer: answer.SerializeToString()
         )
         service = f"opentelemetry.proto.collector.{name}"
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Export": handler}),))
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {"Export": handler}),)
+        )
     found.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:

@@ -1,4 +1,5 @@
-"""Damaged folders: a small run with something of everything, the ways to damage it, and what must hold of each."""
+"""Damaged folders: a small run with something of everything, the ways to damage it, and what must
+hold of each."""
 
 import io
 import json
@@ -21,14 +22,16 @@ from locust_llm.web.archive import Archive
 from support.records import UNIX, a_run, answered, failed
 
 VALUES: Final[tuple[Any, ...]] = (
-    None, "text", "", -1, 0, 1e18, 1e300, -1e300, 10**30, -(10**30), 2**63, 0.5, True, [], [1e18], {}, "\ud800", "x" * 9000,
+    None, "text", "", -1, 0, 1e18, 1e300, -1e300, 10**30, -(10**30), 2**63, 0.5, True, [], [1e18],
+    {}, "\ud800", "x" * 9000,
 )  # fmt: skip
 """What a field may be replaced by; NaN and Infinity stand behind them, as JSON has neither."""
 RAW: Final = (b"NaN", b"Infinity", b"1e999", b"[" * 5000)
 
 
 def records(count: int) -> list[Record]:
-    """Behind a gate: a warmup, failures of three kinds, cut, cancelled, tried again, merged, in one piece."""
+    """Behind a gate: a warmup, failures of three kinds, cut, cancelled, tried again, merged, in one
+    piece."""
     gated: dict[str, Any] = {
         "limit": 2,
         "turn": 0,
@@ -41,7 +44,8 @@ def records(count: int) -> list[Record]:
     def one(i: int) -> Record:
         at = 10.0 + i / 4
         stamps = gated | {
-            "id": f"r{i}", "due_at": at - 0.3, "asked_at": at - 0.2, "admitted_at": at - 0.01, "sent_at": at,
+            "id": f"r{i}", "due_at": at - 0.3, "asked_at": at - 0.2, "admitted_at": at - 0.01,
+            "sent_at": at,
             "headers_at": at + 0.01, "asked_input_tokens": 100, "asked_output_tokens": 4,
         }  # fmt: skip
         match i % 10:
@@ -61,7 +65,9 @@ def records(count: int) -> list[Record]:
                 return failed("retried", **stamps, status=429)
             case 7:
                 return failed("cancelled", **stamps)
-        return answered(100 + i % 7, 140 + i % 7, 180 + i % 7, 200 + i % 7, **stamps, freed_at=at + 0.1)
+        return answered(
+            100 + i % 7, 140 + i % 7, 180 + i % 7, 200 + i % 7, **stamps, freed_at=at + 0.1
+        )
 
     return [one(i) for i in range(count)]
 
@@ -69,15 +75,20 @@ def records(count: int) -> list[Record]:
 def a_whole_run() -> Run:
     """With a value in each field."""
     run = a_run(
-        ((0.0, 1), (5.0, 2)), slo=("ttft p50 < 1s", "error_rate < 5%", "icl p99 < 50ms", "warn: delivered > 90%"),
-        goodput="time_to_first_token:300", prefill_concurrency=2, warmup_request_count=4, request_rate=4.0,
+        ((0.0, 1), (5.0, 2)), slo=("ttft p50 < 1s", "error_rate < 5%", "icl p99 < 50ms",
+            "warn: delivered > 90%"),
+        goodput="time_to_first_token:300", prefill_concurrency=2, warmup_request_count=4,
+        request_rate=4.0,
         percentiles=(50.0, 99.0), header_names=("X",), gpus=2,
     )  # fmt: skip
     return replace(
-        run, profiling_at=UNIX + 5, model="m", server="uvicorn", machine="here", versions={"locust": "2"},
+        run, profiling_at=UNIX + 5, model="m", server="uvicorn", machine="here",
+        versions={"locust": "2"},
         probes=(CalibrationRequest(kind="words", words=3, tokens=4),), turned_away=1, sweep_end="",
-        health=(ProcessHealth(worker="local", cpu_share=0.5, loop_lag_p99_ms=1.0, cpu_wait_share=0.01),),
-        offer=OpenLoopSchedule(due=40, never_started=1, duration_s=90.0, most_users=2), dataset_sessions=3, notes=("a note",),
+        health=(ProcessHealth(worker="local", cpu_share=0.5, loop_lag_p99_ms=1.0,
+            cpu_wait_share=0.01),),
+        offer=OpenLoopSchedule(due=40, never_started=1, duration_s=90.0, most_users=2),
+        dataset_sessions=3, notes=("a note",),
     )  # fmt: skip
 
 
@@ -95,7 +106,8 @@ def whole(folder: Path, count: int = 12) -> tuple[bytes, bytes]:
 
 
 Way = tuple[str, bytes, bytes, int | None]
-"""(its name, the records, run.json, the lines that cannot be read; None: that is for the reader to say)."""
+"""(its name, the records, run.json, the lines that cannot be read; None: that is for the reader to
+say)."""
 
 
 def cut_records(lines: bytes, run: bytes) -> Iterator[Way]:
@@ -103,7 +115,12 @@ def cut_records(lines: bytes, run: bytes) -> Iterator[Way]:
     for length in range(len(lines)):
         left = lines[:length]
         tail = left.rpartition(b"\n")[2]
-        yield f"records cut at {length}", left, run, int(bool(tail) and lines[length : length + 1] != b"\n")
+        yield (
+            f"records cut at {length}",
+            left,
+            run,
+            int(bool(tail) and lines[length : length + 1] != b"\n"),
+        )
 
 
 def cut_run(lines: bytes, run: bytes) -> Iterator[Way]:
@@ -112,10 +129,16 @@ def cut_run(lines: bytes, run: bytes) -> Iterator[Way]:
 
 
 def run_fields(lines: bytes, run: bytes) -> Iterator[Way]:
-    """Each field of run.json, of its settings and of all in it, replaced by each value, and left out."""
+    """Each field of run.json, of its settings and of all in it, replaced by each value, and left
+    out."""
     for path in _paths(json.loads(run)):
         for value in _values():
-            yield f"run.json {path} = {value[:20]!r}", lines, _replaced(json.loads(run), path, value), 0
+            yield (
+                f"run.json {path} = {value[:20]!r}",
+                lines,
+                _replaced(json.loads(run), path, value),
+                0,
+            )
 
 
 def record_fields(lines: bytes, run: bytes, numbers: tuple[int, ...] = (4, 8)) -> Iterator[Way]:
@@ -123,13 +146,22 @@ def record_fields(lines: bytes, run: bytes, numbers: tuple[int, ...] = (4, 8)) -
     rows = lines.splitlines()
     for number in numbers:
         known = json.loads(rows[number])
-        known["record"] = msgspec.to_builtins(records(number + 1)[number]) | {"chunk_us": known["record"]["chunk_us"]}
-        known["record"] |= {name: _default(name) for name in Record.__struct_fields__ if name not in known["record"]}
+        known["record"] = msgspec.to_builtins(records(number + 1)[number]) | {
+            "chunk_us": known["record"]["chunk_us"]
+        }
+        known["record"] |= {
+            name: _default(name) for name in Record.__struct_fields__ if name not in known["record"]
+        }
         for path in _paths({"record": known["record"]}):
             for value in _values():
                 damaged = [*rows]
                 damaged[number] = _replaced(json.loads(json.dumps(known)), path, value)
-                yield f"record {number} {path} = {value[:20]!r}", b"\n".join(damaged) + b"\n", run, None
+                yield (
+                    f"record {number} {path} = {value[:20]!r}",
+                    b"\n".join(damaged) + b"\n",
+                    run,
+                    None,
+                )
 
 
 def flipped(lines: bytes, run: bytes, count: int, seed: int) -> Iterator[Way]:
@@ -151,7 +183,9 @@ def spliced(lines: bytes, run: bytes, count: int, seed: int) -> Iterator[Way]:
     for i in range(count):
         begin = chance.randrange(len(lines))
         end = min(len(lines), begin + chance.choice((1, 10, 300, 2000)))
-        piece = chance.choice((b"", b"\0" * (end - begin), lines[begin:end] * 2, b"\n", b"\r\n" * 3))
+        piece = chance.choice(
+            (b"", b"\0" * (end - begin), lines[begin:end] * 2, b"\n", b"\r\n" * 3)
+        )
         yield f"spliced {seed}/{i}", lines[:begin] + piece + lines[end:], run, None
 
 
@@ -171,7 +205,9 @@ def check_reports(path: Path, ways: Iterable[Way]) -> None:
         fill(path, lines, run)
         status, said, _ = called("report", "--verbose", path)
         assert "Conditions" in said, name
-        assert {"report.html", "summary.md", "profile_export_aiperf.json"} <= {p.name for p in path.iterdir()}, name
+        assert {"report.html", "summary.md", "profile_export_aiperf.json"} <= {
+            p.name for p in path.iterdir()
+        }, name
         assert (status == ExitStatus.INCOMPLETE) == said.startswith("INCOMPLETE: "), name
         assert status in (ExitStatus.OK, ExitStatus.INCOMPLETE), name
         assert "could not be made" not in said, name
@@ -184,8 +220,13 @@ def check_reports(path: Path, ways: Iterable[Way]) -> None:
 
 
 def check_other_commands(whole: Path, broken: Path, name: str) -> None:
-    """A picture, comparisons with a run that is whole, and the list of runs of the folder above both."""
-    for command, words in (("figure", [broken]), ("compare", [whole, broken]), ("compare", [broken, whole])):
+    """A picture, comparisons with a run that is whole, and the list of runs of the folder above
+    both."""
+    for command, words in (
+        ("figure", [broken]),
+        ("compare", [whole, broken]),
+        ("compare", [broken, whole]),
+    ):
         status, _, error = called(command, *words)
         assert status == (ExitStatus.REFUSED if error else ExitStatus.OK), (name, command)
         assert error.count("\n") == bool(error), (name, command)
@@ -200,7 +241,13 @@ def _values() -> Iterator[bytes]:
 
 
 def _paths(data: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    inside = data.items() if isinstance(data, dict) else enumerate(data[:2]) if isinstance(data, list) else ()
+    inside = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data[:2])
+        if isinstance(data, list)
+        else ()
+    )
     for key, value in inside:
         yield (*at, key)
         yield from _paths(value, (*at, key))

@@ -1,4 +1,5 @@
-"""Delaying proxy: passes bytes on between a client and a server on this machine, each so many seconds after it came.
+"""Delaying proxy: passes bytes on between a client and a server on this machine, each so many
+seconds after it came.
 
 A process of its own, as its delays are a truth that other threads must not make longer.
 """
@@ -24,7 +25,9 @@ def delaying_proxy(port: int, seconds: float) -> Iterator[int]:
             process.kill()
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
+async def _pass_on(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float
+) -> None:
     """In order, as many at a time as come."""
     loop = asyncio.get_running_loop()
     try:

@@ -1,12 +1,14 @@
-"""Truth: what prefills cost decodes, by the engine's own steps; the report sees only the client's stamps."""
+"""Truth: what prefills cost decodes, by the engine's own steps; the report sees only the client's
+stamps."""
 
 from locust_llm.simulator.scheduling.cost import StepCostConstants, step_duration_s
 from locust_llm.simulator.scheduling.engine import BatchEngine
 
 
 class TruthEngine(BatchEngine):
-    """Counts, for each step and each stream that decodes meanwhile, how much longer the step was than it would have been
-    without its prompts. A step that gives those who decode nothing is lost to them as a whole."""
+    """Counts, for each step and each stream that decodes meanwhile, how much longer the step was
+    than it would have been without its prompts. A step that gives those who decode nothing is lost
+    to them as a whole."""
 
     decode_true_s = 0.0
     """The sum of the steps over the streams."""

@@ -8,22 +8,30 @@ from typing import Final
 
 TYPES: Final = {
     "request": "TEXT", "start_time": "REAL", "inter_token_latencies": "TEXT", "success": "INTEGER",
-    "response_messages": "TEXT", "completed_time": "REAL", "latency": "REAL", "first_chunk_latency": "REAL",
+    "response_messages": "TEXT", "completed_time": "REAL", "latency": "REAL",
+    "first_chunk_latency": "REAL",
     "prompt_tokens": "INTEGER", "completion_tokens": "INTEGER", "max_gpu_memory_cost": "REAL",
     "time_per_output_token": "REAL", "request_id": "TEXT", "is_stream": "INTEGER",
 }  # fmt: skip
 
 
 def a_database(
-    path: Path, rows: Sequence[Mapping[str, object]], without: Collection[str] = (), table: str = "result"
+    path: Path,
+    rows: Sequence[Mapping[str, object]],
+    without: Collection[str] = (),
+    table: str = "result",
 ) -> Path:
     """``without``: columns of newer versions that it has not. What a row does not have is NULL."""
     path.unlink(missing_ok=True)
     columns = {name: type_ for name, type_ in TYPES.items() if name not in without}
     with closing(sqlite3.connect(path)) as database, database:
-        database.execute(f"CREATE TABLE {table}({', '.join(f'{name} {type_}' for name, type_ in columns.items())})")
+        database.execute(
+            f"CREATE TABLE "
+            f"{table}({', '.join(f'{name} {type_}' for name, type_ in columns.items())})"
+        )
         marks = ", ".join("?" * len(columns))
         database.executemany(
-            f"INSERT INTO {table} VALUES ({marks})", [[row.get(name) for name in columns] for row in rows]
+            f"INSERT INTO {table} VALUES ({marks})",
+            [[row.get(name) for name in columns] for row in rows],
         )
     return path

@@ -27,7 +27,10 @@ def span(trace_id: str, **seconds: Any) -> dict[str, Any]:
         "attributes": [
             {"key": "gen_ai.request.id", "value": {"stringValue": "chatcmpl-1"}},
             {"key": "gen_ai.usage.prompt_tokens", "value": {"intValue": "800"}},
-            *({"key": NAMES.get(name, name), "value": _value(value)} for name, value in seconds.items()),
+            *(
+                {"key": NAMES.get(name, name), "value": _value(value)}
+                for name, value in seconds.items()
+            ),
         ],
     }
 
@@ -40,7 +43,11 @@ def _value(value: Any) -> dict[str, Any]:
 
 def export(spans: Iterable[dict[str, Any]]) -> dict[str, Any]:
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "vllm"}}]}
-    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "vllm"}, "spans": [*spans]}]}]}
+    return {
+        "resourceSpans": [
+            {"resource": resource, "scopeSpans": [{"scope": {"name": "vllm"}, "spans": [*spans]}]}
+        ]
+    }
 
 
 def as_json(*spans: dict[str, Any]) -> bytes:

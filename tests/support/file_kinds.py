@@ -1,5 +1,5 @@
-"""Kinds of files: what may lie in a run folder in the place of a file, and what a command then does, in a process that is
-watched for time and memory."""
+"""Kinds of files: what may lie in a run folder in the place of a file, and what a command then
+does, in a process that is watched for time and memory."""
 
 import io
 import multiprocessing
@@ -62,33 +62,46 @@ KINDS: Final[dict[str, Callable[[Path], object]]] = {
     "sparse JSON": write_beginning_of,
     "deep JSON": lambda path: path.write_bytes(b'{"run":' * 100_000),
     "deep list": lambda path: path.write_bytes(b"[" * 100_000 + b"]" * 100_000),
-    "deep TOML": lambda path: path.write_bytes(b"version = 1\na = " + b"[" * 100_000 + b"]" * 100_000),
+    "deep TOML": lambda path: path.write_bytes(
+        b"version = 1\na = " + b"[" * 100_000 + b"]" * 100_000
+    ),
     "NUL": lambda path: path.write_bytes(b"\0" * (8 << 20)),
     "a line without end": lambda path: path.write_bytes(b"{" * (8 << 20)),
 }
 """By name; each makes one."""
 
 FILES: Final = (
-    "one/profile_export.jsonl", "one/run.json", "one/server_metrics.jsonl", "one/spans.jsonl", "one/report.html",
-    "one/profile_export_aiperf.json", "one/profile_export_aiperf.csv", "one/summary.md", "one/timeline.svg",
+    "one/profile_export.jsonl", "one/run.json", "one/server_metrics.jsonl", "one/spans.jsonl",
+    "one/report.html",
+    "one/profile_export_aiperf.json", "one/profile_export_aiperf.csv", "one/summary.md",
+    "one/timeline.svg",
     "one/junit.xml", "one/journal", "one/stages", "one/canary.jsonl",
-    "sweep/run.json", "sweep/profile_export.jsonl", "sweep/sweep.csv", "sweep/stages", "sweep/stages/1",
+    "sweep/run.json", "sweep/profile_export.jsonl", "sweep/sweep.csv", "sweep/stages",
+    "sweep/stages/1",
     "sweep/stages/1/run.json", "sweep/stages/1/profile_export.jsonl", "sweep/stages/1/report.html",
     "twin.toml", "history.sqlite", "history.sqlite-journal", "more.jsonl",
-    "evalscope/benchmark_data.db", "evalscope/benchmark_data.db-journal", "evalscope/benchmark_args.json",
+    "evalscope/benchmark_data.db", "evalscope/benchmark_data.db-journal",
+    "evalscope/benchmark_args.json",
     "evalscope/benchmark_summary.json",
 )  # fmt: skip
 """Each of them is replaced."""
 
 COMMANDS: Final = (
     "report one", "report sweep", "report sweep --stages", "report one --spans more.jsonl",
-    "report one --records more.jsonl", "figure one", "compare one sweep", "compare one whole", "compare whole one",
-    "compare more.jsonl one/profile_export_aiperf.json", "compare --last 2 --runs .", "pareto sweep", "history .",
-    "audit one", "audit one/profile_export_aiperf.json", "audit more.jsonl", "import more.jsonl --report-dir new",
-    "import evalscope --report-dir new", "export one --format vllm-bench", "export one --format pytorch",
-    "export one --format benchmark-report", "export one --format parquet", "comment one", "comment whole --base one",
-    "upload one file:///{here}/store", "twin fit one sweep", "twin drift twin.toml sweep", "twin drift twin.toml one",
-    "plan twin.toml --arrivals 1/s --slo ttft\xa0p95<1s", "plan twin.toml --arrivals more.jsonl --slo ttft\xa0p95<1s",
+    "report one --records more.jsonl", "figure one", "compare one sweep", "compare one whole",
+    "compare whole one",
+    "compare more.jsonl one/profile_export_aiperf.json", "compare --last 2 --runs .",
+    "pareto sweep", "history .",
+    "audit one", "audit one/profile_export_aiperf.json", "audit more.jsonl",
+    "import more.jsonl --report-dir new",
+    "import evalscope --report-dir new", "export one --format vllm-bench",
+    "export one --format pytorch",
+    "export one --format benchmark-report", "export one --format parquet", "comment one",
+    "comment whole --base one",
+    "upload one file:///{here}/store", "twin fit one sweep", "twin drift twin.toml sweep",
+    "twin drift twin.toml one",
+    "plan twin.toml --arrivals 1/s --slo ttft\xa0p95<1s",
+    "plan twin.toml --arrivals more.jsonl --slo ttft\xa0p95<1s",
 )  # fmt: skip
 """Their words; a word may have blanks that do not break."""
 
@@ -129,17 +142,29 @@ def make_whole(home: Path) -> None:
     for name in ("one", "whole"):
         (home / name).mkdir()
         write_run(home / name, a_whole_run())
-        (home / name / RECORDS).write_bytes(b"".join(format_record_line(record) + b"\n" for record in records(40)))
+        (home / name / RECORDS).write_bytes(
+            b"".join(format_record_line(record) + b"\n" for record in records(40))
+        )
     (home / "sweep").mkdir()
-    fill_sweep(home / "sweep", {1: steps(200), 2: steps(400), 4: steps(600)}, slo=("ttft p50 < 300ms",))
+    fill_sweep(
+        home / "sweep", {1: steps(200), 2: steps(400), 4: steps(600)}, slo=("ttft p50 < 300ms",)
+    )
     (home / "evalscope").mkdir()
-    row = {"start_time": 70.0, "completed_time": 70.5, "success": 1, "latency": 0.5, "first_chunk_latency": 0.25}
+    row = {
+        "start_time": 70.0,
+        "completed_time": 70.5,
+        "success": 1,
+        "latency": 0.5,
+        "first_chunk_latency": 0.25,
+    }
     a_database(home / "evalscope" / "benchmark_data.db", [row], ())
     shutil.copy(TWIN, home / "twin.toml")
     shutil.copy(home / "one" / RECORDS, home / "more.jsonl")
     for words in (["report", "one"], ["report", "sweep"], ["history", "."]):
         ending = ending_of(home, words)
-        assert ending.status in (ExitStatus.OK, ExitStatus.INCOMPLETE, ExitStatus.RULE_FAILED), ending
+        assert ending.status in (ExitStatus.OK, ExitStatus.INCOMPLETE, ExitStatus.RULE_FAILED), (
+            ending
+        )
 
 
 def replace_file(home: Path, case: Case) -> None:
@@ -151,11 +176,15 @@ def replace_file(home: Path, case: Case) -> None:
 
 
 def words_of(case: Case, home: Path) -> list[str]:
-    return [word.replace("\xa0", " ").replace("/{here}", str(home)) for word in case.command.split(" ")]
+    return [
+        word.replace("\xa0", " ").replace("/{here}", str(home)) for word in case.command.split(" ")
+    ]
 
 
 _processes: Final = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__, "locust_llm.report.cli", "locust_llm.lab.interop.runs_page"])
+_processes.set_forkserver_preload(
+    [__name__, "locust_llm.report.cli", "locust_llm.lab.interop.runs_page"]
+)
 
 
 def ending_of(home: Path, words: list[str]) -> Ending:

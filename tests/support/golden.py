@@ -1,4 +1,5 @@
-"""Golden files: what users rely on and a change inside must keep. ``make golden`` writes tests/golden anew."""
+"""Golden files: what users rely on and a change inside must keep. ``make golden`` writes
+tests/golden anew."""
 
 import io
 import json
@@ -30,7 +31,7 @@ EXIT_STATUSES: Final = GOLDEN / "exit_statuses.json"
 PYTHON_API: Final = GOLDEN / "python_api.json"
 PAGES: Final = GOLDEN / "pages.json"
 
-# -- help --------------------------------------------------------------------------------------------------------------
+# -- help ------------------------------------------------------------------------------------------
 
 SUBCOMMANDS: Final = ("twin fit", "twin predict", "twin drift", "scenario show")
 HELP_COMMANDS: Final = ("", *COMMANDS, *SUBCOMMANDS)
@@ -44,12 +45,16 @@ def help_file(command: str) -> Path:
 
 
 def make_help(command: str) -> str:
-    """The text of ``--help`` on so wide a console that no line is broken, in the words of Python 3.13."""
+    """The text of ``--help`` on so wide a console that no line is broken, in the words of Python
+    3.13."""
     words = [*command.split(), "--help"]
     with _clean_environment(COLUMNS="1000"):
         if command in LOCUST_COMMANDS:
             done = subprocess.run(
-                [sys.executable, "-m", "locust_llm", *words], capture_output=True, text=True, check=True
+                [sys.executable, "-m", "locust_llm", *words],
+                capture_output=True,
+                text=True,
+                check=True,
             )
             text = done.stdout.partition(OPTIONS_OF_LOCUST)[0]
         else:
@@ -64,10 +69,11 @@ def normalise_width(text: str) -> str:
     return " ".join(text.split())
 
 
-# -- exit statuses -----------------------------------------------------------------------------------------------------
+# -- exit statuses ---------------------------------------------------------------------------------
 
 RUN: Final = (
-    "run", "--headless", "--host", "{url}", "-u", "2", "--request-count", "30", "--no-probe", "--report-dir", "{folder}/r",
+    "run", "--headless", "--host", "{url}", "-u", "2", "--request-count", "30", "--no-probe",
+    "--report-dir", "{folder}/r",
     "--synthetic-input-tokens-mean", "60", "--output-tokens-mean", "5",
 )  # fmt: skip
 FAILING: Final = ("--header", "X-Simulate: error=0")
@@ -126,8 +132,21 @@ ENDINGS_WITH_SERVER: Final[dict[str, tuple[str, ...]]] = {
     "a run without a server": (*RUN, "--host", "127.0.0.1:1"),
     "a run with a model that is not there": (*RUN, "--model", "no-such-model"),
     "a run whose requests fail": (*RUN, *FAILING),
-    "a run whose requests fail, with a status of its own": (*RUN, *FAILING, "--exit-code-on-error", "77"),
-    "a run without an answer": (*RUN, "--output-tokens-mean", "3000", "-t", "1s", "--stop-timeout", "0"),
+    "a run whose requests fail, with a status of its own": (
+        *RUN,
+        *FAILING,
+        "--exit-code-on-error",
+        "77",
+    ),
+    "a run without an answer": (
+        *RUN,
+        "--output-tokens-mean",
+        "3000",
+        "-t",
+        "1s",
+        "--stop-timeout",
+        "0",
+    ),
     "a rule that passes": (*RUN, *PASSING_RULE),
     "a rule that fails": (*RUN, *FAILING, *PASSING_RULE),
     "a rule that fails, to warn only": (*RUN, "--slo", "warn: error_rate > 50%"),
@@ -140,7 +159,8 @@ ENDINGS_WITH_SERVER: Final[dict[str, tuple[str, ...]]] = {
 
 
 def find_exit_status(words: Sequence[str], folder: Path, url: str = "") -> int:
-    """The exit status of a command in ``folder``, which is empty. Commands of Locust need a process of their own."""
+    """The exit status of a command in ``folder``, which is empty. Commands of Locust need a process
+    of their own."""
     places = {
         "url": url,
         "folder": str(folder / "work"),
@@ -157,7 +177,10 @@ def find_exit_status(words: Sequence[str], folder: Path, url: str = "") -> int:
         if not url:
             return _call_main(command)[0]
         done = subprocess.run(
-            [sys.executable, "-m", "locust_llm", *command], cwd=folder, capture_output=True, timeout=120
+            [sys.executable, "-m", "locust_llm", *command],
+            cwd=folder,
+            capture_output=True,
+            timeout=120,
         )
         return done.returncode
 
@@ -184,12 +207,12 @@ def make_exit_statuses() -> dict[str, int]:
     return statuses
 
 
-# -- what Python code may import ---------------------------------------------------------------------------------------
+# -- what Python code may import -------------------------------------------------------------------
 
 
 def make_python_api() -> dict[str, Any]:
-    """Names in ``locust_llm``, with their parameters, methods and fields. Annotations are not in it: their text depends on
-    the version of Python."""
+    """Names in ``locust_llm``, with their parameters, methods and fields. Annotations are not in
+    it: their text depends on the version of Python."""
     from locust.event import EventHook
 
     from locust_llm import Answer, LLMUser, ProbeUser, events, read
@@ -199,14 +222,21 @@ def make_python_api() -> dict[str, Any]:
         "ProbeUser": _describe_class(ProbeUser),
         "Answer": _describe_class(Answer),
         "read": _describe_parameters(read),
-        "events": sorted(name for name, hook in vars(events).items() if isinstance(hook, EventHook)),
+        "events": sorted(
+            name for name, hook in vars(events).items() if isinstance(hook, EventHook)
+        ),
     }
 
 
 def _describe_class(kind: type) -> dict[str, Any]:
     """What a class of ours adds to those of Locust and of msgspec."""
     ours = [one for one in kind.__mro__ if one.__module__.startswith("locust_llm")]
-    members = {name: value for one in reversed(ours) for name, value in vars(one).items() if not name.startswith("_")}
+    members = {
+        name: value
+        for one in reversed(ours)
+        for name, value in vars(one).items()
+        if not name.startswith("_")
+    }
     methods = {name: value for name, value in members.items() if isinstance(value, FunctionType)}
     return {
         "methods": {name: _describe_parameters(method) for name, method in sorted(methods.items())},
@@ -217,13 +247,17 @@ def _describe_class(kind: type) -> dict[str, Any]:
 def _describe_parameters(function: Callable[..., Any]) -> list[str]:
     plain = []
     for parameter in signature(function).parameters.values():
-        kind = "" if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD else f" ({parameter.kind.description})"
+        kind = (
+            ""
+            if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD
+            else f" ({parameter.kind.description})"
+        )
         default = "" if parameter.default is Parameter.empty else f" = {parameter.default!r}"
         plain.append(f"{parameter.name}{default}{kind}")
     return plain
 
 
-# -- pages -------------------------------------------------------------------------------------------------------------
+# -- pages -----------------------------------------------------------------------------------------
 
 
 class _Ids(HTMLParser):
@@ -267,7 +301,7 @@ def make_pages() -> dict[str, list[str]]:
             page.runner.quit()
 
 
-# -- the numbers of the example ----------------------------------------------------------------------------------------
+# -- the numbers of the example --------------------------------------------------------------------
 
 NUMBERS: Final = ("run.json", "profile_export_aiperf.json")
 
@@ -278,7 +312,11 @@ def read_numbers(folder: Path) -> dict[str, float]:
     for name in NUMBERS:
         _add_numbers(name, msgspec.json.decode((folder / name).read_bytes()), numbers)
     table = (folder / "profile_export_aiperf.csv").read_text("utf-8")
-    numbers |= {f"csv {at}": float(text) for at, text in enumerate(re.split(r"[,\n]", table)) if _is_number(text)}
+    numbers |= {
+        f"csv {at}": float(text)
+        for at, text in enumerate(re.split(r"[,\n]", table))
+        if _is_number(text)
+    }
     return numbers
 
 
@@ -300,7 +338,7 @@ def _add_numbers(place: str, value: Any, numbers: dict[str, float]) -> None:
                 _add_numbers(f"{place} {at}", inner, numbers)
 
 
-# -- surroundings ------------------------------------------------------------------------------------------------------
+# -- surroundings ----------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -358,7 +396,11 @@ def write_all() -> None:
     (GOLDEN / "help").mkdir(parents=True)
     for command in HELP_COMMANDS:
         help_file(command).write_text(make_help(command), encoding="utf-8")
-    for path, make in ((PYTHON_API, make_python_api), (PAGES, make_pages), (EXIT_STATUSES, make_exit_statuses)):
+    for path, make in (
+        (PYTHON_API, make_python_api),
+        (PAGES, make_pages),
+        (EXIT_STATUSES, make_exit_statuses),
+    ):
         _write_json(path, make)
 
 

@@ -1,4 +1,5 @@
-"""A server that means no good: what it sends at each path, byte for byte, in a thread of this process."""
+"""A server that means no good: what it sends at each path, byte for byte, in a thread of this
+process."""
 
 import json
 import socket
@@ -22,7 +23,9 @@ Sends = Callable[[Asked], Iterable[bytes]]
 """What is sent to a request, piece by piece; then it hangs up."""
 
 
-def answer(body: bytes | str = b"", status: int | str = 200, kind: str = "application/json", **headers: str) -> bytes:
+def answer(
+    body: bytes | str = b"", status: int | str = 200, kind: str = "application/json", **headers: str
+) -> bytes:
     """A whole one. ``headers`` as they are, in latin-1."""
     data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
     lines = [
@@ -67,26 +70,35 @@ ENDLESS: Final[dict[str, tuple[Callable[[], Iterable[bytes]], str]]] = {
     "an extension of a chunk without end": (
         lambda: _after(CHUNKED + b"1;", forever(b"x=y;" * 16_000)), "too_large|malformed",
     ),
-    "extensions of chunks": (lambda: _after(CHUNKED, forever(b"1;a\r\nx\r\n" * 6_000)), "too_large|timeout"),
-    "interim answers, one at a time": (lambda: forever(b"HTTP/1.1 102 Wait\r\n\r\n", 0.02), "timeout"),
+    "extensions of chunks": (lambda: _after(CHUNKED, forever(b"1;a\r\nx\r\n" * 6_000)),
+        "too_large|timeout"),
+    "interim answers, one at a time": (lambda: forever(b"HTTP/1.1 102 Wait\r\n\r\n", 0.02),
+        "timeout"),
     "silence": (lambda: forever(b"", 0.05), "timeout"),
     "the first line, a byte at a time": (lambda: slowly(PLAIN * 1000, 0.05), "timeout"),
-    "headers, a line at a time": (lambda: _after(PLAIN, forever(b"X-More: y\r\n", 0.05)), "timeout"),
+    "headers, a line at a time": (lambda: _after(PLAIN, forever(b"X-More: y\r\n", 0.05)),
+        "timeout"),
     "a body, a byte at a time": (lambda: _after(CHUNKED, forever(b"1\r\nx\r\n", 0.05)), "timeout"),
     "a body without end": (lambda: _after(PLAIN + b"\r\n", forever(BLOCK)), "too_large"),
-    "chunks without end": (lambda: _after(CHUNKED, forever(b"10000\r\n" + BLOCK + b"\r\n")), "too_large"),
-    "chunks of nothing but their size": (lambda: _after(CHUNKED, forever(b"0" * 65_536)), "too_large|malformed"),
-    "trailers without end": (lambda: _after(CHUNKED + b"0\r\n", forever(b"X-More: y\r\n" * 5_000)), "too_large|malformed"),
+    "chunks without end": (lambda: _after(CHUNKED, forever(b"10000\r\n" + BLOCK + b"\r\n")),
+        "too_large"),
+    "chunks of nothing but their size": (lambda: _after(CHUNKED, forever(b"0" * 65_536)),
+        "too_large|malformed"),
+    "trailers without end": (lambda: _after(CHUNKED + b"0\r\n", forever(b"X-More: y\r\n" * 5_000)),
+        "too_large|malformed"),
     "a length of terabytes": (
-        lambda: _after(PLAIN + b"Content-Length: 9999999999999\r\n\r\n", forever(BLOCK)), "too_large",
+        lambda: _after(PLAIN + b"Content-Length: 9999999999999\r\n\r\n", forever(BLOCK)),
+        "too_large",
     ),
     "headers without end": (lambda: _after(PLAIN, forever(b"X-More: y\r\n" * 5_000)), "malformed"),
     "one header without end": (lambda: _after(PLAIN + b"X-More: ", forever(BLOCK)), "malformed"),
-    "interim answers without end": (lambda: forever(b"HTTP/1.1 100 Continue\r\n\r\n" * 2_000), "malformed|too_large"),
+    "interim answers without end": (lambda: forever(b"HTTP/1.1 100 Continue\r\n\r\n" * 2_000),
+        "malformed|too_large"),
     "no HTTP": (lambda: forever(b"SSH-2.0-OpenSSH_9.2\r\n" * 3_000), "malformed"),
     "less than it promised": (lambda: [PLAIN + b"Content-Length: 10\r\n\r\nxx"], "closed"),
     "nothing": (lambda: [], "closed|reset"),
-    "two lengths": (lambda: [PLAIN + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}x"], "malformed"),
+    "two lengths": (lambda: [PLAIN + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}x"],
+        "malformed"),
     "packed": (lambda: [answer(b"\x1f\x8b\x08", Content_Encoding="gzip")], "malformed"),
     "a version of its own": (lambda: [b"HTTP/9.9 abc\r\n\r\n"], "malformed"),
 }  # fmt: skip
@@ -102,19 +114,27 @@ WRONG: Final[dict[str, bytes]] = {
     "a text": b'"text"',
     "a list": b"[]",
     "nested": DEEP,
-    "nested in all": json.dumps({"data": 0, "count": 0, "usage": 0, "choices": 0}).replace("0", DEEP.decode()).encode(),
+    "nested in all": json.dumps({"data": 0, "count": 0, "usage": 0, "choices": 0})
+    .replace("0", DEEP.decode())
+    .encode(),
     "texts for lists": b'{"data":"abc","choices":"abc","usage":"abc","count":"abc"}',
     "lists for texts": b'{"data":[{"id":["a"]}],"choices":[[]],"usage":[],"count":[7]}',
     "truth for numbers": b'{"data":[{"id":true}],"count":true,"usage":{"prompt_tokens":true,"completion_tokens":true}}',
     "too much": b'{"count":1e400,"usage":{"prompt_tokens":1e400,"completion_tokens":1e400}}',
-    "more than a number has": b'{"count":' + b"9" * 5_000 + b',"usage":{"prompt_tokens":' + b"9" * 5_000 + b"}}",
+    "more than a number has": b'{"count":'
+    + b"9" * 5_000
+    + b',"usage":{"prompt_tokens":'
+    + b"9" * 5_000
+    + b"}}",
     "no number": b'{"count":NaN,"usage":{"prompt_tokens":NaN}}',
     "below zero": b'{"count":-1,"usage":{"prompt_tokens":-1,"completion_tokens":-5},"choices":[]}',
     "half a pair": b'{"data":[{"id":"\\ud800"}],"choices":[{"finish_reason":"\\udfff"}],"count":"\\ud800","usage":{}}',
     "null everywhere": b'{"data":null,"choices":null,"usage":null,"count":null}',
     "nulls within": b'{"data":[null],"choices":[null],"usage":{"prompt_tokens":null},"count":null}',
     "many": b'{"data":[' + b'{"id":"m"},' * 100_000 + b'{"id":"m"}]}',
-    "names without end": b'{"data":[' + (b'{"id":"' + b"m" * 1_000_000 + b'"},') * 3 + b'{"id":"n"}]}',
+    "names without end": b'{"data":['
+    + (b'{"id":"' + b"m" * 1_000_000 + b'"},') * 3
+    + b'{"id":"n"}]}',
 }
 
 
@@ -143,7 +163,9 @@ class Hostile:
     def _listen(self) -> None:
         while self._open:
             with suppress(OSError):
-                thread = threading.Thread(target=self._serve, args=self._listener.accept()[:1], daemon=True)
+                thread = threading.Thread(
+                    target=self._serve, args=self._listener.accept()[:1], daemon=True
+                )
                 self._threads.append(thread)
                 thread.start()
 

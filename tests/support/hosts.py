@@ -1,8 +1,10 @@
-"""Hosts: network namespaces of this machine, each with a name, a clock and a disk of its own; only a relay joins them.
+"""Hosts: network namespaces of this machine, each with a name, a clock and a disk of its own; only
+a relay joins them.
 
-A host has an address, and a way to the relay only, which listens on the addresses of services as all hosts know them
-(relay.py). Its monotonic clock is that of a time namespace, so the kernel's timers go by it too; a drift, and a wrong wall
-clock, are put over Python's. Needs root: ``why_not`` says what is missing.
+A host has an address, and a way to the relay only, which listens on the addresses of services as
+all hosts know them (relay.py). Its monotonic clock is that of a time namespace, so the kernel's
+timers go by it too; a drift, and a wrong wall clock, are put over Python's. Needs root: ``why_not``
+says what is missing.
 """
 
 import ctypes
@@ -40,7 +42,8 @@ time.time = lambda: wall() + float(os.environ["CLOCK_WRONG"])
 with open(os.environ["CLOCK_FILE"], "a") as file:
     file.write(f"{os.getpid()} {began!r}\\n")
 """
-"""As sitecustomize. ``time.time_ns``, which is read beside the kernel's stamps only, stays with those."""
+"""As sitecustomize. ``time.time_ns``, which is read beside the kernel's stamps only, stays with
+those."""
 
 
 @cache
@@ -77,10 +80,12 @@ def _enter(file: str, kind: int) -> None:
 
 
 class Host:
-    """``ahead_s``: of its monotonic clock before this machine's; ``fast``: seconds a second that it gains beyond that;
-    ``wrong_s``: of its wall clock."""
+    """``ahead_s``: of its monotonic clock before this machine's; ``fast``: seconds a second that it
+    gains beyond that; ``wrong_s``: of its wall clock."""
 
-    def __init__(self, space: str, address: str, folder: Path, ahead_s: float, fast: float, wrong_s: float) -> None:
+    def __init__(
+        self, space: str, address: str, folder: Path, ahead_s: float, fast: float, wrong_s: float
+    ) -> None:
         self.space, self.address, self.folder, self.label = space, address, folder, folder.name
         self.ahead_s, self.fast, self.wrong_s = ahead_s, fast, wrong_s
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -90,16 +95,26 @@ class Host:
         (folder / "nothing").mkdir()
 
     def start(self, log: str, *words: str, hidden: Path | None = None) -> "subprocess.Popen[bytes]":
-        """A process of this host. ``hidden``: a folder that it cannot see, as it is on another one's disk."""
-        path = os.pathsep.join([str(self.folder / "clock"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        """A process of this host. ``hidden``: a folder that it cannot see, as it is on another
+        one's disk."""
+        path = os.pathsep.join(
+            [str(self.folder / "clock"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        )
         clock = {"CLOCK_FAST": repr(self.fast), "CLOCK_WRONG": repr(self.wrong_s)}
-        environment = {**os.environ, **clock, "PYTHONPATH": path, "CLOCK_FILE": str(self.folder / "clocks")}
+        environment = {
+            **os.environ,
+            **clock,
+            "PYTHONPATH": path,
+            "CLOCK_FILE": str(self.folder / "clocks"),
+        }
 
         def enter() -> None:
             _enter(f"/run/netns/{self.space}", _NEWNET)
             _must(_libc.unshare(_NEWTIME))
             seconds, rest = divmod(self.ahead_s, 1)
-            Path("/proc/self/timens_offsets").write_text(f"monotonic {int(seconds)} {int(rest * 1e9)}\n")
+            Path("/proc/self/timens_offsets").write_text(
+                f"monotonic {int(seconds)} {int(rest * 1e9)}\n"
+            )
             _enter("/proc/self/ns/time_for_children", _NEWTIME)
             _must(_libc.unshare(_NEWUTS))
             socket.sethostname(self.label)
@@ -127,7 +142,9 @@ class Host:
     def machine_s(self, at: float, process: "subprocess.Popen[bytes]") -> float:
         """This moment of a process of this host, by the monotonic clock of the machine."""
         began = next(
-            float(line.split()[1]) for line in self.log("clocks").splitlines() if line.split()[0] == str(process.pid)
+            float(line.split()[1])
+            for line in self.log("clocks").splitlines()
+            if line.split()[0] == str(process.pid)
         )
         return began + (at - began) / (1 + self.fast) - self.ahead_s
 
@@ -168,14 +185,29 @@ class Network:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=enter,
         )  # fmt: skip
 
-    def host(self, label: str, *, ahead_s: float = 0.0, fast: float = 0.0, wrong_s: float = 0.0) -> Host:
+    def host(
+        self, label: str, *, ahead_s: float = 0.0, fast: float = 0.0, wrong_s: float = 0.0
+    ) -> Host:
         """One more."""
         number = len(self.hosts)
         name, gate = f"{self._prefix}-{label}", f"v{number}"
         host = Host(name, f"{NET}.{number}.2", self._folder / label, ahead_s, fast, wrong_s)
         _ip("netns", "add", name)
         self.hosts.append(host)
-        _ip("-n", self._hub, "link", "add", gate, "type", "veth", "peer", "name", "up0", "netns", name)
+        _ip(
+            "-n",
+            self._hub,
+            "link",
+            "add",
+            gate,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "up0",
+            "netns",
+            name,
+        )
         _ip("-n", self._hub, "addr", "add", f"{NET}.{number}.1/30", "dev", gate)
         _ip("-n", self._hub, "link", "set", gate, "up")
         _ip("-n", name, "addr", "add", f"{host.address}/30", "dev", "up0")

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import gevent
 
 HELD_S = 0.05
-"""Longest that the loop may be held, of the processor's time: what others use of a busy machine is not ours."""
+"""Longest that the loop may be held, of the processor's time: what others use of a busy machine is
+not ours."""
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""A relay between the workers of a run and its master that loses, doubles and delays whole messages, by a seed.
+"""A relay between the workers of a run and its master that loses, doubles and delays whole
+messages, by a seed.
 
-lossy_relay.py LISTEN MASTER SEED LOST DOUBLED: two ports, a number, and two shares. Messages of the first seconds come
-through, so that the run begins.
+lossy_relay.py LISTEN MASTER SEED LOST DOUBLED: two ports, a number, and two shares. Messages of the
+first seconds come through, so that the run begins.
 """
 
 import heapq

@@ -12,11 +12,16 @@ QUEUE = StepCosts(fixed_s=1e-9, token_s=0.001)
 """A prompt of 100 tokens takes 0.1 s."""
 
 
-def made(cost: StepCosts = STEPS, verdict: str = FIGURES, error: float | None = 0.0, **more: Any) -> Twin:
-    """A budget of 100 tokens, fitted with up to 16 users, prompts of 100 tokens and answers of 10."""
+def made(
+    cost: StepCosts = STEPS, verdict: str = FIGURES, error: float | None = 0.0, **more: Any
+) -> Twin:
+    """A budget of 100 tokens, fitted with up to 16 users, prompts of 100 tokens and answers of
+    10."""
     settings = SchedulerSettings(policy="chunked", max_num_batched_tokens=more.pop("budget", 100))
     fields = {
-        "ranges": Ranges(users=(1, 16), prompt_tokens=(10, 100), output_tokens=(1, 10), saturated=True),
+        "ranges": Ranges(
+            users=(1, 16), prompt_tokens=(10, 100), output_tokens=(1, 10), saturated=True
+        ),
         "lengths": ((100, 10),),
         "trust": Trust(verdict=verdict, error=error, reasons=("made for a test",)),
     }
@@ -25,4 +30,7 @@ def made(cost: StepCosts = STEPS, verdict: str = FIGURES, error: float | None = 
 
 def draws(*factors: float, cost: StepCosts = STEPS) -> tuple[Draw, ...]:
     """Of a twin whose costs are so many times as much."""
-    return tuple(Draw(cost.fixed_s * one, cost.token_s * one, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0) for one in factors)
+    return tuple(
+        Draw(cost.fixed_s * one, cost.token_s * one, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        for one in factors
+    )

@@ -10,7 +10,8 @@ class Master:
     """Stands in for Locust's runner: these workers, all of them running."""
 
     def __init__(self, folder: Path, *workers: str) -> None:
-        from locust.runners import STATE_RUNNING, WorkerNode, WorkerNodes  # not before unpatched_locust
+        # not before unpatched_locust
+        from locust.runners import STATE_RUNNING, WorkerNode, WorkerNodes
 
         self.now = 100.0
         self.clients = WorkerNodes()

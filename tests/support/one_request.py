@@ -11,18 +11,22 @@ from locust_llm.records.record import Record
 
 
 def ask(
-    url: str, text: str = "Hello there", tokens: int = 6, *, kind: str = "chat", model: str = "tiny", key: str = "none",
+    url: str, text: str = "Hello there", tokens: int = 6, *, kind: str = "chat",
+    model: str = "tiny", key: str = "none",
     **body: Any,
 ) -> Record:  # fmt: skip
     """On a connection of its own. ``body``: more fields of it."""
     data = encode_request_body(kind, model, [{"role": "user", "content": text}], tokens, **body)
     head = (
-        f"POST {PROTOCOLS[kind].path} HTTP/1.1\r\nHost: server\r\nContent-Type: application/json\r\n"
+        f"POST {PROTOCOLS[kind].path} HTTP/1.1\r\nHost: server\r\nContent-Type: "
+        f"application/json\r\n"
         f"Authorization: Bearer {key}\r\nContent-Length: {len(data)}\r\n\r\n"
     )
     to, line = make_target(url, True, None), UserConnection()
     try:
-        request = Request(target=to, data=head.encode() + data, labels={"id": "one"}, timeout_s=60.0, kind=kind)
+        request = Request(
+            target=to, data=head.encode() + data, labels={"id": "one"}, timeout_s=60.0, kind=kind
+        )
         return exchange_request(line, Gate(), request, 0.0)
     finally:
         line.close()

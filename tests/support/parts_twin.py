@@ -1,4 +1,5 @@
-"""Whose work a sequence's time went to, counted the slow way: all steps are kept, each sequence walks through them."""
+"""Whose work a sequence's time went to, counted the slow way: all steps are kept, each sequence
+walks through them."""
 
 from dataclasses import dataclass
 
@@ -28,18 +29,25 @@ class LoggedEngine(BatchEngine):
         if self._idle:
             return
         batch = self._batch
-        prefills = {sequence: (sequence.computed_then, new) for sequence, new in batch.prefills.items()}
+        prefills = {
+            sequence: (sequence.computed_then, new) for sequence, new in batch.prefills.items()
+        }
         decoding = frozenset(self.scheduler.decoding.sequences)
         contexts = sum(sequence.num_tokens for sequence in decoding) if batch.num_decodes else None
         self.steps.append(Step(began, self._due, prefills, decoding, contexts))
 
     def parts(self, sequence: Sequence) -> LatencyParts:
-        """Of one that has finished: each step of its life goes, with its seconds, to what it was to this sequence."""
+        """Of one that has finished: each step of its life goes, with its seconds, to what it was to
+        this sequence."""
         arrived, cost = sequence.arrived_at, self.cost
         assert arrived is not None
         queue = own = others = pace = stalls = preemption = 0.0
         began, had_token = False, False
-        mine = [step for step in self.steps if step.ended > arrived and step.began < (sequence.last_at or 0.0)]
+        mine = [
+            step
+            for step in self.steps
+            if step.ended > arrived and step.began < (sequence.last_at or 0.0)
+        ]
         for step in mine:
             took = step.ended - step.began
             segment = step.prefills.get(sequence)

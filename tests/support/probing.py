@@ -1,4 +1,5 @@
-"""The interference probe in virtual time: its timetable carried out on a simulated engine, with noise."""
+"""The interference probe in virtual time: its timetable carried out on a simulated engine, with
+noise."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ TTFT_S, ITL_S = 0.2, 0.02
 """Of the server with a fixed latency."""
 PATIENCE_S: Final = 30.0
 PATIENCE: Final = 10.0
-"""An episode is waited for so long, and so many times what it should take: what is not there by then was not seen. A server
-with too much other traffic never comes to an end."""
+"""An episode is waited for so long, and so many times what it should take: what is not there by
+then was not seen. A server with too much other traffic never comes to an end."""
 MOST_HELD: Final = 3.0
 MOST_S: Final = 1800.0
 """After which the whole probe is given up: people would not wait so long."""
@@ -74,18 +75,22 @@ class Noise:
     traffic_per_s: float = 0.0
     """Requests of somebody else: prompts of 500 to 8,000 tokens, 20 to 200 out."""
     reading_s: float = 0.0
-    """For each token of a prompt, before the scheduler has it: the server makes tokens of its text."""
+    """For each token of a prompt, before the scheduler has it: the server makes tokens of its
+    text."""
     tokens_a_chunk: int = 1
     """After the first, which comes by itself (vLLM's --stream-interval)."""
     slowed: float = 1.0
-    """Steps take so many times as long in bursts (`Bursts`), a third of the time: other programs of its machine."""
+    """Steps take so many times as long in bursts (`Bursts`), a third of the time: other programs of
+    its machine."""
     slower: float = 1.0
     """All steps take so many times as long."""
     held_s: float = 0.0
-    """For each token of a prompt, when it comes: the server does nothing else until it has taken the text apart, and chunks
-    of that time come at its end. Up to MOST_HELD times as long where it has to wait for a core."""
+    """For each token of a prompt, when it comes: the server does nothing else until it has taken
+    the text apart, and chunks of that time come at its end. Up to MOST_HELD times as long where it
+    has to wait for a core."""
     guessed: float = 0.0
-    """A step gives a decoder so many tokens more than one, in the same chunk: speculative decoding."""
+    """A step gives a decoder so many tokens more than one, in the same chunk: speculative
+    decoding."""
 
 
 class NoisyEngine(BatchEngine):
@@ -118,7 +123,9 @@ class InTurn:
 
 def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) -> Engine | InTurn:
     if server.policy == FIXED:
-        return FixedEngine(TTFT_S, ITL_S, clock, jitter_s=noise.steps * ITL_S, seed=random.randrange(1 << 30))
+        return FixedEngine(
+            TTFT_S, ITL_S, clock, jitter_s=noise.steps * ITL_S, seed=random.randrange(1 << 30)
+        )
     cost = server.costs
     whole = server.policy in WHOLE_PROMPTS
     budget = server.budget or (server.max_len if whole else cost.gpu.max_num_batched_tokens)
@@ -136,15 +143,23 @@ def engine(server: Server, clock: VirtualClock, noise: Noise, random: Random) ->
 
     def one(policy: str) -> BatchEngine:
         made = NoisyEngine(Scheduler(config, POLICIES[policy], record=True), cost, clock)
-        made.factor = lambda: noise.slower * bursts() * (random.lognormvariate(0, noise.steps) if noise.steps else 1.0)
-        made.pause = lambda took: noise.hiccups_s if noise.hiccups_s and random.random() < took / 2 else 0.0
+        made.factor = lambda: (
+            noise.slower
+            * bursts()
+            * (random.lognormvariate(0, noise.steps) if noise.steps else 1.0)
+        )
+        made.pause = lambda took: (
+            noise.hiccups_s if noise.hiccups_s and random.random() < took / 2 else 0.0
+        )
         return made
 
     if server.policy != "disaggregated":
         return InTurn([one(server.policy) for _ in range(server.replicas)])
     link = Link(bytes_per_token=cost.model.kv_bytes_per_token, bytes_per_s=50e9)
     prefill = [one("chunked") for _ in range(server.prefill_engines)]
-    return DisaggregatedEngine(prefill, [one("chunked") for _ in range(server.decode_engines)], link, clock)
+    return DisaggregatedEngine(
+        prefill, [one("chunked") for _ in range(server.decode_engines)], link, clock
+    )
 
 
 def longest(server: Server) -> int:
@@ -178,10 +193,21 @@ def probed(
 
 
 def carried_out(
-    episode: ProbeEpisode, number: int, run: Virtual, server: Server, noise: Noise, random: Random, texts: "count[int]"
+    episode: ProbeEpisode,
+    number: int,
+    run: Virtual,
+    server: Server,
+    noise: Noise,
+    random: Random,
+    texts: "count[int]",
 ) -> list[ProbeResult]:
     """What became of its shots, in the order in which they ended, the refused ones first."""
-    clock, began, came, done = run.clock, run.clock.now, list[ProbeResult](), list[tuple[ProbeRequest, VirtualResult]]()
+    clock, began, came, done = (
+        run.clock,
+        run.clock.now,
+        list[ProbeResult](),
+        list[tuple[ProbeRequest, VirtualResult]](),
+    )
     held, until = list[tuple[float, float]](), began
     for shot in episode.requests:
         if shot.input_tokens + shot.output_tokens > longest(server):
@@ -192,8 +218,14 @@ def carried_out(
             until = at + noise.held_s * shot.input_tokens * random.uniform(1, MOST_HELD)
             held.append((at, until))
         text = ("same", episode.round) if shot.text else (next(texts),)
-        keys = [hash((text, block)) for block in range(shot.input_tokens // BLOCK)] if server.caching else []
-        request = VirtualRequest(shot.input_tokens, max(1, round(shot.output_tokens / (1 + noise.guessed))), keys)
+        keys = (
+            [hash((text, block)) for block in range(shot.input_tokens // BLOCK)]
+            if server.caching
+            else []
+        )
+        request = VirtualRequest(
+            shot.input_tokens, max(1, round(shot.output_tokens / (1 + noise.guessed))), keys
+        )
 
         def ask(shot: ProbeRequest = shot, request: VirtualRequest = request) -> None:
             run.ask(request, on_done=lambda: done.append((shot, run.rows[-1])))
@@ -204,7 +236,10 @@ def carried_out(
     while len(done) < waiting and clock._timers and clock._timers[0][0] <= patience:
         clock.run(clock._timers[0][0])  # to whatever comes next
     mine = list(done)  # what comes later was not seen
-    return came + [look(shot, row, began + shot.at_s, number, episode, noise, random, held) for shot, row in mine]
+    return came + [
+        look(shot, row, began + shot.at_s, number, episode, noise, random, held)
+        for shot, row in mine
+    ]
 
 
 def traffic(run: Virtual, clock: VirtualClock, noise: Noise, random: Random) -> None:
@@ -228,8 +263,8 @@ def look(
     random: Random,
     held: Iterable[tuple[float, float]] = (),
 ) -> ProbeResult:
-    """As a client sees it, late and with some chunks in one. Without a row it was refused. ``held``: from when to when the
-    server sent nothing."""
+    """As a client sees it, late and with some chunks in one. Without a row it was refused.
+    ``held``: from when to when the server sent nothing."""
     times, last = [], sent_at
     for at in (row and (row.token_at or evenly(row))) or ():
         at = next((end for begin, end in held if begin <= at < end), at)
@@ -240,11 +275,15 @@ def look(
         times = [at for i, at in enumerate(times) if i in (0, end) or i % noise.tokens_a_chunk == 0]
     if noise.merged:
         end = len(times) - 1
-        times = [at for i, at in enumerate(times) if i in (0, end) or random.random() >= noise.merged]
+        times = [
+            at for i, at in enumerate(times) if i in (0, end) or random.random() >= noise.merged
+        ]
     return ProbeResult(
         episode=number, kind=episode.kind, round=episode.round, role=shot.role,
-        outcome=OK if row else REFUSED, asked_tokens=shot.input_tokens, input_tokens=shot.input_tokens,
-        output_tokens=shot.output_tokens if row else 0, asked_output_tokens=shot.output_tokens, sent_at=sent_at,
+        outcome=OK if row else REFUSED, asked_tokens=shot.input_tokens,
+        input_tokens=shot.input_tokens,
+        output_tokens=shot.output_tokens if row else 0, asked_output_tokens=shot.output_tokens,
+        sent_at=sent_at,
         chunk_at=tuple(times), cached_tokens=(row and row.cached_tokens) or None,
     )  # fmt: skip
 
@@ -252,4 +291,6 @@ def look(
 def evenly(row: VirtualResult) -> list[float]:
     """An engine with a fixed latency keeps no tokens; they come evenly."""
     tokens = row.request.output_tokens
-    return [row.first_at + (row.done_at - row.first_at) * i / max(1, tokens - 1) for i in range(tokens)]
+    return [
+        row.first_at + (row.done_at - row.first_at) * i / max(1, tokens - 1) for i in range(tokens)
+    ]

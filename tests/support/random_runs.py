@@ -1,9 +1,10 @@
 """Random runs of known truth, and checks that hold the statements of their reports against it.
 
-``random_run(seed)`` makes the records that a load test of a made server would leave: a gate, a schedule or users, processes,
-failures, busy event loops, a warmup; the server may report its times for single requests, in histograms, or not at all.
-``reported(made, folder)`` builds the report as the product does. A check looks at all texts of a report and yields what is
-wrong with them; a new one is a function with ``@check``. It may look for two statements that contradict each other, or for
+``random_run(seed)`` makes the records that a load test of a made server would leave: a gate, a
+schedule or users, processes, failures, busy event loops, a warmup; the server may report its times
+for single requests, in histograms, or not at all. ``reported(made, folder)`` builds the report as
+the product does. A check looks at all texts of a report and yields what is wrong with them; a new
+one is a function with ``@check``. It may look for two statements that contradict each other, or for
 one that contradicts the records or the server's counters, which it must work out by itself.
 """
 
@@ -37,12 +38,20 @@ from locust_llm.settings.settings import Settings
 UNIX: Final = 1_700_000_000.0
 WARMUP_S: Final = 5.0
 REFUSED: Final = {
-    "outcome": RETRIED, "status": 429, "error": "HTTP 429", "chunk_us": (), "merged": (), "first_output": None,
+    "outcome": RETRIED, "status": 429, "error": "HTTP 429", "chunk_us": (), "merged": (),
+    "first_output": None,
     "output_tokens": None, "input_tokens": None, "tokens_from": "", "finish_reason": None,
 }  # fmt: skip
-FAILED: Final = (("unavailable", 503), ("reset", None), ("timeout", None), ("http_status", 500), ("truncated", 200))
+FAILED: Final = (
+    ("unavailable", 503),
+    ("reset", None),
+    ("timeout", None),
+    ("http_status", 500),
+    ("truncated", 200),
+)
 RULES: Final = (
-    "ttft p95 < 250ms", "ttft p50 < 100ms", "ttft_from_due p90 < 1s", "itl p95 < 12ms", "request_latency p95 < 2s",
+    "ttft p95 < 250ms", "ttft p50 < 100ms", "ttft_from_due p90 < 1s", "itl p95 < 12ms",
+    "request_latency p95 < 2s",
     "error_rate < 2%", "output_tokens_per_s > 100", "warn: ttft p50 < 30ms",
 )  # fmt: skip
 
@@ -68,7 +77,11 @@ class Made:
 
     @property
     def profiling(self) -> list[Record]:
-        return [record for record in self.records if record.phase == "profiling" and record.outcome != RETRIED]
+        return [
+            record
+            for record in self.records
+            if record.phase == "profiling" and record.outcome != RETRIED
+        ]
 
     @property
     def answered(self) -> list[Record]:
@@ -97,32 +110,49 @@ class Report:
     @property
     def texts(self) -> dict[str, str]:
         return {
-            "console": self.console, "--verbose": self.tables, "summary.md": self.markdown, "report.html": self.page,
+            "console": self.console, "--verbose": self.tables, "summary.md": self.markdown,
+            "report.html": self.page,
         }  # fmt: skip
 
     def table(self, head: str) -> list[list[str]]:
         """The cells of the rows of the table in summary.md whose head begins with this word."""
         lines = self.markdown.splitlines()
-        start = next((i for i, line in enumerate(lines) if re.match(rf"\| {re.escape(head)}\s*\|", line)), None)
+        start = next(
+            (i for i, line in enumerate(lines) if re.match(rf"\| {re.escape(head)}\s*\|", line)),
+            None,
+        )
         if start is None:
             return []
         found = list[list[str]]()
         for row in takewhile(lambda row: row.startswith("|"), lines[start + 2 :]):
-            found.append([unescape(cell).replace("\\", "").strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]])
+            found.append(
+                [
+                    unescape(cell).replace("\\", "").strip()
+                    for cell in re.split(r"(?<!\\)\|", row)[1:-1]
+                ]
+            )
         return found
 
     def row(self, tag: str) -> Row | None:
         return next((row for row in self.summary.rows if row.tag == tag), None)
 
 
-# -- making ------------------------------------------------------------------------------------------------------------
+# -- making ----------------------------------------------------------------------------------------
 
 
 def random_run(seed: int) -> Made:
     random = Random(seed)
     open_loop, gated = random.random() < 0.5, random.random() < 0.5
-    users, rate, seconds = random.randint(1, 12), random.choice((2.0, 6.0, 15.0)), random.choice((12.0, 30.0))
-    slots, a_s, b_s = random.choice((1, 2, 16)), random.uniform(0.001, 0.02), random.choice((1e-6, 2e-5, 1e-4))
+    users, rate, seconds = (
+        random.randint(1, 12),
+        random.choice((2.0, 6.0, 15.0)),
+        random.choice((12.0, 30.0)),
+    )
+    slots, a_s, b_s = (
+        random.choice((1, 2, 16)),
+        random.uniform(0.001, 0.02),
+        random.choice((1e-6, 2e-5, 1e-4)),
+    )
     warmup_s = WARMUP_S if random.random() < 0.3 else 0.0
     limits = _limits(random) if gated else ()
     settings: dict[str, Any] = {
@@ -136,11 +166,15 @@ def random_run(seed: int) -> Made:
     began, stops = UNIX + warmup_s, UNIX + warmup_s + seconds
     workers = tuple(f"w{i}" for i in range(random.choice((1, 1, 2, 3))))
     made = Made(seed, Run(
-        name=f"random-{seed}", settings=Settings(**settings), started_at=UNIX, profiling_at=began, stopping_at=stops,
+        name=f"random-{seed}", settings=Settings(**settings), started_at=UNIX, profiling_at=began,
+        stopping_at=stops,
         workers=workers, limits=limits, model="m", simulated=False,
     ))  # fmt: skip
     server = _Server(random, slots, a_s, b_s)
-    failing, busy = random.choice((0.0, 0.0, 0.05, 1.0 if seed % 40 == 7 else 0.3)), random.random() < 0.3
+    failing, busy = (
+        random.choice((0.0, 0.0, 0.05, 1.0 if seed % 40 == 7 else 0.3)),
+        random.random() < 0.3,
+    )
     uncounted, merging, retrying, whole = (random.random() < 0.15 for _ in range(4))
     due_at, free = _arrivals(random, open_loop, rate, users, warmup_s + seconds)
     held: list[float] = []
@@ -156,7 +190,8 @@ def random_run(seed: int) -> Made:
         asked = due + (random.choice((0.0, 0.0, 0.15)) if busy and not gated else 0.0)
         admitted, limit = asked, None
         if gated:
-            admitted, limit = _admission(max(asked, last_admitted), held, limits)  # first come, first served
+            # first come, first served
+            admitted, limit = _admission(max(asked, last_admitted), held, limits)
             last_admitted = admitted
         lag = random.choice((0.0, 0.08)) if busy and not gated else 0.0
         sent = admitted + lag + random.uniform(0, 0.0005)
@@ -168,14 +203,20 @@ def random_run(seed: int) -> Made:
         queue_s, prefill_s = server.prefill(sent, tokens)
         first = sent + queue_s + prefill_s + server.way_s
         fields: dict[str, Any] = {
-            "id": id_, "worker": worker, "name": random.choice(("chat", "chat", "rag")), "model": "m",
-            "phase": "warmup" if due < warmup_s else "profiling", "clock_offset_s": UNIX, "due_at": due, "asked_at": asked,
-            "admitted_at": admitted + lag, "sent_at": sent, "written_us": 50, "status": status, "limit": limit,
-            "rtt_us": round(server.way_s * 1e6), "input_tokens": tokens, "asked_input_tokens": tokens,
+            "id": id_, "worker": worker, "name": random.choice(("chat", "chat", "rag")),
+            "model": "m",
+            "phase": "warmup" if due < warmup_s else "profiling", "clock_offset_s": UNIX,
+            "due_at": due, "asked_at": asked,
+            "admitted_at": admitted + lag, "sent_at": sent, "written_us": 50, "status": status,
+            "limit": limit,
+            "rtt_us": round(server.way_s * 1e6), "input_tokens": tokens,
+            "asked_input_tokens": tokens,
             "tokens_from": "usage", "reads": 1,
         }  # fmt: skip
         if outcome == OK:
-            answer, last_us = _answer(random, first - sent, merging=merging, uncounted=uncounted, whole=whole)
+            answer, last_us = _answer(
+                random, first - sent, merging=merging, uncounted=uncounted, whole=whole
+            )
             closed = sent + last_us / 1e6
             fields |= answer
         else:
@@ -212,7 +253,9 @@ def random_run(seed: int) -> Made:
     _read_metrics(random, made, warmup_s + seconds)
     sent = [record for record in made.records if record.phase == "profiling"]
     offer = (
-        OpenLoopSchedule(due=len(sent), never_started=0, duration_s=seconds, most_users=users) if open_loop else None
+        OpenLoopSchedule(due=len(sent), never_started=0, duration_s=seconds, most_users=users)
+        if open_loop
+        else None
     )
     ended = max((record.closed_at for record in made.records), default=0.0) + UNIX
     made.run = msgspec.structs.replace(made.run, offer=offer, ended_at=max(ended, stops))
@@ -244,11 +287,17 @@ def _answer(
 def _answer_until(seconds: float, fields: dict[str, Any]) -> dict[str, Any]:
     """What is left of an answer that ends so long after its send, before it is whole."""
     seen = tuple(us for us in fields.get("chunk_us", ()) if us / 1e6 <= seconds)
-    return {"chunk_us": seen, "first_output": 0 if seen else None, "output_tokens": None, "tokens_from": ""}
+    return {
+        "chunk_us": seen,
+        "first_output": 0 if seen else None,
+        "output_tokens": None,
+        "tokens_from": "",
+    }
 
 
 def _death(seed: int, warmup_s: float, seconds: float) -> float:
-    """When the server dies, for good; of few runs. Its own draws leave those of the rest as they are."""
+    """When the server dies, for good; of few runs. Its own draws leave those of the rest as they
+    are."""
     random = Random(f"death of {seed}")
     return warmup_s + random.uniform(0.3, 0.8) * seconds if random.random() < 0.15 else float("inf")
 
@@ -312,10 +361,15 @@ def _report_times(random: Random, made: Made) -> None:
     for i, record in enumerate(made.records):
         if record.outcome != OK or (how == "some" and random.random() < 0.5):
             continue
-        queue, prefill = round(made.queue_s[record.id] * 1e6), round(made.prefill_s[record.id] * 1e6)
+        queue, prefill = (
+            round(made.queue_s[record.id] * 1e6),
+            round(made.prefill_s[record.id] * 1e6),
+        )
         made.told += record.phase == "profiling"
         if how in ("spans", "some"):
-            made.spans.append(SpanLine(id=record.id, source="spans", queue_us=queue, prefill_us=prefill))
+            made.spans.append(
+                SpanLine(id=record.id, source="spans", queue_us=queue, prefill_us=prefill)
+            )
             continue
         times = (
             ServerTimes(source=TIMINGS, prefill_us=prefill)
@@ -331,7 +385,10 @@ def _read_metrics(random: Random, made: Made, seconds: float) -> None:
     if how == "none":
         return
     made.histograms = how == "all"
-    ended = sorted((record for record in made.records if record.outcome == OK), key=lambda record: record.closed_at)
+    ended = sorted(
+        (record for record in made.records if record.outcome == OK),
+        key=lambda record: record.closed_at,
+    )
     others = 50 if random.random() < 0.15 else 0
     place, sums = 0, {"queue": 3.0, "prefill": 5.0, "ttft": 9.0, "count": 10.0}
     last = max((record.closed_at for record in made.records), default=0.0)
@@ -347,9 +404,12 @@ def _read_metrics(random: Random, made: Made, seconds: float) -> None:
             sums = {"queue": sums["queue"] + 50 * 0.3, "prefill": sums["prefill"] + 50 * 0.1,
                     "ttft": sums["ttft"] + 50 * 0.4, "count": sums["count"] + 50}  # fmt: skip
             others = 0
-        more = {"prefill_s": sums["prefill"], "prefill_count": sums["count"]} if how == "all" else {}
+        more = (
+            {"prefill_s": sums["prefill"], "prefill_count": sums["count"]} if how == "all" else {}
+        )
         made.samples.append(EngineSample(
-            at=UNIX + at, engine="vLLM", running=1.0, waiting=0.0, kv_used=0.1, preemptions=0.0, queue_s=sums["queue"],
+            at=UNIX + at, engine="vLLM", running=1.0, waiting=0.0, kv_used=0.1, preemptions=0.0,
+            queue_s=sums["queue"],
             queue_count=sums["count"], ttft_s=sums["ttft"], ttft_count=sums["count"], **more,
         ))  # fmt: skip
         if at > max(seconds, last):
@@ -361,8 +421,12 @@ def reported(made: Made, folder: Path) -> Report:
     """The report as a run makes it."""
     folder.mkdir(parents=True, exist_ok=True)
     encode = msgspec.json.encode
-    (folder / RECORDS).write_bytes(b"".join(format_record_line(record) + b"\n" for record in made.records))
-    (folder / SERVER_METRICS).write_bytes(b"".join(encode(sample) + b"\n" for sample in made.samples))
+    (folder / RECORDS).write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in made.records)
+    )
+    (folder / SERVER_METRICS).write_bytes(
+        b"".join(encode(sample) + b"\n" for sample in made.samples)
+    )
     if made.spans:
         (folder / SPANS_FILE).write_bytes(b"".join(encode(one) + b"\n" for one in made.spans))
     summary = build.write_reports(folder, made.run)
@@ -371,10 +435,12 @@ def reported(made: Made, folder: Path) -> Report:
     page = (folder / "report.html").read_text()
     page = re.sub(r"<(script|style|svg)\b.*?</\1>", " ", page, flags=re.S)
     page = unescape(re.sub(r"<[^>]+>", " ", page))
-    return Report(made, made.run, summary, on_console, verbose, (folder / "summary.md").read_text(), page)
+    return Report(
+        made, made.run, summary, on_console, verbose, (folder / "summary.md").read_text(), page
+    )
 
 
-# -- checks ------------------------------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------
 
 Check = Callable[[Report], Iterator[str]]
 CHECKS: Final[list[Check]] = []
@@ -423,14 +489,19 @@ def counts_are_those_of_the_records(report: Report) -> Iterator[str]:
             yield f"console: {number} answered, by the records {true['succeeded']}"
     for number, of in re.findall(r"(\d+) of (\d+) requests failed", report.console):
         if (int(number), int(of)) != (failed, failed + true["succeeded"]):
-            yield f"headline: {number} of {of} failed, by the records {failed} of {failed + true['succeeded']}"
+            yield (
+                f"headline: {number} of {of} failed, by the records {failed} of "
+                f"{failed + true['succeeded']}"
+            )
 
 
 @check
 def headline_figures_are_those_of_the_records(report: Report) -> Iterator[str]:
-    """Also where a rule is judged by them; percentiles of more than the answered requests say so in brackets."""
+    """Also where a rule is judged by them; percentiles of more than the answered requests say so in
+    brackets."""
     found = re.finditer(
-        rf"p(\d+) of (TTFT from due|TTFT|request latency) is ({DURATION}(?: for \w+(?:, {DURATION} for \w+)*)?)",
+        rf"p(\d+) of (TTFT from due|TTFT|request latency) is ({DURATION}(?: for \w+(?:, {DURATION} "
+        rf"for \w+)*)?)",
         report.console,
     )
     for one in found:
@@ -453,7 +524,9 @@ def values_s(records: Sequence[Record], name: str) -> list[float]:
 @check
 def what_users_waited_comes_first_where_requests_were_held(report: Report) -> Iterator[str]:
     """In a headline without rules."""
-    due, sent = (re.search(rf"p\d+ of {name} is ", report.console) for name in ("TTFT from due", "TTFT"))
+    due, sent = (
+        re.search(rf"p\d+ of {name} is ", report.console) for name in ("TTFT from due", "TTFT")
+    )
     held = report.made.gated or report.run.settings.open_loop
     if due is not None and not held and not report.run.settings.slo:
         yield "TTFT from due in the headline, and nothing held a request"
@@ -465,24 +538,42 @@ def what_users_waited_comes_first_where_requests_were_held(report: Report) -> It
 
 @check
 def nothing_answered_when_the_report_has_that(report: Report) -> Iterator[str]:
-    """Of the first time; no chunk lies in it, and a server that died is named as soon as several requests found it dead."""
+    """Of the first time; no chunk lies in it, and a server that died is named as soon as several
+    requests found it dead."""
     made, began_s = report.made, report.run.profiling_at - UNIX
-    chunks = [record.sent_at + us / 1e6 for record in made.profiling if record.sent_at for us in record.chunk_us]
+    chunks = [
+        record.sent_at + us / 1e6
+        for record in made.profiling
+        if record.sent_at
+        for us in record.chunk_us
+    ]
     found = re.search(r"nothing answered from ([\d.]+) (?:s on|to ([\d.]+) s)", report.console)
     if found is not None:
         begin, end = (float(text or "inf") + began_s for text in found.groups())
         if within := [at for at in chunks if begin + 0.06 < at < end - 0.06]:
-            yield f"chunks came {within[0] - began_s:.2f} s after the start, where nothing answered by the report"
+            yield (
+                f"chunks came {within[0] - began_s:.2f} s after the start, where nothing "
+                f"answered by the report"
+            )
     refused = [record for record in made.profiling if record.outcome == "refused"]
     lasts_s = max((record.closed_at for record in made.profiling), default=0.0) - made.dead_at
     if made.answered and len(refused) >= 3 and lasts_s > 1.5 and " s on" not in report.console:
-        yield f"the server died {made.dead_at - began_s:.1f} s after the start, and the console has nothing of it"
+        yield (
+            f"the server died {made.dead_at - began_s:.1f} s after the start, and the console "
+            f"has nothing of it"
+        )
 
 
 @check
 def parts_of_the_console_add_up(report: Report) -> Iterator[str]:
-    """The rows of names have all requests, where the names are few; a console without room for them has none."""
-    names = {group.label: group for one in report.summary.breakdowns if one.of_names for group in one.groups}
+    """The rows of names have all requests, where the names are few; a console without room for them
+    has none."""
+    names = {
+        group.label: group
+        for one in report.summary.breakdowns
+        if one.of_names
+        for group in one.groups
+    }
     if names and sum(group.succeeded for group in names.values()) != len(report.made.answered):
         yield "the names together have other requests than the run"
     for label, group in names.items() if " name ok failed " in report.console else ():
@@ -505,21 +596,32 @@ def tables_agree_with_the_records(report: Report) -> Iterator[str]:
             yield f"{tag}: count {row.count}, by the records {len(known)}"
         for percentile, value in row.percentiles.items():
             if not near(value, float(np.percentile(known, percentile))):
-                yield f"{tag} p{percentile:g} {value}, by the records {np.percentile(known, percentile)}"
+                yield (
+                    f"{tag} p{percentile:g} {value}, by the records "
+                    f"{np.percentile(known, percentile)}"
+                )
 
 
-QUEUE_PART: Final = rf"({DURATION}|%) the server's queue|\| the server's queue|the server's queue {DURATION}"
+QUEUE_PART: Final = (
+    rf"({DURATION}|%) the server's queue|\| the server's queue|the server's queue {DURATION}"
+)
 
 
 @check
 def no_part_exists_that_the_run_did_not_have(report: Report) -> Iterator[str]:
-    """A gate without a gate; a queue that the server did not report; waits at a gate that are the event loop's."""
+    """A gate without a gate; a queue that the server did not report; waits at a gate that are the
+    event loop's."""
     made = report.made
     for where, said in report.texts.items():
-        if not made.gated and re.search(r"\bms the gate|% the gate|\| the gate|\bs the gate|^the gate ", said, re.M):
+        if not made.gated and re.search(
+            r"\bms the gate|% the gate|\| the gate|\bs the gate|^the gate ", said, re.M
+        ):
             yield f"{where}: a part is the gate's in a run without one"
         if made.told < 0.9 * len(made.answered) and re.search(QUEUE_PART, said):
-            yield f"{where}: the server's queue has a part, and the server reported {made.told} of {len(made.answered)}"
+            yield (
+                f"{where}: the server's queue has a part, and the server reported {made.told} of "
+                f"{len(made.answered)}"
+            )
         if re.search(r"\(estimated\)|all estimated|others' work|its own prefill", said):
             yield f"{where}: an estimate"
 
@@ -539,7 +641,9 @@ def parts_are_those_of_the_records(report: Report) -> Iterator[str]:
     if found is None:
         return
     streamed = [record for record in made.answered if record.chunk_us]
-    totals = [(record.sent_at or 0) + record.chunk_us[0] / 1e6 - record.due_at for record in streamed]
+    totals = [
+        (record.sent_at or 0) + record.chunk_us[0] / 1e6 - record.due_at for record in streamed
+    ]
     retried = any(record.attempt > 1 for record in made.records)
     for one in found.breakdowns:
         if one.metric != "ttft_from_due" or one.where:
@@ -548,7 +652,10 @@ def parts_are_those_of_the_records(report: Report) -> Iterator[str]:
         mean_ms = {part.name: part.slow_ms for part in one.parts}
         slow = sorted(totals)[-one.slow :]
         if slow and not near(sum(mean_ms.values()), float(np.mean(slow)) * 1e3):
-            yield f"the parts of slow requests add up to {sum(mean_ms.values())} ms, by the records {np.mean(slow) * 1e3}"
+            yield (
+                f"the parts of slow requests add up to {sum(mean_ms.values())} ms, by the "
+                f"records {np.mean(slow) * 1e3}"
+            )
         gate_ms = float(np.mean([made.gate_s[record.id] for record in streamed])) * 1e3
         if (
             not retried
@@ -565,10 +672,13 @@ def parts_are_those_of_the_records(report: Report) -> Iterator[str]:
 
 @check
 def queue_or_prefill_has_one_answer_and_it_is_the_servers(report: Report) -> Iterator[str]:
-    """Against the difference of the server's counters, and never beside parts that single requests tell."""
+    """Against the difference of the server's counters, and never beside parts that single requests
+    tell."""
     answers = {
-        where: re.findall(r"Queue or prefill\? (\w+), (\d+)%.*?of ([\d.,]+ m?s) to a first token ([\d.,]+ m?s) are queue, "
-                          r"([\d.,]+ m?s) prefill.*?means of (\d+)(?: of \d+)? request", " ".join(said.split()))
+        where: re.findall(r"Queue or prefill\? (\w+), (\d+)%.*?of ([\d.,]+ m?s) to a first token "
+            r"([\d.,]+ m?s) are queue, "
+                          r"([\d.,]+ m?s) prefill.*?means of (\d+)(?: of \d+)? request",
+                          " ".join(said.split()))
         for where, said in report.texts.items()
     }  # fmt: skip
     each = {answer for found in answers.values() for answer in found}
@@ -590,7 +700,9 @@ def queue_or_prefill_has_one_answer_and_it_is_the_servers(report: Report) -> Ite
         if int(count) != grown:
             yield f"means of {count}, by the counters {grown}"
         true = {
-            what: ((getattr(last, f"{what}_s") or 0) - (getattr(base[0], f"{what}_s") or 0)) / max(grown, 1) * 1e3
+            what: ((getattr(last, f"{what}_s") or 0) - (getattr(base[0], f"{what}_s") or 0))
+            / max(grown, 1)
+            * 1e3
             for what in ("ttft", "queue", "prefill")
         }
         for what, written in (("ttft", ttft), ("queue", queue), ("prefill", prefill)):
@@ -601,7 +713,10 @@ def queue_or_prefill_has_one_answer_and_it_is_the_servers(report: Report) -> Ite
             "Prefill": true["prefill"],
             "Neither": true["ttft"] - true["queue"] - true["prefill"],
         }
-        if sizes[name] < max(sizes.values()) * 0.999 or abs(int(share) - 100 * sizes[name] / true["ttft"]) > 0.51:
+        if (
+            sizes[name] < max(sizes.values()) * 0.999
+            or abs(int(share) - 100 * sizes[name] / true["ttft"]) > 0.51
+        ):
             yield f"{name}, {share}%: by the counters {sizes}"
 
 
@@ -613,7 +728,11 @@ def what_could_split_the_servers_time_is_not_there(report: Report) -> Iterator[s
             yield f"{where}: the server's time is split, and is not"
         if "A metrics page or tracing" in plain and report.made.samples:
             yield f"{where}: asks for a metrics page that was read"
-        if "would split it" in plain and report.made.answered and report.made.told == len(report.made.answered):
+        if (
+            "would split it" in plain
+            and report.made.answered
+            and report.made.told == len(report.made.answered)
+        ):
             yield f"{where}: asks for tracing, and every request was traced"
 
 
@@ -632,14 +751,20 @@ def rules_have_one_result(report: Report) -> Iterator[str]:
     if status is None:
         return
     deciding = [result.status for result in report.summary.slos if result.decides]
-    expected = "FAIL" if "FAIL" in deciding else "INCONCLUSIVE" if "INCONCLUSIVE" in deciding else "PASS"
+    expected = (
+        "FAIL" if "FAIL" in deciding else "INCONCLUSIVE" if "INCONCLUSIVE" in deciding else "PASS"
+    )
     if status != expected:
         yield f"{status}, of rules {deciding}"
     said = report.console
     if "all " in said and re.search(r"all \d+ rules hold", said) and "FAIL" in deciding:
         yield "all rules hold, and one failed"
     for result in report.summary.slos:
-        if result.status == "FAIL" and result.decides and re.search(r"within [\d.,]+ m?s; all", said):
+        if (
+            result.status == "FAIL"
+            and result.decides
+            and re.search(r"within [\d.,]+ m?s; all", said)
+        ):
             yield f"{result.rule} failed, and the headline has it within"
 
 
@@ -648,7 +773,12 @@ def the_gates_use_goes_with_its_waits(report: Report) -> Iterator[str]:
     """In the conditions and in the breakdown: where nobody waited at the gate, no part is its."""
     for where in ("--verbose", "summary.md"):
         nobody = "no request waited at the gate" in report.texts[where]
-        parts = [p for one in _breakdowns(report) for p in one.parts if p.name == "gate" and p.slow_ms > 0.5]
+        parts = [
+            p
+            for one in _breakdowns(report)
+            for p in one.parts
+            if p.name == "gate" and p.slow_ms > 0.5
+        ]
         if nobody and parts:
             yield f"{where}: no request waited at the gate, and it has {parts[0].slow_ms} ms"
 
@@ -676,20 +806,31 @@ def rows_are_in_order(report: Report) -> Iterator[str]:
         known = [value for value in values if value is not None]
         if any(after < before - 1e-9 for before, after in pairwise(known)):
             yield f"{row.tag}: {known}"
-        if row.avg is not None and len(known) > 1 and not known[0] - 1e-6 <= row.avg <= known[-1] + 1e-6:
+        if (
+            row.avg is not None
+            and len(known) > 1
+            and not known[0] - 1e-6 <= row.avg <= known[-1] + 1e-6
+        ):
             yield f"{row.tag}: a mean of {row.avg}, of values from {known[0]} to {known[-1]}"
 
 
 @check
 def observed_values_go_with_their_results(report: Report) -> Iterator[str]:
-    """In the table of rules: within the limit of a rule that passed, beyond it of one that failed; in its interval."""
+    """In the table of rules: within the limit of a rule that passed, beyond it of one that failed;
+    in its interval."""
     for cells in report.table("SLO"):
         rule, result, observed, interval = cells[:4]
         limit = re.search(r"(<|>)=? ?([\d.]+) ?(\S*)$", rule.partition(" given ")[0])
         value = number_of(observed)
-        if limit is None or value is None or "to" in observed or observed.startswith("\N{GREATER-THAN OR EQUAL TO}"):
+        if (
+            limit is None
+            or value is None
+            or "to" in observed
+            or observed.startswith("\N{GREATER-THAN OR EQUAL TO}")
+        ):
             continue
-        most = float(limit[2]) * (1000 if limit[3] == "s" and observed.endswith("ms") else 1)  # shorter than a second
+        # shorter than a second
+        most = float(limit[2]) * (1000 if limit[3] == "s" and observed.endswith("ms") else 1)
         within = value < most if limit[1] == "<" else value > most
         if not observed.endswith(limit[3]):
             yield f"{rule}: observed {observed}, in another unit"
@@ -705,7 +846,9 @@ def console_and_tables_have_the_same_figures(report: Report) -> Iterator[str]:
     """To the digits of the coarser one."""
     tables = {cells[0]: cells[1:] for cells in report.table("Metric")}
     names = {"TTFT (ms)": "Time to First Token (ms)", "ITL (ms)": "Inter Token Latency (ms)"}
-    label = r"TTFT from Due \(ms\)|TTFT \(ms\)|ITL \(ms\)|Longest Stall \(ms\)|Request Latency \(ms\)"
+    label = (
+        r"TTFT from Due \(ms\)|TTFT \(ms\)|ITL \(ms\)|Longest Stall \(ms\)|Request Latency \(ms\)"
+    )
     cell = r"(?: +[\d.,]+\*?)"
     for name, cells in re.findall(rf"({label})((?:{cell}){{3}})", report.console):
         full = tables.get(names.get(name, name))
@@ -715,7 +858,11 @@ def console_and_tables_have_the_same_figures(report: Report) -> Iterator[str]:
         for here, there in zip(cells.split(), full[:3], strict=True):
             ours, theirs = number_of(here), number_of(there)
             decimals = min(len(text.rstrip("*").partition(".")[2]) for text in (here, there))
-            if ours is not None and theirs is not None and abs(ours - theirs) > 0.51 * 10.0**-decimals:
+            if (
+                ours is not None
+                and theirs is not None
+                and abs(ours - theirs) > 0.51 * 10.0**-decimals
+            ):
                 yield f"{name}: {here} on the console, {there} in summary.md"
 
 
@@ -754,7 +901,9 @@ def verdict_on_the_load_generator_is_one(report: Report) -> Iterator[str]:
     level = None if report.summary.client is None else report.summary.client.level
     for where, said in report.texts.items():
         for one in re.findall(
-            r"(?:client verdict|load-generator health|load generator health):? (OK|DEGRADED|INVALID)", said
+            r"(?:client verdict|load-generator health|load generator health):? "
+            r"(OK|DEGRADED|INVALID)",
+            said,
         ):
             if one != level:
                 yield f"{where}: {one}, and it is {level}"
@@ -778,21 +927,31 @@ def notes_about_tokens_go_with_the_records(report: Report) -> Iterator[str]:
     counted = sum(record.tokens_from == "usage" for record in report.made.answered)
     every = "counted by the server (usage) for every request" in report.markdown
     if report.made.answered and every != (counted == len(report.made.answered)):
-        yield f"tokens of every request counted: {every}, by the records {counted} of {len(report.made.answered)}"
+        yield (
+            f"tokens of every request counted: {every}, by the records {counted} of "
+            f"{len(report.made.answered)}"
+        )
 
 
 @check
 def one_interval_holds_its_percentile(report: Report) -> Iterator[str]:
     """Of the console: by chance and measurement together, and no error of the clock beside it."""
     found = re.search(
-        r"(TTFT from due|TTFT) p(\d+) ([\d.,]+) to ([\d.,]+) ms \(95% interval\), client verdict (\w+)", report.console
+        r"(TTFT from due|TTFT) p(\d+) ([\d.,]+) to ([\d.,]+) ms \(95% interval\), client verdict "
+        r"(\w+)",
+        report.console,
     )
     if found is not None:
         low, high = (float(end.replace(",", "")) for end in found.groups()[2:4])
-        true_ms = float(np.percentile(values_s(report.made.answered, found[1]), int(found[2]))) * 1e3
+        true_ms = (
+            float(np.percentile(values_s(report.made.answered, found[1]), int(found[2]))) * 1e3
+        )
         step = 10.0 ** -len(found[3].partition(".")[2])
         if not low - step <= true_ms <= high + step:
-            yield f"p{found[2]} of {found[1]} lies in {low} to {high} ms, by the records it is {true_ms:.2f}"
+            yield (
+                f"p{found[2]} of {found[1]} lies in {low} to {high} ms, by the records it is "
+                f"{true_ms:.2f}"
+            )
         if found[5] != "OK":
             yield f"an interval although the client verdict is {found[5]}"
     for word in ("measured to", "worth"):

@@ -1,4 +1,5 @@
-"""Records made by hand: times are small round numbers, so that every figure can be worked out with a pencil."""
+"""Records made by hand: times are small round numbers, so that every figure can be worked out with
+a pencil."""
 
 import math
 
@@ -12,26 +13,31 @@ UNIX = 1_700_000_000.0
 
 
 def mixed(count: int) -> list[int]:
-    """1 to ``count`` in an order of no trend and no correlation (multiples of the golden ratio, modulo 1): so many values
-    are worth so many independent ones."""
+    """1 to ``count`` in an order of no trend and no correlation (multiples of the golden ratio,
+    modulo 1): so many values are worth so many independent ones."""
     order = sorted(range(count), key=lambda i: (i + 0.5) * GOLDEN % 1)
     ranks = {i: rank for rank, i in enumerate(order, 1)}
     return [ranks[i] for i in range(count)]
 
 
 def twenty() -> list[int]:
-    """1 to 20, ten times each in an order of no correlation: the median is 10.5, and the ends of its interval are the 87th
-    and the 115th of 200, 9 and 12 (100.5 - 1.92 and + 2.05 times the root of 200 / 4)."""
+    """1 to 20, ten times each in an order of no correlation: the median is 10.5, and the ends of
+    its interval are the 87th and the 115th of 200, 9 and 12 (100.5 - 1.92 and + 2.05 times the root
+    of 200 / 4)."""
     return [(rank + 9) // 10 for rank in mixed(200)]
 
 
 def every(count: int, part: list[Record], other: list[Record]) -> list[Record]:
     """``part``, but ``count`` of ``other`` in their places, scattered over the run."""
-    return [two if rank <= count else one for rank, one, two in zip(mixed(len(part)), part, other, strict=True)]
+    return [
+        two if rank <= count else one
+        for rank, one, two in zip(mixed(len(part)), part, other, strict=True)
+    ]
 
 
 def answered(*chunk_ms: float, sent_at: float | None = 10.0, **other: object) -> Record:
-    """A request sent at second 10 whose chunks came these milliseconds later; one token a chunk, closed with the last."""
+    """A request sent at second 10 whose chunks came these milliseconds later; one token a chunk,
+    closed with the last."""
     chunk_us = tuple(round(ms * 1000) for ms in chunk_ms)
     asked_at = 10.0 if sent_at is None else sent_at
     fields: dict[str, object] = {
@@ -54,7 +60,11 @@ def answered(*chunk_ms: float, sent_at: float | None = 10.0, **other: object) ->
 
 def failed(outcome: str = "reset", sent_at: float | None = 10.0, **other: object) -> Record:
     """A request that ended one second after the send, without a chunk."""
-    ended: dict[str, object] = {"closed_at": (sent_at or 10.0) + 1, "outcome": outcome, "status": None}
+    ended: dict[str, object] = {
+        "closed_at": (sent_at or 10.0) + 1,
+        "outcome": outcome,
+        "status": None,
+    }
     counts: dict[str, object] = {"input_tokens": None, "output_tokens": None, "tokens_from": ""}
     return answered(sent_at=sent_at, **{**ended, **counts, **other})
 

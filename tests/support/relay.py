@@ -1,9 +1,10 @@
-"""Relay: TCP between hosts that have no other way to each other, in user space: it delays, drops and parts.
+"""Relay: TCP between hosts that have no other way to each other, in user space: it delays, drops
+and parts.
 
-A process of its own: ``python relay.py`` reads what to do from its standard input, a JSON object a line, and answers each
-with a line. ``serve``: an address to listen on, and where it leads; ``link``: the delays of a host, there and back, in
-seconds, for one port or all; ``part``: bytes of a host stay where they are until ``heal``; ``drop``: its connections are
-reset.
+A process of its own: ``python relay.py`` reads what to do from its standard input, a JSON object a
+line, and answers each with a line. ``serve``: an address to listen on, and where it leads;
+``link``: the delays of a host, there and back, in seconds, for one port or all; ``part``: bytes of
+a host stay where they are until ``heal``; ``drop``: its connections are reset.
 """
 
 import asyncio
@@ -34,7 +35,9 @@ class Relay:
         match order:
             case {"serve": [address, port], "to": [host, at]}:
 
-                async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                async def connected(
+                    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+                ) -> None:
                     await self._connected(reader, writer, port, host, at)
 
                 await asyncio.start_server(connected, address, port)
@@ -57,7 +60,12 @@ class Relay:
         return self._links[host, port]
 
     async def _connected(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, host: str, at: int
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        port: int,
+        host: str,
+        at: int,
     ) -> None:
         link = self._link(writer.get_extra_info("peername")[0], port)
         await asyncio.sleep(link.there_s + link.back_s)  # of the handshake
@@ -68,7 +76,10 @@ class Relay:
             writer.transport.abort()
             return
         link.open |= {writer, back}
-        await asyncio.gather(self._pass(reader, back, link, link.there_s), self._pass(there, writer, link, link.back_s))
+        await asyncio.gather(
+            self._pass(reader, back, link, link.there_s),
+            self._pass(there, writer, link, link.back_s),
+        )
         link.open -= {writer, back}
 
     async def _pass(

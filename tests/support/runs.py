@@ -1,4 +1,5 @@
-"""Runs: a whole load test as a process, against a server of this process, and the records that it left."""
+"""Runs: a whole load test as a process, against a server of this process, and the records that it
+left."""
 
 import socket
 import subprocess
@@ -32,7 +33,11 @@ class Server:
 
     def rows(self) -> list[dict[str, Any]]:
         """One a request of the load: probes have no id of ours."""
-        return [row for row in self.truth()["requests"] if "-" in str(row["id"]) and row["id"].count("-") >= 2]
+        return [
+            row
+            for row in self.truth()["requests"]
+            if "-" in str(row["id"]) and row["id"].count("-") >= 2
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +48,27 @@ def server() -> Iterator[Server]:
 
 def command(server: Server, folder: Path, *words: str, locustfile: str = CHAT) -> list[str]:
     return [
-        sys.executable, "-m", "locust", "-f", locustfile, "--headless", "--host", server.url.removeprefix("http://"),
+        sys.executable, "-m", "locust", "-f", locustfile, "--headless", "--host",
+        server.url.removeprefix("http://"),
         "--report-dir", str(folder), *words,
     ]  # fmt: skip
 
 
 def run(server: Server, folder: Path, *words: str, **how: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(server, folder, *words, **how), capture_output=True, text=True, timeout=90, check=False
+        command(server, folder, *words, **how),
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
     )
 
 
 def records(folder: Path) -> list[Record]:
-    return [parse_record_line(line) for line in (folder / "profile_export.jsonl").read_bytes().splitlines()]
+    return [
+        parse_record_line(line)
+        for line in (folder / "profile_export.jsonl").read_bytes().splitlines()
+    ]
 
 
 def free_port() -> int:

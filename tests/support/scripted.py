@@ -1,9 +1,11 @@
-"""A scripted HTTP server that knows the truth, in a process of its own, and the scripts that it plays.
+"""A scripted HTTP server that knows the truth, in a process of its own, and the scripts that it
+plays.
 
-The server only plays: it takes a request, does the steps that the request itself names (send these bytes, sleep, close),
-and keeps a row of what happened on the clock that all processes of a machine share, CLOCK_MONOTONIC. What a chat server
-would send is built in the test's process, by ``stream`` and ``whole``. Its rows are the truth: a chunk became visible
-between the stamps just before and just after the send that ended it.
+The server only plays: it takes a request, does the steps that the request itself names (send these
+bytes, sleep, close), and keeps a row of what happened on the clock that all processes of a machine
+share, CLOCK_MONOTONIC. What a chat server would send is built in the test's process, by ``stream``
+and ``whole``. Its rows are the truth: a chunk became visible between the stamps just before and
+just after the send that ended it.
 """
 
 import asyncio
@@ -19,10 +21,11 @@ import time
 from typing import Any
 
 Step = list[Any]
-"""["sleep", ms], ["send", latin-1 text, number of chunks that are out by its end], ["close"], ["reset"], ["stall"] (until
-the client closes), ["linger", s] (close if no request comes for so long). Without a close it waits for the next request."""
+"""["sleep", ms], ["send", latin-1 text, number of chunks that are out by its end], ["close"],
+["reset"], ["stall"] (until the client closes), ["linger", s] (close if no request comes for so
+long). Without a close it waits for the next request."""
 
-# -- the scripts, in the test's process ----------------------------------------------------------------------------------
+# -- the scripts, in the test's process ------------------------------------------------------------
 
 
 def send(data: bytes, chunks: int = 0) -> Step:
@@ -49,11 +52,18 @@ def chunked(data: bytes) -> bytes:
 
 
 def whole(
-    body: Any, status: int = 200, kind: str = "application/json", first_ms: float = 0, **headers: str
+    body: Any,
+    status: int = 200,
+    kind: str = "application/json",
+    first_ms: float = 0,
+    **headers: str,
 ) -> list[Step]:
     """A plain answer; ``body`` is text or will be JSON."""
     data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    return [["sleep", first_ms], send(head(status, kind, Content_Length=str(len(data)), **headers) + data)]
+    return [
+        ["sleep", first_ms],
+        send(head(status, kind, Content_Length=str(len(data)), **headers) + data),
+    ]
 
 
 def stream(
@@ -77,13 +87,15 @@ def stream(
     cut: str = "",
     word: str = "µ",
 ) -> list[Step]:
-    """A chat completion: the headers and the role at once, after ``first_ms`` a token each ``each_ms``.
+    """A chat completion: the headers and the role at once, after ``first_ms`` a token each
+    ``each_ms``.
 
-    frame: ``chunked``, ``close`` or ``length``. usage: ``own`` event, beside the ``finish``, in ``each`` event or none.
-    finish: ``own`` event, beside the ``last`` token or none. The first tokens are ``reasoning``, the last are ``tools``.
-    ``batch`` events go out in one send; with ``split`` each send goes out in parts of so many bytes. ``error``: an error
-    event comes after the tokens instead of the finish. ``cut``: ``close``, ``reset`` or ``stall`` after the tokens. The
-    tokens are ``word`` with their numbers; µ has two bytes, for the splits.
+    frame: ``chunked``, ``close`` or ``length``. usage: ``own`` event, beside the ``finish``, in
+    ``each`` event or none. finish: ``own`` event, beside the ``last`` token or none. The first
+    tokens are ``reasoning``, the last are ``tools``. ``batch`` events go out in one send; with
+    ``split`` each send goes out in parts of so many bytes. ``error``: an error event comes after
+    the tokens instead of the finish. ``cut``: ``close``, ``reset`` or ``stall`` after the tokens.
+    The tokens are ``word`` with their numbers; µ has two bytes, for the splits.
     """
     counted = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens}
     sends: list[tuple[float, list[bytes]]] = []  # (ms before it, events)
@@ -91,7 +103,9 @@ def stream(
         sends.append((0, [event(delta(role="assistant", content=""), ends)]))
     first = len(sends)
     for number in range(tokens):
-        token = _token(number, word, is_reasoning=number < reasoning, is_tool=number >= tokens - tools)
+        token = _token(
+            number, word, is_reasoning=number < reasoning, is_tool=number >= tokens - tools
+        )
         if usage == "each":
             token["usage"] = {**counted, "completion_tokens": number + 1}
         if finish == "last" and number == tokens - 1 and error is None:
@@ -103,7 +117,9 @@ def stream(
     if error is not None:
         last.append(event({"error": error}, ends))
     elif finish == "own":
-        last.append(event({**delta("stop"), **({"usage": counted} if usage == "finish" else {})}, ends))
+        last.append(
+            event({**delta("stop"), **({"usage": counted} if usage == "finish" else {})}, ends)
+        )
     if usage == "own" and error is None:
         last.append(event({"choices": [], "usage": counted}, ends))
     if done:
@@ -112,7 +128,11 @@ def stream(
     if not cut:
         sends.append((end_ms, last))
     length = {"Content_Length": str(sum(len(data) for _, events in sends for data in events))}
-    framing = {"chunked": {"Transfer_Encoding": "chunked"}, "length": length, "close": {"Connection": "close"}}[frame]
+    framing = {
+        "chunked": {"Transfer_Encoding": "chunked"},
+        "length": length,
+        "close": {"Connection": "close"},
+    }[frame]
     steps = [send(head(**framing))]
     out = 0
     for number, (pause_ms, events) in enumerate(sends):
@@ -138,7 +158,8 @@ def _token(number: int, word: str, *, is_reasoning: bool, is_tool: bool) -> dict
 
 
 def _frame_events(events: list[bytes], *, in_chunks: bool) -> tuple[bytes, list[int]]:
-    """(bytes of these events, where in them each event is whole: two bytes before the end of its HTTP chunk)."""
+    """(bytes of these events, where in them each event is whole: two bytes before the end of its
+    HTTP chunk)."""
     wire = b""
     whole_at = list[int]()
     for data in events:
@@ -147,7 +168,9 @@ def _frame_events(events: list[bytes], *, in_chunks: bool) -> tuple[bytes, list[
     return wire, whole_at
 
 
-def _send_in_parts(wire: bytes, whole_at: list[int], out: int, split: int, split_ms: float) -> list[Step]:
+def _send_in_parts(
+    wire: bytes, whole_at: list[int], out: int, split: int, split_ms: float
+) -> list[Step]:
     """Send bytes at once, or in parts of ``split``; ``out`` chunks went out before them."""
     steps = list[Step]()
     for at in range(0, len(wire), split or len(wire)):
@@ -169,7 +192,8 @@ class Row:
         self.sends: list[tuple[int, int, int]] = row["sends"]
         """(just before, just after, number of chunks that were out by then)"""
         self.ended: int = row["ended"]
-        """Just before what ended it, the last send or the close; or when the client was found to be gone."""
+        """Just before what ended it, the last send or the close; or when the client was found to be
+        gone."""
         self.end: str = row["end"]
         """``played``: all steps were done; ``gone``: the client closed before."""
 
@@ -187,7 +211,10 @@ class Scripted:
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.ports: dict[str, int] = self._answer()
 
@@ -196,10 +223,19 @@ class Scripted:
         return json.loads(self._process.stdout.readline())
 
     def request(
-        self, name: str, steps: list[Step], *, port: str = "plain", unread: bytes = b"", tls: Any = None, **options: Any
+        self,
+        name: str,
+        steps: list[Step],
+        *,
+        port: str = "plain",
+        unread: bytes = b"",
+        tls: Any = None,
+        **options: Any,
     ) -> Any:
-        """What ``exchange`` takes. ``unread``: a body that the server does not read, the steps being in a header."""
-        from locust_llm.client.connection import Target  # the server's own process has no need of the package
+        """What ``exchange`` takes. ``unread``: a body that the server does not read, the steps
+        being in a header."""
+        # the server's own process has no need of the package
+        from locust_llm.client.connection import Target
         from locust_llm.client.request import Request
 
         script = json.dumps({"steps": steps})
@@ -211,8 +247,11 @@ class Scripted:
         target = Target("::1" if port == "ipv6" else "127.0.0.1", self.ports[port], tls)
         return Request(target=target, data=data, labels={"id": name}, **options)
 
-    def rows(self, prefix: str = "", count: int = 0, patience_s: float = 5.0) -> dict[str, list[Row]]:
-        """The rows of all finished requests whose id begins so, by id (a request that came twice has two).
+    def rows(
+        self, prefix: str = "", count: int = 0, patience_s: float = 5.0
+    ) -> dict[str, list[Row]]:
+        """The rows of all finished requests whose id begins so, by id (a request that came twice
+        has two).
 
         The server may need a moment to finish a row: ``count`` are waited for.
         """
@@ -243,12 +282,18 @@ class Scripted:
 def most_in_prefill(rows: list[Row], gave_up: dict[str, int] | None = None) -> int:
     """The most requests that were between arrival and first chunk at any moment.
 
-    One leaves when the server begins to send the first chunk or, if there is none, ends; ``gave_up``: when the client of
-    this id closed, if that was sooner.
+    One leaves when the server begins to send the first chunk or, if there is none, ends;
+    ``gave_up``: when the client of this id closed, if that was sooner.
     """
     moments: list[tuple[int, int]] = []
     for row in rows:
-        left = min([row.ended, *[before for before, _ in row.chunks[:1]], *[(gave_up or {}).get(row.id, row.ended)]])
+        left = min(
+            [
+                row.ended,
+                *[before for before, _ in row.chunks[:1]],
+                *[(gave_up or {}).get(row.id, row.ended)],
+            ]
+        )
         moments += [(row.arrived, 1), (max(left, row.arrived), -1)]
     level = most = 0
     for _, change in sorted(moments):  # those that leave first
@@ -257,7 +302,7 @@ def most_in_prefill(rows: list[Row], gave_up: dict[str, int] | None = None) -> i
     return most
 
 
-# -- the server, in its own process --------------------------------------------------------------------------------------
+# -- the server, in its own process ----------------------------------------------------------------
 
 rows: list[dict[str, Any]] = []
 connections = 0
@@ -269,7 +314,9 @@ class Wire:
     def __init__(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         self.sock = sock
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True) if context else None
+        self.tls = (
+            context.wrap_bio(self.incoming, self.outgoing, server_side=True) if context else None
+        )
 
     async def send(self, data: bytes) -> None:
         if self.tls is not None:
@@ -329,7 +376,8 @@ class Wire:
 
 
 async def request(wire: Wire, wait_s: float | None) -> tuple[str, list[Step], int] | None:
-    """(id, steps, arrival); None when there is no further one. Steps in a header come before the body is read."""
+    """(id, steps, arrival); None when there is no further one. Steps in a header come before the
+    body is read."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = await asyncio.wait_for(wire.receive(), None if data else wait_s)
@@ -348,7 +396,8 @@ async def request(wire: Wire, wait_s: float | None) -> tuple[str, list[Step], in
 
 
 async def play(wire: Wire, steps: list[Step], row: dict[str, Any]) -> float | None:
-    """Do the steps; how long to wait for the next request. Raises ConnectionError when the connection is over."""
+    """Do the steps; how long to wait for the next request. Raises ConnectionError when the
+    connection is over."""
     linger, played = None, row["arrived"]
     for step, *values in steps:
         if step == "sleep":
@@ -386,7 +435,14 @@ async def serve(sock: socket.socket, context: ssl.SSLContext | None) -> None:
         await wire.handshake()
         while asked := await request(wire, wait_s):
             name, steps, arrived = asked
-            row = {"id": name, "connection": number, "arrived": arrived, "sends": [], "end": "gone", "ended": 0}
+            row = {
+                "id": name,
+                "connection": number,
+                "arrived": arrived,
+                "sends": [],
+                "end": "gone",
+                "ended": 0,
+            }
             try:
                 wait_s = await play(wire, steps, row)
             finally:
@@ -431,9 +487,13 @@ async def main(certificate: str = "") -> None:
 
 
 def answer() -> None:
-    """Whoever started this asks for rows by the beginning of their ids; the end of the questions is the end."""
+    """Whoever started this asks for rows by the beginning of their ids; the end of the questions is
+    the end."""
     for line in sys.stdin:
-        print(json.dumps([row for row in list(rows) if row["id"].startswith(line.strip())]), flush=True)
+        print(
+            json.dumps([row for row in list(rows) if row["id"].startswith(line.strip())]),
+            flush=True,
+        )
     os._exit(0)
 
 

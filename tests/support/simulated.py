@@ -18,7 +18,9 @@ HELLO = [{"role": "user", "content": "Hello there"}]  # 12 tokens
 class Simulator:
     def __init__(self, process, ready):
         self.process, self.ready = process, ready
-        self.port = int(re.search(r"listening on https?://127\.0\.0\.1:(\d+) \(model llama", ready)[1])
+        self.port = int(
+            re.search(r"listening on https?://127\.0\.0\.1:(\d+) \(model llama", ready)[1]
+        )
 
     def connect(self):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
@@ -28,7 +30,9 @@ class Simulator:
     def call(self, method, path, body=None, connection=None, **headers):
         """Status and parsed body."""
         own = connection or self.connect()
-        own.request(method, path, body if isinstance(body, bytes | None) else json.dumps(body), headers)
+        own.request(
+            method, path, body if isinstance(body, bytes | None) else json.dumps(body), headers
+        )
         answer = own.getresponse()
         content = json.loads(answer.read())
         assert answer.headers["Server"] == NAME
@@ -43,7 +47,12 @@ class Simulator:
         """The events' data, and whether the stream ended as HTTP wants it."""
         asked = {"messages": HELLO, "stream": True, **body}
         content = received(
-            self.raw(post(json.dumps(asked).encode(), b"Connection: close\r\nX-Simulate: %b\r\n" % quirks.encode()))
+            self.raw(
+                post(
+                    json.dumps(asked).encode(),
+                    b"Connection: close\r\nX-Simulate: %b\r\n" % quirks.encode(),
+                )
+            )
         )
         head, _, rest = content.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")
@@ -90,7 +99,12 @@ def started(*flags):
 
 
 def post(body, headers=b""):
-    return b"POST %b HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b" % (CHAT.encode(), headers, len(body), body)
+    return b"POST %b HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b" % (
+        CHAT.encode(),
+        headers,
+        len(body),
+        body,
+    )
 
 
 def received(connection):

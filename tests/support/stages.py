@@ -14,7 +14,9 @@ from locust_llm.settings.settings import make_stage_settings
 from support.records import UNIX, a_run, answered, mixed
 
 
-def a_level(value: float, requests_per_s: float | None = 1.0, latency_ms: float = 1000.0, **other: object) -> LoadLevel:
+def a_level(
+    value: float, requests_per_s: float | None = 1.0, latency_ms: float = 1000.0, **other: object
+) -> LoadLevel:
     """100 requests, all of ``latency_ms``; ``slo`` is the result of the only rule."""
     slo = other.pop("slo", None)
     if slo is not None:
@@ -48,22 +50,30 @@ def a_level(value: float, requests_per_s: float | None = 1.0, latency_ms: float 
 def a_stage(run: Run, number: int, value: float, axis: str, **other: object) -> Run:
     """From second 0 of which second 10 to second 30 were measured."""
     fields: dict[str, object] = {
-        "began_at": UNIX, "measured_at": UNIX + 10, "ended_at": UNIX + 30, "residual": 0.01, "why": "stationary",
+        "began_at": UNIX, "measured_at": UNIX + 10, "ended_at": UNIX + 30, "residual": 0.01,
+        "why": "stationary",
     }  # fmt: skip
     stage = Stage(number=number, value=value, **{**fields, **other})  # type: ignore[arg-type]
     settings = make_stage_settings(run.settings, axis, value)
-    return replace(run, name=f"{run.name}, stage {number}", settings=settings, stage=stage, stages=())
+    return replace(
+        run, name=f"{run.name}, stage {number}", settings=settings, stage=stage, stages=()
+    )
 
 
 def steps(slowest_ms: float, count: int = 40) -> list[Record]:
-    """Requests each half second from second 10 on; TTFT of so many equal steps up to ``slowest_ms`` in an order of no
-    correlation, two more tokens come after 10 and 30 ms."""
+    """Requests each half second from second 10 on; TTFT of so many equal steps up to ``slowest_ms``
+    in an order of no correlation, two more tokens come after 10 and 30 ms."""
     ttfts = [slowest_ms * rank / count for rank in mixed(count)]
-    return [answered(ttft, ttft + 10, ttft + 30, sent_at=10.0 + i / 2) for i, ttft in enumerate(ttfts)]
+    return [
+        answered(ttft, ttft + 10, ttft + 30, sent_at=10.0 + i / 2) for i, ttft in enumerate(ttfts)
+    ]
 
 
 def fill_sweep(
-    folder: Path, stages: Mapping[float, Iterable[Record]], sweep: str = "concurrency=1,2,4", **settings: object
+    folder: Path,
+    stages: Mapping[float, Iterable[Record]],
+    sweep: str = "concurrency=1,2,4",
+    **settings: object,
 ) -> Run:
     """A folder of a sweep whose stages have these records; its run."""
     axis = sweep.partition("=")[0] or "repeat"
@@ -75,7 +85,10 @@ def fill_sweep(
         assert one.stage is not None
         place = folder / "stages" / str(one.stage.number)
         place.mkdir(parents=True)
-        lines = b"".join(format_record_line(replace(record, stage=one.stage.number)) + b"\n" for record in records)
+        lines = b"".join(
+            format_record_line(replace(record, stage=one.stage.number)) + b"\n"
+            for record in records
+        )
         (place / "profile_export.jsonl").write_bytes(lines)
         write_run(place, one)
         everything += lines

@@ -13,14 +13,20 @@ from locust_llm.records.record import Record
 from support.scripted import Row, Scripted
 
 CLOCKS_NS = 20_000
-"""A wall clock stamp is turned into a monotonic one with an offset good to 10 µs; a record has whole ones."""
+"""A wall clock stamp is turned into a monotonic one with an offset good to 10 µs; a record has
+whole ones."""
 DELIVERY_NS = 2_000_000
-"""The kernel stamps a segment when it comes in, on the loopback device usually within the sender's own system call, so
-within [before, after]; where it has to wait (for a window, for the softirq thread of a busy machine), a little later."""
+"""The kernel stamps a segment when it comes in, on the loopback device usually within the sender's
+own system call, so within [before, after]; where it has to wait (for a window, for the softirq
+thread of a busy machine), a little later."""
 
 
 def run(
-    server: Scripted, name: str, steps: list[Any], line: UserConnection | None = None, **options: Any
+    server: Scripted,
+    name: str,
+    steps: list[Any],
+    line: UserConnection | None = None,
+    **options: Any,
 ) -> tuple[Record, Response]:
     """One request without a gate."""
     line = line or UserConnection()
@@ -45,9 +51,14 @@ def check(record: Record, sent_ns: int, row: Row) -> int:
     return len(truth) - len(earliest)
 
 
-def several(server: Scripted, prefix: str, count: int, steps: Callable[[int], list[Any]], **options: Any) -> list[Any]:
+def several(
+    server: Scripted, prefix: str, count: int, steps: Callable[[int], list[Any]], **options: Any
+) -> list[Any]:
     """So many at once: (record, stream, row) of each."""
-    jobs = [gevent.spawn(run, server, f"{prefix}{n}.", steps(n), keep_text=True, **options) for n in range(count)]
+    jobs = [
+        gevent.spawn(run, server, f"{prefix}{n}.", steps(n), keep_text=True, **options)
+        for n in range(count)
+    ]
     gevent.joinall(jobs, raise_error=True)
     rows = server.rows(prefix, count)
     return [(*job.value, *rows[job.value[0].id]) for job in jobs]

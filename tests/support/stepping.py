@@ -10,7 +10,13 @@ Work = dict[Sequence, int]
 
 
 def make(
-    policy: str = "chunked", *, budget: int = 4, seqs: int = 8, kv_tokens: int = 1024, threshold: int = 0, **more: int
+    policy: str = "chunked",
+    *,
+    budget: int = 4,
+    seqs: int = 8,
+    kv_tokens: int = 1024,
+    threshold: int = 0,
+    **more: int,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_num_batched_tokens=budget,

@@ -1,4 +1,5 @@
-"""A closed-loop sweep in virtual time: users on a simulated engine, with noise, as a client sees it."""
+"""A closed-loop sweep in virtual time: users on a simulated engine, with noise, as a client sees
+it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
@@ -25,14 +26,25 @@ def chat(random: Random) -> tuple[int, int]:
 
 
 def swept(
-    server: Server, noise: Noise, seed: int, users: Sequence[int], lengths: Lengths = chat, rounds: int = ROUNDS
+    server: Server,
+    noise: Noise,
+    seed: int,
+    users: Sequence[int],
+    lengths: Lengths = chat,
+    rounds: int = ROUNDS,
 ) -> list[ObservedStage]:
     """A stage for each number of users, each on a server that is idle before."""
     return [stage(server, noise, seed + i, count, lengths, rounds) for i, count in enumerate(users)]
 
 
 def stage(
-    server: Server, noise: Noise, seed: int, users: int, lengths: Lengths, rounds: int = ROUNDS, count: int = 0
+    server: Server,
+    noise: Noise,
+    seed: int,
+    users: int,
+    lengths: Lengths,
+    rounds: int = ROUNDS,
+    count: int = 0,
 ) -> ObservedStage:
     """``count``: of requests; 0: as many as ``rounds`` says."""
     count = count or max(FEWEST, rounds * users)
@@ -60,7 +72,9 @@ def stage(
     while clock._timers and len(done) < count and clock._timers[0][0] < most:
         clock.run(clock._timers[0][0])
     asked = [row for _, row in sorted(done, key=lambda one: one[0])]
-    return ObservedStage(users=users, rate=0.0, requests=tuple(_seen(row, noise, random) for row in asked))
+    return ObservedStage(
+        users=users, rate=0.0, requests=tuple(_seen(row, noise, random) for row in asked)
+    )
 
 
 def _seen(row: VirtualResult, noise: Noise, random: Random) -> ObservedRequest:
@@ -72,7 +86,10 @@ def _seen(row: VirtualResult, noise: Noise, random: Random) -> ObservedRequest:
     times = list(_merged(times, noise, random))
     read_s = (noise.reading_s + noise.held_s) * row.request.prompt_tokens
     return ObservedRequest(
-        row.sent_at - read_s, tuple(times), row.request.prompt_tokens, round(tokens * (1 + noise.guessed))
+        row.sent_at - read_s,
+        tuple(times),
+        row.request.prompt_tokens,
+        round(tokens * (1 + noise.guessed)),
     )
 
 

@@ -1,4 +1,5 @@
-"""Symptoms by hand, of a server with round numbers: a prompted token costs 50 µs, and a gap without prefill is 10 ms."""
+"""Symptoms by hand, of a server with round numbers: a prompted token costs 50 µs, and a gap without
+prefill is 10 ms."""
 
 from typing import Any
 
@@ -20,9 +21,11 @@ def stall(turn: int, tokens: int, kind: str = "stall", **known: Any) -> DecoderS
     """Steps of 500 tokens: in 30 ms each, so that 1,000 tokens take 60 ms."""
     both = tokens * (2 if kind == "pair" else 1)
     found = DecoderStall(
-        kind=kind, round=turn, asked_tokens=tokens, input_tokens=tokens, ttft_s=both * 60e-6, meanwhile=both / 500,
+        kind=kind, round=turn, asked_tokens=tokens, input_tokens=tokens, ttft_s=both * 60e-6,
+        meanwhile=both / 500,
         steps=both / 500, surely=both / 500,
-        plain=False, rest=0.25, longest_s=0.033, usual_s=0.030, quiet_s=QUIET_S, decoders=3, ended=0, after_s=-1.0,
+        plain=False, rest=0.25, longest_s=0.033, usual_s=0.030, quiet_s=QUIET_S, decoders=3,
+        ended=0, after_s=-1.0,
         apart_s=tokens * 60e-6 if kind == "pair" else 0.0,
     )  # fmt: skip
     return type(found)(**({name: getattr(found, name) for name in found.__struct_fields__} | known))
@@ -44,7 +47,9 @@ def symptoms(**known: Any) -> ProbeMeasurements:
             *(stall(turn, 4000, "pair") for turn in (1, 2)),
         ),
         "behind": tuple(QueuedShortRequest(turn, 0.3, 0.3) for turn in (1, 2)),
-        "bursts": tuple(BurstResult(turn, 2000, tuple(0.1 * i for i in range(1, 9))) for turn in (1, 2)),
+        "bursts": tuple(
+            BurstResult(turn, 2000, tuple(0.1 * i for i in range(1, 9))) for turn in (1, 2)
+        ),
         "cached": tuple(CachedPrompt(4000, 0.2, 0.2) for _ in range(2)),
         "tokens_a_chunk": 1.0,
     }

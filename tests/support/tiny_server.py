@@ -1,4 +1,5 @@
-"""A tiny OpenAI-compatible server in this process: what it answers are attributes, what it was asked is a list."""
+"""A tiny OpenAI-compatible server in this process: what it answers are attributes, what it was
+asked is a list."""
 
 import json
 import threading
@@ -46,7 +47,9 @@ class TinyServer(ThreadingHTTPServer):
     def start(self) -> None:
         self.started = True
         self.server_activate()
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
 
     def paths(self) -> list[str]:
         return [asked.path for asked in self.asked]
@@ -57,7 +60,11 @@ class TinyServer(ThreadingHTTPServer):
         if asked.path in self.pages:
             return self.pages[asked.path]
         text = asked.body["messages"][0]["content"] if "messages" in asked.body else ""
-        if asked.path == "/tokenize" and "messages" not in asked.body and self.tokenize_plain is not None:
+        if (
+            asked.path == "/tokenize"
+            and "messages" not in asked.body
+            and self.tokenize_plain is not None
+        ):
             return 200, self.tokenize_plain(asked.body)
         if asked.path == "/tokenize" and "messages" in asked.body and self.tokenize is not None:
             return 200, {"count": self.tokenize(text)}
@@ -66,9 +73,16 @@ class TinyServer(ThreadingHTTPServer):
         if asked.path == "/v1/chat/completions":
             if self.chat_status != 200:
                 return self.chat_status, {"error": {"message": "no room for this prompt"}}
-            usage = {"prompt_tokens": self.count(text), "completion_tokens": 1} if self.count is not None else None
+            usage = (
+                {"prompt_tokens": self.count(text), "completion_tokens": 1}
+                if self.count is not None
+                else None
+            )
             if not asked.body.get("stream"):
-                return 200, {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}], "usage": usage}
+                return 200, {
+                    "choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}],
+                    "usage": usage,
+                }
             choice = {"delta": {"content": "yes"}, "finish_reason": "stop"}
             return 200, [{"choices": [choice]}, {"choices": [], "usage": usage}]
         return 404, {"error": {"message": f"no route {asked.path}"}}
@@ -76,7 +90,9 @@ class TinyServer(ThreadingHTTPServer):
 
 class _Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # an answer is one write: the second of two would wait 40 ms for the acknowledgement of the first
+    # an answer is one write: the second of two would wait 40 ms for the acknowledgement of the
+    # first
+    wbufsize = -1
     server: TinyServer
 
     def do_GET(self) -> None:
@@ -86,14 +102,22 @@ class _Answers(BaseHTTPRequestHandler):
         self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
     def _answer(self, body: dict[str, Any]) -> None:
-        asked = Asked(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+        asked = Asked(
+            self.path, {name.lower(): value for name, value in self.headers.items()}, body
+        )
         self.server.asked.append(asked)
         status, answer = self.server.answer(asked)
         if isinstance(answer, list):  # a stream, in one piece
-            kind, data = "text/event-stream", "".join(f"data: {json.dumps(event)}\n\n" for event in answer)
+            kind, data = (
+                "text/event-stream",
+                "".join(f"data: {json.dumps(event)}\n\n" for event in answer),
+            )
             data += "data: [DONE]\n\n"
         else:
-            kind, data = "application/json", answer if isinstance(answer, str) else json.dumps(answer)
+            kind, data = (
+                "application/json",
+                answer if isinstance(answer, str) else json.dumps(answer),
+            )
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))

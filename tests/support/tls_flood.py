@@ -1,4 +1,5 @@
-"""A TLS server that sends records without data and without end, in a process of its own; and its records alone."""
+"""A TLS server that sends records without data and without end, in a process of its own; and its
+records alone."""
 
 import hashlib
 import hmac
@@ -19,7 +20,9 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 ALERT, HANDSHAKE, DATA = 21, 22, 23
-HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 EVENT: Final = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
 FIRST: Final = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
 BATCH: Final = 1 << 15
@@ -59,10 +62,14 @@ class Sealer:
 class Sealer12:
     """The same by TLS 1.2, with AES-GCM (RFC 5246, 6.2.3.3 and 6.3; RFC 5288)."""
 
-    def __init__(self, master: bytes, client_random: bytes, server_random: bytes, suite: str) -> None:
+    def __init__(
+        self, master: bytes, client_random: bytes, server_random: bytes, suite: str
+    ) -> None:
         self._hash = "sha384" if suite.endswith("SHA384") else "sha256"
         key_bytes = 32 if "AES256" in suite else 16
-        block = self._expand(master, b"key expansion" + server_random + client_random, 2 * key_bytes + 8)
+        block = self._expand(
+            master, b"key expansion" + server_random + client_random, 2 * key_bytes + 8
+        )
         self._cipher = AESGCM(block[key_bytes : 2 * key_bytes])
         self._salt = block[-4:]
         self._sequence = 1
@@ -79,7 +86,9 @@ class Sealer12:
         number = self._sequence.to_bytes(8, "big")
         self._sequence += 1
         head = bytes([kind]) + b"\3\3"
-        sealed = self._cipher.encrypt(self._salt + number, content, number + head + len(content).to_bytes(2, "big"))
+        sealed = self._cipher.encrypt(
+            self._salt + number, content, number + head + len(content).to_bytes(2, "big")
+        )
         return head + (len(number) + len(sealed)).to_bytes(2, "big") + number + sealed
 
 
@@ -122,17 +131,23 @@ WITHOUT_DATA_12: Final[dict[str, Flood]] = {
 def mixed(seed: int) -> Iterator[Flood]:
     """Without end: runs of one kind each, of any length."""
     drawn = random.Random(seed)
-    harmless = [WITHOUT_DATA[name] for name in ("tickets", "many_tickets", "large_tickets", "new_keys", "asked_keys")]
+    harmless = [
+        WITHOUT_DATA[name]
+        for name in ("tickets", "many_tickets", "large_tickets", "new_keys", "asked_keys")
+    ]
     while True:
         yield from [drawn.choice(harmless)] * drawn.choice((1, 10, 100, 1000))
-        if drawn.random() < 0.5:  # with a little data in between, that no count of bytes without it ends it
+        # with a little data in between, that no count of bytes without it ends it
+        if drawn.random() < 0.5:
             yield lambda sealer: sealer.record(DATA, b"1\r\n:\r\n")
 
 
 def secret_of(key_log: str) -> bytes:
     """Of the last connection in it."""
     lines = Path(key_log).read_text().splitlines()
-    return bytes.fromhex([line.split()[2] for line in lines if line.startswith("SERVER_TRAFFIC_SECRET_0")][-1])
+    return bytes.fromhex(
+        [line.split()[2] for line in lines if line.startswith("SERVER_TRAFFIC_SECRET_0")][-1]
+    )
 
 
 def sealer_12(key_log: str, hello: bytes, suite: str) -> Sealer12:
@@ -141,7 +156,9 @@ def sealer_12(key_log: str, hello: bytes, suite: str) -> Sealer12:
     return Sealer12(bytes.fromhex(master), bytes.fromhex(client_random), hello[11:43], suite)
 
 
-def context_of(certificate: str, key_log: str, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
+def context_of(
+    certificate: str, key_log: str, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.maximum_version = version
     context.set_ciphers("AESGCM")
@@ -155,7 +172,9 @@ def serve(client: socket.socket, certificate: str, where: str) -> None:
     version = ssl.TLSVersion.TLSv1_2 if where == "tls 1.2" else ssl.TLSVersion.TLSv1_3
     with client, tempfile.NamedTemporaryFile() as log, suppress(OSError, ssl.SSLError):
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        server = context_of(certificate, log.name, version).wrap_bio(incoming, outgoing, server_side=True)
+        server = context_of(certificate, log.name, version).wrap_bio(
+            incoming, outgoing, server_side=True
+        )
         done, hello = False, b""
         while not done:
             incoming.write(client.recv(65_536))
@@ -183,8 +202,11 @@ def serve(client: socket.socket, certificate: str, where: str) -> None:
             flood(client, Sealer(secret_of(log.name), cipher[0]), request, WITHOUT_DATA)
 
 
-def flood(client: socket.socket, sealer: Sealer | Sealer12, request: bytes, kinds: dict[str, Flood]) -> None:
-    """A seed whose number is odd has a first chunk before its flood, as has a name that begins with ``late_``."""
+def flood(
+    client: socket.socket, sealer: Sealer | Sealer12, request: bytes, kinds: dict[str, Flood]
+) -> None:
+    """A seed whose number is odd has a first chunk before its flood, as has a name that begins with
+    ``late_``."""
     name = request.split()[1].decode().rpartition("/")[2]
     late = name.startswith("late_") or (name.isdecimal() and int(name) % 2 == 1)
     name = name.removeprefix("late_")
@@ -210,7 +232,8 @@ def main(certificate: str, where: str) -> None:
 
 @contextmanager
 def flooding(certificate: Path, where: str = "answer") -> Iterator[str]:
-    """Its URL. The last part of a path is the name of a flood, or a seed. ``where``: or ``handshake``, or ``tls 1.2``."""
+    """Its URL. The last part of a path is the name of a flood, or a seed. ``where``: or
+    ``handshake``, or ``tls 1.2``."""
     command = [sys.executable, __file__, str(certificate), where]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

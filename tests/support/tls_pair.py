@@ -28,7 +28,8 @@ class Pair(NamedTuple):
 
 
 def pair(certificate: Path, server: ssl.SSLContext | None = None) -> Pair:
-    """``server``: by TLS 1.3 its last word on the handshake may still be missing, see ``Pair.server``."""
+    """``server``: by TLS 1.3 its last word on the handshake may still be missing, see
+    ``Pair.server``."""
     context = server or ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     client = TLSLayer(ssl.create_default_context(cafile=str(certificate)), "localhost")
@@ -36,6 +37,7 @@ def pair(certificate: Path, server: ssl.SSLContext | None = None) -> Pair:
     other = context.wrap_bio(to_server, to_client, server_side=True)
     while not client.established:
         to_server.write(client.handshake(to_client.read()))
-        with suppress(ssl.SSLError):  # it waits, or sends an alert, which comes with what it says next
+        # it waits, or sends an alert, which comes with what it says next
+        with suppress(ssl.SSLError):
             other.do_handshake()
     return Pair(client, other, to_client)

@@ -22,14 +22,21 @@ BETWEEN_S = 5.0
 def write(folder: Path, run: Run, records: Iterable[Record], **more: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_run(folder, replace(run, name=folder.name), **more)
-    (folder / RECORDS).write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    (folder / RECORDS).write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in records)
+    )
     return folder
 
 
 def record(one: ObservedRequest, number: int, at: float, **more: Any) -> Record:
     """``at``: when its clock is 0, in seconds of the run."""
     chunk_ms = [(moment - one.sent_at) * 1000 for moment in one.token_at]
-    known = {"id": str(number), "input_tokens": one.prompt_tokens, "output_tokens": one.output_tokens, **more}
+    known = {
+        "id": str(number),
+        "input_tokens": one.prompt_tokens,
+        "output_tokens": one.output_tokens,
+        **more,
+    }
     return answered(*chunk_ms, sent_at=at + one.sent_at, **known)
 
 
@@ -42,7 +49,9 @@ def swept_folder(folder: Path, stages: Sequence[ObservedStage], **more: Any) -> 
     for number, stage in enumerate(stages, start=1):
         here = list(_of_stage(stage, number, at))
         end = max(one.closed_at for one in here)
-        done.append(RunStage(number=number, value=stage.users, began_at=UNIX + at, ended_at=UNIX + end))
+        done.append(
+            RunStage(number=number, value=stage.users, began_at=UNIX + at, ended_at=UNIX + end)
+        )
         records += here
         at = end + BETWEEN_S
     return write(folder, replace(run, stages=tuple(done), model="m", server="simulated 1"), records)
@@ -64,7 +73,10 @@ def probed_folder(folder: Path, results: Sequence[ProbeResult], **more: Any) -> 
 
 def _of_probe(one: ProbeResult, number: int) -> Record:
     return answered(
-        *((moment - one.sent_at) * 1000 for moment in one.chunk_at), sent_at=one.sent_at, id=str(number), name=one.role,
-        session=f"probe/{one.episode}/{one.round}/{one.kind}/3", outcome=one.outcome, input_tokens=one.input_tokens,
-        output_tokens=one.output_tokens, asked_input_tokens=one.asked_tokens, asked_output_tokens=one.asked_output_tokens,
+        *((moment - one.sent_at) * 1000 for moment in one.chunk_at), sent_at=one.sent_at,
+        id=str(number), name=one.role,
+        session=f"probe/{one.episode}/{one.round}/{one.kind}/3", outcome=one.outcome,
+        input_tokens=one.input_tokens,
+        output_tokens=one.output_tokens, asked_input_tokens=one.asked_tokens,
+        asked_output_tokens=one.asked_output_tokens,
     )  # fmt: skip

@@ -1,6 +1,8 @@
-"""Locust without its patches: it would exchange sockets, threads and selectors of the whole process of the tests.
+"""Locust without its patches: it would exchange sockets, threads and selectors of the whole process
+of the tests.
 
-Import this before anything that imports Locust. The real command, in a process of its own, is patched as always.
+Import this before anything that imports Locust. The real command, in a process of its own, is
+patched as always.
 """
 
 import os

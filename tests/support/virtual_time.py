@@ -1,4 +1,5 @@
-"""Virtual time: clocks that only ``advance`` moves, and a sleep that ends when they have come so far."""
+"""Virtual time: clocks that only ``advance`` moves, and a sleep that ends when they have come so
+far."""
 
 import heapq
 
@@ -22,7 +23,9 @@ class VirtualTime:
     def __init__(self) -> None:
         self.at = 0.0
         """Seconds since it began."""
-        self.source = TimeSource(now=lambda: UNIX + self.at, monotonic=lambda: self.at, sleep=self.sleep)
+        self.source = TimeSource(
+            now=lambda: UNIX + self.at, monotonic=lambda: self.at, sleep=self.sleep
+        )
         self._sleepers: list[tuple[float, int, Event]] = []
         self._count = 0
 

@@ -1,7 +1,8 @@
-"""Random workloads for two schedulers, ours and vLLM's own, and what each of them does in every step.
+"""Random workloads for two schedulers, ours and vLLM's own, and what each of them does in every
+step.
 
-A step is [tokens by request, preemptions so far, cached tokens so far, free blocks]; requests are named by their place in
-the workload. Steps without work are left out.
+A step is [tokens by request, preemptions so far, cached tokens so far, free blocks]; requests are
+named by their place in the workload. Steps without work are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ Step = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request; ``at`` and ``abort_at`` count calls of `schedule`. ``during``: it is aborted while that step runs."""
+    """A request; ``at`` and ``abort_at`` count calls of `schedule`. ``during``: it is aborted while
+    that step runs."""
 
     at: int
     prompt: list[int]
@@ -52,18 +54,29 @@ class Workload:
             "enable_prefix_caching": self.caching,
             "max_model_len": _longest(self) + 1,
         }
-        return json.dumps({"config": config, "async": self.asynchronous, "requests": list(map(asdict, self.asked))})
+        return json.dumps(
+            {
+                "config": config,
+                "async": self.asynchronous,
+                "requests": list(map(asdict, self.asked)),
+            }
+        )
 
 
-# -- workloads -------------------------------------------------------------------------------------------------------
+# -- workloads -------------------------------------------------------------------------------------
 
 
 def plain(random: Random) -> Workload:
     asked, at = [], 0
     for _ in range(random.randint(3, 30)):
         at += random.choice((0, 0, 1, 2, 5, 20))
-        prompt = [random.randrange(1000) for _ in range(random.choice((random.randint(1, 40), random.randint(1, 300))))]
-        asked.append(Asked(at, prompt, [random.randrange(1000) for _ in range(random.randint(1, 60))]))
+        prompt = [
+            random.randrange(1000)
+            for _ in range(random.choice((random.randint(1, 40), random.randint(1, 300))))
+        ]
+        asked.append(
+            Asked(at, prompt, [random.randrange(1000) for _ in range(random.randint(1, 60))])
+        )
     seqs = random.randint(1, 12)
     settings = {"max_num_batched_tokens": random.randint(max(seqs, 8), 200), "max_num_seqs": seqs}
     return Workload(settings, asked, num_blocks=1000)
@@ -88,15 +101,22 @@ def whole(random: Random, workload: Workload) -> Workload:
 
 
 def cache(random: Random, workload: Workload) -> Workload:
-    """Conversations: prompts go on where an earlier request was, is or will be; some are the same to the last token."""
+    """Conversations: prompts go on where an earlier request was, is or will be; some are the same
+    to the last token."""
     asked: list[Asked] = []
     for request in workload.asked:
         if asked and random.random() < 0.7:
             old = random.choice(asked)
             text = old.prompt + old.output
-            prompt = text[: random.randint(1, len(text))] if random.random() < 0.4 else text + request.prompt[:30]
+            prompt = (
+                text[: random.randint(1, len(text))]
+                if random.random() < 0.4
+                else text + request.prompt[:30]
+            )
             same = prompt == old.prompt or random.random() < 0.3
-            request = replace(request, prompt=prompt[:400], output=old.output if same else request.output)
+            request = replace(
+                request, prompt=prompt[:400], output=old.output if same else request.output
+            )
         if asked and random.random() < 0.2:
             request = replace(random.choice(asked), at=request.at)
         asked.append(request)
@@ -161,7 +181,17 @@ KINDS: Final[dict[str, tuple[Change, ...]]] = {
     "asynchronous, cache, pressure": (asynchronous, cache, pressure),
     "asynchronous, priority, pressure": (asynchronous, priority, pressure),
     "asynchronous, aborts, cache, pressure": (asynchronous, aborts, cache, pressure),
-    "everything": (cache, whole, threshold, pressure, priority, watermark, active, aborts, asynchronous),
+    "everything": (
+        cache,
+        whole,
+        threshold,
+        pressure,
+        priority,
+        watermark,
+        active,
+        aborts,
+        asynchronous,
+    ),
 }
 """What of `plain` is changed."""
 
@@ -177,14 +207,16 @@ def workloads(kind: str, count: int) -> Iterator[Workload]:
         yield workload
 
 
-# -- what each does with them ----------------------------------------------------------------------------------------
+# -- what each does with them ----------------------------------------------------------------------
 
 
 def ours(workload: Workload) -> list[Step]:
     settings = dict(workload.settings)
     waiting = queue(settings.pop("policy", "fcfs"))
     policy = POLICIES["chunked" if settings.get("enable_chunked_prefill", True) else "mixed"]
-    config = SchedulerConfig(kv_tokens=BLOCK * workload.num_blocks, enable_prefix_caching=workload.caching, **settings)
+    config = SchedulerConfig(
+        kv_tokens=BLOCK * workload.num_blocks, enable_prefix_caching=workload.caching, **settings
+    )
     scheduler = Scheduler(config, policy, waiting=waiting)
     scheduler.ahead = workload.asynchronous
     known: dict[tuple[int, ...], int] = {}
@@ -193,7 +225,11 @@ def ours(workload: Workload) -> list[Step]:
     steps: list[Step] = []
     done: list[Sequence] = []
     now = 0
-    while scheduler.running or scheduler.waiting or any(request.at >= now for request in workload.asked):
+    while (
+        scheduler.running
+        or scheduler.waiting
+        or any(request.at >= now for request in workload.asked)
+    ):
         for request, sequence in zip(workload.asked, sequences, strict=True):
             if request.at == now:
                 scheduler.add(sequence)
@@ -201,7 +237,14 @@ def ours(workload: Workload) -> list[Step]:
         batch, work = schedule(scheduler)
         if work:
             found = {numbers[sequence]: tokens for sequence, tokens in work.items()}
-            steps.append([found, scheduler.num_preemptions, scheduler.num_cache_hits, scheduler.blocks.num_free])
+            steps.append(
+                [
+                    found,
+                    scheduler.num_preemptions,
+                    scheduler.num_cache_hits,
+                    scheduler.blocks.num_free,
+                ]
+            )
         _abort(workload, sequences, scheduler, now, during=True)
         scheduler.release(done)
         _, done = scheduler.postprocess(batch, 0.0)  # type: ignore[arg-type]
@@ -215,11 +258,16 @@ def ours(workload: Workload) -> list[Step]:
 def _sequence(request: Asked, known: dict[tuple[int, ...], int]) -> Sequence:
     """Its blocks have the same keys as those of others with the same text so far."""
     text = request.prompt + request.output
-    keys = [known.setdefault(tuple(text[:end]), len(known)) for end in range(BLOCK, len(text) + 1, BLOCK)]
+    keys = [
+        known.setdefault(tuple(text[:end]), len(known))
+        for end in range(BLOCK, len(text) + 1, BLOCK)
+    ]
     return Sequence(len(request.prompt), len(request.output), keys, priority=request.priority)
 
 
-def _abort(workload: Workload, sequences: list[Sequence], scheduler: Scheduler, now: int, *, during: bool) -> None:
+def _abort(
+    workload: Workload, sequences: list[Sequence], scheduler: Scheduler, now: int, *, during: bool
+) -> None:
     for request, sequence in zip(workload.asked, sequences, strict=True):
         if request.abort_at == now and request.during == during and request.at <= now:
             scheduler.finish(sequence)
@@ -229,7 +277,9 @@ class Real:
     """vLLM's scheduler, in a process of the Python that has vLLM."""
 
     def __init__(self, python: str, program: str, environment: dict[str, str]) -> None:
-        self._process = Popen([python, program], stdin=PIPE, stdout=PIPE, text=True, env=environment, cwd="/")
+        self._process = Popen(
+            [python, program], stdin=PIPE, stdout=PIPE, text=True, env=environment, cwd="/"
+        )
 
     def steps(self, workload: Workload) -> list[Step]:
         assert self._process.stdin
@@ -239,7 +289,10 @@ class Real:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self._process.args} ended with status {self._process.wait()}")
-        return [[{int(name): count for name, count in step[0].items()}, *step[1:]] for step in json.loads(line)]
+        return [
+            [{int(name): count for name, count in step[0].items()}, *step[1:]]
+            for step in json.loads(line)
+        ]
 
     def close(self) -> None:
         assert self._process.stdin

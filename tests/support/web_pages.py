@@ -28,16 +28,21 @@ class Page:
     """Locust's web UI with ours in it; Locust's own start is a list of the forms that it got."""
 
     def __init__(self, *words: str, first: bool = False) -> None:
-        from locust.env import Environment  # after unpatched_locust, which sorting would put behind it
+        # after unpatched_locust, which sorting would put behind it
+        from locust.env import Environment
         from locust.event import Events
 
         self.options: Namespace = parse("--web-host", "127.0.0.1", *words, headless=False)
-        self.environment = Environment(parsed_options=self.options, host=self.options.host, events=Events())
+        self.environment = Environment(
+            parsed_options=self.options, host=self.options.host, events=Events()
+        )
         self.ui: Any = self.environment.create_web_ui(
-            "127.0.0.1", 0, web_base_path=self.options.web_base_path, web_login=self.options.web_login,
+            "127.0.0.1", 0, web_base_path=self.options.web_base_path,
+            web_login=self.options.web_login,
             delayed_start=True,
         )  # fmt: skip
-        self.runner = self.environment.create_local_runner()  # after it: else it would make its page at once
+        # after it: else it would make its page at once
+        self.runner = self.environment.create_local_runner()
         self.asked: list[dict[str, list[str]]] = []
         self.surveyed: list[Discovery] = []
         self.locusts_swarm = self.ui.app.view_functions["locust.swarm"]

@@ -49,16 +49,19 @@ def on_init(environment, **kw):
 
 @pytest.fixture(scope="module")
 def busy_server() -> Iterator[str]:
-    """Prefills of 2,000 tokens one after the other, each about 70 ms: so many are always waiting as may."""
+    """Prefills of 2,000 tokens one after the other, each about 70 ms: so many are always waiting as
+    may."""
     with start_simulator("--truth", "full", "--max-num-batched-tokens", "2048") as url:
         yield url
 
 
 class Web:
-    """Locust with its web UI, and a browser that looks at it. Pictures are taken only into a folder that
-    LOCUST_LLM_PICTURES names: they take seconds."""
+    """Locust with its web UI, and a browser that looks at it. Pictures are taken only into a folder
+    that LOCUST_LLM_PICTURES names: they take seconds."""
 
-    def __init__(self, browser: Any, server: str, folder: Path, *words: str, locustfile: Path = CHAT) -> None:
+    def __init__(
+        self, browser: Any, server: str, folder: Path, *words: str, locustfile: Path = CHAT
+    ) -> None:
         self.server, self.folder = server, folder
         self.pictures = os.environ.get("LOCUST_LLM_PICTURES")
         self.name = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" ")[0]
@@ -70,13 +73,18 @@ class Web:
         self.base = f"http://127.0.0.1:{port}{path}"
         self.log = (folder / "log").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "locust", "-f", str(locustfile), "--host", server, "--web-port", str(port), "--web-host",
+            [sys.executable, "-m", "locust", "-f", str(locustfile), "--host", server, "--web-port",
+                str(port), "--web-host",
              "127.0.0.1", "--report-dir", str(folder / "run"), "--stop-timeout", "5", *words],
             stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+        self.context = browser.new_context(
+            viewport={"width": 1280, "height": 900}, accept_downloads=True
+        )
         self.errors: list[str] = []
-        self.context.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.context.on(
+            "console", lambda said: self.errors.append(said.text) if said.type == "error" else None
+        )
         self.context.on("weberror", lambda error: self.errors.append(str(error.error)))
         until(lambda: requests.get(self.base + "/", timeout=2, allow_redirects=False).ok, 60)
 
@@ -89,7 +97,9 @@ class Web:
     def picture(self, page: Any, what: str) -> None:
         if self.pictures:
             self.taken += 1
-            page.screenshot(path=Path(self.pictures) / f"{self.name}-{self.taken}-{what}.png", full_page=True)
+            page.screenshot(
+                path=Path(self.pictures) / f"{self.name}-{self.taken}-{what}.png", full_page=True
+            )
 
     def status(self) -> dict[str, Any]:
         return dict(requests.get(self.base + "/llm/live", timeout=5).json())
@@ -139,7 +149,9 @@ def until(true: Callable[[], object], seconds: float) -> None:
 
 def fill(page: Any, **fields: str) -> None:
     """In our forms and in Locust's."""
-    page.evaluate("document.querySelectorAll('#run details').forEach(folded => { folded.open = true; })")
+    page.evaluate(
+        "document.querySelectorAll('#run details').forEach(folded => { folded.open = true; })"
+    )
     for folded in ("Advanced options", "Custom parameters"):
         button = page.locator("form").get_by_role("button", name=folded, expanded=False)
         if button.count():
@@ -150,5 +162,7 @@ def fill(page: Any, **fields: str) -> None:
 
 def start(page: Any, **fields: str) -> None:
     """By our form."""
-    fill(page, user_count="24", synthetic_input_tokens_mean="2000", output_tokens_mean="4", **fields)
+    fill(
+        page, user_count="24", synthetic_input_tokens_mean="2000", output_tokens_mean="4", **fields
+    )
     page.get_by_role("button", name="Start", exact=True).click()

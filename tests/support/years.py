@@ -1,4 +1,5 @@
-"""A made-up year of runs: folders with run.json and figures, as a run leaves them, from the packaged example."""
+"""A made-up year of runs: folders with run.json and figures, as a run leaves them, from the
+packaged example."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,15 @@ START: Final = 1_767_225_600.0
 
 
 def run_folder(
-    folder: Path, at: float, factor: float, settings: Mapping[str, Any] = {}, commit: str = "", **facts: Any
+    folder: Path,
+    at: float,
+    factor: float,
+    settings: Mapping[str, Any] = {},
+    commit: str = "",
+    **facts: Any,
 ) -> Path:
-    """One run whose times are those of the example times ``factor``, and its rates over it. ``facts``: of the run."""
+    """One run whose times are those of the example times ``factor``, and its rates over it.
+    ``facts``: of the run."""
     document = json.loads((EXAMPLE / "run.json").read_text())
     figures = json.loads((EXAMPLE / "profile_export_aiperf.json").read_text())
     document["run"] |= {"started_at": at, "profiling_at": at, "stopping_at": at + 120, **facts}

@@ -1,4 +1,5 @@
-"""The log of a CI job: whatever is written, in whatever pieces, no line of it is a command, and no sign is lost."""
+"""The log of a CI job: whatever is written, in whatever pieces, no line of it is a command, and no
+sign is lost."""
 
 import io
 import sys
@@ -14,7 +15,8 @@ PIECES: Final = st.lists(
     st.one_of(
         st.sampled_from(["::", ":", "##", "#", "[", "##[", "##vso[", "##team", "city[", "x"]),
         st.sampled_from([" ", "\t", "\r", "\n", "\r\n", "\xa0"]),
-        st.sampled_from(["::error::x", "##[set-output name=a]b", "\x1b[0Ksection_start:1:a\r\x1b[0K", "\x1b[31mred\x1b[0m"]),
+        st.sampled_from(["::error::x", "##[set-output name=a]b",
+            "\x1b[0Ksection_start:1:a\r\x1b[0K", "\x1b[31mred\x1b[0m"]),
         st.text(max_size=3),
         st.just("y" * 100),
     ),
@@ -23,7 +25,8 @@ PIECES: Final = st.lists(
 
 
 def commands_in(text: str) -> list[str]:
-    """As the programs of the CI find them: GitHub's reads a line up to CR or LF, and cuts blanks off its begin."""
+    """As the programs of the CI find them: GitHub's reads a line up to CR or LF, and cuts blanks
+    off its begin."""
     lines = text.replace("\r", "\n").split("\n")
     return [
         line

@@ -38,10 +38,42 @@ def test_numbers() -> None:
 
 
 def test_brief_numbers() -> None:
-    values = (None, 0.0, 0.456, 9.9996, 12.345, 99.996, 123.45, 1234.5, 12_345.6, -1.0, 0.00012346, 1e-9, float("inf"))
-    found = ["-", "0", "0.456", "10", "12.35", "100", "123.5", "1,234", "12,346", "-1", "0.000123", "0", "fail"]
+    values = (
+        None,
+        0.0,
+        0.456,
+        9.9996,
+        12.345,
+        99.996,
+        123.45,
+        1234.5,
+        12_345.6,
+        -1.0,
+        0.00012346,
+        1e-9,
+        float("inf"),
+    )
+    found = [
+        "-",
+        "0",
+        "0.456",
+        "10",
+        "12.35",
+        "100",
+        "123.5",
+        "1,234",
+        "12,346",
+        "-1",
+        "0.000123",
+        "0",
+        "fail",
+    ]
     assert [format_brief(value) for value in values] == found
-    assert [format_brief(value, "ms") for value in (None, 612.345, float("inf"))] == ["-", "612.3ms", "fail"]
+    assert [format_brief(value, "ms") for value in (None, 612.345, float("inf"))] == [
+        "-",
+        "612.3ms",
+        "fail",
+    ]
     assert [format_brief(value, digits=3) for value in (1.2345, 12.345, 999.6, 1234.5)] == [
         "1.23",
         "12.3",
@@ -51,9 +83,20 @@ def test_brief_numbers() -> None:
 
 
 def test_no_digit_that_the_interval_does_not_support() -> None:
-    """The last digit has the place of the first one of the reach, or of its second where that begins with 1 or 2."""
+    """The last digit has the place of the first one of the reach, or of its second where that
+    begins with 1 or 2."""
     reaches = (0.3, 0.14, 0.02, 3.0, 40.0, 140.0, None, 0.0, float("inf"))
-    found = ["1,234.6", "1,234.57", "1,234.57", "1,235", "1,230", "1,230", "1,234.57", "1,234.57", "1,234.57"]
+    found = [
+        "1,234.6",
+        "1,234.57",
+        "1,234.57",
+        "1,235",
+        "1,230",
+        "1,230",
+        "1,234.57",
+        "1,234.57",
+        "1,234.57",
+    ]
     assert [format_supported(1234.567, reach, digits=6) for reach in reaches] == found
     assert [format_supported(1.676, reach, " users") for reach in (0.3, 0.14, 2.0, 50.0)] == [
         "1.7 users", "1.68 users", "1.7 users", "2 users",
@@ -73,8 +116,32 @@ def test_no_digit_that_the_interval_does_not_support() -> None:
 
 
 def test_durations() -> None:
-    seconds = (None, 0.0, 0.0000123, 0.012345, 0.5, 0.99949, 0.9996, 1.2345, 123.4, 3661.0, float("nan"))
-    found = ["-", "0 ms", "0.0123 ms", "12.3 ms", "500 ms", "999 ms", "1 s", "1.23 s", "123 s", "3,661 s", "-"]
+    seconds = (
+        None,
+        0.0,
+        0.0000123,
+        0.012345,
+        0.5,
+        0.99949,
+        0.9996,
+        1.2345,
+        123.4,
+        3661.0,
+        float("nan"),
+    )
+    found = [
+        "-",
+        "0 ms",
+        "0.0123 ms",
+        "12.3 ms",
+        "500 ms",
+        "999 ms",
+        "1 s",
+        "1.23 s",
+        "123 s",
+        "3,661 s",
+        "-",
+    ]
     assert [format_duration(value) for value in seconds] == found
 
 
@@ -96,7 +163,8 @@ def test_counts_and_their_word() -> None:
 @pytest.mark.parametrize(
     ("figures", "written"),
     [
-        # (base, value, ends of the interval of the difference): a place more than the interval supports
+        # (base, value, ends of the interval of the difference): a place more than the interval
+        # supports
         ((5.92, 10.05, -1.0, 9.3), ("5.9", "10.1", "+4.2", "-1.0", "+9.3")),
         ((47.604, 43.794, -19.3, 9.21), ("47.6", "43.8", "-3.8", "-19.3", "+9.2")),
         ((12.46, 14.23, 0.265, 13.1), ("12.5", "14.2", "+1.7", "+0.3", "+13.1")),
@@ -104,7 +172,10 @@ def test_counts_and_their_word() -> None:
         ((363.1, 363.5, -131.0, 132.0), ("363.1", "363.5", "+0.4", "-131.0", "+132.0")),
         ((66.78, 55.39, None, None), ("66.78", "55.39", "-11.39", "-", "-")),
         ((35.0, 31.0, None, None), ("35", "31", "-4", "-", "-")),
-        ((12_345.6, 23_456.7, 9_000.0, 13_000.0), ("12,346", "23,457", "+11,111", "+9,000", "+13,000")),
+        (
+            (12_345.6, 23_456.7, 9_000.0, 13_000.0),
+            ("12,346", "23,457", "+11,111", "+9,000", "+13,000"),
+        ),
         ((0.0, 0.0, 0.0, 0.0), ("0", "0", "+0", "+0.000", "+0.000")),
         ((100_000.0, 100_000.4, 0.3, 0.5), ("100,000.0", "100,000.4", "+0.4", "+0.3", "+0.5")),
         ((None, 1.0, None, None), ("-", "1", "-", "-", "-")),
@@ -119,7 +190,8 @@ def test_a_difference_in_the_digits_of_its_figures_by_pencil(
 
 @example(0.0, 0.0, (0.0, 5e-324))  # half of it is 0
 @given(
-    st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.none() | st.tuples(st.floats(-1e5, 1e5), st.floats(0, 1e5)),
+    st.floats(-1e6, 1e6), st.floats(-1e6, 1e6),
+    st.none() | st.tuples(st.floats(-1e5, 1e5), st.floats(0, 1e5)),
 )  # fmt: skip
 def test_every_difference_adds_up_as_it_is_written(
     base: float, value: float, interval: tuple[float, float] | None
@@ -133,7 +205,8 @@ def test_every_difference_adds_up_as_it_is_written(
 
 @pytest.mark.parametrize(
     ("value", "others", "digits"),
-    [(567.4, (567.0,), 4), (567.04, (567.0,), 5), (566.96, (567.0,), 5), (612.0, (567.0,), 3), (567.0, (567.0,), 3),
+    [(567.4, (567.0,), 4), (567.04, (567.0,), 5), (566.96, (567.0,), 5), (612.0, (567.0,), 3),
+        (567.0, (567.0,), 3),
      (567.4, (567.0, 567.38), 4), (0.1 + 0.2, (0.3,), 3), (5.0, (None,), 3)],
 )  # fmt: skip
 def test_so_many_digits_that_a_value_is_on_its_side(

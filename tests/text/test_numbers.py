@@ -1,4 +1,5 @@
-"""Numbers from outside: each flag, variable and field with what no number can be; taken, or refused in one line."""
+"""Numbers from outside: each flag, variable and field with what no number can be; taken, or refused
+in one line."""
 
 import os
 import socket
@@ -26,11 +27,14 @@ from locust_llm.workload.dataset import Dataset
 from locust_llm.workload.formats import DatasetError, DatasetSession
 
 NASTY: Final = (
-    "-1", "0", "nan", "inf", "-inf", "1e309", "1e23", "-1e-300", "1e-300", "", " ", "text", "٣", "1_000", "0x10", "1,5",
+    "-1", "0", "nan", "inf", "-inf", "1e309", "1e23", "-1e-300", "1e-300", "", " ", "text", "٣",
+    "1_000", "0x10", "1,5",
     "9" * 30, "9" * 5000, "1e999999999", "NaN", "-0", "1.5", "\x00", "²",
 )  # fmt: skip
 """What a flag that takes a number is given."""
-NUMERIC: Final = tuple((option.flag, option.kind) for option in OPTIONS if option.kind in (int, float))
+NUMERIC: Final = tuple(
+    (option.flag, option.kind) for option in OPTIONS if option.kind in (int, float)
+)
 LOCUSTS: Final = ("-u", "-r", "-t", "--stop-timeout", "--processes")
 WITH: Final = {
     "--request-rate-ramp-duration": ("--request-rate", "1"),
@@ -45,7 +49,15 @@ WITH: Final = {
     "--request-cancellation-delay": ("--request-cancellation-rate", "3"),
 }
 """What a flag needs beside it, so that its own number is what is looked at."""
-TEXTS: Final = ("--sweep", "--stage-duration", "--seq-dist", "--goodput", "--percentiles", "--slo", "--extra-inputs")
+TEXTS: Final = (
+    "--sweep",
+    "--stage-duration",
+    "--seq-dist",
+    "--goodput",
+    "--percentiles",
+    "--slo",
+    "--extra-inputs",
+)
 """Flags with numbers inside of a text."""
 SHAPES: Final = {
     "--sweep": (
@@ -56,7 +68,14 @@ SHAPES: Final = {
         "input-tokens=1..9+{}",
     ),
     "--stage-duration": ("{}", "1..{}", "{}..9"),
-    "--seq-dist": ("{},3:100", "9,{}:100", "9,9:{}", "9|{},9:100", "uniform:1..{},9:100", "lognormal:{}|3,9:100"),
+    "--seq-dist": (
+        "{},3:100",
+        "9,{}:100",
+        "9,9:{}",
+        "9|{},9:100",
+        "uniform:1..{},9:100",
+        "lognormal:{}|3,9:100",
+    ),
     "--goodput": ("time_to_first_token:{}",),
     "--percentiles": ("{}", "50,{}"),
     "--slo": ("ttft p95 < {}", "ttft p{} < 1s", "error_rate < {}%", "ttft{{input=1..{}}} p95 < 1s"),
@@ -94,12 +113,16 @@ def taken_or_refused(*words: str) -> Settings | str:
 
 def nasty(flag: str) -> list[str]:
     return [
-        f"{flag}={text}" if flag.startswith("--") else f"{flag}{text}" for text in NASTY if "\x00" not in text or flag
+        f"{flag}={text}" if flag.startswith("--") else f"{flag}{text}"
+        for text in NASTY
+        if "\x00" not in text or flag
     ]
 
 
 @pytest.mark.parametrize(("flag", "kind"), NUMERIC, ids=[flag for flag, _ in NUMERIC])
-def test_a_flag_takes_a_number_it_can_use_or_refuses(flag: str, kind: type, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_takes_a_number_it_can_use_or_refuses(
+    flag: str, kind: type, capsys: pytest.CaptureFixture[str]
+) -> None:
     low, high = bounds(flag)
     for text in NASTY:
         found = taken_or_refused(*WITH.get(flag, ()), f"{flag}={text}")
@@ -110,9 +133,13 @@ def test_a_flag_takes_a_number_it_can_use_or_refuses(flag: str, kind: type, caps
         assert text.strip() == "" or low <= float(text) <= high, (flag, text)
 
 
-@pytest.mark.parametrize("texts", [NASTY[:1], pytest.param(NASTY, marks=pytest.mark.full)], ids=["one", "all"])
+@pytest.mark.parametrize(
+    "texts", [NASTY[:1], pytest.param(NASTY, marks=pytest.mark.full)], ids=["one", "all"]
+)
 @pytest.mark.parametrize("flag", [flag for flag, _ in NUMERIC])
-def test_so_does_its_variable(flag: str, texts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_does_its_variable(
+    flag: str, texts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     variable = "LOCUST_LLM_" + flag[2:].upper().replace("-", "_")
     for text in texts:
         if "\x00" not in text:
@@ -121,13 +148,23 @@ def test_so_does_its_variable(flag: str, texts: tuple[str, ...], monkeypatch: py
 
 
 def bounds(flag: str) -> tuple[float, float]:
-    return next(option.range for option in declared_options(Settings) if option.flag == flag and option.range)
+    return next(
+        option.range
+        for option in declared_options(Settings)
+        if option.flag == flag and option.range
+    )
 
 
 def test_every_number_of_the_settings_has_a_range() -> None:
     ranges = {option.flag: option.range for option in declared_options(Settings) if option.range}
-    assert set(ranges) == {flag for flag, _ in NUMERIC} | {"-u", "-t", "--processes", "--stop-timeout"}
-    assert all(most < 2**63 for _, most in ranges.values())  # what a message between processes can hold
+    assert set(ranges) == {flag for flag, _ in NUMERIC} | {
+        "-u",
+        "-t",
+        "--processes",
+        "--stop-timeout",
+    }
+    # what a message between processes can hold
+    assert all(most < 2**63 for _, most in ranges.values())
 
 
 @pytest.mark.parametrize("flag", LOCUSTS)
@@ -137,13 +174,19 @@ def test_so_do_numbers_of_locust(flag: str, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("flag", "shape"), [(flag, shape) for flag in TEXTS for shape in SHAPES[flag]])
-def test_so_do_numbers_within_a_text(flag: str, shape: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("flag", "shape"), [(flag, shape) for flag in TEXTS for shape in SHAPES[flag]]
+)
+def test_so_do_numbers_within_a_text(
+    flag: str, shape: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for text in NASTY:
         taken_or_refused(f"{flag}={shape.format(text)}")
 
 
-@pytest.mark.parametrize("name", [flag[2:].replace("-", "_") for flag, _ in NUMERIC] + ["user_count", "run_time"])
+@pytest.mark.parametrize(
+    "name", [flag[2:].replace("-", "_") for flag, _ in NUMERIC] + ["user_count", "run_time"]
+)
 def test_so_do_fields_of_the_form(name: str) -> None:
     options = parse(headless=False)
     for text in NASTY:
@@ -164,16 +207,19 @@ def drawn(seed: int, count: int) -> Iterator[list[str]]:
         yield [f"{flag}={draw.choice([*NASTY, '1', '2.5', '30', '1e6'])}" for flag, _ in flags]
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 20))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 20))]
+)
 def test_so_do_several_together(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     for words in drawn(seed, 100):
         taken_or_refused(*words)
 
 
-# -- numbers of a dataset --------------------------------------------------------------------------------------------------
+# -- numbers of a dataset --------------------------------------------------------------------------
 
 RAW: Final = (
-    "-1", "0", "NaN", "1e309", "1e23", "-1e23", "null", '"text"', '"1_000"', '"٣"', '""', "true", "9" * 25, "9" * 5000,
+    "-1", "0", "NaN", "1e309", "1e23", "-1e23", "null", '"text"', '"1_000"', '"٣"', '""', "true",
+    "9" * 25, "9" * 5000,
     "1.5", "[]", "{}", "1e-300", "18446744073709551616", "9223372036854775808",
 )  # fmt: skip
 """What stands in the place of a number, as JSON."""
@@ -192,7 +238,9 @@ ROWS: Final = (
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("raw", RAW)
-def test_so_do_rows_of_a_dataset_which_workers_can_be_given(row: str, raw: str, tmp_path: Path) -> None:
+def test_so_do_rows_of_a_dataset_which_workers_can_be_given(
+    row: str, raw: str, tmp_path: Path
+) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(row.replace("@", "1") + "\n" + row.replace("@", raw) + "\n")
     try:
@@ -203,7 +251,10 @@ def test_so_do_rows_of_a_dataset_which_workers_can_be_given(row: str, raw: str, 
     else:
         line = ""
     if items:
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(items), type=list[DatasetSession]) == items
+        assert (
+            msgspec.msgpack.decode(msgspec.msgpack.encode(items), type=list[DatasetSession])
+            == items
+        )
         for turn in (turn for item in items for turn in item.turns):
             assert 0 <= (turn.at_s or 0) <= 1e11
             assert 0 <= (turn.delay_s or 0) <= 1e7
@@ -220,28 +271,41 @@ def test_so_do_columns_of_a_log(raw: str, column: int, tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     cells = ["1", "1", "1"]
     cells[column] = raw
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,9,9\n" + ",".join(cells) + "\n")
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,9,9\n"
+        + ",".join(cells)
+        + "\n"
+    )
     try:
         items = list(Dataset(str(path)))
     except DatasetError as error:
         assert f"{path}, line 3" in str(error)  # noqa: PT017
         return
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(items), type=list[DatasetSession]) == items
-    assert all((turn.input_tokens or 0) <= 1e7 and (turn.at_s or 0) <= 1e11 for item in items for turn in item.turns)
+    assert all(
+        (turn.input_tokens or 0) <= 1e7 and (turn.at_s or 0) <= 1e11
+        for item in items
+        for turn in item.turns
+    )
 
 
-# -- what is no file -------------------------------------------------------------------------------------------------------
+# -- what is no file -------------------------------------------------------------------------------
 
 NO_FILES: Final = ("pipe", "/dev/zero", "folder", "missing", "/dev/null", "socket")
 TAKES_A_FILE: Final = (
-    ("--input-file",), ("--request-rate-series",), ("--api-key-file",), ("--slo-file",), ("--tokenizer",),
+    ("--input-file",), ("--request-rate-series",), ("--api-key-file",), ("--slo-file",),
+    ("--tokenizer",),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("flag", [flag for (flag,) in TAKES_A_FILE])
 @pytest.mark.parametrize("name", NO_FILES)
 def test_what_is_no_file_is_refused_in_time(
-    flag: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    flag: str,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(given, "TIMEOUT_S", 0.2)
     monkeypatch.setattr(given.read_small_text, "__defaults__", (0.2, given.MAX_BYTES))
@@ -257,7 +321,11 @@ def test_what_is_no_file_is_refused_in_time(
             try:
                 read_request_headers(parse(*words))
             except (OSError, ValueError) as error:
-                found = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+                found = (
+                    f"{error.filename}: {error.strerror}"
+                    if isinstance(error, OSError)
+                    else str(error)
+                )
         assert time.monotonic() - began < 5
     if (flag, name) in (("--api-key-file", "/dev/null"), ("--slo-file", "/dev/null")):
         return

@@ -1,4 +1,5 @@
-"""Untrusted text: harmless, bounded, and without a secret in whatever form a server gives it back."""
+"""Untrusted text: harmless, bounded, and without a secret in whatever form a server gives it
+back."""
 
 import html
 import json
@@ -54,14 +55,20 @@ def test_a_secret_is_hidden_in_each_form(form: str) -> None:
 
 
 def test_a_basic_header_hides_the_password_that_it_is_made_of() -> None:
-    secrets = collect_secrets({"Authorization": "Basic " + b64encode(b"someone:correct horse").decode()})
-    assert sanitise_text("no someone:correct horse, no correct horse, someone.", secrets) == "no ***, no ***, someone."
+    secrets = collect_secrets(
+        {"Authorization": "Basic " + b64encode(b"someone:correct horse").decode()}
+    )
+    assert (
+        sanitise_text("no someone:correct horse, no correct horse, someone.", secrets)
+        == "no ***, no ***, someone."
+    )
     assert sanitise_text("Basic c29tZW9uZTpjb3JyZWN0IGhvcnNl", secrets) == f"Basic {MASK}"
 
 
 def test_secrets_are_those_of_our_headers_and_of_names_that_say_so() -> None:
     headers = {
-        "Authorization": "Bearer sk-abcdef", "X-Tenant": "tenant-7", "Cookie": b"session=1", "Accept": "text/event-stream",
+        "Authorization": "Bearer sk-abcdef", "X-Tenant": "tenant-7", "Cookie": b"session=1",
+        "Accept": "text/event-stream",
         "api-key": "short", "X-Odd": 'say "it"',
     }  # fmt: skip
     forms = collect_secrets(headers, {"x-tenant": "tenant-8", "X-Odd": ""}).forms
@@ -71,7 +78,10 @@ def test_secrets_are_those_of_our_headers_and_of_names_that_say_so() -> None:
 
 def test_a_secret_is_hidden_wherever_it_stands_also_where_it_is_cut_off() -> None:
     secrets = collect_secrets({"Authorization": "Bearer sk-1234567890"})
-    assert secrets.hide("Incorrect key sk-1234567890: Bearer sk-1234567890") == f"Incorrect key {MASK}: Bearer {MASK}"
+    assert (
+        secrets.hide("Incorrect key sk-1234567890: Bearer sk-1234567890")
+        == f"Incorrect key {MASK}: Bearer {MASK}"
+    )
     assert secrets.hide("Incorrect key sk-12345") == f"Incorrect key {MASK}"
     assert secrets.hide("Incorrect key sk-12") == "Incorrect key sk-12"
     assert secrets.hide("sk-1234567890sk-1234567890, is wrong") == f"{MASK}, is wrong"
@@ -80,10 +90,20 @@ def test_a_secret_is_hidden_wherever_it_stands_also_where_it_is_cut_off() -> Non
 TEXT = st.text(st.sampled_from("abk-"), max_size=40)
 
 
-@given(TEXT, TEXT, st.text(st.sampled_from("abk-"), min_size=MIN_SECRET_CHARS, max_size=20), st.integers(0, 60))
-def test_nothing_of_a_secret_of_any_length_that_tells_it_is_left(before: str, after: str, key: str, cut: int) -> None:
+@given(
+    TEXT,
+    TEXT,
+    st.text(st.sampled_from("abk-"), min_size=MIN_SECRET_CHARS, max_size=20),
+    st.integers(0, 60),
+)
+def test_nothing_of_a_secret_of_any_length_that_tells_it_is_left(
+    before: str, after: str, key: str, cut: int
+) -> None:
     left = collect_secrets({"key": key}).hide((before + key + after)[:cut]).replace(MASK, "\n")
-    assert not any(key[at : at + SECRET_PART_CHARS] in left for at in range(max(1, len(key) - SECRET_PART_CHARS + 1)))
+    assert not any(
+        key[at : at + SECRET_PART_CHARS] in left
+        for at in range(max(1, len(key) - SECRET_PART_CHARS + 1))
+    )
     assert not any(left.endswith(key[:size]) for size in range(MIN_SECRET_CHARS, len(key)))
 
 
@@ -98,7 +118,10 @@ HOSTILE: Final = {
     "no width": ("a\u200bb\u200cc\u200dd\ufeffe\u2060f\u00adg", "abcdefg"),
     "NULs, bells, backspaces": ("a\0b\ac\bd\x7fe", "abcde"),
     "lines": ("a\r\nb\nc\u2028d\u0085e\tf\vg", "a b c d e f g"),
-    "half a character": ("a\ud800b\udfffc", "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c"),
+    "half a character": (
+        "a\ud800b\udfffc",
+        "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c",
+    ),
     "tags": ("a\U000e0041b", "ab"),
     "other languages": ("Größe 大小 \N{ROCKET}", "Größe 大小 \N{ROCKET}"),
 }
@@ -121,7 +144,10 @@ def test_whatever_comes_it_is_bounded_harmless_and_stays_as_it_is_then(
     found = sanitise_text(text, most=most, lines=lines)
     assert len(found.encode()) <= most
     assert all(sign.isprintable() or (lines and sign in "\n\t") for sign in found)
-    assert not any(unicodedata.bidirectional(sign) in ("RLO", "LRO", "RLI", "LRI", "FSI", "PDI") for sign in found)
+    assert not any(
+        unicodedata.bidirectional(sign) in ("RLO", "LRO", "RLI", "LRI", "FSI", "PDI")
+        for sign in found
+    )
     assert sanitise_text(found, most=most, lines=lines) == found
 
 
@@ -142,11 +168,23 @@ def test_a_sample_has_4_kb_at_most_and_no_secret() -> None:
 
 
 SECRET_NAMES: Final = (
-    "pass", "PASS", "pwd", "db_pwd", "dbPwd", "user-pass", "passwd", "passphrase", "code", "access_code", "key", "api-key",
+    "pass", "PASS", "pwd", "db_pwd", "dbPwd", "user-pass", "passwd", "passphrase", "code",
+    "access_code", "key", "api-key",
     "pswd", "sign", "totp", "code_verifier", "passwort",
-    "token", "sig", "sas", "auth", "secret", "credential", "creds", "jwt", "otp", "pin", "p%61ss", "password", "X-Pass",
+    "token", "sig", "sas", "auth", "secret", "credential", "creds", "jwt", "otp", "pin", "p%61ss",
+    "password", "X-Pass",
 )  # fmt: skip
-PLAIN_NAMES: Final = ("api-version", "status_code", "language", "bypass", "compass", "shipping", "model", "spin", "p")
+PLAIN_NAMES: Final = (
+    "api-version",
+    "status_code",
+    "language",
+    "bypass",
+    "compass",
+    "shipping",
+    "model",
+    "spin",
+    "p",
+)
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)

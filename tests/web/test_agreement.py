@@ -24,7 +24,11 @@ def some_records(count: int = 400) -> list[Record]:
             chunk_ms.append(chunk_ms[-1] + random.lognormvariate(3, 1))
         due_at = 10.0 - random.lognormvariate(-2, 1)
         return answered(
-            *chunk_ms, asked_at=10.0, due_at=due_at, admitted_at=10.0 + random.lognormvariate(-4, 2), limit=4
+            *chunk_ms,
+            asked_at=10.0,
+            due_at=due_at,
+            admitted_at=10.0 + random.lognormvariate(-4, 2),
+            limit=4,
         )
 
     return [one() for _ in range(count)]
@@ -40,13 +44,18 @@ def test_all_percentiles_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     stats, table = LiveStats(clock), locust.stats.RequestStats()
     live = LiveStatistics(stats, 100.0, clock)
     live.has_waits = True
-    stats.update("a", used=0, waiting=0, decoding=0, ttfts_s=[record.ttft_s or 0 for record in records])
+    stats.update(
+        "a", used=0, waiting=0, decoding=0, ttfts_s=[record.ttft_s or 0 for record in records]
+    )
     for record in records:
         stats.add(record)
         live.add(record)
         assert record.ttft_s is not None
         table.log_request("LLM", "TTFT", record.ttft_s * 1000, 0)  # type: ignore[arg-type]
-    rows = {row.tag: row for row in summarise_run(collect_columns(records), a_run(percentiles=PERCENTILES)).rows}
+    rows = {
+        row.tag: row
+        for row in summarise_run(collect_columns(records), a_run(percentiles=PERCENTILES)).rows
+    }
 
     for shown, (tag, label) in zip(
         live.table(), order_latency_rows(TABLE_ROWS, waits=True, gated=True).items(), strict=True
@@ -57,7 +66,11 @@ def test_all_percentiles_agree(monkeypatch: pytest.MonkeyPatch) -> None:
             assert found_ms == pytest.approx(report, rel=5e-3), label
     ttft_ms = [rows["time_to_first_token"].percentiles[p] for p in PERCENTILES]
     entry = table.get("TTFT", "LLM")
-    assert [entry.get_response_time_percentile(p / 100) for p in PERCENTILES] == pytest.approx(ttft_ms, rel=5e-3)
-    assert stats.recent_ttft.histogram().percentiles_ms(*PERCENTILES) == pytest.approx(ttft_ms, rel=5e-3)
+    assert [entry.get_response_time_percentile(p / 100) for p in PERCENTILES] == pytest.approx(
+        ttft_ms, rel=5e-3
+    )
+    assert stats.recent_ttft.histogram().percentiles_ms(*PERCENTILES) == pytest.approx(
+        ttft_ms, rel=5e-3
+    )
     (evidence,) = (client.evidence("a") for client in stats._clients.values())
     assert evidence.ttft_p99_ms == pytest.approx(ttft_ms[-1], rel=5e-3)

@@ -1,4 +1,5 @@
-"""The archive: every run is listed with its files, and nothing else of this machine can be had by any name."""
+"""The archive: every run is listed with its files, and nothing else of this machine can be had by
+any name."""
 
 import os
 from pathlib import Path
@@ -33,7 +34,11 @@ def test_runs_are_listed_the_last_first(tmp_path: Path) -> None:
         ("mine", 3000.0, ""), ("two", 2000.0, ""), ("one", 1000.0, "PASS"),
     ]  # fmt: skip
     assert archive.last == "mine"
-    files = ("report.html", "report"), ("run.json", "settings and facts"), ("profile_export.jsonl", "requests")
+    files = (
+        ("report.html", "report"),
+        ("run.json", "settings and facts"),
+        ("profile_export.jsonl", "requests"),
+    )
     assert archive.entries()[0].files == files
 
 
@@ -44,14 +49,19 @@ def test_there_may_be_none(tmp_path: Path) -> None:
 def test_of_a_folder_with_a_name_only_its_runs_are_listed(tmp_path: Path) -> None:
     for name in ("nightly", "nightly-2", "nightly-old", "other"):
         a_run(tmp_path / name)
-    assert {entry.name for entry in Archive(tmp_path, "nightly").entries()} == {"nightly", "nightly-2"}
+    assert {entry.name for entry in Archive(tmp_path, "nightly").entries()} == {
+        "nightly",
+        "nightly-2",
+    }
 
 
 def test_a_run_that_changes_is_read_again(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "one")
     archive = Archive(tmp_path)
     assert archive.entries()[0].status == ""
-    (folder / "run.json").write_bytes(msgspec.json.encode({"run": {"started_at": 1.0}, "slo_status": "FAIL"}))
+    (folder / "run.json").write_bytes(
+        msgspec.json.encode({"run": {"started_at": 1.0}, "slo_status": "FAIL"})
+    )
     os.utime(folder / "run.json", ns=(0, 12345))
     (folder / "summary.md").write_text("")
     assert archive.entries()[0].status == "FAIL"
@@ -84,11 +94,14 @@ def test_a_file_of_a_run_is_found(tmp_path: Path) -> None:
 
 
 OUTSIDE = [
-    ("one", "secret.txt"), ("one", ".hidden"), ("one", "summary.md"), ("one", ""), ("", "report.html"),
+    ("one", "secret.txt"), ("one", ".hidden"), ("one", "summary.md"), ("one", ""),
+    ("", "report.html"),
     ("two", "report.html"), ("one", "../outside/report.html"), ("one", "stages/../report.html"),
     ("one", "/etc/passwd"), ("..", "report.html"),
-    ("../outside", "report.html"), (".", "report.html"), ("one/", "report.html"), ("one", "./report.html"),
-    ("one", "report.html/"), ("one", "stages/1/secret.txt"), ("one", "stages/0x1/report.html"), ("one", "REPORT.HTML"),
+    ("../outside", "report.html"), (".", "report.html"), ("one/", "report.html"),
+    ("one", "./report.html"),
+    ("one", "report.html/"), ("one", "stages/1/secret.txt"), ("one", "stages/0x1/report.html"),
+    ("one", "REPORT.HTML"),
     ("one", "report.html\0"), ("outside", "report.html"),
 ]  # fmt: skip
 
@@ -108,4 +121,6 @@ def test_whatever_is_found_is_a_known_file_of_a_run(run: str, path: str, tmp_pat
         a_run(folder)
     for name in (run, "one"):
         found = Archive(tmp_path / "reports").file(name, path)
-        assert found is None or (found.name in FILES and found.parent in (folder, folder / "stages" / "1"))
+        assert found is None or (
+            found.name in FILES and found.parent in (folder, folder / "stages" / "1")
+        )

@@ -1,4 +1,5 @@
-"""Bodies: what is too long is refused in one line, before it fills the memory, and never holds the loop."""
+"""Bodies: what is too long is refused in one line, before it fills the memory, and never holds the
+loop."""
 
 from support import unpatched_locust  # noqa: F401  before anything of Locust
 
@@ -37,7 +38,9 @@ def port(got: list[Any]) -> Iterator[int]:
         start("200 OK", [("Content-Length", "2")])
         return [b"ok"]
 
-    server = WSGIServer(("127.0.0.1", 0), limit_bodies(app, lambda path: path == "/up", 1 << 20), log=None)
+    server = WSGIServer(
+        ("127.0.0.1", 0), limit_bodies(app, lambda path: path == "/up", 1 << 20), log=None
+    )
     server.start()
     yield server.server_port
     server.stop()
@@ -70,7 +73,12 @@ def test_a_body_within_the_limit_comes_whole_also_in_chunks(port: int, got: list
     assert asked(port, "Transfer-Encoding: chunked", chunks(1000, 200)).endswith("ok")
     assert asked(port, "X: y", []).endswith("ok")
     assert asked(port, "Transfer-Encoding: chunked", chunks(1 << 16, 16), "/up").endswith("ok")
-    assert got == [("/", 262144, "262144"), ("/", 200000, "200000"), ("/", 0, None), ("/up", 1 << 20, None)]
+    assert got == [
+        ("/", 262144, "262144"),
+        ("/", 200000, "200000"),
+        ("/", 0, None),
+        ("/up", 1 << 20, None),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,10 @@ def test_a_longer_one_is_refused_in_a_line(
     head: str, pieces: list[bytes], path: str, line: str, port: int, got: list[Any]
 ) -> None:
     answer = asked(port, head, pieces, path)
-    assert (answer.startswith(f"HTTP/1.1 {line[:3]} "), answer.endswith(f"\r\n\r\n{line}")) == (True, True), answer
+    assert (answer.startswith(f"HTTP/1.1 {line[:3]} "), answer.endswith(f"\r\n\r\n{line}")) == (
+        True,
+        True,
+    ), answer
     assert "Connection: close" in answer
     assert got == []
 
@@ -166,7 +177,9 @@ def test_no_number_of_requests_in_a_row_holds_the_loop(port: int) -> None:
     assert max(held) < HELD_S
 
 
-def test_the_rest_is_read_for_a_limited_time_only(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_is_read_for_a_limited_time_only(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bodies, "LINGER_S", 0.2)
 
     def endless() -> Iterator[bytes]:
@@ -178,10 +191,12 @@ def test_the_rest_is_read_for_a_limited_time_only(port: int, monkeypatch: pytest
         asked(port, "Content-Length: 99999999999999", endless())
 
 
-# -- the pages ---------------------------------------------------------------------------------------------------------
+# -- the pages -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/swarm", "/user", "/stop", "/stats/reset", "/llm/gate", "/llm/live", "/", "/none"])
+@pytest.mark.parametrize(
+    "path", ["/swarm", "/user", "/stop", "/stats/reset", "/llm/gate", "/llm/live", "/", "/none"]
+)
 def test_no_page_takes_a_longer_body(path: str, pages: Callable[..., Page]) -> None:
     answer = pages().client.post(path, data=b"x" * (MAX_FORM_BYTES + 1))
     assert (answer.status_code, answer.text) == (413, REFUSED)
@@ -189,16 +204,24 @@ def test_no_page_takes_a_longer_body(path: str, pages: Callable[..., Page]) -> N
 
 def test_what_no_page_answers_has_a_limit_too(pages: Callable[..., Page]) -> None:
     """Else gevent's server would read it to its end."""
-    answer = pages().client.post("/swarm", data=b"x" * (MAX_FORM_BYTES + 1), headers={"Host": "elsewhere.example"})
+    answer = pages().client.post(
+        "/swarm", data=b"x" * (MAX_FORM_BYTES + 1), headers={"Host": "elsewhere.example"}
+    )
     assert answer.status_code == 413
 
 
-def test_an_upload_has_a_limit_of_its_own(pages: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_has_a_limit_of_its_own(
+    pages: Callable[..., Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for base in ("", "/deep"):
         page = pages(*(["--web-base-path", base] if base else []))
-        upload = page.client.post(f"{base}/llm/datasets?name=x.jsonl", data=b"x" * (MAX_FORM_BYTES + 1))
+        upload = page.client.post(
+            f"{base}/llm/datasets?name=x.jsonl", data=b"x" * (MAX_FORM_BYTES + 1)
+        )
         assert upload.get_json()["done"]
-        too_long = page.client.post(f"{base}/llm/datasets", environ_overrides={"CONTENT_LENGTH": str((100 << 20) + 1)})
+        too_long = page.client.post(
+            f"{base}/llm/datasets", environ_overrides={"CONTENT_LENGTH": str((100 << 20) + 1)}
+        )
         assert (too_long.status_code, too_long.text.count("\n")) == (413, 1)
     monkeypatch.setattr("locust_llm.web.datasets.MAX_UPLOAD_BYTES", 1000)
     streamed = pages().client.post("/llm/datasets?name=x.jsonl", data=b"x" * 1001)

@@ -1,4 +1,5 @@
-"""The look through the dataset of a form: whatever the file is, the page goes on, and too much is refused."""
+"""The look through the dataset of a form: whatever the file is, the page goes on, and too much is
+refused."""
 
 from support import unpatched_locust  # noqa: F401  before anything of Locust
 
@@ -156,4 +157,7 @@ def test_an_upload_has_limits_that_a_file_of_the_operator_has_not(
     rows.write_bytes(b'{"prompt":"b"}\n' * 200_001)
     look_at_dataset(Settings(host="h", input_file=str(rows)), limited=True)
     with pytest.raises(ValueError, match="200,001 rows"):
-        look_at_dataset(Settings(host="h", input_file=str(rows), dataset_sampling_strategy="shuffle"), limited=True)
+        look_at_dataset(
+            Settings(host="h", input_file=str(rows), dataset_sampling_strategy="shuffle"),
+            limited=True,
+        )

@@ -1,4 +1,5 @@
-"""Datasets: a choice of the form leads to what was offered, and to no other; an upload is bounded, private and removed."""
+"""Datasets: a choice of the form leads to what was offered, and to no other; an upload is bounded,
+private and removed."""
 
 import stat
 from collections.abc import Callable, Iterator
@@ -58,8 +59,10 @@ def test_what_is_offered_is_below_the_folder_and_no_link(datasets: Datasets, fol
 
 @pytest.mark.parametrize(
     "choice",
-    ["file:../secret.json", "file:link.json", "file:up/secret.json", "file:.hidden.json", "file:key.txt",
-     "file:b/../a.jsonl", "file:/etc/passwd", "/etc/passwd", "a.jsonl", "upload:", "upload:x", "file:", "\udc80", "x\0y"],
+    ["file:../secret.json", "file:link.json", "file:up/secret.json", "file:.hidden.json",
+        "file:key.txt",
+     "file:b/../a.jsonl", "file:/etc/passwd", "/etc/passwd", "a.jsonl", "upload:", "upload:x",
+     "file:", "\udc80", "x\0y"],
 )  # fmt: skip
 def test_nothing_else_can_be_chosen(choice: str, datasets: Datasets) -> None:
     with pytest.raises(RunRefused, match=NO_SUCH):
@@ -81,8 +84,10 @@ def test_a_long_list_is_cut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("name", "kept"),
-    [("My prompts.jsonl", "My-prompts.jsonl"), ("../../etc/passwd", "passwd"), ("C:\\x\\y.csv", "y.csv"),
-     (".bashrc", "bashrc"), ("<b>\n", "b-"), ("", "dataset"), ("...", "dataset"), ("x" * 500 + ".csv", "x" * 76 + ".csv")],
+    [("My prompts.jsonl", "My-prompts.jsonl"), ("../../etc/passwd", "passwd"),
+        ("C:\\x\\y.csv", "y.csv"),
+     (".bashrc", "bashrc"), ("<b>\n", "b-"), ("", "dataset"), ("...", "dataset"),
+     ("x" * 500 + ".csv", "x" * 76 + ".csv")],
 )  # fmt: skip
 def test_a_name_from_outside_is_no_path(name: str, kept: str) -> None:
     assert sanitise_file_name(name) == kept
@@ -92,7 +97,9 @@ def test_an_upload_is_private_and_replaces_the_last_one(datasets: Datasets) -> N
     first = datasets.keep("x.jsonl", [ROW, ROW])
     path = Path(datasets.path(first) or "")
     assert (path.name, path.read_bytes()) == ("x.jsonl", ROW * 2)
-    assert [stat.S_IMODE(one.stat().st_mode) for one in (path, path.parent, path.parent.parent)] == [
+    assert [
+        stat.S_IMODE(one.stat().st_mode) for one in (path, path.parent, path.parent.parent)
+    ] == [
         0o600,
         0o700,
         0o700,
@@ -125,15 +132,20 @@ def test_of_a_refused_upload_nothing_is_left_and_the_last_one_stays(
     assert datasets.path(kept) == str(path)
 
 
-# -- the page ----------------------------------------------------------------------------------------------------------
+# -- the page --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_an_upload_is_the_dataset_of_the_next_run(pages: Callable[..., Page], server: TinyServer) -> None:
+def test_an_upload_is_the_dataset_of_the_next_run(
+    pages: Callable[..., Page], server: TinyServer
+) -> None:
     page = pages("--host", server.url)
     answer = page.client.post("/llm/datasets?name=../mine.jsonl", data=ROW).get_json()
     assert (answer["done"], answer["name"]) == (True, "mine.jsonl")
-    assert f'<option value="{answer["choice"]}">mine.jsonl, uploaded</option>' in page.client.get("/llm/new").text
+    assert (
+        f'<option value="{answer["choice"]}">mine.jsonl, uploaded</option>'
+        in page.client.get("/llm/new").text
+    )
     assert page.start({"dataset": answer["choice"]})["success"]
     assert Path(page.options.input_file).read_bytes() == ROW
     assert "dataset" not in page.asked[0]
@@ -145,7 +157,9 @@ def test_an_upload_is_the_dataset_of_the_next_run(pages: Callable[..., Page], se
 
 
 @pytest.mark.slow
-def test_files_of_this_machine_are_not_offered_to_others(pages: Callable[..., Page], folder: Path) -> None:
+def test_files_of_this_machine_are_not_offered_to_others(
+    pages: Callable[..., Page], folder: Path
+) -> None:
     (Path.cwd() / "private.jsonl").write_bytes(ROW)
     assert "private.jsonl" not in pages("--web-host", "").client.get("/llm/new").text
     declared = pages("--web-host", "", "--web-datasets", str(folder)).client.get("/llm/new").text
@@ -163,5 +177,8 @@ def test_an_upload_is_refused_where_it_is_too_large_or_a_run_is_on(
     monkeypatch.undo()
     page.view.starting = True
     answer = page.client.post("/llm/datasets?name=x", data=ROW)
-    assert (answer.status_code, answer.get_json()["message"]) == (422, "a run is on: upload the file after its end")
+    assert (answer.status_code, answer.get_json()["message"]) == (
+        422,
+        "a run is on: upload the file after its end",
+    )
     assert page.client.get("/llm/datasets?name=x").status_code == 405

@@ -1,4 +1,5 @@
-"""Live: what the page shows comes out as with a pencil, whatever is dropped of a long history, and stays small."""
+"""Live: what the page shows comes out as with a pencil, whatever is dropped of a long history, and
+stays small."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,7 +14,15 @@ from support.records import UNIX, answered, failed
 from locust_llm.controller.live_stats import RATE_S, WINDOW_S, LiveStats
 from locust_llm.report.charts.timeline_lines import thin_chunks
 from locust_llm.web import live as module
-from locust_llm.web.live import ICL, LATENCY, MAX_LINES, MAX_POINTS, PERCENTILES, LiveSample, LiveStatistics
+from locust_llm.web.live import (
+    ICL,
+    LATENCY,
+    MAX_LINES,
+    MAX_POINTS,
+    PERCENTILES,
+    LiveSample,
+    LiveStatistics,
+)
 
 
 class Clock:
@@ -39,7 +48,9 @@ def live(clock: Clock) -> LiveStatistics:
     return LiveStatistics(LiveStats(clock.monotonic), clock.now, clock)
 
 
-def hear(live: LiveStatistics, *ttfts_ms: float, request_s: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> None:
+def hear(
+    live: LiveStatistics, *ttfts_ms: float, request_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
+) -> None:
     ttfts_s = [ms / 1e3 for ms in ttfts_ms]
     live.stats.update("local", used=0, waiting=0, decoding=0, request_s=request_s, ttfts_s=ttfts_s)
 
@@ -54,14 +65,24 @@ def row(live: LiveStatistics, label: str) -> module.LatencyRow:
     return next(row for row in live.table() if row.label == label)
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------
 
 
 def test_a_request_by_pencil(live: LiveStatistics) -> None:
-    """Asked at 10 s, due 0.2 s before, admitted 0.3 s later, sent at 10.3 s; chunks 100, 120 and 160 ms after that."""
+    """Asked at 10 s, due 0.2 s before, admitted 0.3 s later, sent at 10.3 s; chunks 100, 120 and
+    160 ms after that."""
     live.has_waits = True
-    keep(live, answered(100, 120, 160, sent_at=10.3, asked_at=10.0, due_at=9.8, admitted_at=10.3, limit=4))
-    for label, ms in (("TTFT", 100), ("ITL", 30), ("Gate wait", 300), ("Request latency", 160), ("TTFT from due", 600)):
+    keep(
+        live,
+        answered(100, 120, 160, sent_at=10.3, asked_at=10.0, due_at=9.8, admitted_at=10.3, limit=4),
+    )
+    for label, ms in (
+        ("TTFT", 100),
+        ("ITL", 30),
+        ("Gate wait", 300),
+        ("Request latency", 160),
+        ("TTFT from due", 600),
+    ):
         found = row(live, label)
         assert found.whole_ms == pytest.approx([ms] * 4), label
         assert found.whole_count == 1
@@ -77,7 +98,8 @@ def test_ttft_of_now_is_that_of_first_chunks_that_came(live: LiveStatistics) -> 
 
 
 def test_ttft_stands_beside_that_from_due_of_the_same_requests(live: LiveStatistics) -> None:
-    """A first chunk of 20 ms came from a request that is still on: it has no row of its own from due yet."""
+    """A first chunk of 20 ms came from a request that is still on: it has no row of its own from
+    due yet."""
     live.has_waits = True
     hear(live, 100, 20)
     keep(live, answered(100, 120, sent_at=10.0, asked_at=10.0, due_at=9.9))
@@ -89,7 +111,9 @@ def test_ttft_stands_beside_that_from_due_of_the_same_requests(live: LiveStatist
 
 def test_failed_requests_are_in_the_gate_wait_alone(live: LiveStatistics) -> None:
     keep(live, failed(asked_at=9.0, admitted_at=10.0))
-    assert {found.label: found.whole_count for found in live.table() if found.whole_count} == {"Gate wait": 1}
+    assert {found.label: found.whole_count for found in live.table() if found.whole_count} == {
+        "Gate wait": 1
+    }
     assert live.failures() == {"reset": 1}
 
 
@@ -105,8 +129,11 @@ def test_what_is_old_is_in_the_whole_alone(live: LiveStatistics, clock: Clock) -
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_the_last_seconds_of_table_and_chart_are_of_the_same_requests(live: LiveStatistics, waits: bool) -> None:
-    """A first chunk after 500 ms of a request that goes on, and one after 100 ms of one that ended."""
+def test_the_last_seconds_of_table_and_chart_are_of_the_same_requests(
+    live: LiveStatistics, waits: bool
+) -> None:
+    """A first chunk after 500 ms of a request that goes on, and one after 100 ms of one that
+    ended."""
     live.has_waits = waits
     live.stats.update("local", used=0, waiting=0, decoding=1, ttfts_s=(0.5,))
     keep(live, answered(100, 120, 160, sent_at=10.0))
@@ -136,7 +163,7 @@ def test_merged_chunks_are_in_no_gap(live: LiveStatistics) -> None:
     assert row(live, "ICL").whole_count == 0
 
 
-# -- the history -------------------------------------------------------------------------------------------------------
+# -- the history -----------------------------------------------------------------------------------
 
 
 def test_a_point_by_pencil(live: LiveStatistics, clock: Clock) -> None:
@@ -154,15 +181,22 @@ def test_a_point_by_pencil(live: LiveStatistics, clock: Clock) -> None:
     assert point.server == ()
 
 
-def test_tokens_per_second_are_one_figure_until_the_next_tick(live: LiveStatistics, clock: Clock) -> None:
-    """100 reads in the first second; what is read after the tick is in no tile and in no chart yet."""
+def test_tokens_per_second_are_one_figure_until_the_next_tick(
+    live: LiveStatistics, clock: Clock
+) -> None:
+    """100 reads in the first second; what is read after the tick is in no tile and in no chart
+    yet."""
     live.stats.update("local", used=0, waiting=0, decoding=1, reads=0)
     clock.now += 1
     live.stats.update("local", used=0, waiting=0, decoding=1, reads=100)
     live.tick(1, None, "profiling")
     clock.now += 0.5
     live.stats.update("local", used=0, waiting=0, decoding=1, reads=900)
-    assert (live.tokens_per_s, live.points[-1].tokens_per_s, live.stats.tokens_per_s()) == (100, 100, 100)
+    assert (live.tokens_per_s, live.points[-1].tokens_per_s, live.stats.tokens_per_s()) == (
+        100,
+        100,
+        100,
+    )
 
 
 def test_the_charts_name_the_time_that_rates_are_of() -> None:
@@ -177,8 +211,8 @@ def test_the_charts_name_the_time_that_rates_are_of() -> None:
 def test_the_mean_number_in_flight_is_exact_between_any_two_points(
     live: LiveStatistics, clock: Clock, age_s: float
 ) -> None:
-    """Always 4 decode, and 50 ms of each second a request waits at the gate. No status sees the wait, and statuses are older
-    at every second point."""
+    """Always 4 decode, and 50 ms of each second a request waits at the gate. No status sees the
+    wait, and statuses are older at every second point."""
     for second in range(1, 11):
         late_s = age_s * (second % 2)
         clock.now = 5000.0 + second - late_s
@@ -189,11 +223,16 @@ def test_the_mean_number_in_flight_is_exact_between_any_two_points(
         seconds = last.in_flight_at - first.in_flight_at
         assert (last.decoding_s - first.decoding_s) / seconds == pytest.approx(4)
     first, last = live.points[-6], live.points[-2]
-    assert (last.waiting_s - first.waiting_s) / (last.in_flight_at - first.in_flight_at) == pytest.approx(0.05)
+    assert (last.waiting_s - first.waiting_s) / (
+        last.in_flight_at - first.in_flight_at
+    ) == pytest.approx(0.05)
 
 
-def test_what_processes_had_in_flight_is_added_up_and_stays_when_they_end(live: LiveStatistics, clock: Clock) -> None:
-    """Statuses are 0.2 and 0.1 s old: 0.15 s on the mean. Without those of the one that has ended, 0.1 s."""
+def test_what_processes_had_in_flight_is_added_up_and_stays_when_they_end(
+    live: LiveStatistics, clock: Clock
+) -> None:
+    """Statuses are 0.2 and 0.1 s old: 0.15 s on the mean. Without those of the one that has ended,
+    0.1 s."""
     for worker, request_s in (("a", (1.0, 0.5, 2.0)), ("b", (0.25, 0.0, 3.0))):
         live.stats.update(worker, used=0, waiting=0, decoding=0, request_s=request_s)
         clock.now += 0.1
@@ -213,7 +252,10 @@ def test_phases_and_turns_are_marks(live: LiveStatistics, clock: Clock) -> None:
 
 
 def run_for(
-    live: LiveStatistics, clock: Clock, seconds: int, each: Callable[[int], None] = lambda second: None
+    live: LiveStatistics,
+    clock: Clock,
+    seconds: int,
+    each: Callable[[int], None] = lambda second: None,
 ) -> None:
     for second in range(seconds):
         clock.now += 1
@@ -244,20 +286,44 @@ def test_only_what_is_later_is_told(live: LiveStatistics, clock: Clock) -> None:
     assert live.since(5.0) == []
 
 
-# -- line by line ------------------------------------------------------------------------------------------------------
+# -- line by line ----------------------------------------------------------------------------------
 
 
 def test_lines_by_pencil(clock: Clock) -> None:
     """The run began at second 8. The second request came a second after the first."""
     live = LiveStatistics(LiveStats(clock.monotonic), UNIX + 8, clock)
-    keep(live, answered(100, 200, sent_at=11.5, asked_at=11.0, due_at=11.0, admitted_at=11.4, limit=1, input_tokens=70))
+    keep(
+        live,
+        answered(
+            100,
+            200,
+            sent_at=11.5,
+            asked_at=11.0,
+            due_at=11.0,
+            admitted_at=11.4,
+            limit=1,
+            input_tokens=70,
+        ),
+    )
     keep(live, failed(sent_at=10.0))
     found = live.lines()
     assert found is not None
     assert (found.start, found.length) == (2.0, 1700.0)
     first, second = found.rows
-    assert (first.asked, first.sent, first.first, first.closed, first.outcome) == (0.0, 0.0, None, 1000.0, "failed")
-    assert (second.asked, second.admitted, second.sent, second.first, second.closed) == (1000, 1400, 1500, 1600, 1700)
+    assert (first.asked, first.sent, first.first, first.closed, first.outcome) == (
+        0.0,
+        0.0,
+        None,
+        1000.0,
+        "failed",
+    )
+    assert (second.asked, second.admitted, second.sent, second.first, second.closed) == (
+        1000,
+        1400,
+        1500,
+        1600,
+        1700,
+    )
     assert (second.chunks, second.tokens, second.outcome) == ((1600.0, 1700.0), 70, "")
     assert second.text == "chat, TTFT 100 ms, gate wait 400 ms, 2 tokens out, longest stall 100 ms"
 
@@ -278,7 +344,11 @@ def test_near_chunks_are_one_dot_and_stalls_keep_their_ends() -> None:
     assert list(thin_chunks(us, 3000, 10_000)) == [0, 3000, 5000, 50_000, 53_000]
 
 
-@given(st.lists(st.integers(0, 100_000), min_size=1, max_size=80), st.integers(1, 5000), st.integers(10_000, 40_000))
+@given(
+    st.lists(st.integers(0, 100_000), min_size=1, max_size=80),
+    st.integers(1, 5000),
+    st.integers(10_000, 40_000),
+)
 def test_a_drawn_stall_is_one(gaps: list[int], dot: int, slow: int) -> None:
     us = [sum(gaps[: i + 1]) for i in range(len(gaps))]
     kept = list(thin_chunks(us, dot, slow))
@@ -295,7 +365,13 @@ def test_its_size_does_not_grow_with_the_run(live: LiveStatistics, clock: Clock)
     def busy(second: int) -> None:
         for _ in range(3):
             first = random.uniform(50, 5000)
-            keep(live, answered(first, *(first + gap for gap in sorted(random.uniform(0, 3000) for _ in range(20)))))
+            keep(
+                live,
+                answered(
+                    first,
+                    *(first + gap for gap in sorted(random.uniform(0, 3000) for _ in range(20))),
+                ),
+            )
 
     sizes = []
     for _ in range(2):

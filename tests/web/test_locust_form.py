@@ -1,4 +1,5 @@
-"""The form: it asks what matters first and no secret, and its values pass through the checks of the command line."""
+"""The form: it asks what matters first and no secret, and its values pass through the checks of the
+command line."""
 
 import os
 import sys
@@ -68,7 +69,7 @@ def of(form: dict[str, str], *words: str, workers: int = 0) -> Settings:
     return read_form_settings(fill_options(options(*words), form), runner)
 
 
-# -- what it asks ------------------------------------------------------------------------------------------------------
+# -- what it asks ----------------------------------------------------------------------------------
 
 
 def test_what_matters_comes_first_and_a_locustfiles_own_last() -> None:
@@ -81,7 +82,9 @@ def test_what_matters_comes_first_and_a_locustfiles_own_last() -> None:
 def test_what_names_files_or_holds_secrets_is_no_field() -> None:
     names = set(order_form_fields(extra(), options()))
     assert not names & {option.dest for option in OPTIONS if not option.in_form}
-    assert not [name for name in names if "key" in name or name == "header" or "file" in name.split("_")]
+    assert not [
+        name for name in names if "key" in name or name == "header" or "file" in name.split("_")
+    ]
 
 
 def test_fields_have_their_types_and_choices() -> None:
@@ -100,7 +103,9 @@ def test_fields_show_what_was_asked_last() -> None:
     assert order_form_fields(extra(), given)["prefill_concurrency"]["default_value"] == 5
 
 
-def test_rules_of_flag_environment_and_file_are_in_one_field(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_of_flag_environment_and_file_are_in_one_field(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Path("rules").write_text("itl p95 < 50ms  # steady\n")
     monkeypatch.setenv("LOCUST_LLM_SLO", "error_rate < 1%\n")
     given = options("--slo", "ttft p95 < 1s", "--slo-file", "rules")
@@ -112,18 +117,23 @@ def test_rules_of_flag_environment_and_file_are_in_one_field(monkeypatch: pytest
     assert read_form_settings(fill_options(given, {"slo": ""}), SimpleNamespace()).slo == ()
 
 
-# -- what comes back ---------------------------------------------------------------------------------------------------
+# -- what comes back -------------------------------------------------------------------------------
 
 
 def test_values_are_those_of_the_command_line() -> None:
     form = {
-        "user_count": "20", "model": " m ", "request_rate": "2.5", "prefill_concurrency": "4", "streaming": "true",
-        "prefill_concurrency_ramp_duration": "30", "synthetic_input_tokens_mean": "8000", "run_time": "1h20m",
-        "slo": "ttft p95 < 1s\r\n\r\n# nothing\r\nerror_rate < 1%", "arrival_pattern": "constant", "probe": "false",
+        "user_count": "20", "model": " m ", "request_rate": "2.5", "prefill_concurrency": "4",
+        "streaming": "true",
+        "prefill_concurrency_ramp_duration": "30", "synthetic_input_tokens_mean": "8000",
+        "run_time": "1h20m",
+        "slo": "ttft p95 < 1s\r\n\r\n# nothing\r\nerror_rate < 1%", "arrival_pattern": "constant",
+        "probe": "false",
     }  # fmt: skip
     words = (
-        "-u", "20", "--model", "m", "--request-rate", "2.5", "--prefill-concurrency", "4", "--no-probe",
-        "--prefill-concurrency-ramp-duration", "30", "--synthetic-input-tokens-mean", "8000", "-t", "1h20m",
+        "-u", "20", "--model", "m", "--request-rate", "2.5", "--prefill-concurrency", "4",
+        "--no-probe",
+        "--prefill-concurrency-ramp-duration", "30", "--synthetic-input-tokens-mean", "8000", "-t",
+        "1h20m",
         "--slo", "ttft p95 < 1s", "--slo", "error_rate < 1%", "--arrival-pattern", "constant",
     )  # fmt: skip
     assert of(form) == of({}, *words)
@@ -131,9 +141,32 @@ def test_values_are_those_of_the_command_line() -> None:
 
 
 def test_empty_is_not_set_and_missing_is_as_before() -> None:
-    words = ("-u", "9", "--prefill-concurrency", "4", "--output-tokens-mean", "7", "-t", "9s", "--request-count", "5")
-    found = of({"prefill_concurrency": "", "output_tokens_mean": " ", "run_time": "", "slo_preset": NO_CHOICE}, *words)
-    assert (found.prefill_concurrency, found.output_tokens_mean, found.run_time_s) == (None, 128.0, None)
+    words = (
+        "-u",
+        "9",
+        "--prefill-concurrency",
+        "4",
+        "--output-tokens-mean",
+        "7",
+        "-t",
+        "9s",
+        "--request-count",
+        "5",
+    )
+    found = of(
+        {
+            "prefill_concurrency": "",
+            "output_tokens_mean": " ",
+            "run_time": "",
+            "slo_preset": NO_CHOICE,
+        },
+        *words,
+    )
+    assert (found.prefill_concurrency, found.output_tokens_mean, found.run_time_s) == (
+        None,
+        128.0,
+        None,
+    )
     assert (found.users, found.request_count, found.slo_preset) == (9, 5, None)
     assert of({}, *words).run_time_s == 9
     assert of({"model": NO_CHOICE}).model == NO_CHOICE  # a model may be called so
@@ -142,7 +175,10 @@ def test_empty_is_not_set_and_missing_is_as_before() -> None:
 def test_an_earlier_runs_time_is_forgotten() -> None:
     first = fill_options(options(), {"run_time": "20s"})
     assert read_form_settings(first, SimpleNamespace()).run_time_s == 20
-    assert read_form_settings(fill_options(first, {"run_time": ""}), SimpleNamespace()).run_time_s is None
+    assert (
+        read_form_settings(fill_options(first, {"run_time": ""}), SimpleNamespace()).run_time_s
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,7 +211,8 @@ WRONG = [
     ({"prefill_concurrency": "three"}, "--prefill-concurrency takes a whole number, got 'three'"),
     ({"request_rate": "-1"}, "--request-rate must be above 0, got -1"),
     ({"output_tokens_mean": "nan"}, "--output-tokens-mean takes a number, got 'nan'"),
-    ({"percentiles": "50,p90"}, "--percentiles takes numbers with commas between, such as 50,90,95,99, got '50,p90'"),
+    ({"percentiles": "50,p90"}, "--percentiles takes numbers with commas between, such as "
+        "50,90,95,99, got '50,p90'"),
     ({"user_count": "2", "prefill_concurrency": "3"},
      "--prefill-concurrency 3 is above the 2 users (-u): at most 2 requests can run at a time"),
     ({"user_count": "0"}, "-u must be at least 1, got 0"),
@@ -188,10 +225,12 @@ WRONG = [
     ({"endpoint_type": "messages", "per_chunk_usage": "true"},
      "--per-chunk-usage is of chat and completions: messages has no such count"),
     ({"extra_inputs": '{"guided_json": {"type": "nope"}}'},
-     "--extra-inputs guided_json: is no schema: 'nope' is not valid under any of the given schemas (at $.type)"),
+     "--extra-inputs guided_json: is no schema: 'nope' is not valid under any of the given schemas "
+         "(at $.type)"),
     ({"tools": "tools.json"}, "--tools can be given on the command line only"),
     ({"host": "http://[::1"}, "--host 'http://[::1' is no URL: Invalid IPv6 URL"),
-    ({"arrival_pattern": "often"}, "--arrival-pattern must be one of constant, poisson, gamma, got 'often'"),
+    ({"arrival_pattern": "often"}, "--arrival-pattern must be one of constant, poisson, gamma, got "
+        "'often'"),
     ({"api_key_file": "/etc/passwd"}, "--api-key-file can be given on the command line only"),
     ({"header": "X: y"}, "--header can be given on the command line only"),
     ({"slo_file": "/etc/passwd"}, "--slo-file can be given on the command line only"),
@@ -200,8 +239,12 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("form", "line"), WRONG, ids=[next(iter(form)) + str(i) for i, (form, _) in enumerate(WRONG)])
-def test_a_wrong_value_is_refused_in_the_words_of_the_command_line(form: dict[str, str], line: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "line"), WRONG, ids=[next(iter(form)) + str(i) for i, (form, _) in enumerate(WRONG)]
+)
+def test_a_wrong_value_is_refused_in_the_words_of_the_command_line(
+    form: dict[str, str], line: str
+) -> None:
     with pytest.raises(RunRefused) as refused:
         of(form)
     assert str(refused.value) == line
@@ -212,7 +255,8 @@ def test_a_locustfiles_own_number_is_one() -> None:
     given = options()
     given.rounds, given.share, given.word, given.really = 3, 0.5, "x", True
     said = fill_options(given, {"rounds": " 4", "share": "0.25", "word": "3", "really": "maybe"})
-    assert (said.rounds, said.share, said.word, said.really) == (4, 0.25, "x", True)  # Locust reads the other two
+    # Locust reads the other two
+    assert (said.rounds, said.share, said.word, said.really) == (4, 0.25, "x", True)
     assert given.rounds == 3
     for form, line in (
         ({"rounds": "2.5"}, "--rounds takes a whole number, got '2.5'"),
@@ -240,7 +284,9 @@ def test_a_wrong_rule_is_refused() -> None:
 
 
 def test_a_rule_that_names_a_folder_is_the_command_lines() -> None:
-    with pytest.raises(RunRefused, match="a rule with another run is allowed on the command line only"):
+    with pytest.raises(
+        RunRefused, match="a rule with another run is allowed on the command line only"
+    ):
         of({"slo": "ttft p95 within 5% of /etc"})
     given = options("--slo", "ttft p95 within 5% of reports/base")
     assert fill_options(given, {"slo": "ttft p95 within 5% of reports/base"}).llm_rules == given.slo
@@ -264,14 +310,17 @@ def test_locust_reads_what_is_its_own() -> None:
     )
     rest = make_locust_form(form, Settings(host="http://localhost:1", users=9))
     assert rest.to_dict(flat=False) == {
-        "spawn_rate": ["3"], "host": ["http://localhost:1"], "profile": ["p"], "user_classes": ["A", "B"],
+        "spawn_rate": ["3"], "host": ["http://localhost:1"], "profile": ["p"],
+        "user_classes": ["A", "B"],
         "my_own": ["x"], "user_count": ["9"],
     }  # fmt: skip
     assert make_locust_form(MultiDict(), Settings(host="h", users=2))["spawn_rate"] == "100"
 
 
 def test_what_differs_is_told_by_name() -> None:
-    before = options("--prefill-concurrency", "2", "--output-tokens-mean", "7", "--slo", "ttft p95 < 1s")
+    before = options(
+        "--prefill-concurrency", "2", "--output-tokens-mean", "7", "--slo", "ttft p95 < 1s"
+    )
     same = {
         "prefill_concurrency": "2",
         "output_tokens_mean": "7.0",
@@ -281,7 +330,8 @@ def test_what_differs_is_told_by_name() -> None:
     }
     assert list_changed_flags(before, fill_options(before, same)) == []
     after = fill_options(
-        before, {"prefill_concurrency": "3", "output_tokens_mean": "8", "slo": "", "streaming": "false"}
+        before,
+        {"prefill_concurrency": "3", "output_tokens_mean": "8", "slo": "", "streaming": "false"},
     )
     assert sorted(list_changed_flags(before, after)) == [
         "output_tokens_mean",

@@ -1,4 +1,5 @@
-"""The guard of the web pages: no page of another site, and no strange name, whatever the route; ours pass."""
+"""The guard of the web pages: no page of another site, and no strange name, whatever the route;
+ours pass."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,9 +16,13 @@ ALLOWED = parse_allowed_hosts("load.example.com, proxy:8443", "0.0.0.0")
 
 
 def asked(
-    method: str = "POST", host: str | None = "localhost:8089", allowed: Iterable[str] = ALLOWED, **more: str
+    method: str = "POST",
+    host: str | None = "localhost:8089",
+    allowed: Iterable[str] = ALLOWED,
+    **more: str,
 ) -> int:
-    """The status of the answer to a request with these headers (``Sec_Fetch_Site`` for ``Sec-Fetch-Site``)."""
+    """The status of the answer to a request with these headers (``Sec_Fetch_Site`` for
+    ``Sec-Fetch-Site``)."""
     statuses: list[str] = []
     environ: dict[str, Any] = {"REQUEST_METHOD": method, "PATH_INFO": "/swarm"}
     environ |= {f"HTTP_{name.upper()}": value for name, value in more.items()}
@@ -28,7 +33,11 @@ def asked(
         start("200 OK", [])
         return []
 
-    list(guard_origin(app, frozenset(allowed))(environ, lambda status, headers, *more: statuses.append(status)))
+    list(
+        guard_origin(app, frozenset(allowed))(
+            environ, lambda status, headers, *more: statuses.append(status)
+        )
+    )
     return int(statuses[0][:3])
 
 
@@ -85,22 +94,36 @@ def test_a_name_that_is_not_ours_is_refused(method: str, host: str | None, statu
         ({"Origin": "https://proxy"}, (403, 403)),
         ({"Origin": "http://elsewhere"}, (403, 403)),
         ({"Origin": "null"}, (403, 403)),  # a file, or a sandbox
-        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}, (200, 403)),  # link
-        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"}, (403, 403)),
-        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "image"}, (403, 403)),
+        # link
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate",
+            "Sec_Fetch_Dest": "document"}, (200, 403)),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"},
+            (403, 403)),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "image"},
+            (403, 403)),
     ],
 )  # fmt: skip
-def test_a_page_of_another_site_is_refused(headers: dict[str, str], statuses: tuple[int, int]) -> None:
+def test_a_page_of_another_site_is_refused(
+    headers: dict[str, str], statuses: tuple[int, int]
+) -> None:
     assert (asked("GET", **headers), asked("POST", **headers)) == statuses
     assert asked("OPTIONS", **headers) == statuses[1]  # its preflight too
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(method=st.sampled_from(["GET", "POST", "X"]), host=st.text(), origin=st.text() | st.just("http://["))
+@given(
+    method=st.sampled_from(["GET", "POST", "X"]),
+    host=st.text(),
+    origin=st.text() | st.just("http://["),
+)
 def test_whatever_the_headers_say_there_is_an_answer(method: str, host: str, origin: str) -> None:
     """And where the page is another one it is no."""
     assert asked(method, host, Origin=origin) in (200, 403)
-    assert asked("POST", Origin=f"http://x{origin}") == asked("POST", Origin=f"http://[{origin}") == 403
+    assert (
+        asked("POST", Origin=f"http://x{origin}")
+        == asked("POST", Origin=f"http://[{origin}")
+        == 403
+    )
 
 
 def test_the_names_given_are_lines_of_the_command_line() -> None:
@@ -121,7 +144,11 @@ def test_every_route_is_behind_it_and_the_refusal_says_what_to_do(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     page = pages("--web-allowed-host", "load.example.com", "--web-base-path", "/deep")
-    foreign = {"Origin": "http://elsewhere", "Sec-Fetch-Site": "cross-site", "Content-Type": "text/plain"}
+    foreign = {
+        "Origin": "http://elsewhere",
+        "Sec-Fetch-Site": "cross-site",
+        "Content-Type": "text/plain",
+    }
     routes = [rule for rule in page.ui.app.url_map.iter_rules() if "<" not in rule.rule]
     assert {"/deep/user", "/deep/swarm", "/deep/stop", "/deep/stats/reset", "/deep/llm/gate"} <= {
         r.rule for r in routes
@@ -130,11 +157,15 @@ def test_every_route_is_behind_it_and_the_refusal_says_what_to_do(
         for method in rule.methods:
             answer = page.client.open(rule.rule, method=method, headers=foreign, data="{}")
             assert answer.status_code == 403, (method, rule.rule)
-    assert answer.text == "403: it came from a page of 'http://elsewhere'; only pages of this server are allowed\n"
+    assert (
+        answer.text
+        == "403: it came from a page of 'http://elsewhere'; only pages of this server are allowed\n"
+    )
     for _ in range(3):
         strange = page.client.get("/deep/", headers={"Host": "evil.example.com:8089"})
         assert strange.text == (
-            "403: 'evil.example.com:8089' is not a known name of this machine; add it with --web-allowed-host\n"
+            "403: 'evil.example.com:8089' is not a known name of this machine; add it with "
+            "--web-allowed-host\n"
         )
     assert page.client.get("/deep/", headers={"Host": "load.example.com"}).status_code == 200
     assert len(caplog.records) == 2  # each once
@@ -146,5 +177,7 @@ def test_no_other_page_may_read_an_answer_or_frame_a_page(pages: Callable[..., P
     page = pages()
     for path in ("/", "/stats/requests", "/llm/live", "/llm"):
         headers = page.client.get(path).headers
-        assert not [name for name, _ in headers.to_wsgi_list() if name.startswith("Access-Control")], path
+        assert not [
+            name for name, _ in headers.to_wsgi_list() if name.startswith("Access-Control")
+        ], path
         assert headers["X-Frame-Options"] == "SAMEORIGIN"

@@ -26,7 +26,10 @@ def test_the_port_has_the_page_and_nothing_else() -> None:
     server = serve_metrics_on("0", lambda: None)
     pool = ThreadPool(1)
     try:
-        asked = [pool.spawn(fetched, server.server_port, path) for path in ("/llm/metrics", "/metrics", "/", "/swarm")]
+        asked = [
+            pool.spawn(fetched, server.server_port, path)
+            for path in ("/llm/metrics", "/metrics", "/", "/swarm")
+        ]
         gevent.joinall(asked, timeout=10)
         kind = "text/plain; version=0.0.4; charset=utf-8"
         assert [one.get() for one in asked] == [(200, kind), (200, kind), (404, ""), (404, "")]

@@ -1,4 +1,5 @@
-"""Web: the pages show what there is, change what may be changed, and give nothing else away; no browser, no load."""
+"""Web: the pages show what there is, change what may be changed, and give nothing else away; no
+browser, no load."""
 
 import logging
 import re
@@ -45,7 +46,9 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.json").write_text("{}")
         self.folder = folder
-        self.settings = Settings(**{"host": "http://server", "users": 9, "prefill_concurrency": 4, **settings})
+        self.settings = Settings(
+            **{"host": "http://server", "users": 9, "prefill_concurrency": 4, **settings}
+        )
         self.survey = Discovery(model="m")
         self.live_stats = LiveStats()
         self.abort = EarlyStop(self.settings.rules.readable)
@@ -83,7 +86,7 @@ def on(pages: Callable[..., Page], tmp_path: Path) -> tuple[Page, Any]:
     return page, run
 
 
-# -- our page ----------------------------------------------------------------------------------------------------------
+# -- our page --------------------------------------------------------------------------------------
 
 
 def test_the_page_is_there_with_all_that_it_asks_for(pages: Callable[..., Page]) -> None:
@@ -125,9 +128,12 @@ def test_it_lies_below_locusts_base_path(pages: Callable[..., Page]) -> None:
     assert [table["key"] for table in stats["extended_stats"]] == ["llm"]
 
 
-def test_the_history_of_past_runs(pages: Callable[..., Page], on: tuple[Page, Any], tmp_path: Path) -> None:
+def test_the_history_of_past_runs(
+    pages: Callable[..., Page], on: tuple[Page, Any], tmp_path: Path
+) -> None:
     page, _ = on
-    assert page.client.get("/llm/history").status_code == 409  # reading a thousand folders would disturb the run
+    # reading a thousand folders would disturb the run
+    assert page.client.get("/llm/history").status_code == 409
     page.view.control = None
     run_folder(tmp_path / "reports" / "a b", START, 1.0, model="<b>m")
     (tmp_path / "reports" / "a b" / "report.html").touch()
@@ -137,7 +143,12 @@ def test_the_history_of_past_runs(pages: Callable[..., Page], on: tuple[Page, An
     (link,) = re.findall(r'href="(runs/[^"]+)"', answer.text)
     assert page.client.get(f"/llm/{link}").status_code == 200
     assert "sandbox" in answer.headers["Content-Security-Policy"]
-    assert pages("--report-dir", str(tmp_path / "reports" / "mine")).client.get("/llm/history").status_code == 404
+    assert (
+        pages("--report-dir", str(tmp_path / "reports" / "mine"))
+        .client.get("/llm/history")
+        .status_code
+        == 404
+    )
 
 
 def test_it_is_behind_locusts_login(pages: Callable[..., Page]) -> None:
@@ -147,27 +158,47 @@ def test_it_is_behind_locusts_login(pages: Callable[..., Page]) -> None:
     ours = [rule.rule for rule in page.ui.app.url_map.iter_rules() if rule.rule.startswith("/llm")]
     assert len(ours) >= 9
     for path in ours:
-        path = path.replace("<name>", "live.js").replace("<run>", "one").replace("<path:path>", "report.html")
+        path = (
+            path.replace("<name>", "live.js")
+            .replace("<run>", "one")
+            .replace("<path:path>", "report.html")
+        )
         way = page.client.post if path in ("/llm/gate", "/llm/datasets") else page.client.get
         answer = way(path)
         assert (answer.status_code, answer.headers.get("Location", "")[:6]) == (302, "/login"), path
-    for path, way in (("/", page.client.get), ("/swarm", page.client.post), ("/stats/requests", page.client.get)):
+    for path, way in (
+        ("/", page.client.get),
+        ("/swarm", page.client.post),
+        ("/stats/requests", page.client.get),
+    ):
         assert way(path).status_code == 302, path
     assert (page.asked, page.view.refusal) == ([], "")
 
 
 def test_before_the_first_run_there_is_none(pages: Callable[..., Page]) -> None:
     page = pages()
-    assert page.live() == {"run": 0, "name": "", "state": "none", "where": "no run yet", "refusal": ""}
+    assert page.live() == {
+        "run": 0,
+        "name": "",
+        "state": "none",
+        "where": "no run yet",
+        "refusal": "",
+    }
     assert page.client.get("/llm/runs").get_json() == {"last": "", "runs": []}
 
 
-# -- start -------------------------------------------------------------------------------------------------------------
+# -- start -----------------------------------------------------------------------------------------
 
 
 def test_a_form_starts_a_run(pages: Callable[..., Page], server: TinyServer) -> None:
     page = pages("-t", "9s")
-    form = {"host": server.url, "prefill_concurrency": "2", "run_time": "", "slo": "ttft p95 < 1s", "model": "other"}
+    form = {
+        "host": server.url,
+        "prefill_concurrency": "2",
+        "run_time": "",
+        "slo": "ttft p95 < 1s",
+        "model": "other",
+    }
     assert page.start(form) == {"success": True}
     assert page.asked == [{"user_count": ["2"], "spawn_rate": ["1"], "host": [server.url]}]
     assert (page.options.prefill_concurrency, page.options.llm_rules) == (2, ["ttft p95 < 1s"])
@@ -178,7 +209,12 @@ def test_a_form_starts_a_run(pages: Callable[..., Page], server: TinyServer) -> 
 
 def test_users_of_the_warmup_begin(pages: Callable[..., Page], server: TinyServer) -> None:
     page = pages()
-    form = {"host": server.url, "user_count": "8", "warmup_concurrency": "3", "warmup_request_count": "6"}
+    form = {
+        "host": server.url,
+        "user_count": "8",
+        "warmup_concurrency": "3",
+        "warmup_request_count": "6",
+    }
     assert page.start(form)["success"]
     assert page.asked[0]["user_count"] == ["3"]
     assert (page.options.num_users, page.options.llm_users) == (8, 8)
@@ -192,7 +228,8 @@ def test_users_of_the_warmup_begin(pages: Callable[..., Page], server: TinyServe
         ({"slo": "ttft < 5"}, "ttft"),
         (
             {"model": "mine"},
-            "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all the same",
+            "the server has no model 'mine'; it has: tiny, other; --no-model-check sends it all "
+            "the same",
         ),
         ({"host": "http://127.0.0.1:1"}, "cannot reach http://127.0.0.1:1: "),
         ({"host": ""}, "--host is missing"),
@@ -200,7 +237,11 @@ def test_users_of_the_warmup_begin(pages: Callable[..., Page], server: TinyServe
     ],
 )
 def test_a_run_that_cannot_be_is_refused_in_the_form(
-    form: dict[str, str], line: str, pages: Callable[..., Page], server: TinyServer, caplog: pytest.LogCaptureFixture
+    form: dict[str, str],
+    line: str,
+    pages: Callable[..., Page],
+    server: TinyServer,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     page = pages("--host", server.url)
     before = dict(vars(page.options))
@@ -210,14 +251,19 @@ def test_a_run_that_cannot_be_is_refused_in_the_form(
     assert (page.asked, page.surveyed, vars(page.options)) == ([], [], before)
     assert page.view.refusal == f"The run cannot start: {answer['message']}"
     assert page.live()["refusal"] == page.view.refusal
-    assert (logging.ERROR, page.view.refusal) in [(line.levelno, line.getMessage()) for line in caplog.records]
+    assert (logging.ERROR, page.view.refusal) in [
+        (line.levelno, line.getMessage()) for line in caplog.records
+    ]
     assert page.start()["success"]
     assert page.view.refusal == ""
 
 
 @pytest.mark.parametrize("error", [OverflowError("too large"), MemoryError(), TypeError("no text")])
 def test_an_error_at_the_start_is_a_refusal_in_the_form(
-    error: Exception, pages: Callable[..., Page], server: TinyServer, monkeypatch: pytest.MonkeyPatch
+    error: Exception,
+    pages: Callable[..., Page],
+    server: TinyServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def raising(*args: Any, **kw: Any) -> None:
         raise error
@@ -239,7 +285,9 @@ def test_only_one_run_is_about_to_start(pages: Callable[..., Page]) -> None:
     assert page.live()["state"] == "starting"
 
 
-def test_a_new_run_waits_for_the_report_of_the_last(on: tuple[Page, Any], server: TinyServer) -> None:
+def test_a_new_run_waits_for_the_report_of_the_last(
+    on: tuple[Page, Any], server: TinyServer
+) -> None:
     page, run = on
     page.runner.state, run.draining = "stopped", True
     gevent.spawn_later(0.1, page.view.ends)
@@ -247,21 +295,23 @@ def test_a_new_run_waits_for_the_report_of_the_last(on: tuple[Page, Any], server
     assert page.view.control is None
 
 
-# -- the key -----------------------------------------------------------------------------------------------------------
+# -- the key ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("words", "headers", "passes"),
     [
         (["--web-host", "127.0.0.1"], {}, True),
-        (["--web-host", ""], {}, False),  # anybody could name a server of his own, and read the key there
+        # anybody could name a server of his own, and read the key there
+        (["--web-host", ""], {}, False),
         (["--web-host", "", "--host", "{url}"], {}, True),
         (["--web-host", "127.0.0.1"], {"Sec-Fetch-Site": "same-origin"}, True),
         (["--web-host", "127.0.0.1"], {"Origin": "http://localhost"}, True),
     ],
 )
 def test_the_key_goes_to_no_server_that_others_name(
-    words: list[str], headers: dict[str, str], passes: bool, pages: Callable[..., Page], server: TinyServer,
+    words: list[str], headers: dict[str, str], passes: bool, pages: Callable[..., Page],
+    server: TinyServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -274,7 +324,9 @@ def test_the_key_goes_to_no_server_that_others_name(
     assert passes or "the API key" in answer["message"]
 
 
-def test_without_a_key_any_server_may_be_named(pages: Callable[..., Page], server: TinyServer) -> None:
+def test_without_a_key_any_server_may_be_named(
+    pages: Callable[..., Page], server: TinyServer
+) -> None:
     assert pages("--web-host", "").start({"host": server.url})["success"]
 
 
@@ -291,22 +343,27 @@ def test_no_secret_is_in_any_page(
             assert secret not in text, path
 
 
-# -- edit, and the gate ------------------------------------------------------------------------------------------------
+# -- edit, and the gate ----------------------------------------------------------------------------
 
 
 def test_the_form_of_changes_turns_the_gate_at_once(on: tuple[Page, Any]) -> None:
     page, run = on
-    assert page.start({"user_count": "9", "prefill_concurrency": "6", "output_tokens_mean": "128"})["success"]
+    assert page.start({"user_count": "9", "prefill_concurrency": "6", "output_tokens_mean": "128"})[
+        "success"
+    ]
     assert (run.turned, run.users, page.asked) == ([(6, None)], [], [])
     assert page.start({"user_count": "9", "prefill_concurrency": "6"})["success"]  # where it is
     assert page.start({"user_count": "9"})["success"]
     assert run.turned == [(6, None)]
-    assert page.start({"user_count": "9", "prefill_concurrency": ""})["success"]  # empty: not edited
+    # empty: not edited
+    assert page.start({"user_count": "9", "prefill_concurrency": ""})["success"]
     assert run.turned == [(6, None)]
     assert page.live()["marks"][-1][1] == "gate 6"
 
 
-def test_a_limit_that_was_not_edited_in_the_form_does_not_undo_the_live_pages(on: tuple[Page, Any]) -> None:
+def test_a_limit_that_was_not_edited_in_the_form_does_not_undo_the_live_pages(
+    on: tuple[Page, Any],
+) -> None:
     page, run = on
     page.client.post("/llm/gate", data={"limit": "3"})
     answer = page.start({"user_count": "9", "prefill_concurrency": "4"})
@@ -322,7 +379,9 @@ def test_a_tab_of_somebody_else_stays(on: tuple[Page, Any]) -> None:
     def theirs(answer: Any) -> Any:
         if answer.is_json:
             answer.set_data(
-                msgspec.json.encode({**answer.get_json(), "extended_stats": [{"key": "theirs", "data": []}]})
+                msgspec.json.encode(
+                    {**answer.get_json(), "extended_stats": [{"key": "theirs", "data": []}]}
+                )
             )
         return answer
 
@@ -337,7 +396,10 @@ def test_the_form_of_changes_changes_the_users(on: tuple[Page, Any]) -> None:
     assert (run.users, run.turned) == ([12], [])
     assert page.asked == [{"user_count": ["12"], "spawn_rate": ["1"], "host": ["http://server"]}]
     run.change_users = lambda users: False
-    assert page.start({"user_count": "15"})["message"] == "The number of users is unchanged: it follows from the load"
+    assert (
+        page.start({"user_count": "15"})["message"]
+        == "The number of users is unchanged: it follows from the load"
+    )
     assert len(page.asked) == 1
 
 
@@ -347,7 +409,8 @@ def test_empty_and_unchanged_fields_of_the_form_of_changes_are_no_change(
     """Whatever was typed into the form that started the run."""
     page = pages("--host", server.url)
     typed = {
-        "user_count": "9", "slo": "ttft p95<1s;error_rate < 1%", "prefill_concurrency": "4", "slo_preset": "chat",
+        "user_count": "9", "slo": "ttft p95<1s;error_rate < 1%", "prefill_concurrency": "4",
+        "slo_preset": "chat",
         "streaming": "true", "arrival_pattern": "none", "output_tokens_mean": "64",
     }  # fmt: skip
     assert page.start(typed)["success"]
@@ -382,12 +445,15 @@ def test_the_server_does_not_change_while_a_run_is_on(on: tuple[Page, Any]) -> N
 
 def test_nothing_else_changes_while_a_run_is_on(on: tuple[Page, Any]) -> None:
     page, run = on
-    answer = page.start({"user_count": "12", "prefill_concurrency": "6", "model": "x", "slo": "ttft p95 < 1s"})
+    answer = page.start(
+        {"user_count": "12", "prefill_concurrency": "6", "model": "x", "slo": "ttft p95 < 1s"}
+    )
     assert answer["message"] == (
         "--model and --slo cannot change during a run: only --prefill-concurrency and the users can"
     )
     assert (run.turned, run.users, page.asked) == ([], [], [])
-    assert page.live()["refusal"] == f"Not changed: {answer['message']}"  # Locust closes its form all the same
+    # Locust closes its form all the same
+    assert page.live()["refusal"] == f"Not changed: {answer['message']}"
 
 
 @pytest.mark.parametrize(
@@ -407,7 +473,10 @@ def test_the_gate_is_turned_from_the_page(
 ) -> None:
     page, run = on
     answer = page.client.post("/llm/gate", data=form)
-    assert (answer.status_code, answer.get_json()) == (status, {"done": status == 200, "message": said})
+    assert (answer.status_code, answer.get_json()) == (
+        status,
+        {"done": status == 200, "message": said},
+    )
     assert run.turned == turned
     if turned:
         limit = turned[0][0]
@@ -427,7 +496,9 @@ def test_the_gate_is_turned_from_the_page(
         ({"Origin": "null"}, False),
     ],
 )
-def test_no_page_of_another_site_turns_it(headers: dict[str, str], passes: bool, on: tuple[Page, Any]) -> None:
+def test_no_page_of_another_site_turns_it(
+    headers: dict[str, str], passes: bool, on: tuple[Page, Any]
+) -> None:
     page, run = on
     answer = page.client.post("/llm/gate", data={"limit": "7"}, headers=headers)
     assert (answer.status_code, len(run.turned)) == ((200, 1) if passes else (403, 0))
@@ -442,7 +513,7 @@ def test_it_is_turned_by_post_and_during_a_run_only(pages: Callable[..., Page]) 
     )  # fmt: skip
 
 
-# -- the figures -------------------------------------------------------------------------------------------------------
+# -- the figures -----------------------------------------------------------------------------------
 
 
 def test_the_history_is_told_once(on: tuple[Page, Any]) -> None:
@@ -481,7 +552,9 @@ def test_the_tab_of_locusts_page_says_the_same(on: tuple[Page, Any]) -> None:
         assert text in index
     told = page.client.get("/stats/requests").get_json()
     (ours,) = told["extended_stats"]
-    structure = {column["key"] for column in page.ui.template_args["extended_tables"][0]["structure"]}
+    structure = {
+        column["key"] for column in page.ui.template_args["extended_tables"][0]["structure"]
+    }
     rows = {row["figure"]: row for row in ours["data"]}
     assert all(set(row) <= structure for row in ours["data"])
     assert rows["TTFT"] == {
@@ -490,7 +563,9 @@ def test_the_tab_of_locusts_page_says_the_same(on: tuple[Page, Any]) -> None:
     }  # fmt: skip
 
 
-def test_the_tab_is_there_in_the_moment_in_which_a_run_begins(pages: Callable[..., Page], tmp_path: Path) -> None:
+def test_the_tab_is_there_in_the_moment_in_which_a_run_begins(
+    pages: Callable[..., Page], tmp_path: Path
+) -> None:
     """What was shown half a second ago is of no use any more."""
     page = pages()
     assert list(page.view.rows()) == []
@@ -506,15 +581,31 @@ def test_the_tab_shows_a_refusal_as_locust_closes_its_form(on: tuple[Page, Any])
 
 
 def test_rules_are_told_as_they_stand(pages: Callable[..., Page], tmp_path: Path) -> None:
-    page, run = pages(), Run(tmp_path / "one", slo=("ttft p95 < 1s", "itl p95 < 1ms", "goodput >= 1/s given ttft < 1s"))
+    page, run = (
+        pages(),
+        Run(
+            tmp_path / "one",
+            slo=("ttft p95 < 1s", "itl p95 < 1ms", "goodput >= 1/s given ttft < 1s"),
+        ),
+    )
     page.view.begins(run)  # type: ignore[arg-type]
-    assert [state for _, state, _ in page.live()["rules"]] == ["nothing yet", "nothing yet", "checked at the end"]
+    assert [state for _, state, _ in page.live()["rules"]] == [
+        "nothing yet",
+        "nothing yet",
+        "checked at the end",
+    ]
     run.abort.add(answered(100, 150))
     page.view._status = (0.0, {})
-    assert [state for _, state, _ in page.live()["rules"]] == ["within so far", "beyond so far", "checked at the end"]
+    assert [state for _, state, _ in page.live()["rules"]] == [
+        "within so far",
+        "beyond so far",
+        "checked at the end",
+    ]
 
 
-def test_charts_get_the_limits_of_the_rules_in_their_units(pages: Callable[..., Page], tmp_path: Path) -> None:
+def test_charts_get_the_limits_of_the_rules_in_their_units(
+    pages: Callable[..., Page], tmp_path: Path
+) -> None:
     rules = (
         "ttft p95 < 1.5s",
         "itl p99 <= 40ms",
@@ -535,7 +626,9 @@ def test_charts_get_the_limits_of_the_rules_in_their_units(pages: Callable[..., 
 
 
 @pytest.mark.parametrize("state", ["cleanup", "stopping", "stopped"])
-def test_a_run_is_on_for_locusts_page_until_its_report_is_there(state: str, on: tuple[Page, Any]) -> None:
+def test_a_run_is_on_for_locusts_page_until_its_report_is_there(
+    state: str, on: tuple[Page, Any]
+) -> None:
     page, run = on
     page.runner.state, run.draining = state, True
     told = lambda: page.client.get("/stats/requests").get_json()["state"]  # noqa: E731
@@ -590,7 +683,9 @@ def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
         slo_status="FAIL",
         rules=(RuleResult("ttft p95 < 1s", "FAIL", "2s", "why"),),
         figures={
-            "time_to_first_token": MetricValue(count=7, percentiles={50.0: 1.5, 90.0: 2.0, 95.0: 3.0, 99.0: 4.0}),
+            "time_to_first_token": MetricValue(
+                count=7, percentiles={50.0: 1.5, 90.0: 2.0, 95.0: 3.0, 99.0: 4.0}
+            ),
             "output_token_throughput": MetricValue(12.5),
         },
     )
@@ -603,7 +698,8 @@ def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
         12.5,
     )
     assert status["table"][0] == {
-        "label": "TTFT", "count": 0, "recent_ms": None, "whole_count": 7, "whole_ms": [1.5, 2.0, 3.0, 4.0], "named": False,
+        "label": "TTFT", "count": 0, "recent_ms": None, "whole_count": 7,
+        "whole_ms": [1.5, 2.0, 3.0, 4.0], "named": False,
     }  # fmt: skip
     assert status["table"][1]["whole_ms"] is None
     assert status["rules"] == [["ttft p95 < 1s", "FAIL", "2s; why"]]
@@ -611,10 +707,15 @@ def test_the_end_shows_what_the_report_says(on: tuple[Page, Any]) -> None:
 
 def test_of_a_sweep_no_latency_of_all_stages_is_shown(on: tuple[Page, Any]) -> None:
     page, run = on
-    run.store.result = ReportResult(swept=True, findings=("All stages are done.", "It turns at 4.", "So be it."))
+    run.store.result = ReportResult(
+        swept=True, findings=("All stages are done.", "It turns at 4.", "So be it.")
+    )
     page.view.ends()
     status = page.live()
-    assert (status["table"], status["found"]) == ([], ["All stages are done.", "It turns at 4.", "So be it."])
+    assert (status["table"], status["found"]) == (
+        [],
+        ["All stages are done.", "It turns at 4.", "So be it."],
+    )
 
 
 def test_a_run_whose_report_failed_keeps_its_live_figures(on: tuple[Page, Any]) -> None:
@@ -641,7 +742,9 @@ def test_a_second_run_begins_clean(on: tuple[Page, Any], tmp_path: Path) -> None
     assert (listed["last"], {entry["name"] for entry in listed["runs"]}) == ("two", {"one", "two"})
 
 
-def test_phases_are_marked_as_they_come(on: tuple[Page, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_phases_are_marked_as_they_come(
+    on: tuple[Page, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, run = on
     run.plan.phase = WARMUP
     assert view_module._phase(run) == "warmup"
@@ -654,7 +757,7 @@ def test_phases_are_marked_as_they_come(on: tuple[Page, Any], monkeypatch: pytes
     assert view_module._phase(run) == "stop"
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def test_reports_are_shown_in_a_sandbox_and_the_rest_is_saved(on: tuple[Page, Any]) -> None:
@@ -666,7 +769,10 @@ def test_reports_are_shown_in_a_sandbox_and_the_rest_is_saved(on: tuple[Page, An
     assert report.headers["Content-Security-Policy"].startswith("sandbox")
     assert "allow-same-origin" not in report.headers["Content-Security-Policy"]
     summary = page.client.get("/llm/last/summary.md")
-    assert (summary.mimetype, summary.headers["X-Content-Type-Options"]) == ("text/plain", "nosniff")
+    assert (summary.mimetype, summary.headers["X-Content-Type-Options"]) == (
+        "text/plain",
+        "nosniff",
+    )
     records = page.client.get("/llm/last/profile_export.jsonl")
     assert records.headers["Content-Disposition"] == "attachment; filename=one-profile_export.jsonl"
     for path in (
@@ -676,7 +782,9 @@ def test_reports_are_shown_in_a_sandbox_and_the_rest_is_saved(on: tuple[Page, An
         assert page.client.get(f"/llm/runs/{path}").status_code == 404, path
 
 
-def test_without_a_gate_no_table_has_a_row_of_its_waits(pages: Callable[..., Page], tmp_path: Path) -> None:
+def test_without_a_gate_no_table_has_a_row_of_its_waits(
+    pages: Callable[..., Page], tmp_path: Path
+) -> None:
     page, run = pages("-u", "9"), Run(tmp_path / "reports" / "one", prefill_concurrency=None)
     run.limit = None
     page.view.begins(run)  # type: ignore[arg-type]
@@ -687,7 +795,9 @@ def test_without_a_gate_no_table_has_a_row_of_its_waits(pages: Callable[..., Pag
     assert "Gate wait" in [row["label"] for row in page.live()["table"]]
 
 
-@pytest.mark.parametrize("how", [{"data": {"limit": "2", "html_file": "x"}}, {"query_string": {"html_file": "x"}}])
+@pytest.mark.parametrize(
+    "how", [{"data": {"limit": "2", "html_file": "x"}}, {"query_string": {"html_file": "x"}}]
+)
 def test_the_gate_has_no_other_field(how: dict[str, Any], on: tuple[Page, Any]) -> None:
     page, run = on
     answer = page.client.post("/llm/gate", **how)

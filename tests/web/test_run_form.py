@@ -1,4 +1,5 @@
-"""The page of a new run: every option of a form once, in its group, with what it depends on; no secret."""
+"""The page of a new run: every option of a form once, in its group, with what it depends on; no
+secret."""
 
 import html
 import re
@@ -22,15 +23,24 @@ from locust_llm.web.run_form import DEPENDS, MAIN, FormField, FormGroup, build_f
 
 
 def form(page: Page, **extra: dict[str, Any]) -> dict[str, FormGroup]:
-    return {group.title: group for group in build_form_groups(page.options, extra, Datasets(None, None), "http://h")}
+    return {
+        group.title: group
+        for group in build_form_groups(page.options, extra, Datasets(None, None), "http://h")
+    }
 
 
 def fields(page: Page, **extra: dict[str, Any]) -> dict[str, FormField]:
-    return {field.name: field for group in form(page, **extra).values() for field in (*group.main, *group.folded)}
+    return {
+        field.name: field
+        for group in form(page, **extra).values()
+        for field in (*group.main, *group.folded)
+    }
 
 
 def test_every_option_of_a_form_is_there_once(pages: Callable[..., Page]) -> None:
-    found = [field.name for group in form(pages()).values() for field in (*group.main, *group.folded)]
+    found = [
+        field.name for group in form(pages()).values() for field in (*group.main, *group.folded)
+    ]
     ours = ["user_count", "run_time", "spawn_rate", "host", DATASET_FIELD]
     assert sorted(found) == sorted([*ours, *(option.dest for option in OPTIONS if option.in_form)])
 
@@ -68,9 +78,11 @@ def test_a_field_that_is_at_its_default_is_empty(pages: Callable[..., Page]) -> 
     assert ("chat", "chat") in found["slo_preset"].choices
 
 
-# -- the command line is the default of the form -----------------------------------------------------------------------
+# -- the command line is the default of the form ---------------------------------------------------
 
-IN_FORM = [option for option in OPTIONS if option.in_form and not option.repeated and option.dest != "slo"]
+IN_FORM = [
+    option for option in OPTIONS if option.in_form and not option.repeated and option.dest != "slo"
+]
 LOCUSTS = {
     "-u": ("user_count", "5"), "-t": ("run_time", "90"), "-r": ("spawn_rate", "2.5"),
     "--slo": ("slo", "ttft p95 < 1s"),
@@ -78,12 +90,20 @@ LOCUSTS = {
 
 
 def sent(found: dict[str, FormField]) -> dict[str, str]:
-    """As static/new_run.js has it: nothing of a field that is hidden, of a switch then its default."""
-    on = {name for name, one in found.items() if (one.value == "true" if one.kind == "switch" else one.is_set)}
+    """As static/new_run.js has it: nothing of a field that is hidden, of a switch then its
+    default."""
+    on = {
+        name
+        for name, one in found.items()
+        if (one.value == "true" if one.kind == "switch" else one.is_set)
+    }
     hidden = set[str]()
     for _ in found:  # until nothing changes
         for name, one in found.items():
-            met = [(need.strip("!") in on - hidden) != need.startswith("!") for need in one.needs.split()]
+            met = [
+                (need.strip("!") in on - hidden) != need.startswith("!")
+                for need in one.needs.split()
+            ]
             (hidden.discard if any(met) or not met else hidden.add)(name)
     return {
         name: (one.default if one.kind == "switch" else "") if name in hidden else one.value
@@ -137,14 +157,25 @@ def test_each_option_of_the_command_line_is_the_default_of_the_form(
     assert read_requested_load(again).spawn_rate == read_requested_load(given).spawn_rate
 
 
-def test_what_the_command_line_set_is_shown_though_what_it_depends_on_is_not(pages: Callable[..., Page]) -> None:
-    found = fields(pages("--sweep", "request-rate=1..4", "--arrival-pattern", "constant", "--replay-speedup", "2"))
-    assert (found["arrival_pattern"].value, found["arrival_pattern"].needs) == ("constant", "request_rate sweep")
+def test_what_the_command_line_set_is_shown_though_what_it_depends_on_is_not(
+    pages: Callable[..., Page],
+) -> None:
+    found = fields(
+        pages(
+            "--sweep", "request-rate=1..4", "--arrival-pattern", "constant", "--replay-speedup", "2"
+        )
+    )
+    assert (found["arrival_pattern"].value, found["arrival_pattern"].needs) == (
+        "constant",
+        "request_rate sweep",
+    )
     assert (found["replay_speedup"].value, found["replay_speedup"].needs) == ("2", "")
     assert fields(pages())["replay_speedup"].needs == "fixed_schedule"
 
 
-def test_flags_of_the_locustfile_are_the_last_group_and_a_secret_one_is_no_field(pages: Callable[..., Page]) -> None:
+def test_flags_of_the_locustfile_are_the_last_group_and_a_secret_one_is_no_field(
+    pages: Callable[..., Page],
+) -> None:
     text = {"default_value": "mine", "help_text": "of a locustfile", "choices": None}
     own = {
         "my_own": text,
@@ -166,10 +197,14 @@ def test_each_field_of_the_page_has_a_label_and_its_text(pages: Callable[..., Pa
     assert set(re.findall(r'aria-describedby="([\w-]+)"', text)) == set(
         re.findall(r'<p class=help id="([\w-]+)"', text)
     )
-    assert "<script>" not in html.unescape(re.sub(r'value="[^"]*"', "", text)).replace("<script src", "")
+    assert "<script>" not in html.unescape(re.sub(r'value="[^"]*"', "", text)).replace(
+        "<script src", ""
+    )
 
 
-def test_during_a_run_the_form_leads_to_the_live_page(pages: Callable[..., Page], tmp_path: Path) -> None:
+def test_during_a_run_the_form_leads_to_the_live_page(
+    pages: Callable[..., Page], tmp_path: Path
+) -> None:
     page = pages("--web-base-path", "/deep")
     page.view.control = type("Control", (), {"draining": False})()  # type: ignore[assignment]
     answer = page.client.get("/deep/llm/new")
@@ -178,7 +213,9 @@ def test_during_a_run_the_form_leads_to_the_live_page(pages: Callable[..., Page]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("runs", "place"), [(0, "./llm/new"), (1, "./llm")])
-def test_the_address_leads_to_ours_where_the_users_are(runs: int, place: str, pages: Callable[..., Page]) -> None:
+def test_the_address_leads_to_ours_where_the_users_are(
+    runs: int, place: str, pages: Callable[..., Page]
+) -> None:
     page = pages("--web-base-path", "/deep", first=True)
     page.view.runs = runs
     answer = page.client.get("/deep/")

@@ -1,4 +1,5 @@
-"""Whitelist: a form sets what the page shows, and no other option of Locust, of ours or of a locustfile, by any spelling."""
+"""Whitelist: a form sets what the page shows, and no other option of Locust, of ours or of a
+locustfile, by any spelling."""
 
 import json
 import os
@@ -49,7 +50,9 @@ class RealPage(Page):
     def swarm(self) -> Any:
         """Of ours, behind the wrappers of Locust's login."""
         cells = self.ui.app.view_functions["locust.swarm"].__wrapped__.__closure__
-        return next(cell.cell_contents for cell in cells if hasattr(cell.cell_contents, "_whitelist"))
+        return next(
+            cell.cell_contents for cell in cells if hasattr(cell.cell_contents, "_whitelist")
+        )
 
     def _swarm(self) -> Any:
         super()._swarm()
@@ -70,7 +73,9 @@ def server() -> Iterator[TinyServer]:
 def page(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealPage]:
     def flags(parser: Any, **more: Any) -> None:
         for name, value in OWN.items():
-            parser.add_argument(f"--{name}", default=value, choices=["red", "blue"] if name == "colour" else None)
+            parser.add_argument(
+                f"--{name}", default=value, choices=["red", "blue"] if name == "colour" else None
+            )
         parser.add_argument("--inner", default="i", include_in_web_ui=False)
         parser.add_argument("--my-secret", default="s3cret", is_secret=True)
 
@@ -87,8 +92,10 @@ BASE: Final = {"user_count": "2", "spawn_rate": "1"}
 
 def test_what_the_page_shows_can_be_set(page: RealPage, server: TinyServer) -> None:
     form = {
-        **BASE, "host": server.url, "run_time": "20s", "output_tokens_mean": "7", "dataset": "", "profile": "",
-        "rounds": "4", "share": "0.25", "colour": "blue", "shouts": "false", "words": "c,d", "anything": "x",
+        **BASE, "host": server.url, "run_time": "20s", "output_tokens_mean": "7", "dataset": "",
+        "profile": "",
+        "rounds": "4", "share": "0.25", "colour": "blue", "shouts": "false", "words": "c,d",
+        "anything": "x",
         "top_1": "6",  # as Locust's own page spells it
     }  # fmt: skip
     assert page.post(data=form).get_json() == {
@@ -118,12 +125,15 @@ ELSEWHERE: Final = {
     "num_users": "--num-users can be given on the command line only",
     "profile": "--profile can be given on the command line only",
     "user_classes": "--user-classes can be given on the command line only",
-    "my_secret": "--my-secret is secret: no page can set it, only the command line or the environment",
-    "MY-SECRET": "--my-secret is secret: no page can set it, only the command line or the environment",
+    "my_secret": "--my-secret is secret: no page can set it, only the command line or the "
+    "environment",
+    "MY-SECRET": "--my-secret is secret: no page can set it, only the command line or the "
+    "environment",
     "llm_secrets": "the form of a run has no field 'llm_secrets'",
     "shape_class": "the form of a run has no field 'shape_class'",
     "input_file": "--input-file can be given on the command line only",
-    "Output-Tokens-Mean": "the form of a run has no field 'Output-Tokens-Mean': did you mean output_tokens_mean?",
+    "Output-Tokens-Mean": "the form of a run has no field 'Output-Tokens-Mean': did you mean "
+    "output_tokens_mean?",
     "x" * 99: f"the form of a run has no field {'x' * 60 + '...'!r}",
 }
 
@@ -144,17 +154,24 @@ def test_what_it_does_not_show_cannot(page: RealPage, name: str, why: str, kind:
 def test_no_secret_flag_is_in_a_page(page: RealPage) -> None:
     for path in ("/?tab=stats", "/llm/new"):
         text = page.client.get(path).text
-        assert ("rounds" in text, "my_secret" in text, "s3cret" in text) == (True, False, False), path
+        assert ("rounds" in text, "my_secret" in text, "s3cret" in text) == (True, False, False), (
+            path
+        )
 
 
 WRONG: Final[list[tuple[dict[str, Any], str]]] = [
-    ({"query_string": {"html_file": "x"}, "data": BASE}, "a run takes its fields from a form, none from the address"),
-    ({"json": BASE}, "a run takes its fields from a form (application/x-www-form-urlencoded), got 'application/json'"),
+    ({"query_string": {"html_file": "x"}, "data": BASE},
+        "a run takes its fields from a form, none from the address"),
+    ({"json": BASE}, "a run takes its fields from a form (application/x-www-form-urlencoded), got "
+        "'application/json'"),
     ({"data": b"user_count=1", "content_type": "text/plain"},
      "a run takes its fields from a form (application/x-www-form-urlencoded), got 'text/plain'"),
-    ({"data": {**BASE, "model": ["a", "b"]}}, "the form of a run has the field 'model' 2 times: once is enough"),
-    ({"data": {**BASE, "user_count": ["1", "50"]}}, "the form of a run has the field 'user_count' 2 times: once is enough"),
-    ({"data": {**BASE, "slo": "x" * 32769}}, "the field 'slo' is too long: at most 32,768 characters"),
+    ({"data": {**BASE, "model": ["a", "b"]}},
+        "the form of a run has the field 'model' 2 times: once is enough"),
+    ({"data": {**BASE, "user_count": ["1", "50"]}},
+        "the form of a run has the field 'user_count' 2 times: once is enough"),
+    ({"data": {**BASE, "slo": "x" * 32769}},
+        "the field 'slo' is too long: at most 32,768 characters"),
     ({"data": {**BASE, "colour": "green"}}, "--colour must be one of red, blue, got 'green'"),
     ({"data": {**BASE, "rounds": "many"}}, "--rounds takes a whole number, got 'many'"),
     ({"data": {**BASE, "spawn_rate": "fast"}}, "-r takes a number, got 'fast'"),
@@ -163,7 +180,9 @@ WRONG: Final[list[tuple[dict[str, Any], str]]] = [
 
 
 @pytest.mark.parametrize(("how", "why"), WRONG, ids=range(len(WRONG)))
-def test_a_form_is_one_form_with_each_field_once(page: RealPage, how: dict[str, Any], why: str) -> None:
+def test_a_form_is_one_form_with_each_field_once(
+    page: RealPage, how: dict[str, Any], why: str
+) -> None:
     before = dict(vars(page.options))
     answer = page.post(**how)
     assert (answer.status_code, answer.get_json()["message"]) == (200, why)
@@ -173,11 +192,13 @@ def test_a_form_is_one_form_with_each_field_once(page: RealPage, how: dict[str, 
 def test_a_form_with_a_file_is_none(page: RealPage) -> None:
     import io
 
-    answer = page.post(data={**BASE, "model": (io.BytesIO(b"x"), "m")}, content_type="multipart/form-data")
+    answer = page.post(
+        data={**BASE, "model": (io.BytesIO(b"x"), "m")}, content_type="multipart/form-data"
+    )
     assert answer.get_json()["message"] == "the form of a run has no files, got 'model'"
 
 
-# -- the class picker --------------------------------------------------------------------------------------------------
+# -- the class picker ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -185,11 +206,15 @@ def picker(page: RealPage) -> RealPage:
     def ask(user: Any) -> None:
         pass
 
-    classes = {name: type(name, (locust.User,), {"tasks": [ask], "host": None}) for name in ("Ann", "Bob")}
+    classes = {
+        name: type(name, (locust.User,), {"tasks": [ask], "host": None}) for name in ("Ann", "Bob")
+    }
     environment: Any = page.environment
     environment.available_user_classes = classes
     environment.available_user_tasks = {name: [ask] for name in classes}
-    environment.available_shape_classes = {"Steep": SimpleNamespace(runner=None, use_common_options=True)}
+    environment.available_shape_classes = {
+        "Steep": SimpleNamespace(runner=None, use_common_options=True)
+    }
     page.ui.userclass_picker_is_active = page.swarm._whitelist._picks_classes = True
     return page
 
@@ -201,7 +226,9 @@ def test_the_class_picker_picks_what_there_is(picker: RealPage) -> None:
         ({"html_file": "x"}, "--html-file can be given on the command line only"),
     ):
         assert picker.post(data={**BASE, **more}).get_json()["message"] == why
-    assert picker.post(data={**BASE, "user_classes": ["Bob"], "shape_class": "Default"}).get_json()["success"]
+    assert picker.post(data={**BASE, "user_classes": ["Bob"], "shape_class": "Default"}).get_json()[
+        "success"
+    ]
     assert picker.options.user_classes == ["Bob"]
     assert [one.__name__ for one in picker.environment.user_classes] == ["Bob"]
 
@@ -211,8 +238,10 @@ BAD_EDITS: Final = [
     ('{"user_class_name": "Ann", "wait_time": 1}', "Object contains unknown field `wait_time`"),
     ('{"user_class_name": "Eve"}', "user_class_name: there is no 'Eve'; there is Ann, Bob"),
     ('{"user_class_name": "Ann", "weight": "many"}', "Expected `float`, got `str` - at `$.weight`"),
-    ('{"user_class_name": "Ann", "weight": -1}', "the weight of a user class must be at least 0, got -1"),
-    ('{"user_class_name": "Ann", "fixed_count": -1}', "the fixed count of a user class must be at least 0, got -1"),
+    ('{"user_class_name": "Ann", "weight": -1}',
+        "the weight of a user class must be at least 0, got -1"),
+    ('{"user_class_name": "Ann", "fixed_count": -1}',
+        "the fixed count of a user class must be at least 0, got -1"),
     ('{"user_class_name": "Ann", "tasks": ["exec"]}', "tasks: there is no 'exec'; there is ask"),
     ("[" * 100_000, "a change of a user class takes a JSON object with"),
     ("\xff", "a change of a user class takes a JSON object with"),
@@ -234,19 +263,26 @@ def test_a_user_class_can_be_changed(picker: RealPage) -> None:
     assert (ann.weight, ann.fixed_count) == (3, 2)
 
 
-def test_no_user_class_takes_the_key_elsewhere(picker: RealPage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_user_class_takes_the_key_elsewhere(
+    picker: RealPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     picker.swarm._open = True
     edit = {"user_class_name": "Ann", "host": "http://elsewhere:1"}
     answer = picker.client.post("/user", data=json.dumps(edit))
-    assert (answer.status_code, "go to the server of the command line only" in answer.text) == (422, True)
+    assert (answer.status_code, "go to the server of the command line only" in answer.text) == (
+        422,
+        True,
+    )
 
 
-# -- any name ----------------------------------------------------------------------------------------------------------
+# -- any name --------------------------------------------------------------------------------------
 
 VALUES: Final = (
-    "true", "false", "0", "1", "50", "-1", "2.5", "nan", "1e999", "", " ", "none", "victim", "/etc/passwd", "../x",
-    "my_secret", "a,b", "[1]", "{}", '{"a": 1}', "\0", "\udcff", "Ann", "Default", "<script>", "ttft p95 < 1s",
+    "true", "false", "0", "1", "50", "-1", "2.5", "nan", "1e999", "", " ", "none", "victim",
+    "/etc/passwd", "../x",
+    "my_secret", "a,b", "[1]", "{}", '{"a": 1}', "\0", "\udcff", "Ann", "Default", "<script>",
+    "ttft p95 < 1s",
     "error_rate within 5% of /etc", "x" * 5000,
 )  # fmt: skip
 
@@ -254,8 +290,10 @@ VALUES: Final = (
 def spelt(draw: random.Random, name: str) -> str:
     """The name, or one that a careless reader takes for it."""
     ways: list[Callable[[], str]] = [
-        lambda: name, lambda: name, lambda: name, name.upper, name.title, lambda: name.replace("_", "-"),
-        lambda: f"--{name.replace('_', '-')}", lambda: f" {name}", lambda: f"{name}\0", lambda: f"{name}[]",
+        lambda: name, lambda: name, lambda: name, name.upper, name.title,
+        lambda: name.replace("_", "-"),
+        lambda: f"--{name.replace('_', '-')}", lambda: f" {name}", lambda: f"{name}\0",
+        lambda: f"{name}[]",
         lambda: name.replace("i", "ı"), lambda: f"options.{name}", lambda: f"{name}\r\nhost",
     ]  # fmt: skip
     return draw.choice(ways)()
@@ -264,12 +302,16 @@ def spelt(draw: random.Random, name: str) -> str:
 def attack(page: RealPage, draw: random.Random, names: list[str]) -> Any:
     fields = [(name, value) for name, value in BASE.items() if draw.random() < 0.9]
     for _ in range(draw.choice((1, 1, 1, 2, 5))):
-        fields += [(spelt(draw, draw.choice(names)), draw.choice(VALUES))] * draw.choice((1, 1, 1, 2))
+        fields += [(spelt(draw, draw.choice(names)), draw.choice(VALUES))] * draw.choice(
+            (1, 1, 1, 2)
+        )
     draw.shuffle(fields)
     several: dict[str, list[str]] = {}
     for name, value in fields:
         several.setdefault(name, []).append(value.encode("utf-8", "replace").decode())
-    path = draw.choice(("/swarm",) * 8 + ("/user", "/llm/gate", "/stop", "/stats/reset", "/llm/datasets"))
+    path = draw.choice(
+        ("/swarm",) * 8 + ("/user", "/llm/gate", "/stop", "/stats/reset", "/llm/datasets")
+    )
     kind = draw.choice((*["form"] * 7, "multipart", "json", "address", "both"))
     if kind == "json":
         return page.client.post(path, json=dict(several))
@@ -285,11 +327,23 @@ def everything_but(options: Namespace, names: set[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "tries"), [(1, 150), *(pytest.param(seed, 2000, marks=pytest.mark.full) for seed in range(2, 6))]
+    ("seed", "tries"),
+    [(1, 150), *(pytest.param(seed, 2000, marks=pytest.mark.full) for seed in range(2, 6))],
 )
-def test_no_name_by_any_spelling_sets_what_the_page_does_not_show(seed: int, tries: int, page: RealPage) -> None:
+def test_no_name_by_any_spelling_sets_what_the_page_does_not_show(
+    seed: int, tries: int, page: RealPage
+) -> None:
     draw = random.Random(f"option names {seed}")
-    names = [*vars(page.options), *OWN, *HIDDEN, "llm_secrets", "__class__", "__dict__", "environment", "web_ui"]
+    names = [
+        *vars(page.options),
+        *OWN,
+        *HIDDEN,
+        "llm_secrets",
+        "__class__",
+        "__dict__",
+        "environment",
+        "web_ui",
+    ]
     kept, there = everything_but(page.options, MAY_CHANGE), sorted(os.listdir("."))
     started = 0
     for number in range(tries):
@@ -297,7 +351,11 @@ def test_no_name_by_any_spelling_sets_what_the_page_does_not_show(seed: int, tri
         answer = attack(page, draw, names)
         assert answer.status_code < 500, (number, answer.text)
         assert "Error: " not in answer.text, (number, answer.text)
-        done = answer.is_json and answer.get_json() is not None and answer.get_json().get("success") is True
+        done = (
+            answer.is_json
+            and answer.get_json() is not None
+            and answer.get_json().get("success") is True
+        )
         started += bool(done)
         if not done:
             assert vars(page.options) == before, number
@@ -319,5 +377,6 @@ def test_no_name_by_any_spelling_sets_what_the_page_does_not_show(seed: int, tri
     ],
 )
 def test_names_as_locusts_page_spells_them(name: str, spelt: str) -> None:
-    """Its JavaScript: ``/_([a-z0-9])/g`` to capitals, then ``/([a-z0-9])([A-Z0-9])/g`` to ``$1_$2``."""
+    """Its JavaScript: ``/_([a-z0-9])/g`` to capitals, then ``/([a-z0-9])([A-Z0-9])/g`` to
+    ``$1_$2``."""
     assert spell_in_camel_case(name) == spelt

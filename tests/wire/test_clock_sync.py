@@ -1,4 +1,5 @@
-"""Clocks, on made-up ones: the offset is within its stated error of the truth, whatever the messages take."""
+"""Clocks, on made-up ones: the offset is within its stated error of the truth, whatever the
+messages take."""
 
 from math import inf
 from pathlib import Path
@@ -16,12 +17,21 @@ HALF = 0.5 + DRIFT
 
 def test_on_one_machine_nothing_is_left_to_estimate() -> None:
     clock = SyncedClock()
-    assert (clock.offset_s, clock.error_at(5.0), clock.known) == (measure_clock_offset_s(), inf, False)
+    assert (clock.offset_s, clock.error_at(5.0), clock.known) == (
+        measure_clock_offset_s(),
+        inf,
+        False,
+    )
     clock.same(1234.5)
     clock.measure(1.0, 99.0, 1.0)  # an answer in no time
     record = answered(100)
     assert clock.placed(record, 1e6) is record
-    assert (clock.offset_s, clock.error_at(1e6), clock.stated_s, clock.known) == (1234.5, 0.0, 0.0, True)
+    assert (clock.offset_s, clock.error_at(1e6), clock.stated_s, clock.known) == (
+        1234.5,
+        0.0,
+        0.0,
+        True,
+    )
 
 
 def test_the_offset_is_taken_in_the_middle_of_the_way_there_and_back() -> None:
@@ -67,9 +77,15 @@ def test_a_clock_that_stood_still_is_compared_anew_and_the_error_is_said() -> No
 @given(
     st.floats(-1e6, 1e6),
     st.floats(-DRIFT, DRIFT),
-    st.lists(st.tuples(st.floats(0.001, 100), st.floats(0, 0.5), st.floats(0, 0.5)), min_size=1, max_size=20),
+    st.lists(
+        st.tuples(st.floats(0.001, 100), st.floats(0, 0.5), st.floats(0, 0.5)),
+        min_size=1,
+        max_size=20,
+    ),
 )
-def test_the_truth_lies_within_the_error(offset: float, drift: float, words: list[tuple[float, float, float]]) -> None:
+def test_the_truth_lies_within_the_error(
+    offset: float, drift: float, words: list[tuple[float, float, float]]
+) -> None:
     """Each word takes its time there, and its answer back, and this clock drifts all the while."""
     clock, now = SyncedClock(), 0.0
 

@@ -8,7 +8,8 @@ from locust_llm.wire.delivery import AGAIN_S, IncomingPost, OutgoingPost
 
 
 class Wire:
-    """Both ends on one clock; ``carries`` says of each message in turn whether it arrives, and then once or twice."""
+    """Both ends on one clock; ``carries`` says of each message in turn whether it arrives, and then
+    once or twice."""
 
     def __init__(self, carries: list[int] | None = None) -> None:
         self.now, self.sent = 100.0, 0

@@ -1,4 +1,5 @@
-"""What would leave a run without an end: greenlets that fail, a journal that holds no records, a folder that is gone."""
+"""What would leave a run without an end: greenlets that fail, a journal that holds no records, a
+folder that is gone."""
 
 import logging
 import socket
@@ -50,7 +51,8 @@ def test_a_journal_gives_its_records_up_to_the_first_that_is_none(tmp_path: Path
 def test_who_could_not_be_read_meanwhile_has_not_been_silent(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While the master's loop is blocked it reads nothing: the wait goes on when it has come round again."""
+    """While the master's loop is blocked it reads nothing: the wait goes on when it has come round
+    again."""
     monkeypatch.setattr(inbox, "HELLO_S", 0.1)
     greeted: set[str] = set()
 

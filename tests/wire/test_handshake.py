@@ -32,7 +32,8 @@ def test_it_names_the_files_of_the_users_by_what_is_in_them() -> None:
             Hello("1.2", "mixed.py (99999999)"),
             "its locustfile is mixed.py (99999999), the master's is chat.py (0123abcd)",
         ),
-        (Hello("1.2", "renamed.py (0123abcd)"), ""),  # Locust names it anew where the master sent it
+        # Locust names it anew where the master sent it
+        (Hello("1.2", "renamed.py (0123abcd)"), ""),
         (Hello(), "its locust-llm is an older one, the master's is 1.2"),
     ],
 )
@@ -40,7 +41,9 @@ def test_what_does_not_belong_is_named(theirs: Hello, why: str) -> None:
     assert explain_worker_refusal("gpu7_4f", theirs, OURS) == why
 
 
-@pytest.mark.parametrize("worker", ["/etc/passwd", "../run.json", "..", "a/b", "a\x1b[31m", "", "a" * 201, "a\\b"])
+@pytest.mark.parametrize(
+    "worker", ["/etc/passwd", "../run.json", "..", "a/b", "a\x1b[31m", "", "a" * 201, "a\\b"]
+)
 def test_a_name_that_files_cannot_be_named_after_is_refused(worker: str) -> None:
     """What a lost worker leaves is read in a file of its name, which is removed then."""
     assert "files are named after workers" in explain_worker_refusal(worker, OURS, OURS)

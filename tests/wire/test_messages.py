@@ -29,10 +29,17 @@ from locust_llm.wire.messages import (
 def test_a_message_arrives_as_it_was_sent_with_its_epoch() -> None:
     health = ProcessHealth(worker="a", stage=0, cpu_share=0.1, loop_lag_p99_ms=1.0)
     status = Status(
-        gate=GateStatus(used=3, waiting=0, number=7), ttfts_s=[0.25], health=health, clock_error_s=float("inf")
+        gate=GateStatus(used=3, waiting=0, number=7),
+        ttfts_s=[0.25],
+        health=health,
+        clock_error_s=float("inf"),
     )
     assert unpack_to_control(pack_message(5, status)) == (5, status, 0)
-    assert unpack_to_worker(pack_message(5, Grant("profiling", 3), 8)) == (5, Grant("profiling", 3), 8)
+    assert unpack_to_worker(pack_message(5, Grant("profiling", 3), 8)) == (
+        5,
+        Grant("profiling", 3),
+        8,
+    )
 
 
 def test_each_direction_has_messages_of_its_own() -> None:
@@ -42,7 +49,12 @@ def test_each_direction_has_messages_of_its_own() -> None:
         unpack_to_worker(pack_message(1, Hello()))
 
 
-@given(st.binary(max_size=40) | st.none() | st.integers() | st.dictionaries(st.text(max_size=3), st.integers()))
+@given(
+    st.binary(max_size=40)
+    | st.none()
+    | st.integers()
+    | st.dictionaries(st.text(max_size=3), st.integers())
+)
 def test_damaged_bytes_are_a_value_error(data: Any) -> None:
     for unpack in (unpack_to_control, unpack_to_worker):
         with pytest.raises(ValueError):  # noqa: PT011  the words are msgspec's
@@ -51,7 +63,10 @@ def test_damaged_bytes_are_a_value_error(data: Any) -> None:
 
 def test_a_message_that_was_cut_off_or_is_nested_deep_is_a_value_error() -> None:
     whole = pack_message(1, Status(gate=GateStatus(1, 2, 3)))
-    for data in (*(whole[:length] for length in range(len(whole))), b"\x92\x01\x81\xa1x" + b"\x91" * 100_000):
+    for data in (
+        *(whole[:length] for length in range(len(whole))),
+        b"\x92\x01\x81\xa1x" + b"\x91" * 100_000,
+    ):
         with pytest.raises(ValueError):  # noqa: PT011  the words are msgspec's
             unpack_to_control(data)
 
@@ -69,7 +84,8 @@ class Site:
             parsed_options=None, user_classes=[], events=SimpleNamespace(worker_connect=listener)
         )
         runner = SimpleNamespace(
-            register_message=self.listeners.__setitem__, send_message=lambda *message: self.sent.append(message)
+            register_message=self.listeners.__setitem__,
+            send_message=lambda *message: self.sent.append(message),
         )
         self.greeted = inbox.receive_from_workers(environment, runner, lambda: self)  # type: ignore[arg-type, return-value]
 
@@ -89,7 +105,9 @@ class Site:
         self.listeners[TO_CONTROL](environment=None, msg=SimpleNamespace(node_id=worker, data=data))
 
 
-def test_who_has_not_greeted_and_what_is_of_another_run_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_who_has_not_greeted_and_what_is_of_another_run_is_ignored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     site = Site()
     site.say("a", pack_message(7, GateStatus(1, 0, 0)))
     site.say("a", pack_message(0, make_hello([])))

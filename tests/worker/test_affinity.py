@@ -28,14 +28,20 @@ def where(affinity: Affinity, sessions: str) -> str:
     return "".join(affinity.side(None, "" if name == "-" else name).address for name in sessions)
 
 
-@pytest.mark.parametrize(("first", "addresses"), [(0, "abcaabbbc"), (1, "bcabbccca"), (5, "cabccaaab")])
+@pytest.mark.parametrize(
+    ("first", "addresses"), [(0, "abcaabbbc"), (1, "bcabbccca"), (5, "cabccaaab")]
+)
 def test_new_sessions_go_round_and_stay(first: int, addresses: str) -> None:
-    """x, y and z are new; two requests without a session take their turn too; then v is the sixth."""
+    """x, y and z are new; two requests without a session take their turn too; then v is the
+    sixth."""
     assert where(Affinity(ALONE, ["a", "b", "c"], first=first), "xyz-x-yyv") == addresses
 
 
 def test_without_either_all_is_as_it_was() -> None:
-    both = {"base": VariantTarget("base", "a", None, ()), "candidate": VariantTarget("candidate", "z", None, ())}
+    both = {
+        "base": VariantTarget("base", "a", None, ()),
+        "candidate": VariantTarget("candidate", "z", None, ()),
+    }
     affinity = Affinity(both)
     assert affinity.side(None, "x") is both["base"]
     assert affinity.side(TrialBlock(1, "candidate"), "x") is both["candidate"]
@@ -44,7 +50,9 @@ def test_without_either_all_is_as_it_was() -> None:
     assert affinity.secrets(None) == {}
 
 
-def test_what_an_answer_brings_goes_back_in_its_session_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_an_answer_brings_goes_back_in_its_session_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     affinity = Affinity({"": VariantTarget("", "a", None, (), {"X-Own": "1"})}, ["a", "b"], TOKEN)
     assert affinity.side(None, "x").headers == {"X-Own": "1"}
     stream = came("x-session-TOKEN: pod-7==\r\n")
@@ -64,11 +72,16 @@ def test_what_an_answer_brings_goes_back_in_its_session_alone(caplog: pytest.Log
             affinity.answered("x", came(head))
     assert affinity.side(None, "x").headers[TOKEN] == "pod-8"  # none of these can take its place
     (line,) = caplog.messages  # once a run, and without its value
-    assert line == f"no {TOKEN} that is in the answer: its session goes on as before (--echo-header)"
+    assert (
+        line == f"no {TOKEN} that is in the answer: its session goes on as before (--echo-header)"
+    )
 
 
-def test_the_session_that_was_longest_without_a_request_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_session_that_was_longest_without_a_request_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "MAX_SESSIONS", 2)
-    assert where(Affinity(ALONE, ["a", "b", "c"]), "xyxzxy") == "abacaa"  # y was forgotten for z, and comes anew
+    # y was forgotten for z, and comes anew
+    assert where(Affinity(ALONE, ["a", "b", "c"]), "xyxzxy") == "abacaa"
     assert read_response_header(came("x-backend:  two \r\n"), "X-Backend") == "two"
     assert read_response_header(Response(0), "X-Backend") == ""

@@ -1,4 +1,5 @@
-"""The alarm: nobody wakes early, all wake in order, and a greenlet that is killed in its sleep harms nobody."""
+"""The alarm: nobody wakes early, all wake in order, and a greenlet that is killed in its sleep
+harms nobody."""
 
 import random
 import time
@@ -14,14 +15,18 @@ from locust_llm.worker.alarm import Alarm
 @pytest.fixture(params=[True, False], ids=["timerfd", "timer of the loop"])
 def alarm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Alarm]:
     monkeypatch.setattr(module, "has_timerfd", lambda: request.param)
-    gevent.get_hub().loop.update_now()  # else the time-outs below begin when the loop last ran, some test files ago
+    # else the time-outs below begin when the loop last ran, some test files ago
+    gevent.get_hub().loop.update_now()
     alarm = Alarm()
     yield alarm
     alarm.close()
 
 
-def sleepers(alarm: Alarm, moments: list[float]) -> tuple[list[gevent.Greenlet], list[tuple[float, float]]]:
-    """Greenlets that wait for these, begun in any order, and what they say when they wake: (moment, now)."""
+def sleepers(
+    alarm: Alarm, moments: list[float]
+) -> tuple[list[gevent.Greenlet], list[tuple[float, float]]]:
+    """Greenlets that wait for these, begun in any order, and what they say when they wake: (moment,
+    now)."""
     woken: list[tuple[float, float]] = []
 
     def sleeper(at: float) -> None:
@@ -41,7 +46,8 @@ def test_none_wakes_before_its_time(alarm: Alarm) -> None:
 
 
 def test_they_wake_in_the_order_of_their_moments(alarm: Alarm) -> None:
-    later = [time.monotonic() + 3600 + n for n in range(200)]  # all sleep before the first one's time can come
+    # all sleep before the first one's time can come
+    later = [time.monotonic() + 3600 + n for n in range(200)]
     jobs, woken = sleepers(alarm, later)
     gevent.sleep(0)
     alarm.wake_all()

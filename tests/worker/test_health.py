@@ -11,8 +11,10 @@ from locust_llm.worker.health import HealthMonitor, read_cpu_waits_s
 
 def test_a_watch_tells_cpu_waits_and_lateness() -> None:
     wall, cpu = iter([10.0, 20.0]), iter([1.0, 6.0])
-    waits_s = iter([{"7": 1.0, "8": 0.5, "9": 100.0}, {"7": 1.5, "8": 3.0, "10": 2.0}])  # 9 has ended, 10 is new
-    watch = HealthMonitor(lambda: next(wall), lambda: next(cpu), lambda: next(waits_s))  # its greenlet has not run yet
+    # 9 has ended, 10 is new
+    waits_s = iter([{"7": 1.0, "8": 0.5, "9": 100.0}, {"7": 1.5, "8": 3.0, "10": 2.0}])
+    # its greenlet has not run yet
+    watch = HealthMonitor(lambda: next(wall), lambda: next(cpu), lambda: next(waits_s))
     health = watch.stop("w")
     assert health.cpu_share == 0.5  # 5 s of CPU in 10 s
     assert health.cpu_wait_share == 0.25  # thread 8 waited longest, 2.5 s of 10
@@ -42,7 +44,12 @@ def test_an_event_loop_that_stood_still_was_late() -> None:
 
 
 def test_the_waits_of_threads(tmp_path: Path) -> None:
-    for thread, line in {"1": "5000 2500000000 7\n", "2": "1 0 1\n", "3": "0 0 0\n", "4": "what\n"}.items():
+    for thread, line in {
+        "1": "5000 2500000000 7\n",
+        "2": "1 0 1\n",
+        "3": "0 0 0\n",
+        "4": "what\n",
+    }.items():
         (tmp_path / thread).mkdir()
         (tmp_path / thread / "schedstat").write_text(line)
     (tmp_path / "5").mkdir()  # a thread that ended meanwhile
@@ -50,6 +57,8 @@ def test_the_waits_of_threads(tmp_path: Path) -> None:
     assert read_cpu_waits_s(tmp_path / "nothing") == {}
 
 
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count waits")
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="this kernel does not count waits"
+)
 def test_this_kernel_counts_the_waits_of_this_thread() -> None:
     assert read_cpu_waits_s()[str(threading.get_native_id())] >= 0

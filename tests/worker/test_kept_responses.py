@@ -1,4 +1,5 @@
-"""Kept responses: what a turn sends where the server keeps the answers, and what it sends when one is lost or has no id."""
+"""Kept responses: what a turn sends where the server keeps the answers, and what it sends when one
+is lost or has no id."""
 
 import logging
 from types import SimpleNamespace
@@ -27,7 +28,9 @@ def of_run(epoch: int, settings: Settings = SERVER) -> Any:
 
 
 def said(id_: str | None, *, calls: bool = False) -> Any:
-    return SimpleNamespace(answer=SimpleNamespace(response_id=id_, calls={0: True} if calls else {}))
+    return SimpleNamespace(
+        answer=SimpleNamespace(response_id=id_, calls={0: True} if calls else {})
+    )
 
 
 def test_a_turn_sends_what_is_new(caplog: pytest.LogCaptureFixture) -> None:
@@ -39,7 +42,9 @@ def test_a_turn_sends_what_is_new(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records == []
 
 
-def test_what_falls_back_to_the_whole_conversation_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_falls_back_to_the_whole_conversation_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     kept, lost = KeptResponses(), failed("http_status", status=404, error="HTTP 404: not found")
     with caplog.at_level(logging.WARNING, logger="locust_llm"):
         for _ in range(2):
@@ -51,7 +56,8 @@ def test_what_falls_back_to_the_whole_conversation_says_so_once(caplog: pytest.L
             kept.ended(answered(1), said("r2", calls=True), of_run(-2))
             assert kept.mark(of_run(-2)) == {}
     assert [record.message.partition(",")[0] for record in caplog.records] == [
-        "the server has no answer r1", "an answer has no id", "an answer calls a tool that no turn answers"
+        "the server has no answer r1", "an answer has no id",
+        "an answer calls a tool that no turn answers"
     ]  # fmt: skip
     kept.asked(TURN, SERVER)  # a failure of another kind loses nothing
     other = KeptResponses()
@@ -66,7 +72,9 @@ class Server:
     def __init__(self, *answers: tuple[int, dict[str, Any]]) -> None:
         self.answers, self.bodies, self.kinds = list(answers), list[dict[str, Any]](), list[str]()
 
-    def ask(self, method: str, path: str, data: bytes, *, timeout_s: float, kind: str = "") -> FetchedResponse:
+    def ask(
+        self, method: str, path: str, data: bytes, *, timeout_s: float, kind: str = ""
+    ) -> FetchedResponse:
         self.bodies.append(msgspec.json.decode(data))
         self.kinds.append(kind)
         status, body = self.answers.pop(0)
@@ -80,7 +88,8 @@ def response(input_tokens: int, id_: str | None = "r1") -> tuple[int, dict[str, 
 
 @pytest.mark.parametrize(("answers", "why"), [
     ((response(9), response(20, "r2")), ""),
-    ((response(9), response(9, "r2")), "the server ignores previous_response_id: both turns had 9 input tokens; "),
+    ((response(9), response(9, "r2")),
+        "the server ignores previous_response_id: both turns had 9 input tokens; "),
     ((response(9), (404, {"error": {"message": "Response with id 'r1' not found."}})),
      "a turn was answered with HTTP 404, Response with id 'r1' not found; "),
     ((response(9, None),), "its answers have no id; "),
@@ -88,7 +97,9 @@ def response(input_tokens: int, id_: str | None = "r1") -> tuple[int, dict[str, 
 def test_whether_the_server_keeps_answers_is_asked_before_the_load(answers: Any, why: str) -> None:
     server = Server(*answers)
     assert explain_forgotten_responses(server.ask, SERVER, "m").partition("vLLM keeps")[0] == why
-    assert [body.get("previous_response_id") for body in server.bodies] == [None, "r1"][: len(answers)]
+    assert [body.get("previous_response_id") for body in server.bodies] == [None, "r1"][
+        : len(answers)
+    ]
     assert server.bodies[0]["max_output_tokens"] == 16
 
 
@@ -100,9 +111,14 @@ def test_each_protocol_is_asked_with_its_own_headers() -> None:
 
 def test_refusals() -> None:
     assert not list(validate_settings(SERVER))
-    wrong = msgspec.structs.replace(SERVER, endpoint_type="chat"), msgspec.structs.replace(SERVER, candidate="http://b")
+    wrong = (
+        msgspec.structs.replace(SERVER, endpoint_type="chat"),
+        msgspec.structs.replace(SERVER, candidate="http://b"),
+    )
     found = [next(validate_settings(settings)) for settings in wrong]
     assert found[0] == "--responses-state server needs --endpoint-type responses: chat has no state"
     assert found[1].startswith("--responses-state server and --candidate exclude each other")
     todo = advise_on_error(404, "HTTP 404: Response with id 'r1' not found.", SERVER, key=False)
-    assert todo.startswith("the server does not have the answer that the turn goes on from: vLLM keeps")
+    assert todo.startswith(
+        "the server does not have the answer that the turn goes on from: vLLM keeps"
+    )

@@ -1,4 +1,5 @@
-"""The outbox: each record arrives once and unchanged, however many messages are lost, doubled or late."""
+"""The outbox: each record arrives once and unchanged, however many messages are lost, doubled or
+late."""
 
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,19 @@ from locust_llm.records.journal import Journal, pack_record, read_journal, unpac
 from locust_llm.records.record import FAILURES, MOST_CHUNKS, OK, Record
 from locust_llm.wire import messages
 from locust_llm.wire.messages import Records, unpack_to_control
-from locust_llm.worker.outbox import BATCH_RECORDS, RESEND_AFTER_S, RecordInbox, RecordOutbox, list_record_frames
+from locust_llm.worker.outbox import (
+    BATCH_RECORDS,
+    RESEND_AFTER_S,
+    RecordInbox,
+    RecordOutbox,
+    list_record_frames,
+)
 
 
 def record(number: int) -> Record:
-    return Record(id=f"r{number}", clock_offset_s=0.0, due_at=0.0, asked_at=0.0, closed_at=float(number))
+    return Record(
+        id=f"r{number}", clock_offset_s=0.0, due_at=0.0, asked_at=0.0, closed_at=float(number)
+    )
 
 
 class Wire:
@@ -137,10 +146,12 @@ def test_a_record_of_more_chunks_than_an_answer_may_have_is_none() -> None:
             unpack_record(pack_record(longer))
 
 
-# -- on the worker's own disk ------------------------------------------------------------------------------------------
+# -- on the worker's own disk ----------------------------------------------------------------------
 
 
-def test_what_was_not_delivered_is_found_in_the_journal_and_the_rest_not_taken_twice(tmp_path: Path) -> None:
+def test_what_was_not_delivered_is_found_in_the_journal_and_the_rest_not_taken_twice(
+    tmp_path: Path,
+) -> None:
     wire, inbox = Wire(), RecordInbox()
     wire.outbox.begin(Journal(tmp_path / "run" / "w"))
     for number in range(6):
@@ -174,7 +185,9 @@ def test_a_journal_is_gone_when_all_is_delivered_and_stays_when_not(tmp_path: Pa
     assert len(read_journal(wire.outbox.kept).frames) == 1  # type: ignore[arg-type, union-attr]
 
 
-def test_a_journal_does_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_does_not_grow_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journals, "EMPTY_AT", 1000)
     wire, path = Wire(), tmp_path / "w"
     wire.outbox.begin(Journal(path))
@@ -199,11 +212,15 @@ def test_a_journal_that_ends_in_the_middle_of_a_record_gives_the_whole_ones(tmp_
         (tmp_path / "w").write_bytes(data[:length])
         found = read_journal(tmp_path / "w")
         assert found is not None
-        assert [unpack_record(packed) for _, packed in found.frames] == [record(1)] * (length >= first_ends)
+        assert [unpack_record(packed) for _, packed in found.frames] == [record(1)] * (
+            length >= first_ends
+        )
     assert read_journal(tmp_path / "nothing") is None
 
 
-def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_ends_the_journal_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wire = Wire()
     wire.outbox.begin(Journal(tmp_path / "w"))
 
@@ -258,7 +275,9 @@ def test_a_record_is_the_same_after_the_trip(sent: Record) -> None:
     ]
 
 
-STEPS = st.tuples(st.sampled_from(["add", "flush", "wait", "deliver", "double", "lose"]), st.integers(0, 20))
+STEPS = st.tuples(
+    st.sampled_from(["add", "flush", "wait", "deliver", "double", "lose"]), st.integers(0, 20)
+)
 
 
 @examples(300)
@@ -266,7 +285,8 @@ STEPS = st.tuples(st.sampled_from(["add", "flush", "wait", "deliver", "double", 
 def test_every_record_arrives_once_over_a_bad_wire(steps: list[tuple[str, int]]) -> None:
     """Two workers; messages of both ways are delivered in any order, twice, or never."""
     inbox, wires, came = RecordInbox(), {"a": Wire(), "b": Wire()}, []
-    under_way: list[tuple[str, Records | int]] = []  # a batch to the master, or the number of one back
+    # a batch to the master, or the number of one back
+    under_way: list[tuple[str, Records | int]] = []
     added = 0
 
     def collect() -> None:

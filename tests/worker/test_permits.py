@@ -1,4 +1,5 @@
-"""Permits: N asked for is N sent, over any number of processes, in whatever order messages and requests end."""
+"""Permits: N asked for is N sent, over any number of processes, in whatever order messages and
+requests end."""
 
 from collections import deque
 from functools import partial
@@ -22,7 +23,7 @@ def turn() -> None:
         gevent.sleep(0)
 
 
-# -- one process -------------------------------------------------------------------------------------------------------
+# -- one process -----------------------------------------------------------------------------------
 
 
 def phase(budget: PermitQueue) -> str:
@@ -165,12 +166,12 @@ def test_put_back_serves_who_waits() -> None:
     assert waiter.value == PROFILING
 
 
-# -- many processes, any history ---------------------------------------------------------------------------------------
+# -- many processes, any history -------------------------------------------------------------------
 
 
 class World:
-    """A plan, and processes that ask it over messages which take their time; a process's questions, its records and its
-    answers each keep their order, and nothing else does."""
+    """A plan, and processes that ask it over messages which take their time; a process's questions,
+    its records and its answers each keep their order, and nothing else does."""
 
     def __init__(self, warmup: int | None, count: int, users: list[int]) -> None:
         self.plan = PhasePlan(warmup, count)
@@ -218,9 +219,15 @@ class World:
 
     def desert(self, place: int) -> None:
         """All users of a process leave it for good, unless they are the last ones."""
-        stay = [(user, where) for user, where in zip(self.users, self.places, strict=True) if where != place]
+        stay = [
+            (user, where)
+            for user, where in zip(self.users, self.places, strict=True)
+            if where != place
+        ]
         if stay:
-            gone = [user for user, where in zip(self.users, self.places, strict=True) if where == place]
+            gone = [
+                user for user, where in zip(self.users, self.places, strict=True) if where == place
+            ]
             self.users, self.places = [user for user, _ in stay], [where for _, where in stay]
             gevent.killall(gone, block=False)
 
@@ -277,7 +284,9 @@ class World:
 
 
 MESSAGES = ("hear_want", "hear_answer", "hear_record", "release_all", "hear_back")
-ACTIONS = st.tuples(st.sampled_from(["end", "put back", "kill", *MESSAGES, "desert"]), st.integers(0, 60))
+ACTIONS = st.tuples(
+    st.sampled_from(["end", "put back", "kill", *MESSAGES, "desert"]), st.integers(0, 60)
+)
 
 
 @examples(200)
@@ -291,7 +300,8 @@ ACTIONS = st.tuples(st.sampled_from(["end", "put back", "kill", *MESSAGES, "dese
 def test_exactly_n_are_sent_whatever_happens(
     warmup: int | None, count: int, users: list[int], actions: list[tuple[tuple[str, int], bool]]
 ) -> None:
-    """Processes without users or left by them, users killed while they wait or send, requests taken and not sent."""
+    """Processes without users or left by them, users killed while they wait or send, requests taken
+    and not sent."""
     world = World(warmup, count, users)
     for action, pause in actions:
         world.do(*action)
@@ -308,7 +318,7 @@ def test_exactly_n_are_sent_whatever_happens(
     assert all(user.ready() for user in world.users)
 
 
-# -- arrivals ----------------------------------------------------------------------------------------------------------
+# -- arrivals --------------------------------------------------------------------------------------
 
 
 def arrival(due_at: float, slot: int | None = None) -> Permit:

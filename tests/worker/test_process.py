@@ -29,7 +29,8 @@ FIRST, SECOND = answered(100, id="1"), answered(200, id="2")
 
 
 def test_a_worker_that_the_master_sent_away_too_early_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locust kills the loop that reads, then starts the rest; it looks for a silent master only after a heartbeat."""
+    """Locust kills the loop that reads, then starts the rest; it looks for a silent master only
+    after a heartbeat."""
     monkeypatch.setattr(module, "spawn_critical", lambda *what: None)
     sent: list[str] = []
     environment = Environment()
@@ -51,7 +52,9 @@ def test_a_worker_that_cannot_send_its_status_any_more_says_why() -> None:
     sent: list[tuple[int, ToControl, int]] = []
     environment = Environment()
     runner: Any = SimpleNamespace(
-        client_id="w", user_count=3, send_message=lambda kind, data: sent.append(unpack_to_control(data))
+        client_id="w",
+        user_count=3,
+        send_message=lambda kind, data: sent.append(unpack_to_control(data)),
     )
     environment.runner = runner
     module._Worker(environment, runner, Settings()).fail("RuntimeError: injected")
@@ -61,12 +64,15 @@ def test_a_worker_that_cannot_send_its_status_any_more_says_why() -> None:
 
 
 def test_a_gate_without_a_lease_asks_for_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An urgent report is the gate's alone, and is not answered; without a lease it is a whole status, which is."""
+    """An urgent report is the gate's alone, and is not answered; without a lease it is a whole
+    status, which is."""
     monkeypatch.setattr(module, "STATUS_S", 1000.0)
     sent: list[ToControl] = []
     environment = Environment()
     runner: Any = SimpleNamespace(
-        client_id="w", user_count=0, send_message=lambda kind, data: sent.append(unpack_to_control(data)[1])
+        client_id="w",
+        user_count=0,
+        send_message=lambda kind, data: sent.append(unpack_to_control(data)[1]),
     )
     environment.runner = runner
     worker = module._Worker(environment, runner, Settings())
@@ -90,20 +96,29 @@ def test_a_gate_without_a_lease_asks_for_one_at_once(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "before", [b"", format_record_line(FIRST) + b"\n", format_record_line(FIRST)[:50], format_record_line(FIRST)]
+    "before",
+    [
+        b"",
+        format_record_line(FIRST) + b"\n",
+        format_record_line(FIRST)[:50],
+        format_record_line(FIRST),
+    ],
 )
 def test_records_are_added_each_on_a_line_of_its_own(tmp_path: Path, before: bytes) -> None:
     """Also where the master was killed in the middle of a line."""
     path = tmp_path / "records"
     path.write_bytes(before)
     there = [FIRST] * (len(before) >= len(format_record_line(FIRST)))
-    for _ in range(2):  # another worker had it too, or the master did and died before it could say so
+    # another worker had it too, or the master did and died before it could say so
+    for _ in range(2):
         assert append_lost_records([SECOND, *there], path)
         assert list(RecordFile(path)) == [*there, SECOND]
     assert path.read_bytes().endswith(b"}\n")
 
 
-def test_the_file_of_a_run_that_is_on_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_a_run_that_is_on_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "LOCK_S", 0.0)
     path = tmp_path / "records"
     path.touch()
@@ -112,4 +127,5 @@ def test_the_file_of_a_run_that_is_on_is_left_alone(tmp_path: Path, monkeypatch:
     assert not append_lost_records([FIRST], path)
     os.close(held)
     assert append_lost_records([FIRST], path)
-    assert not append_lost_records([FIRST], tmp_path / "elsewhere")  # the run's folder is on another machine
+    # the run's folder is on another machine
+    assert not append_lost_records([FIRST], tmp_path / "elsewhere")

@@ -48,7 +48,8 @@ def plenty() -> Callable[[], float]:
 
 @pytest.mark.slow
 def test_they_take_no_more_than_their_share_of_the_cpu() -> None:
-    """The first 12 are free; the load has taken 3 s of CPU, and 1.5 % of that is 15 streams of 3 ms."""
+    """The first 12 are free; the load has taken 3 s of CPU, and 1.5 % of that is 15 streams of 3
+    ms."""
     spent_s = 0.0
     sentinels = ReferenceStreams(lambda: spent_s)
     sentinels.begin(AUTO, None)

@@ -54,7 +54,9 @@ def parts(wire: bytes) -> tuple[str, dict[str, str], bytes]:
 def test_what_a_plain_request_quotes_of_the_server_is_shown_without_secrets(user: User) -> None:
     key, told = "sk-0123456789abcdef", list[str]()
     user.client.headers["Authorization"] = f"Bearer {key}"
-    user.environment.events.request.add_listener(lambda exception, **kw: told.append(repr(exception)))
+    user.environment.events.request.add_listener(
+        lambda exception, **kw: told.append(repr(exception))
+    )
     with hostile() as server:
         server.paths["/said"] = lambda asked: [
             answer("", f"500 no {asked.headers['authorization']} \x9b31m" + "x" * 5_000)
@@ -68,7 +70,8 @@ def test_what_a_plain_request_quotes_of_the_server_is_shown_without_secrets(user
     assert told[0].startswith("RequestException('500 Server Error: no Bearer *** xxx")
     assert len(told[0]) < 330
     assert told[1:] == [
-        "HTTPError('404 Client Error: OK for url: /plain')", "None", "RequestException('it said ***')",
+        "HTTPError('404 Client Error: OK for url: /plain')", "None",
+        "RequestException('it said ***')",
     ]  # fmt: skip
 
 
@@ -82,12 +85,18 @@ def test_the_bytes_of_a_request(user: User) -> None:
 
 
 def test_a_request_of_the_candidate_goes_to_its_address_with_its_own_headers(user: User) -> None:
-    side = VariantTarget("candidate", "http://other:1", None, (), {"X-Key": "k", "Authorization": "Bearer own"})
+    side = VariantTarget(
+        "candidate", "http://other:1", None, (), {"X-Key": "k", "Authorization": "Bearer own"}
+    )
     for _ in range(2):
         prepared, wire, _ = user._branches.main._prepare([b"x"], "id", None, side)
         assert prepared.url == f"http://other:1{user.sender.settings.endpoint}"
         headers = parts(wire)[1]
-        assert (headers["Host"], headers["X-Key"], headers["Authorization"]) == ("other:1", "k", "Bearer own")
+        assert (headers["Host"], headers["X-Key"], headers["Authorization"]) == (
+            "other:1",
+            "k",
+            "Bearer own",
+        )
     of_base = parts(user._branches.main._prepare([b"x"], "id", None, user.sender.side(None))[1])[1]
     assert "X-Key" not in of_base
     assert of_base["Host"] != "other:1"
@@ -95,18 +104,24 @@ def test_a_request_of_the_candidate_goes_to_its_address_with_its_own_headers(use
 
 def test_a_remembered_request_is_as_one_made_anew(user: User) -> None:
     for number, body in enumerate((b"one", b"a longer one", "ü".encode())):
-        _, remembered, _ = user._branches.main._prepare([body], f"id-{number}", None, user.sender.side(None))
+        _, remembered, _ = user._branches.main._prepare(
+            [body], f"id-{number}", None, user.sender.side(None)
+        )
         anew = Session.prepare_request(user.client, user_request(user, body, f"id-{number}"))
         first, headers, sent = parts(remembered)
         assert sent == body
-        assert headers == {"Host": "server:8000"} | {name: str(value) for name, value in anew.headers.items()}
+        assert headers == {"Host": "server:8000"} | {
+            name: str(value) for name, value in anew.headers.items()
+        }
         assert first.split()[1] == anew.path_url
 
 
 def test_a_traceparent_goes_with_each_request_unless_the_user_has_one(user: User) -> None:
     """Whichever way it is prepared, remembered or anew; of a retry it is another one."""
 
-    def sent(request_id: str = "id", side: VariantTarget | None = None, **headers: str) -> str | None:
+    def sent(
+        request_id: str = "id", side: VariantTarget | None = None, **headers: str
+    ) -> str | None:
         side = user.sender.side(None) if side is None else side
         given = parts(user._branches.main._prepare([b"x"], request_id, headers, side)[1])[1]
         found = [value for name, value in given.items() if name.lower() == "traceparent"]
@@ -120,19 +135,28 @@ def test_a_traceparent_goes_with_each_request_unless_the_user_has_one(user: User
     user.sender.trace = "4bf92f3577b34da7"  # the next run
     assert sent() == make_traceparent("4bf92f3577b34da7", "id")
     assert sent(TraceParent="own") == "own"
-    assert sent(side=VariantTarget("candidate", "http://other:1", None, (), {"Traceparent": "its"})) == "its"
+    assert (
+        sent(side=VariantTarget("candidate", "http://other:1", None, (), {"Traceparent": "its"}))
+        == "its"
+    )
     user.client.headers["TRACEPARENT"] = "mine"
     assert sent() == sent(A="b") == "mine"
 
 
 def user_request(user: User, body: bytes, request_id: str) -> Any:
     own = {"Content-Type": "application/json", "X-Request-Id": request_id}
-    return requests.Request("POST", "http://server:8000/v1/chat/completions", data=body, headers=own)
+    return requests.Request(
+        "POST", "http://server:8000/v1/chat/completions", data=body, headers=own
+    )
 
 
 def test_what_changes_in_the_session_is_sent(user: User) -> None:
     def headers(**how: Any) -> dict[str, str]:
-        return parts(user._branches.main._prepare([b"x"], "id", how.get("headers"), user.sender.side(None))[1])[1]
+        return parts(
+            user._branches.main._prepare([b"x"], "id", how.get("headers"), user.sender.side(None))[
+                1
+            ]
+        )[1]
 
     headers()
     user.client.headers["X-Tenant"] = "a"
@@ -158,7 +182,8 @@ def test_what_changes_in_the_session_is_sent(user: User) -> None:
 
 
 def test_what_a_turn_asks_for(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model of the row, of the class, of the mix, of the run, in this order; a length, unless the answer has a form."""
+    """The model of the row, of the class, of the mix, of the run, in this order; a length, unless
+    the answer has a form."""
     sent: list[Request] = []
 
     def exchange(line: Any, gate: Any, request: Request, *_: Any) -> Record:
@@ -166,7 +191,9 @@ def test_what_a_turn_asks_for(user: User, monkeypatch: pytest.MonkeyPatch) -> No
         return replace(answered(10), **request.labels)
 
     monkeypatch.setattr(module, "exchange_request", exchange)
-    user.sender.affinity = Affinity({"": VariantTarget("", "http://server:8000", "the run's", ("ignore_eos",))})
+    user.sender.affinity = Affinity(
+        {"": VariantTarget("", "http://server:8000", "the run's", ("ignore_eos",))}
+    )
     turn = OutgoingTurn([{"role": "user", "content": "x"}], 1, 5, sized=True)
 
     def asked(own: str | None = None, **fields: Any) -> tuple[str, str, bool, bool]:
@@ -178,36 +205,50 @@ def test_what_a_turn_asks_for(user: User, monkeypatch: pytest.MonkeyPatch) -> No
     assert asked() == ("the run's", "the run's", True, False)
     assert asked(model="mixed") == ("mixed", "mixed", True, False)
     assert asked("the class's", model="mixed") == ("the class's", "the class's", True, False)
-    assert asked("the class's", model="mixed", body={"model": "the row's"}) == ("the row's", "the row's", True, False)
+    assert asked("the class's", model="mixed", body={"model": "the row's"}) == (
+        "the row's",
+        "the row's",
+        True,
+        False,
+    )
     schema = {"response_format": {"type": "json_object"}}
     assert asked(body=schema) == ("the run's", "the run's", False, True)
     assert asked(body=schema | {"ignore_eos": True}) == ("the run's", "the run's", True, True)
 
 
 def test_a_user_without_a_parsed_command_line_is_possible(user: User) -> None:
-    assert user.environment.parsed_options is None or isinstance(user.environment.parsed_options, Namespace)
+    assert user.environment.parsed_options is None or isinstance(
+        user.environment.parsed_options, Namespace
+    )
     assert user.sender.settings.endpoint == "/v1/chat/completions"
 
 
-# -- attempts, with an exchange that answers as it is told ------------------------------------------------------------------
+# -- attempts, with an exchange that answers as it is told -----------------------------------------
 
 PERMIT = Permit("profiling")
 BUSY = {"status": 429, "error": "HTTP 429: slow down"}
 
 
 class Attempts:
-    """Answers are records, or what an exchange raises; ``waits`` are how long the user waited between them."""
+    """Answers are records, or what an exchange raises; ``waits`` are how long the user waited
+    between them."""
 
-    def __init__(self, user: User, monkeypatch: pytest.MonkeyPatch, *answers: Any, **settings: Any) -> None:
+    def __init__(
+        self, user: User, monkeypatch: pytest.MonkeyPatch, *answers: Any, **settings: Any
+    ) -> None:
         self.kept: list[Record] = []
         self.waits: list[float] = []
         self.shown: list[Any] = []
         self.asked: list[tuple[int, float | None]] = []
         self.user, self.answers = user, list(answers)
-        user.sender = WorkerContext(user.environment, replace(user.sender.settings, **settings), self.kept.append)
+        user.sender = WorkerContext(
+            user.environment, replace(user.sender.settings, **settings), self.kept.append
+        )
         user.sender.wait_until = lambda at: self.waits.append(at - time.monotonic())  # type: ignore[method-assign]
         monkeypatch.setattr(module, "exchange_request", self.exchange)
-        user.environment.events.request.add_listener(lambda exception, **_: self.shown.append(str(exception)))
+        user.environment.events.request.add_listener(
+            lambda exception, **_: self.shown.append(str(exception))
+        )
 
     def exchange(self, line: Any, gate: Any, request: Request, *_: Any) -> Record:
         answer = self.answers.pop(0)
@@ -218,7 +259,9 @@ class Attempts:
         due_at = answer.asked_at if request.due_at is None else request.due_at
         return replace(answer, due_at=due_at, **request.labels)
 
-    def attempt(self, number: int, due_at: float | None) -> tuple[Request, requests.PreparedRequest]:
+    def attempt(
+        self, number: int, due_at: float | None
+    ) -> tuple[Request, requests.PreparedRequest]:
         self.asked.append((number, due_at))
         prepared = requests.Request(
             "POST", "http://server:8000/", headers={"Authorization": "Bearer sk-secret"}
@@ -277,14 +320,22 @@ def test_only_who_was_refused_before_anything_was_made_is_tried_again(
     assert attempts.waits == []
 
 
-def test_a_server_that_asks_for_an_hour_is_not_asked_again(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts = Attempts(user, monkeypatch, failed("rate_limited", retry_after_s=3600.0, **BUSY), max_retries=5)
+def test_a_server_that_asks_for_an_hour_is_not_asked_again(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = Attempts(
+        user, monkeypatch, failed("rate_limited", retry_after_s=3600.0, **BUSY), max_retries=5
+    )
     assert attempts.go().outcome == "rate_limited"
     assert attempts.waits == []
 
 
-def test_at_the_end_of_the_run_the_attempt_before_was_the_last(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts = Attempts(user, monkeypatch, failed("rate_limited", **BUSY), GateClosed(), max_retries=5)
+def test_at_the_end_of_the_run_the_attempt_before_was_the_last(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = Attempts(
+        user, monkeypatch, failed("rate_limited", **BUSY), GateClosed(), max_retries=5
+    )
     assert attempts.go().outcome == "rate_limited"
     assert attempts.outcomes == [("r1", "rate_limited", 1)]
     assert user.sender.turned_away == 0
@@ -294,8 +345,12 @@ def test_at_the_end_of_the_run_the_attempt_before_was_the_last(user: User, monke
     assert (first.kept, user.sender.turned_away) == ([], 1)
 
 
-def test_killed_between_two_attempts_or_in_the_second(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts = Attempts(user, monkeypatch, failed("rate_limited", **BUSY), GreenletExit(), max_retries=5)
+def test_killed_between_two_attempts_or_in_the_second(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = Attempts(
+        user, monkeypatch, failed("rate_limited", **BUSY), GreenletExit(), max_retries=5
+    )
     with pytest.raises(GreenletExit):
         attempts.go()
     assert attempts.outcomes == [("r1", "rate_limited", 1)]
@@ -308,7 +363,9 @@ def test_killed_between_two_attempts_or_in_the_second(user: User, monkeypatch: p
     assert attempts.shown[-1] == "cut"
 
 
-def test_killed_before_the_first_was_sent_the_permit_goes_back(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_before_the_first_was_sent_the_permit_goes_back(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
     back: list[Permit] = []
     attempts = Attempts(user, monkeypatch, GreenletExit())
     user.sender.permits.put_back = back.append  # type: ignore[method-assign]
@@ -344,11 +401,17 @@ def test_who_is_not_due_yet_or_goes_through_a_gate_lets_the_loop_turn_first(
     assert branch.permit().due_at == later
 
 
-def test_no_secret_is_in_a_message_a_name_or_a_record(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_is_in_a_message_a_name_or_a_record(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
     message = "HTTP 401: the key sk-secret is not known; you sent Bearer sk-secret"
     attempts = Attempts(user, monkeypatch, failed("http_status", error=message))
     record = attempts.go()
-    assert record.error == attempts.kept[0].error == "HTTP 401: the key *** is not known; you sent Bearer ***"
+    assert (
+        record.error
+        == attempts.kept[0].error
+        == "HTTP 401: the key *** is not known; you sent Bearer ***"
+    )
     assert "secret" not in attempts.shown[0]
 
 
@@ -358,18 +421,29 @@ def test_what_is_sent_back_is_in_no_message_and_the_backend_is_a_line(
     """Neither the value that was sent nor the one that came, whatever the header is called."""
     message = "HTTP 500: session pod-seventeen is now pod-eighteen"
     attempts = Attempts(
-        user, monkeypatch, failed("http_status", error=message), echo_header="x-route", backend_header="x-at"
+        user,
+        monkeypatch,
+        failed("http_status", error=message),
+        echo_header="x-route",
+        backend_header="x-at",
     )
     branch = user._branches.main
-    user.sender.affinity = Affinity({"": VariantTarget("", "http://server:8000", None, ())}, (), "x-route")
+    user.sender.affinity = Affinity(
+        {"": VariantTarget("", "http://server:8000", None, ())}, (), "x-route"
+    )
     branch._session, branch.line.stream = "one", Response(0)
     head = (
-        b"HTTP/1.1 500 No\r\nX-Route: pod-eighteen\r\nX-At: three\x9b31m of pod-eighteen\r\nContent-Length: 0\r\n\r\n"
+        b"HTTP/1.1 500 No\r\nX-Route: pod-eighteen\r\nX-At: three\x9b31m of "
+        b"pod-eighteen\r\nContent-Length: 0\r\n\r\n"
     )
     branch.line.stream.arrived(1, 0, head)
     branch.line.stream.look()
-    sent = requests.Request("POST", "http://server:8000/", headers={"X-Route": "pod-seventeen"}).prepare()
-    monkeypatch.setattr(attempts, "attempt", lambda number, due_at: (attempts_request(number), sent))
+    sent = requests.Request(
+        "POST", "http://server:8000/", headers={"X-Route": "pod-seventeen"}
+    ).prepare()
+    monkeypatch.setattr(
+        attempts, "attempt", lambda number, due_at: (attempts_request(number), sent)
+    )
     record = attempts.go()
     assert record.error == attempts.kept[0].error == "HTTP 500: session *** is now ***"
     assert record.backend == "three of ***"
@@ -377,19 +451,26 @@ def test_what_is_sent_back_is_in_no_message_and_the_backend_is_a_line(
 
 
 def attempts_request(number: int) -> Request:
-    return Request(target=Target("", 0), data=b"", labels={"id": f"r{number}", "attempt": number, "name": "chat"})
+    return Request(
+        target=Target("", 0),
+        data=b"",
+        labels={"id": f"r{number}", "attempt": number, "name": "chat"},
+    )
 
 
 def test_each_address_has_its_connection_and_its_bytes(user: User) -> None:
     branch = user._branches.main
     a, b = (VariantTarget("", f"http://{host}:1", None, ()) for host in "ab")
     prepared = [branch._prepare([b"x"], "id", None, side)[0] for side in (a, b, a, b)]
-    assert prepared[0] is prepared[2] is not prepared[1] is prepared[3]  # made by requests once for each
+    # made by requests once for each
+    assert prepared[0] is prepared[2] is not prepared[1] is prepared[3]
     lines = [branch._line(side.address) for side in (a, b, a)]
     assert lines[0] is lines[2] is not lines[1]
 
 
-def test_after_a_failure_a_user_of_a_closed_loop_rests(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failure_a_user_of_a_closed_loop_rests(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Until a second after it had asked; who waited longer for its failure does not."""
     now = time.monotonic()
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
@@ -404,20 +485,30 @@ def test_after_a_failure_a_user_of_a_closed_loop_rests(user: User, monkeypatch: 
     user._branches.main._rests_until = 0.0
     good.go()
     assert user._branches.main._rests_until == 0.0
-    scheduled = Attempts(user, monkeypatch, failed("refused", sent_at=None, asked_at=now), request_rate=5.0)
+    scheduled = Attempts(
+        user, monkeypatch, failed("refused", sent_at=None, asked_at=now), request_rate=5.0
+    )
     scheduled.go(PERMIT._replace(due_at=now))
     assert user._branches.main._rests_until == 0.0
 
 
 @pytest.mark.parametrize("gated", [True, False])
-def test_rows_of_locust_are_those_of_the_report_and_leave_aggregated_alone(gated: bool, user: User) -> None:
-    """An answer, and a request that failed after its first chunk: one of two is in TTFT and ITL, both waited at the gate.
-    Where there is no gate, there is no such row."""
+def test_rows_of_locust_are_those_of_the_report_and_leave_aggregated_alone(
+    gated: bool, user: User
+) -> None:
+    """An answer, and a request that failed after its first chunk: one of two is in TTFT and ITL,
+    both waited at the gate. Where there is no gate, there is no such row."""
     user.sender.gate.set_limit(3 if gated else None)
     prepared = user._branches.main._prepare_with_requests(b"{}", "id", None, user.sender.side(None))
     for record in (
         answered(123.4, 135.8, asked_at=9.5, admitted_at=10.0),
-        failed("truncated", asked_at=9.0, admitted_at=10.0, chunk_us=(700_000, 900_000), output_tokens=2),
+        failed(
+            "truncated",
+            asked_at=9.0,
+            admitted_at=10.0,
+            chunk_us=(700_000, 900_000),
+            output_tokens=2,
+        ),
     ):
         user._branches.main._finish(record, prepared)
     stats = user.environment.stats

@@ -1,4 +1,5 @@
-"""The supply of sessions: each comes once, and whoever waits for one hears when there are no more."""
+"""The supply of sessions: each comes once, and whoever waits for one hears when there are no
+more."""
 
 import gevent
 import pytest

@@ -1,4 +1,5 @@
-"""Trees of turns: who waits for whom, whose history goes on, what a failure takes with it; from files and from code."""
+"""Trees of turns: who waits for whom, whose history goes on, what a failure takes with it; from
+files and from code."""
 
 import time
 from typing import Any
@@ -29,7 +30,8 @@ TAKES_S = {"a": 0.02, "b": 0.2, "c": 0.03}
 
 
 class User(LLMUser):
-    """Its requests take as long as their last message says, and are answered with that in capitals."""
+    """Its requests take as long as their last message says, and are answered with that in
+    capitals."""
 
     sent: list[tuple[str, list[str]]]
     fails: str = ""
@@ -52,7 +54,12 @@ def user(monkeypatch: pytest.MonkeyPatch) -> User:
         record = failed("reset") if said[-1] == user.fails else answered(1)
         due_at = began if request.due_at is None else request.due_at
         return replace(
-            record, due_at=due_at, sent_at=began, asked_at=began, closed_at=time.monotonic(), **request.labels
+            record,
+            due_at=due_at,
+            sent_at=began,
+            asked_at=began,
+            closed_at=time.monotonic(),
+            **request.labels,
         )
 
     def body(kind: str, model: Any, messages: Any, *_: Any, **fields: Any) -> list[bytes]:
@@ -92,7 +99,9 @@ DIAMOND = (
 
 def sent(user: User, *turns: FileTurn, permit: Permit | None = None) -> dict[int, Record]:
     conversation = user.sender.sessions.begin(DatasetSession(id="s", turns=turns, row=1))
-    tree = SessionTree(user._branches, conversation, None, name=None, headers=None, keep_text=False, body={})
+    tree = SessionTree(
+        user._branches, conversation, None, name=None, headers=None, keep_text=False, body={}
+    )
     tree.send(permit or user._branches.main.permit())
     return {record.turn: record for record in tree.records}
 
@@ -140,7 +149,9 @@ def test_the_end_of_the_run_ends_all_branches(user: User) -> None:
     user.sender.permits.close()
     with pytest.raises(StopUser):
         sent(user, *DIAMOND, permit=Permit("profiling"))
-    job = gevent.spawn(sent, user, *DIAMOND, permit=Permit("profiling", time.monotonic(), item=b"x"))
+    job = gevent.spawn(
+        sent, user, *DIAMOND, permit=Permit("profiling", time.monotonic(), item=b"x")
+    )
     gevent.sleep(0.05)
     job.kill()
     asked = len(user.sent)
@@ -158,7 +169,13 @@ def test_code_forks_gathers_and_uses_tools(user: User) -> None:
         d = s.chat([{"role": "tool", "content": "d"}])
         late = right.chat("e")
     assert [answer.turn for answer in (a, b, c, d, late.get())] == [0, 1, 2, 3, 4]
-    assert [answer.after for answer in (a, b, c, d, late.get())] == [None, None, (0,), (0, 1, 2), (2,)]
+    assert [answer.after for answer in (a, b, c, d, late.get())] == [
+        None,
+        None,
+        (0,),
+        (0, 1, 2),
+        (2,),
+    ]
     assert d.tool_s is not None
     assert d.tool_s >= 0.01
     assert dict(user.sent)["d"] == ["a", "A", "d"]

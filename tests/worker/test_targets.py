@@ -1,4 +1,5 @@
-"""Targets of a run, its arms: where a request goes and with what, what is written down of it, and that both arms are asked."""
+"""Targets of a run, its arms: where a request goes and with what, what is written down of it, and
+that both arms are asked."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -30,14 +31,26 @@ def test_without_arms_there_is_one_side() -> None:
     (side,) = make_variant_targets(
         Settings(host="http://a"), Discovery(model="m", length_way=("ignore_eos",)), {}
     ).values()
-    assert (side.name, side.address, side.model, side.length_way) == ("", "http://a", "m", ("ignore_eos",))
+    assert (side.name, side.address, side.model, side.length_way) == (
+        "",
+        "http://a",
+        "m",
+        ("ignore_eos",),
+    )
 
 
 def test_each_arm_has_its_address_its_model_and_its_headers() -> None:
     s = Settings(host="http://a", candidate="http://b", candidate_set=("header:X=***", "body.k=1"))
-    found = Discovery(model="one", candidate=Discovery(model="two", length_way=("min_tokens",), server="new"))
+    found = Discovery(
+        model="one", candidate=Discovery(model="two", length_way=("min_tokens",), server="new")
+    )
     both = make_variant_targets(s, found, {"X": "y"})
-    assert (both[BASE].address, both[BASE].model, both[BASE].headers, both[BASE].body) == ("http://a", "one", {}, {})
+    assert (both[BASE].address, both[BASE].model, both[BASE].headers, both[BASE].body) == (
+        "http://a",
+        "one",
+        {},
+        {},
+    )
     assert (both[CANDIDATE].address, both[CANDIDATE].model, both[CANDIDATE].length_way) == (
         "http://b", "two", ("min_tokens",),
     )  # fmt: skip
@@ -50,7 +63,9 @@ def test_each_arm_has_its_address_its_model_and_its_headers() -> None:
 def test_a_candidate_with_a_model_of_its_own_has_no_mix() -> None:
     s = Settings(host="http://a", model_mix="m=1,n=2", candidate_set=("model=new",))
     assert make_candidate_settings(s).models == ("new",)
-    assert make_candidate_settings(msgspec.structs.replace(s, candidate_set=(), candidate="http://b")).models == (
+    assert make_candidate_settings(
+        msgspec.structs.replace(s, candidate_set=(), candidate="http://b")
+    ).models == (
         "m",
         "n",
     )
@@ -77,11 +92,14 @@ def test_the_value_of_a_header_stays_in_its_process(monkeypatch: pytest.MonkeyPa
     given = options(*words)
     s = check_options(given)
     assert (s.candidate_set, s.command) == (
-        ("header:X-Key=***", "model=new"), "locust --candidate-set 'header:X-Key=***' --candidate-set model=new",
+        ("header:X-Key=***", "model=new"),
+        "locust --candidate-set 'header:X-Key=***' --candidate-set model=new",
     )  # fmt: skip
     assert read_candidate_headers(given) == {"X-Key": SECRET}
     assert "--candidate-set header:X-Key" in list_secret_names(given)
-    spawn = type("Spawn", (), {"type": "spawn", "data": {"parsed_options": vars(given)}, "node_id": "x"})()
+    spawn = type(
+        "Spawn", (), {"type": "spawn", "data": {"parsed_options": vars(given)}, "node_id": "x"}
+    )()
     assert SECRET not in str(strip_secrets(spawn).data)  # type: ignore[arg-type]
 
 
@@ -92,7 +110,9 @@ def test_the_environment_has_one_a_line(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_both_are_asked_and_the_candidate_with_its_own_header() -> None:
     with tiny_server() as base, tiny_server() as other:
-        given = parse("--host", base.url, "--candidate", other.url, "--candidate-set", "header:X-Key=k")
+        given = parse(
+            "--host", base.url, "--candidate", other.url, "--candidate-set", "header:X-Key=k"
+        )
         found = survey_servers(check_options(given), given, here=True)
         assert found.candidate is not None
         assert asked_with(base, "x-key") == {None}

@@ -1,4 +1,5 @@
-"""Tenants of a process: whose the next session is, what its requests carry, and what is written down of that."""
+"""Tenants of a process: whose the next session is, what its requests carry, and what is written
+down of that."""
 
 import sys
 from collections import Counter
@@ -25,7 +26,9 @@ SIDE = VariantTarget("", "http://server", "m", (), {"X-All": "1"}, {"top_k": 1})
 
 
 def settings(**fields: object) -> Settings:
-    return Settings(**{"host": "http://h", "tenant_mix": "gold=20,free=80", "random_seed": 4, **fields})  # type: ignore[arg-type]
+    return Settings(
+        **{"host": "http://h", "tenant_mix": "gold=20,free=80", "random_seed": 4, **fields}
+    )  # type: ignore[arg-type]
 
 
 def test_each_arrival_is_drawn_and_each_user_of_a_closed_loop_dealt() -> None:
@@ -51,7 +54,9 @@ def test_both_blocks_of_a_pair_draw_the_same_and_in_the_base_one_is_alone() -> N
         tenants.begin_block(block, "4/0/pair 1")
         draws.append([tenants.of(1) for _ in range(50)])
     assert draws[0] == draws[1]
-    assert [tenants.alone(block) for block in (TrialBlock(1, BASE), TrialBlock(1, CANDIDATE), None)] == ["gold", "", ""]
+    assert [
+        tenants.alone(block) for block in (TrialBlock(1, BASE), TrialBlock(1, CANDIDATE), None)
+    ] == ["gold", "", ""]
     tenants.wait(TrialBlock(1, BASE))  # it is over: nobody waits
     tenants.close()
     tenants.wait(TrialBlock(1, CANDIDATE))
@@ -59,10 +64,17 @@ def test_both_blocks_of_a_pair_draw_the_same_and_in_the_base_one_is_alone() -> N
 
 
 def test_what_requests_carry() -> None:
-    given = {"gold": {"Authorization": "Bearer k"}, "free": {"X-Gateway-Inference-Fairness-ID": "poor"}}
+    given = {
+        "gold": {"Authorization": "Bearer k"},
+        "free": {"X-Gateway-Inference-Fairness-ID": "poor"},
+    }
     tenants = TenantAssigner(settings(tenant_priority="gold=0,free=-3"), given)
     gold, free = tenants.side(SIDE, "gold"), tenants.side(SIDE, "free")
-    assert gold.headers == {"X-All": "1", "x-gateway-inference-fairness-id": "gold", "Authorization": "Bearer k"}
+    assert gold.headers == {
+        "X-All": "1",
+        "x-gateway-inference-fairness-id": "gold",
+        "Authorization": "Bearer k",
+    }
     assert free.headers == {"X-All": "1", "X-Gateway-Inference-Fairness-ID": "poor"}
     assert (gold.body, free.body) == ({"top_k": 1, "priority": 0}, {"top_k": 1, "priority": -3})
     assert tenants.side(SIDE, "other").body == SIDE.body
@@ -73,7 +85,12 @@ def test_what_requests_carry() -> None:
 
 
 def test_values_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["--tenant-mix", "gold=1,free=2", "--tenant-header", f"gold:Authorization=Bearer {SECRET}"]
+    words = [
+        "--tenant-mix",
+        "gold=1,free=2",
+        "--tenant-header",
+        f"gold:Authorization=Bearer {SECRET}",
+    ]
     monkeypatch.setattr(sys, "argv", ["locust", *words])
     monkeypatch.setenv("LOCUST_LLM_TENANT_HEADER", f"free:X-Key={SECRET}2")
     options = parse(*words)
@@ -83,8 +100,13 @@ def test_values_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     found = build_settings(options)
     assert found.tenant_header == ("free:X-Key=***", "gold:Authorization=***")
-    assert found.command == "locust --tenant-mix gold=1,free=2 --tenant-header 'gold:Authorization=***'"
-    assert {"--tenant-header free:X-Key", "--tenant-header gold:Authorization"} <= {*list_secret_names(options)}
+    assert (
+        found.command
+        == "locust --tenant-mix gold=1,free=2 --tenant-header 'gold:Authorization=***'"
+    )
+    assert {"--tenant-header free:X-Key", "--tenant-header gold:Authorization"} <= {
+        *list_secret_names(options)
+    }
     assert SECRET not in str((found, list_secret_names(options)))
     sent = strip_secrets(Message("spawn", {"parsed_options": vars(options)}, "w"))
     assert SECRET.encode() not in sent.serialize()
@@ -97,8 +119,14 @@ def test_values_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"tenant_mix": "gold=1,gold=2"}, "has the tenant 'gold' twice"),
         ({"tenant_mix": "gold=1,free=0"}, "the weight of 'free' must be above 0"),
         ({"tenant_header": ("silver:x=***",)}, "--tenant-header: there is no tenant silver"),
-        ({"tenant_priority": "god=1"}, "--tenant-priority: there is no tenant god (did you mean gold?)"),
-        ({"tenant_priority": "gold=1", "endpoint_type": "responses"}, "--tenant-priority is a field of vLLM's"),
+        (
+            {"tenant_priority": "god=1"},
+            "--tenant-priority: there is no tenant god (did you mean gold?)",
+        ),
+        (
+            {"tenant_priority": "gold=1", "endpoint_type": "responses"},
+            "--tenant-priority is a field of vLLM's",
+        ),
         ({"tenant_weight": "silver=1"}, "--tenant-weight: there is no tenant silver"),
         ({"tenant_weight": "gold=x"}, "--tenant-weight: the weight of 'gold'"),
         ({"slo": ("ttft{tenant=silver} p95 < 1s",)}, "there is no tenant silver"),
@@ -106,12 +134,18 @@ def test_values_are_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"isolate": "gold", "tenant_mix": None}, "--isolate needs --tenant-mix"),
         ({"isolate": "gold", "tenant_mix": "gold=1"}, "--isolate needs a second tenant"),
         ({"isolate": "gold", "users": 2}, "0 of 2 users (-u) are its own"),
-        ({"isolate": "gold", "request_rate": 5.0, "tenant_mix": "gold=1,free=999"}, "too little to compare"),
+        (
+            {"isolate": "gold", "request_rate": 5.0, "tenant_mix": "gold=1,free=999"},
+            "too little to compare",
+        ),
         (
             {"isolate": "gold", "users": 10, "candidate": "http://other"},
             "--isolate and locust-llm ab exclude each other",
         ),
-        ({"isolate": "gold", "users": 10, "request_count": 5}, "--isolate and --request-count exclude each other"),
+        (
+            {"isolate": "gold", "users": 10, "request_count": 5},
+            "--isolate and --request-count exclude each other",
+        ),
         ({"users": 10, "aa": True}, "two arms and --tenant-mix exclude each other"),
     ],
 )
@@ -128,8 +162,15 @@ def test_rows_name_their_tenants(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("tokens,team\n10,gold\n20,free\n")
     columns = {"input_tokens": "tokens", "tenant": "team"}
-    assert [item.tenant for item in Dataset(str(log), kind="access_log", columns=columns)] == ["gold", "free"]
-    asked = {"input_file": str(log), "dataset_columns": "input_tokens=tokens,tenant=team", "users": 10}
+    assert [item.tenant for item in Dataset(str(log), kind="access_log", columns=columns)] == [
+        "gold",
+        "free",
+    ]
+    asked = {
+        "input_file": str(log),
+        "dataset_columns": "input_tokens=tokens,tenant=team",
+        "users": 10,
+    }
     assert look_through_inputs(settings(**asked)) is not None
     for more, why in (
         ({"tenant_mix": "gold=1,pro=2"}, "the tenant free, which is not in"),
@@ -138,5 +179,7 @@ def test_rows_name_their_tenants(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=why):
             look_through_inputs(settings(**{**asked, **more}))
     rows.write_text('{"text": "a", "tenant": "two words"}\n')
-    with pytest.raises(DatasetError, match="column 15: tenant: the name 'two words' goes into a header"):
+    with pytest.raises(
+        DatasetError, match="column 15: tenant: the name 'two words' goes into a header"
+    ):
         list(Dataset(str(rows)))

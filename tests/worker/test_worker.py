@@ -1,4 +1,5 @@
-"""The worker, where it is on a host of its own: what it does before it knows what time it is there."""
+"""The worker, where it is on a host of its own: what it does before it knows what time it is
+there."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +43,9 @@ def test_arrivals_wait_until_the_clock_is_known(sender: WorkerContext) -> None:
     arrivals = Arrivals("profiling", 5000.0, [(0.5, None, None)])
     sender.add_arrivals(arrivals)
     assert sender.permits.unreserved(float("inf")) == 0
-    sender.renew(Renewal(Share(2, 1), at=100.0, unix_s=measure_clock_offset_s() + 3700.0 + 0.0, heard=0))
+    sender.renew(
+        Renewal(Share(2, 1), at=100.0, unix_s=measure_clock_offset_s() + 3700.0 + 0.0, heard=0)
+    )
     assert sender.permits.unreserved(float("inf")) == 1
     assert sender.clock_offset_s != measure_clock_offset_s()
     due_at = sender.permits.take(1).due_at

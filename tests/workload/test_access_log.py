@@ -1,4 +1,5 @@
-"""Access logs: traces with columns by a few lines of each, named columns, and times in all their spellings."""
+"""Access logs: traces with columns by a few lines of each, named columns, and times in all their
+spellings."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,8 @@ from locust_llm.workload.access_log import (
 from locust_llm.workload.formats import DatasetError, RowError, Turn
 
 LOG = LogColumns(
-    columns=parse_column_names("timestamp=ts,input_tokens=in,output_tokens=out"), header=("ts", "in", "out")
+    columns=parse_column_names("timestamp=ts,input_tokens=in,output_tokens=out"),
+    header=("ts", "in", "out"),
 )
 
 
@@ -25,16 +27,23 @@ def at_s(time: str) -> float | None:
 
 
 def test_azure() -> None:
-    """AzureLLMInferenceTrace_code.csv of 2023 has seven digits and no zone; 2024 has six and one."""
+    """AzureLLMInferenceTrace_code.csv of 2023 has seven digits and no zone; 2024 has six and
+    one."""
     kind, columns = recognise_csv(b"TIMESTAMP,ContextTokens,GeneratedTokens")
     assert kind == "azure_trace"
     (turn,) = parse_log_row(columns, b"2023-11-16 18:17:03.9799600,4808,10", 2)[1]
-    assert turn == Turn(whole=True, input_tokens=4808, output_tokens=10, at_s=pytest.approx(1700158623.97996), row=2)
-    assert parse_log_row(columns, b"1970-01-02 00:00:00.009930+00:00,1,1", 2)[1][0].at_s == pytest.approx(86400.00993)
+    assert turn == Turn(
+        whole=True, input_tokens=4808, output_tokens=10, at_s=pytest.approx(1700158623.97996), row=2
+    )
+    assert parse_log_row(columns, b"1970-01-02 00:00:00.009930+00:00,1,1", 2)[1][
+        0
+    ].at_s == pytest.approx(86400.00993)
 
 
 def test_burst_gpt_leaves_out_what_had_failed() -> None:
-    kind, columns = recognise_csv(b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type")
+    kind, columns = recognise_csv(
+        b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
+    )
     assert kind == "burst_gpt_trace"
     (turn,) = parse_log_row(columns, b"5,ChatGPT,472,18,490,Conversation log", 2)[1]
     assert turn == Turn(whole=True, input_tokens=472, output_tokens=18, at_s=5.0, row=2)
@@ -43,7 +52,9 @@ def test_burst_gpt_leaves_out_what_had_failed() -> None:
 
 
 def test_columns_that_the_caller_names() -> None:
-    columns = parse_column_names("timestamp_ms = when, input_tokens=usage.prompt_tokens,model=model,session_id=key")
+    columns = parse_column_names(
+        "timestamp_ms = when, input_tokens=usage.prompt_tokens,model=model,session_id=key"
+    )
     of_json = map_log_columns("access_log", columns, None)
     row = b'{"when": 1500, "usage": {"prompt_tokens": 12}, "model": "m", "key": 3}'
     turn = Turn(whole=True, input_tokens=12, at_s=1.5, body={"model": "m"}, row=1)
@@ -104,25 +115,33 @@ def test_where_a_value_stands() -> None:
     assert find_column_byte(LOG, b"1,2,x", "output_tokens") == 4
     assert find_column_byte(LOG, b'"1,1",2,x', "output_tokens") == 8
     assert (
-        find_column_byte(LogColumns(columns={"input_tokens": "usage.n"}), b'{"usage": {"n": 0}}', "input_tokens") == 11
+        find_column_byte(
+            LogColumns(columns={"input_tokens": "usage.n"}), b'{"usage": {"n": 0}}', "input_tokens"
+        )
+        == 11
     )
 
 
-@pytest.mark.parametrize("text", ["", "ts", "time=ts", "timestamp=", "timestamp=ts", "input_tokens=a,,"])
+@pytest.mark.parametrize(
+    "text", ["", "ts", "time=ts", "timestamp=", "timestamp=ts", "input_tokens=a,,"]
+)
 def test_columns_that_name_nothing(text: str) -> None:
     with pytest.raises(DatasetError, match="columns"):
         parse_column_names(text)
 
 
 def test_a_header_without_the_columns() -> None:
-    with pytest.raises(RowError, match="no column 'in', which access_log needs, in the header 'ts;out'"):
+    with pytest.raises(
+        RowError, match="no column 'in', which access_log needs, in the header 'ts;out'"
+    ):
         map_log_columns("access_log", LOG.columns, b"ts;out")
     with pytest.raises(RowError, match="neither JSON nor a header of columns that is known"):
         recognise_csv(b"a,b,c")
 
 
 @given(
-    st.binary(max_size=40) | st.lists(st.text(max_size=8), min_size=3, max_size=3).map(lambda x: ",".join(x).encode())
+    st.binary(max_size=40)
+    | st.lists(st.text(max_size=8), min_size=3, max_size=3).map(lambda x: ",".join(x).encode())
 )
 def test_any_bytes_are_a_row_or_a_row_error(row: bytes) -> None:
     for how in (LOG, LogColumns(columns=LOG.columns)):

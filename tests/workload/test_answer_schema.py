@@ -1,4 +1,5 @@
-"""Schema: what requests ask of an answer in each server's words, what is no schema, and which answers fit."""
+"""Schema: what requests ask of an answer in each server's words, what is no schema, and which
+answers fit."""
 
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,21 @@ from locust_llm.workload.answer_schema import (
 from locust_llm.workload.dataset_summary import check_dataset as check_dataset
 from locust_llm.workload.formats import DatasetError
 
-CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CITY: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+}
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": CITY}}
 GOOD, BAD = '{"city": "Oslo"}', '{"city": 1}'
 
 
 def said(content: str | None = None, *calls: tuple[str, str]) -> dict[str, Any]:
-    made = [{"id": "1", "type": "function", "function": {"name": name, "arguments": text}} for name, text in calls]
+    made = [
+        {"id": "1", "type": "function", "function": {"name": name, "arguments": text}}
+        for name, text in calls
+    ]
     return {"role": "assistant", "content": content, **({"tool_calls": made} if made else {})}
 
 
@@ -34,7 +42,10 @@ def said(content: str | None = None, *calls: tuple[str, str]) -> dict[str, Any]:
         {"text": {"format": {"type": "json_schema", "name": "x", "schema": CITY}}},
         {"response_format": {"type": "json_object", "schema": CITY}},
         {"guided_json": CITY},
-        {"guided_json": '{"type": "object", "required": ["city"], "properties": {"city": {"type": "string"}}}'},
+        {
+            "guided_json": '{"type": "object", "required": ["city"], "properties": {"city": '
+            '{"type": "string"}}}'
+        },
         {"structured_outputs": {"json": CITY}},
         {"json_schema": CITY},
         {"response_format": FORMAT, "tools": [WEATHER]},
@@ -110,7 +121,11 @@ def test_most_requests_want_nothing_that_could_be_looked_at(body: dict[str, Any]
         ({"tools": {}}, "tools", "must be a list"),
         ({"tools": [1]}, "tools", r"\[0\] must be an object"),
         ({"tools": [WEATHER, {"type": "function"}]}, "tools", r"\[1\] has no function with a name"),
-        ({"tools": [{"name": "f", "parameters": {"type": 3}}]}, "tools", r"\[0\] \(f\): is no schema: 3 is not valid"),
+        (
+            {"tools": [{"name": "f", "parameters": {"type": 3}}]},
+            "tools",
+            r"\[0\] \(f\): is no schema: 3 is not valid",
+        ),
     ],
 )
 def test_what_is_no_schema(body: dict[str, Any], field: str, why: str) -> None:
@@ -119,8 +134,12 @@ def test_what_is_no_schema(body: dict[str, Any], field: str, why: str) -> None:
     assert refused.value.field == field
 
 
-@pytest.mark.parametrize("other", [{"$ref": "http://localhost:1/x"}, {"$ref": "#"}, {"type": "nope"}])
-def test_what_cannot_be_known_is_not_guessed(other: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "other", [{"$ref": "http://localhost:1/x"}, {"$ref": "#"}, {"type": "nope"}]
+)
+def test_what_cannot_be_known_is_not_guessed(
+    other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     what = find_response_schema({"guided_json": other})
     assert what is not None
     assert matches_response_schema(what, said("1")) is None
@@ -129,7 +148,10 @@ def test_what_cannot_be_known_is_not_guessed(other: dict[str, Any], monkeypatch:
     assert known is not None
     assert matches_response_schema(known, said('"' + "x" * schema.MAX_CHARS + '"')) is None
     monkeypatch.setattr(schema, "has_jsonschema", lambda: False)
-    assert (matches_response_schema(known, said(GOOD)), matches_response_schema(known, said("no JSON"))) == (
+    assert (
+        matches_response_schema(known, said(GOOD)),
+        matches_response_schema(known, said("no JSON")),
+    ) == (
         None,
         False,
     )
@@ -140,13 +162,17 @@ def test_a_file_of_tools(tmp_path: Path) -> None:
     file.write_text('[{"name": "f"}]')
     assert read_tools_file(str(file)) == [{"name": "f"}]
     for text, why in (
-        ("{", "is not valid JSON"), ("[]", "must be a JSON list of tools"), ("{}", "must be a JSON list of tools"),
+        ("{", "is not valid JSON"), ("[]", "must be a JSON list of tools"),
+        ("{}", "must be a JSON list of tools"),
         ("[1]", r"\[0\] must be an object"),
     ):  # fmt: skip
         file.write_text(text)
         with pytest.raises(ValueError, match=why) as refused:
             read_tools_file(str(file))
-    for path, why in (("none.json", "No such file or directory"), (str(tmp_path), "Is a directory")):
+    for path, why in (
+        ("none.json", "No such file or directory"),
+        (str(tmp_path), "Is a directory"),
+    ):
         with pytest.raises(ValueError, match=f"^--tools {path}: {why}$"):
             read_tools_file(path)
         assert str(refused.value).startswith(f"--tools {file}: ")
@@ -154,6 +180,11 @@ def test_a_file_of_tools(tmp_path: Path) -> None:
 
 def test_a_row_of_a_file_with_what_is_no_schema(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    file.write_text('{"prompt": "a", "guided_json": {"type": "object"}}\n{"prompt": "b", "guided_json": {"type": 3}}\n')
-    with pytest.raises(DatasetError, match=r"rows.jsonl, line 2, guided_json: is no schema: 3 is not valid"):
+    file.write_text(
+        '{"prompt": "a", "guided_json": {"type": "object"}}\n{"prompt": "b", "guided_json": '
+        '{"type": 3}}\n'
+    )
+    with pytest.raises(
+        DatasetError, match=r"rows.jsonl, line 2, guided_json: is no schema: 3 is not valid"
+    ):
         check_dataset(str(file))

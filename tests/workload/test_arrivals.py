@@ -1,4 +1,5 @@
-"""Arrivals: pencil numbers, the moments of the random ones, and that a rate's two functions undo each other."""
+"""Arrivals: pencil numbers, the moments of the random ones, and that a rate's two functions undo
+each other."""
 
 import math
 from itertools import islice, pairwise
@@ -26,7 +27,7 @@ def constant(rate: ArrivalRate, many: int) -> list[float]:
     return list(islice(draw_arrivals(rate, "constant", Random(0)), many))
 
 
-# -- rates -------------------------------------------------------------------------------------------------------------
+# -- rates -----------------------------------------------------------------------------------------
 
 
 def test_a_constant_rate_begins_at_0_and_does_not_drift() -> None:
@@ -36,9 +37,11 @@ def test_a_constant_rate_begins_at_0_and_does_not_drift() -> None:
 
 
 def test_k6s_square_root_ramp() -> None:
-    """0 to 1 a second over 5 s: sqrt(2 n D / R) = sqrt(10 n) s, k6's own example. After it one a second."""
+    """0 to 1 a second over 5 s: sqrt(2 n D / R) = sqrt(10 n) s, k6's own example. After it one a
+    second."""
     due = constant(make_steady_rate(1, ramp_s=5), 6)
-    assert due == pytest.approx([0, math.sqrt(10), math.sqrt(20), 5.5, 6.5, 7.5])  # 2.5 were due by 5 s
+    # 2.5 were due by 5 s
+    assert due == pytest.approx([0, math.sqrt(10), math.sqrt(20), 5.5, 6.5, 7.5])
     assert due[1] == pytest.approx(3.162, abs=5e-4)
 
 
@@ -48,7 +51,8 @@ def test_a_ramp_of_the_rate_costs_half_the_arrivals_of_its_time() -> None:
 
 
 def test_a_series_up_held_down_and_held_on() -> None:
-    """Up from 0 to 2 a second in 2 s (2 arrivals), 1 s at 2 (2), down to 1 in 2 s (3), then 1 a second."""
+    """Up from 0 to 2 a second in 2 s (2 arrivals), 1 s at 2 (2), down to 1 in 2 s (3), then 1 a
+    second."""
     rate = ArrivalRate([(0, 0), (2, 2), (3, 2), (5, 1)])
     assert [rate.count(t) for t in (0, 1, 2, 3, 4, 5, 7)] == [0, 0.5, 2, 4, 5.75, 7, 9]
     assert [rate.time_of(n) for n in (0, 0.5, 2, 4, 5.75, 7, 9)] == [0, 1, 2, 3, 4, 5, 7]
@@ -65,7 +69,8 @@ def test_two_points_of_one_time_are_a_jump() -> None:
 
 
 def test_nothing_arrives_while_the_rate_is_0() -> None:
-    """One a second for 3 s, nothing for 7 s, one a second again: what would be due at 3 s comes after the pause."""
+    """One a second for 3 s, nothing for 7 s, one a second again: what would be due at 3 s comes
+    after the pause."""
     assert constant(ArrivalRate([(0, 1), (3, 1), (3, 0), (10, 0), (10, 1)]), 5) == [0, 1, 2, 10, 11]
     assert constant(ArrivalRate([(0, 0), (4, 0), (4, 1)]), 2) == [4, 5]
 
@@ -73,7 +78,9 @@ def test_nothing_arrives_while_the_rate_is_0() -> None:
 def test_a_rate_that_ends_at_0_ends_the_arrivals() -> None:
     assert constant(ArrivalRate([(0, 2), (2, 2), (2, 0)]), 99) == [0, 0.5, 1, 1.5]
     assert len(constant(ArrivalRate([(0, 0), (5, 2), (10, 0)]), 99)) == 10
-    assert all(t < 10 for t in draw_arrivals(ArrivalRate([(0, 0), (5, 2), (10, 0)]), "poisson", Random(1)))
+    assert all(
+        t < 10 for t in draw_arrivals(ArrivalRate([(0, 0), (5, 2), (10, 0)]), "poisson", Random(1))
+    )
 
 
 PIECES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 40)), min_size=1, max_size=6)
@@ -96,7 +103,8 @@ def test_time_of_undoes_count(pieces: list[tuple[int, int]], time_s: float) -> N
     back = rate.time_of(expected)
     if math.isfinite(back):
         assert rate.count(back) == pytest.approx(expected, abs=1e-9)
-    # where something arrives around that time, it is that very time, else one at which the pause is over
+    # where something arrives around that time, it is that very time, else one at which the pause is
+    # over
     if rate.count(time_s + 1e-3) - expected > 1e-5:
         assert back == pytest.approx(time_s, abs=1e-6)
     assert back > time_s - 1e-3
@@ -104,7 +112,8 @@ def test_time_of_undoes_count(pieces: list[tuple[int, int]], time_s: float) -> N
 
 @given(PIECES, st.integers(0, 60))
 def test_count_is_the_area_under_the_points(pieces: list[tuple[int, int]], time_s: int) -> None:
-    """The slow twin: a sum over strips; points lie on eighths of a second, so strips of that width are exact."""
+    """The slow twin: a sum over strips; points lie on eighths of a second, so strips of that width
+    are exact."""
     times, at = [], 0.0
     for seconds, _ in pieces:
         at += seconds / 8
@@ -153,13 +162,15 @@ def test_a_rate_that_cannot_be(points: list[tuple[float, float]], message: str) 
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize(("per_s", "ramp_s"), [(0, None), (-1, None), (math.nan, None), (1, 0), (1, -1), (1, math.nan)])
+@pytest.mark.parametrize(
+    ("per_s", "ramp_s"), [(0, None), (-1, None), (math.nan, None), (1, 0), (1, -1), (1, math.nan)]
+)
 def test_a_steady_rate_is_above_0_and_so_is_its_ramp(per_s: float, ramp_s: float | None) -> None:
     with pytest.raises(ValueError, match="0"):
         make_steady_rate(per_s, ramp_s)
 
 
-# -- the series file ---------------------------------------------------------------------------------------------------
+# -- the series file -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -212,7 +223,7 @@ def test_any_text_is_a_rate_or_a_value_error(text: str) -> None:
     assert rate.count(1) >= 0
 
 
-# -- patterns ----------------------------------------------------------------------------------------------------------
+# -- patterns --------------------------------------------------------------------------------------
 
 MANY = 40_000
 
@@ -223,14 +234,17 @@ def steps(pattern: str, smoothness: float = 1.0, seed: int = 1) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "k"), [("poisson", 1.0), ("gamma", 0.25), ("gamma", 1.0), ("gamma", 4.0), ("gamma", 100.0)]
+    ("pattern", "k"),
+    [("poisson", 1.0), ("gamma", 0.25), ("gamma", 1.0), ("gamma", 4.0), ("gamma", 100.0)],
 )
 def test_steps_have_mean_1_and_variance_1_over_k(pattern: str, k: float) -> None:
-    """Within four standard errors: of the mean, sqrt(v / n); of the variance v, with the gamma's kurtosis 3 + 6 / k,
-    v sqrt((2 + 6 / k) / n)."""
+    """Within four standard errors: of the mean, sqrt(v / n); of the variance v, with the gamma's
+    kurtosis 3 + 6 / k, v sqrt((2 + 6 / k) / n)."""
     drawn, variance = steps(pattern, k), 1 / k
     assert fmean(drawn) == pytest.approx(1, abs=4 * math.sqrt(variance / MANY))
-    assert pvariance(drawn, 1) == pytest.approx(variance, abs=4 * variance * math.sqrt((2 + 6 / k) / MANY))
+    assert pvariance(drawn, 1) == pytest.approx(
+        variance, abs=4 * variance * math.sqrt((2 + 6 / k) / MANY)
+    )
 
 
 def test_exponential_steps_are_longer_than_one_as_often_as_e_says() -> None:
@@ -241,22 +255,30 @@ def test_exponential_steps_are_longer_than_one_as_often_as_e_says() -> None:
 
 
 def test_poisson_counts_have_their_mean_for_variance_under_a_ramp_too() -> None:
-    """2,000 runs of 0 to 20 a second over 2 s: 5 are expected in the first second, 15 in the second."""
+    """2,000 runs of 0 to 20 a second over 2 s: 5 are expected in the first second, 15 in the
+    second."""
     first, second = [], []
     for seed in range(2_000):
-        due = list(limit_arrivals(draw_arrivals(make_steady_rate(20, ramp_s=2), "poisson", Random(seed)), duration_s=2))
+        due = list(
+            limit_arrivals(
+                draw_arrivals(make_steady_rate(20, ramp_s=2), "poisson", Random(seed)), duration_s=2
+            )
+        )
         first.append(sum(t < 1 for t in due))
         second.append(sum(t >= 1 for t in due))
     for seen, mean in ((first, 5), (second, 15)):
         assert fmean(seen) == pytest.approx(mean, abs=4 * math.sqrt(mean / 2_000))
         # the standard error of Poisson's variance: sqrt((m + 2 m²) / n)
-        assert pvariance(seen, mean) == pytest.approx(mean, abs=4 * math.sqrt((mean + 2 * mean**2) / 2_000))
+        assert pvariance(seen, mean) == pytest.approx(
+            mean, abs=4 * math.sqrt((mean + 2 * mean**2) / 2_000)
+        )
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_seed_gives_the_same_arrivals_again(pattern: str) -> None:
     once, again, other = (
-        list(islice(draw_arrivals(make_steady_rate(5), pattern, Random(seed), 2.0), 9)) for seed in (3, 3, 4)
+        list(islice(draw_arrivals(make_steady_rate(5), pattern, Random(seed), 2.0), 9))
+        for seed in (3, 3, 4)
     )
     assert once == again
     assert (once == other) == (pattern == "constant")
@@ -270,7 +292,7 @@ def test_what_is_no_pattern() -> None:
             draw_expected_counts("gamma", Random(0), smoothness)
 
 
-# -- users and traces --------------------------------------------------------------------------------------------------
+# -- users and traces ------------------------------------------------------------------------------
 
 
 def test_user_centric_gaps() -> None:
@@ -293,9 +315,13 @@ TRACE = [10, 11, 11, 14, 20]
     [
         ({}, [(10, 0), (11, 1), (11, 2), (14, 3), (20, 4)]),
         ({"auto_offset": True}, [(0, 0), (1, 1), (1, 2), (4, 3), (10, 4)]),
-        ({"start_s": 11, "end_s": 14}, [(0, 1), (0, 2), (3, 3)]),  # both ends included, zero is the start
+        # both ends included, zero is the start
+        ({"start_s": 11, "end_s": 14}, [(0, 1), (0, 2), (3, 3)]),
         ({"start_s": 10.5}, [(0.5, 1), (0.5, 2), (3.5, 3), (9.5, 4)]),
-        ({"start_s": 10.5, "auto_offset": True, "speedup": 2}, [(0, 1), (0, 2), (1.5, 3), (4.5, 4)]),
+        (
+            {"start_s": 10.5, "auto_offset": True, "speedup": 2},
+            [(0, 1), (0, 2), (1.5, 3), (4.5, 4)],
+        ),
         ({"end_s": 9}, []),
         ({"speedup": 0.5, "end_s": 10}, [(20, 0)]),
     ],
@@ -308,7 +334,10 @@ def test_replay(asked: dict[str, float], expected: list[tuple[float, int]]) -> N
     ("times_s", "message"),
     [
         ([1, 2, 1.5], "row 3: its time 1.5 s is before 2 s, the one above it"),
-        ([1753000000.25, 1753000000], "row 2: its time 1753000000 s is before 1753000000.25 s, the one above it"),
+        (
+            [1753000000.25, 1753000000],
+            "row 2: its time 1753000000 s is before 1753000000.25 s, the one above it",
+        ),
         ([1, None], "row 2: has no time"),
         ([math.nan], "row 1: has no time"),
         ([-1], "row 1: its time -1 s is before 0; an auto offset makes the first row 0"),
@@ -332,12 +361,13 @@ def test_a_speedup_is_above_0(speedup: float) -> None:
         list(replay_arrivals([0], speedup=speedup))
 
 
-# -- bounds ------------------------------------------------------------------------------------------------------------
+# -- bounds ----------------------------------------------------------------------------------------
 
 
 def test_until_the_count_or_the_duration_whichever_is_first() -> None:
     assert list(limit_arrivals([0.0, 1.0, 2.0], count=2, duration_s=9)) == [0, 1]
-    assert list(limit_arrivals([0.0, 1.0, 2.0], count=9, duration_s=2)) == [0, 1]  # an arrival at the end is too late
+    # an arrival at the end is too late
+    assert list(limit_arrivals([0.0, 1.0, 2.0], count=9, duration_s=2)) == [0, 1]
     assert list(limit_arrivals([(0.0, 5), (2.0, 6), (1.0, 7)], duration_s=2)) == [(0, 5)]
     assert list(limit_arrivals([0.0, 1.0])) == [0, 1]
 

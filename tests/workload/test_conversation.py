@@ -1,4 +1,5 @@
-"""Conversation: the history holds what was asked and what was really answered; it ends when it should."""
+"""Conversation: the history holds what was asked and what was really answered; it ends when it
+should."""
 
 from random import Random
 from statistics import fmean, pstdev
@@ -19,11 +20,16 @@ SHARED = {"system_tokens": 10, "prefixes": 2, "prefix_tokens": 20}
 def prompts(tokens: str = "100", output: str = "7", **shared: int) -> Prompts:
     """A token a word, so that tokens can be counted by eye."""
     return Prompts(
-        PromptLengthModel(1.0, 0.0), combine_lengths(parse_length(tokens), parse_length(output)), seed=1, **shared
+        PromptLengthModel(1.0, 0.0),
+        combine_lengths(parse_length(tokens), parse_length(output)),
+        seed=1,
+        **shared,
     )
 
 
-def of(*turns: Turn, from_: Prompts | None = None, delay_ms: tuple[float, float] = (0, 0)) -> Conversation:
+def of(
+    *turns: Turn, from_: Prompts | None = None, delay_ms: tuple[float, float] = (0, 0)
+) -> Conversation:
     item = DatasetSession(id="a", turns=turns, row=1)
     return Conversation(from_ or prompts(), item, id="a", random=Random(1), delay_ms=delay_ms)
 
@@ -56,7 +62,11 @@ def test_the_history_grows_by_the_real_answers() -> None:
 
 
 def test_an_output_is_as_long_as_the_file_says_else_as_its_answer_else_as_the_run_asks() -> None:
-    talk = of(user("a", reference="one two three", output_tokens=9), user("b", reference="one two three"), user("c"))
+    talk = of(
+        user("a", reference="one two three", output_tokens=9),
+        user("b", reference="one two three"),
+        user("c"),
+    )
     asked = []
     while ask := talk.next():
         asked.append(ask.output_tokens)
@@ -90,7 +100,9 @@ def test_a_whole_turn_takes_nothing_along() -> None:
 def test_the_file_is_left_as_it_is() -> None:
     """A dataset may give its sessions again."""
     turns = (
-        Turn(messages=[{"role": "system", "content": "be"}, {"role": "user", "content": "x"}], row=1),
+        Turn(
+            messages=[{"role": "system", "content": "be"}, {"role": "user", "content": "x"}], row=1
+        ),
         user("y", whole=True),
         user("z"),
     )
@@ -107,20 +119,26 @@ def test_a_system_message_of_the_file_joins_the_shared_one() -> None:
     assert source.system is not None
     shared = source.system["content"]
     own = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "x"}]
-    talk = of(Turn(messages=own, row=1), Turn(messages=own, row=1), user("y", whole=True), from_=source)
+    talk = of(
+        Turn(messages=own, row=1), Turn(messages=own, row=1), user("y", whole=True), from_=source
+    )
     assert said(talk.next()) == [("system", f"{shared}\n\nbe kind"), ("user", "x")]
     talk.add_answer("ok")
     assert said(talk.next())[2:] == [("assistant", "ok"), ("system", "be kind"), ("user", "x")]
     talk.add_answer("ok")
     assert said(talk.next()) == [("system", shared), ("user", "y")]
-    parts = [{"role": "system", "content": [{"type": "text", "text": "be"}]}, {"role": "user", "content": "x"}]
+    parts = [
+        {"role": "system", "content": [{"type": "text", "text": "be"}]},
+        {"role": "user", "content": "x"},
+    ]
     ask = of(Turn(messages=parts, row=1), from_=source).next()
     assert ask is not None
     assert ask.messages == [source.system, *parts]  # a list of parts has no text to join
 
 
 def test_input_tokens_count_all_that_is_sent() -> None:
-    """Made-up prompts of a token a word: prefix and system prompt come once, answers as the server counted them."""
+    """Made-up prompts of a token a word: prefix and system prompt come once, answers as the server
+    counted them."""
     source = prompts(**SHARED)
     talk = Conversation(source, id="x", random=Random(1), turns=3)
     first = talk.next()
@@ -157,19 +175,31 @@ def test_a_trace_gets_made_up_prompts_of_its_lengths_and_blocks() -> None:
     rows = [{"timestamp": 1500, "input_length": 1100, "output_length": 3, "hash_ids": [4, 5]},
             {"delay": 250, "input_length": 600, "hash_ids": [4]}]  # fmt: skip
     turns = [
-        turn for row in rows for turn in parse_json_row("mooncake_trace", str(row).replace("'", '"').encode(), 1)[1]
+        turn
+        for row in rows
+        for turn in parse_json_row("mooncake_trace", str(row).replace("'", '"').encode(), 1)[1]
     ]
     source = prompts(**SHARED)
     talk = of(*turns, from_=source, delay_ms=(9_000, 0))
     first = talk.next()
     assert first is not None
-    assert (first.at_s, first.delay_s, first.output_tokens, first.input_tokens) == (1.5, 0, 3, 10 + 1100)
+    assert (first.at_s, first.delay_s, first.output_tokens, first.input_tokens) == (
+        1.5,
+        0,
+        3,
+        10 + 1100,
+    )
     assert words(first) == 1110
     text = first.messages[1]["content"].split()
     talk.add_answer("yes")
     second = talk.next()
     assert second is not None
-    assert (second.at_s, second.delay_s, second.output_tokens, second.input_tokens) == (None, 0.25, 7, 1110 + 1 + 600)
+    assert (second.at_s, second.delay_s, second.output_tokens, second.input_tokens) == (
+        None,
+        0.25,
+        7,
+        1110 + 1 + 600,
+    )
     again = second.messages[3]["content"].split()
     assert again[:512] == text[:512]
     assert again[512].isdigit()
@@ -187,7 +217,7 @@ def test_more_fields_of_a_turn_are_passed_on() -> None:
     assert ask.body == {"temperature": 0}
 
 
-# -- think time --------------------------------------------------------------------------------------------------------
+# -- think time ------------------------------------------------------------------------------------
 
 
 def delays(talk: Conversation) -> list[float]:
@@ -206,7 +236,9 @@ def test_think_times_are_the_files_else_drawn_and_none_comes_first() -> None:
 
 def test_think_times_are_normal_and_cut_at_zero() -> None:
     def drawn(mean_ms: float, stddev_ms: float) -> list[float]:
-        talk = Conversation(prompts("1"), id="", random=Random(3), turns=4_001, delay_ms=(mean_ms, stddev_ms))
+        talk = Conversation(
+            prompts("1"), id="", random=Random(3), turns=4_001, delay_ms=(mean_ms, stddev_ms)
+        )
         return delays(talk)[1:]
 
     wide = drawn(2_000, 300)
@@ -217,19 +249,25 @@ def test_think_times_are_normal_and_cut_at_zero() -> None:
     assert sum(one == 0 for one in cut) / 4_000 == pytest.approx(0.5, abs=4 * 0.5 / 4_000**0.5)
 
 
-# -- sessions ----------------------------------------------------------------------------------------------------------
+# -- sessions --------------------------------------------------------------------------------------
 
 
 def transcript(talk: Conversation) -> list[Any]:
     asks = []
     while ask := talk.next():
-        asks.append((ask.turn, list(ask.messages), ask.input_tokens, ask.output_tokens, ask.delay_s))
+        asks.append(
+            (ask.turn, list(ask.messages), ask.input_tokens, ask.output_tokens, ask.delay_s)
+        )
         talk.add_answer(f"answer {ask.turn}")
     return [talk.id, *asks]
 
 
-def sessions(seed: int | None = 4, worker: int = 0, turns: tuple[float, float] = (3.0, 1.5)) -> ConversationSource:
-    made = Prompts(PromptLengthModel(), parse_length_mix("40,900:60;70,8:40"), seed=seed, worker=worker)
+def sessions(
+    seed: int | None = 4, worker: int = 0, turns: tuple[float, float] = (3.0, 1.5)
+) -> ConversationSource:
+    made = Prompts(
+        PromptLengthModel(), parse_length_mix("40,900:60;70,8:40"), seed=seed, worker=worker
+    )
     return ConversationSource(made, turns=turns, delay_ms=(100, 30), seed=seed, worker=worker)
 
 
@@ -245,7 +283,8 @@ def test_turns_are_normal_and_at_least_one() -> None:
     source = sessions(turns=(5.0, 1.0))
     drawn = [source.begin().turns for _ in range(4_000)]
     assert fmean(drawn) == pytest.approx(5.0, abs=4 * 1.05 / 4_000**0.5)
-    assert pstdev(drawn) == pytest.approx((1 + 1 / 12) ** 0.5, rel=0.05)  # rounding adds a twelfth to the variance
+    # rounding adds a twelfth to the variance
+    assert pstdev(drawn) == pytest.approx((1 + 1 / 12) ** 0.5, rel=0.05)
     short = sessions(turns=(1.0, 2.0))
     assert min(short.begin().turns for _ in range(100)) == 1
     assert {sessions(turns=(1.0, 0.0)).begin().turns for _ in range(5)} == {1}
@@ -270,11 +309,18 @@ def test_pairs_of_a_mix_stay_pairs_in_every_turn() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.booleans(), st.booleans(), st.text(max_size=5), st.text(max_size=5)), min_size=1, max_size=8),
+    st.lists(
+        st.tuples(st.booleans(), st.booleans(), st.text(max_size=5), st.text(max_size=5)),
+        min_size=1,
+        max_size=8,
+    ),
     st.booleans(),
 )
-def test_roles_alternate_whatever_the_turns(kinds: list[tuple[bool, bool, str, str]], system: bool) -> None:
-    """Whole or not, given or made up: one system message at most, then user and assistant by turns, the user last."""
+def test_roles_alternate_whatever_the_turns(
+    kinds: list[tuple[bool, bool, str, str]], system: bool
+) -> None:
+    """Whole or not, given or made up: one system message at most, then user and assistant by turns,
+    the user last."""
     turns = tuple(
         user(text, whole=whole) if given_ else Turn(input_tokens=5, whole=whole, row=1)
         for whole, given_, text, _ in kinds

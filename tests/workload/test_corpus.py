@@ -1,4 +1,5 @@
-"""Corpus: plain words of single spaces, and any stretch of them follows the book, around its end as well."""
+"""Corpus: plain words of single spaces, and any stretch of them follows the book, around its end as
+well."""
 
 import pytest
 
@@ -30,4 +31,6 @@ def test_the_corpus_is_plain_text_of_single_spaces() -> None:
 )
 def test_a_stretch_follows_the_book_around_its_end(at: int, count: int) -> None:
     book = load_corpus()[0].split()[: count_corpus_words()]
-    assert cut_corpus_text(at, count).split() == [book[(at + word) % count_corpus_words()] for word in range(count)]
+    assert cut_corpus_text(at, count).split() == [
+        book[(at + word) % count_corpus_words()] for word in range(count)
+    ]

@@ -1,4 +1,5 @@
-"""Dataset: each session exactly once, or drawn; sessions from scattered rows; what is broken is named; memory bounded."""
+"""Dataset: each session exactly once, or drawn; sessions from scattered rows; what is broken is
+named; memory bounded."""
 
 import gzip
 import json
@@ -17,7 +18,10 @@ from locust_llm.workload.dataset import DATASET_KINDS, Dataset
 from locust_llm.workload.dataset_summary import check_dataset
 from locust_llm.workload.formats import DatasetError
 
-AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.5,10,4\r\n2023-11-16 18:17:04,20,8\r\n"
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:17:03.5,10,4\r\n2023-11-16 "
+    "18:17:04,20,8\r\n"
+)
 SESSIONS = [
     {"session_id": "a", "timestamp": 0, "input_length": 10},
     {"timestamp": 500, "input_length": 20},
@@ -47,7 +51,9 @@ def prompts(count: int) -> list[Any]:
 def texts(dataset: Dataset, at_most: int | None = None) -> list[int]:
     """The prompts, which are numbers; all turns have one message."""
     items = islice(dataset, at_most)
-    return [int(turn.messages[0]["content"]) for item in items for turn in item.turns if turn.messages]
+    return [
+        int(turn.messages[0]["content"]) for item in items for turn in item.turns if turn.messages
+    ]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +61,8 @@ def texts(dataset: Dataset, at_most: int | None = None) -> list[int]:
     [
         (AZURE, "azure_trace"),
         (
-            "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,GPT-4,4,1,5,API log\n",
+            "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log "
+            "Type\n5,GPT-4,4,1,5,API log\n",
             "burst_gpt_trace",
         ),
         ('[{"id": "x", "conversations": [{"from": "human", "value": "hi"}]}]', "sharegpt"),
@@ -67,7 +74,9 @@ def texts(dataset: Dataset, at_most: int | None = None) -> list[int]:
         (SESSIONS, "mooncake_trace"),
     ],
 )
-def test_the_kind_is_recognised_and_may_be_named(place: Path, data: str | list[Any], kind: str) -> None:
+def test_the_kind_is_recognised_and_may_be_named(
+    place: Path, data: str | list[Any], kind: str
+) -> None:
     path = written(place, data)
     found = Dataset(path)
     assert found.kind == kind
@@ -91,7 +100,9 @@ def test_rows_of_one_session_are_one_session_wherever_they_stand(place: Path) ->
 
 @examples(60)
 @given(st.integers(1, 40), st.integers(0, 5), st.integers(1, 4))
-def test_every_session_comes_exactly_once_over_all_shares(place: Path, count: int, seed: int, n: int) -> None:
+def test_every_session_comes_exactly_once_over_all_shares(
+    place: Path, count: int, seed: int, n: int
+) -> None:
     path = written(place, prompts(count))
     for order in ("sequential", "shuffled"):
         parts = [texts(Dataset(path, order=order, seed=seed, share=(k, n))) for k in range(n)]  # type: ignore[arg-type]
@@ -103,7 +114,11 @@ def test_orders(place: Path) -> None:
     path = written(place, prompts(50))
     once = texts(Dataset(path, order="shuffled", seed=3))
     assert once != list(range(50))
-    assert once == texts(Dataset(path, order="shuffled", seed=3)) != texts(Dataset(path, order="shuffled", seed=4))
+    assert (
+        once
+        == texts(Dataset(path, order="shuffled", seed=3))
+        != texts(Dataset(path, order="shuffled", seed=4))
+    )
     twice = texts(Dataset(path, order="shuffled", seed=3, wrap=True), 100)
     assert twice[:50] == once
     assert sorted(twice[50:]) == list(range(50))
@@ -116,7 +131,8 @@ def test_orders(place: Path) -> None:
     assert drawn[:100] != texts(Dataset(path, order="random", seed=3, share=(1, 2)), 100)
     seen = Counter(drawn)
     assert len(seen) == 50
-    assert 50 < min(seen.values()) <= max(seen.values()) < 160  # 100 expected, standard deviation 10
+    # 100 expected, standard deviation 10
+    assert 50 < min(seen.values()) <= max(seen.values()) < 160
     with pytest.raises(DatasetError, match="a file with times cannot be read random"):
         Dataset(path, order="random", timed=True)
 
@@ -134,20 +150,44 @@ def test_the_end_of_a_pass_is_told(place: Path) -> None:
     [
         ('{"prompt": "a"}\n{"prompt" "b"}', {}, "line 2, column 11: broken JSON: expected ':'"),
         ('{"prompt": "a"}\n{"prompt": 5}', {}, "line 2, column 2: prompt: expected str, got int"),
-        ('{"prompt": "a"}\n\n{"text": "b"}', {}, "line 3, column 1: a row of openai needs body, messages or prompt"),
+        (
+            '{"prompt": "a"}\n\n{"text": "b"}',
+            {},
+            "line 3, column 1: a row of openai needs body, messages or prompt",
+        ),
         (b'{"prompt": "a"}\n{"prompt": "\xff"}', {}, "line 2, column 13: not UTF-8"),
         ('[{"prompt": "a"},\n {"prompt": 5}]', {}, "line 2, column 3: prompt: expected str"),
         ("[]", {}, "an empty list"),
-        ('{"instruction": "a"}', {}, "line 1, column 1: no known format (looked for multi_turn: turns; sharegpt:"),
+        (
+            '{"instruction": "a"}',
+            {},
+            "line 1, column 1: no known format (looked for multi_turn: turns; sharegpt:",
+        ),
         ("a,b\n1,2\n", {}, "line 1, column 1: neither JSON nor a header"),
         (b"\x89PNG\r\n\x1a\n\x00", {}, "line 1, column 1: not UTF-8"),
-        (AZURE + "2023-11-16 18:17:05,30,many", {}, "line 4, column 24: output_tokens is no count: 'many'"),
-        (AZURE + "2023-11-16 18:17:05,30", {}, "line 4, column 1: 2 columns, where the header has 3"),
+        (
+            AZURE + "2023-11-16 18:17:05,30,many",
+            {},
+            "line 4, column 24: output_tokens is no count: 'many'",
+        ),
+        (
+            AZURE + "2023-11-16 18:17:05,30",
+            {},
+            "line 4, column 1: 2 columns, where the header has 3",
+        ),
         (AZURE, {"kind": "openai"}, "line 1, column 1: not JSON, as openai is"),
-        (AZURE, {"kind": "burst_gpt_trace"}, "line 1, column 1: no column 'Timestamp', which burst_gpt_trace needs"),
+        (
+            AZURE,
+            {"kind": "burst_gpt_trace"},
+            "line 1, column 1: no column 'Timestamp', which burst_gpt_trace needs",
+        ),
         (AZURE, {"kind": "nonsense"}, "the kind of a dataset is one of multi_turn,"),
         (AZURE, {"kind": "access_log"}, "an access_log needs its columns named"),
-        (AZURE, {"kind": "azure_trace", "columns": {"prompt": "x"}}, "columns are for an access_log"),
+        (
+            AZURE,
+            {"kind": "azure_trace", "columns": {"prompt": "x"}},
+            "columns are for an access_log",
+        ),
         (
             '{"n": 1}',
             {"columns": {"input_tokens": "m"}},
@@ -176,12 +216,16 @@ def test_broken_rows_are_skipped_and_named_on_request(place: Path, order: Any) -
         assert dataset.broken == 11
     assert len(dataset.first_broken) == 5
     assert (
-        any(": line 2, column 2: " in f": {said.partition(', ')[2]}" for said in dataset.first_broken)
+        any(
+            ": line 2, column 2: " in f": {said.partition(', ')[2]}"
+            for said in dataset.first_broken
+        )
         or order != "sequential"
     )
     for order in ("sequential", "random"):
         with pytest.raises(
-            DatasetError, match=r"nothing to send in \d+ rows of openai \(2 broken, the first: .*, line [12],"
+            DatasetError,
+            match=r"nothing to send in \d+ rows of openai \(2 broken, the first: .*, line [12],",
         ):
             list(Dataset(written(place, "{x\n{"), kind="openai", skip_broken=True, order=order))
 
@@ -201,10 +245,15 @@ def test_a_session_with_a_broken_row_is_left_out_whole(place: Path) -> None:
     ("rows", "said"),
     [
         ([(0, 1), (None, 1)], "line 2: the time is missing"),
-        ([(1000, 1), (999, 1)], "line 2: the times are not in order, 0.999 s comes after 1.000 s of line 1"),
+        (
+            [(1000, 1), (999, 1)],
+            "line 2: the times are not in order, 0.999 s comes after 1.000 s of line 1",
+        ),
     ],
 )
-def test_times_must_be_there_and_in_order_if_they_are_a_schedule(place: Path, rows: list[Any], said: str) -> None:
+def test_times_must_be_there_and_in_order_if_they_are_a_schedule(
+    place: Path, rows: list[Any], said: str
+) -> None:
     path = written(place, [{"timestamp": at, "input_length": length} for at, length in rows])
     assert len(list(Dataset(path))) == 2
     with pytest.raises(DatasetError) as wrong:
@@ -217,17 +266,38 @@ def test_times_must_be_there_and_in_order_if_they_are_a_schedule(place: Path, ro
 
 def test_check_sums_a_file_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = check_dataset(written(place, SESSIONS))
-    assert (found.kind, found.whole, found.rows, found.sessions, found.turns) == ("mooncake_trace", True, 6, 3, 6)
-    assert (found.timed, found.span_s, found.input_tokens, found.output_tokens, found.synthetic) == (
+    assert (found.kind, found.whole, found.rows, found.sessions, found.turns) == (
+        "mooncake_trace",
+        True,
+        6,
+        3,
+        6,
+    )
+    assert (
+        found.timed,
+        found.span_s,
+        found.input_tokens,
+        found.output_tokens,
+        found.synthetic,
+    ) == (
         3,
         1.0,
         35.0,
         None,
         6,
     )
-    assert str(found) == f"{place}: mooncake_trace, 6 rows, 3 sessions, 6 turns, 35 input tokens per turn, over 1 s"
+    assert (
+        str(found)
+        == f"{place}: mooncake_trace, 6 rows, 3 sessions, 6 turns, 35 input tokens per turn, over 1 s"
+    )
     found = check_dataset(written(place, AZURE + "2023-11-16 18:17:05,0,0\r\n"), timed=True)
-    assert (found.rows, found.left_out, found.span_s, found.input_tokens, found.output_tokens) == (3, 1, 0.5, 15.0, 6.0)
+    assert (found.rows, found.left_out, found.span_s, found.input_tokens, found.output_tokens) == (
+        3,
+        1,
+        0.5,
+        15.0,
+        6.0,
+    )
     monkeypatch.setattr("locust_llm.workload.dataset_summary.CHECK_BYTES", 100)
     found = check_dataset(written(place, [*prompts(50), {"text": "broken, but far behind"}]))
     assert not found.whole
@@ -237,11 +307,20 @@ def test_check_sums_a_file_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert check_dataset(str(place), skip_broken=True).broken == 1
 
 
-SAMPLES = [AZURE.encode(), json.dumps(SESSIONS).encode(), "\n".join(map(json.dumps, SESSIONS)).encode()]
+SAMPLES = [
+    AZURE.encode(),
+    json.dumps(SESSIONS).encode(),
+    "\n".join(map(json.dumps, SESSIONS)).encode(),
+]
 
 
 @examples(300)
-@given(st.data(), st.sampled_from([None, *DATASET_KINDS]), st.sampled_from(["sequential", "shuffled"]), st.booleans())
+@given(
+    st.data(),
+    st.sampled_from([None, *DATASET_KINDS]),
+    st.sampled_from(["sequential", "shuffled"]),
+    st.booleans(),
+)
 def test_any_bytes_are_a_dataset_or_a_dataset_error(
     place: Path, data: st.DataObject, kind: Any, order: Any, skip: bool
 ) -> None:
@@ -286,11 +365,17 @@ def test_memory_is_bounded_over_50_mb(tmp_path: Path, shape: str, order: Any, bo
     path = tmp_path / "large"
     if shape == "table":
         pad = "x" * 1250
-        rows = [f"2023-11-16 18:17:03.{i % 1000:03},{1 + i % 4000},{1 + i % 300},{pad}\n" for i in range(40_000)]
+        rows = [
+            f"2023-11-16 18:17:03.{i % 1000:03},{1 + i % 4000},{1 + i % 300},{pad}\n"
+            for i in range(40_000)
+        ]
         path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens,Notes\n" + "".join(rows))
     else:
         extra = ', "session_id": "%d"' if shape == "sessions" else ""
-        rows = [f'{{"prompt": "{i} {"word " * 250}"{extra % (i // 3) if extra else ""}}}' for i in range(40_000)]
+        rows = [
+            f'{{"prompt": "{i} {"word " * 250}"{extra % (i // 3) if extra else ""}}}'
+            for i in range(40_000)
+        ]
         text = f"[{','.join(rows)}]" if shape == "list" else "\n".join(rows)
         path.write_bytes(gzip.compress(text.encode(), 1) if shape == "packed" else text.encode())
         del text

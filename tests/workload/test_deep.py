@@ -1,4 +1,5 @@
-"""What a user hands over may be nested without end: each place says so in one sentence, in a moment."""
+"""What a user hands over may be nested without end: each place says so in one sentence, in a
+moment."""
 
 import time
 from collections.abc import Callable
@@ -32,13 +33,19 @@ TEXTS: dict[str, tuple[Callable[[Path, str], object], str]] = {
     "extra inputs": (lambda folder, text: parse_extra_inputs(text), '{"a": ' + "[" * DEEP),
     "tools": (lambda folder, text: schema.read_tools_file(str(written(folder, text))), "[" * DEEP),
     "a schema that JSON may hold": (
-        lambda folder, text: schema.read_tools_file(str(written(folder, text))), TOOL % (SCHEMA * 300 + "true" + "}}" * 300)
+        lambda folder, text: schema.read_tools_file(str(written(folder, text))),
+        TOOL % (SCHEMA * 300 + "true" + "}}" * 300)
     ),
-    "a list in a scenario": (lambda folder, text: scenario.read_scenario(str(written(folder, text))), "a = " + "[" * DEEP),
-    "a key in a scenario": (lambda folder, text: scenario.read_scenario(str(written(folder, text))), "a" + ".a" * DEEP + " = 1"),
-    "a table in a scenario": (lambda folder, text: scenario.read_scenario(str(written(folder, text))), "[a" + " . 'a'" * DEEP + "]"),
-    "a list in a twin": (lambda folder, text: twin.read_twin(written(folder, text)), "a = " + "[" * DEEP),
-    "a key in a twin": (lambda folder, text: twin.read_twin(written(folder, text)), "a" + ".a" * DEEP + " = 1"),
+    "a list in a scenario": (lambda folder,
+        text: scenario.read_scenario(str(written(folder, text))), "a = " + "[" * DEEP),
+    "a key in a scenario": (lambda folder, text: scenario.read_scenario(str(written(folder, text))),
+        "a" + ".a" * DEEP + " = 1"),
+    "a table in a scenario": (lambda folder,
+        text: scenario.read_scenario(str(written(folder, text))), "[a" + " . 'a'" * DEEP + "]"),
+    "a list in a twin": (lambda folder, text: twin.read_twin(written(folder, text)),
+        "a = " + "[" * DEEP),
+    "a key in a twin": (lambda folder, text: twin.read_twin(written(folder, text)),
+        "a" + ".a" * DEEP + " = 1"),
 }  # fmt: skip
 
 
@@ -46,7 +53,9 @@ TEXTS: dict[str, tuple[Callable[[Path, str], object], str]] = {
 def test_it_is_refused_in_a_sentence(what: str, tmp_path: Path) -> None:
     read, text = TEXTS[what]
     began = time.monotonic()
-    with pytest.raises(ValueError, match=r"nested too deeply|takes JSON|a mix of lengths") as refused:
+    with pytest.raises(
+        ValueError, match=r"nested too deeply|takes JSON|a mix of lengths"
+    ) as refused:
         read(tmp_path, text)
     assert time.monotonic() - began < BOUND_S
     assert "recursion" not in str(refused.value)
@@ -63,6 +72,8 @@ def test_a_rule_has_a_hundred_conditions_at_most() -> None:
 
 
 def test_there_are_a_thousand_rules_at_most() -> None:
-    (why,) = validate_rules(resolve_rules([f"ttft p95 < {number}ms" for number in range(1, 1_002)], None, None))
+    (why,) = validate_rules(
+        resolve_rules([f"ttft p95 < {number}ms" for number in range(1, 1_002)], None, None)
+    )
     assert why == "there are 1,001 SLO rules, and at most 1,000 are possible"
     assert not list(validate_rules(resolve_rules(["ttft p95 < 1s"] * 1_000, None, None)))

@@ -1,4 +1,5 @@
-"""Formats: each JSON kind by a row that one can read, and what is wrong with a row, told with its place."""
+"""Formats: each JSON kind by a row that one can read, and what is wrong with a row, told with its
+place."""
 
 import json
 from typing import Any
@@ -8,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from locust_llm.workload.formats import JSON_KINDS, RowError, Turn, parse_json_row, read_row_session, recognise_row
+from locust_llm.workload.formats import (
+    JSON_KINDS,
+    RowError,
+    Turn,
+    parse_json_row,
+    read_row_session,
+    recognise_row,
+)
 
 
 def turns(row: dict[str, Any] | str, kind: str | None = None) -> list[Turn]:
@@ -37,14 +45,28 @@ YES = {"role": "assistant", "content": "yes"}
             Turn(messages=[HI], output_tokens=4, delay_s=0.25, body={"seed": 1}, row=7),
         ),
         (
-            {"payload": {"messages": [HI], "max_tokens": 50, "stream": False, "top_p": 1}, "timestamp": 1.5},
-            Turn(messages=[HI], whole=True, output_tokens=50, at_s=0.0015, body={"top_p": 1}, row=7),
+            {
+                "payload": {"messages": [HI], "max_tokens": 50, "stream": False, "top_p": 1},
+                "timestamp": 1.5,
+            },
+            Turn(
+                messages=[HI], whole=True, output_tokens=50, at_s=0.0015, body={"top_p": 1}, row=7
+            ),
         ),
         # openai
-        ({"prompt": "hi", "output_tokens": 10}, Turn(messages=[HI], whole=True, output_tokens=10, row=7)),
+        (
+            {"prompt": "hi", "output_tokens": 10},
+            Turn(messages=[HI], whole=True, output_tokens=10, row=7),
+        ),
         (
             {"messages": [HI, YES, HI], "max_tokens": 9, "model": "m", "tools": [{}], "score": 0.1},
-            Turn(messages=[HI, YES, HI], whole=True, output_tokens=9, body={"model": "m", "tools": [{}]}, row=7),
+            Turn(
+                messages=[HI, YES, HI],
+                whole=True,
+                output_tokens=9,
+                body={"model": "m", "tools": [{}]},
+                row=7,
+            ),
         ),
         ({"messages": [HI, YES]}, Turn(messages=[HI], whole=True, reference="yes", row=7)),
         (
@@ -52,17 +74,35 @@ YES = {"role": "assistant", "content": "yes"}
             Turn(messages=[HI, YES], whole=True, body={"continue_final_message": True}, row=7),
         ),
         (
-            {"custom_id": "a", "method": "POST", "body": {"model": "m", "messages": [HI], "max_completion_tokens": 3}},
+            {
+                "custom_id": "a",
+                "method": "POST",
+                "body": {"model": "m", "messages": [HI], "max_completion_tokens": 3},
+            },
             Turn(messages=[HI], whole=True, output_tokens=3, body={"model": "m"}, row=7),
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}], "prompt": 5, "text": []},
-            Turn(messages=[{"role": "user", "content": [{"type": "text", "text": "hi"}]}], whole=True, row=7),
+            {
+                "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+                "prompt": 5,
+                "text": [],
+            },
+            Turn(
+                messages=[{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+                whole=True,
+                row=7,
+            ),
         ),
         # single_turn
         (
             {"text": "hi", "timestamp": 2500, "output_length": 8, "role": "system"},
-            Turn(messages=[{"role": "system", "content": "hi"}], whole=True, output_tokens=8, at_s=2.5, row=7),
+            Turn(
+                messages=[{"role": "system", "content": "hi"}],
+                whole=True,
+                output_tokens=8,
+                at_s=2.5,
+                row=7,
+            ),
         ),
         ({"texts": ["hi", "ho"], "delay": 0}, Turn(messages=[HI], whole=True, delay_s=0.0, row=7)),
         (
@@ -76,9 +116,18 @@ def test_a_row_of_one_request(row: dict[str, Any], turn: Turn) -> None:
 
 
 def test_a_session_in_one_row() -> None:
-    row = {"session_id": "s", "turns": [{"text": "hi"}, {"text": "ho", "delay": 500, "output_length": 2}]}
-    assert turns(row) == [Turn(messages=[HI], row=7), Turn(messages=[user("ho")], delay_s=0.5, output_tokens=2, row=7)]
-    assert turns({"turns": ["hi", "ho"]}) == [Turn(messages=[HI], row=7), Turn(messages=[user("ho")], row=7)]
+    row = {
+        "session_id": "s",
+        "turns": [{"text": "hi"}, {"text": "ho", "delay": 500, "output_length": 2}],
+    }
+    assert turns(row) == [
+        Turn(messages=[HI], row=7),
+        Turn(messages=[user("ho")], delay_s=0.5, output_tokens=2, row=7),
+    ]
+    assert turns({"turns": ["hi", "ho"]}) == [
+        Turn(messages=[HI], row=7),
+        Turn(messages=[user("ho")], row=7),
+    ]
     assert turns({"turns": [HI, YES]}) == [Turn(messages=[HI], reference="yes", row=7)]
 
 
@@ -115,7 +164,8 @@ def test_an_answer_to_nothing_at_the_start_is_left_out() -> None:
 
 
 def test_rows_that_share_a_session() -> None:
-    """Mooncake's lengths and texts add to the conversation; its messages are all of it, unless they say delta."""
+    """Mooncake's lengths and texts add to the conversation; its messages are all of it, unless they
+    say delta."""
     assert not turns({"session_id": "s", "input_length": 5})[0].whole
     assert turns({"messages": [HI], "session_id": "s"}, "mooncake_trace")[0].whole
     assert not turns({"messages": [HI], "message_mode": "delta"}, "mooncake_trace")[0].whole
@@ -126,7 +176,9 @@ def test_rows_that_share_a_session() -> None:
 
 def test_the_name_of_a_session() -> None:
     for key in ("session_id", "custom_id", "id"):
-        assert parse_json_row("openai", json.dumps({key: "me", "prompt": "hi"}).encode(), 1)[0] == "me"
+        assert (
+            parse_json_row("openai", json.dumps({key: "me", "prompt": "hi"}).encode(), 1)[0] == "me"
+        )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +190,11 @@ def test_the_name_of_a_session() -> None:
         ({"input_length": "5"}, "input_length: expected int, got str", "input_length"),
         ({"input_length": 5, "timestamp": -1}, "timestamp: expected float >= 0", "timestamp"),
         ({"input_length": 5, "timestamp": "noon"}, "timestamp is not a time: 'noon'", "timestamp"),
-        ({"input_length": 5, "hash_ids": [1, "2"]}, "hash_ids[1]: expected int, got str", "hash_ids"),
+        (
+            {"input_length": 5, "hash_ids": [1, "2"]},
+            "hash_ids[1]: expected int, got str",
+            "hash_ids",
+        ),
         ({"prompt": 5}, "prompt: expected str, got int", "prompt"),
         ({"messages": []}, "messages has nothing to answer", "messages"),
         ({"messages": [YES]}, "messages has nothing to answer", "messages"),
@@ -150,7 +206,11 @@ def test_the_name_of_a_session() -> None:
         ({"text": "hi", "image": 5}, "image takes a path, a URL or a data URL", "image"),
         ({"turns": []}, "turns must be a list with at least one turn", "turns"),
         ({"turns": [{"delay": 3}]}, "turns[0] needs messages, text,", "turns"),
-        ({"conversations": [{"from": "dog", "value": "wau"}]}, "conversations[0] is from 'dog'", "conversations"),
+        (
+            {"conversations": [{"from": "dog", "value": "wau"}]},
+            "conversations[0] is from 'dog'",
+            "conversations",
+        ),
         ({"conversations": [{"from": "human"}]}, "conversations[0] has no text", "conversations"),
         ({"payload": 3}, "payload must be an object", "payload"),
     ],
@@ -163,13 +223,21 @@ def test_what_is_wrong_with_a_row(row: dict[str, Any] | str, said: str, field: s
 
 
 def test_a_row_of_another_kind() -> None:
-    with pytest.raises(RowError, match="a row of single_turn needs text or texts, and this one has none"):
+    with pytest.raises(
+        RowError, match="a row of single_turn needs text or texts, and this one has none"
+    ):
         turns({"prompt": "hi"}, "single_turn")
 
 
 @pytest.mark.parametrize(
     ("row", "byte"),
-    [(b'{"a" 1}', 5), (b'{"a": 1', 7), (b'{"a": 1} x', 9), (b'{"a": "\xff"}', 7), (b"[" * 100_000, None)],
+    [
+        (b'{"a" 1}', 5),
+        (b'{"a": 1', 7),
+        (b'{"a": 1} x', 9),
+        (b'{"a": "\xff"}', 7),
+        (b"[" * 100_000, None),
+    ],
 )
 def test_where_a_row_is_broken(row: bytes, byte: int | None) -> None:
     with pytest.raises(RowError) as wrong:
@@ -178,12 +246,17 @@ def test_where_a_row_is_broken(row: bytes, byte: int | None) -> None:
 
 
 NAMES = (
-    "turns conversations payload body messages text_input input_length prompt text texts timestamp delay hash_ids role "
+    "turns conversations payload body messages text_input input_length prompt text texts timestamp "
+    "delay hash_ids role "
     "content from value extra output_length session_id message_mode"
 )
 FIELDS = st.sampled_from(NAMES.split())
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
     max_leaves=8,
 )
@@ -218,23 +291,38 @@ def test_the_system_prompt_of_a_sharegpt_row_is_sent() -> None:
         return [[(one["role"], one["content"]) for one in turn.messages or ()] for turn in turns]
 
     both = [human, gpt, human, gpt]
-    assert sent(conversations=both, system="be brief") == [[("system", "be brief"), ("user", "q")], [("user", "q")]]
-    assert sent(conversations=both, system="") == sent(conversations=both) == [[("user", "q")], [("user", "q")]]
+    assert sent(conversations=both, system="be brief") == [
+        [("system", "be brief"), ("user", "q")],
+        [("user", "q")],
+    ]
+    assert (
+        sent(conversations=both, system="")
+        == sent(conversations=both)
+        == [[("user", "q")], [("user", "q")]]
+    )
     own = [{"from": "system", "value": "own"}, human, gpt]
     assert sent(conversations=own, system="other") == [[("system", "own"), ("user", "q")]]
     with pytest.raises(RowError, match="system must be a text"):
         sent(conversations=both, system=["x"])
 
 
-WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+WEATHER = {
+    "name": "weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
 TOOL = {"type": "function", "function": WEATHER}
 
 
 @pytest.mark.parametrize("tools", [[TOOL], [WEATHER], json.dumps([WEATHER]), json.dumps([TOOL])])
 @pytest.mark.parametrize("kind", ["sharegpt", "openai"])
 def test_tools_of_a_row_are_sent_in_whichever_form_it_has_them(kind: str, tools: Any) -> None:
-    content = {"sharegpt": {"conversations": [{"from": "human", "value": "q"}]}, "openai": {"messages": [HI]}}[kind]
-    _, (turn,) = parse_json_row(kind, json.dumps({**content, "tools": tools, "tool_choice": "auto"}).encode(), 1)
+    content = {
+        "sharegpt": {"conversations": [{"from": "human", "value": "q"}]},
+        "openai": {"messages": [HI]},
+    }[kind]
+    _, (turn,) = parse_json_row(
+        kind, json.dumps({**content, "tools": tools, "tool_choice": "auto"}).encode(), 1
+    )
     assert turn.body == {"tools": [TOOL], "tool_choice": "auto"}
 
 
@@ -251,24 +339,37 @@ def test_tools_that_are_no_list_are_named(tools: Any) -> None:
 
 
 def test_calls_and_results_of_a_sharegpt_row_are_sent() -> None:
-    """As LLaMA-Factory has them. The recorded call goes on, not the server's answer: the result belongs to it."""
+    """As LLaMA-Factory has them. The recorded call goes on, not the server's answer: the result
+    belongs to it."""
     said = [
-        ("human", "weather?"), ("function_call", '{"name": "weather", "arguments": {"city": "Bonn"}}'),
+        ("human", "weather?"), ("function_call",
+            '{"name": "weather", "arguments": {"city": "Bonn"}}'),
         ("observation", '{"sun": 1}'), ("gpt", "It shines."), ("human", "both?"),
-        ("function_call", '[{"name": "a", "arguments": "{}"}, {"name": "b"}]'), ("observation", "1"), ("gpt", "Yes."),
+        ("function_call", '[{"name": "a", "arguments": "{}"}, {"name": "b"}]'),
+        ("observation", "1"), ("gpt", "Yes."),
     ]  # fmt: skip
 
     def call(number: int, name: str, arguments: str) -> dict[str, Any]:
-        return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        return {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
 
     def result(number: int, text: str) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": f"call_{number}", "content": text}
 
     one, both = [call(0, "weather", '{"city":"Bonn"}')], [call(0, "a", "{}"), call(1, "b", "{}")]
-    first, second, third, fourth = turns({"conversations": [{"from": who, "value": text} for who, text in said]})
+    first, second, third, fourth = turns(
+        {"conversations": [{"from": who, "value": text} for who, text in said]}
+    )
     assert first.messages == [user("weather?")]
     assert first.recorded == {"role": "assistant", "content": None, "tool_calls": one}
-    assert (second.messages, second.reference, second.recorded) == ([result(0, '{"sun": 1}')], "It shines.", None)
+    assert (second.messages, second.reference, second.recorded) == (
+        [result(0, '{"sun": 1}')],
+        "It shines.",
+        None,
+    )
     assert third.recorded == {"role": "assistant", "content": None, "tool_calls": both}
     assert fourth.messages == [result(0, "1"), result(1, "1")]
 
@@ -285,7 +386,8 @@ def test_a_call_that_cannot_be_read_is_named(said: list[tuple[str, str]], why: s
 
 
 @pytest.mark.parametrize("content", [
-    {"prompt": "q"}, {"text": "q"}, {"texts": ["q"]}, {"text_input": "q"}, {"messages": [user("q")]}, {"turns": ["q", "r"]},
+    {"prompt": "q"}, {"text": "q"}, {"texts": ["q"]}, {"text_input": "q"},
+    {"messages": [user("q")]}, {"turns": ["q", "r"]},
     {"turns": [{"text": "q", "id": "a"}, {"text": "r", "after": ["a"]}]},
     {"conversations": [{"from": "human", "value": "q"}]},
 ])  # fmt: skip

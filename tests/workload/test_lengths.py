@@ -1,4 +1,5 @@
-"""Lengths: each text means what it says, what is drawn has the moments asked for, buckets are few, whole and readable."""
+"""Lengths: each text means what it says, what is drawn has the moments asked for, buckets are few,
+whole and readable."""
 
 import math
 from collections import Counter
@@ -10,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.report.breakdowns import choose_bucket_edges, label_bucket
-from locust_llm.workload.lengths import combine_lengths, lognormal_length, normal_length, parse_length, parse_length_mix
+from locust_llm.workload.lengths import (
+    combine_lengths,
+    lognormal_length,
+    normal_length,
+    parse_length,
+    parse_length_mix,
+)
 
 MANY = 20_000
 
@@ -20,10 +27,12 @@ def drawn(text: str, seed: int = 1) -> list[int]:
     return [draw(random) for _ in range(MANY)]
 
 
-# -- one length --------------------------------------------------------------------------------------------------------
+# -- one length ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "tokens"), [("550", 550), (" 550 ", 550), ("1", 1), ("550|0", 550), ("99.6", 100)])
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("550", 550), (" 550 ", 550), ("1", 1), ("550|0", 550), ("99.6", 100)]
+)
 def test_a_fixed_length(text: str, tokens: int) -> None:
     assert {parse_length(text)(Random(seed)) for seed in range(50)} == {tokens}
 
@@ -45,30 +54,36 @@ def test_a_fixed_length_draws_nothing() -> None:
     ],
 )
 def test_mean_and_stddev_are_those_of_the_lengths(text: str, mean: float, stddev: float) -> None:
-    """The mean within four standard errors; the stddev within 5 %, four of the widest (the lognormal of 300: the fourth
-    moment of its lengths makes it 1.3 %)."""
+    """The mean within four standard errors; the stddev within 5 %, four of the widest (the
+    lognormal of 300: the fourth moment of its lengths makes it 1.3 %)."""
     lengths = drawn(text)
     assert fmean(lengths) == pytest.approx(mean, abs=4 * stddev / math.sqrt(MANY))
     assert pstdev(lengths) == pytest.approx(stddev, rel=0.05)
 
 
 def test_a_lognormal_has_the_median_its_formula_says_and_a_tail() -> None:
-    """mean / sqrt(1 + (300 / 550)²) = 482.8: half are shorter, which no normal of that mean would have."""
+    """mean / sqrt(1 + (300 / 550)²) = 482.8: half are shorter, which no normal of that mean would
+    have."""
     lengths = drawn("lognormal:550|300")
     median = 550 / math.sqrt(1 + (300 / 550) ** 2)
     assert median == pytest.approx(482.8, abs=0.05)
-    assert sum(one < median for one in lengths) / MANY == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(MANY))
+    assert sum(one < median for one in lengths) / MANY == pytest.approx(
+        0.5, abs=4 * 0.5 / math.sqrt(MANY)
+    )
     assert max(lengths) > 550 + 5 * 300
 
 
 def test_uniform_has_both_ends() -> None:
     seen = Counter(drawn("uniform:3..6"))
     assert sorted(seen) == [3, 4, 5, 6]
-    assert all(many == pytest.approx(MANY / 4, abs=4 * math.sqrt(MANY * 3 / 16)) for many in seen.values())
+    assert all(
+        many == pytest.approx(MANY / 4, abs=4 * math.sqrt(MANY * 3 / 16)) for many in seen.values()
+    )
 
 
 def test_a_normal_is_cut_at_1_and_not_drawn_again() -> None:
-    """All that is rounded to less than 1 becomes 1: below 1.5, a share of Φ((1.5 - 10) / 20) = 34 %."""
+    """All that is rounded to less than 1 becomes 1: below 1.5, a share of Φ((1.5 - 10) / 20) = 34
+    %."""
     share = drawn("10|20").count(1) / MANY
     p = NormalDist(10, 20).cdf(1.5)
     assert share == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / MANY))
@@ -77,13 +92,17 @@ def test_a_normal_is_cut_at_1_and_not_drawn_again() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "abc", "0", "-5", "0.5", "nan", "inf", "1e12", "550|", "550|-1", "550|nan", "|50", "550|50|5", "550,50",
-        "uniform:100", "uniform:2000..100", "uniform:0..5", "uniform:1.5..3", "uniform:100|200", "100..200",
+        "", "abc", "0", "-5", "0.5", "nan", "inf", "1e12", "550|", "550|-1", "550|nan", "|50",
+        "550|50|5", "550,50",
+        "uniform:100", "uniform:2000..100", "uniform:0..5", "uniform:1.5..3", "uniform:100|200",
+        "100..200",
         "lognormal:550", "lognormal:0|5", "gauss:550|50", "uniform:1..2..3",
     ],
 )  # fmt: skip
 def test_what_is_no_length_is_told_what_is(text: str) -> None:
-    with pytest.raises(ValueError, match=r"a length is 550, 550\|50 \(mean\|stddev\), uniform:100\.\.2000") as error:
+    with pytest.raises(
+        ValueError, match=r"a length is 550, 550\|50 \(mean\|stddev\), uniform:100\.\.2000"
+    ) as error:
         parse_length(text)
     assert str(error.value).endswith(f"got {text!r}")
 
@@ -97,7 +116,7 @@ def test_any_text_is_a_length_or_a_value_error(text: str) -> None:
     assert all(draw(Random(seed)) >= 1 for seed in range(5))
 
 
-# -- input and output --------------------------------------------------------------------------------------------------
+# -- input and output ------------------------------------------------------------------------------
 
 MIXED = {(64, 32): 0.7, (256, 128): 0.2, (1024, 512): 0.1}
 
@@ -110,7 +129,8 @@ MIXED = {(64, 32): 0.7, (256, 128): 0.2, (1024, 512): 0.1}
         "64|0,32:70;256,128|0:20;9,9:0;1024,512:10",
         "[(64,32):70,(256,128):20,(1024,512):10]",
         "[ (64 , 32) : 70, (256,128):20 ,(1024|0,512):10 ]",
-        '{"pairs": [{"isl": 64, "osl": 32, "prob": 70}, {"isl": 256, "isl_stddev": 0, "osl": 128, "prob": 20}, '
+        '{"pairs": [{"isl": 64, "osl": 32, "prob": 70}, {"isl": 256, "isl_stddev": 0, "osl": 128, '
+        '"prob": 20}, '
         '{"isl": 1024, "osl": 512, "osl_stddev": 0, "prob": 10}]}',
         "64,uniform:32..32:70;256,128:20;1024,512:10",
     ],
@@ -139,8 +159,14 @@ def test_a_mix_keeps_input_and_output_together() -> None:
 
 
 def test_json_deviations_count() -> None:
-    draw = parse_length_mix('{"pairs": [{"isl": 500, "isl_stddev": 50, "osl": 100, "osl_stddev": 10, "prob": 100}]}')
-    twin, a, b = combine_lengths(normal_length(500, 50), normal_length(100, 10)), Random(3), Random(3)
+    draw = parse_length_mix(
+        '{"pairs": [{"isl": 500, "isl_stddev": 50, "osl": 100, "osl_stddev": 10, "prob": 100}]}'
+    )
+    twin, a, b = (
+        combine_lengths(normal_length(500, 50), normal_length(100, 10)),
+        Random(3),
+        Random(3),
+    )
     b.random()  # which pair
     assert draw(a) == twin(b)
 
@@ -187,7 +213,7 @@ def test_the_lognormal_of_no_deviation_is_fixed() -> None:
     assert {lognormal_length(550, 0)(Random(seed)) for seed in range(20)} == {550}
 
 
-# -- buckets -----------------------------------------------------------------------------------------------------------
+# -- buckets ---------------------------------------------------------------------------------------
 
 
 def labels(lengths: list[int], at_most: int = 6) -> list[str]:
@@ -208,8 +234,14 @@ def labels(lengths: list[int], at_most: int = 6) -> list[str]:
         (list(range(400, 700)), ["200-500", "500-1k"]),
         (list(range(64, 2100)), ["50-100", "100-200", "200-500", "500-1k", "1k-2k", "2k-5k"]),
         # too wide for 1, 2, 5: every second of them, then every third
-        (list(range(30, 100_000, 7)), ["20-100", "100-500", "500-2k", "2k-10k", "10k-50k", "50k-200k"]),
-        (list(range(1, 1_000_000, 37)), ["1-10", "10-100", "100-1k", "1k-10k", "10k-100k", "100k-1M"]),
+        (
+            list(range(30, 100_000, 7)),
+            ["20-100", "100-500", "500-2k", "2k-10k", "10k-50k", "50k-200k"],
+        ),
+        (
+            list(range(1, 1_000_000, 37)),
+            ["1-10", "10-100", "100-1k", "1k-10k", "10k-100k", "100k-1M"],
+        ),
     ],
 )
 def test_buckets_one_would_choose_by_hand(lengths: list[int], expected: list[str]) -> None:
@@ -218,12 +250,22 @@ def test_buckets_one_would_choose_by_hand(lengths: list[int], expected: list[str
 
 def test_a_bucket_ends_before_its_end() -> None:
     edges = (500, 1000, 2000)
-    assert [label_bucket(one, edges) for one in (500, 999, 1000, 1999)] == ["500-1k", "500-1k", "1k-2k", "1k-2k"]
+    assert [label_bucket(one, edges) for one in (500, 999, 1000, 1999)] == [
+        "500-1k",
+        "500-1k",
+        "1k-2k",
+        "1k-2k",
+    ]
 
 
 def test_what_the_edges_did_not_know_of_is_outside() -> None:
     edges = (500, 1000, 2000)
-    assert [label_bucket(one, edges) for one in (0, 499, 2000, 10**7)] == ["<500", "<500", "2k+", "2k+"]
+    assert [label_bucket(one, edges) for one in (0, 499, 2000, 10**7)] == [
+        "<500",
+        "<500",
+        "2k+",
+        "2k+",
+    ]
 
 
 def test_of_no_lengths() -> None:
@@ -231,7 +273,10 @@ def test_of_no_lengths() -> None:
     assert choose_bucket_edges([0, 0]) == choose_bucket_edges([])
 
 
-@given(st.lists(st.integers(1, 3_000_000) | st.integers(1, 30), min_size=1, max_size=60), st.integers(1, 8))
+@given(
+    st.lists(st.integers(1, 3_000_000) | st.integers(1, 30), min_size=1, max_size=60),
+    st.integers(1, 8),
+)
 def test_buckets_are_few_in_order_and_hold_everything(lengths: list[int], at_most: int) -> None:
     edges = choose_bucket_edges(lengths, at_most)
     assert list(edges) == sorted(set(edges))

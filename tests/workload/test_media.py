@@ -1,4 +1,5 @@
-"""Media: what a picture is, which files are read for a row, the same bytes from the same seed, and what the record says."""
+"""Media: what a picture is, which files are read for a row, the same bytes from the same seed, and
+what the record says."""
 
 import io
 import json
@@ -51,7 +52,8 @@ def file_of(medium: EncodedMedium) -> bytes:
 
 
 def pixels(data: bytes) -> tuple[int, int, bytes]:
-    """(width, height, RGB), of a PNG without filters: by the standard, chunk by chunk, each with its checksum."""
+    """(width, height, RGB), of a PNG without filters: by the standard, chunk by chunk, each with
+    its checksum."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     at, packed, size = 8, b"", (0, 0)
     while at < len(data):
@@ -88,7 +90,9 @@ def test_pictures_differ_in_their_last_row_alone(width: int, height: int) -> Non
 
 def test_a_picture_takes_half_of_its_pixels() -> None:
     """16 shades of 256: four bits of eight, in 3 bytes a pixel."""
-    assert begin_png(500, 400, Random(1)).finished(Random(1)).size / (500 * 400) == pytest.approx(1.53, abs=0.03)
+    assert begin_png(500, 400, Random(1)).finished(Random(1)).size / (500 * 400) == pytest.approx(
+        1.53, abs=0.03
+    )
 
 
 @pytest.mark.parametrize(("width", "height"), [(7, 1), (40, 16), (33, 17), (200, 100)])
@@ -99,7 +103,8 @@ def test_a_jpeg_whose_last_rows_are_its_own(width: int, height: int) -> None:
     first, second = (image.open(io.BytesIO(data)) for data in files)
     assert first.size == second.size == (width, height)
     assert first.tobytes() != second.tobytes()
-    above = (0, 0, width, max(0, (height - 1) // 16 * 16 - 1))  # colours of the row below reach one pixel up
+    # colours of the row below reach one pixel up
+    above = (0, 0, width, max(0, (height - 1) // 16 * 16 - 1))
     assert first.crop(above).tobytes() == second.crop(above).tobytes()
     assert read_media_facts(files[0], len(files[0])) == begun.facts
 
@@ -113,14 +118,20 @@ def test_a_sound_lasts_as_long_as_asked() -> None:
     assert read_media_facts(one, len(one)).seconds == 0.25
 
 
-ASKED = GeneratedMediaSettings(width=(60, 20), height=(40, 10), images=2, seconds=(0.01, 0.002), seed=5)
+ASKED = GeneratedMediaSettings(
+    width=(60, 20), height=(40, 10), images=2, seconds=(0.01, 0.002), seed=5
+)
 
 
 def bodies(seed: str) -> list[bytes]:
     """Of requests of a process, in each protocol that takes both."""
     prompts = Prompts(PromptLengthModel(), seed=1, media=MediaGenerator(ASKED, seed))
     drawn = [prompts.draw().message for _ in range(4)]
-    return [encode_request_body(kind, "m", [message], 5) for kind in ("chat", "responses") for message in drawn]
+    return [
+        encode_request_body(kind, "m", [message], 5)
+        for kind in ("chat", "responses")
+        for message in drawn
+    ]
 
 
 def test_the_same_seed_gives_the_same_bytes_and_no_two_pictures_are_alike() -> None:
@@ -159,12 +170,15 @@ def test_the_form_of_each_protocol() -> None:
     said = [{"role": "user", "content": [text, image, sound]}]
 
     def content(kind: str, *parts: dict[str, Any]) -> Any:
-        body = msgspec.json.decode(encode_request_body(kind, "m", [{"role": "user", "content": list(parts)}], 5))
+        body = msgspec.json.decode(
+            encode_request_body(kind, "m", [{"role": "user", "content": list(parts)}], 5)
+        )
         return (body.get("messages") or body["input"])[0]["content"]
 
     url, data = "data:image/png;base64,QUJD", {"data": "QUJD", "format": "wav"}
     assert content("chat", text, image, sound) == [
-        text, {"type": "image_url", "image_url": {"url": url}}, {"type": "input_audio", "input_audio": data},
+        text, {"type": "image_url", "image_url": {"url": url}},
+        {"type": "input_audio", "input_audio": data},
     ]  # fmt: skip
     assert content("responses", text, image, sound) == [
         {"type": "input_text", "text": "hi"}, {"type": "input_image", "image_url": url},
@@ -173,7 +187,8 @@ def test_the_form_of_each_protocol() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": "QUJD"}
     assert content("messages", text, image) == [text, {"type": "image", "source": source}]
     assert count_media(said) == {
-        "images": 1, "image_bytes": 3, "image_pixels": 6, "audio_s": 1.5, "asked_input_tokens": None,
+        "images": 1, "image_bytes": 3, "image_pixels": 6, "audio_s": 1.5,
+        "asked_input_tokens": None,
     }  # fmt: skip
     with pytest.raises(NotImplementedError):
         encode_in_pieces(object())
@@ -191,16 +206,22 @@ def test_what_is_known_of_media_in_messages_of_ones_own() -> None:
     assert count_media(known)["image_pixels"] == 6
     assert count_media(known)["image_bytes"] == 10
     assert count_media([*known, *url]) == {
-        "images": 2, "image_bytes": None, "image_pixels": None, "audio_s": None, "asked_input_tokens": None,
+        "images": 2, "image_bytes": None, "image_pixels": None, "audio_s": None,
+        "asked_input_tokens": None,
     }  # fmt: skip
     assert count_media(broken)["images"] == 1
     assert (
-        count_media([{"role": "user", "content": "hi"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}])
+        count_media(
+            [
+                {"role": "user", "content": "hi"},
+                {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            ]
+        )
         == {}
     )
 
 
-# -- of a dataset ------------------------------------------------------------------------------------------------------
+# -- of a dataset ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -247,7 +268,8 @@ def written(folder: Path, *rows: dict[str, Any]) -> str:
     ],
 )
 def test_what_a_row_must_not_name(folder: Path, ref: Any, said: str) -> None:
-    """Told with row and column, before any load; and a process that sends does not read it either."""
+    """Told with row and column, before any load; and a process that sends does not read it
+    either."""
     path = written(folder, {"text": "hi"}, {"text": "hi", "image": ref})
     with pytest.raises(DatasetError, match=rf"line 2, column 1\d: .*{said}"):
         check_dataset(path)
@@ -260,14 +282,20 @@ def test_what_a_row_must_not_name(folder: Path, ref: Any, said: str) -> None:
 def test_rows_with_media_become_messages(folder: Path) -> None:
     path = written(
         folder,
-        {"turns": [{"text": "a", "images": ["pics/a.png", "http://x/b.png"]}, {"text": "b", "audio": "a.wav"}]},
+        {
+            "turns": [
+                {"text": "a", "images": ["pics/a.png", "http://x/b.png"]},
+                {"text": "b", "audio": "a.wav"},
+            ]
+        },
         {"turns": [{"text": "c", "image": f"data:image/gif;base64,{PIXEL}"}]},
     )
     found = check_dataset(path)
     assert (found.turns, found.images, found.sounds) == (3, 2, 1)
     paused: list[int] = []
     sessions = ConversationSource(
-        Prompts(PromptLengthModel(), seed=1), parts=MediaStore(path, pause=lambda: paused.append(1)).parts
+        Prompts(PromptLengthModel(), seed=1),
+        parts=MediaStore(path, pause=lambda: paused.append(1)).parts,
     )
     first, second = map(sessions.begin, Dataset(path))
     ask = first.next()
@@ -281,11 +309,15 @@ def test_rows_with_media_become_messages(folder: Path) -> None:
     later = first.next()
     assert later is not None
     assert count_media(later.messages) | {"asked_input_tokens": 0} == {
-        "images": 2, "image_bytes": None, "image_pixels": None, "audio_s": 0.5, "asked_input_tokens": 0,
+        "images": 2, "image_bytes": None, "image_pixels": None, "audio_s": 0.5,
+        "asked_input_tokens": 0,
     }  # fmt: skip
     last = second.next()
     assert last is not None
-    assert json.loads(bytes(medium(last.messages[-1]["content"][1]).url)) == f"data:image/gif;base64,{PIXEL}"
+    assert (
+        json.loads(bytes(medium(last.messages[-1]["content"][1]).url))
+        == f"data:image/gif;base64,{PIXEL}"
+    )
 
 
 def test_a_picture_of_a_sharegpt_row_is_in_its_first_turn(folder: Path) -> None:
@@ -296,13 +328,23 @@ def test_a_picture_of_a_sharegpt_row_is_in_its_first_turn(folder: Path) -> None:
 
 def test_what_is_read_once_stays_while_there_is_room(folder: Path) -> None:
     (folder / "b.png").write_bytes((folder / "pics" / "a.png").read_bytes())
-    kept, small = MediaStore(str(folder / "rows.jsonl")), MediaStore(str(folder / "rows.jsonl"), most=1)
+    kept, small = (
+        MediaStore(str(folder / "rows.jsonl")),
+        MediaStore(str(folder / "rows.jsonl"), most=1),
+    )
     for store, same in ((kept, True), (small, False)):
-        first, _, again = store.parts([("image", "pics/a.png"), ("image", "b.png"), ("image", "pics/a.png")])
+        first, _, again = store.parts(
+            [("image", "pics/a.png"), ("image", "b.png"), ("image", "pics/a.png")]
+        )
         assert (medium(first) is medium(again)) == same
 
 
-VALUES = st.none() | st.text(max_size=20) | st.lists(st.text(max_size=5) | st.integers(), max_size=3) | st.integers()
+VALUES = (
+    st.none()
+    | st.text(max_size=20)
+    | st.lists(st.text(max_size=5) | st.integers(), max_size=3)
+    | st.integers()
+)
 
 
 @examples(200)
@@ -332,7 +374,9 @@ HEADS = (
 
 @examples(300)
 @given(st.sampled_from(HEADS), st.binary(max_size=80), st.integers(0, 200))
-def test_whatever_a_file_holds_it_is_something_or_refused(head: bytes, rest: bytes, size: int) -> None:
+def test_whatever_a_file_holds_it_is_something_or_refused(
+    head: bytes, rest: bytes, size: int
+) -> None:
     try:
         facts = read_media_facts(head + rest, size)
     except MediaError:

@@ -1,4 +1,5 @@
-"""Mixes: names as servers have them, weights of any size, and draws that come again with their seed."""
+"""Mixes: names as servers have them, weights of any size, and draws that come again with their
+seed."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -62,13 +63,19 @@ def test_weights_become_shares() -> None:
     draw, random = parse_model_mix(MIX), Random(1)
     drawn = Counter(draw(random) for _ in range(10_000))
     for name, share in parse_shares(MIX).items():
-        assert drawn[name] / 10_000 == pytest.approx(share, abs=4 * (share * (1 - share) / 10_000) ** 0.5)
+        assert drawn[name] / 10_000 == pytest.approx(
+            share, abs=4 * (share * (1 - share) / 10_000) ** 0.5
+        )
 
 
 def sessions(mix: str | None = MIX, seed: int | None = 4, worker: int = 0) -> ConversationSource:
     prompts = Prompts(PromptLengthModel(), seed=seed, worker=worker)
     return ConversationSource(
-        prompts, turns=(3, 1), seed=seed, worker=worker, models=parse_model_mix(mix) if mix else None
+        prompts,
+        turns=(3, 1),
+        seed=seed,
+        worker=worker,
+        models=parse_model_mix(mix) if mix else None,
     )
 
 
@@ -115,14 +122,18 @@ def test_both_blocks_of_a_pair_ask_for_the_same_models() -> None:
     assert begun(source) == first
 
 
-# -- tenants -----------------------------------------------------------------------------------------------------------
+# -- tenants ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("read", "text", "why"),
     [
         (parse_tenant_weights, "gold", "--tenant-mix takes NAME=WEIGHT pairs"),
-        (parse_tenant_weights, "gold=1,free=0", "--tenant-mix: the weight of 'free' must be above 0"),
+        (
+            parse_tenant_weights,
+            "gold=1,free=0",
+            "--tenant-mix: the weight of 'free' must be above 0",
+        ),
         (parse_tenant_weights, "gold=1,gold=2", "--tenant-mix has the tenant 'gold' twice"),
         (parse_tenant_weights, "gold one=1", "goes into a header"),
         (parse_tenant_weights, "g\u00f6ld=1", "goes into a header"),
@@ -139,9 +150,22 @@ def test_what_is_of_no_tenant(read: Callable[[str], object], text: str, why: str
 
 def test_headers_of_tenants_and_no_value_in_a_refusal() -> None:
     texts = ["gold:Authorization=Bearer a=b", "gold:x-a= 1 ", "free:x-a="]
-    assert parse_tenant_headers(texts) == {"gold": {"Authorization": "Bearer a=b", "x-a": "1"}, "free": {"x-a": ""}}
-    assert [hide_header_value(text) for text in texts] == ["gold:Authorization=***", "gold:x-a=***", "free:x-a="]
-    for text in ("x-a=secret", "gold:x a=secret", "gold:x-a=secret\n", "gold:Host=secret", "=secret"):
+    assert parse_tenant_headers(texts) == {
+        "gold": {"Authorization": "Bearer a=b", "x-a": "1"},
+        "free": {"x-a": ""},
+    }
+    assert [hide_header_value(text) for text in texts] == [
+        "gold:Authorization=***",
+        "gold:x-a=***",
+        "free:x-a=",
+    ]
+    for text in (
+        "x-a=secret",
+        "gold:x a=secret",
+        "gold:x-a=secret\n",
+        "gold:Host=secret",
+        "=secret",
+    ):
         with pytest.raises(ValueError, match="--tenant-header") as refused:
             parse_tenant_headers([text])
         assert "secret" not in str(refused.value)

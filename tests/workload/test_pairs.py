@@ -1,4 +1,5 @@
-"""Both blocks of a pair have the same lengths and other texts; prompts of a file and blocks of hash ids differ by a salt."""
+"""Both blocks of a pair have the same lengths and other texts; prompts of a file and blocks of hash
+ids differ by a salt."""
 
 from random import Random
 
@@ -9,7 +10,12 @@ from locust_llm.workload.prompts import PromptLengthModel, Prompts
 
 def some() -> Prompts:
     return Prompts(
-        PromptLengthModel(), input_tokens=(300, 80), output_tokens=(50, 20), seed=1, prefixes=3, prefix_tokens=40
+        PromptLengthModel(),
+        input_tokens=(300, 80),
+        output_tokens=(50, 20),
+        seed=1,
+        prefixes=3,
+        prefix_tokens=40,
     )
 
 
@@ -47,11 +53,19 @@ def test_a_salt_begins_what_a_file_says() -> None:
     assert add_salt([{"role": "user", "content": "a"}, {"content": "b"}], "[007]") == [
         {"role": "user", "content": "[007] a"}, {"content": "b"},
     ]  # fmt: skip
-    assert add_salt([{"content": [{"type": "image"}]}], "[007]")[0]["content"][0] == {"type": "text", "text": "[007]"}
+    assert add_salt([{"content": [{"type": "image"}]}], "[007]")[0]["content"][0] == {
+        "type": "text",
+        "text": "[007]",
+    }
     prompts = some()
-    turns = [Turn(messages=[{"role": "user", "content": said}], output_tokens=5, row=1) for said in ("first", "second")]
+    turns = [
+        Turn(messages=[{"role": "user", "content": said}], output_tokens=5, row=1)
+        for said in ("first", "second")
+    ]
     prompts.begin_block("pair 1", "[007]")
-    talk = Conversation(prompts, DatasetSession(id="s", turns=tuple(turns), row=1), id="s", random=Random(1))
+    talk = Conversation(
+        prompts, DatasetSession(id="s", turns=tuple(turns), row=1), id="s", random=Random(1)
+    )
     ask = talk.next()
     assert ask is not None
     assert ask.messages[-1]["content"] == "[007] first"

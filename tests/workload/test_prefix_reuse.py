@@ -1,4 +1,5 @@
-"""Reuse: the share asked for comes out by whole blocks, prefixes take turns, and none repeats what it should not."""
+"""Reuse: the share asked for comes out by whole blocks, prefixes take turns, and none repeats what
+it should not."""
 
 from itertools import islice, pairwise
 
@@ -12,8 +13,12 @@ from locust_llm.workload.prompts import PromptLengthModel, Prompts
 PLAIN = PromptLengthModel(1.0, 10.0, head_tokens=5)
 
 
-def reuse(share: float, tokens: str = "550,8:100", *, block: int = 16, working_set: int | None = None) -> PrefixReuse:
-    return PrefixReuse(parse_length_mix(tokens), share, seed="1", block=block, working_set=working_set)
+def reuse(
+    share: float, tokens: str = "550,8:100", *, block: int = 16, working_set: int | None = None
+) -> PrefixReuse:
+    return PrefixReuse(
+        parse_length_mix(tokens), share, seed="1", block=block, working_set=working_set
+    )
 
 
 def some(of: PrefixReuse, count: int) -> list[DatasetSession]:
@@ -21,7 +26,9 @@ def some(of: PrefixReuse, count: int) -> list[DatasetSession]:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.03, 0.5, 0.8, 0.9])
-@pytest.mark.parametrize("tokens", ["550,8:100", "2000|500,8:100", "lognormal:1500|900,8:60;uniform:300..400,8:40"])
+@pytest.mark.parametrize(
+    "tokens", ["550,8:100", "2000|500,8:100", "lognormal:1500|900,8:60;uniform:300..400,8:40"]
+)
 def test_whole_blocks_come_to_the_share_asked_for(share: float, tokens: str) -> None:
     items = some(reuse(share, tokens), 1_000)
     total = sum(item.turns[0].input_tokens or 0 for item in items)
@@ -30,11 +37,23 @@ def test_whole_blocks_come_to_the_share_asked_for(share: float, tokens: str) -> 
 
 
 def test_by_pencil() -> None:
-    """60 % of 200 tokens are 120, in blocks of 32: four are 8 too many, then 16, three make up for it."""
-    of = PrefixReuse(combine_lengths(normal_length(200), normal_length(8)), 0.6, seed="1", block=32, working_set=300)
+    """60 % of 200 tokens are 120, in blocks of 32: four are 8 too many, then 16, three make up for
+    it."""
+    of = PrefixReuse(
+        combine_lengths(normal_length(200), normal_length(8)),
+        0.6,
+        seed="1",
+        block=32,
+        working_set=300,
+    )
     assert (of.depth, of.count) == (4, 3)  # 128 tokens each
     assert [item.turns[0].prefix for item in of.prime()] == [(0, 144), (1, 144), (2, 144)]
-    assert [item.turns[0].prefix for item in some(of, 4)] == [(0, 144), (1, 144), (2, 112), (0, 144)]
+    assert [item.turns[0].prefix for item in some(of, 4)] == [
+        (0, 144),
+        (1, 144),
+        (2, 112),
+        (0, 144),
+    ]
     assert [(item.turns[0].prefix or (0, 0))[0] for item in some(of, 3)] == [1, 2, 0]  # it goes on
 
 
@@ -48,20 +67,28 @@ def test_a_working_set_is_as_large_as_asked_for_and_without_one_there_are_ten_pr
 
 def test_what_prompts_cannot_repeat_is_not_owed_for_ever() -> None:
     """Of 40 tokens a block at most, whatever is asked."""
-    assert {item.turns[0].prefix for item in some(reuse(0.9, "40,8:100"), 30)} == {(n, 24) for n in range(PREFIXES)}
+    assert {item.turns[0].prefix for item in some(reuse(0.9, "40,8:100"), 30)} == {
+        (n, 24) for n in range(PREFIXES)
+    }
 
 
 def test_prompts_share_their_prefix_and_not_a_word_more() -> None:
     prompts = Prompts(PLAIN, seed=1, salt="a")
     texts = [
-        prompts.reused(200, number, shared)[0].split() for number, shared in ((0, 100), (1, 100), (0, 150), (0, 100))
+        prompts.reused(200, number, shared)[0].split()
+        for number, shared in ((0, 100), (1, 100), (0, 150), (0, 100))
     ]
     assert all(len(words) == 190 for words in texts)
 
     def common(a: int, b: int) -> int:
-        return next(at for at, (one, other) in enumerate(zip(texts[a], texts[b], strict=True)) if one != other)
+        return next(
+            at
+            for at, (one, other) in enumerate(zip(texts[a], texts[b], strict=True))
+            if one != other
+        )
 
-    assert (common(0, 2), common(0, 3), common(2, 3)) == (95, 95, 95)  # and five of the template's head
+    # and five of the template's head
+    assert (common(0, 2), common(0, 3), common(2, 3)) == (95, 95, 95)
     assert common(0, 1) < 6
     assert prompts.reused(200, 0, 100)[1] == 100
 
@@ -69,5 +96,8 @@ def test_prompts_share_their_prefix_and_not_a_word_more() -> None:
 def test_another_run_with_the_same_seed_shares_nothing_with_this_one() -> None:
     """Also without a prefix, where prompts begin with their number."""
     runs = [Prompts(PLAIN, seed=1, salt=salt) for salt in ("a", "b")]
-    firsts = [of.reused(200, 0, 100)[0].split()[:6] for of in runs], [of.text(200).split()[0] for of in runs]
+    firsts = (
+        [of.reused(200, 0, 100)[0].split()[:6] for of in runs],
+        [of.text(200).split()[0] for of in runs],
+    )
     assert all(one != other for words in firsts for one, other in pairwise(words))

@@ -1,4 +1,5 @@
-"""Prompts: their length is right to the word, none begins like another but where it should, a seed gives them again."""
+"""Prompts: their length is right to the word, none begins like another but where it should, a seed
+gives them again."""
 
 from collections import Counter
 from statistics import mean, stdev
@@ -9,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.workload.lengths import combine_lengths, parse_length, parse_length_mix
-from locust_llm.workload.prompts import BLOCK_TOKENS, DrawnPrompt, PromptLengthModel, Prompts, fit_prompt_lengths
+from locust_llm.workload.prompts import (
+    BLOCK_TOKENS,
+    DrawnPrompt,
+    PromptLengthModel,
+    Prompts,
+    fit_prompt_lengths,
+)
 from locust_llm.workload.tokens import count_corpus_words, load_corpus
 
 PLAIN = PromptLengthModel(1.0, 0.0)
@@ -26,11 +33,17 @@ def prompts(
     **shared: Any,
 ) -> Prompts:
     return Prompts(
-        lengths, combine_lengths(parse_length(tokens), parse_length(output)), seed=seed, worker=worker, **shared
+        lengths,
+        combine_lengths(parse_length(tokens), parse_length(output)),
+        seed=seed,
+        worker=worker,
+        **shared,
     )
 
 
-def test_a_prompt_has_exactly_the_words_asked_for_and_they_follow_each_other_in_the_corpus() -> None:
+def test_a_prompt_has_exactly_the_words_asked_for_and_they_follow_each_other_in_the_corpus() -> (
+    None
+):
     book = load_corpus()[0].split()[: count_corpus_words()]
     of_mine = prompts()
     for count in (
@@ -51,7 +64,10 @@ def test_a_prompt_has_exactly_the_words_asked_for_and_they_follow_each_other_in_
             assert len(number) == 9
             # the slow twin: somewhere in the book, and around its end
             places = [at for at, word in enumerate(book) if words[:1] == [word]] or [0]
-            assert any(all(word == book[(at + i) % len(book)] for i, word in enumerate(words)) for at in places)
+            assert any(
+                all(word == book[(at + i) % len(book)] for i, word in enumerate(words))
+                for at in places
+            )
 
 
 def test_ten_thousand_prompts_begin_with_as_many_numbers() -> None:
@@ -87,7 +103,9 @@ def own(text: str) -> str:
     return next(word for word in text.split() if word.isdigit())
 
 
-@pytest.mark.parametrize("other", [{"worker": 3}, {"seed": 6}, {"seed": 52, "worker": 0}, {"seed": None}])
+@pytest.mark.parametrize(
+    "other", [{"worker": 3}, {"seed": 6}, {"seed": 52, "worker": 0}, {"seed": None}]
+)
 def test_another_worker_and_another_seed_give_others(other: dict[str, Any]) -> None:
     ours = {own(text) for text, *_ in some(prompts(**{"seed": 5, "worker": 2}))}
     theirs = {own(text) for text, *_ in some(prompts(**{"seed": 5, "worker": 2, **other}))}
@@ -98,7 +116,9 @@ def test_without_a_seed_no_run_is_like_another() -> None:
     assert some(prompts(seed=None)) != some(prompts(seed=None))
 
 
-@pytest.mark.parametrize(("size", "deviation"), [(550.0, 0.0), (550.0, 100.0), (16_000.0, 3_000.0), (60.0, 6.0)])
+@pytest.mark.parametrize(
+    ("size", "deviation"), [(550.0, 0.0), (550.0, 100.0), (16_000.0, 3_000.0), (60.0, 6.0)]
+)
 def test_means_are_what_was_asked_within_one_percent(size: float, deviation: float) -> None:
     lengths = PromptLengthModel(1.25, 10.0)
     drawn = prompts(lengths, tokens=f"{size}|{deviation}", output=f"{size}|{deviation}")
@@ -140,7 +160,7 @@ def test_a_fraction_of_a_token_is_rounded_and_nothing_is_shorter_than_one() -> N
     assert tiny.draw().text.isdigit()  # shorter than the template alone: one word is the least
 
 
-# -- what is shared ----------------------------------------------------------------------------------------------------
+# -- what is shared --------------------------------------------------------------------------------
 
 
 def test_the_system_prompt_is_the_same_everywhere_and_comes_on_top() -> None:
@@ -174,8 +194,11 @@ def test_each_first_prompt_begins_with_one_of_the_pool_and_then_its_own_number()
         assert tokens == len(text.split()) == 550
         assert text.split()[0].isdigit()
     assert set(begun[0]) == set(begun[1])
-    assert len({prefix.split()[0] + prefix.split()[1] + prefix.split()[2] for prefix in begun[0]}) == 4
-    assert all(count == pytest.approx(100, abs=40) for count in begun[0].values())  # more than four standard errors
+    assert (
+        len({prefix.split()[0] + prefix.split()[1] + prefix.split()[2] for prefix in begun[0]}) == 4
+    )
+    # more than four standard errors
+    assert all(count == pytest.approx(100, abs=40) for count in begun[0].values())
     assert len(set(numbers)) == 800
 
 
@@ -185,7 +208,8 @@ def test_a_context_makes_the_first_prompt_longer_and_nothing_of_it_is_shared() -
     first, later, second = of_mine.draw(), of_mine.draw(first=False), of_mine.draw()
     assert [len(one.text.split()) for one in (first, later, second)] == [1550, 550, 2550]
     assert [one.input_tokens for one in (first, later, second)] == [1580, 550, 2580]
-    assert len({one.text.split()[0] for one in (first, later, second)}) == 3  # each begins with its number
+    # each begins with its number
+    assert len({one.text.split()[0] for one in (first, later, second)}) == 3
     assert next(lengths, None) is None  # drawn for first prompts alone
 
 
@@ -204,7 +228,10 @@ def blocks(text: str) -> list[str]:
 
 def test_a_block_follows_from_its_id_alone() -> None:
     here, there = prompts(seed=5, worker=0), prompts(seed=5, worker=1)
-    first, second = here.text(3 * BLOCK_TOKENS + 100, (0, 1, 2)), there.text(2 * BLOCK_TOKENS + 300, (0, 1))
+    first, second = (
+        here.text(3 * BLOCK_TOKENS + 100, (0, 1, 2)),
+        there.text(2 * BLOCK_TOKENS + 300, (0, 1)),
+    )
     assert [len(block.split()) for block in blocks(first)] == [512, 512, 512, 100]
     assert blocks(first)[:2] == blocks(second)[:2]
     assert blocks(first)[3].split()[0].isdigit()
@@ -215,15 +242,22 @@ def test_a_block_follows_from_its_id_alone() -> None:
 @pytest.mark.slow
 def test_ids_that_differ_differ_from_the_first_words_on() -> None:
     of_mine = prompts()
-    assert len({" ".join(of_mine.text(512, (hash_id,)).split()[:6]) for hash_id in range(20_000)}) == 20_000
+    assert (
+        len({" ".join(of_mine.text(512, (hash_id,)).split()[:6]) for hash_id in range(20_000)})
+        == 20_000
+    )
 
 
 def test_the_last_block_may_be_there_in_part() -> None:
     of_mine = prompts()
     whole = blocks(of_mine.text(1_536, (5, 6, 7)))
     for tokens in (1_025, 1_030, 1_500, 1_536):
-        assert blocks(of_mine.text(tokens, (5, 6, 7))) == [*whole[:2], " ".join(whole[2].split()[: tokens - 1_024])]
-    assert blocks(of_mine.text(600, (5, 6, 7))) == [whole[0], " ".join(whole[1].split()[:88])]  # more ids than room
+        assert blocks(of_mine.text(tokens, (5, 6, 7))) == [
+            *whole[:2],
+            " ".join(whole[2].split()[: tokens - 1_024]),
+        ]
+    # more ids than room
+    assert blocks(of_mine.text(600, (5, 6, 7))) == [whole[0], " ".join(whole[1].split()[:88])]
     assert of_mine.text(1, (5,)) == whole[0].split()[0]
     assert len(of_mine.text(1_536 + 5, (5, 6, 7)).split()) == 1_541  # too short for a number
     with_number = of_mine.text(1_536 + 16, (5, 6, 7)).split()
@@ -240,7 +274,9 @@ def test_the_last_block_may_be_there_in_part() -> None:
 def test_whatever_it_is_made_of_the_length_is_right_to_the_word(
     tokens: int, ids: list[int], a_word: float, template: float, prefix: bool
 ) -> None:
-    of_mine = prompts(PromptLengthModel(a_word, template), tokens=str(tokens), prefixes=1, prefix_tokens=50)
+    of_mine = prompts(
+        PromptLengthModel(a_word, template), tokens=str(tokens), prefixes=1, prefix_tokens=50
+    )
     text = of_mine.draw().text if prefix else of_mine.text(tokens, ids)
     words = len(text.split())
     assert text == " ".join(text.split())
@@ -256,12 +292,19 @@ def test_tokens_of_a_text_are_estimated_from_its_words() -> None:
     assert prompts().tokens("") == 0
 
 
-# -- lengths -----------------------------------------------------------------------------------------------------------
+# -- lengths ---------------------------------------------------------------------------------------
 
 
 def test_words_for_tokens_by_pencil() -> None:
     lengths = PromptLengthModel(1.5, 20.0)
-    assert [lengths.words(tokens) for tokens in (0, 20, 21.5, 23, 170, 16_000)] == [1, 1, 1, 2, 100, 10_653]
+    assert [lengths.words(tokens) for tokens in (0, 20, 21.5, 23, 170, 16_000)] == [
+        1,
+        1,
+        1,
+        2,
+        100,
+        10_653,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +317,9 @@ def test_words_for_tokens_by_pencil() -> None:
         ([(100, 50), (200, 150)], 1.0, -50.0),
     ],
 )
-def test_the_line_through_the_probes_by_pencil(samples: list[tuple[int, int]], a_word: float, template: float) -> None:
+def test_the_line_through_the_probes_by_pencil(
+    samples: list[tuple[int, int]], a_word: float, template: float
+) -> None:
     lengths = fit_prompt_lengths(samples)
     assert (lengths.tokens_a_word, lengths.template_tokens) == pytest.approx((a_word, template))
     assert lengths.measured
@@ -296,7 +341,9 @@ def test_no_line_is_made_of_samples_that_show_none(samples: list[tuple[int, int]
 
 
 def test_a_batch_has_texts_of_lengths_of_their_own() -> None:
-    made = Prompts(PLAIN, input_tokens=(100.0, 30.0), output_tokens=(1.0, 0.0), seed=1, batch=4).batch()
+    made = Prompts(
+        PLAIN, input_tokens=(100.0, 30.0), output_tokens=(1.0, 0.0), seed=1, batch=4
+    ).batch()
     assert len({one.text for one in made}) == 4
     assert len({one.input_tokens for one in made}) > 1
     assert len(Prompts(PLAIN, input_tokens=(100.0, 30.0), seed=1).batch()) == 1
@@ -305,7 +352,8 @@ def test_a_batch_has_texts_of_lengths_of_their_own() -> None:
 def test_fresh_words_have_the_lengths_and_the_order_of_their_seed() -> None:
     def drawn(seed: int | None, salt: str) -> list[DrawnPrompt]:
         made = Prompts(
-            PLAIN, input_tokens=(60, 20), output_tokens=(9, 3), seed=seed, salt=salt, system_tokens=10, prefixes=2,
+            PLAIN, input_tokens=(60, 20), output_tokens=(9, 3), seed=seed, salt=salt,
+            system_tokens=10, prefixes=2,
             prefix_tokens=5,
         )  # fmt: skip
         return [made.draw() for _ in range(20)]

@@ -29,7 +29,9 @@ def file(place: Path, data: bytes) -> RowFile:
 
 def by_index(rows: RowFile, found: list[FileRow]) -> list[FileRow]:
     end = found[-1].offset + len(found[-1].data)
-    index = RowIndex(array("Q", [*(row.offset for row in found), end]), array("I", [row.line for row in found]))
+    index = RowIndex(
+        array("Q", [*(row.offset for row in found), end]), array("I", [row.line for row in found])
+    )
     return [rows.at(index, number) for number in reversed(range(len(found)))][::-1]
 
 
@@ -37,14 +39,28 @@ def by_index(rows: RowFile, found: list[FileRow]) -> list[FileRow]:
     ("data", "rows"),
     [
         (b'{"a": 1}\n{"a": 2}', [FileRow(0, 1, b'{"a": 1}'), FileRow(9, 2, b'{"a": 2}')]),
-        (b'\r\n{"a": 1}\r\n \r\n{"a": 2}\r\n', [FileRow(2, 2, b'{"a": 1}'), FileRow(15, 4, b'{"a": 2}')]),
+        (
+            b'\r\n{"a": 1}\r\n \r\n{"a": 2}\r\n',
+            [FileRow(2, 2, b'{"a": 1}'), FileRow(15, 4, b'{"a": 2}')],
+        ),
         (b'\xef\xbb\xbf{"a": 1}\n', [FileRow(3, 1, b'{"a": 1}')]),
         (
             b'a,b\n1,\n"x\n\ny",2\n3,4\n',
-            [FileRow(0, 1, b"a,b"), FileRow(4, 2, b"1,"), FileRow(7, 3, b'"x\n\ny",2'), FileRow(16, 6, b"3,4")],
+            [
+                FileRow(0, 1, b"a,b"),
+                FileRow(4, 2, b"1,"),
+                FileRow(7, 3, b'"x\n\ny",2'),
+                FileRow(16, 6, b"3,4"),
+            ],
         ),
-        (b"a\tb\n1\t\n \t\n\n2\t3 \n", [FileRow(0, 1, b"a\tb"), FileRow(4, 2, b"1\t"), FileRow(11, 5, b"2\t3 ")]),
-        (b'[{"a": "[,\\"]"},{"b": [1, {}]}]', [FileRow(1, 1, b'{"a": "[,\\"]"}'), FileRow(16, 1, b'{"b": [1, {}]}')]),
+        (
+            b"a\tb\n1\t\n \t\n\n2\t3 \n",
+            [FileRow(0, 1, b"a\tb"), FileRow(4, 2, b"1\t"), FileRow(11, 5, b"2\t3 ")],
+        ),
+        (
+            b'[{"a": "[,\\"]"},{"b": [1, {}]}]',
+            [FileRow(1, 1, b'{"a": "[,\\"]"}'), FileRow(16, 1, b'{"b": [1, {}]}')],
+        ),
         (b'[\n  {\n "a": 1},\n\n  2 ]\n', [FileRow(4, 2, b'{\n "a": 1}'), FileRow(19, 5, b"2")]),
         (b"\xef\xbb\xbf\n[{}\n]", [FileRow(5, 2, b"{}")]),
         (b" [ ] ", []),
@@ -60,7 +76,9 @@ def test_rows_and_their_places(place: Path, data: bytes, rows: list[FileRow], pa
     assert not rows or by_index(read, rows) == rows
 
 
-VALUES = st.recursive(st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))
+VALUES = st.recursive(
+    st.none() | st.text() | st.integers(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+)
 
 
 @pytest.mark.slow
@@ -70,8 +88,13 @@ VALUES = st.recursive(st.none() | st.text() | st.integers(), lambda x: st.lists(
     st.sampled_from([None, 1]),
     st.booleans(),
 )
-def test_a_list_and_lines_of_any_objects(place: Path, objects: list[object], indent: int | None, plain: bool) -> None:
-    texts = [json.dumps(objects, indent=indent, ensure_ascii=plain), "\n".join(map(json.dumps, objects))]
+def test_a_list_and_lines_of_any_objects(
+    place: Path, objects: list[object], indent: int | None, plain: bool
+) -> None:
+    texts = [
+        json.dumps(objects, indent=indent, ensure_ascii=plain),
+        "\n".join(map(json.dumps, objects)),
+    ]
     for text in texts:
         read = file(place, text.encode("utf-8", "surrogatepass"))
         rows = list(read)
@@ -88,7 +111,10 @@ def test_a_list_and_lines_of_any_objects(place: Path, objects: list[object], ind
         (b"", "the file is empty"),
         (b" \n\xef\xbb\xbf"[:2], "the file is empty"),
         (b"\xff\xfe{\x00", "line 1, column 1: UTF-16"),
-        (b'[{"a": 1},\n {"b": 2}\n {"c": 3}]', "line 3, column 2: broken JSON: expected ',' or ']'"),
+        (
+            b'[{"a": 1},\n {"b": 2}\n {"c": 3}]',
+            "line 3, column 2: broken JSON: expected ',' or ']'",
+        ),
         (b'[{"a": 1}', "line 1, column 10: broken JSON: Input data was truncated"),
         (b"[" * 100_000, "nested too deeply"),
         (gzip.compress(b'{"a": 1}' * 1000, mtime=0)[:-20], "cannot be read: "),
@@ -127,7 +153,9 @@ BOMBS: Final = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_gzip_bomb_is_refused_in_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_gzip_bomb_is_refused_in_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """60 MB in 60 kB, with bounds that are as much smaller than the real ones."""
     monkeypatch.setattr("locust_llm.workload.rows.MAX_ROW_BYTES", 1 << 20)
     monkeypatch.setattr("locust_llm.workload.rows.UNPACKED_BYTES", 4 << 20)
@@ -159,7 +187,9 @@ def test_a_gzip_bomb_is_refused_in_little_memory(tmp_path: Path, monkeypatch: py
         (b'[\n {"a":\n  1}]', 0, 8, "line 3, column 3"),
     ],
 )
-def test_line_and_column_of_a_byte(place: Path, data: bytes, number: int, byte: int, where: str) -> None:
+def test_line_and_column_of_a_byte(
+    place: Path, data: bytes, number: int, byte: int, where: str
+) -> None:
     read = file(place, data)
     assert str(read.error(list(read)[number], "wrong", byte)) == f"{place}, {where}: wrong"
 

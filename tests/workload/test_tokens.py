@@ -1,4 +1,5 @@
-"""Tokens: every prompt has exactly the tokens asked for by the tokenizer itself, and one that is not there is a sentence."""
+"""Tokens: every prompt has exactly the tokens asked for by the tokenizer itself, and one that is
+not there is a sentence."""
 
 import sys
 from collections.abc import Callable
@@ -29,39 +30,53 @@ def byte_level() -> Any:
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=1_500, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=1_500,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     made.train_from_iterator([load_corpus()[0][:100_000]], trainer)
     return made
 
 
 def metaspace() -> Any:
-    """As of Llama 2, Mistral 7B: the space is a letter of the vocabulary, also in front of the first word."""
+    """As of Llama 2, Mistral 7B: the space is a letter of the vocabulary, also in front of the
+    first word."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=1_000, special_tokens=["<unk>"], show_progress=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=1_000, special_tokens=["<unk>"], show_progress=False
+    )
     made.train_from_iterator([load_corpus()[0][:100_000]], trainer)
     return made
 
 
 def word_level() -> Any:
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]"))
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]")
+    )
     made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     return made
 
 
 def across_words() -> Any:
-    """Without any pre-tokenizer: tokens reach from one word into the next, so sums over words are wrong."""
+    """Without any pre-tokenizer: tokens reach from one word into the next, so sums over words are
+    wrong."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=[chr(c) for c in range(32, 127)], show_progress=False, max_token_length=8
+        vocab_size=400,
+        initial_alphabet=[chr(c) for c in range(32, 127)],
+        show_progress=False,
+        max_token_length=8,
     )
-    made.train_from_iterator([load_corpus()[0][at : at + 60] for at in range(0, 60_000, 60)], trainer)
+    made.train_from_iterator(
+        [load_corpus()[0][at : at + 60] for at in range(0, 60_000, 60)], trainer
+    )
     return made
 
 
 KINDS: dict[str, Callable[[], Any]] = {
-    "byte level": byte_level, "metaspace": metaspace, "word level": word_level, "across words": across_words
+    "byte level": byte_level, "metaspace": metaspace, "word level": word_level,
+    "across words": across_words
 }  # fmt: skip
 
 
@@ -91,9 +106,14 @@ def test_it_is_known_which_can_be_summed_up(loaded: Tokenizer, made: Any) -> Non
 
 
 @pytest.mark.parametrize("tokens", [12, 13, 14, 15, 100, 550, 3_000])
-def test_prompts_have_exactly_the_tokens_asked_for(loaded: Tokenizer, made: Any, tokens: int) -> None:
+def test_prompts_have_exactly_the_tokens_asked_for(
+    loaded: Tokenizer, made: Any, tokens: int
+) -> None:
     prompts = Prompts(
-        PromptLengthModel(1.3, 0.0), combine_lengths(normal_length(tokens), normal_length(1)), seed=3, tokenizer=loaded
+        PromptLengthModel(1.3, 0.0),
+        combine_lengths(normal_length(tokens), normal_length(1)),
+        seed=3,
+        tokenizer=loaded,
     )
     off = sum(truth(made, prompts.draw().text) != tokens for _ in range(10))
     assert prompts.off == off  # what is off is known
@@ -103,20 +123,34 @@ def test_prompts_have_exactly_the_tokens_asked_for(loaded: Tokenizer, made: Any,
 def test_so_have_prefixes_blocks_and_the_system_prompt(loaded: Tokenizer, made: Any) -> None:
     sizes = combine_lengths(uniform_length(30, 900), normal_length(1))
     prompts = Prompts(
-        PromptLengthModel(1.3, 0.0), sizes, seed=3, tokenizer=loaded, system_tokens=77, prefixes=3, prefix_tokens=120
+        PromptLengthModel(1.3, 0.0),
+        sizes,
+        seed=3,
+        tokenizer=loaded,
+        system_tokens=77,
+        prefixes=3,
+        prefix_tokens=120,
     )
     assert prompts.system is not None
     assert truth(made, prompts.system["content"]) == 77
     for _ in range(20):
         text, tokens, *_ = prompts.draw()
         assert truth(made, text) + 77 == tokens
-    for tokens, ids in [(1_024, (4, 5)), (1_500, (4, 5)), (1_000, (4, 5)), (1_027, (4, 5)), (200, (4, 5)), (514, (4,))]:
+    for tokens, ids in [
+        (1_024, (4, 5)),
+        (1_500, (4, 5)),
+        (1_000, (4, 5)),
+        (1_027, (4, 5)),
+        (200, (4, 5)),
+        (514, (4,)),
+    ]:
         assert truth(made, prompts.text(tokens, ids)) == tokens
     assert prompts.off == 0
 
 
 def test_equal_ids_are_equal_tokens_from_the_beginning_on() -> None:
-    """What a prefix cache compares: whole blocks are the same tokens, and the next id begins otherwise."""
+    """What a prefix cache compares: whole blocks are the same tokens, and the next id begins
+    otherwise."""
     made = byte_level()
     prompts = Prompts(
         PromptLengthModel(1.3, 0.0),
@@ -132,7 +166,10 @@ def test_equal_ids_are_equal_tokens_from_the_beginning_on() -> None:
 def test_what_begins_a_prompt_begins_a_longer_one_too(loaded: Tokenizer, made: Any) -> None:
     prompts = Prompts(PromptLengthModel(1.3, 12.0, head_tokens=5), seed=3, tokenizer=loaded)
     for shared, tokens in ((40, 300), (295, 600), (1_000, 2_000)):
-        (short, its), (long, of_long) = prompts.reused(tokens, 7, shared), prompts.reused(tokens + 900, 7, shared + 800)
+        (short, its), (long, of_long) = (
+            prompts.reused(tokens, 7, shared),
+            prompts.reused(tokens + 900, 7, shared + 800),
+        )
         assert shared - 10 < its <= shared
         assert shared + 790 < of_long <= shared + 800
         first, other = made.encode(short).ids, made.encode(long).ids
@@ -153,7 +190,8 @@ def test_a_filling_is_what_its_sums_say(data: st.DataObject) -> None:
 
     tokenizer = FILLERS.setdefault("one", Tokenizer(count))
     at = data.draw(
-        st.integers(0, count_corpus_words() - 1) | st.integers(count_corpus_words() - 300, count_corpus_words() - 1)
+        st.integers(0, count_corpus_words() - 1)
+        | st.integers(count_corpus_words() - 300, count_corpus_words() - 1)
     )
     tokens = data.draw(st.integers(1, 1_000))
     text, filled = tokenizer.fill("12345", at, tokens, first=data.draw(st.booleans()))
@@ -171,7 +209,13 @@ FILLERS: dict[str, Tokenizer] = {}
 
 
 @pytest.mark.parametrize(
-    "tokens", [count_corpus_words() - 1, count_corpus_words(), count_corpus_words() + 1, 3 * count_corpus_words() + 7]
+    "tokens",
+    [
+        count_corpus_words() - 1,
+        count_corpus_words(),
+        count_corpus_words() + 1,
+        3 * count_corpus_words() + 7,
+    ],
 )
 def test_a_prompt_may_be_longer_than_the_corpus(tokens: int) -> None:
     tokenizer = Tokenizer(lambda text: len(text.split()))
@@ -202,7 +246,10 @@ def test_what_ten_tries_do_not_mend_is_counted() -> None:
     assert tokens != 200
     assert len(asked) == MAX_TRIES + 1
     prompts = Prompts(
-        PromptLengthModel(1.0, 0.0), combine_lengths(normal_length(200), normal_length(1)), seed=1, tokenizer=tokenizer
+        PromptLengthModel(1.0, 0.0),
+        combine_lengths(normal_length(200), normal_length(1)),
+        seed=1,
+        tokenizer=tokenizer,
     )
     prompts.draw()
     assert prompts.off == 1
@@ -212,7 +259,10 @@ def test_what_ten_tries_do_not_mend_is_counted() -> None:
 def test_prompts_that_cannot_be_so_short_are_counted() -> None:
     tokenizer = Tokenizer(len)  # a token a letter
     prompts = Prompts(
-        PromptLengthModel(1.0, 0.0), combine_lengths(normal_length(9), normal_length(1)), seed=1, tokenizer=tokenizer
+        PromptLengthModel(1.0, 0.0),
+        combine_lengths(normal_length(9), normal_length(1)),
+        seed=1,
+        tokenizer=tokenizer,
     )
     assert len(prompts.text(9)) == 9
     assert prompts.off == 0
@@ -221,7 +271,8 @@ def test_prompts_that_cannot_be_so_short_are_counted() -> None:
 
 
 def test_the_template_is_what_the_probe_of_one_word_had_besides_its_number() -> None:
-    """The server says 3 tokens for the number, 20 for the template, 1.5 a word: the line is 21.5 + 1.5 * words."""
+    """The server says 3 tokens for the number, 20 for the template, 1.5 a word: the line is 21.5 +
+    1.5 * words."""
     tokenizer = Tokenizer(lambda text: sum(3 if word.isdigit() else 1 for word in text.split(" ")))
     prompts = Prompts(
         PromptLengthModel(1.5, 21.5, True),
@@ -231,7 +282,10 @@ def test_the_template_is_what_the_probe_of_one_word_had_besides_its_number() -> 
     )
     assert tokenizer.count(prompts.text(100)) == 80
     guessed = Prompts(
-        PromptLengthModel(1.5, 12.0), combine_lengths(normal_length(100), normal_length(1)), seed=1, tokenizer=tokenizer
+        PromptLengthModel(1.5, 12.0),
+        combine_lengths(normal_length(100), normal_length(1)),
+        seed=1,
+        tokenizer=tokenizer,
     )
     assert tokenizer.count(guessed.text(100)) == 88
 
@@ -240,13 +294,17 @@ def test_files_that_cut_or_pad_do_neither_here(tmp_path: Path) -> None:
     made = word_level()
     made.enable_truncation(5)
     made.enable_padding(length=50)
-    made.post_processor = tokenizers.processors.TemplateProcessing(single="[UNK] $A", special_tokens=[("[UNK]", 0)])
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[UNK] $A", special_tokens=[("[UNK]", 0)]
+    )
     made.save(str(tmp_path / "any.json"))
     tokenizer = load_tokenizer(str(tmp_path / "any.json"))
     assert [tokenizer.count(cut_corpus_text(0, words)) for words in (1, 20, 100)] == [1, 20, 100]
 
 
-def test_a_name_is_looked_for_in_the_cache_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_looked_for_in_the_cache_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     folder = tmp_path / "models--some--model"
@@ -256,7 +314,9 @@ def test_a_name_is_looked_for_in_the_cache_alone(tmp_path: Path, monkeypatch: py
     (folder / "refs" / "main").write_text("abc")
     word_level().save(str(snapshot / "tokenizer.json"))
     assert load_tokenizer("some/model").count("to be or not") == 4
-    with pytest.raises(ValueError, match="neither a folder nor a name in the local Hugging Face cache"):
+    with pytest.raises(
+        ValueError, match="neither a folder nor a name in the local Hugging Face cache"
+    ):
         load_tokenizer("other/model")
 
 
@@ -265,7 +325,9 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda name: monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
 
 
-def test_without_the_packages_one_sentence_says_what_to_do(tmp_path: Path, gone: Callable[[str], None]) -> None:
+def test_without_the_packages_one_sentence_says_what_to_do(
+    tmp_path: Path, gone: Callable[[str], None]
+) -> None:
     gone("huggingface_hub")
     with pytest.raises(ValueError, match=r"give a folder with tokenizer\.json"):
         load_tokenizer("some/model")

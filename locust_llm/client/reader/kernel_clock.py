@@ -1,4 +1,5 @@
-"""The kernel stamps what arrives with the wall clock; our stamps are of the monotonic one: the difference of the two."""
+"""The kernel stamps what arrives with the wall clock; our stamps are of the monotonic one: the
+difference of the two."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""The stream reader of this process: made when it is first needed, one in each forked child, a new one after a failure."""
+"""The stream reader of this process: made when it is first needed, one in each forked child, a new
+one after a failure."""
 
 import os
 from contextlib import suppress
@@ -33,7 +34,8 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def get_stream_reader() -> StreamReader:
-    """The reader of this process; a forked child gets its own. Raises ReaderFailed: it cannot be made."""
+    """The reader of this process; a forked child gets its own. Raises ReaderFailed: it cannot be
+    made."""
     global _reader, _unmade
     if _reader is None:
         try:
@@ -55,8 +57,8 @@ def reader_failure() -> str:
 
 
 def start_new_reader() -> None:
-    """For the run that begins: a dead one has no place in it, and where none can be made ``reader_failure`` has why before
-    anything is sent."""
+    """For the run that begins: a dead one has no place in it, and where none can be made
+    ``reader_failure`` has why before anything is sent."""
     global _reader, _unmade
     if reader_failure():
         _reader, _unmade = None, ""

@@ -1,8 +1,9 @@
-"""The thread that reads, in Python: what _reader.c is, with the same methods, of calls that every system has.
+"""The thread that reads, in Python: what _reader.c is, with the same methods, of calls that every
+system has.
 
-It stamps with the clock right after the read; where the kernel stamps what arrives (Linux), with that. It is made of
-functions that gevent has not patched, so not of the selectors, which take gevent's own by name. Level-triggered: what a
-read leaves behind is read in the next round.
+It stamps with the clock right after the read; where the kernel stamps what arrives (Linux), with
+that. It is made of functions that gevent has not patched, so not of the selectors, which take
+gevent's own by name. Level-triggered: what a read leaves behind is read in the next round.
 """
 
 import errno
@@ -35,8 +36,8 @@ HEADER_BYTES: Final = 5
 SHORT_RECORD: Final = 64
 """Of TLS, as in _reader.c."""
 NAP_S: Final = 0.0005
-"""How long the thread sleeps after a round, when it has many streams and the kernel stamps what comes meanwhile: waking it
-costs more than a read."""
+"""How long the thread sleeps after a round, when it has many streams and the kernel stamps what
+comes meanwhile: waking it costs more than a read."""
 NAP_STREAMS: Final = 32
 
 
@@ -44,8 +45,10 @@ class _Stream:
     """What came of one answer, and was not taken."""
 
     __slots__ = (
-        "bad_stamps", "bytes", "calm", "chunked", "data", "end", "fd", "lag_ns", "left_since_ns", "longest", "most",
-        "patience_ns", "paused", "queued", "read_ns", "removed", "sent_ns", "since", "sock", "stamp_ns", "stamps", "tls",
+        "bad_stamps", "bytes", "calm", "chunked", "data", "end", "fd", "lag_ns", "left_since_ns",
+        "longest", "most",
+        "patience_ns", "paused", "queued", "read_ns", "removed", "sent_ns", "since", "sock",
+        "stamp_ns", "stamps", "tls",
         "unstamped", "unusual", "waits",
     )  # fmt: skip
 
@@ -64,14 +67,16 @@ class _Stream:
 
 
 class PythonReader:
-    """Its methods are those of the native ``Reader``, see client/reader/_reader.pyi. Starts its thread."""
+    """Its methods are those of the native ``Reader``, see client/reader/_reader.pyi. Starts its
+    thread."""
 
     def __init__(self) -> None:
         self.reads = 0
         self.behind_ns = 0
         self._pid = os.getpid()
         self._lock = _allocate_lock()
-        """Held for one read, one take, or a removal: of a stream that was removed nothing is read."""
+        """Held for one read, one take, or a removal: of a stream that was removed nothing is
+        read."""
         self._streams: dict[int, _Stream] = {}
         self._due: deque[_Stream] = deque()
         self._waiting: deque[tuple[int, _Stream]] = deque()
@@ -89,7 +94,7 @@ class PythonReader:
         self._poll.register(self._woken, _POLLIN)
         _start_thread(self._run, ())
 
-    # -- in the event loop ---------------------------------------------------------------------------------------------
+    # -- in the event loop -------------------------------------------------------------------------
 
     def add(self, fd: int, sent_ns: int, awaited: bool, tls: bool, /) -> None:
         if fd in self._streams:
@@ -109,7 +114,12 @@ class PythonReader:
 
     def calm(self, fd: int, most: int, chunked: bool, patience_ns: int, /) -> None:
         stream = self._streams[fd]
-        stream.most, stream.chunked, stream.patience_ns, stream.calm = most, chunked, patience_ns, True
+        stream.most, stream.chunked, stream.patience_ns, stream.calm = (
+            most,
+            chunked,
+            patience_ns,
+            True,
+        )
 
     def take(self, fd: int, /) -> tuple[bytes, bytes, list[bytes], int, int, int, int, bool]:
         stream = self._streams[fd]
@@ -124,7 +134,8 @@ class PythonReader:
                 self._poll.register(fd, _POLLIN)
                 self._wake_up()
         return (
-            stamps.tobytes(), since.tobytes(), data, stream.end, stream.unstamped, stream.bad_stamps, stream.lag_ns,
+            stamps.tobytes(), since.tobytes(), data, stream.end, stream.unstamped,
+            stream.bad_stamps, stream.lag_ns,
             stream.unusual,
         )  # fmt: skip
 
@@ -166,7 +177,8 @@ class PythonReader:
         return -1
 
     def stop(self) -> None:
-        """Nothing is read when it returns. A forked child has no such thread, and the lock as that had it."""
+        """Nothing is read when it returns. A forked child has no such thread, and the lock as that
+        had it."""
         if self._stopped:
             return
         if self._pid != os.getpid():
@@ -188,14 +200,15 @@ class PythonReader:
             stream.removed = True
             stream.sock.detach()
 
-    # -- in the thread: no gevent, no logging --------------------------------------------------------------------------
+    # -- in the thread: no gevent, no logging ------------------------------------------------------
 
     def _run(self) -> None:
         try:
             while not self._stopped:
                 self._read_all()
         except BaseException as error:
-            error.__traceback__ = None  # it holds what was read last, and memory may be what there is none of
+            # it holds what was read last, and memory may be what there is none of
+            error.__traceback__ = None
             self._failure = error
             self._notify()
 
@@ -246,14 +259,19 @@ class PythonReader:
             self._unregister(stream)
         self._show(stream, data)
 
-    def _stamped(self, stream: _Stream, control: list[tuple[int, int, bytes]], offset_ns: int, some: bool) -> int:
-        """Monotonic ns for what was just read; this thread's clock where the kernel's stamp cannot be one of it."""
+    def _stamped(
+        self, stream: _Stream, control: list[tuple[int, int, bytes]], offset_ns: int, some: bool
+    ) -> int:
+        """Monotonic ns for what was just read; this thread's clock where the kernel's stamp cannot
+        be one of it."""
         now = time.monotonic_ns()
         kernel_ns = kernel_stamp_ns(control)
         stamp_ns = kernel_ns - offset_ns
         if not stream.sent_ns <= stamp_ns <= now:
             stamp_ns = now
-            if kernel_ns:  # the wall clock was set between the arrival and the read, or it is no stamp of this answer
+            # the wall clock was set between the arrival and the read, or it is no stamp of this
+            # answer
+            if kernel_ns:
                 stream.bad_stamps += 1
             elif some:  # the end of a connection has no stamp
                 stream.unstamped += 1
@@ -269,14 +287,19 @@ class PythonReader:
         self._enqueue(stream)
 
     def _show(self, stream: _Stream, data: bytes) -> None:
-        """A chunked body may end in this read: surely enough to look at once, perhaps, or not. Only the parser knows."""
+        """A chunked body may end in this read: surely enough to look at once, perhaps, or not. Only
+        the parser knows."""
         if stream.tls:
             ends = stream.unusual = stream.calm and self._is_unusual(stream, data)
         else:
             ends = stream.chunked and (len(data) < 5 or data.endswith(b"0\r\n\r\n"))
         if ends or not stream.calm or stream.bytes > stream.most:
             self._enqueue(stream)
-        elif stream.patience_ns and not stream.waits and (not stream.chunked or data.find(b"\r\n\r\n") >= 0):
+        elif (
+            stream.patience_ns
+            and not stream.waits
+            and (not stream.chunked or data.find(b"\r\n\r\n") >= 0)
+        ):
             stream.waits = True
             self._waiting.append((time.monotonic_ns() + stream.patience_ns, stream))
 
@@ -297,7 +320,7 @@ class PythonReader:
         waiting = self._waiting
         return max(0.0, (waiting[0][0] - now_ns) / 1e9 / self._unit_s) if waiting else None
 
-    # -- with the lock -------------------------------------------------------------------------------------------------
+    # -- with the lock -----------------------------------------------------------------------------
 
     def _enqueue(self, stream: _Stream) -> None:
         if not stream.queued:
@@ -328,7 +351,8 @@ def kernel_stamp_ns(control: list[tuple[int, int, bytes]]) -> int:
 
 
 def make_poll() -> tuple[Any, float]:
-    """What waits for many sockets, and the unit of its time-out in seconds: epoll(7) where there is one, else poll(2)."""
+    """What waits for many sockets, and the unit of its time-out in seconds: epoll(7) where there is
+    one, else poll(2)."""
     try:
         return get_original("select", "epoll")(), 1.0
     except AttributeError:

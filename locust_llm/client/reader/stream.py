@@ -20,21 +20,36 @@ UNSEAL_NS: Final = 5_000_000
 class OpenStream:
     """From ``StreamReader.add`` until it has ended."""
 
-    __slots__ = ("_opened", "connection", "dropped", "end", "end_shows", "ended", "on_first", "sealed", "stream")
+    __slots__ = (
+        "_opened",
+        "connection",
+        "dropped",
+        "end",
+        "end_shows",
+        "ended",
+        "on_first",
+        "sealed",
+        "stream",
+    )
 
-    def __init__(self, connection: Connection, stream: Response, on_first: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, connection: Connection, stream: Response, on_first: Callable[[], object] | None = None
+    ) -> None:
         self.connection = connection
         self.stream = stream
         self.on_first = on_first
-        """Called in the event loop when the first chunk is there, or an error in its place: must not block."""
+        """Called in the event loop when the first chunk is there, or an error in its place: must
+        not block."""
         self.ended = Event()
         self.dropped: tuple[str, str] | None = None
         self.end = 0
         """As of ``Reader.take``."""
         self.sealed: deque[tuple[int, int, bytes]] = deque()
-        """Reads that are not decrypted yet: stamp, since (both as of ``Response.arrived``), bytes."""
+        """Reads that are not decrypted yet: stamp, since (both as of ``Response.arrived``),
+        bytes."""
         self.end_shows: bool | None = None
-        """The last read may hold the end, as far as TLS records show it; None: all reads are decrypted at once."""
+        """The last read may hold the end, as far as TLS records show it; None: all reads are
+        decrypted at once."""
         self._opened = b""
         """What the first of them held as far as it is decrypted."""
 
@@ -44,8 +59,8 @@ class OpenStream:
         self.stream.closed(cut=tls is not None and not tls.closed)
 
     def unseal(self, patience_ns: int | None = UNSEAL_NS) -> bool:
-        """Decrypt what was read; each read keeps its stamp. Returns whether it shall be decoded now. ``patience_ns``: after
-        it ``sealed`` has the rest; None: all at once."""
+        """Decrypt what was read; each read keeps its stamp. Returns whether it shall be decoded
+        now. ``patience_ns``: after it ``sealed`` has the rest; None: all at once."""
         stream, tls, sealed, look = self.stream, self.connection.tls, self.sealed, False
         until_ns = None if patience_ns is None else time.monotonic_ns() + patience_ns
         while sealed and tls is not None:
@@ -56,7 +71,9 @@ class OpenStream:
             if rest and not over:
                 sealed.appendleft((stamp_ns, since_ns, rest))
                 self._opened = plain
-            elif stream.over:  # read before that was known: the TLS layer of the next answer needs it
+            elif (
+                stream.over
+            ):  # read before that was known: the TLS layer of the next answer needs it
                 self._opened = b""
                 stream.frame.closed_by_peer |= bool(plain)
             else:
@@ -70,8 +87,8 @@ class OpenStream:
         return look
 
     def unseal_few(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
-        """The same of SLICE_BYTES at most, as the native reader has them, where nothing waits in ``sealed``. Stamps and
-        since: each the bytes of an array of int64."""
+        """The same of SLICE_BYTES at most, as the native reader has them, where nothing waits in
+        ``sealed``. Stamps and since: each the bytes of an array of int64."""
         tls = self.connection.tls
         assert tls is not None
         plain = [tls.received(read) for read in data]

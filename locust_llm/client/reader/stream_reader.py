@@ -1,13 +1,15 @@
-"""The stream reader: one native thread a process that waits on all streaming sockets and asks the kernel for the time.
+"""The stream reader: one native thread a process that waits on all streaming sockets and asks the
+kernel for the time.
 
-The thread is in C where that was compiled (client/reader/_reader.c), and reads without Python's lock; else in Python
-(python_reader.py), with the same methods. It stamps what it reads, by the kernel's clock where that stamps
-(SO_TIMESTAMPNS, see socket(7)), so that not even its own lateness moves a stamp. What came lies there, with its stamps,
-until the event loop takes it: of those streams that have something to tell, a first chunk or an end. All that is here runs
-in the event loop.
+The thread is in C where that was compiled (client/reader/_reader.c), and reads without Python's
+lock; else in Python (python_reader.py), with the same methods. It stamps what it reads, by the
+kernel's clock where that stamps (SO_TIMESTAMPNS, see socket(7)), so that not even its own lateness
+moves a stamp. What came lies there, with its stamps, until the event loop takes it: of those
+streams that have something to tell, a first chunk or an end. All that is here runs in the event
+loop.
 
-A stream belongs to the thread from ``add`` until it is over; only then may its socket be used or closed by others (the
-number of a closed socket is given to the next one).
+A stream belongs to the thread from ``add`` until it is over; only then may its socket be used or
+closed by others (the number of a closed socket is given to the next one).
 """
 
 import gc
@@ -26,7 +28,13 @@ import gevent
 from gevent.monkey import get_original
 
 from locust_llm.client.connection import Connection, ask_for_stamps
-from locust_llm.client.response import DECODE_BYTES, QUIET_NS, WAITED_NS, Response, describe_exception
+from locust_llm.client.response import (
+    DECODE_BYTES,
+    QUIET_NS,
+    WAITED_NS,
+    Response,
+    describe_exception,
+)
 from locust_llm.client.tls import SLICE_BYTES
 from locust_llm.records.record import CLIENT_ERROR
 
@@ -41,26 +49,31 @@ _socket: Final = get_original("socket", "socket")
 _sleep: Final = get_original("time", "sleep")
 
 SWITCH_S: Final = 0.0005
-"""How long the thread may have to wait for a greenlet that computes. Python's own 5 ms let chunks pile up and merge."""
+"""How long the thread may have to wait for a greenlet that computes. Python's own 5 ms let chunks
+pile up and merge."""
 COLLECTIONS: Final = (50_000, 10, 14)
-"""Of garbage, see gc.set_threshold (Python: 700, 10, 10), as a request leaves none. One of the youngest looks at all objects
-of the requests under way, a hundred each, for milliseconds; one of all with 10,000 users for a quarter of a second."""
+"""Of garbage, see gc.set_threshold (Python: 700, 10, 10), as a request leaves none. One of the
+youngest looks at all objects of the requests under way, a hundred each, for milliseconds; one of
+all with 10,000 users for a quarter of a second."""
 SWEEP_S: Final = 0.5
 """Between looks at whether streams have been quiet for long; with 10,000 of them it takes 5 ms."""
 DIED: Final = "the thread that reads the answers died"
 BEHIND_NS: Final = 3_000_000
 """From this lag on, greenlets give way to the thread."""
 PATIENCE_NS: Final = 4_000_000
-"""How long what came may lie there where nobody can tell, before it is decrypted or parsed, whether it is the end."""
+"""How long what came may lie there where nobody can tell, before it is decrypted or parsed, whether
+it is the end."""
 TLS_PATIENCE_NS: Final = 500_000_000
-"""The same over TLS, where the end shows by its record: what came meanwhile is decrypted at once, which takes a fifth."""
+"""The same over TLS, where the end shows by its record: what came meanwhile is decrypted at once,
+which takes a fifth."""
 HIDDEN_ENDS: Final = 128
-"""After an end that did not show, so many answers over TLS have PATIENCE_NS: whatever share of the ends does not show, they
-are noticed 1.5 ms later on average."""
+"""After an end that did not show, so many answers over TLS have PATIENCE_NS: whatever share of the
+ends does not show, they are noticed 1.5 ms later on average."""
 
 LOOKS: Final = 8
 LOOKS_NS: Final = 10_000_000
-"""How many streams are decoded in one turn of the loop, at about 20 µs each, and how long: what is due comes between."""
+"""How many streams are decoded in one turn of the loop, at about 20 µs each, and how long: what is
+due comes between."""
 
 
 class ReaderFailed(Exception):
@@ -68,7 +81,8 @@ class ReaderFailed(Exception):
 
 
 class StreamReader:
-    """One a process, see process_reader.py. Its thread starts before it, so it is made after any fork."""
+    """One a process, see process_reader.py. Its thread starts before it, so it is made after any
+    fork."""
 
     def __init__(self, thread: "NativeReader | PythonReader") -> None:
         self._thread = thread
@@ -98,8 +112,8 @@ class StreamReader:
         self._sweeper = loop.timer(SWEEP_S, SWEEP_S, ref=False)
         self._sweeper.start(self._run, lambda: self._sweep(time.monotonic_ns()))
         self._next_turn = loop.timer(0.0, ref=False)
-        # The kernel stamps only while some socket wants it, and begins a moment after the first one does: this one always
-        # does, so that the first answer has stamps too.
+        # The kernel stamps only while some socket wants it, and begins a moment after the first one
+        # does: this one always does, so that the first answer has stamps too.
         self._stamped = _socket()
         ask_for_stamps(self._stamped)
         _sleep(0.005)
@@ -115,8 +129,9 @@ class StreamReader:
         *,
         awaited: bool = False,
     ) -> OpenStream:
-        """From now on the thread reads this connection into this stream. ``on_first``: see OpenStream. ``awaited``: its
-        first chunk frees a slot that others wait for. Raises ReaderFailed."""
+        """From now on the thread reads this connection into this stream. ``on_first``: see
+        OpenStream. ``awaited``: its first chunk frees a slot that others wait for. Raises
+        ReaderFailed."""
         if self.failure:
             raise ReaderFailed(self.failure)
         reading = OpenStream(connection, stream, on_first)
@@ -135,7 +150,8 @@ class StreamReader:
         self._thread.sent(reading.connection.fd, sent_ns)
 
     def drop(self, reading: OpenStream, outcome: str, message: str) -> None:
-        """Give a stream up, with what came until then; ``reading.ended`` is set when that is done."""
+        """Give a stream up, with what came until then; ``reading.ended`` is set when that is
+        done."""
         reading.dropped = (outcome, message)
         self._drops.append(reading)
         self._run(self._give_up)
@@ -146,7 +162,8 @@ class StreamReader:
         return self._thread.reads
 
     def give_way(self) -> None:
-        """Let the thread catch up, before a greenlet computes: a late read merges chunks, a late record harms nobody.
+        """Let the thread catch up, before a greenlet computes: a late read merges chunks, a late
+        record harms nobody.
 
         Stops the whole event loop, for 20 ms at most; the thread needs the GIL, not the loop.
         """
@@ -160,7 +177,8 @@ class StreamReader:
         return len(self._open)
 
     def _run(self, work: Callable[[], None]) -> None:
-        """``work``, and then whatever it has to tell. What it does not catch itself is the end of this reader."""
+        """``work``, and then whatever it has to tell. What it does not catch itself is the end of
+        this reader."""
         try:
             work()
         except BaseException as error:
@@ -171,7 +189,8 @@ class StreamReader:
             gevent.get_hub().handle_error(self, *sys.exc_info())
 
     def _dies(self, error: BaseException) -> None:
-        error.__traceback__ = None  # it holds what was read last, and memory may be what there is none of
+        # it holds what was read last, and memory may be what there is none of
+        error.__traceback__ = None
         failure = DIED
         with suppress(Exception):
             failure = f"{DIED}: {describe_exception(error)}"
@@ -213,7 +232,9 @@ class StreamReader:
         try:
             work(reading, *args)
         except Exception as error:
-            reading.stream.given_up("malformed", f"the answer could not be read: {describe_exception(error)}")
+            reading.stream.given_up(
+                "malformed", f"the answer could not be read: {describe_exception(error)}"
+            )
             self._over(reading)
 
     def _give_up(self) -> None:
@@ -262,9 +283,16 @@ class StreamReader:
     def _take(self, reading: OpenStream) -> None:
         """What was read, into its stream."""
         stream = reading.stream
-        stamps, since, data, reading.end, stream.unstamped, stream.bad_stamps, stream.read_lag_ns, unusual = (
-            self._thread.take(reading.connection.fd)
-        )
+        (
+            stamps,
+            since,
+            data,
+            reading.end,
+            stream.unstamped,
+            stream.bad_stamps,
+            stream.read_lag_ns,
+            unusual,
+        ) = self._thread.take(reading.connection.fd)
         if reading.connection.tls is None:
             stream.took(stamps, since, data)
             return
@@ -290,7 +318,8 @@ class StreamReader:
     def _calm(self, reading: OpenStream) -> None:
         """Its first chunk is there: what follows has time, but for the end."""
         stream, fd = reading.stream, reading.connection.fd
-        most = (DECODE_BYTES + stream.sent_ns % DECODE_BYTES) // 2  # not all of those that begin together at one moment
+        # not all of those that begin together at one moment
+        most = (DECODE_BYTES + stream.sent_ns % DECODE_BYTES) // 2
         frame = stream.frame
         if frame.content_length is not None:
             return
@@ -316,12 +345,14 @@ class StreamReader:
         reading.stream.over, reading.stream.newest = True, None
         fd = reading.connection.fd
         if self._readings.pop(fd, None) is not None and (self._thread.remove(fd) or reading.sealed):
-            reading.stream.frame.closed_by_peer = True  # bytes behind the end: the next answer would lack them
+            # bytes behind the end: the next answer would lack them
+            reading.stream.frame.closed_by_peer = True
         self._waiting.discard(reading)
         self._notices.append((reading, True))
 
     def _pass_on(self) -> None:
-        """First chunks and ends, to those who wait for them. Runs in the loop itself: must not block."""
+        """First chunks and ends, to those who wait for them. Runs in the loop itself: must not
+        block."""
         notices = self._notices
         if self.failure:  # it was the last thing that the thread did
             self._end_all()

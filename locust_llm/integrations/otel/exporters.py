@@ -1,4 +1,5 @@
-"""Exporters: those of the OpenTelemetry SDK that the OTEL_* variables ask for, chosen as Locust's --otel chooses its own."""
+"""Exporters: those of the OpenTelemetry SDK that the OTEL_* variables ask for, chosen as Locust's
+--otel chooses its own."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -10,7 +11,11 @@ EXTRA: Final = "pip install 'locust-llm[otel]'"
 SIGNALS: Final = ("traces", "metrics", "logs")
 GRPC: Final = "grpc"
 _HTTP: Final = "opentelemetry.exporter.otlp.proto.http"
-_PACKAGES: Final = {GRPC: "opentelemetry.exporter.otlp.proto.grpc", "http/protobuf": _HTTP, "http": _HTTP}
+_PACKAGES: Final = {
+    GRPC: "opentelemetry.exporter.otlp.proto.grpc",
+    "http/protobuf": _HTTP,
+    "http": _HTTP,
+}
 _CLASSES: Final = {
     "traces": ("trace_exporter", "OTLPSpanExporter"),
     "metrics": ("metric_exporter", "OTLPMetricExporter"),
@@ -43,7 +48,10 @@ def find_exporter_mistake(environ: Mapping[str, str]) -> str:
     for signal in SIGNALS:
         for name in read_exporter_names(signal, environ):
             if name not in ("otlp", "console"):
-                return f"--otel: OTEL_{signal.upper()}_EXPORTER takes otlp, console or none, got {name!r}"
+                return (
+                    f"--otel: OTEL_{signal.upper()}_EXPORTER takes otlp, console or none, got "
+                    f"{name!r}"
+                )
             if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
                 return f"--otel needs opentelemetry-sdk: {EXTRA}"
             if name == "otlp" and (why := _otlp_mistake(read_otlp_protocol(signal, environ))):
@@ -62,7 +70,8 @@ def _otlp_mistake(spoken: str) -> str:
 
 
 def make_exporter(signal: str, environ: Mapping[str, str]) -> Export | None:
-    """Of a signal, in all ways that are asked for; None: it is not sent. The console is standard error."""
+    """Of a signal, in all ways that are asked for; None: it is not sent. The console is standard
+    error."""
     found = [_made(signal, name, environ) for name in read_exporter_names(signal, environ)]
     if not found:
         return None
@@ -79,4 +88,6 @@ def _made(signal: str, name: str, environ: Mapping[str, str]) -> Any:
         module, kind = _CONSOLE[signal]
         return getattr(import_module(module), kind)(out=sys.stderr)
     place, kind = _CLASSES[signal]
-    return getattr(import_module(f"{_PACKAGES[read_otlp_protocol(signal, environ)]}.{place}"), kind)()
+    return getattr(
+        import_module(f"{_PACKAGES[read_otlp_protocol(signal, environ)]}.{place}"), kind
+    )()

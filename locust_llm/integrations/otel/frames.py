@@ -1,4 +1,5 @@
-"""Frames: what goes from the load generator to the exporting process: first what the run is, then each record."""
+"""Frames: what goes from the load generator to the exporting process: first what the run is, then
+each record."""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -55,7 +56,8 @@ def add_frame_length(packed: bytes) -> bytes:
 
 
 def _frames(source: BinaryIO) -> Iterator[bytes]:
-    """To the end of ``source``, or to the first frame that is not whole: who wrote it was killed."""
+    """To the end of ``source``, or to the first frame that is not whole: who wrote it was
+    killed."""
     while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
         (length,) = _LENGTH.unpack(head)
         if len(packed := source.read(length)) < length:
@@ -64,7 +66,8 @@ def _frames(source: BinaryIO) -> Iterator[bytes]:
 
 
 def read_record_frames(source: BinaryIO) -> tuple[RunDescription, Iterator[Record]]:
-    """What the run is, and its records as they come. Raises ValueError where not even the first frame is whole."""
+    """What the run is, and its records as they come. Raises ValueError where not even the first
+    frame is whole."""
     frames = _frames(source)
     about = msgspec.msgpack.decode(next(frames, b""), type=RunDescription)
     return about, map(_decode_record, frames)

@@ -1,7 +1,9 @@
-"""Metrics: the four histograms of the conventions for GenAI clients, of all requests, whatever is sampled.
+"""Metrics: the four histograms of the conventions for GenAI clients, of all requests, whatever is
+sampled.
 
-github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/gen-ai-metrics.md: names, units, attributes and buckets.
-The gaps of a request are counted together: the SDK's own ``record()`` takes a hundred times as long for each chunk.
+github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/gen-ai-metrics.md: names, units,
+attributes and buckets. The gaps of a request are counted together: the SDK's own ``record()`` takes
+a hundred times as long for each chunk.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,7 +27,22 @@ from locust_llm.records.record import OK, Record
 
 from .frames import RunDescription
 
-SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+SECONDS: Final = (
+    0.01,
+    0.02,
+    0.04,
+    0.08,
+    0.16,
+    0.32,
+    0.64,
+    1.28,
+    2.56,
+    5.12,
+    10.24,
+    20.48,
+    40.96,
+    81.92,
+)
 MICROSECONDS: Final = tuple(round(bound * 1e6) for bound in SECONDS)
 TOKENS: Final = tuple(float(4**power) for power in range(14))
 
@@ -45,7 +62,8 @@ Attributes = tuple[tuple[str, str | int], ...]
 
 
 class OtelHistogram:
-    """Of one metric with one set of attributes. ``bounds`` are upper ends, which belong to their bucket."""
+    """Of one metric with one set of attributes. ``bounds`` are upper ends, which belong to their
+    bucket."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
@@ -59,7 +77,8 @@ class OtelHistogram:
         self._cover(value, value, value)
 
     def add_gaps(self, stamps_us: Sequence[int]) -> None:
-        """The gaps between neighbours of at least two stamps, which never fall; the buckets are those of ``SECONDS``."""
+        """The gaps between neighbours of at least two stamps, which never fall; the buckets are
+        those of ``SECONDS``."""
         gaps = sorted(map(sub, stamps_us[1:], stamps_us))
         below = 0
         for bucket, bound in enumerate(MICROSECONDS):

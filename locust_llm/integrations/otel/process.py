@@ -1,7 +1,9 @@
-"""The exporting process: reads the records of one process that sends, and gives what follows from them to the exporters of
-OpenTelemetry's SDK. It ends when its standard input does, and then says what became of all, a line of JSON.
+"""The exporting process: reads the records of one process that sends, and gives what follows from
+them to the exporters of OpenTelemetry's SDK. It ends when its standard input does, and then says
+what became of all, a line of JSON.
 
-It knows neither Locust nor gevent, so its threads are real ones; and it is nicer than the load generator.
+It knows neither Locust nor gevent, so its threads are real ones; and it is nicer than the load
+generator.
 """
 
 import logging
@@ -34,7 +36,8 @@ MISTAKE: Final = 200
 
 
 class SdkErrorHandler(logging.Handler):
-    """Keeps the first thing that the SDK complains of, and prints none: a collector that is away would fill the console."""
+    """Keeps the first thing that the SDK complains of, and prints none: a collector that is away
+    would fill the console."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -45,8 +48,8 @@ class SdkErrorHandler(logging.Handler):
 
 
 class ExportQueue:
-    """Batches of one signal: sent by a thread every ``every_s``, or as soon as there are ``batch`` of them. What comes while
-    ``most`` wait is dropped."""
+    """Batches of one signal: sent by a thread every ``every_s``, or as soon as there are ``batch``
+    of them. What comes while ``most`` wait is dropped."""
 
     def __init__(self, export: Export, *, most: int, batch: int, every_s: float) -> None:
         self.taken = self.refused = self.dropped = 0
@@ -70,7 +73,9 @@ class ExportQueue:
             self._full.wait(self._every_s)
             self._full.clear()
             while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(self._batch, len(self._waiting)))]
+                batch = [
+                    self._waiting.popleft() for _ in range(min(self._batch, len(self._waiting)))
+                ]
                 if self._export(batch):
                     self.taken += len(batch)
                 else:
@@ -119,7 +124,9 @@ class TelemetryExporter:
             self._spans.add(build_request_spans(self._about, record, self._resource, self._scope))
         if record.failed and self._logs is not None:
             self._failures += 1
-            self._logs.add(build_failure_log(self._about, record, self._resource, self._scope, sampled=sampled))
+            self._logs.add(
+                build_failure_log(self._about, record, self._resource, self._scope, sampled=sampled)
+            )
 
     def _send_metrics(self, every_s: float) -> None:
         """Each so often, and at the end: the last one has the whole run."""
@@ -159,7 +166,10 @@ class TelemetryExporter:
 
 
 def _queue(
-    to: Export | None, prefix: str, environ: Mapping[str, str], form: Callable[[Any], Any] = lambda batch: batch
+    to: Export | None,
+    prefix: str,
+    environ: Mapping[str, str],
+    form: Callable[[Any], Any] = lambda batch: batch,
 ) -> ExportQueue | None:
     """As the variables that begin with ``prefix`` say; None: this signal is not sent."""
     if to is None:

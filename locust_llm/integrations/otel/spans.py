@@ -1,7 +1,8 @@
-"""Spans: those of a finished request, and the log record of a failure, as the conventions for GenAI clients have them.
+"""Spans: those of a finished request, and the log record of a failure, as the conventions for GenAI
+clients have them.
 
-github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/gen-ai-spans.md. The ids are those of the ``traceparent``
-that the request was sent with, so the spans of the server lie below ours.
+github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/gen-ai-spans.md. The ids are those
+of the ``traceparent`` that the request was sent with, so the spans of the server lie below ours.
 """
 
 from collections.abc import Iterator
@@ -41,7 +42,8 @@ def make_span_context(trace: str, key: int, flags: TraceFlags = _SAMPLED) -> Spa
 def build_request_spans(
     about: RunDescription, record: Record, resource: Resource, scope: InstrumentationScope
 ) -> tuple[ReadableSpan, ...]:
-    """That of the request, from the gate to the end of its answer, and that of its wait at the gate."""
+    """That of the request, from the gate to the end of its answer, and that of its wait at the
+    gate."""
     own = make_span_context(about.trace, make_request_key(record.id))
     attributes = _attributes(about, record)
     found = ReadableSpan(
@@ -61,7 +63,10 @@ def build_request_spans(
     gate = ReadableSpan(
         name=GATE,
         context=SpanContext(
-            own.trace_id, make_request_key(f"{record.id} {GATE}"), is_remote=False, trace_flags=_SAMPLED
+            own.trace_id,
+            make_request_key(f"{record.id} {GATE}"),
+            is_remote=False,
+            trace_flags=_SAMPLED,
         ),
         parent=own,
         resource=resource,
@@ -74,10 +79,17 @@ def build_request_spans(
 
 
 def build_failure_log(
-    about: RunDescription, record: Record, resource: Resource, scope: InstrumentationScope, *, sampled: bool
+    about: RunDescription,
+    record: Record,
+    resource: Resource,
+    scope: InstrumentationScope,
+    *,
+    sampled: bool,
 ) -> ReadableLogRecord:
     """The log record of a failed request."""
-    own = make_span_context(about.trace, make_request_key(record.id), _SAMPLED if sampled else TraceFlags())
+    own = make_span_context(
+        about.trace, make_request_key(record.id), _SAMPLED if sampled else TraceFlags()
+    )
     at_ns = _unix_ns(record, record.closed_at)
     line = LogRecord(
         timestamp=at_ns,
@@ -98,7 +110,9 @@ def _attributes(about: RunDescription, record: Record) -> dict[str, Value]:
         "gen_ai.request.max_tokens": record.asked_output_tokens,
         "gen_ai.request.choice.count": record.choices if record.choices > 1 else None,
         "gen_ai.conversation.id": record.session or None,
-        "gen_ai.response.finish_reasons": None if record.finish_reason is None else (record.finish_reason,),
+        "gen_ai.response.finish_reasons": None
+        if record.finish_reason is None
+        else (record.finish_reason,),
         "gen_ai.response.time_to_first_chunk": record.ttft_s if record.streamed else None,
         "gen_ai.usage.input_tokens": record.input_tokens if usage else None,
         "gen_ai.usage.output_tokens": record.output_tokens if usage else None,
@@ -133,9 +147,13 @@ def _events(record: Record) -> Iterator[Event]:
     if record.chunk_us:
         yield Event("first_token", timestamp=_unix_ns(record, record.sent_at, record.chunk_us[0]))
     if record.first_output:  # 0: the first chunk is one
-        yield Event("first_output", timestamp=_unix_ns(record, record.sent_at, record.chunk_us[record.first_output]))
+        yield Event(
+            "first_output",
+            timestamp=_unix_ns(record, record.sent_at, record.chunk_us[record.first_output]),
+        )
 
 
 def _unix_ns(record: Record, at: float, us: int = 0) -> int:
-    """A stamp, and microseconds after it: rounded together, so that a child never ends after its parent by rounding."""
+    """A stamp, and microseconds after it: rounded together, so that a child never ends after its
+    parent by rounding."""
     return round((record.clock_offset_s + at) * 1e6) * 1000 + us * 1000

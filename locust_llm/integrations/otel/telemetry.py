@@ -1,6 +1,8 @@
-"""Telemetry: the load generator's side, which hands finished records to the exporting process. Nothing of OpenTelemetry runs here.
+"""Telemetry: the load generator's side, which hands finished records to the exporting process.
+Nothing of OpenTelemetry runs here.
 
-What it costs there is the encoding of a record when its request is over, and a write to a pipe four times a second.
+What it costs there is the encoding of a record when its request is over, and a write to a pipe four
+times a second.
 """
 
 import os
@@ -54,10 +56,12 @@ def validate_otel(settings: Settings, options: Namespace) -> Iterator[str]:
 
 
 def keep_loop_free(options: Namespace) -> None:
-    """Before Locust makes exporters of its own in this process. One by gRPC blocks gevent's loop, and with it all users,
-    until the collector has answered (10 s where it does not), unless gRPC knows of gevent."""
+    """Before Locust makes exporters of its own in this process. One by gRPC blocks gevent's loop,
+    and with it all users, until the collector has answered (10 s where it does not), unless gRPC
+    knows of gevent."""
     if options.otel and any(
-        "otlp" in read_exporter_names(one, os.environ) and read_otlp_protocol(one, os.environ) == GRPC
+        "otlp" in read_exporter_names(one, os.environ)
+        and read_otlp_protocol(one, os.environ) == GRPC
         for one in SIGNALS
     ):
         from grpc.experimental.gevent import init_gevent
@@ -153,7 +157,8 @@ class ExporterPipe:
             self._bytes += len(packed)
 
     def _write(self) -> None:
-        """The greenlet that writes; each write waits as long as the exporting process does not read."""
+        """The greenlet that writes; each write waits as long as the exporting process does not
+        read."""
         try:
             over = False
             while not over:
@@ -186,13 +191,17 @@ class ExporterPipe:
         try:
             counts = msgspec.json.decode(said, type=TelemetryCounts)
         except ValueError:
-            counts = TelemetryCounts(mistake="the exporting process ended before it could say what it had sent")
+            counts = TelemetryCounts(
+                mistake="the exporting process ended before it could say what it had sent"
+            )
         return msgspec.structs.replace(counts, lost=self._put - counts.requests)
 
 
 def _spawn(reads: int, writes: int) -> int:
-    """posix_spawn(3): a fork would run the hooks of Locust's own exporters in the child, which start greenlets there."""
-    high = [fcntl(fd, F_DUPFD_CLOEXEC, 3) for fd in (reads, writes)]  # none of them is 0 or 1 before it shall be
+    """posix_spawn(3): a fork would run the hooks of Locust's own exporters in the child, which
+    start greenlets there."""
+    # none of them is 0 or 1 before it shall be
+    high = [fcntl(fd, F_DUPFD_CLOEXEC, 3) for fd in (reads, writes)]
     try:
         return os.posix_spawn(
             sys.executable,

@@ -1,4 +1,5 @@
-"""The command ``locust-llm canary``: its options, the stream that it asks for, its signals and its port."""
+"""The command ``locust-llm canary``: its options, the stream that it asks for, its signals and its
+port."""
 
 import locust_llm.locust_adapter.parsed_options  # noqa: F401  first: Locust patches before the network is imported
 
@@ -21,7 +22,11 @@ from locust_llm.access.proxies import list_passed_proxies
 from locust_llm.access.source_addresses import use_source_options
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.request import Request
-from locust_llm.client.requests_bridge import find_trusted_certificates, format_request_head, make_target
+from locust_llm.client.requests_bridge import (
+    find_trusted_certificates,
+    format_request_head,
+    make_target,
+)
 from locust_llm.exit_status import ENDING_SIGNALS, fail
 from locust_llm.gate.gate import Gate
 from locust_llm.lab.canary.model import CanaryRound, measure_round
@@ -30,7 +35,13 @@ from locust_llm.locust_adapter.parser import add_access_options, unknown_options
 from locust_llm.locust_adapter.signals import leave_process
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.records.record import OK, Record
-from locust_llm.server.discovery import LINE_BYTES, WAIT_ADVICE, DiscoveryFailed, discover_server, find_request_form
+from locust_llm.server.discovery import (
+    LINE_BYTES,
+    WAIT_ADVICE,
+    DiscoveryFailed,
+    discover_server,
+    find_request_form,
+)
 from locust_llm.server.http_get import PROBE_HEADER
 from locust_llm.server.length_control import make_length_fields
 from locust_llm.server.refusals import strip_web_page
@@ -63,12 +74,16 @@ UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 class Canary:
     """Sends one stream when it is asked to."""
 
-    def __init__(self, settings: Settings, headers: Mapping[str, str], model: str | None, tokens: int) -> None:
+    def __init__(
+        self, settings: Settings, headers: Mapping[str, str], model: str | None, tokens: int
+    ) -> None:
         self._settings, self._headers, self._model, self._tokens = settings, headers, model, tokens
         self._line = UserConnection()
         self._gate = Gate()
         lengths = (INPUT_TOKENS, 0.0), (tokens, 0.0)
-        self._prompts = Prompts(PromptLengthModel(), input_tokens=lengths[0], output_tokens=lengths[1], seed=None)
+        self._prompts = Prompts(
+            PromptLengthModel(), input_tokens=lengths[0], output_tokens=lengths[1], seed=None
+        )
         self._form: RequestForm | None = None
         """As the server takes requests; None: that of the settings, as it has refused none."""
         self._metrics = ServerCounters(settings, headers)
@@ -80,7 +95,11 @@ class Canary:
     def ask(self) -> CanaryRound:
         at = time.time()
         record = self._exchange(self._forced or False)
-        if record.outcome == OK and self._forced is None and (record.output_tokens or 0) < self._tokens:
+        if (
+            record.outcome == OK
+            and self._forced is None
+            and (record.output_tokens or 0) < self._tokens
+        ):
             self._forced = True  # from the next round on
         elif record.status in (400, 422) and self._forced:
             self._forced = False
@@ -91,10 +110,13 @@ class Canary:
             at = time.time()
             record = self._exchange(False)
         if record.outcome != OK:
-            secrets = collect_secrets(self._headers, self._headers)  # of now: a key may have followed on another
+            # of now: a key may have followed on another
+            secrets = collect_secrets(self._headers, self._headers)
             return CanaryRound(
                 at=at,
-                error=sanitise_text(f"{record.outcome}: {strip_web_page(record.error)}", secrets, most=LINE_BYTES),
+                error=sanitise_text(
+                    f"{record.outcome}: {strip_web_page(record.error)}", secrets, most=LINE_BYTES
+                ),
             )
         if not record.chunk_us:
             return CanaryRound(at=at, error="the answer came in one piece: there are no gaps")
@@ -105,7 +127,9 @@ class Canary:
         s = self._settings
         until = time.monotonic() + TIMEOUT_S
         verify = False if s.insecure else find_trusted_certificates()
-        self._form, _, notes = find_request_form(s, self._headers, self._model, until, verify=verify)
+        self._form, _, notes = find_request_form(
+            s, self._headers, self._model, until, verify=verify
+        )
         for note in notes:
             write_console(f"{sanitise_text(note, most=LINE_BYTES)}\n")
 
@@ -117,17 +141,29 @@ class Canary:
             s.endpoint_type, self._model, [{"role": "user", "content": text}], self._tokens,
             **(self._form or RequestForm()).fields(s), **more,
         )  # fmt: skip
-        own = {"Content-Type": "application/json", "Accept-Encoding": "identity", PROBE_HEADER: "1", **self._headers}
-        prepared = requests.Request("POST", join_server_url(s.host, s.endpoint), data=data, headers=own).prepare()
-        where = make_target(prepared.url or "", False if s.insecure else find_trusted_certificates(), None)
+        own = {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            PROBE_HEADER: "1",
+            **self._headers,
+        }
+        prepared = requests.Request(
+            "POST", join_server_url(s.host, s.endpoint), data=data, headers=own
+        ).prepare()
+        where = make_target(
+            prepared.url or "", False if s.insecure else find_trusted_certificates(), None
+        )
         request = Request(
-            target=where, data=format_request_head(prepared) + b"\r\n" + data, labels={"id": "canary"}, timeout_s=TIMEOUT_S,
+            target=where, data=format_request_head(prepared) + b"\r\n" + data,
+            labels={"id": "canary"}, timeout_s=TIMEOUT_S,
             kind=s.endpoint_type,
         )  # fmt: skip
         before = self._metrics.read()
         record = exchange_request(self._line, self._gate, request, 0.0)
         self._others = found_other_requests(before, self._metrics.read(), record.input_tokens)
-        if isinstance(keys := self._headers, KeyHeaders) and keys.expired(prepared.headers, record.status):
+        if isinstance(keys := self._headers, KeyHeaders) and keys.expired(
+            prepared.headers, record.status
+        ):
             return self._exchange(forced) if keys.another(prepared.headers) else record
         return record
 
@@ -150,11 +186,18 @@ def run_canary(words: list[str]) -> int:
         plan = _plan(options)
         refusal = next(validate_settings(settings), "")
         if split_replica_urls(options.host):
-            refusal = "canary watches one address at a time: a router behind it, or each replica by a canary of its own"
+            refusal = (
+                "canary watches one address at a time: a router behind it, or each replica "
+                "by a canary of its own"
+            )
         found = (
             None
             if refusal
-            else discover_server(settings, headers, verify=False if settings.insecure else find_trusted_certificates())
+            else discover_server(
+                settings,
+                headers,
+                verify=False if settings.insecure else find_trusted_certificates(),
+            )
         )
         folder = options.report_dir or Path("reports") / f"canary-{time.strftime('%Y%m%d-%H%M%S')}"
         if found is not None:
@@ -203,7 +246,9 @@ def parse_canary_duration(text: str) -> float:
     try:
         value = float(text.removesuffix(unit)) * UNITS[unit or "s"]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"takes a time such as 20s, 5m or 1h, got {text}") from None
+        raise argparse.ArgumentTypeError(
+            f"takes a time such as 20s, 5m or 1h, got {text}"
+        ) from None
     if not 1 <= value <= 31 * 86_400:
         raise argparse.ArgumentTypeError(f"must be from 1s to 31 days, got {text}")
     return value
@@ -226,7 +271,8 @@ def _plan(options: argparse.Namespace) -> CanaryPlan:
     if token_s is not None and not token_s > 0:
         raise ValueError(f"--token-price must be above 0, got {options.token_price:g}")
     return CanaryPlan(
-        every_s=options.every, for_s=options.for_s, window_s=options.window, output_tokens=options.output_tokens,
+        every_s=options.every, for_s=options.for_s, window_s=options.window,
+        output_tokens=options.output_tokens,
         input_tokens=INPUT_TOKENS, token_s=token_s,
     )  # fmt: skip
 
@@ -235,8 +281,10 @@ def _settings(options: argparse.Namespace) -> Settings:
     """Raises ValueError."""
     path = options.endpoint or PROTOCOLS[options.endpoint_type].path
     return Settings(
-        host=normalise_base_url(options.host), model=options.model, insecure=options.insecure, probe=False, users=1,
-        endpoint_type=options.endpoint_type, endpoint="/" + path.lstrip("/"), max_tokens_field=options.max_tokens_field,
+        host=normalise_base_url(options.host), model=options.model, insecure=options.insecure,
+        probe=False, users=1,
+        endpoint_type=options.endpoint_type, endpoint="/" + path.lstrip("/"),
+        max_tokens_field=options.max_tokens_field,
         synthetic_input_tokens_mean=INPUT_TOKENS, output_tokens_mean=options.output_tokens,
     )  # fmt: skip
 
@@ -244,7 +292,8 @@ def _settings(options: argparse.Namespace) -> Settings:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm canary",
-        description="Watch a shared server: one short stream a few times a minute, whose gaps tell how much prefill load "
+        description="Watch a shared server: one short stream a few times a minute, whose gaps tell "
+        "how much prefill load "
         "other clients cause now.",
         epilog="example: locust-llm canary localhost:8000 --for 8h",
     )
@@ -272,22 +321,43 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TIME",
         help="stretch of time that a line sums up (default: 5m)",
     )
-    add("--output-tokens", type=_tokens, default=64, metavar="N", help="length of a stream (default: %(default)s)")
+    add(
+        "--output-tokens",
+        type=_tokens,
+        default=64,
+        metavar="N",
+        help="length of a stream (default: %(default)s)",
+    )
     add(
         "--token-price",
         type=float,
         metavar="US",
         help="microseconds of prefill a prompt token: gives the load in tokens/s",
     )
-    add("--probe", type=Path, metavar="DIR", help="take that price from this folder of locust-llm probe")
-    add("--report-dir", type=Path, metavar="DIR", help="where canary.jsonl goes (default: reports/canary-<time>)")
+    add(
+        "--probe",
+        type=Path,
+        metavar="DIR",
+        help="take that price from this folder of locust-llm probe",
+    )
+    add(
+        "--report-dir",
+        type=Path,
+        metavar="DIR",
+        help="where canary.jsonl goes (default: reports/canary-<time>)",
+    )
     add(
         "--metrics-port",
         metavar="[ADDR:]PORT",
         help="serve metrics for Prometheus there (default address: 127.0.0.1)",
     )
     add("--model", help="model to ask for (default: the server's first)")
-    add("--endpoint-type", choices=STREAMS, default="chat", help="API of the server (default: %(default)s)")
+    add(
+        "--endpoint-type",
+        choices=STREAMS,
+        default="chat",
+        help="API of the server (default: %(default)s)",
+    )
     add("--endpoint", metavar="PATH", help="path of the URL (default: that of --endpoint-type)")
     add(
         "--max-tokens-field",

@@ -6,7 +6,13 @@ from typing import Final
 
 from locust_llm.client.exchange import UserConnection
 from locust_llm.client.requests_bridge import find_trusted_certificates
-from locust_llm.records.server_metrics import DCGM, PATHS, EngineSample, counter_increase, read_engine_samples
+from locust_llm.records.server_metrics import (
+    DCGM,
+    PATHS,
+    EngineSample,
+    counter_increase,
+    read_engine_samples,
+)
 from locust_llm.server.http_get import OK, FetchFailed, fetch
 from locust_llm.settings.address import join_server_url
 from locust_llm.settings.settings import Settings
@@ -16,7 +22,8 @@ TIMEOUT_S: Final = 2.0
 
 
 class ServerCounters:
-    """Reads the server's page of metrics when it is asked to. A server without one is asked once."""
+    """Reads the server's page of metrics when it is asked to. A server without one is asked
+    once."""
 
     def __init__(self, settings: Settings, headers: Mapping[str, str]) -> None:
         self._settings = settings
@@ -43,7 +50,9 @@ class ServerCounters:
         at = time.time()
         verify = False if s.insecure else find_trusted_certificates()
         url = join_server_url(s.host, path)
-        answer = fetch("GET", url, self._headers, line=self._line, verify=verify, timeout_s=TIMEOUT_S)
+        answer = fetch(
+            "GET", url, self._headers, line=self._line, verify=verify, timeout_s=TIMEOUT_S
+        )
         if answer.status != OK:
             return None
         samples = read_engine_samples([answer.body.decode("utf-8", "replace")], at)
@@ -56,8 +65,8 @@ class ServerCounters:
 def found_other_requests(
     before: EngineSample | None, after: EngineSample | None, own_tokens: int | None
 ) -> bool | None:
-    """The counters grew by more than one request of ``own_tokens``, or somebody was there before it. None: the server
-    counts neither requests nor prompt tokens."""
+    """The counters grew by more than one request of ``own_tokens``, or somebody was there before
+    it. None: the server counts neither requests nor prompt tokens."""
     if before is None or after is None:
         return None
     if before.running or before.waiting:

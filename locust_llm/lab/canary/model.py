@@ -1,15 +1,20 @@
-"""The canary's arithmetic: from the gaps of one slow stream, how much the server is held up by other people's requests.
+"""The canary's arithmetic: from the gaps of one slow stream, how much the server is held up by
+other people's requests.
 
 What others do to a stream has two shapes, and each gets a figure of its own:
 
-- Their **prefills** stop it for a moment: single gaps far above the others. The time lost in them, over all time that the
-  canary decoded, is the share of the server's time that others' prefills take (``lost``): so where they come at random
+- Their **prefills** stop it for a moment: single gaps far above the others. The time lost in them,
+  over all time that the
+  canary decoded, is the share of the server's time that others' prefills take (``lost``): so where
+  they come at random
   (Poisson), as a canary decodes a fixed number of steps, and waits out whatever comes between.
-- Their **decodes** make the batch larger, and all gaps a little longer: the usual gap of a round, over the lowest of the
+- Their **decodes** make the batch larger, and all gaps a little longer: the usual gap of a round,
+  over the lowest of the
   session (``slower``). Whoever was there all the time is in both, and is not seen.
 
-A prompt computed over so many steps that it fills more than three quarters of a round looks like a larger batch in that
-round. Beside the other rounds it does not: no batch makes the gaps of one round nearly twice those of the others.
+A prompt computed over so many steps that it fills more than three quarters of a round looks like a
+larger batch in that round. Beside the other rounds it does not: no batch makes the gaps of one
+round nearly twice those of the others.
 """
 
 import math
@@ -33,12 +38,14 @@ STALL: Final = 0.35
 SPREADS: Final = 4.0
 """and by so many widths of the quiet gaps,"""
 MOST_ABOVE: Final = 0.75
-"""but that need not be more than this share of one. A round whose quiet gap is above the usual one by so much is one
-stall."""
+"""but that need not be more than this share of one. A round whose quiet gap is above the usual one
+by so much is one stall."""
 LATE: Final = 0.5
-"""Below this share of a quiet gap a chunk had waited with the one before it: what it came sooner is no lost time."""
+"""Below this share of a quiet gap a chunk had waited with the one before it: what it came sooner is
+no lost time."""
 TOGETHER_S: Final = 0.0002
-"""Chunks no farther apart came together, after a pause on the way: no server computes a token in so little time."""
+"""Chunks no farther apart came together, after a pause on the way: no server computes a token in so
+little time."""
 LOWEST: Final = 0.1
 """Of the quiet gaps of a session, this quantile is the pace of a server that nobody else uses."""
 FAR: Final = 700.0
@@ -69,7 +76,8 @@ class CanaryRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     input_tokens: int | None = None
     """Of its prompt, as the server counted them."""
     others: bool | None = None
-    """The server's counters show requests of others during the round; None: it has no such counters."""
+    """The server's counters show requests of others during the round; None: it has no such
+    counters."""
 
 
 class BackgroundLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +98,8 @@ class BackgroundLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The median."""
 
     def tokens_per_s(self, token_s: float) -> tuple[float, float | None, float | None]:
-        """Prefill tokens that others send a second, with the ends. ``token_s``: what one takes the server."""
+        """Prefill tokens that others send a second, with the ends. ``token_s``: what one takes the
+        server."""
         low, high = (None if end is None else end / token_s for end in (self.low, self.high))
         return self.lost / token_s, low, high
 
@@ -100,12 +109,14 @@ class BackgroundLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_stalls_per_s(self) -> float:
-        """Where none was seen: more than so many would have shown in 39 of 40 sessions (Poisson)."""
+        """Where none was seen: more than so many would have shown in 39 of 40 sessions
+        (Poisson)."""
         return -math.log(TAIL) / self.watched_s
 
 
 def has_calm_rounds(session: Sequence[CanaryRound]) -> bool:
-    """Some rounds in a row had next to no stall: the server's own noise is low, at least at times."""
+    """Some rounds in a row had next to no stall: the server's own noise is low, at least at
+    times."""
     told = [one for one in session if one.quiet_s is not None]
     for first in range(len(told) - MIN_ROUNDS + 1):
         row = told[first : first + MIN_ROUNDS]
@@ -125,12 +136,19 @@ def measure_round(at: float, chunk_s: Sequence[float]) -> CanaryRound:
     limit_s = quiet_s + max(STALL * quiet_s, min(SPREADS * width_s, MOST_ABOVE * quiet_s))
     found = [lost_s for lost_s in _stalls(gaps, quiet_s, limit_s) if lost_s > limit_s - quiet_s]
     return CanaryRound(
-        at=at, ttft_s=ttft_s, gaps=len(gaps), watched_s=watched_s, quiet_s=quiet_s, stalls=len(found), lost_s=sum(found)
+        at=at,
+        ttft_s=ttft_s,
+        gaps=len(gaps),
+        watched_s=watched_s,
+        quiet_s=quiet_s,
+        stalls=len(found),
+        lost_s=sum(found),
     )
 
 
 def _stalls(gaps: Iterable[float], quiet_s: float, limit_s: float) -> Iterator[float]:
-    """Of each run of long gaps, by how much they are above quiet ones, less what the chunks right behind it came sooner."""
+    """Of each run of long gaps, by how much they are above quiet ones, less what the chunks right
+    behind it came sooner."""
     lost_s, over = 0.0, False
     for gap in gaps:
         catches_up = gap < LATE * quiet_s
@@ -147,28 +165,37 @@ def _stalls(gaps: Iterable[float], quiet_s: float, limit_s: float) -> Iterator[f
 
 
 def find_quiet_gap(gaps: Sequence[float]) -> tuple[float, float]:
-    """(the middle, the width) of the lowest dense heap of gaps: the shortest stretch that holds a quarter of them, or one
-    further down that is nearly as short."""
+    """(the middle, the width) of the lowest dense heap of gaps: the shortest stretch that holds a
+    quarter of them, or one further down that is nearly as short."""
     ordered = sorted(gaps)
     size = max(MIN_GAPS // 2, math.ceil(QUIET_SHARE * len(ordered)))
-    stretches = [(ordered[i + size - 1] - ordered[i], ordered[i : i + size]) for i in range(len(ordered) - size + 1)]
+    stretches = [
+        (ordered[i + size - 1] - ordered[i], ordered[i : i + size])
+        for i in range(len(ordered) - size + 1)
+    ]
     shortest = min(width for width, _ in stretches)
     width, held = next(
-        (width, held) for width, held in stretches if width <= max(2 * shortest, ALIKE * median(held))
+        (width, held) for width, held in stretches if width <= max(2 * shortest,
+            ALIKE * median(held))
     )  # fmt: skip
     return fmean(held), width
 
 
-def estimate_background_load(rounds: Iterable[CanaryRound], session: Iterable[CanaryRound]) -> BackgroundLoad | None:
-    """Of some rounds, the last few minutes say. ``session``: all so far, which know the pace of an empty server. None: no
-    round has enough gaps."""
+def estimate_background_load(
+    rounds: Iterable[CanaryRound], session: Iterable[CanaryRound]
+) -> BackgroundLoad | None:
+    """Of some rounds, the last few minutes say. ``session``: all so far, which know the pace of an
+    empty server. None: no round has enough gaps."""
     some = [one for one in rounds if one.quiet_s is not None]
     if not some:
         return None
     quiets = sorted(one.quiet_s for one in session if one.quiet_s is not None)
     lowest_s = quiets[int(LOWEST * len(quiets))] if quiets else some[0].quiet_s or 0.0
     usual_s = median(one.quiet_s or 0.0 for one in some)
-    some = [_filled(one, usual_s) if (one.quiet_s or 0.0) > (1 + MOST_ABOVE) * usual_s else one for one in some]
+    some = [
+        _filled(one, usual_s) if (one.quiet_s or 0.0) > (1 + MOST_ABOVE) * usual_s else one
+        for one in some
+    ]
     watched_s = sum(one.watched_s for one in some)
     lost_s = sum(one.lost_s for one in some)
     lost = lost_s / watched_s
@@ -191,10 +218,13 @@ def _filled(one: CanaryRound, usual_s: float) -> CanaryRound:
     return replace(one, stalls=1, lost_s=max(one.watched_s - one.gaps * usual_s, one.lost_s))
 
 
-def _interval(some: Sequence[CanaryRound], lost: float, watched_s: float) -> tuple[float | None, float | None]:
-    """Of a ratio of sums over rounds (the delta method, with Student's t), which count as as many as their correlation
-    leaves. On the scale of log odds, as few rounds with few stalls lie to one side: there it held the truth in 347 of 354
-    windows of 15 simulated rounds, on the plain scale in 335."""
+def _interval(
+    some: Sequence[CanaryRound], lost: float, watched_s: float
+) -> tuple[float | None, float | None]:
+    """Of a ratio of sums over rounds (the delta method, with Student's t), which count as as many
+    as their correlation leaves. On the scale of log odds, as few rounds with few stalls lie to one
+    side: there it held the truth in 347 of 354 windows of 15 simulated rounds, on the plain scale
+    in 335."""
     n = len(some)
     if n < MIN_ROUNDS or not 0 < lost < 1:
         return None, None

@@ -1,4 +1,5 @@
-"""Watch: the session of a canary, a round after the other until it is over, each with its line on the console and in the file."""
+"""Watch: the session of a canary, a round after the other until it is over, each with its line on
+the console and in the file."""
 
 import math
 import time
@@ -14,7 +15,13 @@ from prometheus_client.registry import Collector
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.files.regular_file import open_to_append
-from locust_llm.lab.canary.model import MIN_GAPS, BackgroundLoad, CanaryRound, estimate_background_load, has_calm_rounds
+from locust_llm.lab.canary.model import (
+    MIN_GAPS,
+    BackgroundLoad,
+    CanaryRound,
+    estimate_background_load,
+    has_calm_rounds,
+)
 from locust_llm.text.format import format_brief, format_count, format_duration
 
 FILE: Final = "canary.jsonl"
@@ -45,7 +52,8 @@ class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
         an_hour, all_ = (math.ceil(seconds / self.every_s) for seconds in (3600, self.for_s))
         hourly = f" ({an_hour:,} an hour)" if all_ > an_hour else ""
         return (
-            f"at most {format_count(all_, 'request')}{hourly}, one at a time, each with a text of about {self.input_tokens} tokens, "
+            f"at most {format_count(all_, 'request')}{hourly}, one at a time, each with a text of "
+            f"about {self.input_tokens} tokens, "
             f"to which the server adds its template, and an answer of {self.output_tokens}"
         )
 
@@ -58,14 +66,21 @@ class CanarySession(Collector):
         self.rounds: list[CanaryRound] = []
         self.failed = 0
 
-    def run(self, ask: Callable[[], CanaryRound], wait: Callable[[float], bool], now: Callable[[], float]) -> int:
-        """The exit status. ``wait(seconds)``: True: it is to end; ``now()``: seconds on a monotonic clock."""
+    def run(
+        self,
+        ask: Callable[[], CanaryRound],
+        wait: Callable[[float], bool],
+        now: Callable[[], float],
+    ) -> int:
+        """The exit status. ``wait(seconds)``: True: it is to end; ``now()``: seconds on a monotonic
+        clock."""
         began = now()
         stopped = False
         number = 0
         while not stopped and number * self.plan.every_s < self.plan.for_s:
             self.add(ask())
-            number = max(number + 1, int((now() - began) / self.plan.every_s) + 1)  # a slow one skips others
+            # a slow one skips others
+            number = max(number + 1, int((now() - began) / self.plan.every_s) + 1)
             stopped = wait(max(began + number * self.plan.every_s - now(), 0.0))
         self._say(f"\n{self.summary()}\n")
         answered = len(self.rounds) - self.failed
@@ -102,14 +117,19 @@ class CanarySession(Collector):
             return f"no answer: {one.error}"
         here = f"TTFT {format_duration(one.ttft_s)}, {format_count(one.gaps, 'gap')}"
         if one.quiet_s is None:
-            why = "too few to tell anything" if one.gaps < MIN_GAPS else "most chunks came together: no usual gap"
+            why = (
+                "too few to tell anything"
+                if one.gaps < MIN_GAPS
+                else "most chunks came together: no usual gap"
+            )
             return f"{here}: {why}"
         here += f" of {format_duration(one.quiet_s)}, {format_count(one.stalls, 'stall')}"
         found = self.now
         return here if found is None else f"{here:52} | {self.of_others(found, self._recent)}"
 
     def of_others(self, found: BackgroundLoad, some: Sequence[CanaryRound]) -> str:
-        """What others cause, in words, or why nobody can say so. ``some``: the rounds of ``found``."""
+        """What others cause, in words, or why nobody can say so. ``some``: the rounds of
+        ``found``."""
         slower = f"usual gap {found.slower:.0%} above the lowest"
         counted = [one.others for one in some if one.quiet_s is not None]
         nobody = all(others is False for others in counted)
@@ -120,16 +140,26 @@ class CanarySession(Collector):
             most = f" (at most {format_brief(found.most_stalls_per_s, '/s', 2)})" if rate else ""
             none = f"no stall in {watched} watched{most}"
             return f"{who}, {none}; {slower}"
-        ends = "" if found.low is None or found.high is None else f" ({found.low:.0%} to {found.high:.0%})"
+        ends = (
+            ""
+            if found.low is None or found.high is None
+            else f" ({found.low:.0%} to {found.high:.0%})"
+        )
         count = format_brief(found.stalls_per_s, " stalls/s", 2)
         if not rate:
             count = f"{format_count(found.stalls, 'stall')} in {watched}"
         stalled = f"{found.lost:.0%} of the time{ends}, {count}"
         if nobody:
             noise = "noise of the server or its machine"
-            return f"nobody else by the server's counters: {noise} held the stream up {stalled}; {slower}"
+            return (
+                f"nobody else by the server's counters: {noise} held the stream up {stalled}; "
+                f"{slower}"
+            )
         if not any(counted) and not has_calm_rounds(self.rounds):
-            either = "others' prefills or the server's own noise, no quiet time was seen yet to tell them apart"
+            either = (
+                "others' prefills or the server's own noise, no quiet time was seen yet to "
+                "tell them apart"
+            )
             return f"stalls: {stalled} ({either}); {slower}"
         text = f"others: prefill {stalled}"
         if self.plan.token_s is not None:
@@ -138,35 +168,55 @@ class CanarySession(Collector):
             text += f", {_about(tokens)} prompt tokens/s{reach}"
         alone = estimate_background_load([one for one in some if one.others is False], self.rounds)
         if alone is not None:
-            text += f" ({alone.lost:.0%} in {format_count(alone.rounds, 'round')} without others, which is noise)"
+            text += (
+                f" ({alone.lost:.0%} in {format_count(alone.rounds, 'round')} without others, "
+                f"which is noise)"
+            )
         return f"{text}; {slower}"
 
     def summary(self) -> str:
         """Of all rounds."""
-        said = f"{format_count(len(self.rounds), 'round')}, {self.failed} without an answer, in {self._folder / FILE}"
+        said = (
+            f"{format_count(len(self.rounds), 'round')}, {self.failed} without an answer, in "
+            f"{self._folder / FILE}"
+        )
         counts = [one.input_tokens for one in self.rounds if one.input_tokens is not None]
-        prompts = f", prompts of {median(counts):.0f} tokens by the server's count" if counts else ""
+        prompts = (
+            f", prompts of {median(counts):.0f} tokens by the server's count" if counts else ""
+        )
         found = estimate_background_load(self.rounds, self.rounds)
         if found is None:
             return f"{said}{prompts}. No round had enough gaps to tell what others do."
-        return f"{said}{prompts}.\nTTFT {format_duration(found.ttft_s)} (median); {self.of_others(found, self.rounds)}."
+        return (
+            f"{said}{prompts}.\nTTFT {format_duration(found.ttft_s)} (median); "
+            f"{self.of_others(found, self.rounds)}."
+        )
 
     def collect(self) -> Iterator[Metric]:
-        counter = CounterMetricFamily(f"{PREFIX}rounds", "Canary streams, by what became of them", labels=("outcome",))
+        counter = CounterMetricFamily(
+            f"{PREFIX}rounds", "Canary streams, by what became of them", labels=("outcome",)
+        )
         counter.add_metric(("ok",), len(self.rounds) - self.failed)
         counter.add_metric(("failed",), self.failed)
         yield counter
         if not self.rounds or self.rounds[-1].error or (found := self.now) is None:
             return  # the last values would look like a server that answers
         others = self.rounds[-1].others
-        tokens = (None, None, None) if self.plan.token_s is None else found.tokens_per_s(self.plan.token_s)
+        tokens = (
+            (None, None, None)
+            if self.plan.token_s is None
+            else found.tokens_per_s(self.plan.token_s)
+        )
         for name, text, value in (
-            ("prefill_share", "Share of a stream's time lost in stalls, by others or by noise", found.lost),
+            ("prefill_share", "Share of a stream's time lost in stalls, by others or by noise",
+                found.lost),
             ("prefill_share_low", "Lower end of its 95% interval", found.low),
             ("prefill_share_high", "Upper end of its 95% interval", found.high),
-            ("others_present", "1: the server counted requests of others beside the last canary", others),
+            ("others_present", "1: the server counted requests of others beside the last canary",
+                others),
             ("stalls_per_second", "Stalls by prefills of others or by noise", found.stalls_per_s),
-            ("prompt_tokens_per_second", "Prompt tokens of others, by the price of a token", tokens[0]),
+            ("prompt_tokens_per_second", "Prompt tokens of others, by the price of a token",
+                tokens[0]),
             ("prompt_tokens_per_second_low", "Lower end of its 95% interval", tokens[1]),
             ("prompt_tokens_per_second_high", "Upper end of its 95% interval", tokens[2]),
             ("slower_ratio", "Usual gap over the lowest of the session, less one: decodes of others", found.slower),

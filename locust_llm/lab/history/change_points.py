@@ -1,11 +1,14 @@
-"""Changes: where a series of values shifts for good, by ranks, at a stated rate of false alarms. Pure functions.
+"""Changes: where a series of values shifts for good, by ranks, at a stated rate of false alarms.
+Pure functions.
 
-Seeded binary segmentation (Kovács, Li, Bühlmann, Munk, Biometrika 110, 2023) of ranks. In each of a fixed set of intervals
-every split into before and after has a score: how far the sum of the ranks before it is from what chance gives, in standard
-deviations. The split with the largest score is a change if random order reaches that score once in 1,000 series at most;
-then the values before it and those after it are series of their own. The intervals find a change up that one down follows,
-which no split of the whole series shows. Ranks know neither units nor outliers, so ``SCORES`` holds for any noise whose
-values are independent of each other; where neighbours resemble each other, scores have to be larger (docs/history.md).
+Seeded binary segmentation (Kovács, Li, Bühlmann, Munk, Biometrika 110, 2023) of ranks. In each of a
+fixed set of intervals every split into before and after has a score: how far the sum of the ranks
+before it is from what chance gives, in standard deviations. The split with the largest score is a
+change if random order reaches that score once in 1,000 series at most; then the values before it
+and those after it are series of their own. The intervals find a change up that one down follows,
+which no split of the whole series shows. Ranks know neither units nor outliers, so ``SCORES`` holds
+for any noise whose values are independent of each other; where neighbours resemble each other,
+scores have to be larger (docs/history.md).
 """
 
 import math
@@ -33,12 +36,16 @@ LEAST: Final = 0.02
 MOST: Final = 1000
 """Values that are looked at, the last ones."""
 SCORES: Final[dict[int, float]] = {
-    14: 3.10, 15: 3.19, 16: 3.23, 17: 3.28, 18: 3.31, 19: 3.35, 20: 3.39, 21: 3.46, 22: 3.47, 23: 3.51, 26: 3.60,
-    28: 3.62, 30: 3.68, 33: 3.72, 36: 3.79, 40: 3.84, 45: 3.91, 50: 3.98, 60: 4.04, 70: 4.09, 85: 4.14, 100: 4.26,
-    120: 4.29, 150: 4.37, 200: 4.43, 250: 4.55, 300: 4.60, 400: 4.68, 500: 4.76, 700: 4.80, 1000: 4.85,
+    14: 3.10, 15: 3.19, 16: 3.23, 17: 3.28, 18: 3.31, 19: 3.35, 20: 3.39, 21: 3.46, 22: 3.47,
+    23: 3.51, 26: 3.60,
+    28: 3.62, 30: 3.68, 33: 3.72, 36: 3.79, 40: 3.84, 45: 3.91, 50: 3.98, 60: 4.04, 70: 4.09,
+    85: 4.14, 100: 4.26,
+    120: 4.29, 150: 4.37, 200: 4.43, 250: 4.55, 300: 4.60, 400: 4.68, 500: 4.76, 700: 4.80,
+    1000: 4.85,
 }  # fmt: skip
-"""By the length of a series: the largest score of its splits that one random order in 1,000 exceeds, of 100,000 orders;
-`tests/bench/changes.py scores` makes them again. A series of fewer than 14 has too few orders to say anything so rarely."""
+"""By the length of a series: the largest score of its splits that one random order in 1,000
+exceeds, of 100,000 orders; `tests/bench/changes.py scores` makes them again. A series of fewer than
+14 has too few orders to say anything so rarely."""
 
 
 class LevelChange(NamedTuple):
@@ -49,7 +56,8 @@ class LevelChange(NamedTuple):
     after: float
     """Medians of the stretches between this change and its neighbours."""
     shift: float
-    """Median of the differences of a value after it and one before it (Hodges and Lehmann, 1963)."""
+    """Median of the differences of a value after it and one before it (Hodges and Lehmann,
+    1963)."""
     low: float
     high: float
     """Its 95 % interval, of the order statistics of these differences (Moses, 1965)."""
@@ -60,15 +68,21 @@ class LevelChange(NamedTuple):
         return self.shift / abs(self.before) if self.before else None
 
 
-def find_level_changes(values: Sequence[float], least: float = LEAST, seed: int = 0) -> list[LevelChange]:
-    """The changes of a series in time, first to last. ``values``: finite; ``least``: relative shift that is marked;
-    ``seed``: of the order among equal values, which is by chance."""
+def find_level_changes(
+    values: Sequence[float], least: float = LEAST, seed: int = 0
+) -> list[LevelChange]:
+    """The changes of a series in time, first to last. ``values``: finite; ``least``: relative shift
+    that is marked; ``seed``: of the order among equal values, which is by chance."""
     skipped = max(0, len(values) - MOST)
     values = values[skipped:]
     found, wider = _places(values, seed)
     while found:
         sized = [_sized(values, *around, wider) for around in _around(found, len(values))]
-        small = [change for change in sized if change.relative is not None and abs(change.relative) < least]
+        small = [
+            change
+            for change in sized
+            if change.relative is not None and abs(change.relative) < least
+        ]
         if not small:
             return [change._replace(at=change.at + skipped) for change in sized]
         found.remove(min(small, key=lambda change: abs(change.shift)).at)
@@ -78,8 +92,9 @@ def find_level_changes(values: Sequence[float], least: float = LEAST, seed: int 
 def _places(values: Sequence[float], seed: int) -> tuple[list[int], float]:
     """(the changes, how much wider sums of neighbours vary than those of independent values).
 
-    Where neighbours resemble each other (r), the variance of their sums is larger by (1 + r) / (1 - r), of a long AR(1)
-    series: so much larger has a score to be. r is that between the changes, which may be chance themselves: again then."""
+    Where neighbours resemble each other (r), the variance of their sums is larger by (1 + r) / (1 -
+    r), of a long AR(1) series: so much larger has a score to be. r is that between the changes,
+    which may be chance themselves: again then."""
     wider = 1.0
     while True:
         found = _settled(values, sorted(_splits(values, 0, len(values), Random(seed), wider)), seed)
@@ -90,7 +105,9 @@ def _places(values: Sequence[float], seed: int) -> tuple[list[int], float]:
         wider = needed
 
 
-def _splits(values: Sequence[float], begin: int, end: int, random: Random, wider: float) -> Iterator[int]:
+def _splits(
+    values: Sequence[float], begin: int, end: int, random: Random, wider: float
+) -> Iterator[int]:
     """Of a part of the series."""
     count = end - begin
     if count < min(SCORES):
@@ -103,7 +120,8 @@ def _splits(values: Sequence[float], begin: int, end: int, random: Random, wider
 
 
 def random_ranks(values: Sequence[float], random: Random) -> list[int]:
-    """From 1. Equal values have theirs in random order: so all orders of the ranks are alike where nothing changes."""
+    """From 1. Equal values have theirs in random order: so all orders of the ranks are alike where
+    nothing changes."""
     order = sorted(range(len(values)), key=lambda i: (values[i], random.random()))
     found = [0] * len(values)
     for rank, i in enumerate(order, 1):
@@ -112,7 +130,8 @@ def random_ranks(values: Sequence[float], random: Random) -> list[int]:
 
 
 def seeded_intervals(count: int) -> Iterator[tuple[int, int]]:
-    """Layers of intervals, each shorter than the last by the root of 2, evenly over the series, each half over the next."""
+    """Layers of intervals, each shorter than the last by the root of 2, evenly over the series,
+    each half over the next."""
     yield 0, count
     layer = 1
     while (length := math.ceil(count * 2 ** (-layer / 2))) >= SHORTEST:
@@ -130,12 +149,14 @@ def best_split(ranked: Sequence[int]) -> tuple[float, int]:
     largest, at = 0.0, 0
     for begin, end in seeded_intervals(len(ranked)):
         length, total, first = end - begin, sums[end] - sums[begin], sums[begin]
-        spread = (squares[end] - squares[begin]) * length - total * total  # length² times their variance
+        # length² times their variance
+        spread = (squares[end] - squares[begin]) * length - total * total
         excess, split = max(
             ((length * (sums[i] - first) - (i - begin) * total) ** 2 / ((i - begin) * (end - i)), i)
             for i in range(begin + SIDE, end - SIDE + 1)
         )
-        # of k of them the sum has the variance k (length - k) / (length - 1) times theirs: drawn without replacement
+        # of k of them the sum has the variance k (length - k) / (length - 1) times theirs: drawn
+        # without replacement
         score = math.sqrt(excess * (length - 1) / spread)
         if score > largest:
             largest, at = score, split
@@ -149,7 +170,8 @@ def change_threshold(count: int) -> float:
 
 
 def _settled(values: Sequence[float], found: list[int], seed: int) -> list[int]:
-    """Each change where it fits best between its neighbours: it was found in an interval that may hold others."""
+    """Each change where it fits best between its neighbours: it was found in an interval that may
+    hold others."""
     for before, at, after in list(_around(found, len(values))):
         if after - before >= 2 * SIDE:
             ranked = random_ranks(values[before:after], Random(seed))
@@ -162,7 +184,10 @@ def _one(ranked: Sequence[int]) -> int:
     count = len(ranked)
     total = sum(ranked)
     sums = [0, *accumulate(ranked)]
-    return max(range(SIDE, count - SIDE + 1), key=lambda k: (count * sums[k] - k * total) ** 2 / (k * (count - k)))
+    return max(
+        range(SIDE, count - SIDE + 1),
+        key=lambda k: (count * sums[k] - k * total) ** 2 / (k * (count - k)),
+    )
 
 
 def _around(found: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
@@ -179,7 +204,8 @@ def _sized(values: Sequence[float], before: int, at: int, after: int, wider: flo
     spread = wider * math.sqrt(pairs * (len(old) + len(new) + 1) / 12)
     outside = max(0, math.floor(pairs / 2 - Z * spread) - 1)
     return LevelChange(
-        at, median(values[before:at]), median(values[at:after]), median(differences), differences[outside],
+        at, median(values[before:at]), median(values[at:after]), median(differences),
+        differences[outside],
         differences[-1 - outside],
     )  # fmt: skip
 
@@ -191,8 +217,8 @@ def resemblance(values: Sequence[float], at: Sequence[int]) -> float:
 
 
 def correlation(values: Sequence[float], at: Sequence[int]) -> float:
-    """Of neighbouring values between the changes ``at``, by ranks: Spearman's, at a lag of one, of the stretches together.
-    0 where nothing varies."""
+    """Of neighbouring values between the changes ``at``, by ranks: Spearman's, at a lag of one, of
+    the stretches together. 0 where nothing varies."""
     product = spread = 0.0
     random = Random(0)
     for begin, end in pairwise([0, *at, len(values)]):
@@ -204,7 +230,8 @@ def correlation(values: Sequence[float], at: Sequence[int]) -> float:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """(median, low end, high end): the 95 % interval by order statistics; of fewer than six values all of them."""
+    """(median, low end, high end): the 95 % interval by order statistics; of fewer than six values
+    all of them."""
     ordered = sorted(values)
     outside = max(0, math.floor((len(ordered) - Z * math.sqrt(len(ordered))) / 2) - 1)
     return median(ordered), ordered[outside], ordered[-1 - outside]

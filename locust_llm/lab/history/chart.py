@@ -1,4 +1,5 @@
-"""Chart: a figure over the runs of a workload as SVG, as wide as its page: a dot a run, levels with intervals, changes."""
+"""Chart: a figure over the runs of a workload as SVG, as wide as its page: a dot a run, levels with
+intervals, changes."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,19 +25,26 @@ DATES: Final = 4
 APART: Final = 14.0
 """Percent of the width between the names of two changes."""
 OUTER: Final = 25
-"""One run in so many at either end does not stretch the y axis: what lies far outside is drawn at its edge."""
+"""One run in so many at either end does not stretch the y axis: what lies far outside is drawn at
+its edge."""
 
 
 def draw_history_chart(
     series: RunSeries, figure: KeyFigure, turns: Sequence[FigureChange], last: int | None = None
 ) -> str:
-    """Across the runs are as far apart as they are in order, not in time. Empty where no run has the figure."""
+    """Across the runs are as far apart as they are in order, not in time. Empty where no run has
+    the figure."""
     shown = [one for one in series.entries if figure.name in one.figures][-(last or 0) :]
     if not shown:
         return ""
     scale = _Scale(shown, figure)
     label = f"{figure.label} over {len(shown)} runs, {len(turns)} changes"
-    parts = [*scale.axis(), *_dots(scale), *_levels(scale, series.of(figure), turns), *_marks(scale, turns)]
+    parts = [
+        *scale.axis(),
+        *_dots(scale),
+        *_levels(scale, series.of(figure), turns),
+        *_marks(scale, turns),
+    ]
     inner = "\n".join(parts)
     size = f'width="100%" height="{HEIGHT}" overflow=visible'
     return f'<div class=lines><svg {size} role=img aria-label="{_text(label)}">{inner}</svg></div>'
@@ -78,17 +86,25 @@ class _Scale:
         for i in range(math.ceil(self._low / step), math.floor(self._high / step) + 1):
             y = self.y(i * step)
             yield f'<line x1=0 x2="100%" y1="{y}" y2="{y}" stroke="var(--line)"/>'
-            yield f'<text class=axis x=-8 y="{y + 3.5}" text-anchor=end>{_text(self.figure.said(i * step, 4))}</text>'
+            yield (
+                f'<text class=axis x=-8 y="{y + 3.5}" '
+                f"text-anchor=end>{_text(self.figure.said(i * step, 4))}</text>"
+            )
         count = len(self.shown)
         for i in range(min(DATES, count)):
             place = round(i * (count - 1) / max(1, min(DATES, count) - 1))
             anchor = "start" if i == 0 else "end" if i == min(DATES, count) - 1 else "middle"
             date = datetime.fromtimestamp(self.shown[place].started).strftime("%Y-%m-%d")
             inner = " fine" if anchor == "middle" else ""
-            yield f'<text class="axis{inner}" x="{self.x(place)}%" y="{BOTTOM + 20}" text-anchor={anchor}>{date}</text>'
+            yield (
+                f'<text class="axis{inner}" x="{self.x(place)}%" y="{BOTTOM + 20}" '
+                f"text-anchor={anchor}>{date}</text>"
+            )
 
 
-def _levels(scale: _Scale, counted: Sequence[HistoryEntry], turns: Sequence[FigureChange]) -> Iterator[str]:
+def _levels(
+    scale: _Scale, counted: Sequence[HistoryEntry], turns: Sequence[FigureChange]
+) -> Iterator[str]:
     """Between two changes the median, and its interval as a band."""
     name = scale.figure.name
     for begin, end in pairwise([0, *(turn.change.at for turn in turns), len(counted)]):
@@ -102,10 +118,14 @@ def _levels(scale: _Scale, counted: Sequence[HistoryEntry], turns: Sequence[Figu
         bottom = scale.y(low)
         y = scale.y(middle)
         yield (
-            f'<rect x="{x}%" width="{wide:.3f}%" y="{top}" height="{max(bottom - top, 1):.1f}" fill="var(--ink)" '
+            f'<rect x="{x}%" width="{wide:.3f}%" y="{top}" height="{max(bottom - top, 1):.1f}" '
+            f'fill="var(--ink)" '
             f'fill-opacity=".18"/>'
         )
-        yield f'<line x1="{x}%" x2="{x + wide:.3f}%" y1="{y}" y2="{y}" stroke="var(--ink)" stroke-width=1.5 />'
+        yield (
+            f'<line x1="{x}%" x2="{x + wide:.3f}%" y1="{y}" y2="{y}" stroke="var(--ink)" '
+            f"stroke-width=1.5 />"
+        )
 
 
 def _dots(scale: _Scale) -> Iterator[str]:
@@ -126,7 +146,10 @@ def _dots(scale: _Scale) -> Iterator[str]:
             arrow = f'<path d="M-4 0h8l-4 {-7 * way}z" fill="{fill}" stroke="var(--dot)"/>'
             yield f'<svg x="{x}%" y="{y}" overflow=visible>{arrow}{told}</svg>'
         else:
-            yield f'<circle cx="{x}%" cy="{y}" r={size} fill="{fill}" stroke="var(--dot)">{told}</circle>'
+            yield (
+                f'<circle cx="{x}%" cy="{y}" r={size} fill="{fill}" '
+                f'stroke="var(--dot)">{told}</circle>'
+            )
 
 
 def _about(one: HistoryEntry, figure: KeyFigure) -> str:
@@ -145,11 +168,17 @@ def _marks(scale: _Scale, turns: Sequence[FigureChange]) -> Iterator[str]:
             continue
         x = scale.x(place - 0.5)
         hue = "var(--ok)" if turn.better else "var(--fail)"
-        yield f'<line x1="{x}%" x2="{x}%" y1={TOP - 4} y2={BOTTOM} stroke="{hue}" stroke-width=1.5 stroke-dasharray="4 3"/>'
+        yield (
+            f'<line x1="{x}%" x2="{x}%" y1={TOP - 4} y2={BOTTOM} stroke="{hue}" stroke-width=1.5 '
+            f'stroke-dasharray="4 3"/>'
+        )
         if x - named >= APART:  # else its name would lie on that of the one before
             named = x
             anchor = "start" if x < 8 else "end" if x > 92 else "middle"
-            yield f'<text x="{x}%" y={TOP - 9} text-anchor={anchor} fill="{hue}" font-weight=600>{_text(turn.size)}</text>'
+            yield (
+                f'<text x="{x}%" y={TOP - 9} text-anchor={anchor} fill="{hue}" '
+                f"font-weight=600>{_text(turn.size)}</text>"
+            )
 
 
 def _text(text: str) -> str:

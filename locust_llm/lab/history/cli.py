@@ -53,31 +53,48 @@ def run_history(words: list[str]) -> int:
             else text.format_history(series, last, least)
         )
     sys.stdout.flush()
-    print(text.format_history_summary(runs, len(meant), str(options.folder)), end="", file=sys.stderr)
+    print(
+        text.format_history_summary(runs, len(meant), str(options.folder)), end="", file=sys.stderr
+    )
     return ExitStatus.INCOMPLETE if runs.unread else ExitStatus.OK
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm history",
-        description="The runs below a folder, workload by workload: their key figures, and where these changed for good.",
+        description="The runs below a folder, workload by workload: their key figures, and where "
+        "these changed for good.",
     )
     parser.add_argument(
-        "folder", type=Path, nargs="?", default=Path("reports"), metavar="DIR", help="of runs (default: reports)"
+        "folder",
+        type=Path,
+        nargs="?",
+        default=Path("reports"),
+        metavar="DIR",
+        help="of runs (default: reports)",
     )
     add_run_filter_arguments(parser)
     parser.add_argument(
-        "--metric", metavar="F", help=f"draw one figure over the runs: {', '.join(one.name for one in KEY_FIGURES)}"
+        "--metric",
+        metavar="F",
+        help=f"draw one figure over the runs: {', '.join(one.name for one in KEY_FIGURES)}",
     )
     parser.add_argument(
         "--last", type=int, metavar="N",
-        help=f"show the last N runs of each workload (default: {LAST}, with --html and --json all); changes are of all runs",
+        help=f"show the last N runs of each workload (default: {LAST}, with --html and --json "
+            f"all); changes are of all runs",
     )  # fmt: skip
     parser.add_argument(
-        "--least", type=float, default=LEAST * 100, metavar="P", help="least change that is marked, in %% (default: 2)"
+        "--least",
+        type=float,
+        default=LEAST * 100,
+        metavar="P",
+        help="least change that is marked, in %% (default: 2)",
     )
     parser.add_argument("--json", action="store_true", help="print runs and changes as JSON")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots, in one file")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page with plots, in one file"
+    )
     return parser
 
 
@@ -92,7 +109,8 @@ def _data(runs: Runs, series: list[RunSeries], last: int | None, least: float) -
                 "changes": [
                     {
                         "metric": figure.name, "from": turn.first.folder, "better": turn.better,
-                        "relative": turn.change.relative, **turn.change._asdict(), "beside": list(turn.beside()),
+                        "relative": turn.change.relative, **turn.change._asdict(),
+                        "beside": list(turn.beside()),
                     }
                     for figure in KEY_FIGURES
                     for turn in turns(one, figure, least)

@@ -66,8 +66,15 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """How far true times may lie from the reported ones, either way, by the same names; seconds."""
 
     def value_of(self, key: str) -> str | None:
-        """Of a label; ``branch``, ``commit``, ``model``, ``host`` and ``tool`` are labels of every run."""
-        own = {"branch": self.branch, "commit": self.commit, "model": self.model, "host": self.host, "tool": self.tool}
+        """Of a label; ``branch``, ``commit``, ``model``, ``host`` and ``tool`` are labels of every
+        run."""
+        own = {
+            "branch": self.branch,
+            "commit": self.commit,
+            "model": self.model,
+            "host": self.host,
+            "tool": self.tool,
+        }
         return self.labels.get(key, own.get(key) or None)
 
 
@@ -99,7 +106,8 @@ class _Facts(msgspec.Struct):
 
 
 def entry_of(folder: Path, name: str) -> HistoryEntry:
-    """Of a folder with run.json, with the figures of a load, or both. Raises Unreadable and OSError."""
+    """Of a folder with run.json, with the figures of a load, or both. Raises Unreadable and
+    OSError."""
     load, why_no_load = _load(folder)
     if not (folder / RUN).exists():
         if load is None:
@@ -121,8 +129,15 @@ def _load(folder: Path) -> tuple[Figures | None, str]:
         loads = read_figures(folder)
     except (OSError, UnknownFormat) as error:
         return None, f"no figures: {getattr(error, 'strerror', None) or error}"[:MAX_TEXT]
-    loads = [replace(one, tool=_utf8(one.tool), model=_utf8(one.model), version=_utf8(one.version)) for one in loads]
-    return (loads[0], "") if len(loads) == 1 else (None, f"no figures: its file holds {len(loads)} loads")
+    loads = [
+        replace(one, tool=_utf8(one.tool), model=_utf8(one.model), version=_utf8(one.version))
+        for one in loads
+    ]
+    return (
+        (loads[0], "")
+        if len(loads) == 1
+        else (None, f"no figures: its file holds {len(loads)} loads")
+    )
 
 
 def _utf8(text: str) -> str:
@@ -135,8 +150,10 @@ def _of_load(folder: Path, name: str, load: Figures, note: str) -> HistoryEntry:
     file = next((folder / name for name in IN_FOLDERS if (folder / name).is_file()), folder)
     started = load.started_at if load.started_at is not None else file.stat().st_mtime
     return HistoryEntry(
-        folder=name, started=started, tool=load.tool, model=load.model, machine=load.version, workload=workload.hash,
-        conditions=workload.words, client=load.client, left_out="the client verdict is INVALID" * (load.client == INVALID),
+        folder=name, started=started, tool=load.tool, model=load.model, machine=load.version,
+        workload=workload.hash,
+        conditions=workload.words, client=load.client,
+        left_out="the client verdict is INVALID" * (load.client == INVALID),
         note=note, figures=_figures(load),
     )  # fmt: skip
 
@@ -149,11 +166,15 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
     model = run.model or (asked if isinstance(asked, str) else "")
     tool = "locust-llm"
     made_by = f"{run.machine}, locust-llm {run.versions.get('locust-llm', '?')}"
-    workload = conditions.of_settings(run.settings, model, run.simulated, bool(run.proxy), facts.conditions)
+    workload = conditions.of_settings(
+        run.settings, model, run.simulated, bool(run.proxy), facts.conditions
+    )
     if run.imported:  # its settings are no more than its result says, the lengths none at all
         tool = next(iter(run.versions), run.imported)
         made_by = run.imported
-        known_of = replace(load or Figures(tool=tool), tool=tool, model=model, asked_output_tokens=None)
+        known_of = replace(
+            load or Figures(tool=tool), tool=tool, model=model, asked_output_tokens=None
+        )
         workload = conditions.of_figures(known_of)
     commit = run.commit or Commit("")
     note = why_no_load
@@ -165,31 +186,48 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
     if several := _several_loads(run):
         load = None
         note = "; ".join(filter(None, (note, f"{several}: {SEE_REPORT}")))[:MAX_TEXT]
-    left_out = NOT_ENDED * (run.stopping_at is None) or "the client verdict is INVALID" * (client == INVALID)
+    left_out = NOT_ENDED * (run.stopping_at is None) or "the client verdict is INVALID" * (
+        client == INVALID
+    )
     return HistoryEntry(
         folder=name, started=run.started_at, tool=tool[:MAX_TEXT], model=model[:MAX_TEXT],
-        host=" ".join(str(host) for host in hosts if host)[:MAX_TEXT] if isinstance(hosts, list) else "",
+        host=" ".join(str(host) for host in hosts if host)[:MAX_TEXT] if isinstance(hosts,
+            list) else "",
         server=run.server[:MAX_TEXT],
         machine=made_by[:MAX_TEXT], workload=workload.hash,
-        conditions=workload.words[:MAX_TEXT], labels=known, commit=commit.hash[:MAX_TEXT], branch=commit.branch[:MAX_TEXT],
-        dirty=commit.dirty, simulated=run.simulated, slo=(facts.slo_status or "")[:MAX_TEXT], client=client[:MAX_TEXT],
+        conditions=workload.words[:MAX_TEXT], labels=known, commit=commit.hash[:MAX_TEXT],
+        branch=commit.branch[:MAX_TEXT],
+        dirty=commit.dirty, simulated=run.simulated, slo=(facts.slo_status or "")[:MAX_TEXT],
+        client=client[:MAX_TEXT],
         left_out=left_out, note=note, figures={} if load is None else _figures(load),
         plus_minus={} if several else _plus_minus(facts),
     )  # fmt: skip
 
 
 def _several_loads(run: _Run) -> str:
-    """What a run measured one by one, in words: figures of all of it together are those of no server and no load."""
+    """What a run measured one by one, in words: figures of all of it together are those of no
+    server and no load."""
     asked = run.settings
-    if asked.get("candidate") or asked.get("candidate_set") or asked.get("aa") or asked.get("isolate"):
+    if (
+        asked.get("candidate")
+        or asked.get("candidate_set")
+        or asked.get("aa")
+        or asked.get("isolate")
+    ):
         return "two arms"
-    return format_count(len(run.stages), "stage") if asked.get("sweep") and len(run.stages) > 1 else ""
+    return (
+        format_count(len(run.stages), "stage") if asked.get("sweep") and len(run.stages) > 1 else ""
+    )
 
 
 def _figures(load: Figures) -> dict[str, float]:
     """Those that are numbers."""
     values = {figure.name: figure.of(load) for figure in KEY_FIGURES}
-    return {name: value for name, value in values.items() if value is not None and abs(value) < MAX_FIGURE}
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and abs(value) < MAX_FIGURE
+    }
 
 
 def _plus_minus(facts: _Facts) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Index: what is known of each run of a folder of runs, kept in a small SQLite file beside them.
 
-The folders are what counts. A row is used while the files of its folder have the times and sizes that they had when it was
-read; a file that is no index, of another version or damaged, is made anew; where it cannot be written, it is not.
+The folders are what counts. A row is used while the files of its folder have the times and sizes
+that they had when it was read; a file that is no index, of another version or damaged, is made
+anew; where it cannot be written, it is not.
 """
 
 import os
@@ -36,11 +37,13 @@ DEPTH: Final = 3
 WAIT_S: Final = 1.0
 """For another process that writes it."""
 TEXTS: Final = (
-    "tool", "model", "host", "server", "machine", "workload", "conditions", "branch", "slo", "client", "left_out", "note",
+    "tool", "model", "host", "server", "machine", "workload", "conditions", "branch", "slo",
+    "client", "left_out", "note",
 )  # fmt: skip
 COLUMNS: Final = (
     "folder", "signature", "started", *TEXTS, "labels", "git_commit", "dirty", "simulated",
-    *(figure.name for figure in KEY_FIGURES), *(f"{figure.name}_plus_minus" for figure in KEY_FIGURES if figure.tag),
+    *(figure.name for figure in KEY_FIGURES),
+    *(f"{figure.name}_plus_minus" for figure in KEY_FIGURES if figure.tag),
 )  # fmt: skip
 """Times in seconds; labels as JSON."""
 VERSION: Final = crc32(f"{MADE_BY} {version('locust-llm')} {COLUMNS}".encode()) >> 1
@@ -74,7 +77,8 @@ class _Had(NamedTuple):
 
 
 def runs_in(folder: Path) -> Runs:
-    """All runs below ``folder``; its index is then up to date. Raises OSError where the folder itself cannot be read."""
+    """All runs below ``folder``; its index is then up to date. Raises OSError where the folder
+    itself cannot be read."""
     os.scandir(folder).close()
     had = _known(folder / INDEX)
     seen = dict[str, _Seen]()
@@ -93,13 +97,16 @@ def runs_in(folder: Path) -> Runs:
     note = had.why
     if not note and (not had.sound or seen != had.rows):
         note = _keep(folder / INDEX, seen, had.rows if had.sound else None)
-    entries = sorted((one.entry for one in seen.values()), key=lambda entry: (entry.started, entry.folder))
+    entries = sorted(
+        (one.entry for one in seen.values()), key=lambda entry: (entry.started, entry.folder)
+    )
     return Runs(entries, unread, note)
 
 
 def _signatures(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """(folder of a run, times and sizes of its files). A run is not looked into: its stages are no runs of their own. A
-    folder that links lead to again is looked at once, by its own name where that is as near."""
+    """(folder of a run, times and sizes of its files). A run is not looked into: its stages are no
+    runs of their own. A folder that links lead to again is looked at once, by its own name where
+    that is as near."""
     waiting = deque([("", 0)])
     visited = set[tuple[int, int]]()
     while waiting:
@@ -120,10 +127,14 @@ def _signatures(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str
         elif depth <= DEPTH:
             try:
                 with os.scandir(path) as found:
-                    folders = [one for one in found if one.is_dir() and not one.name.startswith(".")]
+                    folders = [
+                        one for one in found if one.is_dir() and not one.name.startswith(".")
+                    ]
                 below = [one.name for one in sorted(folders, key=os.DirEntry.is_symlink)]
             except OSError as error:
-                unread.append((name.encode("utf-8", "replace").decode(), error.strerror or str(error)))
+                unread.append(
+                    (name.encode("utf-8", "replace").decode(), error.strerror or str(error))
+                )
                 continue
             waiting += [(f"{name}/{one}" if name else one, depth + 1) for one in below]
 
@@ -145,7 +156,7 @@ def _sign(path: str) -> str:
     return f"{found.st_mtime_ns}:{found.st_size}" if stat.S_ISREG(found.st_mode) else ""
 
 
-# -- the file ----------------------------------------------------------------------------------------------------------
+# -- the file --------------------------------------------------------------------------------------
 
 
 def _known(path: Path) -> _Had:
@@ -154,14 +165,22 @@ def _known(path: Path) -> _Had:
     try:
         with read_database(path, WAIT_S) as db:
             application, made_by = (
-                db.execute(f"PRAGMA {one}").fetchone()[0] for one in ("application_id", "user_version")
+                db.execute(f"PRAGMA {one}").fetchone()[0]
+                for one in ("application_id", "user_version")
             )
-            if application != OURS and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            if (
+                application != OURS
+                and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            ):
                 return _Had(why=f"{path} is a database of another program")
             if (application, made_by) != (OURS, VERSION) or not has_table(db, "runs"):
                 return _Had()
             return _Had(
-                {row[0]: _seen(row) for row in db.execute(f"SELECT {', '.join(COLUMNS)} FROM runs")}, sound=True
+                {
+                    row[0]: _seen(row)
+                    for row in db.execute(f"SELECT {', '.join(COLUMNS)} FROM runs")
+                },
+                sound=True,
             )
     except sqlite3.OperationalError as error:
         return _Had(why=f"{path} is in use" if "locked" in str(error) else "")
@@ -175,8 +194,15 @@ def _seen(row: tuple[object, ...]) -> _Seen:
     """Raises ValueError for what no index of ours holds."""
     values = dict(zip(COLUMNS, row, strict=True))
     figures = {f.name: values[f.name] for f in KEY_FIGURES if values[f.name] is not None}
-    reach = {f.name: value for f in KEY_FIGURES if f.tag and (value := values[f"{f.name}_plus_minus"]) is not None}
-    flags = {name: None if values[name] is None else bool(values[name]) for name in ("dirty", "simulated")}
+    reach = {
+        f.name: value
+        for f in KEY_FIGURES
+        if f.tag and (value := values[f"{f.name}_plus_minus"]) is not None
+    }
+    flags = {
+        name: None if values[name] is None else bool(values[name])
+        for name in ("dirty", "simulated")
+    }
     known = {name: values[name] for name in ("folder", "started", *TEXTS)} | flags
     more = {"labels": msgspec.json.decode(str(values["labels"])), "commit": values["git_commit"]}
     entry = msgspec.convert(known | more | {"figures": figures, "plus_minus": reach}, HistoryEntry)
@@ -188,12 +214,14 @@ def _row(seen: _Seen) -> tuple[object, ...]:
     return (
         entry.folder, seen.signature, entry.started, *(getattr(entry, name) for name in TEXTS),
         msgspec.json.encode(entry.labels).decode(), entry.commit, entry.dirty, entry.simulated,
-        *(entry.figures.get(f.name) for f in KEY_FIGURES), *(entry.plus_minus.get(f.name) for f in KEY_FIGURES if f.tag),
+        *(entry.figures.get(f.name) for f in KEY_FIGURES),
+        *(entry.plus_minus.get(f.name) for f in KEY_FIGURES if f.tag),
     )  # fmt: skip
 
 
 def _keep(path: Path, seen: Mapping[str, _Seen], known: Mapping[str, _Seen] | None) -> str:
-    """Write what changed, or without ``known`` a new file in the place of the old one. Why that could not be; or empty."""
+    """Write what changed, or without ``known`` a new file in the place of the old one. Why that
+    could not be; or empty."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if known is None:
@@ -216,6 +244,12 @@ def _write(path: Path, seen: Mapping[str, _Seen], known: Mapping[str, _Seen]) ->
         if not known:
             db.execute(f"PRAGMA application_id = {OURS}")
             db.execute(f"PRAGMA user_version = {VERSION}")
-            db.execute(f"CREATE TABLE IF NOT EXISTS runs ({', '.join(COLUMNS)}, PRIMARY KEY (folder))")
-        db.executemany("DELETE FROM runs WHERE folder = ?", [(name,) for name in known.keys() - seen.keys()])
-        db.executemany(f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * len(COLUMNS))})", changed)
+            db.execute(
+                f"CREATE TABLE IF NOT EXISTS runs ({', '.join(COLUMNS)}, PRIMARY KEY (folder))"
+            )
+        db.executemany(
+            "DELETE FROM runs WHERE folder = ?", [(name,) for name in known.keys() - seen.keys()]
+        )
+        db.executemany(
+            f"INSERT OR REPLACE INTO runs VALUES ({', '.join('?' * len(COLUMNS))})", changed
+        )

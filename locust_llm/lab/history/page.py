@@ -1,4 +1,5 @@
-"""Page: history.html, the workloads of a folder of runs with their charts, in one file without a script."""
+"""Page: history.html, the workloads of a folder of runs with their charts, in one file without a
+script."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,13 @@ body { display: block; max-width: 76rem; }
 .plot figcaption p { margin: .15rem 0; }
 @media (max-width: 40rem) { .lines text { font-size: 11px !important; } .plot .lines { padding-left: 58px; } }
 """
-CLASSES: Final = {"PASS": "pass", "FAIL": "loud", "INCONCLUSIVE": "open", "INVALID": "loud", "DEGRADED": "open"}
+CLASSES: Final = {
+    "PASS": "pass",
+    "FAIL": "loud",
+    "INCONCLUSIVE": "open",
+    "INVALID": "loud",
+    "DEGRADED": "open",
+}
 RECENT: Final = 20
 """Runs of a workload whose changes are new."""
 
@@ -68,7 +75,8 @@ def render_history_page(
     least: float = LEAST,
     last: int | None = None,
 ) -> str:
-    """The workload with the latest run first. ``link``: to the report of a run; empty: it has none."""
+    """The workload with the latest run first. ``link``: to the report of a run; empty: it has
+    none."""
     sections = [_section(one, f"w{i}", least, last, link) for i, one in enumerate(reversed(series))]
     return rendered(
         "history.html",
@@ -89,29 +97,67 @@ def _headline(sections: Sequence[WorkloadSection]) -> str:
         for turn in plot.changes
         if turn.first.started >= one.series.entries[-RECENT:][0].started
     ]
-    said = f"{sum(not turn.better for turn in new)} worse, {sum(turn.better for turn in new)} better" if new else "none"
-    return f"{format_count(runs, 'run')} of {format_count(len(sections), 'workload')}. Changes within the last {RECENT} runs: {said}."
+    said = (
+        f"{sum(not turn.better for turn in new)} worse, {sum(turn.better for turn in new)} better"
+        if new
+        else "none"
+    )
+    return (
+        f"{format_count(runs, 'run')} of {format_count(len(sections), 'workload')}. Changes "
+        f"within the last {RECENT} runs: {said}."
+    )
 
 
 def _section(
-    series: RunSeries, name: str, least: float, last: int | None, link: Callable[[HistoryEntry], str]
+    series: RunSeries,
+    name: str,
+    least: float,
+    last: int | None,
+    link: Callable[[HistoryEntry], str],
 ) -> WorkloadSection:
     plots = []
     for figure in KEY_FIGURES:
         found = turns(series, figure, least)
         if drawn := draw_history_chart(series, figure, found, last):
-            plots.append(HistoryPlot(figure.label, Markup(drawn), found, list(doubts(series, figure, found))))
-    shown = [figure for figure in KEY_FIGURES if any(figure.name in one.figures for one in series.entries)]
+            plots.append(
+                HistoryPlot(figure.label, Markup(drawn), found, list(doubts(series, figure, found)))
+            )
+    shown = [
+        figure
+        for figure in KEY_FIGURES
+        if any(figure.name in one.figures for one in series.entries)
+    ]
     entries = list(reversed(series.entries[-(last or 0) :]))
-    rows = [list(_cells(one, [figure.said(one.figures.get(figure.name), 3) for figure in shown])) for one in entries]
-    head = ["Run", "Started", "Commit", "Labels", *(figure.label for figure in shown), "SLO", "Client"]
+    rows = [
+        list(_cells(one, [figure.said(one.figures.get(figure.name), 3) for figure in shown]))
+        for one in entries
+    ]
+    head = [
+        "Run",
+        "Started",
+        "Commit",
+        "Labels",
+        *(figure.label for figure in shown),
+        "SLO",
+        "Client",
+    ]
     conditions = series.conditions or "unknown conditions"
-    return WorkloadSection(name, conditions, series, head, rows, [link(one) for one in entries], plots)
+    return WorkloadSection(
+        name, conditions, series, head, rows, [link(one) for one in entries], plots
+    )
 
 
 def _cells(one: HistoryEntry, figures: list[str]) -> Iterator[str]:
     labels = ", ".join(f"{key}={value}" for key, value in one.labels.items())
-    yield from (one.folder, when(one), commit(one), labels, *figures, one.slo or "-", one.client or "-")
+    yield from (
+        one.folder,
+        when(one),
+        commit(one),
+        labels,
+        *figures,
+        one.slo or "-",
+        one.client or "-",
+    )
 
 
 def link_from(page: Path, runs: Path) -> Callable[[HistoryEntry], str]:
@@ -119,6 +165,10 @@ def link_from(page: Path, runs: Path) -> Callable[[HistoryEntry], str]:
 
     def link(one: HistoryEntry) -> str:
         report = runs / one.folder / "report.html"
-        return quote(os.path.relpath(report.resolve(), page.resolve().parent)) if report.is_file() else ""
+        return (
+            quote(os.path.relpath(report.resolve(), page.resolve().parent))
+            if report.is_file()
+            else ""
+        )
 
     return link

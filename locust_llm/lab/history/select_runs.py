@@ -1,4 +1,5 @@
-"""Select runs: which runs of a folder are meant, by label, model, host and commit, and the last of them: "last 5 on main"."""
+"""Select runs: which runs of a folder are meant, by label, model, host and commit, and the last of
+them: "last 5 on main"."""
 
 import argparse
 from collections.abc import Sequence
@@ -34,11 +35,16 @@ def add_run_filter_arguments(parser: argparse.ArgumentParser) -> None:
     """The same for every command that takes runs by what they are."""
     parser.add_argument(
         "--label", action="append", default=[], type=_label, metavar="KEY=VALUE",
-        help="of runs with this label, * for any letters; branch, commit, model, host and tool are labels of every run; "
+        help="of runs with this label, * for any letters; branch, commit, model, host and tool are "
+            "labels of every run; "
         "may be repeated",
     )  # fmt: skip
-    parser.add_argument("--model", default="", metavar="M", help="of models with this in their name")
-    parser.add_argument("--host", default="", metavar="H", help="of servers with this in their address")
+    parser.add_argument(
+        "--model", default="", metavar="M", help="of models with this in their name"
+    )
+    parser.add_argument(
+        "--host", default="", metavar="H", help="of servers with this in their address"
+    )
     parser.add_argument("--commit", default="", metavar="C", help="of commits that begin so")
 
 
@@ -54,8 +60,9 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def put_in_front(words: Sequence[str]) -> list[str]:
-    """The words of a command that takes folders of runs, where ``--last N`` and a choice stand for such folders: these come
-    first, the oldest of them first of all. Raises ValueError of one sentence, and OSError."""
+    """The words of a command that takes folders of runs, where ``--last N`` and a choice stand for
+    such folders: these come first, the oldest of them first of all. Raises ValueError of one
+    sentence, and OSError."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog="locust-llm compare")
     parser.add_argument("--last", type=int)
     parser.add_argument("--runs", type=Path, default=Path("reports"))
@@ -64,7 +71,9 @@ def put_in_front(words: Sequence[str]) -> list[str]:
     choice = choice_of(options)
     if options.last is None:
         if choice != RunFilter():
-            raise ValueError("--label, --model, --host and --commit choose among runs: give --last N with them")
+            raise ValueError(
+                "--label, --model, --host and --commit choose among runs: give --last N with them"
+            )
         return rest
     if options.last < 1:
         raise ValueError("--last must be at least 1")
@@ -76,13 +85,17 @@ def put_in_front(words: Sequence[str]) -> list[str]:
 
 
 def last(runs: Path, count: int, choice: RunFilter, beside: Sequence[Path] = ()) -> list[Path]:
-    """The folders of the last ``count`` runs that are meant, the oldest first: of the workload of the first run of
-    ``beside``, without those that are in it; without one of the workload of the last run that is meant. Raises ValueError
-    of one sentence, and OSError."""
+    """The folders of the last ``count`` runs that are meant, the oldest first: of the workload of
+    the first run of ``beside``, without those that are in it; without one of the workload of the
+    last run that is meant. Raises ValueError of one sentence, and OSError."""
     if not runs.is_dir():
         raise ValueError(f"{runs} is no folder: --runs names the one that the runs are in")
     there = {path.resolve() for path in beside}
-    meant = [one for one in runs_in(runs).entries if choice.takes(one) and (runs / one.folder).resolve() not in there]
+    meant = [
+        one
+        for one in runs_in(runs).entries
+        if choice.takes(one) and (runs / one.folder).resolve() not in there
+    ]
     if not meant:
         raise ValueError(f"no run in {runs} is of that kind: locust-llm history {runs} lists them")
     like = entry_of(beside[0], beside[0].name) if beside else meant[-1]

@@ -1,4 +1,5 @@
-"""Series: the runs of one workload in time, and what changed in their figures, with what changed beside it."""
+"""Series: the runs of one workload in time, and what changed in their figures, with what changed
+beside it."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -12,7 +13,8 @@ from .key_metrics import KEY_FIGURES, KeyFigure
 ENOUGH: Final = min(SCORES)
 """Runs without which no change can be told."""
 BESIDE: Final = (
-    ("commit", "commit"), ("branch", "branch"), ("server", "server"), ("host", "host"), ("machine", "load generator"),
+    ("commit", "commit"), ("branch", "branch"), ("server", "server"), ("host", "host"),
+    ("machine", "load generator"),
 )  # fmt: skip
 
 
@@ -46,7 +48,9 @@ class FigureChange(NamedTuple):
     def size(self) -> str:
         """``+12.3%``."""
         relative = self.change.relative
-        return f"{relative:+.1%}" if relative is not None else self.figure.said(self.change.shift, 3)
+        return (
+            f"{relative:+.1%}" if relative is not None else self.figure.said(self.change.shift, 3)
+        )
 
     @property
     def company(self) -> str:
@@ -56,9 +60,12 @@ class FigureChange(NamedTuple):
 
     @property
     def told(self) -> str:
-        """``(worse) from NAME on: 412 ms to 463 ms, shift +40.1 ms to +58.2 ms (95%); with it: ...``"""
+        """``(worse) from NAME on: 412 ms to 463 ms, shift +40.1 ms to +58.2 ms (95%); with it:
+        ...``"""
         change, said = self.change, self.figure.said
-        ends = " to ".join(f"{'+' if end > 0 else ''}{said(end, 3)}" for end in (change.low, change.high))
+        ends = " to ".join(
+            f"{'+' if end > 0 else ''}{said(end, 3)}" for end in (change.low, change.high)
+        )
         levels = f"{said(change.before, 3)} to {said(change.after, 3)}"
         word = "better" if self.better else "worse"
         return f"({word}) from {self.first.folder} on: {levels}, shift {ends} (95%); {self.company}"
@@ -108,10 +115,16 @@ def doubts(series: RunSeries, figure: KeyFigure, found: Sequence[FigureChange]) 
     """What a reader of its changes must know."""
     ran = series.of(figure)
     if len(ran) < ENOUGH:
-        yield f"{format_count(len(ran), 'run')} of {figure.label}: a change takes {ENOUGH} to tell, 8 of them after it"
-        return
-    if near := resemblance([entry.figures[figure.name] for entry in ran], [turn.change.at for turn in found]):
         yield (
-            f"{figure.label}: neighbouring runs resemble each other (correlation {near:.2f}): only larger changes are "
+            f"{format_count(len(ran), 'run')} of {figure.label}: a change takes {ENOUGH} to "
+            f"tell, 8 of them after it"
+        )
+        return
+    if near := resemblance(
+        [entry.figures[figure.name] for entry in ran], [turn.change.at for turn in found]
+    ):
+        yield (
+            f"{figure.label}: neighbouring runs resemble each other (correlation {near:.2f}): only "
+            f"larger changes are "
             "marked, and chance looks like one more often"
         )

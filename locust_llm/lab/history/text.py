@@ -31,15 +31,24 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
     figures = [
         figure
         for figure in KEY_FIGURES
-        if figure.name not in LIST_LEFT_OUT and any(figure.name in e.figures for e in series.entries)
+        if figure.name not in LIST_LEFT_OUT
+        and any(figure.name in e.figures for e in series.entries)
     ]
     judged = any(one.slo for one in series.entries)
-    head = ["started", "run", "commit", *(figure.label for figure in figures), *(["SLO"] if judged else []), "client"]
+    head = [
+        "started",
+        "run",
+        "commit",
+        *(figure.label for figure in figures),
+        *(["SLO"] if judged else []),
+        "client",
+    ]
     rows = [
         [
             when(one), truncate_text(clean_line(one.folder), NAME), commit(one),
             *(figure.said(one.figures.get(figure.name), 3) for figure in figures),
-            *([one.slo or "-"] if judged else []), "did not end" if one.left_out == NOT_ENDED else one.client or "-",
+            *([one.slo or "-"] if judged else []),
+            "did not end" if one.left_out == NOT_ENDED else one.client or "-",
         ]
         for one in series.entries[-last:]
     ]  # fmt: skip
@@ -53,7 +62,12 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
 def _at_once(found: Sequence[FigureChange]) -> str:
     """Changes of several figures that begin with the same run."""
     sides = (
-        (word, ", ".join(f"{turn.figure.label} {turn.size}" for turn in found if turn.better is better))
+        (
+            word,
+            ", ".join(
+                f"{turn.figure.label} {turn.size}" for turn in found if turn.better is better
+            ),
+        )
         for word, better in (("worse", False), ("better", True))
     )
     said = "; ".join(f"{word}: {which}" for word, which in sides if which)
@@ -77,10 +91,14 @@ def _plot_of(series: RunSeries, figure: KeyFigure, last: int, least: float) -> I
     levels = _levels(counted, figure, found)
     values = [one.figures[figure.name] for one in shown]
     head = ["started", "run", "commit", figure.label, ""]
-    rows = [_plot_row(one, figure, levels.get(one.folder), (min(values), max(values))) for one in shown]
+    rows = [
+        _plot_row(one, figure, levels.get(one.folder), (min(values), max(values))) for one in shown
+    ]
     head_line, *lines = _aligned([head, *rows], left=(0, 1, 2, 4))
     places = {turn.first.folder for turn in found} & {one.folder for one in shown}
-    yield from (f"  before: {clean_line(str(turn))}" for turn in found if turn.first.folder not in places)
+    yield from (
+        f"  before: {clean_line(str(turn))}" for turn in found if turn.first.folder not in places
+    )
     yield head_line
     for one, line in zip(shown, lines, strict=True):
         yield from (f"  ---- {clean_line(str(turn))}" for turn in found if turn.first is one)
@@ -92,7 +110,9 @@ def _plot_of(series: RunSeries, figure: KeyFigure, last: int, least: float) -> I
     yield ""
 
 
-def _plot_row(one: HistoryEntry, figure: KeyFigure, middle: float | None, scale: tuple[float, float]) -> list[str]:
+def _plot_row(
+    one: HistoryEntry, figure: KeyFigure, middle: float | None, scale: tuple[float, float]
+) -> list[str]:
     value = one.figures[figure.name]
     return [
         when(one), truncate_text(clean_line(one.folder), NAME), commit(one), figure.said(value),
@@ -100,12 +120,15 @@ def _plot_row(one: HistoryEntry, figure: KeyFigure, middle: float | None, scale:
     ]  # fmt: skip
 
 
-def _levels(counted: Sequence[HistoryEntry], figure: KeyFigure, found: Sequence[FigureChange]) -> dict[str, float]:
+def _levels(
+    counted: Sequence[HistoryEntry], figure: KeyFigure, found: Sequence[FigureChange]
+) -> dict[str, float]:
     """By run, the median of the stretch between two changes that it is in."""
     return {
         one.folder: middle
         for begin, end in pairwise([0, *(turn.change.at for turn in found), len(counted)])
-        for middle in (median_interval([one.figures[figure.name] for one in counted[begin:end]])[0],)
+        for middle in (median_interval([one.figures[figure.name] for one in counted[begin:end]])[0],
+            )
         for one in counted[begin:end]
     } if counted else {}  # fmt: skip
 
@@ -124,7 +147,10 @@ def _head(series: RunSeries) -> Iterator[str]:
     hosts = {one.host for one in series.entries if one.host}
     where = "" if len(hosts) != 1 else f" at {next(iter(hosts))}"
     several = f", {len(hosts)} addresses" if len(hosts) > 1 else ""
-    yield f"{clean_line(series.conditions) or 'unknown conditions'}{clean_line(where)} ({format_count(len(series.entries), 'run')}{several})"
+    yield (
+        f"{clean_line(series.conditions) or 'unknown conditions'}{clean_line(where)} "
+        f"({format_count(len(series.entries), 'run')}{several})"
+    )
     simulated = sum(one.simulated for one in series.entries)
     if simulated:
         yield "  SIMULATED"

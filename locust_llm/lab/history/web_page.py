@@ -11,7 +11,9 @@ from .series import series_of
 
 def make_page(reports: Path) -> str:
     """The page of these runs, whose links lead to the reports in the web UI. Raises OSError."""
-    return render_history_page(series_of(runs_in(reports).entries), reports.name, _address_of_report)
+    return render_history_page(
+        series_of(runs_in(reports).entries), reports.name, _address_of_report
+    )
 
 
 def _address_of_report(run: HistoryEntry) -> str:

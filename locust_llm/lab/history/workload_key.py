@@ -1,4 +1,5 @@
-"""Workload key: the workload of a run in words, and the hash of it. Runs with different ones are never compared."""
+"""Workload key: the workload of a run in words, and the hash of it. Runs with different ones are
+never compared."""
 
 import json
 import math
@@ -16,21 +17,25 @@ from locust_llm.settings.settings import OUR_LOCUSTFILES, Settings
 GROUPS: Final = ("load", "prompts", "gate", "sweep", "ab")
 """Of options: all of them make the workload, but for these."""
 ASIDE: Final = frozenset((
-    "request_count", "num_sessions", "max_users", "random_seed", "fresh_words", "probe", "scenario", "tokenizer",
+    "request_count", "num_sessions", "max_users", "random_seed", "fresh_words", "probe", "scenario",
+    "tokenizer",
     "skip_broken_rows",
     "warmup_request_count", "warmup_duration", "warmup_concurrency", "warmup_request_rate",
-    "warmup_prefill_concurrency", "warmup_prefill_concurrency_ramp_duration", "stage_duration", "stage_requests",
+    "warmup_prefill_concurrency", "warmup_prefill_concurrency_ramp_duration", "stage_duration",
+    "stage_requests",
     "stage_requests_per_user", "stage_warmup_per_user",
 ))  # fmt: skip
 """How long a run was, its warmup and its seed: another of these does not make another workload."""
 DEFAULTS: Final[Mapping[str, Any]] = msgspec.to_builtins(Settings())
 DECISIVE: Final = {
-    "users": "users", "streaming": "streaming", "endpoint_type": "endpoint-type", "model_mix": "model-mix",
+    "users": "users", "streaming": "streaming", "endpoint_type": "endpoint-type",
+    "model_mix": "model-mix",
     **{o.field: o.flag.lstrip("-") for o in declared_options(Settings) if o.group in GROUPS and o.field not in ASIDE},
 }  # fmt: skip
 """Fields of the settings, with their flags."""
 SAID_FIRST: Final = (
-    "users", "request_rate", "synthetic_input_tokens_mean", "output_tokens_mean", "input_file", "prefill_concurrency",
+    "users", "request_rate", "synthetic_input_tokens_mean", "output_tokens_mean", "input_file",
+    "prefill_concurrency",
     "prefill_concurrency_ramp_duration", "streaming", "arrival_pattern", "seq_dist",
 )  # fmt: skip
 
@@ -56,20 +61,31 @@ class SentLengths(msgspec.Struct, frozen=True):
 
 
 def of_settings(
-    settings: Mapping[str, Any], model: str, simulated: bool, proxied: bool, sent: SentLengths | None = None
+    settings: Mapping[str, Any],
+    model: str,
+    simulated: bool,
+    proxied: bool,
+    sent: SentLengths | None = None,
 ) -> WorkloadIdentity:
-    """Of a run of this program. ``settings``: as in run.json, of this version or another one. A locustfile of the user's own
-    sends what it likes, whatever the settings: it counts by its name, and by what it sent."""
-    given = {name: settings[name] for name in DECISIVE if name in settings and settings[name] != DEFAULTS[name]}
+    """Of a run of this program. ``settings``: as in run.json, of this version or another one. A
+    locustfile of the user's own sends what it likes, whatever the settings: it counts by its name,
+    and by what it sent."""
+    given = {
+        name: settings[name]
+        for name in DECISIVE
+        if name in settings and settings[name] != DEFAULTS[name]
+    }
     if isinstance(file := given.get("input_file"), str):
-        given["input_file"] = PurePath(file).name  # the same one may lie elsewhere on another machine
+        # the same one may lie elsewhere on another machine
+        given["input_file"] = PurePath(file).name
     key = ["locust-llm", model, simulated, proxied, sorted(given.items())]
     own = _own_load(settings, given, sent or SentLengths())
     if own is not None:
         key += [own.locustfile, own.input_octave, own.output_octave]
     lengths = "" if own is None else own.words
     return WorkloadIdentity(
-        _hash(key), ", ".join(filter(None, (model, *_said(settings, given, lengths), "a proxy" * proxied)))
+        _hash(key),
+        ", ".join(filter(None, (model, *_said(settings, given, lengths), "a proxy" * proxied))),
     )
 
 
@@ -83,7 +99,9 @@ class _OwnLoad(NamedTuple):
     words: str
 
 
-def _own_load(settings: Mapping[str, Any], given: Mapping[str, Any], sent: SentLengths) -> _OwnLoad | None:
+def _own_load(
+    settings: Mapping[str, Any], given: Mapping[str, Any], sent: SentLengths
+) -> _OwnLoad | None:
     """None: the settings say what was sent."""
     locustfile = settings.get("locustfile")
     name = locustfile if isinstance(locustfile, str) and locustfile not in OUR_LOCUSTFILES else ""
@@ -101,13 +119,15 @@ def _octave(tokens: float | None) -> int | None:
 
 
 def _said(settings: Mapping[str, Any], given: dict[str, Any], lengths: str = "") -> list[str]:
-    """The load, the lengths and the limit first, then the other options that are not as they come. ``lengths``: in place of
-    those of the settings."""
+    """The load, the lengths and the limit first, then the other options that are not as they come.
+    ``lengths``: in place of those of the settings."""
     found = []
     users = given.get("users")
     rate = given.get("request_rate")
     if rate:
-        found.append(f"{rate:g} requests/s" if isinstance(rate, int | float) else f"{rate} requests/s")
+        found.append(
+            f"{rate:g} requests/s" if isinstance(rate, int | float) else f"{rate} requests/s"
+        )
         found += [str(given["arrival_pattern"])] if "arrival_pattern" in given else []
     if users:
         found.append(f"{users} users")
@@ -118,7 +138,8 @@ def _said(settings: Mapping[str, Any], given: dict[str, Any], lengths: str = "")
     else:
         ends = ("synthetic_input_tokens_mean", "output_tokens_mean")
         found.append(
-            " / ".join(f"{settings.get(name, DEFAULTS[name])}".removesuffix(".0") for name in ends) + " tokens"
+            " / ".join(f"{settings.get(name, DEFAULTS[name])}".removesuffix(".0") for name in ends)
+            + " tokens"
         )
     if limit := given.get("prefill_concurrency"):
         ramp = given.get("prefill_concurrency_ramp_duration")
@@ -133,13 +154,19 @@ def _value(value: object) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     return (
-        "" if value is True else "off" if value is False else f"{value:g}" if isinstance(value, float) else str(value)
+        ""
+        if value is True
+        else "off"
+        if value is False
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
     )
 
 
 def of_figures(load: Figures) -> WorkloadIdentity:
-    """Of another tool's result: what it says itself. Lengths that came out are held to two digits, as no two runs have the
-    same."""
+    """Of another tool's result: what it says itself. Lengths that came out are held to two digits,
+    as no two runs have the same."""
     asked = load.asked_output_tokens
     values: dict[str, object] = {
         "users": load.concurrency,
@@ -149,9 +176,15 @@ def of_figures(load: Figures) -> WorkloadIdentity:
         "tokens out": asked if asked is not None else _two_digits(load.output_tokens.avg),
     }
     known = {name: value for name, value in values.items() if value is not None}
-    said = [f"{_value(float(value))} {name}" for name, value in known.items() if isinstance(value, int | float)]
+    said = [
+        f"{_value(float(value))} {name}"
+        for name, value in known.items()
+        if isinstance(value, int | float)
+    ]
     key = [load.tool, load.model, sorted(known.items())]
-    return WorkloadIdentity(_hash(key), ", ".join(filter(None, (load.model, *said, f"by {load.tool}"))))
+    return WorkloadIdentity(
+        _hash(key), ", ".join(filter(None, (load.model, *said, f"by {load.tool}")))
+    )
 
 
 def _two_digits(value: float | None) -> float | None:

@@ -1,4 +1,5 @@
-"""Benchmark Report of llm-d, 0.2.1, as JSON, which is YAML too: its schema forbids any field that it does not know."""
+"""Benchmark Report of llm-d, 0.2.1, as JSON, which is YAML too: its schema forbids any field that
+it does not know."""
 
 import hashlib
 import uuid
@@ -15,7 +16,8 @@ from .measured import Floats, MeasuredRun, NotExported
 
 VERSION: Final = "0.2.1"
 POINTS: Final = {
-    "p0p1": 0.1, "p1": 1, "p5": 5, "p10": 10, "p25": 25, "p50": 50, "p75": 75, "p90": 90, "p95": 95, "p99": 99,
+    "p0p1": 0.1, "p1": 1, "p5": 5, "p10": 10, "p25": 25, "p50": 50, "p75": 75, "p90": 90, "p95": 95,
+    "p99": 99,
     "p99p9": 99.9,
 }  # fmt: skip
 
@@ -24,7 +26,9 @@ def build_benchmark_report(found: MeasuredRun) -> dict[str, Any]:
     """Percentiles are linear between ranks, standard deviations of a sample. Raises NotExported."""
     run = found.run
     try:
-        began, ended = (datetime.fromtimestamp(at, UTC).isoformat() for at in (found.began_s, found.ended_s))
+        began, ended = (
+            datetime.fromtimestamp(at, UTC).isoformat() for at in (found.began_s, found.ended_s)
+        )
     except (ValueError, OverflowError) as error:
         raise NotExported(f"its dates cannot be written: {error}") from None
     return {
@@ -58,8 +62,12 @@ def _load(found: MeasuredRun) -> dict[str, Any] | None:
         return None
     read, written = (np.array(each, np.float64) for each in found.tokens)
     ours = {"locust-llm": run.versions.get("locust-llm", "unknown")}
-    (tool, version), *_ = ((run.versions or {run.imported: "unknown"}) if run.imported else ours).items()
-    config = msgspec.to_builtins({"settings": {**msgspec.structs.asdict(s), "host": "", "hosts": ()}})
+    (tool, version), *_ = (
+        (run.versions or {run.imported: "unknown"}) if run.imported else ours
+    ).items()
+    config = msgspec.to_builtins(
+        {"settings": {**msgspec.structs.asdict(s), "host": "", "hosts": ()}}
+    )
     wanted: dict[str, Any] = {
         "tool": tool,
         "tool_version": version,
@@ -87,20 +95,29 @@ def _lengths(found: MeasuredRun) -> dict[str, Any]:
     if found.tokens is None:
         return {}
     read, written = (np.array(each, np.float64) for each in found.tokens)
-    return {"input_length": _statistics(read, "count"), "output_length": _statistics(written, "count")}
+    return {
+        "input_length": _statistics(read, "count"),
+        "output_length": _statistics(written, "count"),
+    }
 
 
 def _latencies(found: MeasuredRun) -> Iterator[tuple[str, Any]]:
     """ITL is a time between tokens there: it is left out where chunks hold several."""
     single = all((one.tokens_per_chunk or 1.0) <= SEVERAL for one in found.ok)
     per_token = [
-        one.latency_s / one.output_tokens for one in found.ok if one.latency_s is not None and one.output_tokens
+        one.latency_s / one.output_tokens
+        for one in found.ok
+        if one.latency_s is not None and one.output_tokens
     ]
     for name, values, unit in (
         ("time_to_first_token", found.ttft_s, "s"),
         ("normalized_time_per_output_token", np.array(per_token), "s/token"),
         ("time_per_output_token", found.tpot_s, "s/token"),
-        ("inter_token_latency", found.gaps_s if found.gaps_known and single else np.empty(0), "s/token"),
+        (
+            "inter_token_latency",
+            found.gaps_s if found.gaps_known and single else np.empty(0),
+            "s/token",
+        ),
         ("request_latency", found.latency_s, "s"),
     ):
         if len(values):

@@ -26,7 +26,8 @@ FILES: Final = {
 }
 """In the run folder, by format."""
 REMOVED: Final = {
-    "inferencex": "--format inferencex was removed: its process_result.py makes rows of --format vllm-bench",
+    "inferencex": "--format inferencex was removed: its process_result.py makes rows of --format "
+    "vllm-bench",
 }
 """Formats of earlier versions, and what takes their place."""
 
@@ -43,7 +44,9 @@ def run_export(words: list[str]) -> int:
         if options.format == "parquet":
             _parquet(folder, out)
         else:
-            data = msgspec.json.format(msgspec.json.encode(_document(folder, options, more)), indent=2)
+            data = msgspec.json.format(
+                msgspec.json.encode(_document(folder, options, more)), indent=2
+            )
             storage.replace_file(out, data + b"\n")
     except (OSError, NotExported, parquet.PyarrowMissing) as error:
         why = clean_line(str(getattr(error, "strerror", None) or error))
@@ -55,17 +58,25 @@ def run_export(words: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm export",
-        description="Write a run in the format of another tool. What the format cannot say is left out. (AIPerf's files are "
+        description="Write a run in the format of another tool. What the format cannot say is left "
+        "out. (AIPerf's files are "
         "in each run folder anyway.)",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of a run, or of one stage of a sweep")
+    parser.add_argument(
+        "folder", type=Path, metavar="DIR", help="the folder of a run, or of one stage of a sweep"
+    )
     parser.add_argument("--format", choices=[*FILES], required=True)
     names = ", ".join(FILES.values())
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"default: in the folder, {names}")
-    parser.add_argument("--detailed", action="store_true", help="vllm-bench: lists with a value for each request too")
+    parser.add_argument(
+        "--detailed",
+        action="store_true",
+        help="vllm-bench: lists with a value for each request too",
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="vllm-bench, pytorch: a field that the run does not know, such as hw=h200; may be repeated",
+        help="vllm-bench, pytorch: a field that the run does not know, such as hw=h200; may be "
+            "repeated",
     )  # fmt: skip
     return parser
 
@@ -91,7 +102,9 @@ def _document(folder: Path, options: argparse.Namespace, more: dict[str, object]
     if stages := _stages(folder):
         raise NotExported(f"it is a sweep: export one of its stages, such as {stages[0]}")
     writers: dict[str, Callable[[MeasuredRun], Any]] = {
-        "vllm-bench": lambda found: vllm_bench.build_vllm_bench_result(found, more, detailed=options.detailed),
+        "vllm-bench": lambda found: vllm_bench.build_vllm_bench_result(
+            found, more, detailed=options.detailed
+        ),
         "pytorch": lambda found: vllm_bench.pytorch(found, more),
         "benchmark-report": benchmark_report.build_benchmark_report,
     }

@@ -51,8 +51,9 @@ class Documents(NamedTuple):
 
 
 def decode_documents(raw: bytes) -> Documents:
-    """The JSON of a file: one document, or several one behind the other, as ``vllm bench --append-result`` writes them. Of a
-    file, or of its one list, that ends in the middle of an object, what stands before that object. Raises ValueError."""
+    """The JSON of a file: one document, or several one behind the other, as ``vllm bench
+    --append-result`` writes them. Of a file, or of its one list, that ends in the middle of an
+    object, what stands before that object. Raises ValueError."""
     try:
         return Documents([decode_json(raw)])
     except ValueError as error:
@@ -83,8 +84,8 @@ def results_of(document: object) -> list[object]:
 
 
 def _objects(text: str, at: int, between: re.Pattern[str]) -> tuple[list[object], int]:
-    """(the objects from this place on, where the first one begins that is not whole: the end, if all are). Raises
-    ValueError for anything else."""
+    """(the objects from this place on, where the first one begins that is not whole: the end, if
+    all are). Raises ValueError for anything else."""
     found = list[object]()
     while (start := between.match(text, at).end()) < len(text):  # type: ignore[union-attr]  # it always matches
         if not text.startswith("{", start) or len(found) >= MAX_DOCUMENTS:

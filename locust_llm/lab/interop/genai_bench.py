@@ -1,8 +1,17 @@
-"""genai-bench: the JSON that it writes for each load, ``D128_64_..._num_concurrency_8_....json``."""
+"""genai-bench: the JSON that it writes for each load,
+``D128_64_..._num_concurrency_8_....json``."""
 
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
-from .json_fields import S_PER, Document, nested_value, read_distribution, read_finite_or_nan, read_text, whole
+from .json_fields import (
+    S_PER,
+    Document,
+    nested_value,
+    read_distribution,
+    read_finite_or_nan,
+    read_text,
+    whole,
+)
 
 
 def is_one(document: Document) -> bool:
@@ -15,7 +24,9 @@ def read(document: Document) -> list[Figures]:
 
     def of(name: str, scale: float = scale) -> Distribution:
         values = nested_value(found, "stats", name)
-        return read_distribution(values.items(), scale) if isinstance(values, dict) else Distribution()
+        return (
+            read_distribution(values.items(), scale) if isinstance(values, dict) else Distribution()
+        )
 
     return [
         Figures(
@@ -27,8 +38,12 @@ def read(document: Document) -> list[Figures]:
             duration_s=read_finite_or_nan(nested_value(found, "run_duration")),
             concurrency=whole(nested_value(found, "num_concurrency")),
             requests_per_s=read_finite_or_nan(nested_value(found, "requests_per_second")),
-            output_tokens_per_s=read_finite_or_nan(nested_value(found, "mean_output_throughput_tokens_per_s")),
-            total_tokens_per_s=read_finite_or_nan(nested_value(found, "mean_total_tokens_throughput_tokens_per_s")),
+            output_tokens_per_s=read_finite_or_nan(
+                nested_value(found, "mean_output_throughput_tokens_per_s")
+            ),
+            total_tokens_per_s=read_finite_or_nan(
+                nested_value(found, "mean_total_tokens_throughput_tokens_per_s")
+            ),
             ttft=of("ttft"),
             tpot=of("tpot"),
             latency=of("e2e_latency"),

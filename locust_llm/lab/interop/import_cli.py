@@ -25,28 +25,41 @@ def run_import(words: list[str]) -> int:
     """5 where nothing can be imported, 6 where not every request could."""
     parser = argparse.ArgumentParser(
         prog="locust-llm import",
-        description="Make a run folder of another load tester's result, where it has its requests: report, compare and "
+        description="Make a run folder of another load tester's result, where it has its requests: "
+        "report, compare and "
         f"audit then work on it. Takes {requests_registry.KNOWN}.",
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="the file with the requests, or its folder")
-    parser.add_argument("--report-dir", default="", metavar="DIR", help="default: reports/<date>-<model>")
-    parser.add_argument("--load", type=int, metavar="N", help="which of several loads of a file, from 1")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="the file with the requests, or its folder"
+    )
+    parser.add_argument(
+        "--report-dir", default="", metavar="DIR", help="default: reports/<date>-<model>"
+    )
+    parser.add_argument(
+        "--load", type=int, metavar="N", help="which of several loads of a file, from 1"
+    )
     options = parser.parse_args(words)
     try:
         found = _chosen(requests_registry.read_imported_runs(options.file), options.load)
-        folder = storage.make_run_folder(Settings(report_dir=options.report_dir), found.model or None)
+        folder = storage.make_run_folder(
+            Settings(report_dir=options.report_dir), found.model or None
+        )
         facts = write_imported_run(found, options.file, folder)
         summary = build.write_reports(folder, facts)
     except (OSError, Unusable) as error:
         why = clean_line(str(getattr(error, "strerror", None) or error))
         return fail(f"{options.file}: {why}")
-    print_safely(console_end.format_ending(summary, facts, folder, console_end.find_console_width()))
+    print_safely(
+        console_end.format_ending(summary, facts, folder, console_end.find_console_width())
+    )
     return ExitStatus.INCOMPLETE if list_missing_parts(summary, facts) else ExitStatus.OK
 
 
 def _chosen(loads: list[Imported], number: int | None) -> Imported:
     if number is None and len(loads) > 1:
-        raise Unusable(f"it has {len(loads)} loads: choose one with --load 1 to --load {len(loads)}")
+        raise Unusable(
+            f"it has {len(loads)} loads: choose one with --load 1 to --load {len(loads)}"
+        )
     if not 1 <= (number or 1) <= len(loads):
         raise Unusable(f"--load takes 1 to {len(loads)}")
     return loads[(number or 1) - 1]
@@ -55,7 +68,9 @@ def _chosen(loads: list[Imported], number: int | None) -> Imported:
 def write_imported_run(found: Imported, source: Path, folder: Path) -> Run:
     """The records and run.json. Raises OSError."""
     records = sorted(found.records, key=lambda one: one.closed_at)
-    storage.replace_file(folder / storage.RECORDS, b"".join(format_record_line(record) + b"\n" for record in records))
+    storage.replace_file(
+        folder / storage.RECORDS, b"".join(format_record_line(record) + b"\n" for record in records)
+    )
     run = _run(found, source, folder)
     storage.write_run(folder, run)
     return run
@@ -71,7 +86,9 @@ def _run(found: Imported, source: Path, folder: Path) -> Run:
         blank.settings,
         model=found.model or None,
         users=found.users if found.users and 0 < found.users < 2**31 else None,
-        prefill_concurrency=found.prefills if found.prefills and 0 < found.prefills < 2**31 else None,
+        prefill_concurrency=found.prefills
+        if found.prefills and 0 < found.prefills < 2**31
+        else None,
         request_rate=rate,
         arrival_pattern=found.arrivals or "(the file does not say how they are distributed)",
     )
@@ -97,19 +114,30 @@ def _notes(found: Imported, source: Path, lost: int) -> list[str]:
     """What it is, what it lacks, what could not be read."""
     own = any(one.tokens_from == "tokenizer" for one in found.records)
     notes = [
-        f"Imported from {source.name}: {found.title} measured this, by its clock; the figures are made from its requests as "
+        f"Imported from {source.name}: {found.title} measured this, by its clock; the figures are "
+        f"made from its requests as "
         "those of a run of ours are.",
         *(f"{found.title} does not keep {what}." for what in found.lacks),
     ]
     if own:
-        notes.append(f"Output tokens are of {found.tool}'s own tokenizer, where the server did not count.")
+        notes.append(
+            f"Output tokens are of {found.tool}'s own tokenizer, where the server did not count."
+        )
     if lost:
         notes.append(
-            f"The file counts {format_count(found.asked or 0, 'request')} and has {len(found.records)} of them."
+            f"The file counts {format_count(found.asked or 0, 'request')} and has "
+            f"{len(found.records)} of them."
         )
     if found.cut:
-        notes.append(f"WARNING: {source.name} ends in the middle of {found.cut}, which was not read.")
+        notes.append(
+            f"WARNING: {source.name} ends in the middle of {found.cut}, which was not read."
+        )
     if found.unread:
-        shown = "; ".join(found.unread[:MAX_UNREAD]) + ("; ..." if len(found.unread) > MAX_UNREAD else "")
-        notes.append(f"WARNING: {format_count(len(found.unread), 'request')} of the file could not be read ({shown}).")
+        shown = "; ".join(found.unread[:MAX_UNREAD]) + (
+            "; ..." if len(found.unread) > MAX_UNREAD else ""
+        )
+        notes.append(
+            f"WARNING: {format_count(len(found.unread), 'request')} of the file could not be read "
+            f"({shown})."
+        )
     return notes

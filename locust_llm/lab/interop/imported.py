@@ -1,4 +1,5 @@
-"""Imported: what a result of another load tester says of each request, as records; what it does not say is marked."""
+"""Imported: what a result of another load tester says of each request, as records; what it does not
+say is marked."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -13,11 +14,13 @@ MAX_ERROR: Final = 4096
 MAX_S: Final = 1e7
 """Longer than any request: 115 days."""
 OFF_S: Final = 1e-3
-"""By so much the gaps may miss the latency: tools round, and some stamp the end behind the last chunk."""
+"""By so much the gaps may miss the latency: tools round, and some stamp the end behind the last
+chunk."""
 NO_DUE: Final = "when requests were due: no Schedule Delay, no TTFT from Due"
 NO_GATE: Final = "waits at a gate, read lags, merged chunks: no client verdict"
 NO_GAPS: Final = (
-    "the chunks between the first and the last: no Inter Chunk Latency, no stalls, two dots in the timeline"
+    "the chunks between the first and the last: no Inter Chunk Latency, no stalls, "
+    "two dots in the timeline"
 )
 NO_DATE: Final = "the time of day: the run is dated by the file"
 
@@ -76,9 +79,12 @@ def read_token_count(value: object) -> int | None:
     return None if found is None or not 0 <= found <= 2**53 else round(found)
 
 
-def chunks(first_s: float, gaps_s: Sequence[object], latency_s: float | None) -> tuple[tuple[int, ...], bool]:
-    """(stamps in microseconds after the send, whether these are all). Gaps that do not lead from the first chunk to the end,
-    or more than any answer has, are no stamps: then there are the first and the last."""
+def chunks(
+    first_s: float, gaps_s: Sequence[object], latency_s: float | None
+) -> tuple[tuple[int, ...], bool]:
+    """(stamps in microseconds after the send, whether these are all). Gaps that do not lead from
+    the first chunk to the end, or more than any answer has, are no stamps: then there are the first
+    and the last."""
     at = [first_s] if len(gaps_s) < MOST_CHUNKS else []
     for gap in gaps_s if at else ():
         value = read_finite_or_nan(gap)
@@ -99,11 +105,12 @@ def first_and_last_chunk_us(first_s: float, last_s: float) -> tuple[tuple[int, .
 
 
 def record(
-    *, base_s: float, sent_s: float, closed_s: float, stamps: tuple[int, ...], whole: bool, due_s: float | None = None,
+    *, base_s: float, sent_s: float, closed_s: float, stamps: tuple[int, ...], whole: bool,
+    due_s: float | None = None,
     **more: Any,
 ) -> Record:  # fmt: skip
-    """``base_s``: Unix seconds of 0 on the clock of ``sent_s``, ``closed_s`` and ``due_s``; ``stamps`` and ``whole``: see
-    chunks. Raises Unusable where it contradicts itself."""
+    """``base_s``: Unix seconds of 0 on the clock of ``sent_s``, ``closed_s`` and ``due_s``;
+    ``stamps`` and ``whole``: see chunks. Raises Unusable where it contradicts itself."""
     more = {"outcome": OK, **more}
     if closed_s < sent_s:
         raise Unusable("its end is before its start")
@@ -149,10 +156,19 @@ def outcome(code: object, words: str, cancelled: bool = False) -> dict[str, Any]
 def token_fields(read: object, written: object, by: str) -> dict[str, Any]:
     """Input and output tokens of a record; ``by``: who counted the output."""
     out = read_token_count(written)
-    return {"input_tokens": read_token_count(read), "output_tokens": out, "tokens_from": "" if out is None else by}
+    return {
+        "input_tokens": read_token_count(read),
+        "output_tokens": out,
+        "tokens_from": "" if out is None else by,
+    }
 
 
 def lacking(records: Iterable[Record], *more: str) -> tuple[str, ...]:
     """What the records do not have, in words."""
     seen = {word for one in records for word in one.lacks}
-    return (*((NO_DUE,) if DUE in seen else ()), *((NO_GAPS,) if GAPS in seen else ()), NO_GATE, *more)
+    return (
+        *((NO_DUE,) if DUE in seen else ()),
+        *((NO_GAPS,) if GAPS in seen else ()),
+        NO_GATE,
+        *more,
+    )

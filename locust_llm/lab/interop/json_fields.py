@@ -1,4 +1,5 @@
-"""Fields: numbers and words out of a JSON document that anybody may have written. What is not there is None."""
+"""Fields: numbers and words out of a JSON document that anybody may have written. What is not there
+is None."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -15,7 +16,11 @@ def nested_value(document: object, *path: str | int) -> Any:
     for key in path:
         if isinstance(document, Mapping):
             document = document.get(key)
-        elif isinstance(document, list) and isinstance(key, int) and -len(document) <= key < len(document):
+        elif (
+            isinstance(document, list)
+            and isinstance(key, int)
+            and -len(document) <= key < len(document)
+        ):
             document = document[key]
         else:
             return None
@@ -28,7 +33,11 @@ def read_finite_or_nan(value: object) -> float | None:
         return None
     try:
         return float(value.replace(",", "") if isinstance(value, str) else value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):  # no number, or a whole one of hundreds of digits
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+    ):  # no number, or a whole one of hundreds of digits
         return None
 
 
@@ -42,8 +51,8 @@ def read_text(value: object) -> str:
 
 
 def read_distribution(values: Iterable[tuple[str, object]], scale: float = 1.0) -> Distribution:
-    """By names like ``avg``, ``mean``, ``min``, ``std``, ``median``, ``p99``, ``p99.9``; others are passed over. ``scale``:
-    seconds a unit."""
+    """By names like ``avg``, ``mean``, ``min``, ``std``, ``median``, ``p99``, ``p99.9``; others are
+    passed over. ``scale``: seconds a unit."""
     ends: dict[str, float] = {}
     percentiles: dict[float, float] = {}
     count: int | None = None
@@ -56,9 +65,14 @@ def read_distribution(values: Iterable[tuple[str, object]], scale: float = 1.0) 
             count = whole(value)
         elif name in ("avg", "min", "max", "std"):
             ends[name] = found * scale
-        elif name.startswith("p") and (p := read_finite_or_nan(name[1:].replace("_", "."))) is not None and 0 < p < 100:
+        elif (
+            name.startswith("p")
+            and (p := read_finite_or_nan(name[1:].replace("_", "."))) is not None
+            and 0 < p < 100
+        ):
             percentiles[p] = found * scale
     return Distribution(
-        avg=ends.get("avg"), min=ends.get("min"), max=ends.get("max"), std=ends.get("std"), count=count,
+        avg=ends.get("avg"), min=ends.get("min"), max=ends.get("max"), std=ends.get("std"),
+        count=count,
         percentiles=percentiles,
     )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Load metrics: what a result says of one load, whichever tool wrote it. What it does not say is None."""
+"""Load metrics: what a result says of one load, whichever tool wrote it. What it does not say is
+None."""
 
 from collections.abc import Mapping
 
@@ -18,7 +19,11 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
     def points(self) -> list[tuple[str, float]]:
         """All of them that must not fall, from the least to the largest, with their names."""
-        ends = [("min", self.min), *((f"p{p:g}", v) for p, v in sorted(self.percentiles.items())), ("max", self.max)]
+        ends = [
+            ("min", self.min),
+            *((f"p{p:g}", v) for p, v in sorted(self.percentiles.items())),
+            ("max", self.max),
+        ]
         return [(name, value) for name, value in ends if value is not None]
 
 

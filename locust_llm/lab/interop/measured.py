@@ -1,4 +1,5 @@
-"""Measured: the requests of a run's profiling phase, from which each format makes its figures by its own definitions."""
+"""Measured: the requests of a run's profiling phase, from which each format makes its figures by
+its own definitions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,19 +54,24 @@ class MeasuredRun:
 
     @property
     def tpot_s(self) -> Floats:
-        """(latency - TTFT) / (output tokens - 1), of answers that have an ITL; where reasoning was hidden, that is it."""
+        """(latency - TTFT) / (output tokens - 1), of answers that have an ITL; where reasoning was
+        hidden, that is it."""
         return _known(
             itl_s
             if one.hidden_tokens or one.latency_s is None or one.ttft_s is None
             else (one.latency_s - one.ttft_s) / (one.output_tokens - 1)
             for one in self.ok
-            if (itl_s := one.itl_s) is not None and one.output_tokens is not None and one.output_tokens > 1
+            if (itl_s := one.itl_s) is not None
+            and one.output_tokens is not None
+            and one.output_tokens > 1
         )
 
     @property
     def gaps_s(self) -> Floats:
         """Each gap between two chunks, where all stamps are known."""
-        return np.concatenate([np.empty(0), *(np.array(one.gaps_us, np.float64) / 1e6 for one in self.ok)])
+        return np.concatenate(
+            [np.empty(0), *(np.array(one.gaps_us, np.float64) / 1e6 for one in self.ok)]
+        )
 
     @property
     def gaps_known(self) -> bool:
@@ -88,9 +94,13 @@ def measure_run(folder: Path) -> MeasuredRun:
     try:
         run = read_run(folder)
     except (OSError, ValueError) as error:
-        raise NotExported(f"its run.json cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise NotExported(
+            f"its run.json cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from None
     file = RecordFile(folder / RECORDS)
-    records = sorted((one for one in file if one.outcome != RETRIED and one.phase == "profiling"), key=sent_s)
+    records = sorted(
+        (one for one in file if one.outcome != RETRIED and one.phase == "profiling"), key=sent_s
+    )
     return of(run, records)
 
 

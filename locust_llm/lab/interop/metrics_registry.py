@@ -17,7 +17,14 @@ from .guidellm import metrics as guidellm
 from .inference_perf import metrics as inference_perf
 from .vllm_bench import metrics as vllm_bench
 
-READERS: Final[tuple[ModuleType, ...]] = (aiperf, evalscope, genai_bench, guidellm, inference_perf, vllm_bench)
+READERS: Final[tuple[ModuleType, ...]] = (
+    aiperf,
+    evalscope,
+    genai_bench,
+    guidellm,
+    inference_perf,
+    vllm_bench,
+)
 IN_FOLDERS: Final = ("profile_export_aiperf.json", evalscope.SUMMARY)
 """Of a run folder, and of evalscope's."""
 
@@ -41,7 +48,8 @@ def read_figures(path: Path) -> list[Figures]:
             raise UnknownFormat(f"it is a folder without {' and without '.join(IN_FOLDERS)}")
     if beside := OF_REQUESTS.get(path.name):
         raise UnknownFormat(
-            f"it has requests, no figures: take {beside} beside it, or the folder that import makes of it"
+            f"it has requests, no figures: take {beside} beside it, or the folder that import "
+            f"makes of it"
         )
     raw = contents(path)
     try:
@@ -50,14 +58,22 @@ def read_figures(path: Path) -> list[Figures]:
         found = text_table.read_tables(raw.decode("utf-8", "replace"))
         if found:
             return found
-        raise UnknownFormat(f"it is no JSON ({error}), and has no table with a latency or a TTFT") from None
+        raise UnknownFormat(
+            f"it is no JSON ({error}), and has no table with a latency or a TTFT"
+        ) from None
     if path.name == evalscope.SUMMARY and isinstance(documents.found[0], dict):
         with suppress(OSError, ValueError):
-            documents.found[0][evalscope.PERCENTILES] = decode_json(contents(path.parent / evalscope.PERCENTILES))
+            documents.found[0][evalscope.PERCENTILES] = decode_json(
+                contents(path.parent / evalscope.PERCENTILES)
+            )
     results = documents.found if len(documents.found) > 1 else results_of(documents.found[0])
     if len(results) == 1 and not documents.cut:
         return _loads(results[0])
-    return [load for place, result in enumerate(results, 1) for load in _of_several(result, place, documents.cut)]
+    return [
+        load
+        for place, result in enumerate(results, 1)
+        for load in _of_several(result, place, documents.cut)
+    ]
 
 
 def _of_several(result: object, place: int, cut: str) -> list[Figures]:
@@ -67,7 +83,9 @@ def _of_several(result: object, place: int, cut: str) -> list[Figures]:
     except UnknownFormat as error:
         raise UnknownFormat(f"result {place}: {error}") from None
     label = f"result {place}"
-    return [replace(load, label=" ".join(filter(None, (label, load.label))), cut=cut) for load in loads]
+    return [
+        replace(load, label=" ".join(filter(None, (label, load.label))), cut=cut) for load in loads
+    ]
 
 
 def _loads(document: object) -> list[Figures]:

@@ -27,7 +27,8 @@ KNOWN: Final = "AIPerf, vllm bench, guidellm, inference-perf, evalscope"
 
 
 def read_imported_runs(path: Path) -> list[Imported]:
-    """The loads of a file, or of a folder of one result. Raises OSError, and Unusable of one sentence."""
+    """The loads of a file, or of a folder of one result. Raises OSError, and Unusable of one
+    sentence."""
     if path.is_dir():
         return _of_folder(path)
     if evalscope.is_one(path):
@@ -70,7 +71,10 @@ def _loads(document: object, path: Path) -> list[Imported]:
     except Unusable as error:
         raise Unusable(f"{error}; {ELSE}") from None
     if nested_value(document, "individual_request_metrics") is not None:
-        raise Unusable(f"genai-bench keeps no start time of a request, so nothing over time can be known; {ELSE}")
+        raise Unusable(
+            f"genai-bench keeps no start time of a request, so nothing over time can be known; "
+            f"{ELSE}"
+        )
     raise Unusable(_without_requests(path))
 
 
@@ -92,7 +96,9 @@ def _used(found: list[Imported]) -> list[Imported]:
 
 def _of_folder(folder: Path) -> list[Imported]:
     """Of the one file with requests."""
-    files = [folder / name for name in NAMES if (folder / name).is_file()] or sorted(folder.glob("*.json"))[:MAX_FILES]
+    files = [folder / name for name in NAMES if (folder / name).is_file()] or sorted(
+        folder.glob("*.json")
+    )[:MAX_FILES]
     found = list[list[Imported]]()
     refused = list[str]()
     for file in files:
@@ -103,5 +109,9 @@ def _of_folder(folder: Path) -> list[Imported]:
     if len(found) > 1:
         raise Unusable(f"it is a folder with {len(found)} results: name the file of one")
     if not found:
-        raise Unusable(refused[0] if len(files) == 1 else next((why for why in refused if ELSE in why), NOTHING))
+        raise Unusable(
+            refused[0]
+            if len(files) == 1
+            else next((why for why in refused if ELSE in why), NOTHING)
+        )
     return found[0]

@@ -1,5 +1,5 @@
-"""Runs: the page of compared run folders, all beside the first, with the intervals of their differences and the audit of
-each. Imported runs are such folders too."""
+"""Runs: the page of compared run folders, all beside the first, with the intervals of their
+differences and the audit of each. Imported runs are such folders too."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,14 @@ from typing import Final, NamedTuple
 
 from locust_llm.lab.page import render_page as rendered
 from locust_llm.report.blocks import TextBlock
-from locust_llm.report.comparison import NOTES, Comparison, ComparisonLine, RunPair, format_line_cells, make_pair_blocks
+from locust_llm.report.comparison import (
+    NOTES,
+    Comparison,
+    ComparisonLine,
+    RunPair,
+    format_line_cells,
+    make_pair_blocks,
+)
 from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.text.format import clean_line
 
@@ -23,8 +30,10 @@ td small { display: block; color: var(--muted); } td small.pass { color: var(--o
 @media (max-width: 40rem) { .numbers tbody th { min-width: 5.5rem; } td small { white-space: normal; min-width: 6.5rem; } }
 """
 TESTERS: Final = (
-    "Several load testers measured these runs. All figures are made by the same definitions, but each tool takes its stamps "
-    "in its own way and needs its own share of the machine: a difference may come from the tool, not from the server."
+    "Several load testers measured these runs. All figures are made by the same definitions, but "
+    "each tool takes its stamps "
+    "in its own way and needs its own share of the machine: a difference may come from the tool, "
+    "not from the server."
 )
 CLASSES: Final = {"better": "pass", "worse": "loud"}
 
@@ -40,11 +49,14 @@ class Cell(NamedTuple):
 
 
 def render_comparison_page(found: Comparison) -> str:
-    """The whole page. A folder whose figures cannot be read has no conditions and no audit, and the page says so."""
+    """The whole page. A folder whose figures cannot be read has no conditions and no audit, and the
+    page says so."""
     folders = [found.base, *(pair.folder for pair in found.runs)]
     names = distinct([Path(folder).name for folder in folders])
     figures, unread = _figures(folders, names)
-    doubts, held = audited([(name, one) for name, one in zip(names, figures, strict=True) if one is not None])
+    doubts, held = audited(
+        [(name, one) for name, one in zip(names, figures, strict=True) if one is not None]
+    )
     return rendered(
         "runs.html",
         OWN,
@@ -53,12 +65,16 @@ def render_comparison_page(found: Comparison) -> str:
         simulated=SIMULATED if found.simulated else "",
         testers=TESTERS if len({one.title for one in figures if one is not None}) > 1 else "",
         apart=[
-            f"{name} had other work than {names[0]}: {pair.other_work}. So there are no differences."
+            f"{name} had other work than {names[0]}: {pair.other_work}. So there are no "
+            f"differences."
             for name, pair in zip(names[1:], found.runs, strict=True)
             if pair.other_work
         ],
         conditions=said(
-            [["load tester", *("-" if one is None else one.title for one in figures)], *conditions_of(figures)]
+            [
+                ["load tester", *("-" if one is None else one.title for one in figures)],
+                *conditions_of(figures),
+            ]
         ),
         measures=[*_rows(found.runs)],
         classes=CLASSES,
@@ -70,7 +86,9 @@ def render_comparison_page(found: Comparison) -> str:
     )
 
 
-def _figures(folders: Sequence[str], names: Sequence[str]) -> tuple[list[Figures | None], list[str]]:
+def _figures(
+    folders: Sequence[str], names: Sequence[str]
+) -> tuple[list[Figures | None], list[str]]:
     """(of each folder, why not of some)."""
     found = list[Figures | None]()
     unread = list[str]()
@@ -88,7 +106,10 @@ def _rows(pairs: Sequence[RunPair]) -> Iterator[tuple[str, list[Cell]]]:
     each = [dict(_lines(pair)) for pair in pairs]
     for label in dict.fromkeys(label for lines in each for label in lines):
         finest = min((lines[label] for lines in each if label in lines), key=_reach)
-        yield label, [Cell(format_line_cells(finest)[0]), *(_cell(lines.get(label)) for lines in each)]
+        yield (
+            label,
+            [Cell(format_line_cells(finest)[0]), *(_cell(lines.get(label)) for lines in each)],
+        )
 
 
 def _reach(line: ComparisonLine) -> float:
@@ -99,7 +120,11 @@ def _reach(line: ComparisonLine) -> float:
 def _lines(pair: RunPair) -> Iterator[tuple[str, ComparisonLine]]:
     """Of a sweep by stage."""
     yield from ((line.label, line) for line in pair.lines)
-    yield from ((f"{line.label}, {pair.axis} {stage.value:g}", line) for stage in pair.stages for line in stage.lines)
+    yield from (
+        (f"{line.label}, {pair.axis} {stage.value:g}", line)
+        for stage in pair.stages
+        for line in stage.lines
+    )
 
 
 def _cell(line: ComparisonLine | None) -> Cell:
@@ -111,11 +136,20 @@ def _cell(line: ComparisonLine | None) -> Cell:
 
 
 def _remarks(found: Comparison, names: Sequence[str], loud: bool) -> list[tuple[str, str]]:
-    """(runs, what is to be known of all of them): ``loud`` warnings, or notes on figures; not what the page says anyway."""
-    texts: dict[str, list[str]] = {f"WARNING: {warning}": [names[0]] for warning in found.warnings if loud}
+    """(runs, what is to be known of all of them): ``loud`` warnings, or notes on figures; not what
+    the page says anyway."""
+    texts: dict[str, list[str]] = {
+        f"WARNING: {warning}": [names[0]] for warning in found.warnings if loud
+    }
     for name, pair in zip(names[1:], found.runs, strict=True):
-        blocks = (block for block in make_pair_blocks(pair, (names[0], name)) if isinstance(block, TextBlock))
+        blocks = (
+            block
+            for block in make_pair_blocks(pair, (names[0], name))
+            if isinstance(block, TextBlock)
+        )
         for text in dict.fromkeys(block.text for block in blocks if block.loud == loud):
             if not text.startswith("Not compared, as") and not text.endswith("stage by stage:"):
                 texts.setdefault(text, []).append(name)
-    return [(", ".join(of), clean_line(text.removeprefix("WARNING: "))) for text, of in texts.items()]
+    return [
+        (", ".join(of), clean_line(text.removeprefix("WARNING: "))) for text, of in texts.items()
+    ]

@@ -1,4 +1,5 @@
-"""Side by side: results of several tools, or without records, as one table; a difference only where the loads are alike."""
+"""Side by side: results of several tools, or without records, as one table; a difference only where
+the loads are alike."""
 
 import argparse
 import math
@@ -45,11 +46,15 @@ def compare_results(words: Sequence[str]) -> int:
         if options.html:
             replace_file(
                 options.html,
-                render_page("side_by_side.html", OWN, title="Results beside each other", found=found).encode(),
+                render_page(
+                    "side_by_side.html", OWN, title="Results beside each other", found=found
+                ).encode(),
             )
         if options.json:
             loads = [{"file": str(path), "figures": figures} for path, figures in files]
-            replace_file(options.json, msgspec.json.format(msgspec.json.encode(loads), indent=2) + b"\n")
+            replace_file(
+                options.json, msgspec.json.format(msgspec.json.encode(loads), indent=2) + b"\n"
+            )
     except OSError as error:
         return fail(f"{error.filename} cannot be written: {error.strerror or error}")
     print_safely(text)
@@ -57,7 +62,8 @@ def compare_results(words: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the words of ``locust-llm compare``, as far as they are about files; its help is that of runs."""
+    """Of the words of ``locust-llm compare``, as far as they are about files; its help is that of
+    runs."""
     parser = argparse.ArgumentParser(prog="locust-llm compare", add_help=False)
     parser.add_argument("results", type=Path, nargs="*")
     parser.add_argument("--markdown", type=Path)
@@ -67,9 +73,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def of_files(words: Sequence[str]) -> bool:
-    """Whether one of the results is a file: folders alone are runs of ours, unless they are evalscope's."""
+    """Whether one of the results is a file: folders alone are runs of ours, unless they are
+    evalscope's."""
     results: list[Path] = parser().parse_known_args(words)[0].results
-    return len(results) > 1 and any(path.is_file() or (path / known.IN_FOLDERS[1]).is_file() for path in results)
+    return len(results) > 1 and any(
+        path.is_file() or (path / known.IN_FOLDERS[1]).is_file() for path in results
+    )
 
 
 class ResultTable(NamedTuple):
@@ -104,13 +113,18 @@ def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
         ]
         measures.append([name, *cells])
     doubts, held = audited([*zip(names, columns, strict=True)])
-    cut = {f"{path.name} ends in the middle of {one.cut}, which was not read.": None for path, one in files if one.cut}
+    cut = {
+        f"{path.name} ends in the middle of {one.cut}, which was not read.": None
+        for path, one in files
+        if one.cut
+    }
     return ResultTable(
         names=names,
         conditions=said(conditions),
         measures=said(measures),
         apart=[
-            f"{name} had another load than {names[0]}: {clean_line(why)}. So there are no differences."
+            f"{name} had another load than {names[0]}: {clean_line(why)}. So there are no "
+            f"differences."
             for name, why in zip(names, whys, strict=True)
             if why
         ],
@@ -121,7 +135,8 @@ def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
 
 
 def audited(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list[str]]:
-    """(what stands against each, but for too few samples; how many of its checks hold), in words."""
+    """(what stands against each, but for too few samples; how many of its checks hold), in
+    words."""
     each = [(name, audit(figures)) for name, figures in named]
     doubts = [
         clean_line(f"{name}: {one.verdict}: {one.rule}: {one.arithmetic}")
@@ -130,7 +145,8 @@ def audited(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list[str]]
         if one.verdict is not AuditOutcome.HOLDS and one.rule != "samples"
     ]
     held = [
-        f"{name}: {sum(one.verdict is AuditOutcome.HOLDS for one in found)} of {len(found)}" for name, found in each
+        f"{name}: {sum(one.verdict is AuditOutcome.HOLDS for one in found)} of {len(found)}"
+        for name, found in each
     ]
     return doubts, held
 
@@ -138,37 +154,48 @@ def audited(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list[str]]
 def conditions_of(columns: Sequence[Figures | None]) -> list[list[str]]:
     """Rows, each with its name first; None: nothing is known."""
     return [
-        [name, *("-" if one is None else condition(one) for one in columns)] for name, condition in CONDITIONS.items()
+        [name, *("-" if one is None else condition(one) for one in columns)]
+        for name, condition in CONDITIONS.items()
     ]
 
 
 def said(rows: list[list[str]]) -> list[list[str]]:
     """Clean, without those in which no column has anything."""
-    return [[*map(clean_line, row)] for row in rows if any(cell not in ("-", "") for cell in row[1:])]
+    return [
+        [*map(clean_line, row)] for row in rows if any(cell not in ("-", "") for cell in row[1:])
+    ]
 
 
 def format_results_markdown(found: ResultTable) -> str:
-    rows = tabulate([*found.conditions, *found.measures], ["", *found.names], tablefmt="github", disable_numparse=True)
+    rows = tabulate(
+        [*found.conditions, *found.measures],
+        ["", *found.names],
+        tablefmt="github",
+        disable_numparse=True,
+    )
     return "\n\n".join([*found.apart, rows, *found.notes, *found.doubts]) + "\n"
 
 
 def distinct(titles: Sequence[str]) -> list[str]:
     """Clean, those that come again with a number."""
     return [
-        clean_line(title) if titles.count(title) == 1 else f"{clean_line(title)} ({titles[: place + 1].count(title)})"
+        clean_line(title)
+        if titles.count(title) == 1
+        else f"{clean_line(title)} ({titles[: place + 1].count(title)})"
         for place, title in enumerate(titles)
     ]
 
 
 NO_INTERVALS: Final = (
-    "Differences are from the first column. They have no intervals, as these files have no records: what differs by less "
+    "Differences are from the first column. They have no intervals, as these files have no "
+    "records: what differs by less "
     "than two runs of one tool do is no difference."
 )
 
 
 def unlike(base: Figures, other: Figures) -> str:
-    """Why both cannot be compared: other work, or another load; empty: they can. What one of them does not say is no
-    reason."""
+    """Why both cannot be compared: other work, or another load; empty: they can. What one of them
+    does not say is no reason."""
     if found := find_work_differences(_work(base), _work(other)):
         return ", ".join(map(str, found))
     for name, a, b in (
@@ -189,7 +216,9 @@ def _work(figures: Figures) -> RunWork:
     counted = figures.server_output_tokens
     output = _length(figures.output_tokens) if counted is None else LengthStatistics(counted)
     return RunWork(
-        figures.model, {"input tokens": _length(figures.input_tokens), "output tokens": output}, figures.tool
+        figures.model,
+        {"input tokens": _length(figures.input_tokens), "output tokens": output},
+        figures.tool,
     )
 
 
@@ -227,7 +256,8 @@ CONDITIONS: Final[dict[str, Said]] = {
     "output tokens by the server": lambda one: format_brief(one.server_output_tokens),
 }
 MEASURES: Final[dict[str, Callable[[Figures], float | None]]] = {
-    **{f"{name} {point}, ms": _of(field, point) for field, name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"))
+    **{f"{name} {point}, ms": _of(field, point) for field,
+        name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"))
        for point in ("mean", "p50", "p90", "p95", "p99")},
     **{f"latency {point}, ms": _of("latency", point) for point in ("mean", "p50", "p99")},
     "requests/s": lambda one: one.requests_per_s,

@@ -1,4 +1,5 @@
-"""Table: figures as a tool printed them, with its command line above: boxes, pipes, or columns in Markdown."""
+"""Table: figures as a tool printed them, with its command line above: boxes, pipes, or columns in
+Markdown."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -43,7 +44,8 @@ TOOK: Final = re.compile(r"(\d+)/\1\b.*?\[(?:(\d+):)?(\d+):(\d+)[\]<]")
 
 
 def read_tables(words: str) -> list[Figures]:
-    """Each table with a latency or a TTFT is a load; the command that stands nearest above it has its options."""
+    """Each table with a latency or a TTFT is a load; the command that stands nearest above it has
+    its options."""
     found = list[Figures]()
     above = list[str]()
     rows: dict[str, dict[str, object]] = {}
@@ -90,4 +92,6 @@ def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterato
 
 def _field(name: str, fields: Mapping[str, tuple[str, ...]]) -> str:
     """By the words before the unit."""
-    return next((field for field, words in fields.items() if UNIT.sub("", name).strip() in words), "")
+    return next(
+        (field for field, words in fields.items() if UNIT.sub("", name).strip() in words), ""
+    )

@@ -1,7 +1,9 @@
-"""Pareto figure: curves of sweeps and runs as a step plot in one SVG, light and dark as its reader's system is.
+"""Pareto figure: curves of sweeps and runs as a step plot in one SVG, light and dark as its
+reader's system is.
 
-Tokens a second per GPU over tokens a second per user. A line is what was measured and nothing between: up to the pace of a
-point the server makes what that point made. Every text is escaped. The same curves give the same bytes.
+Tokens a second per GPU over tokens a second per user. A line is what was measured and nothing
+between: up to the pace of a point the server makes what that point made. Every text is escaped. The
+same curves give the same bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,22 +62,27 @@ class LinearScale(NamedTuple):
 
 
 def draw_pareto_svg(curves: Sequence[ParetoCurve], percentile: float, title: str = "") -> str:
-    """The SVG. Raises ValueError of one sentence where there are too many curves to tell apart, or none."""
+    """The SVG. Raises ValueError of one sentence where there are too many curves to tell apart, or
+    none."""
     if not 1 <= len(curves) <= MAX_CURVES:
         raise ValueError(f"a figure has 1 to {MAX_CURVES} curves, and these are {len(curves)}")
     points = [point for curve in curves for point in curve.points]
-    x = LinearScale(choose_ticks(max(point.per_user for point in points)), LEFT, WIDTH - LEFT - RIGHT)
+    x = LinearScale(
+        choose_ticks(max(point.per_user for point in points)), LEFT, WIDTH - LEFT - RIGHT
+    )
     y = LinearScale(choose_ticks(max(point.per_gpu for point in points)), TOP + PLOT, -PLOT)
     height = TOP + PLOT + BOTTOM + ROW * len(curves)
     what = "per GPU" if all(curve.gpus for curve in curves) else "of the whole server"
     lines = [*_lines(curves, x)]
     name = title or f"Throughput {what} against throughput per user"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" viewBox="0 0 {WIDTH} {height}" font-family="{FONTS}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="100%" viewBox="0 0 {WIDTH} {height}" '
+        f'font-family="{FONTS}" '
         f'role="img" style="max-width:{WIDTH}px">',
         f"<title>{_escaped(name)}</title>",
         f"<desc>{_escaped(describe_curves(curves))}</desc>",
-        f"<style>{_colours(1)}\n@media (prefers-color-scheme:dark){{{_colours(2)}}}\n{STYLE}</style>",
+        f"<style>{_colours(1)}\n@media "
+        f"(prefers-color-scheme:dark){{{_colours(2)}}}\n{STYLE}</style>",
         f'<rect class="back" width="{WIDTH}" height="{height}"/>',
         *_head(curves, name),
         *_axes(x, y, what, percentile),
@@ -97,7 +104,8 @@ def describe_curves(curves: Sequence[ParetoCurve]) -> str:
     return "; ".join(
         f"{curve.name}: "
         + ", ".join(
-            f"{p.value:g}: {format_brief(p.per_gpu, digits=3)} at {format_brief(p.per_user, digits=3)}"
+            f"{p.value:g}: {format_brief(p.per_gpu, digits=3)} at "
+            f"{format_brief(p.per_user, digits=3)}"
             for p in curve.points
         )
         for curve in curves
@@ -119,27 +127,43 @@ def _head(curves: Sequence[ParetoCurve], name: str) -> Iterator[str]:
     yield f'<text x="{LEFT}" y="46" class="title" font-weight="700">{title}</text>'
     why = describe_curve_differences(curves)
     said = why or (
-        "Up and to the right is better. Numbers: load of each point; hollow: dominated, or client verdict not OK."
+        "Up and to the right is better. Numbers: load of each point; hollow: dominated, or client "
+        "verdict not OK."
     )
     said = _escaped(truncate_text(clean_line(said), int((WIDTH - LEFT - RIGHT) / 17 / LETTER)))
     yield f'<text class="{"slo" if why else "muted fine"}" x="{LEFT}" y="76">{said}</text>'
     if simulated:
         at = WIDTH - RIGHT - 200
-        yield f'<rect x="{at}" y="{TOP - 42}" width="200" height="34" rx="6" fill="none" style="stroke:var(--ink)"/>'
-        yield f'<text x="{at + 100}" y="{TOP - 17}" font-weight="700" text-anchor="middle">SIMULATED</text>'
+        yield (
+            f'<rect x="{at}" y="{TOP - 42}" width="200" height="34" rx="6" fill="none" '
+            f'style="stroke:var(--ink)"/>'
+        )
+        yield (
+            f'<text x="{at + 100}" y="{TOP - 17}" font-weight="700" '
+            f'text-anchor="middle">SIMULATED</text>'
+        )
 
 
 def _axes(x: LinearScale, y: LinearScale, what: str, percentile: float) -> Iterator[str]:
     bottom = TOP + PLOT
     for value in y.ticks:
         yield f'<path class="grid" d="M{LEFT} {y(value)}H{WIDTH - RIGHT}"/>'
-        yield f'<text class="muted" x="{LEFT - 12}" y="{y(value) + 6:g}" text-anchor="end">{value:,g}</text>'
+        yield (
+            f'<text class="muted" x="{LEFT - 12}" y="{y(value) + 6:g}" '
+            f'text-anchor="end">{value:,g}</text>'
+        )
     for value in x.ticks:
         yield f'<path class="grid" d="M{x(value)} {TOP}V{bottom}"/>'
-        yield f'<text class="muted" x="{x(value)}" y="{bottom + 26}" text-anchor="middle">{value:,g}</text>'
+        yield (
+            f'<text class="muted" x="{x(value)}" y="{bottom + 26}" '
+            f'text-anchor="middle">{value:,g}</text>'
+        )
     which = "median TPOT" if percentile == 50 else f"p{percentile:g} of TPOT"
     middle = (LEFT + WIDTH - RIGHT) / 2
-    yield f'<text x="{middle:g}" y="{bottom + 56}" text-anchor="middle">tokens/s per user (1000 / {which} in ms)</text>'
+    yield (
+        f'<text x="{middle:g}" y="{bottom + 56}" text-anchor="middle">tokens/s per user (1000 / '
+        f"{which} in ms)</text>"
+    )
     yield f'<text x="{LEFT}" y="{TOP - 18}">output tokens/s {what}</text>'
 
 
@@ -164,19 +188,28 @@ def _cells(left: float, height: float, text: str) -> list[tuple[float, float]]:
 
 def _lines(curves: Sequence[ParetoCurve], x: LinearScale) -> Iterator[PaceLine]:
     """A line for each pace; those beyond the plot are at its edge."""
-    found = dict.fromkeys((limit.per_user, limit.rule) for curve in curves for limit in curve.limits)
+    found = dict.fromkeys(
+        (limit.per_user, limit.rule) for curve in curves for limit in curve.limits
+    )
     for i, (pace, rule) in enumerate(found):
         beyond = pace > x.ticks[-1]
         at = x(min(pace, x.ticks[-1]))
         text = f"SLO {truncate_text(clean_line(rule), 40)}{' (beyond)' if beyond else ''}"
         wide = len(text) * 17 * LETTER
-        yield PaceLine(at, text, at + 8 if at + wide + 8 <= WIDTH - RIGHT else at - wide - 8, TOP + 20 + 22 * i)
+        yield PaceLine(
+            at, text, at + 8 if at + wide + 8 <= WIDTH - RIGHT else at - wide - 8, TOP + 20 + 22 * i
+        )
 
 
 def _limits(lines: Sequence[PaceLine]) -> Iterator[str]:
     for line in lines:
-        yield f'<path class="slo" d="M{line.at} {TOP}V{TOP + PLOT}" stroke-width="2" stroke-dasharray="6 5"/>'
-        yield f'<text class="slo" x="{line.left:g}" y="{line.height:g}">{_escaped(line.text)}</text>'
+        yield (
+            f'<path class="slo" d="M{line.at} {TOP}V{TOP + PLOT}" stroke-width="2" '
+            f'stroke-dasharray="6 5"/>'
+        )
+        yield (
+            f'<text class="slo" x="{line.left:g}" y="{line.height:g}">{_escaped(line.text)}</text>'
+        )
 
 
 def _curve(curve: ParetoCurve, number: int, x: LinearScale, y: LinearScale) -> Iterator[str]:
@@ -187,7 +220,10 @@ def _curve(curve: ParetoCurve, number: int, x: LinearScale, y: LinearScale) -> I
             f"{f'V{y(made)}' if i else ''}H{x(pace)}" for i, (pace, made) in enumerate(steps)
         )
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
-        yield f'<path d="{path}V{y(0)}" fill="none" style="stroke:{hue}" stroke-width="3" stroke-opacity=".85"{dashed}/>'
+        yield (
+            f'<path d="{path}V{y(0)}" fill="none" style="stroke:{hue}" stroke-width="3" '
+            f'stroke-opacity=".85"{dashed}/>'
+        )
     for point in curve.points:
         yield _dot(x(point.per_user), y(point.per_gpu), number, hue, filled=point.best)
         if point.value == curve.knee:
@@ -213,9 +249,12 @@ def _dot(at: float, height: float, number: int, hue: str, *, filled: bool) -> st
 def _labels(
     curves: Sequence[ParetoCurve], x: LinearScale, y: LinearScale, taken: list[tuple[float, float]]
 ) -> Iterator[str]:
-    """The load of each point, the best and knees first; where one would lie on another, or on what is ``taken``, it
-    is left out."""
-    order = sorted(((curve, point) for curve in curves for point in curve.points), key=lambda of: not _important(*of))
+    """The load of each point, the best and knees first; where one would lie on another, or on what
+    is ``taken``, it is left out."""
+    order = sorted(
+        ((curve, point) for curve in curves for point in curve.points),
+        key=lambda of: not _important(*of),
+    )
     for curve, point in order:
         at = x(point.per_user) + 11
         height = y(point.per_gpu) - 11
@@ -244,15 +283,21 @@ def _legend(curves: Sequence[ParetoCurve], top: float) -> Iterator[str]:
         hue = f"var(--c{i % len(HUES)})"
         at = top + ROW * i
         dash = f' stroke-dasharray="{DASHES[i // len(HUES)]}"' if DASHES[i // len(HUES)] else ""
-        yield f'<path d="M{LEFT} {at - 6}H{LEFT + 44}" style="stroke:{hue}" stroke-width="3"{dash}/>'
+        yield (
+            f'<path d="M{LEFT} {at - 6}H{LEFT + 44}" style="stroke:{hue}" stroke-width="3"{dash}/>'
+        )
         yield _dot(LEFT + 22, at - 6, i, hue, filled=True)
         gpus = "" if curve.gpus is None else f", {curve.gpus} GPU{'s' * (curve.gpus > 1)}"
         flaw = f", not valid by {curve.not_valid}" if curve.not_valid else ""
         name = truncate_text(clean_line(curve.name), NAME)
         about = truncate_text(
-            clean_line(f" (by {curve.axis}{gpus}{flaw})"), int((WIDTH - LEFT - 90) / 17 / LETTER) - len(name)
+            clean_line(f" (by {curve.axis}{gpus}{flaw})"),
+            int((WIDTH - LEFT - 90) / 17 / LETTER) - len(name),
         )
-        yield f'<text x="{LEFT + 56}" y="{at}">{_escaped(name)}<tspan class="fine">{_escaped(about)}</tspan></text>'
+        yield (
+            f'<text x="{LEFT + 56}" y="{at}">{_escaped(name)}<tspan '
+            f'class="fine">{_escaped(about)}</tspan></text>'
+        )
 
 
 def _escaped(text: str) -> str:

@@ -22,8 +22,8 @@ ALONE = "runs"
 def load_pareto_curves(
     folders: Sequence[Path], summarised: Summarise, gpus: int | None, percentile: float
 ) -> list[ParetoCurve]:
-    """One for each sweep, and one of all runs that have a single load. ``gpus``: instead of each run's own. Raises
-    ValueError of one sentence, and OSError."""
+    """One for each sweep, and one of all runs that have a single load. ``gpus``: instead of each
+    run's own. Raises ValueError of one sentence, and OSError."""
     found = list[ParetoCurve]()
     alone = list[tuple[Run, Summary]]()
     for folder in folders:
@@ -35,18 +35,31 @@ def load_pareto_curves(
         if summary.sweep is not None and summary.swept:
             joules = measure_stage_energies(summary.sweep, run, read_history(folder))
             found.append(
-                make_sweep_curve(run, summary, gpus or run.settings.gpus, percentile, joules, folder.resolve().name)
+                make_sweep_curve(
+                    run,
+                    summary,
+                    gpus or run.settings.gpus,
+                    percentile,
+                    joules,
+                    folder.resolve().name,
+                )
             )
         else:
             alone.append((run, summary))
     if alone:
         own = {run.settings.gpus for run, _ in alone}
         if gpus is None and len(own) > 1:
-            raise ValueError("runs of different numbers of GPUs make no curve: give --gpus, or draw them one by one")
+            raise ValueError(
+                "runs of different numbers of GPUs make no curve: give --gpus, or draw them one by one"
+            )
         models = {summary.conditions.model for _, summary in alone}
         if len(models) > 1:
             raise ValueError(f"runs of different models make no curve: {', '.join(sorted(models))}")
-        name = alone[0][0].name if len(alone) == 1 else f"{ALONE} of {next(iter(models)) or 'one model'}"
+        name = (
+            alone[0][0].name
+            if len(alone) == 1
+            else f"{ALONE} of {next(iter(models)) or 'one model'}"
+        )
         found.append(make_curve_of_runs(alone, gpus or own.pop(), percentile, name))
     if len({bool(curve.gpus) for curve in found}) > 1:
         lacking = ", ".join(curve.name for curve in found if not curve.gpus)
@@ -63,15 +76,29 @@ def build_pareto_document(found: Sequence[ParetoCurve], percentile: float) -> It
     if why := describe_curve_differences(found):
         yield TextBlock(f"WARNING: {why}.", loud=True)
     for curve in found:
-        gpus = "GPUs unknown, so the whole server" if curve.gpus is None else format_count(curve.gpus, "GPU")
+        gpus = (
+            "GPUs unknown, so the whole server"
+            if curve.gpus is None
+            else format_count(curve.gpus, "GPU")
+        )
         yield Heading(f"{curve.name}, {gpus}")
         if curve.not_valid:
             yield TextBlock(f"NOT VALID by {curve.not_valid}.", loud=True)
-        head = (curve.axis, "tokens/s/user", "tokens/s/GPU" if curve.gpus else "tokens/s", f"TTFT p{percentile:g} (ms)")
+        head = (
+            curve.axis,
+            "tokens/s/user",
+            "tokens/s/GPU" if curve.gpus else "tokens/s",
+            f"TTFT p{percentile:g} (ms)",
+        )
         energy = any(point.joules_per_output_token is not None for point in curve.points)
-        yield TableBlock((*head, *(["J/token"] if energy else []), "ok", "SLO", ""), tuple(_rows(curve, energy)))
+        yield TableBlock(
+            (*head, *(["J/token"] if energy else []), "ok", "SLO", ""), tuple(_rows(curve, energy))
+        )
         for limit in curve.limits:
-            yield TextBlock(f"{limit.rule}: {format_brief(limit.per_user, digits=3)} tokens/s per user at least.")
+            yield TextBlock(
+                f"{limit.rule}: {format_brief(limit.per_user, digits=3)} tokens/s per user at "
+                f"least."
+            )
 
 
 def _rows(curve: ParetoCurve, energy: bool) -> Iterator[tuple[str, ...]]:

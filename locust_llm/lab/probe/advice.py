@@ -1,8 +1,8 @@
 """Advice of a probe for the operator of the server, each with its measurement.
 
-Times are medians over the rounds. Advice on a chunk size is linear in its tokens: from a gap without prefill to one with a
-full step of a prompt, both measured. Advice on a prefill limit uses bursts: whether prompts sent together are
-computed one by one, as they would be behind a limit.
+Times are medians over the rounds. Advice on a chunk size is linear in its tokens: from a gap
+without prefill to one with a full step of a prompt, both measured. Advice on a prefill limit uses
+bursts: whether prompts sent together are computed one by one, as they would be behind a limit.
 """
 
 import math
@@ -14,7 +14,15 @@ import msgspec
 
 from locust_llm.text.format import format_brief, format_duration
 
-from .diagnosis import CANNOT_TELL, CHUNKED, DISAGGREGATED, PARTIAL, PREFILL_FIRST, STATIC, Diagnosis
+from .diagnosis import (
+    CANNOT_TELL,
+    CHUNKED,
+    DISAGGREGATED,
+    PARTIAL,
+    PREFILL_FIRST,
+    STATIC,
+    Diagnosis,
+)
 from .measurements import BurstResult, DecoderStall, ProbeMeasurements
 
 MIN_SERIAL_SHARE: Final = 0.8
@@ -41,8 +49,8 @@ class Advice(msgspec.Struct, frozen=True):
 def derive_advice(
     found: ProbeMeasurements, diagnosis: Diagnosis, itl_target_s: float | None = None
 ) -> tuple[Advice, ...]:
-    """``itl_target_s``: the gap that decoders should have even beside prompts. With an unknown scheduler only what does not
-    depend on it."""
+    """``itl_target_s``: the gap that decoders should have even beside prompts. With an unknown
+    scheduler only what does not depend on it."""
     by_name = {
         STATIC: _static,
         PREFILL_FIRST: _stopped,
@@ -55,7 +63,9 @@ def derive_advice(
     return (*known, *_caching(found), *_early(found))
 
 
-def _stopped(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
+def _stopped(
+    found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
+) -> Iterator[Advice]:
     """Prefill-first."""
     longest = found.of("stall", found.longest)
     stall_s = median(s.longest_s for s in longest)
@@ -67,15 +77,19 @@ def _stopped(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | N
         two_s = median(s.longest_s for s in pairs)
         if two_s >= MIN_PAIR_RATIO * one_s and (cost := _in_turn(found)):
             yield Advice(
-                "Limit prefills to one at a time (--prefill-concurrency 1): no stall is then longer than that of "
+                "Limit prefills to one at a time (--prefill-concurrency 1): no stall is then "
+                "longer than that of "
                 "one prompt.",
-                f"Two prompts of {_tokens(pairs):,.0f} tokens sent together stopped the decoders for {format_duration(two_s)}, one "
+                f"Two prompts of {_tokens(pairs):,.0f} tokens sent together stopped the decoders "
+                f"for {format_duration(two_s)}, one "
                 f"for {format_duration(one_s)}; {cost}.",
             )
         elif two_s < MIN_PAIR_RATIO * one_s:
             yield Advice(
-                "A prefill limit does not shorten stalls: those of prompts sent together do not add up.",
-                f"The longest gap beside two prompts of {_tokens(pairs):,.0f} tokens sent together was {format_duration(two_s)}, "
+                "A prefill limit does not shorten stalls: those of prompts sent together do not "
+                "add up.",
+                f"The longest gap beside two prompts of {_tokens(pairs):,.0f} tokens sent together "
+                f"was {format_duration(two_s)}, "
                 f"beside one {format_duration(one_s)}.",
             )
     if found.quiet_s is not None:
@@ -83,7 +97,9 @@ def _stopped(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | N
     yield from _users(found)
 
 
-def _chunked(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
+def _chunked(
+    found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
+) -> Iterator[Advice]:
     """Chunked, and partial prefills."""
     slots = diagnosis.slots or 1
     yield from _limit_of_slots(found, slots)
@@ -105,50 +121,65 @@ def _limit_of_slots(found: ProbeMeasurements, slots: int) -> Iterator[Advice]:
     if single and pairs:
         one_s = median(s.usual_s for s in single)
         two_s = median(s.usual_s for s in pairs)
-        gaps = f" Gaps beside two prompts are {format_duration(two_s)}, beside one {format_duration(one_s)}: a limit hardly changes them."
+        gaps = (
+            f" Gaps beside two prompts are {format_duration(two_s)}, beside one "
+            f"{format_duration(one_s)}: a limit hardly changes them."
+        )
     if slots > 1 and found.bursts:
         burst = found.bursts[-1]
         yield Advice(
-            f"Use --prefill-concurrency {slots}: a lower limit leaves capacity unused, with a higher one prompts "
+            f"Use --prefill-concurrency {slots}: a lower limit leaves capacity unused, with a "
+            f"higher one prompts "
             "wait in the "
             "server.",
-            f"Of {len(burst.ttft_s)} prompts of {burst.input_tokens:,} tokens sent together {burst.side_by_side} had their "
+            f"Of {len(burst.ttft_s)} prompts of {burst.input_tokens:,} tokens sent together "
+            f"{burst.side_by_side} had their "
             f"first tokens together.{gaps}",
         )
     elif slots == 1 and (cost := _in_turn(found)):
         yield Advice(
-            "A prefill limit of 2 costs no throughput (--prefill-concurrency 2: one prompt is computed, the next "
+            "A prefill limit of 2 costs no throughput (--prefill-concurrency 2: one prompt is "
+            "computed, the next "
             "is ready); the "
             "wait at the gate replaces the wait in the server.",
             f"{cost[0].upper()}{cost[1:]}.{gaps}",
         )
 
 
-def _disaggregated(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
+def _disaggregated(
+    found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
+) -> Iterator[Advice]:
     stalls = found.of("stall", found.longest)
     pace = median(s.pace for s in stalls)
     tokens = _tokens(stalls)
     cost = f"; {turns}" if (turns := _in_turn(found)) else ""
     yield Advice(
-        "A prefill limit changes TTFT and not ITL: choose it by TTFT, one prompt for each prefill instance.",
+        "A prefill limit changes TTFT and not ITL: choose it by TTFT, one prompt for each prefill "
+        "instance.",
         f"Beside a prompt of {tokens:,.0f} tokens the decoders kept {pace:.0%} of their pace{cost}.",
     )
     yield from _users(found)
 
 
-def _static(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
+def _static(
+    found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
+) -> Iterator[Advice]:
     stalls = found.of("stall", found.longest)
     waited_s = median(s.ttft_s - s.after_s for s in stalls)
     yield Advice(
-        "Use continuous batching, or keep outputs short: TTFT includes the longest output of the batch before. A "
+        "Use continuous batching, or keep outputs short: TTFT includes the longest output of the "
+        "batch before. A "
         "prefill limit "
         "does not change ITL here.",
-        f"A prompt of {_tokens(stalls):,.0f} tokens waited {format_duration(waited_s)} until the decoders had ended, then took "
+        f"A prompt of {_tokens(stalls):,.0f} tokens waited {format_duration(waited_s)} until the "
+        f"decoders had ended, then took "
         f"{format_duration(median(s.after_s for s in stalls))}; their gaps were undisturbed.",
     )
 
 
-def _unnamed(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None) -> Iterator[Advice]:
+def _unnamed(
+    found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
+) -> Iterator[Advice]:
     """Advice that does not depend on the scheduler."""
     alone_s = found.alone_s(found.longest)
     stalls = [s for s in found.of("stall", found.longest) if not s.ended]
@@ -157,10 +188,13 @@ def _unnamed(found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | N
     stall_s = median(s.longest_s for s in stalls)
     if stall_s > 2 * found.quiet_s:
         yield Advice(
-            f"Expect gaps of {format_duration(stall_s)} beside prompts of {_tokens(stalls):,.0f} tokens, whatever the "
+            f"Expect gaps of {format_duration(stall_s)} beside prompts of {_tokens(stalls):,.0f} "
+            f"tokens, whatever the "
             "scheduler.",
-            f"That was the longest gap of a decoder ({format_duration(min(s.longest_s for s in stalls))} to "
-            f"{format_duration(max(s.longest_s for s in stalls))}); {format_duration(found.quiet_s)} without prefill. Alone the "
+            f"That was the longest gap of a decoder "
+            f"({format_duration(min(s.longest_s for s in stalls))} to "
+            f"{format_duration(max(s.longest_s for s in stalls))}); "
+            f"{format_duration(found.quiet_s)} without prefill. Alone the "
             f"prompt takes {format_duration(alone_s)}.",
         )
 
@@ -172,27 +206,32 @@ def _shorts(found: ProbeMeasurements) -> Iterator[Advice]:
     took_s = median(one.ttft_s for one in found.behind)
     if waited >= MIN_SERIAL_SHARE and found.short_s is not None:
         yield Advice(
-            "Separate short requests from long ones (another server, or partial prefills where the server has them).",
-            f"A short request behind a prompt of {found.longest:,} tokens waited {waited:.0%} of its remaining "
+            "Separate short requests from long ones (another server, or partial prefills where the "
+            "server has them).",
+            f"A short request behind a prompt of {found.longest:,} tokens waited {waited:.0%} of "
+            f"its remaining "
             "prefill: TTFT "
             f"{format_duration(took_s)}, {format_duration(found.short_s)} alone.",
         )
 
 
 def _users(found: ProbeMeasurements) -> Iterator[Advice]:
-    """The asymptotic bound of a closed loop: a user's round without waiting, over its time in the bottleneck (Denning and
-    Buzen, The operational analysis of queueing network models, 1978)."""
+    """The asymptotic bound of a closed loop: a user's round without waiting, over its time in the
+    bottleneck (Denning and Buzen, The operational analysis of queueing network models, 1978)."""
     alone_s = found.alone_s(EXAMPLE_INPUT_TOKENS)
     quiet_s = found.quiet_s
     if not alone_s or not quiet_s or not _in_turn(found):
         return
     users = 1 + EXAMPLE_OUTPUT_TOKENS * quiet_s / alone_s
     yield Advice(
-        f"Above about {format_brief(users, digits=2)} users with prompts of {EXAMPLE_INPUT_TOKENS:,} and answers of "
+        f"Above about {format_brief(users, digits=2)} users with prompts of "
+        f"{EXAMPLE_INPUT_TOKENS:,} and answers of "
         f"{EXAMPLE_OUTPUT_TOKENS} tokens, prompts "
         "wait for each other's prefill: more concurrency adds TTFT, not throughput.",
-        f"Such a prompt takes {format_duration(alone_s)}, and prompts are computed one by one; {EXAMPLE_OUTPUT_TOKENS} gaps of "
-        f"{format_duration(quiet_s)} are {format_duration(EXAMPLE_OUTPUT_TOKENS * quiet_s)}. A first estimate: "
+        f"Such a prompt takes {format_duration(alone_s)}, and prompts are computed one by one; "
+        f"{EXAMPLE_OUTPUT_TOKENS} gaps of "
+        f"{format_duration(quiet_s)} are {format_duration(EXAMPLE_OUTPUT_TOKENS * quiet_s)}. A "
+        f"first estimate: "
         "gaps grow with the streams, which raises it.",
     )
 
@@ -203,8 +242,10 @@ def _caching(found: ProbeMeasurements) -> Iterator[Advice]:
         first_s = median(p.first_s for p in pairs)
         again_s = median(p.again_s for p in pairs)
         yield Advice(
-            "Use prompts that do not repeat, unless you mean to measure it: the server has a prefix cache.",
-            f"A prompt of {pairs[0].input_tokens:,} tokens took {format_duration(first_s)}, and {format_duration(again_s)} the second "
+            "Use prompts that do not repeat, unless you mean to measure it: the server has a "
+            "prefix cache.",
+            f"A prompt of {pairs[0].input_tokens:,} tokens took {format_duration(first_s)}, and "
+            f"{format_duration(again_s)} the second "
             "time.",
         )
 
@@ -213,21 +254,26 @@ def _early(found: ProbeMeasurements) -> Iterator[Advice]:
     if found.early_s is not None and found.early_s >= MIN_EARLY_S:
         yield Advice(
             "Do not compare TTFT with tools that count the first event as the first token.",
-            f"An event without content came up to {format_duration(found.early_s)} before the first token: their TTFT is "
+            f"An event without content came up to {format_duration(found.early_s)} before the "
+            f"first token: their TTFT is "
             "lower by that.",
         )
 
 
 def _in_turn(found: ProbeMeasurements) -> str:
     """A sentence with figures where prompts are computed one by one; else empty."""
-    bursts = [(burst, share) for burst in found.bursts if (share := _serial(burst, found)) is not None]
+    bursts = [
+        (burst, share) for burst in found.bursts if (share := _serial(burst, found)) is not None
+    ]
     if not bursts or median(share for _, share in bursts) < MIN_SERIAL_SHARE:
         return ""
     burst, _ = bursts[-1]
     alone_s = found.alone_s(burst.input_tokens) or math.nan
     return (
-        f"{len(burst.ttft_s)} prompts of {burst.input_tokens:,} tokens sent together had the last first token after "
-        f"{format_duration(burst.ttft_s[-1])}, {burst.ttft_s[-1] / alone_s:.1f} times that of one alone"
+        f"{len(burst.ttft_s)} prompts of {burst.input_tokens:,} tokens sent together had the last "
+        f"first token after "
+        f"{format_duration(burst.ttft_s[-1])}, {burst.ttft_s[-1] / alone_s:.1f} times that of one "
+        f"alone"
     )
 
 
@@ -239,7 +285,9 @@ def _serial(burst: BurstResult, found: ProbeMeasurements) -> float | None:
 
 def _single(found: ProbeMeasurements) -> list[DecoderStall]:
     """One prompt of the length that pairs have."""
-    return [stall for pair in found.of("pair")[:1] for stall in found.of("stall", pair.asked_tokens)]
+    return [
+        stall for pair in found.of("pair")[:1] for stall in found.of("stall", pair.asked_tokens)
+    ]
 
 
 def _tokens(stalls: list[DecoderStall]) -> float:
@@ -249,30 +297,40 @@ def _tokens(stalls: list[DecoderStall]) -> float:
 def _chunk(
     step: float, gap_s: float, quiet_s: float, tokens: float, target_s: float | None, usual: float
 ) -> Iterator[Advice]:
-    """A step of ``step`` tokens takes ``gap_s``, one without a prompt ``quiet_s``. Steps in between lie on the line through
-    both or somewhat below it: parts of a step overlap until one of them takes all of its time."""
+    """A step of ``step`` tokens takes ``gap_s``, one without a prompt ``quiet_s``. Steps in between
+    lie on the line through both or somewhat below it: parts of a step overlap until one of them
+    takes all of its time."""
     if gap_s <= quiet_s:
         return
     a_token_s = (gap_s - quiet_s) / step
     size = usual if target_s is None else (target_s - quiet_s) / a_token_s
     if size < 1:
         yield Advice(
-            f"No chunk size gives gaps of {format_duration(target_s or 0.0)}: try fewer streams at a time.",
+            f"No chunk size gives gaps of {format_duration(target_s or 0.0)}: try fewer streams at "
+            f"a time.",
             f"Without any prefill the gaps are {format_duration(quiet_s)}.",
         )
         return
     size = _round(size)
-    wanted = "Shorter gaps take" if target_s is None else f"Gaps of {format_duration(target_s)} take"
+    wanted = (
+        "Shorter gaps take" if target_s is None else f"Gaps of {format_duration(target_s)} take"
+    )
     if size > step:
         wanted = f"Gaps of {format_duration(target_s or gap_s)} allow"
         beyond = "Extrapolated in proportion to tokens: real gaps may be longer."
     else:
-        beyond = "Interpolated in proportion to tokens: real gaps may be shorter; check with another probe."
+        beyond = (
+            "Interpolated in proportion to tokens: real gaps may be shorter; check with "
+            "another probe."
+        )
     yield Advice(
-        f"{wanted} chunks of about {size:,} tokens (vLLM: --max-num-batched-tokens {size}, or for long prompts alone "
-        f"--long-prefill-token-threshold {size}): about {format_duration(quiet_s + size * a_token_s)} beside a prompt, and "
+        f"{wanted} chunks of about {size:,} tokens (vLLM: --max-num-batched-tokens {size}, or for "
+        f"long prompts alone "
+        f"--long-prefill-token-threshold {size}): about "
+        f"{format_duration(quiet_s + size * a_token_s)} beside a prompt, and "
         f"{format_duration(tokens * (quiet_s / size + a_token_s))} for one of {tokens:,.0f} tokens.",
-        f"With steps of about {step:,.0f} tokens the gaps beside a prompt are {format_duration(gap_s)}, without one "
+        f"With steps of about {step:,.0f} tokens the gaps beside a prompt are "
+        f"{format_duration(gap_s)}, without one "
         f"{format_duration(quiet_s)}. {beyond}",
     )
 

@@ -27,7 +27,8 @@ class ProbeFindings(msgspec.Struct, frozen=True, kw_only=True):
 def examine_probe(
     results: Sequence[ProbeResult], client: str | None = None, itl_target_s: float | None = None
 ) -> ProbeFindings:
-    """``client``: the client verdict; below OK there is no advice, as the load generator may have distorted the figures."""
+    """``client``: the client verdict; below OK there is no advice, as the load generator may have
+    distorted the figures."""
     found = measure_probe(results)
     named = diagnose_scheduler(found, client)
     advised = derive_advice(found, named, itl_target_s) if client in (None, OK) else ()
@@ -37,8 +38,9 @@ def examine_probe(
 
 
 def shortest_ttft_s(results: Iterable[ProbeResult]) -> float | None:
-    """The least TTFT that the diagnosis compares, so that an error matters as a share of it: the median of the shortest
-    prompts of the rounds, a quarter of the longest. None: no such prompt was answered."""
+    """The least TTFT that the diagnosis compares, so that an error matters as a share of it: the
+    median of the shortest prompts of the rounds, a quarter of the longest. None: no such prompt was
+    answered."""
     ttfts_s = defaultdict[int, list[float]](list)
     for one in results:
         if one.ok and one.round and one.role == "long" and one.kind in SIZED_KINDS:
@@ -47,7 +49,8 @@ def shortest_ttft_s(results: Iterable[ProbeResult]) -> float | None:
 
 
 def itl_limit_s(rules: Rules) -> float | None:
-    """The target of ITL in seconds: the lowest limit of the rules and of ``--goodput``; None without one."""
+    """The target of ITL in seconds: the lowest limit of the rules and of ``--goodput``; None
+    without one."""
     conditions = [*rules.good, *(one for rule in rules.readable for one in rule.given)]
     limits = [one.limit for one in conditions if one.metric == "itl"]
     limits += [rule.limit for rule in rules.readable if rule.metric == "itl" and rule.op[0] == "<"]

@@ -1,7 +1,9 @@
-"""Measurements: what an interference probe measured: cost of prompts, stalls of decoders beside them, waits behind them.
+"""Measurements: what an interference probe measured: cost of prompts, stalls of decoders beside
+them, waits behind them.
 
-Everything is a difference of stamps of one process or a count of chunks, so it is as exact as the stamps. The steps that the
-server took for a prompt are counted in the gaps of the decoders beside it (step_count.py).
+Everything is a difference of stamps of one process or a count of chunks, so it is as exact as the
+stamps. The steps that the server took for a prompt are counted in the gaps of the decoders beside
+it (step_count.py).
 """
 
 from collections import defaultdict
@@ -27,14 +29,16 @@ from .step_count import (
 )
 
 MAX_SERIAL_SHARES: Final = 1.5
-"""First token of the first of equal prompts, in shares of the time of all: 1 if it is computed alone, 2 beside another."""
+"""First token of the first of equal prompts, in shares of the time of all: 1 if it is computed
+alone, 2 beside another."""
 MIN_GROUP_DISTANCE: Final = 1.5
 """In shares: 2 or more between two groups, 1 between prompts computed one by one."""
 MAX_GROUP_SPREAD: Final = 0.75
-"""In shares, between the second and the last of a group; prompts computed one by one are 1 apart."""
+"""In shares, between the second and the last of a group; prompts computed one by one are 1
+apart."""
 MIN_GROUP_DELAY: Final = 0.6
-"""In shares for each member: a group of k has its first tokens after k shares; the first member has less, as it was alone
-for a moment."""
+"""In shares for each member: a group of k has its first tokens after k shares; the first member has
+less, as it was alone for a moment."""
 SAME_LENGTH_SHARE: Final = 0.1
 """Lengths that differ by less are the same."""
 STALL_RATIO: Final = 3.0
@@ -72,13 +76,17 @@ class DecoderStall(msgspec.Struct, frozen=True):
     surely: float
     """Of these, those after the last two neighbours that look like quiet gaps, if most do not."""
     plain: bool
-    """Steps are distinct: no other gap is counted; else some from before the begin of the prefill are."""
+    """Steps are distinct: no other gap is counted; else some from before the begin of the prefill
+    are."""
     rest: float
-    """Largest share of a step that the last one may be and still look like a quiet gap, where steps are distinct."""
+    """Largest share of a step that the last one may be and still look like a quiet gap, where steps
+    are distinct."""
     longest_s: float
-    """Of the median decoder, the longest gap that overlaps that time; the median, as two tokens may be in one chunk."""
+    """Of the median decoder, the longest gap that overlaps that time; the median, as two tokens may
+    be in one chunk."""
     usual_s: float
-    """Median gap of the decoders in that time (where steps are distinct, of the steps); and before it."""
+    """Median gap of the decoders in that time (where steps are distinct, of the steps); and before
+    it."""
     quiet_s: float
     decoders: int
     ended: int
@@ -88,7 +96,8 @@ class DecoderStall(msgspec.Struct, frozen=True):
     apart_s: float = 0.0
     """Between the first tokens of the prompts of a pair."""
     uneven: float = 1.0
-    """How many times as long the gaps of the most disturbed decoder are as those of the least disturbed."""
+    """How many times as long the gaps of the most disturbed decoder are as those of the least
+    disturbed."""
     doubtful: int = 0
     """Of the steps, where they are distinct: those that may be pauses."""
 
@@ -126,17 +135,21 @@ class BurstResult(msgspec.Struct, frozen=True):
 
     @property
     def side_by_side(self) -> int:
-        """Prompts computed side by side: the size of the first group of first tokens, if it came as late as that
-        many prompts take; 1 where they came one by one; 0 where neither fits."""
+        """Prompts computed side by side: the size of the first group of first tokens, if it came as
+        late as that many prompts take; 1 where they came one by one; 0 where neither fits."""
         share_s = self.ttft_s[-1] / len(self.ttft_s)
         if share_s <= 0:
             return 0
         first = self.ttft_s[0] / share_s
         apart = [
-            i for i, (one, other) in enumerate(pairwise(self.ttft_s), 1) if other - one > MIN_GROUP_DISTANCE * share_s
+            i
+            for i, (one, other) in enumerate(pairwise(self.ttft_s), 1)
+            if other - one > MIN_GROUP_DISTANCE * share_s
         ]
         for group in (apart[0],) if apart else (len(self.ttft_s), len(self.ttft_s) - 1):
-            together = self.ttft_s[group - 1] - self.ttft_s[min(1, group - 1)] < MAX_GROUP_SPREAD * share_s
+            together = (
+                self.ttft_s[group - 1] - self.ttft_s[min(1, group - 1)] < MAX_GROUP_SPREAD * share_s
+            )
             if group > 1 and first > MIN_GROUP_DELAY * group and together:
                 return group
         most = MAX_SERIAL_SHARES if apart else 2
@@ -164,11 +177,13 @@ class ProbeMeasurements(msgspec.Struct, frozen=True):
     quiet_s: float | None = None
     """Mean gap of the decoders without a prefill."""
     lost: float | None = None
-    """Share of that quiet time in gaps of more than STALL_RATIO times the median of their episode: other load."""
+    """Share of that quiet time in gaps of more than STALL_RATIO times the median of their episode:
+    other load."""
     decoders: int = 0
     stalls: tuple[DecoderStall, ...] = ()
     behind: tuple[QueuedShortRequest, ...] = ()
-    bursts: tuple[BurstResult, ...] = msgspec.field(default=(), name="crowds")  # their name in run.json
+    # their name in run.json
+    bursts: tuple[BurstResult, ...] = msgspec.field(default=(), name="crowds")
     cached: tuple[CachedPrompt, ...] = ()
     tokens_a_chunk: float | None = None
     """Of the decoders."""
@@ -177,27 +192,38 @@ class ProbeMeasurements(msgspec.Struct, frozen=True):
     early_s: float | None = None
     """Longest time of an event without content before the first chunk; None: there was none."""
     cut: tuple[int, int] | None = None
-    """(round, rounds) in which it was stopped early, 0 for before the first; None: its schedule was complete, or it ended
-    because requests failed."""
+    """(round, rounds) in which it was stopped early, 0 for before the first; None: its schedule was
+    complete, or it ended because requests failed."""
 
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt beside decoders."""
-        return max((stall.asked_tokens for stall in self.stalls if stall.kind == "stall"), default=0)
+        return max(
+            (stall.asked_tokens for stall in self.stalls if stall.kind == "stall"), default=0
+        )
 
-    def of(self, kind: str, asked_tokens: int | None = None, turn: int | None = None) -> list[DecoderStall]:
+    def of(
+        self, kind: str, asked_tokens: int | None = None, turn: int | None = None
+    ) -> list[DecoderStall]:
         return [
             stall
             for stall in self.stalls
-            if stall.kind == kind and turn in (None, stall.round) and asked_tokens in (None, stall.asked_tokens)
+            if stall.kind == kind
+            and turn in (None, stall.round)
+            and asked_tokens in (None, stall.asked_tokens)
         ]
 
     def alone_s(self, asked_tokens: int) -> float | None:
-        """TTFT of a prompt of that length alone, interpolated linearly between the lengths measured."""
+        """TTFT of a prompt of that length alone, interpolated linearly between the lengths
+        measured."""
         known = [(cost.asked_tokens, cost.typical_s) for cost in self.costs]
         for (few, soon), (many, late) in pairwise(known):
             if few <= asked_tokens <= many:
-                return soon + (late - soon) * (asked_tokens - few) / (many - few) if many > few else soon
+                return (
+                    soon + (late - soon) * (asked_tokens - few) / (many - few)
+                    if many > few
+                    else soon
+                )
         return None
 
     @property
@@ -225,16 +251,23 @@ def measure_probe(everything: Sequence[ProbeResult]) -> ProbeMeasurements:
         for results in by_kind[kind]
         if (stall := measure_stall(results, costs)) is not None
     ]
-    quiet_gaps = [_before(results) for kind in ("quiet", "stall", "pair") for results in by_kind[kind]]
+    quiet_gaps = [
+        _before(results) for kind in ("quiet", "stall", "pair") for results in by_kind[kind]
+    ]
     before = [gap for gaps in quiet_gaps for gap in gaps]
     decoders = [
-        one for results in [*by_kind["quiet"], *by_kind["stall"]] for one in results if one.role == "decoder" and one.ok
+        one
+        for results in [*by_kind["quiet"], *by_kind["stall"]]
+        for one in results
+        if one.role == "decoder" and one.ok
     ]
     return ProbeMeasurements(
         requests=len(everything),
         failed=sum(not one.ok for one in everything),
         episodes=len(episodes),
-        short_s=min((one.ttft_s for results in by_kind["warm"] for one in results if one.ok), default=None),
+        short_s=min(
+            (one.ttft_s for results in by_kind["warm"] for one in results if one.ok), default=None
+        ),
         costs=costs,
         quiet_s=fmean(before) if before else None,
         lost=_lost(quiet_gaps),
@@ -246,14 +279,16 @@ def measure_probe(everything: Sequence[ProbeResult]) -> ProbeMeasurements:
         shared=fmean(gap <= MERGED_GAP_RATIO * fmean(before) for gap in before) if before else None,
         tokens_a_chunk=fmean(one.tokens_a_chunk for one in decoders) if decoders else None,
         early_s=max(
-            (one.ttft_s - one.early_s for one in everything if one.ok and one.early_s is not None), default=None
+            (one.ttft_s - one.early_s for one in everything if one.ok and one.early_s is not None),
+            default=None,
         ),
         cut=_cut([results for _, results in sorted(episodes.items())]),
     )
 
 
 def _cut(episodes: Sequence[Sequence[ProbeResult]]) -> tuple[int, int] | None:
-    """A schedule ends with the burst of its last round, or with an episode that failed (experiments.py)."""
+    """A schedule ends with the burst of its last round, or with an episode that failed
+    (experiments.py)."""
     last = episodes[-1] if episodes else ()
     rounds = max((one.rounds for one in last), default=0)
     if not rounds:
@@ -271,15 +306,22 @@ def _alone(episodes: Iterable[list[ProbeResult]]) -> tuple[PromptCost, ...]:
         of[one.asked_tokens].append(one)
     often = [asked for asked, some in of.items() if len(some) > 1]
     return tuple(
-        PromptCost(asked, round(median(one.input_tokens for one in some)), tuple(one.ttft_s for one in some))
+        PromptCost(
+            asked,
+            round(median(one.input_tokens for one in some)),
+            tuple(one.ttft_s for one in some),
+        )
         for asked, some in sorted(of.items())
-        if len(some) > 1 or not any(abs(asked - other) < SAME_LENGTH_SHARE * other for other in often)
+        if len(some) > 1
+        or not any(abs(asked - other) < SAME_LENGTH_SHARE * other for other in often)
     )
 
 
-def measure_stall(results: Sequence[ProbeResult], costs: Sequence[PromptCost] = ()) -> DecoderStall | None:
-    """Of one episode; None unless all prompts succeeded and a decoder was decoding by then. ``costs``: of prompts alone, by
-    length, if they are known by then."""
+def measure_stall(
+    results: Sequence[ProbeResult], costs: Sequence[PromptCost] = ()
+) -> DecoderStall | None:
+    """Of one episode; None unless all prompts succeeded and a decoder was decoding by then.
+    ``costs``: of prompts alone, by length, if they are known by then."""
     longs = [one for one in results if one.role == "long"]
     if not longs or not all(one.ok for one in longs):
         return None
@@ -297,9 +339,13 @@ def measure_stall(results: Sequence[ProbeResult], costs: Sequence[PromptCost] = 
     if not decoders or not before:
         return None
     quiet_s = median(before)
-    if not (quiet_s > 0 and first_at > sent_at):  # most chunks came together with others: gaps are useless
+    # most chunks came together with others: gaps are useless
+    if not (quiet_s > 0 and first_at > sent_at):
         return None
-    spans = [[(a, b) for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at] for one in decoders]
+    spans = [
+        [(a, b) for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at]
+        for one in decoders
+    ]
     meanwhile = [[b - a for a, b in some] for some in spans]
     longest_s = median(max(gaps, default=0.0) for gaps in meanwhile)
     heavy = [time_weighted_median(gaps) for gaps in meanwhile]
@@ -307,21 +353,31 @@ def measure_stall(results: Sequence[ProbeResult], costs: Sequence[PromptCost] = 
     last_s = first_at - quiet_s / 2
     inside = [[b - a for a, b in some if a < last_s and a + b < 2 * first_at] for some in spans]
     each = [split_coalesced_gaps(gaps, quiet_s) for gaps in inside]
-    least_s, plain = find_step_threshold([gap for gaps in each for gap in gaps], quiet_s, median(heavy))
+    least_s, plain = find_step_threshold(
+        [gap for gaps in each for gap in gaps], quiet_s, median(heavy)
+    )
     sent_in_s = [gaps[0] if gaps else 0.0 for gaps in each]
     found = [select_step_gaps(gaps, quiet_s, least_s) for gaps in each]
     if plain:
-        found = [list(drop_steps_before_pause(gaps, first_s)) for gaps, first_s in zip(found, sent_in_s, strict=True)]
+        found = [
+            list(drop_steps_before_pause(gaps, first_s))
+            for gaps, first_s in zip(found, sent_in_s, strict=True)
+        ]
     steps = [gap for gaps in found for gap in gaps]
     usual_s = median(steps) if steps else first_at - sent_at
-    typical, first_s = sorted(zip(found, sent_in_s, strict=True), key=lambda one: len(one[0]))[(len(found) - 1) // 2]
+    typical, first_s = sorted(zip(found, sent_in_s, strict=True), key=lambda one: len(one[0]))[
+        (len(found) - 1) // 2
+    ]
     return DecoderStall(
         kind=longs[0].kind,
         round=longs[0].round,
         asked_tokens=longs[0].asked_tokens,
         input_tokens=longs[0].input_tokens,
         ttft_s=first_at - sent_at,
-        meanwhile=median(one.tokens_a_chunk * sum(sent_at < at <= first_at for at in one.chunk_at) for one in decoders),
+        meanwhile=median(
+            one.tokens_a_chunk * sum(sent_at < at <= first_at for at in one.chunk_at)
+            for one in decoders
+        ),
         steps=median(map(len, found)),
         surely=median(count_certain_steps(gaps, quiet_s) for gaps in found),
         uneven=max(heavy) / max(min(heavy), quiet_s / 2),
@@ -341,7 +397,8 @@ def measure_stall(results: Sequence[ProbeResult], costs: Sequence[PromptCost] = 
 
 
 def _curve(costs: Sequence[PromptCost], tokens: int) -> list[tuple[float, float]]:
-    """(tokens, seconds) of prompts alone up to that length, both rising: noise may have made a longer one faster."""
+    """(tokens, seconds) of prompts alone up to that length, both rising: noise may have made a
+    longer one faster."""
     known = [cost for cost in costs if cost.asked_tokens <= tokens]
     seconds = accumulate((cost.typical_s for cost in known), max)
     return [(0.0, 0.0), *zip((cost.asked_tokens for cost in known), seconds, strict=True)]
@@ -353,7 +410,10 @@ def _before(results: Sequence[ProbeResult]) -> list[float]:
     if not decoders:
         return []
     begin = max(one.chunk_at[0] for one in decoders)
-    end = min((one.sent_at for one in results if one.role == "long"), default=min(one.chunk_at[-1] for one in decoders))
+    end = min(
+        (one.sent_at for one in results if one.role == "long"),
+        default=min(one.chunk_at[-1] for one in decoders),
+    )
     return [b - a for one in decoders for a, b in pairwise(one.chunk_at) if begin <= a and b <= end]
 
 
@@ -364,7 +424,13 @@ def _lost(episodes: Sequence[Sequence[float]]) -> float | None:
         return None
     usual = [median(gaps) if gaps else 0.0 for gaps in episodes]
     return (
-        sum(gap - s for gaps, s in zip(episodes, usual, strict=True) for gap in gaps if gap > STALL_RATIO * s) / whole_s
+        sum(
+            gap - s
+            for gaps, s in zip(episodes, usual, strict=True)
+            for gap in gaps
+            if gap > STALL_RATIO * s
+        )
+        / whole_s
     )
 
 
@@ -379,7 +445,9 @@ def _burst(results: Sequence[ProbeResult]) -> Iterable[BurstResult]:
     if len(results) > 1 and all(one.ok for one in results):
         began = min(one.sent_at for one in results)
         yield BurstResult(
-            results[0].round, results[0].asked_tokens, tuple(sorted(one.chunk_at[0] - began for one in results))
+            results[0].round,
+            results[0].asked_tokens,
+            tuple(sorted(one.chunk_at[0] - began for one in results)),
         )
 
 

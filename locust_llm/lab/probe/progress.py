@@ -6,13 +6,13 @@ from typing import Final, NamedTuple
 from .requests import SIZED_KINDS, ProbeEpisode
 
 AGAIN: Final = 0.1
-"""An episode takes as many times what is expected as those of its kind and length did in earlier rounds, by so much more or
-less;"""
+"""An episode takes as many times what is expected as those of its kind and length did in earlier
+rounds, by so much more or less;"""
 LIKE: Final = 0.25
 """as those of its kind, where that length comes for the first time;"""
 NEW: Final = (0.6, 1.6)
-"""as all others so far, where its kind comes for the first time, times something between these. How often the truth lies
-inside: docs/interference.md."""
+"""as all others so far, where its kind comes for the first time, times something between these. How
+often the truth lies inside: docs/interference.md."""
 NARROW: Final = 1.25
 """Most / least, up to which one number says it."""
 
@@ -25,7 +25,8 @@ class TimeLeft(NamedTuple):
 
 
 class ProbeProgress:
-    """Of one probe. What its episodes took, as a share of what was expected, corrects the estimates of the others."""
+    """Of one probe. What its episodes took, as a share of what was expected, corrects the estimates
+    of the others."""
 
     def __init__(self) -> None:
         self._shares: dict[tuple[str, int], list[float]] = {}
@@ -48,7 +49,9 @@ class ProbeProgress:
             share = fmean(alike)
             least = 1 - AGAIN
             most = 1 + AGAIN
-        elif kin := [one for (kind, _), some in self._shares.items() if kind == episode.kind for one in some]:
+        elif kin := [
+            one for (kind, _), some in self._shares.items() if kind == episode.kind for one in some
+        ]:
             share = fmean(kin)
             least = 1 - LIKE
             most = 1 + LIKE
@@ -59,9 +62,11 @@ class ProbeProgress:
         return share * least * episode.expected_s, share * most * episode.expected_s
 
 
-def format_probe_position(number: int, episode: ProbeEpisode, most: int, left: TimeLeft | None) -> str:
-    """``episode 12 of 44, 1:30 to 2:40 left``. ``number``: from 0; ``most``: episodes, where it is not known how many there
-    are."""
+def format_probe_position(
+    number: int, episode: ProbeEpisode, most: int, left: TimeLeft | None
+) -> str:
+    """``episode 12 of 44, 1:30 to 2:40 left``. ``number``: from 0; ``most``: episodes, where it is
+    not known how many there are."""
     if episode.later is None:
         return f"episode {number + 1} of about {most}"
     of = f"episode {number + 1} of {number + 1 + len(episode.later)}"

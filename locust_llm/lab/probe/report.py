@@ -1,6 +1,7 @@
 """The report of an interference probe: the scheduler first, then the measurements, then the advice.
 
-Every figure is the median over the rounds of the probe, with the least and the greatest of them in brackets.
+Every figure is the median over the rounds of the probe, with the least and the greatest of them in
+brackets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,13 +11,19 @@ from typing import Final
 
 from locust_llm.lab.probe.diagnosis import CANNOT_TELL, Diagnosis
 from locust_llm.lab.probe.findings import ProbeFindings
-from locust_llm.lab.probe.measurements import BurstResult, DecoderStall, ProbeMeasurements, PromptCost
+from locust_llm.lab.probe.measurements import (
+    BurstResult,
+    DecoderStall,
+    ProbeMeasurements,
+    PromptCost,
+)
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.text.format import format_brief, format_count, format_duration
 
 BESIDE_HEADING: Final = "Prompts beside decoders"
 MAX_SPREAD: Final = 1.3
-"""Of a budget, upper end / lower end; a wider one is shown as a range, without a value in the middle."""
+"""Of a budget, upper end / lower end; a wider one is shown as a range, without a value in the
+middle."""
 MIN_STEPS: Final = 4
 """Of the longest prompt; a budget from fewer is shown as a range too."""
 PROMPT_COUNTS: Final = {"stall": "one of", "pair": "two of"}
@@ -27,11 +34,15 @@ MAX_CACHED_RATIO: Final = 0.5
 def describe_scheduler(probe: ProbeFindings) -> Iterator[TextBlock]:
     """Its name and the reasons; or what is missing to name it."""
     d = probe.diagnosis
-    yield TextBlock(f"Scheduler: {format_diagnosis(d, probe.symptoms)}.", loud=d.name == CANNOT_TELL)
+    yield TextBlock(
+        f"Scheduler: {format_diagnosis(d, probe.symptoms)}.", loud=d.name == CANNOT_TELL
+    )
     for missing in d.missing:
         yield TextBlock(f"Reason: {missing}.")
     for i, reason in enumerate(d.reasons):
-        yield TextBlock(f"{'Measured' if d.name == CANNOT_TELL else 'Also' if i else 'Because'}: {reason}.")
+        yield TextBlock(
+            f"{'Measured' if d.name == CANNOT_TELL else 'Also' if i else 'Because'}: {reason}."
+        )
 
 
 def format_diagnosis(d: Diagnosis, found: ProbeMeasurements) -> str:
@@ -58,14 +69,20 @@ def make_probe_blocks(probe: ProbeFindings) -> Iterator[Block]:
     if found.bursts:
         yield Heading("Bursts of equal prompts, without decoders")
         yield _bursts(found.bursts)
-        yield TextBlock("together: prompts in the first group of first tokens; ?: neither one by one nor in groups")
+        yield TextBlock(
+            "together: prompts in the first group of first tokens; ?: neither one by one nor in "
+            "groups"
+        )
     others = [*_behind(found), *_cached(found), *_early(found), *_agreement(found)]
     if others:
         yield Heading("Other measurements")
         yield from map(TextBlock, others)
     if probe.advice:
         yield Heading("Advice")
-        yield from (TextBlock(f"{number}. {one.what} {one.why}") for number, one in enumerate(probe.advice, 1))
+        yield from (
+            TextBlock(f"{number}. {one.what} {one.why}")
+            for number, one in enumerate(probe.advice, 1)
+        )
 
 
 def group_stalls_by_length(stalls: Iterable[DecoderStall]) -> Iterator[list[DecoderStall]]:
@@ -102,7 +119,9 @@ def _costs(found: ProbeMeasurements) -> TableBlock:
             rate = f"{(cost.typical_s - before.typical_s) / (cost.input_tokens - before.input_tokens) * 1e6:.1f}"
         return f"{cost.input_tokens:,} tokens", _ms(cost.ttft_s), str(len(cost.ttft_s)), rate
 
-    rows = [cells(None, cost) for cost in found.costs[:1]] + [cells(*pair) for pair in pairwise(found.costs)]
+    rows = [cells(None, cost) for cost in found.costs[:1]] + [
+        cells(*pair) for pair in pairwise(found.costs)
+    ]
     head = ("prompt", "TTFT (ms)", "requests", "\N{MICRO SIGN}s per further token")
     return TableBlock(head, tuple(rows))
 
@@ -123,18 +142,37 @@ def make_stall_table(found: ProbeMeasurements) -> TableBlock | None:
             _spread([stall.meanwhile for stall in stalls]),
         )
 
-    head = ("prompt tokens", "alone (ms)", "TTFT (ms)", "longest gap (ms)", "steps", "pace (%)", "tokens")
-    return TableBlock(head, tuple(map(cells, group_stalls_by_length(found.stalls)))) if found.stalls else None
+    head = (
+        "prompt tokens",
+        "alone (ms)",
+        "TTFT (ms)",
+        "longest gap (ms)",
+        "steps",
+        "pace (%)",
+        "tokens",
+    )
+    return (
+        TableBlock(head, tuple(map(cells, group_stalls_by_length(found.stalls))))
+        if found.stalls
+        else None
+    )
 
 
 def _legend(found: ProbeMeasurements) -> str:
-    quiet = "" if found.quiet_s is None else f" Mean gap without a prompt: {format_duration(found.quiet_s)}."
+    quiet = (
+        ""
+        if found.quiet_s is None
+        else f" Mean gap without a prompt: {format_duration(found.quiet_s)}."
+    )
     few = {stall.decoders for stall in found.stalls}
     decoders = f"{min(few)} to {max(few)}" if len(few) > 1 else f"{max(few)}"
     return (
-        f"Beside {decoders} decoders. alone: TTFT of the prompt alone, twice that for two; TTFT: to the first token of the "
-        "prompt (of two, the later); longest gap: of the median decoder in that time; steps: gaps in which the prompt was "
-        "computed; pace: of the decoders, in % of before; tokens: of the median decoder in that time. In brackets: "
+        f"Beside {decoders} decoders. alone: TTFT of the prompt alone, twice that for two; TTFT: "
+        f"to the first token of the "
+        "prompt (of two, the later); longest gap: of the median decoder in that time; steps: gaps "
+        "in which the prompt was "
+        "computed; pace: of the decoders, in % of before; tokens: of the median decoder in that "
+        "time. In brackets: "
         "lowest and "
         f"highest round.{quiet}"
     )
@@ -143,9 +181,16 @@ def _legend(found: ProbeMeasurements) -> str:
 def _bursts(bursts: Sequence[BurstResult]) -> TableBlock:
     def cells(burst: BurstResult) -> tuple[str, ...]:
         each = " ".join(format_brief(s * 1e3, digits=3) for s in burst.ttft_s)
-        return f"{burst.input_tokens:,} tokens", str(len(burst.ttft_s)), str(burst.side_by_side or "?"), each
+        return (
+            f"{burst.input_tokens:,} tokens",
+            str(len(burst.ttft_s)),
+            str(burst.side_by_side or "?"),
+            each,
+        )
 
-    return TableBlock(("prompt", "prompts", "together", "first tokens after (ms)"), tuple(map(cells, bursts)))
+    return TableBlock(
+        ("prompt", "prompts", "together", "first tokens after (ms)"), tuple(map(cells, bursts))
+    )
 
 
 def _behind(found: ProbeMeasurements) -> Iterator[str]:
@@ -154,8 +199,10 @@ def _behind(found: ProbeMeasurements) -> Iterator[str]:
         took = [one.ttft_s for one in found.behind]
         alone = "" if found.short_s is None else f", {format_duration(found.short_s)} alone"
         yield (
-            f"Short requests behind a prompt of {found.longest:,} tokens: TTFT {_ms(took)} ms{alone}, which is "
-            f"{_spread([100 * share for share in waited], '%')} of the remaining prefill of the long one."
+            f"Short requests behind a prompt of {found.longest:,} tokens: TTFT {_ms(took)} "
+            f"ms{alone}, which is "
+            f"{_spread([100 * share for share in waited], '%')} of the remaining prefill of the "
+            f"long one."
         )
 
 
@@ -178,7 +225,10 @@ def _early(found: ProbeMeasurements) -> Iterator[str]:
     if found.early_s is None:
         yield "No event without content came much before a first token."
     else:
-        yield f"An event without content came up to {format_duration(found.early_s)} before the first token."
+        yield (
+            f"An event without content came up to {format_duration(found.early_s)} before the "
+            f"first token."
+        )
 
 
 def _agreement(found: ProbeMeasurements) -> Iterator[str]:
@@ -190,7 +240,13 @@ def _agreement(found: ProbeMeasurements) -> Iterator[str]:
             "TTFT beside decoders",
             [[stall.ttft_s for stall in stalls] for stalls in group_stalls_by_length(found.stalls)],
         ),
-        ("longest gaps", [[stall.longest_s for stall in stalls] for stalls in group_stalls_by_length(found.stalls)]),
+        (
+            "longest gaps",
+            [
+                [stall.longest_s for stall in stalls]
+                for stalls in group_stalls_by_length(found.stalls)
+            ],
+        ),
         ("gaps without a prompt", [[stall.quiet_s for stall in found.stalls]]),
     ):
         apart = [
@@ -210,5 +266,7 @@ def _ms(values_s: Sequence[float]) -> str:
 
 def _spread(values: Sequence[float], unit: str = "", digits: int = 2) -> str:
     """``275 (268 to 280)``; without brackets where both ends read as the median does."""
-    middle, low, high = (format_brief(value, unit, digits) for value in (median(values), min(values), max(values)))
+    middle, low, high = (
+        format_brief(value, unit, digits) for value in (median(values), min(values), max(values))
+    )
     return middle if low == middle == high else f"{middle} ({low} to {high})"

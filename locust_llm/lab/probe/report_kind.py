@@ -1,4 +1,5 @@
-"""The report kind of an interference probe: its results from the records, and its findings as a report shows them."""
+"""The report kind of an interference probe: its results from the records, and its findings as a
+report shows them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ class ProbeExamination(ProbeFindings, frozen=True, kw_only=True):
     """The findings, and how a report shows them."""
 
     title: ClassVar[str] = "Interference probe"
-    client_advice: ClassVar[str] = "A probe runs in one process: give it a machine that does nothing else."
+    client_advice: ClassVar[str] = (
+        "A probe runs in one process: give it a machine that does nothing else."
+    )
     chart_heading: ClassVar[str] = "By prompt length"
 
     def headline(self) -> str:
@@ -60,11 +63,19 @@ class ProbeExamination(ProbeFindings, frozen=True, kw_only=True):
         yield "Scheduler", name, more
         if stalls := found.of("stall", found.longest):
             longest = median(stall.longest_s for stall in stalls)
-            yield "Longest gap, median", format_duration(longest), f"beside a prompt of {found.longest:,} tokens"
+            yield (
+                "Longest gap, median",
+                format_duration(longest),
+                f"beside a prompt of {found.longest:,} tokens",
+            )
         if found.quiet_s is not None:
             yield "Gap without prompts", format_duration(found.quiet_s), "mean"
         if found.token_s is not None and found.token_s > 0:
-            yield "Prefill", format_brief(1 / found.token_s, digits=3), "prompt tokens per second, alone"
+            yield (
+                "Prefill",
+                format_brief(1 / found.token_s, digits=3),
+                "prompt tokens per second, alone",
+            )
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,11 @@ class ProbeExperiment:
         return shortest_ttft_s(self.results)
 
     def examine(self, run: Run, verdict: ClientVerdict | None) -> ProbeExamination:
-        found = examine_probe(self.results, None if verdict is None else verdict.level, itl_limit_s(run.settings.rules))
+        found = examine_probe(
+            self.results,
+            None if verdict is None else verdict.level,
+            itl_limit_s(run.settings.rules),
+        )
         return ProbeExamination(**msgspec.structs.asdict(found))
 
 

@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 from locust_llm.records.record import OK, Record
 
 SIZED_KINDS: Final = ("alone", "stall")
-"""Kinds of episodes of which a round has several, of unlike length: of a quarter, a half and all of the longest prompt."""
+"""Kinds of episodes of which a round has several, of unlike length: of a quarter, a half and all of
+the longest prompt."""
 OLD_KINDS: Final = {"crowd": "burst"}
 """Kinds of episodes by their names in older records."""
 
@@ -31,7 +32,8 @@ class ProbeEpisode(NamedTuple):
     expected_s: float = 0.0
     """Estimated time."""
     later: "tuple[ProbeEpisode, ...] | None" = None
-    """The episodes that will come after it, if nothing unforeseen is measured; None: not known yet."""
+    """The episodes that will come after it, if nothing unforeseen is measured; None: not known
+    yet."""
 
 
 class ProbeResult(NamedTuple):
@@ -75,16 +77,20 @@ class ProbeResult(NamedTuple):
 
 
 def format_episode_label(number: int, episode: ProbeEpisode, rounds: int) -> str:
-    """The session id in the record of a request: number, round and kind of its episode, number of rounds."""
+    """The session id in the record of a request: number, round and kind of its episode, number of
+    rounds."""
     return f"probe/{number}/{episode.round}/{episode.kind}/{rounds}"
 
 
 def read_probe_result(record: Record) -> ProbeResult | None:
     """From a record; None of one that is not of a probe. Its name is the role."""
     words = record.session.split("/")
-    if words[0] != "probe" or len(words) not in (4, 5):  # older records do not have the number of rounds
+    # older records do not have the number of rounds
+    if words[0] != "probe" or len(words) not in (4, 5):
         return None
-    sent_at = (record.asked_at if record.sent_at is None else record.sent_at) + record.clock_offset_s
+    sent_at = (
+        record.asked_at if record.sent_at is None else record.sent_at
+    ) + record.clock_offset_s
     return ProbeResult(
         episode=int(words[1]),
         round=int(words[2]),
@@ -104,7 +110,8 @@ def read_probe_result(record: Record) -> ProbeResult | None:
 
 
 def read_probe_results(records: Iterable[Record]) -> list[ProbeResult]:
-    """Of all requests of a probe; of another run only the first record is read. ``records`` can be read again."""
+    """Of all requests of a probe; of another run only the first record is read. ``records`` can be
+    read again."""
     first = next(iter(records), None)
     if first is None or read_probe_result(first) is None:
         return []

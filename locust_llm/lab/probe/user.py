@@ -1,7 +1,7 @@
 """The interference probe as a load: users send the requests of its schedule, then the run ends.
 
-Each user takes the next request, waits for its time and sends it. The diagnosis is made from the records with the report
-(symptoms.py, diagnosis.py).
+Each user takes the next request, waits for its time and sends it. The diagnosis is made from the
+records with the report (symptoms.py, diagnosis.py).
 """
 
 import logging
@@ -34,7 +34,15 @@ from locust_llm.lab.probe.requests import (
 from locust_llm.locust_adapter.parsed_options import FURTHER
 from locust_llm.locust_adapter.parser import add_groups
 from locust_llm.records.record import OK, Record
-from locust_llm.settings.declare import COUNT, TOKENS, USERS, Option, OptionRange, declared_options, find_out_of_range
+from locust_llm.settings.declare import (
+    COUNT,
+    TOKENS,
+    USERS,
+    Option,
+    OptionRange,
+    declared_options,
+    find_out_of_range,
+)
 from locust_llm.settings.settings import Settings
 from locust_llm.user import LLMUser
 from locust_llm.worker.send_request import FAILED_S
@@ -66,11 +74,18 @@ class ProbeOptions(msgspec.Struct):
             OptionRange(8 * DEFAULT_BOUNDS.first_tokens, TOKENS.most), in_form=False,
         ),
     ] = DEFAULT_BOUNDS.longest_tokens  # fmt: skip
-    decoders: Annotated[int, Option("probe", "Number of decodes beside a prompt", "6", range=USERS, in_form=False)] = (
-        DEFAULT_BOUNDS.decoders
-    )
+    decoders: Annotated[
+        int, Option("probe", "Number of decodes beside a prompt", "6", range=USERS, in_form=False)
+    ] = DEFAULT_BOUNDS.decoders
     rounds: Annotated[
-        int, Option("probe", "Repetitions of each measurement", "5", range=OptionRange(2, COUNT.most), in_form=False)
+        int,
+        Option(
+            "probe",
+            "Repetitions of each measurement",
+            "5",
+            range=OptionRange(2, COUNT.most),
+            in_form=False,
+        ),
     ] = DEFAULT_BOUNDS.rounds
 
 
@@ -95,7 +110,8 @@ class ProbeUser(LLMUser):
     pending: ClassVar[bool] = False
     """A run began; its first user starts the schedule."""
     more: ClassVar[dict[str, Any]] = {}
-    """Fields of every request that fix the output length; dropped if the first answer refuses them."""
+    """Fields of every request that fix the output length; dropped if the first answer refuses
+    them."""
 
     def on_start(self) -> None:
         if ProbeUser.pending:
@@ -112,7 +128,8 @@ class ProbeUser(LLMUser):
         try:
             self.sender.wait_until(job.at)
             record = self.chat(
-                job.text, max_tokens=request.output_tokens, input_tokens=request.input_tokens, name=request.role,
+                job.text, max_tokens=request.output_tokens, input_tokens=request.input_tokens,
+                name=request.role,
                 session=job.session, keep_text=False, **self.more,
             )  # fmt: skip
         except GateClosed:  # the run ends
@@ -129,7 +146,8 @@ def run_schedule(user: ProbeUser) -> None:
     assert options is not None
     assert runner is not None
     bounds = ProbeBounds(
-        longest_tokens=int(options.longest), decoders=int(options.decoders), rounds=int(options.rounds),
+        longest_tokens=int(options.longest), decoders=int(options.decoders),
+        rounds=int(options.rounds),
         burst=runner.target_user_count,
     )  # fmt: skip
     probe = schedule_episodes(bounds)
@@ -147,7 +165,9 @@ def run_schedule(user: ProbeUser) -> None:
             begin = time.monotonic()
             before = part
             part = _part(episode, bounds.rounds)
-            user.sender.activity = format_probe_position(number, episode, most, progress.left(episode))
+            user.sender.activity = format_probe_position(
+                number, episode, most, progress.left(episode)
+            )
             if part != before:
                 logger.info(f"probe, {user.sender.activity}: {part}")
             results = _episode(user, episode, number, bounds.rounds, texts)
@@ -158,7 +178,10 @@ def run_schedule(user: ProbeUser) -> None:
             number += 1
             num_failed = 0 if any(one.ok for one in results) else num_failed + 1
             if num_failed == MAX_FAILED_EPISODES:
-                logger.error(f"The probe stops early: all requests of {MAX_FAILED_EPISODES} episodes in a row failed.")
+                logger.error(
+                    f"The probe stops early: all requests of {MAX_FAILED_EPISODES} episodes in a "
+                    f"row failed."
+                )
                 break
     except StopIteration:
         logger.info(f"The probe ended after {time.monotonic() - began:.0f} s.")
@@ -178,7 +201,13 @@ def _episode(
     ]
     begin = time.monotonic() + LEAD_S
     jobs = [
-        ProbeJob(one, prompt, format_episode_label(number, episode, rounds), begin + one.at_s, AsyncResult())
+        ProbeJob(
+            one,
+            prompt,
+            format_episode_label(number, episode, rounds),
+            begin + one.at_s,
+            AsyncResult(),
+        )
         for one, prompt in zip(episode.requests, prompts, strict=True)
     ]
     for job in jobs:
@@ -195,12 +224,16 @@ def _part(episode: ProbeEpisode, rounds: int) -> str:
         "alone": "prompts alone, of doubling length",
         "quiet": "decoders without a prompt",
     }
-    return f"round {episode.round} of {rounds}" if episode.round and episode.kind != "warm" else parts[episode.kind]
+    return (
+        f"round {episode.round} of {rounds}"
+        if episode.round and episode.kind != "warm"
+        else parts[episode.kind]
+    )
 
 
 def validate_probe(settings: Settings, options: Namespace) -> Iterator[str]:
-    """Each reason why a probe cannot run with these settings, one sentence each: its schedule alone decides what one process
-    sends. None without the probe's options."""
+    """Each reason why a probe cannot run with these settings, one sentence each: its schedule alone
+    decides what one process sends. None without the probe's options."""
     if not all(hasattr(options, option.dest) for option in declared_options(ProbeOptions)):
         return
     for option in declared_options(ProbeOptions):
@@ -212,7 +245,10 @@ def validate_probe(settings: Settings, options: Namespace) -> Iterator[str]:
         return
     fewest = max(MIN_BURST, options.decoders + 2)
     if settings.users is not None and settings.users < fewest:
-        yield f"a probe needs at least {fewest} users (-u), one for each request of an episode, got {settings.users}"
+        yield (
+            f"a probe needs at least {fewest} users (-u), one for each request of an episode, "
+            f"got {settings.users}"
+        )
     if settings.processes > 1 or options.master or options.worker:
         yield "a probe runs in one process: leave out --processes, --master and --worker"
     if not settings.streaming:
@@ -253,7 +289,11 @@ def _start(**kw: Any) -> None:
 
 @events.test_stopping.add_listener
 def _stopping(environment: Environment, **kw: Any) -> None:
-    runner_greenlet, ProbeUser.runner_greenlet, ProbeUser.pending = ProbeUser.runner_greenlet, None, False
+    runner_greenlet, ProbeUser.runner_greenlet, ProbeUser.pending = (
+        ProbeUser.runner_greenlet,
+        None,
+        False,
+    )
     if runner_greenlet is not None:
         gevent.spawn(runner_greenlet.kill)
     ProbeUser.jobs.put(None)

@@ -1,4 +1,5 @@
-"""Candidates: the settings that a server may have by its diagnosis; which of them replays the probe best is the fit's."""
+"""Candidates: the settings that a server may have by its diagnosis; which of them replays the probe
+best is the fit's."""
 
 import math
 from collections.abc import Iterator
@@ -19,8 +20,8 @@ WIDER: Final = (1, 2, 4, 8, 16)
 
 
 def candidates(said: Diagnosis, longest: int, origin: Origin = Origin()) -> list[SchedulerSettings]:  # noqa: B008
-    """``longest``: tokens of the longest prompt seen. ``origin``: whether it is llama.cpp. Empty: the simulator has none, or
-    the probe cannot tell."""
+    """``longest``: tokens of the longest prompt seen. ``origin``: whether it is llama.cpp. Empty:
+    the simulator has none, or the probe cannot tell."""
     return list(_candidates(said, longest + 1, origin))
 
 
@@ -32,7 +33,10 @@ def _candidates(said: Diagnosis, widest: int, origin: Origin) -> Iterator[Schedu
                 common_prefix_tokens=origin.common_prefix_tokens,
             )  # fmt: skip
     elif said.name == STATIC:
-        yield from (SchedulerSettings(policy="static", max_num_batched_tokens=times * widest) for times in WIDER)
+        yield from (
+            SchedulerSettings(policy="static", max_num_batched_tokens=times * widest)
+            for times in WIDER
+        )
     elif said.name == PREFILL_FIRST:
         for policy in ("prefill-first", "mixed"):
             for times in WIDER:
@@ -43,10 +47,14 @@ def _candidates(said: Diagnosis, widest: int, origin: Origin) -> Iterator[Schedu
     elif said.name == PARTIAL and said.budget is not None and said.slots:
         for tokens in budgets(said.budget[0], said.budget[2]):
             yield SchedulerSettings(
-                policy="chunked", max_num_batched_tokens=tokens * said.slots, long_prefill_token_threshold=tokens
+                policy="chunked",
+                max_num_batched_tokens=tokens * said.slots,
+                long_prefill_token_threshold=tokens,
             )
             yield SchedulerSettings(
-                policy="partial-prefills", max_num_batched_tokens=tokens, max_num_partial_prefills=said.slots
+                policy="partial-prefills",
+                max_num_batched_tokens=tokens,
+                max_num_partial_prefills=said.slots,
             )
 
 
@@ -61,5 +69,9 @@ def budgets(low: float, high: float) -> list[int]:
     while (last - first) / step > MOST_ROUND:
         step *= 2
     rounded = set(range(math.ceil(first / step) * step, last + 1, step))
-    powers = {1 << n for n in range(first.bit_length() - 1, last.bit_length() + 1) if first <= 1 << n <= last}
+    powers = {
+        1 << n
+        for n in range(first.bit_length() - 1, last.bit_length() + 1)
+        if first <= 1 << n <= last
+    }
     return sorted(even | rounded | powers)

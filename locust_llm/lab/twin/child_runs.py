@@ -43,17 +43,24 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def split_host_and_folders(options: argparse.Namespace, words: Sequence[str]) -> list[Path]:
-    """The folders among words without an option; an address among them, with a scheme or a port, is the host. Raises
-    ValueError of one sentence."""
-    addresses = [word for word in words if (":" in word or word == "localhost") and is_address(word)]
+    """The folders among words without an option; an address among them, with a scheme or a port, is
+    the host. Raises ValueError of one sentence."""
+    addresses = [
+        word for word in words if (":" in word or word == "localhost") and is_address(word)
+    ]
     for address in addresses:
         options.host = choose_given_host(address, options.host)
     return [Path(word) for word in words if word not in addresses]
 
 
 def server_words(options: argparse.Namespace) -> list[str]:
-    """For a command line of ``run`` or ``probe``; headers, which may be keys, go by ``environment``."""
-    return ["--host", options.host, *(word for option in SERVER for word in _words(option, options))]
+    """For a command line of ``run`` or ``probe``; headers, which may be keys, go by
+    ``environment``."""
+    return [
+        "--host",
+        options.host,
+        *(word for option in SERVER for word in _words(option, options)),
+    ]
 
 
 def _words(option: Option, options: argparse.Namespace) -> Iterator[str]:
@@ -81,12 +88,13 @@ class Stopped(Exception):
 
 
 def run_locust_llm(words: Sequence[str], env: Mapping[str, str], log: Path, tell: Tell) -> int:
-    """The exit status of ``locust-llm`` with these words; all that it prints goes to ``log``, and what is worth it to
-    ``tell``. Raises Stopped, OSError."""
+    """The exit status of ``locust-llm`` with these words; all that it prints goes to ``log``, and
+    what is worth it to ``tell``. Raises Stopped, OSError."""
     signals = list[int]()
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "locust_llm", *words], stdout=file, stderr=subprocess.PIPE, env=dict(env), text=True,
+            [sys.executable, "-m", "locust_llm", *words], stdout=file, stderr=subprocess.PIPE,
+            env=dict(env), text=True,
             errors="replace",
         )  # fmt: skip
 
@@ -94,7 +102,8 @@ def run_locust_llm(words: Sequence[str], env: Mapping[str, str], log: Path, tell
             signals.append(number)
             process.send_signal(number)
 
-        heard = [number for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # of nohup
+        # of nohup
+        heard = [number for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
         before = {number: signal.signal(number, forward) for number in heard}
         try:
             assert process.stderr is not None

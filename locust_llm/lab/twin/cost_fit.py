@@ -1,4 +1,5 @@
-"""Cost fit: seconds of a step, by least squares over what a replay says that each measured time was made of.
+"""Cost fit: seconds of a step, by least squares over what a replay says that each measured time was
+made of.
 
 A replay needs costs, and costs need a replay: both in turn, until they agree.
 """
@@ -29,7 +30,19 @@ STAGE_SHARE: Final = 0.01
 """The same share of the mean over a stage."""
 MAX_RESIDUAL: Final = 2.5
 """In usual errors: what is further off counts less (Huber)."""
-FREE_TOKENS: Final[Sequence[float]] = (0.0, 16.0, 32.0, 64.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0, 768.0)
+FREE_TOKENS: Final[Sequence[float]] = (
+    0.0,
+    16.0,
+    32.0,
+    64.0,
+    96.0,
+    128.0,
+    192.0,
+    256.0,
+    384.0,
+    512.0,
+    768.0,
+)
 """Tried, and then between the best and its neighbours."""
 HALVINGS: Final = 4
 STEP_COSTS: Final = 7
@@ -71,8 +84,8 @@ USUAL: Final = Terms()
 
 
 class Rows(NamedTuple):
-    """Weighted equations: columns x (fixed, token, stream, context, pair, own pair, admission, request, prompt token) =
-    seconds."""
+    """Weighted equations: columns x (fixed, token, stream, context, pair, own pair, admission,
+    request, prompt token) = seconds."""
 
     columns: Array
     seconds: Array
@@ -82,7 +95,8 @@ class Rows(NamedTuple):
 def group_replays(
     model: ServerModel, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]
 ) -> list[ReplayGroup]:
-    """The probe request by request; a stage by its means, as in a closed loop single requests drift away from a replay."""
+    """The probe request by request; a stage by its means, as in a closed loop single requests drift
+    away from a replay."""
     noise = model.noise
     found = list[ReplayGroup]()
     requests = [one for episode in episodes for one in episode.requests]
@@ -91,7 +105,9 @@ def group_replays(
         by_episode = tuple(np.split(np.arange(len(requests)), ends[:-1]))
         replay = replay_episodes(model, episodes)
         requests = as_replayed(replay, episodes)
-        found.append(_group(replay, requests, np.eye(len(requests)), REQUEST_SHARE, REQUEST_S, by_episode))
+        found.append(
+            _group(replay, requests, np.eye(len(requests)), REQUEST_SHARE, REQUEST_S, by_episode)
+        )
     paused = 1 + (noise.pause_s / noise.pause_every_s if noise.pause_every_s else 0.0)
     for stage in stages:
         count = len(stage.requests)
@@ -100,7 +116,9 @@ def group_replays(
             each = np.linspace(0, count - 1, min(count, MOST_EACH)).round().astype(int)
             shares = (each[:, None] == np.arange(count)).astype(float)
             single = tuple(np.arange(count)[:, None])
-            found.append(_group(replay, stage.requests, shares, REQUEST_SHARE, REQUEST_S, single, paused))
+            found.append(
+                _group(replay, stage.requests, shares, REQUEST_SHARE, REQUEST_S, single, paused)
+            )
             continue
         blocks = tuple(np.array_split(np.arange(count), max(1, count // BLOCK)))
         shares = np.full((1, count), 1 / count)
@@ -109,7 +127,8 @@ def group_replays(
 
 
 def _group(
-    replay: Replay, requests: Sequence[ObservedRequest], shares: Array, share: float, least_s: float, blocks: tuple[Indices, ...],
+    replay: Replay, requests: Sequence[ObservedRequest], shares: Array, share: float,
+    least_s: float, blocks: tuple[Indices, ...],
     paused: float = 1.0,
 ) -> ReplayGroup:  # fmt: skip
     prompts = np.array([float(one.prompt_tokens) for one in requests])
@@ -123,7 +142,10 @@ def times(requests: Sequence[ObservedRequest], name: str) -> Array:
 
 
 def rows(
-    among: Sequence[ReplayGroup], free_tokens: float, drawn: Sequence[Array] | None = None, terms: Terms = USUAL
+    among: Sequence[ReplayGroup],
+    free_tokens: float,
+    drawn: Sequence[Array] | None = None,
+    terms: Terms = USUAL,
 ) -> Rows:
     """``drawn``: for each group how often each of its requests counts; None: once."""
     columns, seconds, errors = [], [], []
@@ -141,7 +163,9 @@ def rows(
             group.replay.parts(free_tokens), (group.ttft_s, group.decode_s), (1.0, 0.0), strict=True
         ):
             mean_s = shares @ took
-            front = begins * np.column_stack([np.ones(len(shares)), terms.reading * (shares @ group.prompt_tokens)])
+            front = begins * np.column_stack(
+                [np.ones(len(shares)), terms.reading * (shares @ group.prompt_tokens)]
+            )
             columns.append(np.column_stack([(shares @ part) * of_steps, front]))
             seconds.append(mean_s)
             error = np.maximum(group.share * mean_s, 1e-6) + group.least_s
@@ -162,7 +186,9 @@ class Solved(NamedTuple):
         return float(np.where(size < MAX_RESIDUAL, size**2 / 2, far).mean())
 
 
-def solve(among: Sequence[ReplayGroup], free_tokens: Sequence[float] = FREE_TOKENS, terms: Terms = USUAL) -> Solved:
+def solve(
+    among: Sequence[ReplayGroup], free_tokens: Sequence[float] = FREE_TOKENS, terms: Terms = USUAL
+) -> Solved:
     """The costs that explain what was measured best."""
 
     def solved(free: float) -> Solved:
@@ -172,7 +198,10 @@ def solve(among: Sequence[ReplayGroup], free_tokens: Sequence[float] = FREE_TOKE
     tried = sorted(free_tokens)
     for _ in range(HALVINGS if len(tried) > 1 else 0):
         at = tried.index(best.cost.free_tokens)
-        around = {(best.cost.free_tokens + tried[i]) / 2 for i in (max(0, at - 1), min(len(tried) - 1, at + 1))}
+        around = {
+            (best.cost.free_tokens + tried[i]) / 2
+            for i in (max(0, at - 1), min(len(tried) - 1, at + 1))
+        }
         around -= set(tried)
         tried = sorted({*tried, *around})
         best = min([best, *map(solved, sorted(around))], key=lambda one: one.loss)
@@ -219,8 +248,9 @@ def fit_cost(
     model: ServerModel, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage] = (), *,
     free_tokens: Sequence[float] = FREE_TOKENS, terms: Terms = USUAL,
 ) -> Fitted:  # fmt: skip
-    """``model``: its settings and noise hold, its costs are where to begin. Of all turns the one whose own replay is nearest
-    to what was measured counts; where a turn leads away, the next one goes half as far."""
+    """``model``: its settings and noise hold, its costs are where to begin. Of all turns the one
+    whose own replay is nearest to what was measured counts; where a turn leads away, the next one
+    goes half as far."""
     best, best_loss, towards = model, math.inf, model
     for _ in range(TURNS):
         among = group_replays(model, episodes, stages)
@@ -265,19 +295,28 @@ def _residuals(given: Rows, factors: Array) -> Array:
 
 
 def _between(one: ServerModel, other: ServerModel) -> ServerModel:
-    cost = {name: (getattr(one.cost, name) + getattr(other.cost, name)) / 2 for name in one.cost.__struct_fields__}
-    front = {name: (getattr(one.front, name) + getattr(other.front, name)) / 2 for name in one.front.__struct_fields__}
+    cost = {
+        name: (getattr(one.cost, name) + getattr(other.cost, name)) / 2
+        for name in one.cost.__struct_fields__
+    }
+    front = {
+        name: (getattr(one.front, name) + getattr(other.front, name)) / 2
+        for name in one.front.__struct_fields__
+    }
     return msgspec.structs.replace(one, cost=StepCosts(**cost), front=FrontendDelay(**front))
 
 
 def _typical(cost: StepCosts) -> float:
     """Of a step with a thousand tokens of a prompt and sixteen streams."""
-    return max(cost.fixed_s + cost.token_s * max(0.0, 1000 - cost.free_tokens) + 16 * cost.stream_s, 1e-9)
+    return max(
+        cost.fixed_s + cost.token_s * max(0.0, 1000 - cost.free_tokens) + 16 * cost.stream_s, 1e-9
+    )
 
 
 def draws(fitted: Fitted, count: int, seed: int) -> Iterator[Solved]:
-    """The fit again, each time on requests that were drawn with replacement, in the blocks that belong together; what they
-    were made of stays (the bootstrap of Efron & Tibshirani, 1993, ch. 9, by cases)."""
+    """The fit again, each time on requests that were drawn with replacement, in the blocks that
+    belong together; what they were made of stays (the bootstrap of Efron & Tibshirani, 1993, ch. 9,
+    by cases)."""
     random = np.random.default_rng(seed)
     free = fitted.model.cost.free_tokens
     near = sorted({0.0, free / 2, 0.75 * free, free, 1.25 * free, 1.5 * free + 16})

@@ -43,7 +43,9 @@ def engine(
 ) -> simulated.Engine:
     """``random``: for the noise; None: every step takes its mean. ``log``: gets every step."""
     scheduler = Scheduler(_config(model.settings), POLICIES[model.settings.policy], record=True)
-    return _Behind(Admitting(scheduler, Steps(model, clock, random, log, slower), clock), model.front, clock)
+    return _Behind(
+        Admitting(scheduler, Steps(model, clock, random, log, slower), clock), model.front, clock
+    )
 
 
 def _config(settings: SchedulerSettings) -> SchedulerConfig:
@@ -76,7 +78,9 @@ class Steps:
     def step_time(self) -> StepTime:
         return self
 
-    def __call__(self, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> float:
+    def __call__(
+        self, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0
+    ) -> float:
         return self.took(self.clock.now, step_work(segments, num_decodes, num_context_tokens))
 
     def took(self, at: float, done: StepWork) -> float:
@@ -112,8 +116,9 @@ def factor(noise: Noise, random: Random | None) -> Callable[[float], float]:
 
 
 class Admitting(simulated.BatchEngine):
-    """Takes who has come between two steps, one after the other, until nobody comes meanwhile. llama.cpp's server does
-    (tools/server/server-queue.cpp, `start_loop`: all tasks, then the slots), with a slot's cache to be stored for each."""
+    """Takes who has come between two steps, one after the other, until nobody comes meanwhile.
+    llama.cpp's server does (tools/server/server-queue.cpp, `start_loop`: all tasks, then the
+    slots), with a slot's cache to be stored for each."""
 
     clock: VirtualClock
 
@@ -142,10 +147,12 @@ class Admitting(simulated.BatchEngine):
         self.clock.call_at(self._due, self._begin_step)
 
     def _only_decodes(self) -> bool:
-        """Until something happens every step is a round of the same sequences: the policy need not be asked each time."""
+        """Until something happens every step is a round of the same sequences: the policy need not
+        be asked each time."""
         scheduler, before = self.scheduler, self._batch
         return bool(
-            len(scheduler.decoding.sequences) == before.num_decodes > 0  # else somebody ended, and others come for it
+            # else somebody ended, and others come for it
+            len(scheduler.decoding.sequences) == before.num_decodes > 0
             and not before.prefills  # else the same, where a gate waits for first tokens
             and not scheduler.prefilling
             and not scheduler.waiting
@@ -155,9 +162,14 @@ class Admitting(simulated.BatchEngine):
         )
 
     def _decode(self) -> None:
-        """Rounds one after the other, up to the one in which the next timer is due, or with which somebody ends: as steps
-        by themselves would be."""
-        decoding, blocks, steps, at = self.scheduler.decoding, self.scheduler.blocks, self.steps, self._due
+        """Rounds one after the other, up to the one in which the next timer is due, or with which
+        somebody ends: as steps by themselves would be."""
+        decoding, blocks, steps, at = (
+            self.scheduler.decoding,
+            self.scheduler.blocks,
+            self.steps,
+            self._due,
+        )
         count = len(decoding.sequences)
         last = decoding.next_end
         until = self.clock.next_at
@@ -181,12 +193,16 @@ class Admitting(simulated.BatchEngine):
 class _Behind:
     """An engine behind a front."""
 
-    def __init__(self, engine: simulated.BatchEngine, front: FrontendDelay, clock: VirtualClock) -> None:
+    def __init__(
+        self, engine: simulated.BatchEngine, front: FrontendDelay, clock: VirtualClock
+    ) -> None:
         self.engine, self.front, self.clock = engine, front, clock
 
     def add(self, sequence: Request, on_token: Callable[[], None], *, each: bool = True) -> None:
         late_s = self.front.request_s + self.front.token_s * sequence.num_prompt_tokens
-        self.clock.call_at(self.clock.now + late_s, lambda: self.engine.add(sequence, on_token, each=each))
+        self.clock.call_at(
+            self.clock.now + late_s, lambda: self.engine.add(sequence, on_token, each=each)
+        )
 
     def abort(self, sequence: Request) -> None:
         self.engine.abort(sequence)

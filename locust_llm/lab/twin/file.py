@@ -20,19 +20,25 @@ MOST_BYTES: Final = 10_000_000
 BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 ABOUT: Final = {
     "trust": "How far it was off on loads that were kept out of the fit.",
-    "trust.errors": "By figure, what the uncertainty of the fit does not explain; predictions carry it.",
+    "trust.errors": "By figure, what the uncertainty of the fit does not explain; predictions "
+    "carry it.",
     "origin": "Of what server, when, and from what.",
     "ranges": "What was measured. Outside of it a prediction is an extrapolation, and says so.",
     "model.settings": "The scheduler, by the names of vLLM's flags. What is not here was not seen.",
-    "model.cost": "Seconds of a step: fixed + token x (tokens above free_tokens) + stream x sequences + context x tokens"
-    " read + pair x pairs of a prompt's new token and one before it + own_pair x those of them that are both new; and"
+    "model.cost": "Seconds of a step: fixed + token x (tokens above free_tokens) + stream x "
+    "sequences + context x tokens"
+    " read + pair x pairs of a prompt's new token and one before it + own_pair x those of them "
+    "that are both new; and"
     " admission for each request, before a step.",
-    "model.front": "Before the scheduler has a request: seconds, and seconds for each token of its prompt.",
+    "model.front": "Before the scheduler has a request: seconds, and seconds for each token of its "
+    "prompt.",
     "model.noise": "What makes equal steps unequal at the client.",
     "intervals": "95% of each parameter that was fitted.",
     "unknown": "What could not be identified, and what is assumed.",
-    "reference": "How loads of the sweep were beside the twin's replay of them, as logarithms: what drift is held against.",
-    "checks": "What was kept out of the fit, and what the twin says of it (95%: low to high). Seconds, or tokens a second.",
+    "reference": "How loads of the sweep were beside the twin's replay of them, as logarithms: "
+    "what drift is held against.",
+    "checks": "What was kept out of the fit, and what the twin says of it (95%: low to high). "
+    "Seconds, or tokens a second.",
 }
 
 
@@ -45,11 +51,21 @@ def format_twin(twin: Twin) -> str:
     plain = msgspec.to_builtins(twin)
     ordered = {
         name: plain[name]
-        for name in ("trust", "origin", "ranges", "model", "intervals", "unknown", "checks", "reference")
+        for name in (
+            "trust",
+            "origin",
+            "ranges",
+            "model",
+            "intervals",
+            "unknown",
+            "checks",
+            "reference",
+        )
         if name in plain
     }
     lines = [
-        f"# A twin of a server, by locust-llm: {VERDICTS.get(twin.trust.verdict, twin.trust.verdict)}.",
+        f"# A twin of a server, by locust-llm: "
+        f"{VERDICTS.get(twin.trust.verdict, twin.trust.verdict)}.",
         f"version = {VERSION}",
     ]
     for name in ("lengths", "draws"):
@@ -68,15 +84,24 @@ def _tables(tables: Mapping[str, Any], above: str) -> Iterator[str]:
         path = f"{above}{_key(name)}"
         if isinstance(inner, list | tuple):
             for number, row in enumerate(inner):
-                yield from ["", *([f"# {ABOUT[path]}"] if path in ABOUT and not number else []), f"[[{path}]]"]
+                yield from [
+                    "",
+                    *([f"# {ABOUT[path]}"] if path in ABOUT and not number else []),
+                    f"[[{path}]]",
+                ]
                 yield from (f"{_key(key)} = {_value(value)}" for key, value in row.items())
             continue
-        scalars = {key: value for key, value in inner.items() if not isinstance(value, dict) and value is not None}
+        scalars = {
+            key: value
+            for key, value in inner.items()
+            if not isinstance(value, dict) and value is not None
+        }
         if scalars:
             yield from ["", *([f"# {ABOUT[path]}"] if path in ABOUT else []), f"[{path}]"]
             yield from (f"{_key(key)} = {_value(value)}" for key, value in scalars.items())
         yield from _tables(
-            {key: value for key, value in inner.items() if isinstance(value, dict) and value}, f"{path}."
+            {key: value for key, value in inner.items() if isinstance(value, dict) and value},
+            f"{path}.",
         )
 
 
@@ -105,7 +130,11 @@ def _text(value: str) -> str:
     return (
         '"'
         + "".join(
-            one if one.isprintable() else f"\\u{ord(one):04x}" if ord(one) < 0x10000 else f"\\U{ord(one):08x}"
+            one
+            if one.isprintable()
+            else f"\\u{ord(one):04x}"
+            if ord(one) < 0x10000
+            else f"\\U{ord(one):08x}"
             for one in plain
         )
         + '"'
@@ -122,7 +151,10 @@ def read_twin(path: Path) -> Twin:
     except ValueError as error:
         raise ValueError(f"{file} is no TOML: {error}") from None
     if (version := found.pop("version", None)) != VERSION:
-        raise ValueError(f"{file} is no twin of this version of locust-llm: its version is {version}, not {VERSION}")
+        raise ValueError(
+            f"{file} is no twin of this version of locust-llm: its version is {version}, not "
+            f"{VERSION}"
+        )
     try:
         twin = msgspec.convert(found, Twin)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -136,7 +168,9 @@ def _wrong(twin: Twin) -> str:
     """Why nothing could be simulated; empty: it can."""
     model, settings = twin.model, twin.model.settings
     numbers = [
-        value for part in (model.cost, model.front, model.noise, *twin.draws) for value in msgspec.structs.astuple(part)
+        value
+        for part in (model.cost, model.front, model.noise, *twin.draws)
+        for value in msgspec.structs.astuple(part)
     ]
     if settings.policy not in POLICIES:
         return f"there is no policy {settings.policy!r}: {', '.join(POLICIES)}"
@@ -144,7 +178,10 @@ def _wrong(twin: Twin) -> str:
         return "a cost is below 0, or no number"
     if twin.model.cost.fixed_s + twin.model.cost.token_s <= 0:
         return "its steps take no time"
-    if settings.max_num_batched_tokens < 1 or min(settings.max_num_seqs or 1, settings.kv_tokens or 1) < 1:
+    if (
+        settings.max_num_batched_tokens < 1
+        or min(settings.max_num_seqs or 1, settings.kv_tokens or 1) < 1
+    ):
         return "a limit of its scheduler is below 1"
     if not all(prompt > 0 and output > 0 for prompt, output in twin.lengths):
         return "a request has no tokens"

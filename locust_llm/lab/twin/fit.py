@@ -1,4 +1,5 @@
-"""Fit: from what was seen of a server to its twin: the model, what is uncertain or unknown in it, how far to trust it."""
+"""Fit: from what was seen of a server to its twin: the model, what is uncertain or unknown in it,
+how far to trust it."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -24,14 +25,16 @@ MIN_GROWTH: Final = 1.1
 
 
 def fit_twin(
-    said: Diagnosis, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage], origin: Origin = Origin(),  # noqa: B008
+    said: Diagnosis, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage],
+    origin: Origin = Origin(),  # noqa: B008
     *, on_progress: Progress = lambda done, most: None,
 ) -> Twin:  # fmt: skip
-    """``said``: the probe's diagnosis; ``episodes``: of the probe; ``stages``: of a sweep on the same server. Raises
-    ValueError of one sentence where there is no twin to be had."""
+    """``said``: the probe's diagnosis; ``episodes``: of the probe; ``stages``: of a sweep on the
+    same server. Raises ValueError of one sentence where there is no twin to be had."""
     if not stages:
         raise ValueError(
-            "a twin needs a sweep beside the probe: some loads, from one user to as many as the server may have"
+            "a twin needs a sweep beside the probe: some loads, from one user to as many as the "
+            "server may have"
         )
     used, out = held_out(stages)
     measured = ranges(episodes, stages)
@@ -54,11 +57,19 @@ def _doubts(stages: Sequence[ObservedStage]) -> Iterator[str]:
     sent = sum(len(one.requests) + one.failed for one in stages)
     failed = sum(one.failed for one in stages)
     if failed > MAX_FAILED_SHARE * sent:
-        yield f"{failed:,} of {sent:,} requests of the sweep failed: what the server does without failures was not seen"
+        yield (
+            f"{failed:,} of {sent:,} requests of the sweep failed: what the server does without "
+            f"failures was not seen"
+        )
 
 
-def _requests(episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]) -> list[ObservedRequest]:
-    return [*(one for some in episodes for one in some.requests), *(one for some in stages for one in some.requests)]
+def _requests(
+    episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]
+) -> list[ObservedRequest]:
+    return [
+        *(one for some in episodes for one in some.requests),
+        *(one for some in stages for one in some.requests),
+    ]
 
 
 def ranges(episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]) -> Ranges:
@@ -69,8 +80,14 @@ def ranges(episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]) -> 
     return Ranges(
         users=(min(users), max(users)) if users else (0, 0),
         rate=(min(rates), max(rates)) if rates else (0.0, 0.0),
-        prompt_tokens=(min(one.prompt_tokens for one in requests), max(one.prompt_tokens for one in requests)),
-        output_tokens=(min(one.output_tokens for one in of_sweep), max(one.output_tokens for one in of_sweep)),
+        prompt_tokens=(
+            min(one.prompt_tokens for one in requests),
+            max(one.prompt_tokens for one in requests),
+        ),
+        output_tokens=(
+            min(one.output_tokens for one in of_sweep),
+            max(one.output_tokens for one in of_sweep),
+        ),
         saturated=_saturated(stages),
     )
 
@@ -92,13 +109,20 @@ def cost_intervals(found: ModelFit) -> dict[str, tuple[float, float]]:
 
 
 def _unknown(settings: SchedulerSettings, measured: Ranges) -> Iterator[tuple[str, str]]:
-    most = f"up to {measured.users[1]} users" if measured.users[1] else f"up to {measured.rate[1]:g} requests/s"
+    most = (
+        f"up to {measured.users[1]} users"
+        if measured.users[1]
+        else f"up to {measured.rate[1]:g} requests/s"
+    )
     if settings.max_num_seqs is None:
         yield "max_num_seqs", f"no limit was seen {most}: none is assumed"
     if settings.kv_tokens is None:
         yield "kv_tokens", f"no limit was seen {most}: none is assumed"
     if settings.policy in ("static", "prefill-first", "mixed"):
-        yield "max_num_batched_tokens", "wider than every prompt of the probe: a wider one would look the same"
+        yield (
+            "max_num_batched_tokens",
+            "wider than every prompt of the probe: a wider one would look the same",
+        )
     if not measured.saturated:
         yield "capacity", f"the throughput still grew {most}: beyond that nothing was measured"
 

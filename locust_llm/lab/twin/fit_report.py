@@ -1,4 +1,5 @@
-"""Fit report: what a fit came to, for the console: scheduler, cost of a step in words, what is unknown, checks."""
+"""Fit report: what a fit came to, for the console: scheduler, cost of a step in words, what is
+unknown, checks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -25,7 +26,10 @@ def format_fit_report(twin: Twin, said: Diagnosis) -> str:
 def _lines(twin: Twin, said: Diagnosis) -> Iterator[str]:
     origin = twin.origin
     server = f" ({origin.server})" if origin.server else ""
-    yield f"Twin of {origin.model or 'the model'} on {origin.host}{server}: {VERDICTS[twin.trust.verdict]}."
+    yield (
+        f"Twin of {origin.model or 'the model'} on {origin.host}{server}: "
+        f"{VERDICTS[twin.trust.verdict]}."
+    )
     yield from (f"Why: {why}." for why in twin.trust.reasons)
     yield ""
     yield f"Scheduler: {format_scheduler_settings(twin.model.settings)}."
@@ -34,11 +38,15 @@ def _lines(twin: Twin, said: Diagnosis) -> Iterator[str]:
     yield from costs(twin)
     if twin.unknown:
         yield ""
-        yield from (f"Not known: {name.replace('_', '-')}: {why}." for name, why in twin.unknown.items())
+        yield from (
+            f"Not known: {name.replace('_', '-')}: {why}." for name, why in twin.unknown.items()
+        )
     yield from (f"Note: {note}." for note in origin.notes)
     if twin.checks:
         yield ""
-        yield "Loads that were kept out of the fit, as the twin says them and as they were measured:"
+        yield (
+            "Loads that were kept out of the fit, as the twin says them and as they were measured:"
+        )
         yield format_check_table(twin.checks)
 
 
@@ -55,7 +63,7 @@ def format_scheduler_settings(s: SchedulerSettings) -> str:
     return ", ".join(words)
 
 
-# -- the cost of a step --------------------------------------------------------------------------------------------------
+# -- the cost of a step ----------------------------------------------------------------------------
 
 
 def predict_step_s(model: ServerModel, tokens: int, streams: int) -> float:
@@ -63,7 +71,9 @@ def predict_step_s(model: ServerModel, tokens: int, streams: int) -> float:
     cost = model.cost
     every = tokens + streams
     sequences = streams + (tokens > 0)
-    return cost.fixed_s + cost.token_s * max(0.0, every - cost.free_tokens) + cost.stream_s * sequences
+    return (
+        cost.fixed_s + cost.token_s * max(0.0, every - cost.free_tokens) + cost.stream_s * sequences
+    )
 
 
 def costs(twin: Twin) -> Iterator[str]:
@@ -77,26 +87,48 @@ def costs(twin: Twin) -> Iterator[str]:
         return f"{what}: {timed(of(twin.model), [of(model) for model in twin.models()])}"
 
     yield told("A step of one stream takes", lambda model: predict_step_s(model, 0, 1))
-    yield told(f"A step of {many_streams} streams", lambda model: predict_step_s(model, 0, many_streams))
+    yield told(
+        f"A step of {many_streams} streams", lambda model: predict_step_s(model, 0, many_streams)
+    )
     yield told("Each token of a prompt", lambda model: model.cost.token_s)
     if twin.model.cost.free_tokens:
-        yield f"The first {twin.model.cost.free_tokens:,.0f} tokens of a step cost nothing more: weights are read meanwhile"
-    step = f"A step with a whole prompt of {most:,} tokens" if whole else f"A full step of {most:,} tokens"
+        yield (
+            f"The first {twin.model.cost.free_tokens:,.0f} tokens of a step cost nothing more: "
+            f"weights are read meanwhile"
+        )
+    step = (
+        f"A step with a whole prompt of {most:,} tokens"
+        if whole
+        else f"A full step of {most:,} tokens"
+    )
     yield told(step, lambda model: predict_step_s(model, most, 0))
-    yield told(f"Reading {CONTEXT:,} tokens of context", lambda model: CONTEXT * model.cost.context_s)
+    yield told(
+        f"Reading {CONTEXT:,} tokens of context", lambda model: CONTEXT * model.cost.context_s
+    )
     yield told(
         f"Attention within a prompt of {CONTEXT:,} tokens",
         lambda model: CONTEXT**2 / 2 * (model.cost.pair_s + model.cost.own_pair_s),
     )
     if twin.model.cost.admission_s:
-        yield told("Each request holds up all others, when it is taken, by", lambda model: model.cost.admission_s)
+        yield told(
+            "Each request holds up all others, when it is taken, by",
+            lambda model: model.cost.admission_s,
+        )
     yield told("Before the scheduler has a request", lambda model: model.front.request_s)
-    yield told(f"and for each {CONTEXT:,} tokens of its prompt", lambda model: CONTEXT * model.front.token_s)
+    yield told(
+        f"and for each {CONTEXT:,} tokens of its prompt",
+        lambda model: CONTEXT * model.front.token_s,
+    )
     noise = twin.model.noise
     beside = f" and {timed(noise.step_s)}" if noise.step_s else ""
-    yield f"Equal steps differ by {noise.step_sigma:.1%}{beside}; a chunk comes {timed(noise.chunk_s)} late on average"
+    yield (
+        f"Equal steps differ by {noise.step_sigma:.1%}{beside}; a chunk comes "
+        f"{timed(noise.chunk_s)} late on average"
+    )
     if noise.pause_every_s:
-        yield f"The server pauses for {timed(noise.pause_s)}, about every {noise.pause_every_s:.1f} s"
+        yield (
+            f"The server pauses for {timed(noise.pause_s)}, about every {noise.pause_every_s:.1f} s"
+        )
 
 
 def timed(seconds: float, drawn: Sequence[float] = ()) -> str:
@@ -106,17 +138,21 @@ def timed(seconds: float, drawn: Sequence[float] = ()) -> str:
     if len(drawn) < 2:
         return text
     low, high = of_cost(drawn)
-    return f"{text} ({format_brief(low * scale, digits=3)} to {format_brief(high * scale, digits=3)})"
+    return (
+        f"{text} ({format_brief(low * scale, digits=3)} to {format_brief(high * scale, digits=3)})"
+    )
 
 
-# -- the checks ----------------------------------------------------------------------------------------------------------
+# -- the checks ------------------------------------------------------------------------------------
 
 
 def format_check_table(checks: Sequence[HeldOutCheck]) -> str:
     rows = [
-        [label if number == 0 else "", one.figure, format_checked_value(one, one.said), f"{format_checked_value(one, one.low)} to {format_checked_value(one, one.high)}",
+        [label if number == 0 else "", one.figure, format_checked_value(one, one.said),
+            f"{format_checked_value(one, one.low)} to {format_checked_value(one, one.high)}",
          format_checked_value(one, one.measured), f"{one.error:+.0%}"]
-        for label, some in groupby(checks, key=lambda one: f"{one.load} ({format_count(one.requests, 'request')})")
+        for label, some in groupby(checks,
+            key=lambda one: f"{one.load} ({format_count(one.requests, 'request')})")
         for number, one in enumerate(some)
     ]  # fmt: skip
     return tabulate(

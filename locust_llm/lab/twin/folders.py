@@ -26,7 +26,8 @@ LEAST_REQUESTS: Final = 8
 LEAST_A_USER: Final = 2
 """Answered requests of a load that are enough."""
 LEAST_SHARE: Final = 0.7
-"""Requests in flight, on average, as a share of the users: with fewer they pause between two requests."""
+"""Requests in flight, on average, as a share of the users: with fewer they pause between two
+requests."""
 MAX_CACHED_SHARE: Final = 0.1
 """Prompt tokens that were in the server's cache: a twin computes every prompt."""
 MAX_FAILED_SHARE: Final = 0.5
@@ -54,7 +55,8 @@ class LoadRecords(NamedTuple):
 
 
 class Loads(NamedTuple):
-    """Of one folder, with the number of its requests that were sent and that failed, those of loads left out too."""
+    """Of one folder, with the number of its requests that were sent and that failed, those of loads
+    left out too."""
 
     stages: list[ObservedStage]
     notes: list[str]
@@ -80,7 +82,8 @@ class Folder:
             raise ValueError(f"{path}: {RUN} cannot be read: {error.strerror}") from None
         except ValueError as error:
             raise ValueError(
-                f"{path}: {RUN} cannot be read, so its server is not known: {error} (locust-llm report {path} mends it)"
+                f"{path}: {RUN} cannot be read, so its server is not known: {error} (locust-llm "
+                f"report {path} mends it)"
             ) from None
         self.run, self.client = facts.run, facts.client
         self.results: list[ProbeResult] = read_probe_results(RecordFile(path / RECORDS))
@@ -90,24 +93,31 @@ class Folder:
         return bool(self.results)
 
     def diagnosis(self) -> Diagnosis:
-        return examine_probe(self.results, None if self.client is None else self.client.level).diagnosis
+        return examine_probe(
+            self.results, None if self.client is None else self.client.level
+        ).diagnosis
 
 
 def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
-    """Of one probe, and of one sweep or several runs of one load each. Raises ValueError of one sentence."""
+    """Of one probe, and of one sweep or several runs of one load each. Raises ValueError of one
+    sentence."""
     folders = [Folder(path) for path in paths]
     probes = [one for one in folders if one.is_probe]
     others = [one for one in folders if not one.is_probe]
     given = ", ".join(str(one.path) for one in folders)
     if not probes:
-        raise ValueError(f"none of these is a probe: {given}. Make one: locust-llm probe --host URL")
+        raise ValueError(
+            f"none of these is a probe: {given}. Make one: locust-llm probe --host URL"
+        )
     if len(probes) > 1:
         raise ValueError(
-            f"a twin is of one probe, and here are {len(probes)}: {', '.join(str(p.path) for p in probes)}"
+            f"a twin is of one probe, and here are {len(probes)}: "
+            f"{', '.join(str(p.path) for p in probes)}"
         )
     if not others:
         raise ValueError(
-            f"{given} is a probe, and there is no sweep beside it. Make one: locust-llm run --headless --sweep "
+            f"{given} is a probe, and there is no sweep beside it. Make one: locust-llm run "
+            f"--headless --sweep "
             "concurrency=1..64 --host URL"
         )
     _same_server(folders)
@@ -116,13 +126,17 @@ def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
     failed = sum(one.failed for one in found)
     if failed > MAX_FAILED_SHARE * sent:
         raise ValueError(
-            f"{failed:,} of {sent:,} requests of the sweep failed: how fast the server is cannot be told from the rest. Its "
+            f"{failed:,} of {sent:,} requests of the sweep failed: how fast the server is cannot "
+            f"be told from the rest. Its "
             f"report says why they failed: {others[0].path}"
         )
     stages = [s for one in found for s in one.stages]
     notes = [n for one in found for n in one.notes]
     if not stages:
-        raise ValueError(f"no load of {', '.join(str(one.path) for one in others)} can be used: {'; '.join(notes)}")
+        raise ValueError(
+            f"no load of {', '.join(str(one.path) for one in others)} can be used: "
+            f"{'; '.join(notes)}"
+        )
     probe = probes[0]
     origin = msgspec.structs.replace(_origin(probe, others), notes=tuple(notes))
     return MeasuredServer(probe.diagnosis(), episodes_of(probe.results), stages, origin)
@@ -139,14 +153,17 @@ def _same_server(folders: Sequence[Folder]) -> None:
         ):
             if here != there:
                 raise ValueError(
-                    f"these runs are of different {what}: {first.name} of {here or 'an unknown one'}, {other.name} of "
+                    f"these runs are of different {what}: {first.name} of "
+                    f"{here or 'an unknown one'}, {other.name} of "
                     f"{there or 'an unknown one'}. A twin is of one server"
                 )
 
 
 def _origin(probe: Folder, others: Sequence[Folder]) -> Origin:
     run = probe.run
-    made = ", ".join(f"{name} {run.versions[name]}" for name in ("locust-llm", "python") if name in run.versions)
+    made = ", ".join(
+        f"{name} {run.versions[name]}" for name in ("locust-llm", "python") if name in run.versions
+    )
     return Origin(
         host=run.settings.host, model=run.model, server=run.server, slots=_slots(run),
         common_prefix_tokens=_common_prefix(probe.results), made_with=made,
@@ -157,7 +174,11 @@ def _origin(probe: Folder, others: Sequence[Folder]) -> Origin:
 def _slots(run: Run) -> int | None:
     """See Origin."""
     told = run.server_flags.get("total_slots", "")
-    return int(told) if run.server.startswith("llama.cpp") and told.isdecimal() and 0 < int(told) < 1 << 20 else None
+    return (
+        int(told)
+        if run.server.startswith("llama.cpp") and told.isdecimal() and 0 < int(told) < 1 << 20
+        else None
+    )
 
 
 def _common_prefix(results: Sequence[ProbeResult]) -> int:
@@ -165,7 +186,7 @@ def _common_prefix(results: Sequence[ProbeResult]) -> int:
     return int(median_low([one.cached_tokens for one in results if one.cached_tokens] or [0]))
 
 
-# -- loads of a folder ---------------------------------------------------------------------------------------------------
+# -- loads of a folder -----------------------------------------------------------------------------
 
 
 def read_folder_loads(folder: Folder) -> Loads:
@@ -174,7 +195,8 @@ def read_folder_loads(folder: Folder) -> Loads:
     axis = (settings.sweep or "").partition("=")[0].strip()
     for wrong, why in (
         (settings.compares, "it compares two servers"),
-        (settings.prefill_concurrency or axis == PREFILL, "a gate held its requests back (--prefill-concurrency)"),
+        (settings.prefill_concurrency or axis == PREFILL,
+            "a gate held its requests back (--prefill-concurrency)"),
         (settings.hosts, "it has several replicas"),
         (settings.model_mix, "it asks for several models"),
         (not settings.streaming or not settings.generates, "its answers were not streamed"),
@@ -194,7 +216,10 @@ def read_folder_loads(folder: Folder) -> Loads:
         failed += sum(_failed(record) for record in part.records)
         if (client := _client(folder, part)) is not None and client.level != CLIENT_OK:
             stage = None
-            said = [f"{part.name} left out: the client verdict is {client.level} ({'; '.join(client.reasons)})"]
+            said = [
+                f"{part.name} left out: the client verdict is {client.level} "
+                f"({'; '.join(client.reasons)})"
+            ]
         stages += [stage] if stage is not None else []
         notes += said
     if not sent:
@@ -208,13 +233,18 @@ def _parts(folder: Folder) -> Iterator[LoadRecords]:
     records = list(RecordFile(folder.path / RECORDS))
     if not settings.sweep and not folder.run.stages:
         users = 0 if settings.open_loop else settings.users or 1
-        name = f"{folder.run.name}, {format_count(users, 'user') if users else f'{settings.request_rate or 0:g} requests/s'},"
+        name = (
+            f"{folder.run.name}, "
+            f"{format_count(users, 'user') if users else f'{settings.request_rate or 0:g} requests/s'},"
+        )
         profiled = [record for record in records if record.phase == "profiling"]
         yield LoadRecords(name, users, settings.request_rate or 0.0, profiled)
         return
     axis = (settings.sweep or "").partition("=")[0].strip()
     for number, value in _values(folder.run):
-        users = int(value) if axis == CONCURRENCY else 0 if settings.open_loop else settings.users or 1
+        users = (
+            int(value) if axis == CONCURRENCY else 0 if settings.open_loop else settings.users or 1
+        )
         rate = value if axis == RATE else settings.request_rate or 0.0
         name = format_count(users, "user") if users else f"{rate:g} requests/s"
         if here := [one for one in records if one.stage == number]:
@@ -248,17 +278,28 @@ def of_part(part: LoadRecords) -> tuple[ObservedStage | None, list[str]]:
     sent = sorted((one for one in part.records if one.sent_at is not None), key=_sent_at)
     if part.users:
         sent = _with_all_users(sent)
-    requests = [request for one in sent if GAPS not in one.lacks and (request := observe_requests(one)) is not None]
+    requests = [
+        request
+        for one in sent
+        if GAPS not in one.lacks and (request := observe_requests(one)) is not None
+    ]
     least = max(LEAST_REQUESTS, LEAST_A_USER * part.users)
     if len(requests) < least:
-        return None, [f"{part.name} left out: {len(requests):,} answered requests, and {least:,} are needed"]
+        return None, [
+            f"{part.name} left out: {len(requests):,} answered requests, and {least:,} are needed"
+        ]
     if part.users and (inside := _in_flight(sent)) < LEAST_SHARE * part.users:
         return None, [
-            f"{part.name} left out: {inside:.1f} requests were in flight on average, so users paused between two"
+            f"{part.name} left out: {inside:.1f} requests were in flight on average, so users "
+            f"paused between two"
         ]
     failed = sum(map(_failed, sent))
     cut = sum(one.outcome in (CUT, CANCELLED) for one in sent)
-    notes = [f"{part.name}: {cut:,} of {len(sent):,} answers were cut"] if cut > MAX_CUT_SHARE * len(sent) else []
+    notes = (
+        [f"{part.name}: {cut:,} of {len(sent):,} answers were cut"]
+        if cut > MAX_CUT_SHARE * len(sent)
+        else []
+    )
     return ObservedStage(part.users, part.rate, tuple(requests), failed), notes
 
 
@@ -267,8 +308,8 @@ def _sent_at(record: Record) -> float:
 
 
 def _with_all_users(sent: Sequence[Record]) -> list[Record]:
-    """From the moment that each user had begun: the requests that were open then, and all after it. A warmup, or users that
-    come one by one, are another load."""
+    """From the moment that each user had begun: the requests that were open then, and all after it.
+    A warmup, or users that come one by one, are another load."""
     first = dict[tuple[str, int], float]()
     for one in sent:
         first.setdefault((one.worker, one.user), _sent_at(one))
@@ -280,7 +321,9 @@ def _in_flight(sent: Sequence[Record]) -> float:
     """The mean number, from the first send to the last."""
     begin = _sent_at(sent[0])
     end = _sent_at(sent[-1])
-    inside = sum(max(0.0, min(end, one.closed_at + one.clock_offset_s) - _sent_at(one)) for one in sent)
+    inside = sum(
+        max(0.0, min(end, one.closed_at + one.clock_offset_s) - _sent_at(one)) for one in sent
+    )
     return inside / max(end - begin, 1e-9)
 
 
@@ -291,6 +334,7 @@ def _refuse_cached(path: Path, records: Iterable[Record]) -> None:
         tokens += one.input_tokens or 0
     if cached > MAX_CACHED_SHARE * tokens:
         raise ValueError(
-            f"a twin cannot be fitted to {path}: {cached / tokens:.0%} of its prompt tokens were in the server's cache, and "
+            f"a twin cannot be fitted to {path}: {cached / tokens:.0%} of its prompt tokens were "
+            f"in the server's cache, and "
             "a twin computes every prompt. Sweep with prompts that are new"
         )

@@ -1,4 +1,5 @@
-"""Figures of a load: TTFT, ITL, stalls and throughput of a stage, whether it was measured or simulated."""
+"""Figures of a load: TTFT, ITL, stalls and throughput of a stage, whether it was measured or
+simulated."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -8,7 +9,8 @@ import numpy as np
 from .observations import ObservedRequest, ObservedStage
 
 FIGURES: Final = (
-    "ttft p50", "ttft p95", "ttft p99", "itl p50", "itl p99", "stall p50", "stall p95", "throughput",
+    "ttft p50", "ttft p95", "ttft p99", "itl p50", "itl p99", "stall p50", "stall p95",
+    "throughput",
 )  # fmt: skip
 """Seconds, of each request its mean ITL and its longest gap; output tokens a second."""
 LATENCY_FIGURES: Final[dict[str, Callable[[ObservedRequest], float | None]]] = {
@@ -18,9 +20,11 @@ LATENCY_FIGURES: Final[dict[str, Callable[[ObservedRequest], float | None]]] = {
     "stall": lambda one: one.stall_s if one.output_tokens > 1 else None,
     "request_latency": lambda one: one.latency_s,
 }
-"""Of a request, in seconds: each has percentiles (``ttft p95``) and a mean (``ttft avg``). None: it has none."""
+"""Of a request, in seconds: each has percentiles (``ttft p95``) and a mean (``ttft avg``). None: it
+has none."""
 REQUESTS_PER_S, IN_FLIGHT, SERVED = "requests/s", "in flight", "served"
-"""Completed a second; open at once, the mean over time; completed as a share of what came, below 1 where a queue grows."""
+"""Completed a second; open at once, the mean over time; completed as a share of what came, below 1
+where a queue grows."""
 SETTLED: Final = 0.2
 """Of an open loop, the share of the requests after which an empty server has its load."""
 LEAST: Final = 3
@@ -30,8 +34,9 @@ BEGIN_SHARE: Final = 0.25
 
 
 def steady_requests(stage: ObservedStage, *, settled: bool = False) -> Sequence[ObservedRequest]:
-    """Without the first quarter, of which there is at least a request of each user, and the last request of each: they came
-    when others were not there yet, or any more. ``settled``: of an open loop without its beginning."""
+    """Without the first quarter, of which there is at least a request of each user, and the last
+    request of each: they came when others were not there yet, or any more. ``settled``: of an open
+    loop without its beginning."""
     requests = stage.requests
     if settled and stage.rate:
         return requests[int(SETTLED * len(requests)) :]
@@ -41,9 +46,11 @@ def steady_requests(stage: ObservedStage, *, settled: bool = False) -> Sequence[
     return requests[begin : len(requests) - stage.users]
 
 
-def stage_figures(stage: ObservedStage, wanted: Sequence[str] = FIGURES, *, settled: bool = False) -> dict[str, float]:
-    """By the names of ``wanted``; without those of which there is nothing. ``settled``: of an open loop without its
-    beginning."""
+def stage_figures(
+    stage: ObservedStage, wanted: Sequence[str] = FIGURES, *, settled: bool = False
+) -> dict[str, float]:
+    """By the names of ``wanted``; without those of which there is nothing. ``settled``: of an open
+    loop without its beginning."""
     requests = steady_requests(stage, settled=settled)
     found = latency_figures(requests, wanted)
     if "throughput" in wanted and (tokens_per_s := throughput(stage)) is not None:
@@ -57,15 +64,23 @@ def latency_figures(requests: Sequence[ObservedRequest], wanted: Sequence[str]) 
     """Those of ``wanted`` that are of LATENCIES."""
     found = dict[str, float]()
     for name, value in LATENCY_FIGURES.items():
-        statistics = [figure.partition(" ")[2] for figure in wanted if figure.startswith(f"{name} ")]
-        values = [seconds for one in requests if (seconds := value(one)) is not None] if statistics else []
+        statistics = [
+            figure.partition(" ")[2] for figure in wanted if figure.startswith(f"{name} ")
+        ]
+        values = (
+            [seconds for one in requests if (seconds := value(one)) is not None]
+            if statistics
+            else []
+        )
         for statistic in statistics if values else ():
             found[f"{name} {statistic}"] = _statistic(values, statistic)
     return found
 
 
 def _statistic(values: Sequence[float], name: str) -> float:
-    return float(np.mean(values) if name == "avg" else np.percentile(values, float(name.removeprefix("p"))))
+    return float(
+        np.mean(values) if name == "avg" else np.percentile(values, float(name.removeprefix("p")))
+    )
 
 
 def _flow(stage: ObservedStage, requests: Sequence[ObservedRequest]) -> dict[str, float]:
@@ -84,7 +99,8 @@ def _flow(stage: ObservedStage, requests: Sequence[ObservedRequest]) -> dict[str
 
 
 def throughput(stage: ObservedStage) -> float | None:
-    """Output tokens a second, from the first send of the steady part to the last send. None: no time between them."""
+    """Output tokens a second, from the first send of the steady part to the last send. None: no
+    time between them."""
     requests = steady_requests(stage)
     begin, end = requests[0].sent_at, stage.requests[-1].sent_at
     if end <= begin:

@@ -1,4 +1,5 @@
-"""Loads in virtual time: what a client would see of a model at so many users, or so many requests a second."""
+"""Loads in virtual time: what a client would see of a model at so many users, or so many requests a
+second."""
 
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
@@ -44,14 +45,17 @@ def simulated(
     prefill_limit: float = float("inf"),
     count: int = 0,
 ) -> ObservedStage:
-    """``count``: of requests; 0: as many as suit the load. ``prefill_limit``: of the load generator's gate. Of one seed the
-    requests are the same, whatever the model and its settings: they are drawn before its noise."""
+    """``count``: of requests; 0: as many as suit the load. ``prefill_limit``: of the load
+    generator's gate. Of one seed the requests are the same, whatever the model and its settings:
+    they are drawn before its noise."""
     random = Random(seed)
     clock = VirtualClock()
     count = count or max(FEWEST, ROUNDS * load.users)
     requests = [VirtualRequest(*one) for one in stratified(lengths, count, random)]
     arrivals = list(_arrivals(load.rate, requests, random)) if load.rate else []
-    virtual = Virtual(clock, engine(model, clock, random), prefill_limit=prefill_limit, keep_tokens=True)
+    virtual = Virtual(
+        clock, engine(model, clock, random), prefill_limit=prefill_limit, keep_tokens=True
+    )
     if load.users:
         virtual.closed_loop(load.users, iter(requests), stagger_s=STAGGER_S)
     else:
@@ -60,8 +64,9 @@ def simulated(
 
 
 def stratified(lengths: Lengths, count: int, random: Random) -> list[tuple[int, int]]:
-    """So many, in any order: one of each of ``count`` equal parts of ``lengths`` from the shortest prompt to the longest
-    (stratified sampling), as a few long prompts more or less would move the figures of few requests."""
+    """So many, in any order: one of each of ``count`` equal parts of ``lengths`` from the shortest
+    prompt to the longest (stratified sampling), as a few long prompts more or less would move the
+    figures of few requests."""
     ordered = sorted(lengths)
     found = [ordered[int((part + random.random()) * len(ordered) / count)] for part in range(count)]
     random.shuffle(found)
@@ -69,9 +74,13 @@ def stratified(lengths: Lengths, count: int, random: Random) -> list[tuple[int, 
 
 
 def again(
-    model: ServerModel, stage: ObservedStage, seed: int, slower: Callable[[VirtualClock], Slower] | None = None
+    model: ServerModel,
+    stage: ObservedStage,
+    seed: int,
+    slower: Callable[[VirtualClock], Slower] | None = None,
 ) -> ObservedStage:
-    """The very requests of a stage, with the noise of the model. ``slower``: what makes its steps longer beside that."""
+    """The very requests of a stage, with the noise of the model. ``slower``: what makes its steps
+    longer beside that."""
     clock = VirtualClock()
     behind = engine(model, clock, Random(seed), slower=slower(clock) if slower else None)
     virtual = Virtual(clock, behind, keep_tokens=True)
@@ -82,7 +91,9 @@ def again(
 def _stage(virtual: Virtual, noise: Noise, seed: int, load: OfferedLoad) -> ObservedStage:
     rows = sorted(virtual.run(), key=lambda row: row.asked_at)
     late = np.random.default_rng(seed)
-    return ObservedStage(users=load.users, rate=load.rate, requests=tuple(_seen(row, noise, late) for row in rows))
+    return ObservedStage(
+        users=load.users, rate=load.rate, requests=tuple(_seen(row, noise, late) for row in rows)
+    )
 
 
 def _arrivals(
@@ -96,7 +107,8 @@ def _arrivals(
 
 
 def _seen(row: VirtualResult, noise: Noise, random: np.random.Generator) -> ObservedRequest:
-    """As a client sees it, with late chunks, of which none comes before an earlier one, and some in one."""
+    """As a client sees it, with late chunks, of which none comes before an earlier one, and some in
+    one."""
     times = np.array(row.token_at)
     if noise.chunk_s:
         times = np.maximum.accumulate(times + random.exponential(noise.chunk_s, len(times)))
@@ -106,5 +118,9 @@ def _seen(row: VirtualResult, noise: Noise, random: np.random.Generator) -> Obse
         times = times[kept]
     held_s = row.sent_at - row.asked_at
     return ObservedRequest(
-        row.sent_at, tuple(times.tolist()), row.request.prompt_tokens, row.request.output_tokens, held_s
+        row.sent_at,
+        tuple(times.tolist()),
+        row.request.prompt_tokens,
+        row.request.output_tokens,
+        held_s,
     )

@@ -1,4 +1,5 @@
-"""Model: what a twin is made of, as frozen data: the scheduler, the cost of a step, what is around it."""
+"""Model: what a twin is made of, as frozen data: the scheduler, the cost of a step, what is around
+it."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -24,12 +25,14 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of a step: ``fixed + token x max(0, tokens - free_tokens) + stream x sequences + context x tokens read + pair
-    x pairs + own pair x own pairs``. The form is the simulator's roofline (simulator/scheduling/cost.py): up to
-    ``free_tokens`` the linear layers take as long as the weights are read, which is in ``fixed``; a pair is a new token of
-    a prompt and a token before it, for which attention is computed. Where both are of the same step it is its own pair, and
-    may take longer: a kernel may also compute the half of a square that a token must not see. Before a step the engine
-    takes who has come, in ``admission_s`` each, and who comes meanwhile too."""
+    """Seconds of a step: ``fixed + token x max(0, tokens - free_tokens) + stream x sequences +
+    context x tokens read + pair x pairs + own pair x own pairs``. The form is the simulator's
+    roofline (simulator/scheduling/cost.py): up to ``free_tokens`` the linear layers take as long as
+    the weights are read, which is in ``fixed``; a pair is a new token of a prompt and a token
+    before it, for which attention is computed. Where both are of the same step it is its own pair,
+    and may take longer: a kernel may also compute the half of a square that a token must not see.
+    Before a step the engine takes who has come, in ``admission_s`` each, and who comes meanwhile
+    too."""
 
     fixed_s: float
     token_s: float
@@ -64,10 +67,18 @@ class StepWork(NamedTuple):
     """Of these, of two tokens of this step."""
 
 
-def step_work(segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> StepWork:
-    """``segments``: of each prompt the tokens that are computed before, and in the step; then those who decode, and the
-    tokens of all their contexts."""
-    tokens, sequences, context_tokens, pairs, own_pairs = num_decodes, num_decodes, num_context_tokens, 0.0, 0.0
+def step_work(
+    segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0
+) -> StepWork:
+    """``segments``: of each prompt the tokens that are computed before, and in the step; then those
+    who decode, and the tokens of all their contexts."""
+    tokens, sequences, context_tokens, pairs, own_pairs = (
+        num_decodes,
+        num_decodes,
+        num_context_tokens,
+        0.0,
+        0.0,
+    )
     for computed, new in segments:
         tokens += new
         sequences += 1
@@ -92,7 +103,8 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     step_sigma: float = 0.0
     """Standard deviation of the logarithm of a step's time."""
     step_s: float = 0.0
-    """Standard deviation of a step's time beside that: what an operating system does to short steps and long ones alike."""
+    """Standard deviation of a step's time beside that: what an operating system does to short steps
+    and long ones alike."""
     chunk_s: float = 0.0
     """Mean time by which a chunk is late, exponential."""
     merged: float = 0.0

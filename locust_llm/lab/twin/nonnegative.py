@@ -1,4 +1,5 @@
-"""Least squares whose factors are not below 0, exact: of all subsets of the columns the best whose factors are positive."""
+"""Least squares whose factors are not below 0, exact: of all subsets of the columns the best whose
+factors are positive."""
 
 from itertools import combinations
 
@@ -13,10 +14,11 @@ NOTHING = 1e-12
 
 
 def least_squares(columns: Array, target: Array) -> Array:
-    """The x >= 0 with the least |columns x - target|. ``columns``: (rows, up to about ten); a column of zeros gets 0. The
-    minimum of a convex problem is the ordinary solution on the columns where it is above 0 (Lawson & Hanson, Solving
-    Least Squares Problems, 1974, ch. 23), so trying each subset finds it. Of those that explain the target alike, as where
-    there are fewer rows than columns, the one with the fewest columns, and the foremost ones."""
+    """The x >= 0 with the least |columns x - target|. ``columns``: (rows, up to about ten); a
+    column of zeros gets 0. The minimum of a convex problem is the ordinary solution on the columns
+    where it is above 0 (Lawson & Hanson, Solving Least Squares Problems, 1974, ch. 23), so trying
+    each subset finds it. Of those that explain the target alike, as where there are fewer rows than
+    columns, the one with the fewest columns, and the foremost ones."""
     size = np.sqrt((columns**2).sum(axis=0))
     size[size == 0] = np.inf
     scaled = columns / size
@@ -31,7 +33,8 @@ def least_squares(columns: Array, target: Array) -> Array:
         told = np.linalg.cond(inner) <= 1 / NEVER
         subsets, inner = subsets[told], inner[told]
         found = np.linalg.solve(inner, right[subsets][:, :, None])[:, :, 0]
-        gains = (right[subsets] * found).sum(axis=1)  # by so much the square error is below that of 0
+        # by so much the square error is below that of 0
+        gains = (right[subsets] * found).sum(axis=1)
         gains[(found < 0).any(axis=1)] = 0.0
         most = float(gains.max(initial=0.0))
         if most > best_gain + least:

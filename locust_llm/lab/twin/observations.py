@@ -1,4 +1,5 @@
-"""Observations: what a client measured of a server, request by request: the episodes of a probe and the stages of a sweep."""
+"""Observations: what a client measured of a server, request by request: the episodes of a probe and
+the stages of a sweep."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -42,7 +43,11 @@ class ObservedRequest(NamedTuple):
     @property
     def itl_s(self) -> float | None:
         """The mean one; None with a single token, or where all came at once."""
-        return self.decode_s / (self.output_tokens - 1) if self.output_tokens > 1 and self.decode_s > 0 else None
+        return (
+            self.decode_s / (self.output_tokens - 1)
+            if self.output_tokens > 1 and self.decode_s > 0
+            else None
+        )
 
     @property
     def tokens_a_chunk(self) -> float:
@@ -87,7 +92,8 @@ class ObservedStage(NamedTuple):
 
 
 def episodes_of(results: Iterable[ProbeResult]) -> list[IdleEpisode]:
-    """Those of which every request was answered in full; a repeated prompt only the first time, as a cache may have it."""
+    """Those of which every request was answered in full; a repeated prompt only the first time, as
+    a cache may have it."""
     by_number = defaultdict[int, list[ProbeResult]](list)
     for one in results:
         by_number[one.episode].append(one)

@@ -12,7 +12,8 @@ from .observations import ObservedStage
 from .twin import Twin
 
 WIDTH: Final = 2.45
-"""Standard errors to each side: 95% by Student's t with six degrees of freedom, the pairs of a dozen draws."""
+"""Standard errors to each side: 95% by Student's t with six degrees of freedom, the pairs of a
+dozen draws."""
 SEED: Final = 20_000
 LEAST: Final = 1e-9
 """Of a figure, so that it has a logarithm."""
@@ -36,7 +37,12 @@ class WhatIf(NamedTuple):
 
 
 def answers(
-    models: Sequence[ServerModel], asked: WhatIf, lengths: Lengths, errors: Mapping[str, float], *, seed: int = SEED
+    models: Sequence[ServerModel],
+    asked: WhatIf,
+    lengths: Lengths,
+    errors: Mapping[str, float],
+    *,
+    seed: int = SEED,
 ) -> dict[str, PredictedValue]:
     """By figure. ``errors``: of the model itself, as shares."""
     found = logarithms(models, asked, lengths, FIGURES, seed=seed)
@@ -53,12 +59,13 @@ def logarithms(
     count: int = 0,
     settled: bool = False,
 ) -> dict[str, list[float]]:
-    """By figure, one of each model: ``answer`` makes an interval of them. Each is simulated once, neighbours with the same
-    requests. What was asked with the same seed has the same requests and models, so two can be compared in pairs: see
-    ``against``."""
+    """By figure, one of each model: ``answer`` makes an interval of them. Each is simulated once,
+    neighbours with the same requests. What was asked with the same seed has the same requests and
+    models, so two can be compared in pairs: see ``against``."""
     stages = [
         simulated(
-            model if asked.settings is None else model.with_settings(asked.settings), asked.load, lengths,
+            model if asked.settings is None else model.with_settings(asked.settings), asked.load,
+            lengths,
             seed + number // 2, prefill_limit=asked.prefill_limit, count=count,
         )
         for number, model in enumerate(models)
@@ -69,10 +76,12 @@ def logarithms(
 def logarithms_of(
     stages: Sequence[ObservedStage], wanted: Sequence[str], *, settled: bool = False
 ) -> dict[str, list[float]]:
-    """Of one load, a stage of each model. A high percentile of few requests is too low on average, so percentiles are moved,
-    all alike, to have the mean that all requests together have."""
+    """Of one load, a stage of each model. A high percentile of few requests is too low on average,
+    so percentiles are moved, all alike, to have the mean that all requests together have."""
     found = alone(stages, wanted, settled=settled)
-    together = latency_figures([one for stage in stages for one in steady_requests(stage, settled=settled)], wanted)
+    together = latency_figures(
+        [one for stage in stages for one in steady_requests(stage, settled=settled)], wanted
+    )
     for figure, value in together.items():
         if figure in found:
             moved = math.log(max(value, LEAST)) - fmean(found[figure])
@@ -80,10 +89,15 @@ def logarithms_of(
     return found
 
 
-def alone(stages: Sequence[ObservedStage], wanted: Sequence[str], *, settled: bool = False) -> dict[str, list[float]]:
+def alone(
+    stages: Sequence[ObservedStage], wanted: Sequence[str], *, settled: bool = False
+) -> dict[str, list[float]]:
     """The same, each as it is: what a run of so many requests is held against."""
     each = [stage_figures(stage, wanted, settled=settled) for stage in stages]
-    found = {figure: [math.log(max(one[figure], LEAST)) for one in each if figure in one] for figure in wanted}
+    found = {
+        figure: [math.log(max(one[figure], LEAST)) for one in each if figure in one]
+        for figure in wanted
+    }
     return {figure: logs for figure, logs in found.items() if len(logs) == len(stages)}
 
 
@@ -107,15 +121,15 @@ def _around(about: float, wide: float) -> PredictedValue:
 
 
 def uncertain(logs: Sequence[float]) -> float:
-    """Variance of their mean: what the costs of the models make of it, which more of them do not lessen, and the chance of
-    the requests, which they do."""
+    """Variance of their mean: what the costs of the models make of it, which more of them do not
+    lessen, and the chance of the requests, which they do."""
     of_costs, of_requests = _variances(logs)
     return of_costs + of_requests / max(1, len(logs) // 2)
 
 
 def _variances(logs: Sequence[float]) -> tuple[float, float]:
-    """Of one run, by its costs and by the chance of its requests. Neighbours had the same requests: by how much they differ
-    is their costs', and half of that is in the means of two."""
+    """Of one run, by its costs and by the chance of its requests. Neighbours had the same requests:
+    by how much they differ is their costs', and half of that is in the means of two."""
     pairs = list(zip(logs[::2], logs[1::2], strict=False))
     of_costs = fmean([(one - other) ** 2 / 2 for one, other in pairs]) if pairs else 0.0
     of_means = variance([(one + other) / 2 for one, other in pairs]) if len(pairs) > 1 else 0.0
@@ -129,5 +143,7 @@ def of_cost(drawn: Sequence[float]) -> tuple[float, float]:
     return max(0.0, about - wide), about + wide
 
 
-def predict_what_if(twin: Twin, asked: WhatIf, *, lengths: Lengths = (), seed: int = SEED) -> dict[str, PredictedValue]:
+def predict_what_if(
+    twin: Twin, asked: WhatIf, *, lengths: Lengths = (), seed: int = SEED
+) -> dict[str, PredictedValue]:
     return answers(twin.models(), asked, lengths or twin.lengths, twin.trust.errors, seed=seed)

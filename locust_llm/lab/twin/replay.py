@@ -1,4 +1,5 @@
-"""Replay: the measured requests once more, on a model in virtual time, and what each of them was made of."""
+"""Replay: the measured requests once more, on a model in virtual time, and what each of them was
+made of."""
 
 from collections.abc import Callable, Sequence
 from math import nan
@@ -22,7 +23,8 @@ PAUSE_S = 0.05
 
 
 class Replay(NamedTuple):
-    """Requests in the order in which they were given, and all steps. Those that never ended have nan."""
+    """Requests in the order in which they were given, and all steps. Those that never ended have
+    nan."""
 
     arrived_at: Array
     """At the scheduler."""
@@ -43,15 +45,19 @@ class Replay(NamedTuple):
     @property
     def stall_s(self) -> Array:
         """The longest gap of each."""
-        return np.array([np.diff(times).max() if len(times) > 1 else 0.0 for times in self.token_at])
+        return np.array(
+            [np.diff(times).max() if len(times) > 1 else 0.0 for times in self.token_at]
+        )
 
     def parts(self, free_tokens: float) -> tuple[Array, Array]:
-        """What each request was made of until its first token, and from there to its last: two arrays (requests, 7), the
-        factors of `Cost`: fixed, token, stream, context, pair, own pair, admission. A step that ran at an end of the time
-        counts in part."""
+        """What each request was made of until its first token, and from there to its last: two
+        arrays (requests, 7), the factors of `Cost`: fixed, token, stream, context, pair, own pair,
+        admission. A step that ran at an end of the time counts in part."""
         table = np.array(self.steps)
         at, took = table[:, 0], table[:, 1]
-        each = np.column_stack([table[:, 7] == 0, np.maximum(0, table[:, 2] - free_tokens), *table[:, 3:].T])
+        each = np.column_stack(
+            [table[:, 7] == 0, np.maximum(0, table[:, 2] - free_tokens), *table[:, 3:].T]
+        )
         until = np.vstack([np.zeros(7), each.cumsum(axis=0)])
         moments = np.column_stack([at, at + took]).ravel()
         reached = np.repeat(until, 2, axis=0)[1:-1]  # as a step begins, and as it ends
@@ -83,9 +89,9 @@ def replay_episodes(model: ServerModel, episodes: Sequence[IdleEpisode]) -> Repl
 
 
 def as_replayed(replay: Replay, episodes: Sequence[IdleEpisode]) -> list[ObservedRequest]:
-    """The requests of the episodes, in the order of the replay. Equal prompts that were sent together are exchanged until
-    they have their first tokens in the order in which the replay has them: which of them a server takes first says nothing
-    of what it costs."""
+    """The requests of the episodes, in the order of the replay. Equal prompts that were sent
+    together are exchanged until they have their first tokens in the order in which the replay has
+    them: which of them a server takes first says nothing of what it costs."""
     found = list[ObservedRequest]()
     at = 0
     for episode in episodes:
@@ -110,8 +116,8 @@ def replay_stage(model: ServerModel, stage: ObservedStage) -> Replay:
 
 
 def send_again(stage: ObservedStage, virtual: Virtual) -> list[VirtualRequest]:
-    """A closed loop: the first request of each user as it was sent, each other one, in the same order, when one has ended.
-    Else each as it was sent."""
+    """A closed loop: the first request of each user as it was sent, each other one, in the same
+    order, when one has ended. Else each as it was sent."""
     requests = [_request(one) for one in stage.requests]
     begin = stage.requests[0].sent_at
     pinned = stage.users or len(requests)
@@ -126,7 +132,9 @@ def send_again(stage: ObservedStage, virtual: Virtual) -> list[VirtualRequest]:
     return requests
 
 
-def _asking(virtual: Virtual, request: VirtualRequest, on_done: Callable[[], None] | None = None) -> Callable[[], None]:
+def _asking(
+    virtual: Virtual, request: VirtualRequest, on_done: Callable[[], None] | None = None
+) -> Callable[[], None]:
     return lambda: virtual.ask(request, on_done)
 
 
@@ -135,12 +143,19 @@ def _request(one: ObservedRequest) -> VirtualRequest:
 
 
 def _replay(
-    model: ServerModel, requests: Sequence[VirtualRequest], rows: Sequence[VirtualResult], steps: Sequence[Step]
+    model: ServerModel,
+    requests: Sequence[VirtualRequest],
+    rows: Sequence[VirtualResult],
+    steps: Sequence[Step],
 ) -> Replay:
     by_request = {id(row.request): row for row in rows}
-    ordered = [by_request.get(id(request), VirtualResult(request, nan, nan)) for request in requests]
+    ordered = [
+        by_request.get(id(request), VirtualResult(request, nan, nan)) for request in requests
+    ]
     sent_at = np.array([row.sent_at for row in ordered])
-    late_s = np.array([model.front.request_s + model.front.token_s * one.prompt_tokens for one in requests])
+    late_s = np.array(
+        [model.front.request_s + model.front.token_s * one.prompt_tokens for one in requests]
+    )
     return Replay(
         arrived_at=sent_at + late_s,
         first_at=np.array([row.first_at for row in ordered]),

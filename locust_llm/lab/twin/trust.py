@@ -1,4 +1,5 @@
-"""Trust: what a twin says of loads that were kept out of its fit, beside what was measured there."""
+"""Trust: what a twin says of loads that were kept out of its fit, beside what was measured
+there."""
 
 import math
 from collections.abc import Sequence
@@ -21,23 +22,27 @@ HALVINGS: Final = 60
 
 
 def held_out(stages: Sequence[ObservedStage]) -> tuple[list[ObservedStage], list[ObservedStage]]:
-    """(for the fit, for the check): every second one between the first and the last, so that a check is never an
-    extrapolation."""
+    """(for the fit, for the check): every second one between the first and the last, so that a
+    check is never an extrapolation."""
     ordered = sorted(stages, key=lambda one: (one.rate, one.users))
     out = [stage for number, stage in enumerate(ordered[:-1]) if number % 2]
     return [stage for stage in ordered if stage not in out], out
 
 
-def check_predictions(models: Sequence[ServerModel], stages: Sequence[ObservedStage]) -> list[HeldOutCheck]:
-    """Each figure of each stage, as measured and as the models have it of the same requests: like with like, so a percentile
-    of few requests is held against those of as few. ``low``, ``high``: where such a run is, if nothing is wrong with the
-    model but what is uncertain in its costs. The requests are the same, so only the noise is left to chance."""
+def check_predictions(
+    models: Sequence[ServerModel], stages: Sequence[ObservedStage]
+) -> list[HeldOutCheck]:
+    """Each figure of each stage, as measured and as the models have it of the same requests: like
+    with like, so a percentile of few requests is held against those of as few. ``low``, ``high``:
+    where such a run is, if nothing is wrong with the model but what is uncertain in its costs. The
+    requests are the same, so only the noise is left to chance."""
     found = list[HeldOutCheck]()
     for stage in stages:
         said = {
             figure: answer_of_run(logs)
             for figure, logs in alone(
-                [again(model, stage, SEED + number // 2) for number, model in enumerate(models)], NAMES
+                [again(model, stage, SEED + number // 2) for number, model in enumerate(models)],
+                NAMES,
             ).items()
         }
         for figure, measured in stage_figures(stage).items():
@@ -58,35 +63,47 @@ def check_predictions(models: Sequence[ServerModel], stages: Sequence[ObservedSt
 
 
 def trust(checks: Sequence[HeldOutCheck], doubts: Sequence[str] = ()) -> Trust:
-    """``doubts``: why it cannot be used whatever the checks say. Medians of the errors decide: a single p99 of few requests
-    is chance."""
-    errors = {figure: [abs(one.error) for one in checks if one.figure == figure] for figure in NAMES}
+    """``doubts``: why it cannot be used whatever the checks say. Medians of the errors decide: a
+    single p99 of few requests is chance."""
+    errors = {
+        figure: [abs(one.error) for one in checks if one.figure == figure] for figure in NAMES
+    }
     typical = {figure: median(some) for figure, some in errors.items() if some}
     beyond = _beyond(checks)
     if doubts or not typical:
-        why = tuple(doubts) or ("no stage of the sweep was left to check the twin with: measure three loads or more",)
+        why = tuple(doubts) or (
+            "no stage of the sweep was left to check the twin with: measure three loads or more",
+        )
         return Trust(verdict=NOT_TO_BE_USED, error=None, reasons=why, errors=beyond)
     error = median(abs(one.error) for one in checks)
     worst = max(typical, key=lambda figure: typical[figure])
     said = (
-        f"on loads that were kept out of the fit, {worst} was off by {typical[worst]:.0%} (median), "
+        f"on loads that were kept out of the fit, {worst} was off by {typical[worst]:.0%} "
+        f"(median), "
         f"all figures by {error:.0%}"
     )
     if error <= MAX_ERROR and typical[worst] <= MAX_SHAPE_ERROR:
         verdict = FIGURES
     else:
-        verdict = SHAPE if error <= MAX_SHAPE_ERROR and typical[worst] <= 2 * MAX_SHAPE_ERROR else NOT_TO_BE_USED
+        verdict = (
+            SHAPE
+            if error <= MAX_SHAPE_ERROR and typical[worst] <= 2 * MAX_SHAPE_ERROR
+            else NOT_TO_BE_USED
+        )
     return Trust(verdict=verdict, error=error, reasons=(said,), errors=beyond)
 
 
 def _beyond(checks: Sequence[HeldOutCheck]) -> dict[str, float]:
-    """By figure: the error that neither the uncertainty of the fit nor the chance of the measurement explains, a share. A
-    figure has few checks, so all of a metric have one error together."""
+    """By figure: the error that neither the uncertainty of the fit nor the chance of the
+    measurement explains, a share. A figure has few checks, so all of a metric have one error
+    together."""
     offs: dict[str, list[tuple[float, float]]] = {}
     for one in checks:
         if one.measured > 0 and one.low > 0:
             known = (math.log(one.high / one.low) / (2 * WIDTH)) ** 2
-            offs.setdefault(_metric(one.figure), []).append((math.log(one.said / one.measured), known))
+            offs.setdefault(_metric(one.figure), []).append(
+                (math.log(one.said / one.measured), known)
+            )
     errors = {metric: math.sqrt(_variance_beyond(some)) for metric, some in offs.items()}
     return {figure: errors[_metric(figure)] for figure in NAMES if _metric(figure) in errors}
 
@@ -96,9 +113,10 @@ def _metric(figure: str) -> str:
 
 
 def _variance_beyond(offs: Sequence[tuple[float, float]]) -> float:
-    """``offs``: each with the variance that is known of it. What has to be added to these for the squares to be as large as
-    they should be, 1 on average, so that those that are hardly known hardly count (Paule & Mandel, "Consensus Values and
-    Weighting Factors", 1982; their mean is 0 here)."""
+    """``offs``: each with the variance that is known of it. What has to be added to these for the
+    squares to be as large as they should be, 1 on average, so that those that are hardly known
+    hardly count (Paule & Mandel, "Consensus Values and Weighting Factors", 1982; their mean is 0
+    here)."""
     least = 0.0
     most = max(off * off for off, _ in offs)
     for _ in range(HALVINGS if most else 0):

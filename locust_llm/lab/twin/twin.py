@@ -1,4 +1,5 @@
-"""A twin: the model of a server, what is uncertain in it, how far it was off, and where it came from. As frozen data."""
+"""A twin: the model of a server, what is uncertain in it, how far it was off, and where it came
+from. As frozen data."""
 
 from typing import Final
 
@@ -36,7 +37,8 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranges(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured, from the least to the most. Outside of it a prediction is an extrapolation."""
+    """What was measured, from the least to the most. Outside of it a prediction is an
+    extrapolation."""
 
     users: tuple[int, int] = (0, 0)
     rate: tuple[float, float] = (0.0, 0.0)
@@ -79,14 +81,16 @@ class HeldOutCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """How a load of the sweep was, beside the twin's own replay of it: what a later load is held against (drift/)."""
+    """How a load of the sweep was, beside the twin's own replay of it: what a later load is held
+    against (drift/)."""
 
     users: int
     figure: str
     off: float
     """Logarithm of measured / replayed."""
     error: float
-    """Its standard error, by the twin's noise or by which requests there were, whichever is larger."""
+    """Its standard error, by the twin's noise or by which requests there were, whichever is
+    larger."""
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +100,8 @@ class Trust(msgspec.Struct, frozen=True, kw_only=True):
     """Median of the errors of all checks, a share; None: there were none."""
     reasons: tuple[str, ...] = ()
     errors: dict[str, float] = {}
-    """By figure: the standard error of a prediction beyond the uncertainty of the fit, as a share."""
+    """By figure: the standard error of a prediction beyond the uncertainty of the fit, as a
+    share."""
 
 
 class Twin(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +114,8 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
     unknown: dict[str, str] = {}
     """What could not be identified, and what is assumed."""
     lengths: tuple[tuple[int, int], ...] = ()
-    """(prompt, output tokens) of requests of the sweep: what a prediction sends, if nothing else is asked for."""
+    """(prompt, output tokens) of requests of the sweep: what a prediction sends, if nothing else is
+    asked for."""
     draws: tuple[Draw, ...] = ()
     checks: tuple[HeldOutCheck, ...] = ()
     reference: tuple[Reference, ...] = ()
@@ -125,5 +131,7 @@ def drawn(model: ServerModel, draw: Draw) -> ServerModel:
     return msgspec.structs.replace(
         model,
         cost=msgspec.structs.replace(model.cost, **cost),
-        front=msgspec.structs.replace(model.front, request_s=draw.request_s, token_s=draw.reading_s),
+        front=msgspec.structs.replace(
+            model.front, request_s=draw.request_s, token_s=draw.reading_s
+        ),
     )

@@ -20,7 +20,8 @@ class SpanCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     other_traces: Count = 0
     """Not of this run."""
     without_times: Count = 0
-    """Of this run, without an attribute that is known: those of a router, or of a step within the server."""
+    """Of this run, without an attribute that is known: those of a router, or of a step within the
+    server."""
     twice: Count = 0
     """Of a request that had one already: the first counts."""
     unknown: Count = 0
@@ -41,7 +42,8 @@ class SpanCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __str__(self) -> str:
         """In a sentence."""
         others = {
-            "of other traces": self.other_traces, "without known times": self.without_times, "twice": self.twice,
+            "of other traces": self.other_traces, "without known times": self.without_times,
+            "twice": self.twice,
             "of no request": self.unknown, "impossible": self.impossible, "dropped": self.dropped,
         }  # fmt: skip
         more = [f"{count:,} {what}" for what, count in others.items() if count]

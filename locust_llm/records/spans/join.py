@@ -14,13 +14,15 @@ from .span import Span, extract_server_times
 from .trace_ids import PART, make_request_part
 
 MOST_OPEN: Final = 2**20
-"""Requests without a span, and spans without a request, that are kept: some 200 MB. The oldest is dropped."""
+"""Requests without a span, and spans without a request, that are kept: some 200 MB. The oldest is
+dropped."""
 MISTAKE: Final = 200
 """Characters of one."""
 
 
 class SortedSpans(msgspec.Struct, omit_defaults=True):
-    """Spans of one export: those of the run, by the part of the request in their trace id, and a count of the rest."""
+    """Spans of one export: those of the run, by the part of the request in their trace id, and a
+    count of the rest."""
 
     times: list[tuple[int, ServerTimes]] = []
     counts: dict[str, int] = {}

@@ -1,7 +1,8 @@
-"""OTLP as JSON: an export of spans, as an exporter posts it and as the collector's file exporter writes one in each line.
+"""OTLP as JSON: an export of spans, as an exporter posts it and as the collector's file exporter
+writes one in each line.
 
-Ids are hex (not base64, as elsewhere in JSON of protobuf), 64-bit numbers may be texts: opentelemetry.io/docs/specs/otlp,
-"JSON Protobuf Encoding".
+Ids are hex (not base64, as elsewhere in JSON of protobuf), 64-bit numbers may be texts:
+opentelemetry.io/docs/specs/otlp, "JSON Protobuf Encoding".
 """
 
 from collections.abc import Iterator
@@ -55,12 +56,19 @@ def decode_otlp_json(data: bytes) -> list[Span]:
         export = _decode(data)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
-    return [_span(span) for one in (export if isinstance(export, list) else [export]) for span in _spans(one)]
+    return [
+        _span(span)
+        for one in (export if isinstance(export, list) else [export])
+        for span in _spans(one)
+    ]
 
 
 def _spans(export: _Export) -> Iterator[_Span]:
     for resource in export.resource_spans or ():
-        for scope in (*(resource.scope_spans or ()), *(resource.instrumentation_library_spans or ())):
+        for scope in (
+            *(resource.scope_spans or ()),
+            *(resource.instrumentation_library_spans or ()),
+        ):
             yield from scope.spans or ()
 
 

@@ -1,11 +1,14 @@
-"""OTLP as protobuf, the form that exporters send unless told otherwise: by opentelemetry-proto, which is optional."""
+"""OTLP as protobuf, the form that exporters send unless told otherwise: by opentelemetry-proto,
+which is optional."""
 
 from importlib.util import find_spec
 from typing import Final
 
 from .span import ATTRIBUTES, Span
 
-MISSING: Final = "reading OTLP's protobuf takes a package: pip install 'locust-llm[otlp]' (opentelemetry-proto)"
+MISSING: Final = (
+    "reading OTLP's protobuf takes a package: pip install 'locust-llm[otlp]' (opentelemetry-proto)"
+)
 NUMBERS: Final = ("double_value", "int_value")
 
 
@@ -17,7 +20,8 @@ def is_protobuf_available() -> bool:
 
 
 def decode_otlp_protobuf(data: bytes) -> list[Span]:
-    """The spans of an ExportTraceServiceRequest. Raises ValueError for what is none, ImportError without the package."""
+    """The spans of an ExportTraceServiceRequest. Raises ValueError for what is none, ImportError
+    without the package."""
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -33,8 +37,16 @@ def decode_otlp_protobuf(data: bytes) -> list[Span]:
                 for one in span.attributes:
                     if (key := one.key) in ATTRIBUTES:
                         kind = one.value.WhichOneof("value")
-                        attributes[key] = float(getattr(one.value, kind)) if kind in NUMBERS else float("nan")
+                        attributes[key] = (
+                            float(getattr(one.value, kind)) if kind in NUMBERS else float("nan")
+                        )
                 found.append(
-                    Span(span.trace_id.hex(), span.name, span.start_time_unix_nano, span.end_time_unix_nano, attributes)
+                    Span(
+                        span.trace_id.hex(),
+                        span.name,
+                        span.start_time_unix_nano,
+                        span.end_time_unix_nano,
+                        attributes,
+                    )
                 )
     return found

@@ -58,7 +58,9 @@ def read_spans(folder: Path) -> ReportedSpans:
     return ReportedSpans(times, unread)
 
 
-def _readable(block: bytes, decoder: "msgspec.json.Decoder[SpanLine]") -> tuple[list[SpanLine], int]:
+def _readable(
+    block: bytes, decoder: "msgspec.json.Decoder[SpanLine]"
+) -> tuple[list[SpanLine], int]:
     """The lines of a block that can be read, and how many cannot."""
     found = list[SpanLine]()
     bad = 0

@@ -16,10 +16,12 @@ ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({
     "gen_ai.latency.time_to_first_token": "ttft_us",
     "gen_ai.latency.e2e": "e2e_us",
 })  # fmt: skip
-"""Attribute, in seconds, and what it is here. vLLM: ``vllm/tracing/utils.py``, the same names since 0.4 (of its V0 engine
-without the three of the model); SGLang: ``srt/observability/req_time_stats.py``. llm-d passes on vLLM's."""
+"""Attribute, in seconds, and what it is here. vLLM: ``vllm/tracing/utils.py``, the same names since
+0.4 (of its V0 engine without the three of the model); SGLang:
+``srt/observability/req_time_stats.py``. llm-d passes on vLLM's."""
 MAX_S: Final = 86_400.0
-"""A longer time is in another unit, or no time: there are servers that write nanoseconds under these names."""
+"""A longer time is in another unit, or no time: there are servers that write nanoseconds under
+these names."""
 MAX_UNIX_S: Final = 1e11
 
 
@@ -42,10 +44,13 @@ def extract_server_times(span: Span) -> ServerTimes | None:
         if not 0 <= seconds <= MAX_S:  # NaN too
             raise ValueError(f"{name} = {seconds:g} s in a span {span.name[:60]!r}")
         found[ATTRIBUTES[name]] = round(seconds * 1e6)
-    if "queue_us" not in found:  # SGLang counts both from the dispatch to its scheduler: they hold the queue
+    # SGLang counts both from the dispatch to its scheduler: they hold the queue
+    if "queue_us" not in found:
         found.pop("prefill_us", None)
         found.pop("inference_us", None)
     if not found:
         return None
     arrived_at = span.start_ns / 1e9
-    return ServerTimes(source=SPANS, arrived_at=arrived_at if 0 < arrived_at < MAX_UNIX_S else None, **found)
+    return ServerTimes(
+        source=SPANS, arrived_at=arrived_at if 0 < arrived_at < MAX_UNIX_S else None, **found
+    )

@@ -1,7 +1,8 @@
-"""Ids: the trace id of a request, by which the spans of a server find back to it (W3C Trace Context).
+"""Ids: the trace id of a request, by which the spans of a server find back to it (W3C Trace
+Context).
 
-A trace id is 16 hex digits of the run and 16 of the request; the latter are a hash of its id, so that nobody has to keep a
-table, and no id of ours is told to whoever reads the traces.
+A trace id is 16 hex digits of the run and 16 of the request; the latter are a hash of its id, so
+that nobody has to keep a table, and no id of ours is told to whoever reads the traces.
 """
 
 from hashlib import blake2b
@@ -39,13 +40,13 @@ def make_trace_id(run: str, request_id: str) -> str:
 
 
 def is_sampled(request_id: str, share: float) -> bool:
-    """Whether a request is among this share of all, by its part of the trace id: OpenTelemetry's sampler TraceIdRatioBased
-    takes the same ones."""
+    """Whether a request is among this share of all, by its part of the trace id: OpenTelemetry's
+    sampler TraceIdRatioBased takes the same ones."""
     return share >= 1 or make_request_key(request_id) < share * 2**64
 
 
 def make_traceparent(run: str, request_id: str, share: float = 1.0) -> str:
-    """The value of the header: version 00, the trace, a span of ours that the server's belong under, and whether it is
-    sampled."""
+    """The value of the header: version 00, the trace, a span of ours that the server's belong
+    under, and whether it is sampled."""
     part = make_request_part(request_id)
     return f"00-{run}{part}-{part}-{'01' if share >= 1 or int(part, 16) < share * 2**64 else '00'}"

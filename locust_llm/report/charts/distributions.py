@@ -1,7 +1,7 @@
 """Distributions: latencies by percentile and by input length, and the lengths.
 
-A percentile spectrum has 1 / (1 - p) on a logarithmic axis, as HdrHistogram's plots: each nine takes as much room as the one
-before, so that the tail is seen as well as the middle.
+A percentile spectrum has 1 / (1 - p) on a logarithmic axis, as HdrHistogram's plots: each nine
+takes as much room as the one before, so that the tail is seen as well as the middle.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,8 @@ from .model import (
 
 SPECTRUM_POINTS: Final = 150
 TICKS: Final = (
-    (1.0, "0%"), (2.0, "50%"), (10.0, "90%"), (100.0, "99%"), (1e3, "99.9%"), (1e4, "99.99%"), (1e5, "99.999%"),
+    (1.0, "0%"), (2.0, "50%"), (10.0, "90%"), (100.0, "99%"), (1e3, "99.9%"), (1e4, "99.99%"),
+    (1e5, "99.999%"),
     (1e6, "99.9999%"), (1e7, "99.99999%"),
 )  # fmt: skip
 BINS: Final = 50
@@ -44,13 +45,16 @@ MIN_REQUESTS: Final = 5
 Mask = NDArray[np.bool_]
 
 
-WHOLE: Final = {"ttft_s": ("Time to first token", "TTFT"), "latency_s": ("Request latency", "latency")}
+WHOLE: Final = {
+    "ttft_s": ("Time to first token", "TTFT"),
+    "latency_s": ("Request latency", "latency"),
+}
 """Names of what is drawn first."""
 
 
 def plot_distributions(columns: RequestColumns, open_loop: bool, limits: Limits) -> Iterator[Plot]:
-    """TTFT; ITL, ICL and the longest stall; TTFT by input length; lengths. Of the profiling phase. Where nothing is
-    generated the request latency takes the place of TTFT."""
+    """TTFT; ITL, ICL and the longest stall; TTFT by input length; lengths. Of the profiling phase.
+    Where nothing is generated the request latency takes the place of TTFT."""
     requests = columns.requests
     main = (requests["phase"] == "profiling").to_numpy(np.bool_)
     ok = main & (requests["outcome"] == OK).to_numpy(np.bool_)
@@ -63,9 +67,14 @@ def plot_distributions(columns: RequestColumns, open_loop: bool, limits: Limits)
         **{name: what for name, (_, what) in WHOLE.items()},
     }
     column = "latency_s" if requests["inputs"].notna().any() else "ttft_s"
-    chosen = [column, *waits, *(["ttft_from_due_s"] if column == "ttft_s" and (open_loop or waits) else [])]
+    chosen = [
+        column,
+        *waits,
+        *(["ttft_from_due_s"] if column == "ttft_s" and (open_loop or waits) else []),
+    ]
     first = [
-        (names[name], hue, _ms(requests, name, ok)) for name, hue in zip(chosen, ("p50", "wait", "p95"), strict=False)
+        (names[name], hue, _ms(requests, name, ok))
+        for name, hue in zip(chosen, ("p50", "wait", "p95"), strict=False)
     ]
     marks = tuple(mark for name in chosen for mark in limits.get(name, ()))
     yield from _spectrum(f"{WHOLE[column][0]}, by percentile", first, marks, share)
@@ -74,7 +83,9 @@ def plot_distributions(columns: RequestColumns, open_loop: bool, limits: Limits)
         ("ICL", "decode", columns.gaps.get("profiling", GapCounts())),
         ("longest stall", "p99", _ms(requests, "longest_stall_s", ok)),
     ]
-    marks = tuple(mark for name in ("itl_s", "icl", "longest_stall_s") for mark in limits.get(name, ()))
+    marks = tuple(
+        mark for name in ("itl_s", "icl", "longest_stall_s") for mark in limits.get(name, ())
+    )
     yield from _spectrum("Between tokens, by percentile", between, marks)
     yield from _by_length(requests, ok, column, limits.get(column, ()))
     yield from _lengths(requests, ok)
@@ -86,9 +97,13 @@ def _ms(requests: pd.DataFrame, column: str, ok: Mask) -> Floats:
 
 
 def _spectrum(
-    title: str, values: Sequence[tuple[str, str, Floats | GapCounts]], marks: tuple[PlotMark, ...], failed: float = 0.0
+    title: str,
+    values: Sequence[tuple[str, str, Floats | GapCounts]],
+    marks: tuple[PlotMark, ...],
+    failed: float = 0.0,
 ) -> Iterator[Plot]:
-    """``failed``: the share of failures; of the first series there is also a line with these as +infinity."""
+    """``failed``: the share of failures; of the first series there is also a line with these as
+    +infinity."""
     series, figures, everything = [], [], []
     most = 10.0
     for name, hue, these in values:
@@ -105,10 +120,17 @@ def _spectrum(
             + (f", p99 {format_duration(tail / 1e3)}" if count >= 100 else "")
         )
         if failed and len(series) == 1:
-            ranks = np.append(1 - 1 / x[:-1], 1.0) * (1 - failed)  # of all requests; beyond the last lie the failures
+            # of all requests; beyond the last lie the failures
+            ranks = np.append(1 - 1 / x[:-1], 1.0) * (1 - failed)
             worse = 1 / (1 - ranks)
             series.append(
-                PlotSeries(f"{name}, failures as infinity", "fail", round_values(worse), round_values(y), dashed=True)
+                PlotSeries(
+                    f"{name}, failures as infinity",
+                    "fail",
+                    round_values(worse),
+                    round_values(y),
+                    dashed=True,
+                )
             )
             marks = (*marks, PlotMark(f"{failed:.2%} failed", x=1 / failed, hue="fail"))
     if not series:
@@ -117,10 +139,12 @@ def _spectrum(
     base = choose_log_base(y)
     yield Plot(
         title=title,
-        caption="The value at each percentile, with the tail stretched on the right; each line ends at the highest "
+        caption="The value at each percentile, with the tail stretched on the right; each line "
+            "ends at the highest "
         "value." + (" The dashed line counts every failure as infinite." if failed else "") + (LOG_NOTE if base else ""),
         label=f"{title}: {'; '.join(figures)}" + (f"; {failed:.2%} of the requests failed" if failed else ""),
-        x=PlotAxis(label="percentile", log=10, low=1.0, high=most, ticks=tuple(t for t in TICKS if t[0] <= most)),
+        x=PlotAxis(label="percentile", log=10, low=1.0, high=most,
+            ticks=tuple(t for t in TICKS if t[0] <= most)),
         y=PlotAxis(unit="ms", log=base),
         series=tuple(series),
         marks=clip_marks(marks, float(y.max()), base),
@@ -141,7 +165,9 @@ def compute_spectrum(values: Floats | GapCounts, count: int) -> tuple[Floats, Fl
     return np.append(x, max(count, 2)), np.append(y, highest)
 
 
-def _by_length(requests: pd.DataFrame, ok: Mask, column: str, limits: tuple[PlotMark, ...]) -> Iterator[Plot]:
+def _by_length(
+    requests: pd.DataFrame, ok: Mask, column: str, limits: tuple[PlotMark, ...]
+) -> Iterator[Plot]:
     name, brief = WHOLE[column]
     length = requests["input_tokens"].to_numpy(np.float64)
     ms = requests[column].to_numpy(np.float64) * 1e3
@@ -154,14 +180,25 @@ def _by_length(requests: pd.DataFrame, ok: Mask, column: str, limits: tuple[Plot
     base = choose_log_base(ms)
     dots, caption = make_dot_series(length, ms)
     at, median = compute_running_medians(length, ms)
-    lines = (PlotSeries("median", "p50", round_values(at), round_values(median)),) if len(at) > 1 else ()
-    ends = np.interp([different[0], different[-1]], at, median).tolist() if len(at) else [np.nan, np.nan]
+    lines = (
+        (PlotSeries("median", "p50", round_values(at), round_values(median)),)
+        if len(at) > 1
+        else ()
+    )
+    ends = (
+        np.interp([different[0], different[-1]], at, median).tolist()
+        if len(at)
+        else [np.nan, np.nan]
+    )
     yield Plot(
         title=f"{name} by input length",
-        caption=caption + f" The line is the median of requests of about one length (at least {MIN_REQUESTS})."
+        caption=caption + f" The line is the median of requests of about one length (at least "
+            f"{MIN_REQUESTS})."
         + (LOG_NOTE if base else ""),
-        label=f"{brief} by input length, {different[0]:,.0f} to {different[-1]:,.0f} tokens: median "
-        f"{format_duration(ends[0] / 1e3)} of the shortest, {format_duration(ends[1] / 1e3)} of the longest",
+        label=f"{brief} by input length, {different[0]:,.0f} to {different[-1]:,.0f} tokens: "
+            f"median "
+        f"{format_duration(ends[0] / 1e3)} of the shortest, {format_duration(ends[1] / 1e3)} of "
+            f"the longest",
         x=PlotAxis(label="input tokens", unit="tokens", log=wide),
         y=PlotAxis(label=brief, unit="ms", log=base),
         series=(dots, *lines),
@@ -169,26 +206,37 @@ def _by_length(requests: pd.DataFrame, ok: Mask, column: str, limits: tuple[Plot
     )  # fmt: skip
 
 
-def compute_running_medians(length: Floats, value: Floats, ratio: float = 1.1) -> tuple[Floats, Floats]:
-    """(mean length, median) of the requests between each two powers of ``ratio``, where there are MIN_REQUESTS."""
+def compute_running_medians(
+    length: Floats, value: Floats, ratio: float = 1.1
+) -> tuple[Floats, Floats]:
+    """(mean length, median) of the requests between each two powers of ``ratio``, where there are
+    MIN_REQUESTS."""
     power = np.floor(np.log(np.maximum(length, 1)) / np.log(ratio) + 1e-9).astype(np.int16)
     order = np.argsort(power, kind="stable")
     parts = np.split(order, np.flatnonzero(np.diff(power[order])) + 1)
     enough = [part for part in parts if len(part) >= MIN_REQUESTS]
-    return np.array([length[part].mean() for part in enough]), np.array([np.median(value[part]) for part in enough])
+    return np.array([length[part].mean() for part in enough]), np.array(
+        [np.median(value[part]) for part in enough]
+    )
 
 
 def _lengths(requests: pd.DataFrame, ok: Mask) -> Iterator[Plot]:
     """Where they differ: how many requests had each, and asked for it."""
     for title, column in (("Input", "input_tokens"), ("Output", "output_tokens")):
-        delivered, asked = (requests[name].to_numpy(np.float64)[ok] for name in (column, f"asked_{column}"))
+        delivered, asked = (
+            requests[name].to_numpy(np.float64)[ok] for name in (column, f"asked_{column}")
+        )
         delivered, asked = delivered[~np.isnan(delivered)], asked[~np.isnan(asked)]
         if len(np.unique(delivered)) < 2:
             continue
         least, most = delivered.min(), max(delivered.max(), asked.max(initial=0.0)) + 1
         wide = most > LOG_LENGTH_RATIO * max(least, 1.0)
         least = min(least, asked.min(initial=least)) if wide else 0.0
-        edges = np.geomspace(max(least, 1.0), most, BINS + 1) if wide else np.linspace(0.0, most, BINS + 1)
+        edges = (
+            np.geomspace(max(least, 1.0), most, BINS + 1)
+            if wide
+            else np.linspace(0.0, most, BINS + 1)
+        )
         series = [_outline("delivered", "p50", delivered, edges)]
         different = np.unique(asked)
         if len(different) > 1:  # else a spike that would make the rest small
@@ -196,10 +244,11 @@ def _lengths(requests: pd.DataFrame, ok: Mask) -> Iterator[Plot]:
         each = f" Every request asked for {different[0]:g}." if len(different) == 1 else ""
         yield Plot(
             title=f"{title} length",
-            caption=f"Requests in each of {BINS} {'ranges of equal ratio' if wide else 'equal ranges'} of "
+            caption=f"Requests in each of {BINS} "
+            f"{'ranges of equal ratio' if wide else 'equal ranges'} of "
             f"{title.lower()} tokens, as the server counted them.{each}",
-            label=f"{title} length: {delivered.min():,.0f} to {delivered.max():,.0f} tokens, mean {delivered.mean():,.0f}"
-            + (f", asked for {asked.mean():,.0f}" if len(asked) else ""),
+            label=f"{title} length: {delivered.min():,.0f} to {delivered.max():,.0f} tokens, mean "
+            f"{delivered.mean():,.0f}" + (f", asked for {asked.mean():,.0f}" if len(asked) else ""),
             x=PlotAxis(label=f"{title.lower()} tokens", unit="tokens", log=10 if wide else 0),
             y=PlotAxis(label="requests"),
             series=tuple(series),
@@ -209,5 +258,9 @@ def _lengths(requests: pd.DataFrame, ok: Mask) -> Iterator[Plot]:
 def _outline(name: str, hue: str, values: Floats, edges: Floats) -> PlotSeries:
     counts = np.histogram(values, edges)[0]
     return PlotSeries(
-        name, hue, round_values(edges), round_values(np.append(counts, 0.0)), kind="area" if hue == "p50" else "steps"
+        name,
+        hue,
+        round_values(edges),
+        round_values(np.append(counts, 0.0)),
+        kind="area" if hue == "p50" else "steps",
     )

@@ -1,7 +1,7 @@
 """Plots as data that static/plots.js draws, in a report and on the live page.
 
-A plot is small however long the run was: lines are percentiles of many requests, dots are a sample. The caption tells what
-was left out.
+A plot is small however long the run was: lines are percentiles of many requests, dots are a sample.
+The caption tells what was left out.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,8 @@ PERCENTILES: Final = ((50, 20, "p50"), (95, 20, "p95"), (99, 100, "p99"))
 
 
 class PlotAxis(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``unit`` says how values are written: ``ms`` (12 ms, 1.2 s), ``s`` (time: 12 s, 1:20), ``%``, ``tokens``, ..."""
+    """``unit`` says how values are written: ``ms`` (12 ms, 1.2 s), ``s`` (time: 12 s, 1:20), ``%``,
+    ``tokens``, ..."""
 
     label: str = ""
     unit: str = ""
@@ -49,9 +50,9 @@ class PlotAxis(msgspec.Struct, frozen=True, omit_defaults=True):
 class PlotSeries(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something to draw. ``x`` and ``y`` are equally long; None and NaN break a line.
 
-    kind: ``line``, ``steps`` (each value holds up to the next x), ``area`` (steps, filled); x rises in these three.
-    ``dots``; ``path`` (dots joined in their order, with ``labels``); ``rings`` (hollow dots); ``rug`` (a tick at the top
-    edge for each x).
+    kind: ``line``, ``steps`` (each value holds up to the next x), ``area`` (steps, filled); x rises
+    in these three. ``dots``; ``path`` (dots joined in their order, with ``labels``); ``rings``
+    (hollow dots); ``rug`` (a tick at the top edge for each x).
     """
 
     name: str
@@ -79,7 +80,8 @@ class PlotMark(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 Limits = dict[str, tuple[PlotMark, ...]]
-"""Those of the SLO, by the column of the requests that they are about; of pooled gaps by ``icl``."""
+"""Those of the SLO, by the column of the requests that they are about; of pooled gaps by
+``icl``."""
 
 
 class Plot(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -105,13 +107,16 @@ def round_values(values: Floats, digits: int = DIGITS) -> list[Value]:
         size = np.where(values == 0, 1.0, np.floor(np.log10(np.abs(values))) + 1)
     size = np.clip(np.nan_to_num(size), -100, 100)
     factor = 10.0 ** np.abs(digits - size)
-    rounded = np.where(size > digits, np.round(values / factor) * factor, np.round(values * factor) / factor)
+    rounded = np.where(
+        size > digits, np.round(values / factor) * factor, np.round(values * factor) / factor
+    )
     found: list[Value] = rounded.tolist()
     return found
 
 
 def sample_dots(values: Floats, most: int = MAX_DOTS, slowest: int = MAX_SLOWEST) -> Ints:
-    """Indices of the values to draw as dots: all, else at most ``most``, taken evenly, with the highest."""
+    """Indices of the values to draw as dots: all, else at most ``most``, taken evenly, with the
+    highest."""
     count = len(values)
     if count <= most:
         return np.arange(count)
@@ -120,18 +125,25 @@ def sample_dots(values: Floats, most: int = MAX_DOTS, slowest: int = MAX_SLOWEST
     return np.union1d(even, highest)
 
 
-def make_dot_series(x: Floats, y: Floats, name: str = "request", hue: str = "dot") -> tuple[PlotSeries, str]:
+def make_dot_series(
+    x: Floats, y: Floats, name: str = "request", hue: str = "dot"
+) -> tuple[PlotSeries, str]:
     """(a sample as dots, a sentence for the caption)."""
     some = sample_dots(y)
     caption = f"Each dot is a request ({len(y):,} in all)."
     if len(some) < len(y):
-        caption = f"Each dot is a request: {len(some):,} of {len(y):,}, taken evenly, with the {MAX_SLOWEST} slowest."
-    return PlotSeries(name, hue, round_values(x[some], 6), round_values(y[some], 4), kind="dots"), caption
+        caption = (
+            f"Each dot is a request: {len(some):,} of {len(y):,}, taken evenly, with the "
+            f"{MAX_SLOWEST} slowest."
+        )
+    return PlotSeries(
+        name, hue, round_values(x[some], 6), round_values(y[some], 4), kind="dots"
+    ), caption
 
 
 def group_consecutive(value: Floats, need: int) -> tuple[list[Floats], list[int]]:
-    """(equally many values in a row each, at least ``need``; the place of the middle one of each); none if they are
-    MIN_POINTS.
+    """(equally many values in a row each, at least ``need``; the place of the middle one of each);
+    none if they are MIN_POINTS.
 
     Equally many rather than equally long: every point of a line then rests on as much.
     """
@@ -152,7 +164,11 @@ def make_percentile_lines(at: Floats, value: Floats) -> tuple[list[PlotSeries], 
         if rows:
             y = np.array([np.percentile(row, percent) for row in rows])
             rising = np.diff(at[middles], prepend=-np.inf) > 0
-            lines.append(PlotSeries(name, name, round_values(at[middles][rising], 6), round_values(y[rising])))
+            lines.append(
+                PlotSeries(
+                    name, name, round_values(at[middles][rising], 6), round_values(y[rising])
+                )
+            )
             counts.setdefault(len(rows[0]), []).append(name)
     each = "; ".join(f"{' and '.join(names)} of {count:,}" for count, names in counts.items())
     return lines, f" Each point of a line covers consecutive requests: {each}." if each else ""
@@ -168,7 +184,10 @@ def clip_marks(marks: Sequence[PlotMark], highest: float, base: int) -> tuple[Pl
     """With limits so far above all values that these would be flat marked as beyond the plot."""
     reach = highest * (10 if base else 2.5)
     return tuple(
-        msgspec.structs.replace(mark, beyond=True) if mark.y is not None and mark.y > reach else mark for mark in marks
+        msgspec.structs.replace(mark, beyond=True)
+        if mark.y is not None and mark.y > reach
+        else mark
+        for mark in marks
     )
 
 

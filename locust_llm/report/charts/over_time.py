@@ -67,7 +67,9 @@ def plot_latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator
     plots = [
         plot
         for column, *names in shown
-        for plot in _latency(requests, run, column, (names[0], names[1]), marks + limits.get(column, ()))
+        for plot in _latency(
+            requests, run, column, (names[0], names[1]), marks + limits.get(column, ())
+        )
     ]
     if run.stages and plots:
         which = (
@@ -101,7 +103,9 @@ def _marks(run: Run, time: TimeAxis, requests: pd.DataFrame) -> Iterator[PlotMar
     """Phases, stages and changes of the limit, where there are few."""
     warm = bool((requests["phase"] == "warmup").any())
     for stage in run.stages:
-        yield PlotMark(stage.arm[:1] or f"{stage.value:g}", x=stage.began_at - time.origin, hue="stage")
+        yield PlotMark(
+            stage.arm[:1] or f"{stage.value:g}", x=stage.began_at - time.origin, hue="stage"
+        )
     if warm and not run.stages:
         yield PlotMark("profiling", x=run.profiling_at - time.origin)
     if run.stopping_at is not None and run.stopping_at - time.origin < time.high:
@@ -112,7 +116,9 @@ def _marks(run: Run, time: TimeAxis, requests: pd.DataFrame) -> Iterator[PlotMar
 
 def _limit_marks(limits: Sequence[LimitChange], time: TimeAxis) -> Iterator[PlotMark]:
     """``limit 3``; of a quick ramp one mark: ``limit 1 to 3``."""
-    steps = [(before, change) for before, change in pairwise(limits) if change.limit != before.limit]
+    steps = [
+        (before, change) for before, change in pairwise(limits) if change.limit != before.limit
+    ]
     groups: list[list[tuple[LimitChange, LimitChange]]] = []
     for step in steps:
         if groups and step[1].at - groups[-1][-1][1].at < NEAR * (time.high - time.low):
@@ -124,12 +130,18 @@ def _limit_marks(limits: Sequence[LimitChange], time: TimeAxis) -> Iterator[Plot
     for group in groups:
         before, last = group[0][0].limit, group[-1][1].limit
         ramp = len(group) > 1 and None not in (before, last)
-        text = "no gate" if last is None else f"limit {before} to {last}" if ramp else f"limit {last}"
+        text = (
+            "no gate" if last is None else f"limit {before} to {last}" if ramp else f"limit {last}"
+        )
         yield PlotMark(text, x=group[0][1].at - time.origin)
 
 
 def _latency(
-    requests: pd.DataFrame, run: Run, column: str, names: tuple[str, str], marks: tuple[PlotMark, ...]
+    requests: pd.DataFrame,
+    run: Run,
+    column: str,
+    names: tuple[str, str],
+    marks: tuple[PlotMark, ...],
 ) -> Iterator[Plot]:
     title, what = names
     time = find_time_axis(requests, run)
@@ -152,14 +164,18 @@ def _latency(
         drawn, caption = [dots, *lines], f"{caption} It is drawn at its send.{made_of}"
     failures, lost = _failures(requests, time)
     if cut := int((requests["outcome"] == CUT).sum()):
-        lost += f" {format_count(cut, 'request')} cut by the end {'is' if cut == 1 else 'are'} left out."
+        lost += (
+            f" {format_count(cut, 'request')} cut by the end {'is' if cut == 1 else 'are'} "
+            f"left out."
+        )
     highest = float(ms[shown].max())
     base = choose_log_base(ms[shown])
     p50, p99 = np.percentile(ms[shown], (50, 99)).tolist()
     yield Plot(
         title=title,
         caption=caption + lost + (LOG_NOTE if base else ""),
-        label=f"{what} over time: median {format_duration(p50 / 1e3)}, p99 {format_duration(p99 / 1e3)}, "
+        label=f"{what} over time: median {format_duration(p50 / 1e3)}, p99 "
+            f"{format_duration(p99 / 1e3)}, "
         f"highest {format_duration(highest / 1e3)}",
         x=time.axis,
         y=PlotAxis(label=what, unit="ms", log=base),
@@ -169,9 +185,11 @@ def _latency(
     )  # fmt: skip
 
 
-def _of_arms(requests: pd.DataFrame, at: Floats, ms: Floats, run: Run) -> tuple[list[PlotSeries], str]:
-    """(of each arm its requests and a line through the medians of its blocks; the caption). One line of both would lead from
-    block to block of the one and the other."""
+def _of_arms(
+    requests: pd.DataFrame, at: Floats, ms: Floats, run: Run
+) -> tuple[list[PlotSeries], str]:
+    """(of each arm its requests and a line through the medians of its blocks; the caption). One
+    line of both would lead from block to block of the one and the other."""
     names = ("alone", "beside the others") if run.settings.isolate else (BASE, CANDIDATE)
     dots, lines = list[PlotSeries](), list[PlotSeries]()
     for arm, name, hue in zip((BASE, CANDIDATE), names, ("p50", "p95"), strict=True):
@@ -183,12 +201,22 @@ def _of_arms(requests: pd.DataFrame, at: Floats, ms: Floats, run: Run) -> tuple[
         blocks = [of_arm & (pair == number) for number in np.unique(pair[of_arm])]
         middles = np.array([(np.median(at[block]), np.median(ms[block])) for block in blocks])
         lines.append(
-            PlotSeries(f"{name}, p50 of each block", hue, round_values(middles[:, 0], 6), round_values(middles[:, 1]))
+            PlotSeries(
+                f"{name}, p50 of each block",
+                hue,
+                round_values(middles[:, 0], 6),
+                round_values(middles[:, 1]),
+            )
         )
     some = sum(len(one.x) for one in dots)
-    which = f"{len(at):,} in all" if some == len(at) else f"{some:,} of {len(at):,} shown, the slowest among them"
+    which = (
+        f"{len(at):,} in all"
+        if some == len(at)
+        else f"{some:,} of {len(at):,} shown, the slowest among them"
+    )
     return [*dots, *lines], (
-        f"Each dot is a request of one arm ({which}), drawn at its send. A line joins the medians of one arm's blocks."
+        f"Each dot is a request of one arm ({which}), drawn at its send. A line joins the medians "
+        f"of one arm's blocks."
     )
 
 
@@ -205,7 +233,9 @@ def _failures(requests: pd.DataFrame, time: TimeAxis) -> tuple[list[PlotSeries],
     ], f" Ticks at the top: failed requests{which}."
 
 
-def _throughput(requests: pd.DataFrame, time: TimeAxis, marks: tuple[PlotMark, ...]) -> Iterator[Plot]:
+def _throughput(
+    requests: pd.DataFrame, time: TimeAxis, marks: tuple[PlotMark, ...]
+) -> Iterator[Plot]:
     ok = (requests["outcome"] == OK).to_numpy(np.bool_)
     failed = requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)
     if not (ok | failed).any():
@@ -214,7 +244,8 @@ def _throughput(requests: pd.DataFrame, time: TimeAxis, marks: tuple[PlotMark, .
     width = np.diff(edges)
     each = f"Each step is {np.median(width):g} s"
     first, last, closed = (
-        requests[name].to_numpy(np.float64) - time.origin for name in ("first_chunk_at", "last_chunk_at", "closed_at")
+        requests[name].to_numpy(np.float64) - time.origin
+        for name in ("first_chunk_at", "last_chunk_at", "closed_at")
     )
     tokens = requests["output_tokens"].to_numpy(np.float64)
     counted = ok & ~np.isnan(tokens)
@@ -223,7 +254,8 @@ def _throughput(requests: pd.DataFrame, time: TimeAxis, marks: tuple[PlotMark, .
         rate = spread_amounts(first[counted], last[counted], tokens[counted], edges) / width
         yield Plot(
             title="Output tokens per second",
-            caption=f"{each}. Tokens of successful requests, spread evenly between the first and the "
+            caption=f"{each}. Tokens of successful requests, spread evenly between the first and "
+            f"the "
             "last chunk of each.",
             label=f"Output tokens per second over time: at most {rate.max():,.0f}",
             x=time.axis,
@@ -240,8 +272,13 @@ def _throughput(requests: pd.DataFrame, time: TimeAxis, marks: tuple[PlotMark, .
     yield Plot(
         title="Requests per second",
         caption=f"{each}; a request counts when it ended.",
-        label=f"Requests finished per second over time: at most {format_brief(done.max(), digits=3)}"
-        + (f"; failed at most {format_brief(lost.max(), digits=3)}" if failed.any() else ", none failed"),
+        label=f"Requests finished per second over time: at most "
+        f"{format_brief(done.max(), digits=3)}"
+        + (
+            f"; failed at most {format_brief(lost.max(), digits=3)}"
+            if failed.any()
+            else ", none failed"
+        ),
         x=time.axis,
         y=PlotAxis(label="requests/s", unit="/s"),
         series=tuple(series),
@@ -251,7 +288,9 @@ def _throughput(requests: pd.DataFrame, time: TimeAxis, marks: tuple[PlotMark, .
     )
 
 
-def _gate(levels: Occupancy, time: TimeAxis, marks: tuple[PlotMark, ...], *, generates: bool) -> Iterator[Plot]:
+def _gate(
+    levels: Occupancy, time: TimeAxis, marks: tuple[PlotMark, ...], *, generates: bool
+) -> Iterator[Plot]:
     thin = thin_occupancy(levels, MAX_POINTS)
     if not len(thin):
         return
@@ -270,8 +309,8 @@ def _gate(levels: Occupancy, time: TimeAxis, marks: tuple[PlotMark, ...], *, gen
     yield Plot(
         title=what + ", and the gate's limit" * gated,
         caption=f"{each}. {what}: sent, before the {until}.",
-        label=f"Requests {what.lower()} over time: at most {format_brief(used.max(), digits=3)} on average over a step"
-        + (f", limit at most {np.nanmax(limit):g}" if gated else ""),
+        label=f"Requests {what.lower()} over time: at most {format_brief(used.max(), digits=3)} on "
+        f"average over a step" + (f", limit at most {np.nanmax(limit):g}" if gated else ""),
         x=time.axis,
         y=PlotAxis(label="requests"),
         series=tuple(series),
@@ -285,7 +324,9 @@ def _gate(levels: Occupancy, time: TimeAxis, marks: tuple[PlotMark, ...], *, gen
         others.append(_steps("waiting at the gate", "wait", edges, waiting, "area"))
     if not others:
         return
-    shown = ["Decoding"] * decodes + ["waiting at the gate" if decodes else "Waiting at the gate"] * gated
+    shown = ["Decoding"] * decodes + [
+        "waiting at the gate" if decodes else "Waiting at the gate"
+    ] * gated
     most = f"decoding over time: at most {format_brief(decoding.max(), digits=3)}; " * decodes
     most += f"waiting at the gate at most {format_brief(waiting.max(), digits=3)}; " * gated
     yield Plot(
@@ -302,12 +343,15 @@ def _gate(levels: Occupancy, time: TimeAxis, marks: tuple[PlotMark, ...], *, gen
 
 
 def _steps(name: str, hue: str, edges: Floats, values: Floats, kind: str = "steps") -> PlotSeries:
-    return PlotSeries(name, hue, round_values(edges, 6), round_values(np.append(values, values[-1:])), kind=kind)
+    return PlotSeries(
+        name, hue, round_values(edges, 6), round_values(np.append(values, values[-1:])), kind=kind
+    )
 
 
 def choose_round_edges(low: float, high: float, count: int, most: int = MAX_POINTS) -> Floats:
-    """Ends of stretches of 1, 2 or 5 times a power of ten seconds: at most ``most``, with MIN_REQUESTS of ``count``
-    each. The first and the last are as short as the time is, or half as long again."""
+    """Ends of stretches of 1, 2 or 5 times a power of ten seconds: at most ``most``, with
+    MIN_REQUESTS of ``count`` each. The first and the last are as short as the time is, or half as
+    long again."""
     least = (high - low) / max(min(most, count // MIN_REQUESTS), MIN_STEPS)
     power = 10.0 ** math.floor(math.log10(least))
     width = next(power * m for m in (1, 2, 5, 10) if power * m >= least * (1 - 1e-9))
@@ -317,7 +361,8 @@ def choose_round_edges(low: float, high: float, count: int, most: int = MAX_POIN
 
 
 def spread_amounts(first: Floats, last: Floats, amount: Floats, edges: Floats) -> Floats:
-    """How much of the amounts falls between each two edges, where each is spread evenly from ``first`` to ``last``."""
+    """How much of the amounts falls between each two edges, where each is spread evenly from
+    ``first`` to ``last``."""
     slow = last - first > INSTANT_S
     at_once = np.histogram(last[~slow], edges, weights=amount[~slow])[0]
     first, last = first[slow], last[slow]
@@ -327,7 +372,9 @@ def spread_amounts(first: Floats, last: Floats, amount: Floats, edges: Floats) -
         """Up to each edge, of what would go on at ``rate`` for ever from ``at`` on."""
         order = np.argsort(at)
         before = np.searchsorted(at[order], edges, side="right")
-        rates, starts = (np.append(0.0, np.cumsum(values[order]))[before] for values in (rate, rate * at))
+        rates, starts = (
+            np.append(0.0, np.cumsum(values[order]))[before] for values in (rate, rate * at)
+        )
         return np.asarray(edges * rates - starts)
 
     return np.asarray(np.maximum(np.diff(begun(first) - begun(last)), 0.0) + at_once)

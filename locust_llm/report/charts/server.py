@@ -1,4 +1,5 @@
-"""The server's own metrics over the run, on the time axis of the other plots: a line for each replica or GPU."""
+"""The server's own metrics over the run, on the time axis of the other plots: a line for each
+replica or GPU."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -41,20 +42,31 @@ def plot_server_metrics(history: EngineHistory, time: TimeAxis) -> Iterator[Plot
             text += f" {format_count(more, 'more line')} not drawn."
         if number == 0:
             if ticks:
-                text += f" Ticks at the top: readings that failed ({sum(history.failures.values()):,} in all)."
+                text += (
+                    f" Ticks at the top: readings that failed "
+                    f"({sum(history.failures.values()):,} in all)."
+                )
             if history.unread:
                 text += f" {format_count(history.unread, 'line')} of the file could not be read."
             plot = msgspec.structs.replace(plot, series=(*plot.series, *ticks))
         if number == len(plots) - 1:  # its axis is that of all
-            plot = msgspec.structs.replace(plot, x=msgspec.structs.replace(plot.x, label="time since the start"))
+            plot = msgspec.structs.replace(
+                plot, x=msgspec.structs.replace(plot.x, label="time since the start")
+            )
         yield msgspec.structs.replace(plot, caption=text.strip())
 
 
 def _plot(chart: Chart, history: EngineHistory, time: TimeAxis) -> Iterator[Plot]:
     series, highest, pooled = [], [], 1
     for number, name in enumerate(list_line_names(history)):
-        samples = [s for s in _samples(history, name) if time.low - 2 <= s.at - time.origin <= time.high + 2]
-        line, each = _level(chart, samples, time) if chart.kind == "level" else _growth(chart, samples, time)
+        samples = [
+            s
+            for s in _samples(history, name)
+            if time.low - 2 <= s.at - time.origin <= time.high + 2
+        ]
+        line, each = (
+            _level(chart, samples, time) if chart.kind == "level" else _growth(chart, samples, time)
+        )
         if line is None:
             continue
         pooled = max(pooled, each)
@@ -85,13 +97,18 @@ def _samples(history: EngineHistory, name: str) -> Sequence[EngineSample]:
     own = history.by_name[name]
     if not own[0].gpu:
         return own
-    return sorted([*own, *(s for s in history.by_name.get(own[0].source, ()) if s.failure)], key=lambda s: s.at)
+    return sorted(
+        [*own, *(s for s in history.by_name.get(own[0].source, ()) if s.failure)],
+        key=lambda s: s.at,
+    )
 
 
 Line = tuple[list[float | None], list[float | None]]
 
 
-def _level(chart: Chart, samples: Sequence[EngineSample], time: TimeAxis) -> tuple[Line | None, int]:
+def _level(
+    chart: Chart, samples: Sequence[EngineSample], time: TimeAxis
+) -> tuple[Line | None, int]:
     """(x and y; how many readings a point is the mean of). A failed reading breaks the line."""
     at = np.array([s.at - time.origin for s in samples])
     values = np.array([_number(s, chart.field) for s in samples]) * chart.factor
@@ -106,13 +123,17 @@ def _level(chart: Chart, samples: Sequence[EngineSample], time: TimeAxis) -> tup
     return (round_values(at, 6), _holes(round_values(values))), each
 
 
-def _growth(chart: Chart, samples: Sequence[EngineSample], time: TimeAxis) -> tuple[Line | None, int]:
+def _growth(
+    chart: Chart, samples: Sequence[EngineSample], time: TimeAxis
+) -> tuple[Line | None, int]:
     """In steps, of a counter that begins anew when its server does."""
     total = _total(chart.field, samples, time)
     over = _total(chart.of, samples, time) if chart.kind == "share" else None
     if total is None or (chart.kind == "share" and over is None):
         return None, 1
-    edges = choose_round_edges(max(time.low, float(total[0][0])), float(total[0][-1]), len(total[0]))
+    edges = choose_round_edges(
+        max(time.low, float(total[0][0])), float(total[0][-1]), len(total[0])
+    )
     growth = np.diff(np.interp(edges, *total))
     whole = np.diff(edges) if over is None else np.diff(np.interp(edges, *over))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -122,7 +143,9 @@ def _growth(chart: Chart, samples: Sequence[EngineSample], time: TimeAxis) -> tu
     return (round_values(edges, 6), _holes(round_values(np.append(values, values[-1:])))), 1
 
 
-def _total(field: str, samples: Sequence[EngineSample], time: TimeAxis) -> tuple[Floats, Floats] | None:
+def _total(
+    field: str, samples: Sequence[EngineSample], time: TimeAxis
+) -> tuple[Floats, Floats] | None:
     """(moments, growth since the first); None of fewer than two readings."""
     at = np.array([s.at - time.origin for s in samples])
     values = np.array([_number(s, field) for s in samples])
@@ -144,9 +167,15 @@ def _holes(values: list[float | None]) -> list[float | None]:
 
 
 def _failed(history: EngineHistory, time: TimeAxis) -> Iterator[PlotSeries]:
-    at = np.sort([s.at - time.origin for samples in history.by_name.values() for s in samples if s.failure])
+    at = np.sort(
+        [s.at - time.origin for samples in history.by_name.values() for s in samples if s.failure]
+    )
     at = at[(at >= time.low) & (at <= time.high)]
     if len(at):
         yield PlotSeries(
-            "reading failed", "fail", round_values(at[sample_dots(at, MAX_FAILURE_TICKS, 0)], 6), [], kind="rug"
+            "reading failed",
+            "fail",
+            round_values(at[sample_dots(at, MAX_FAILURE_TICKS, 0)], 6),
+            [],
+            kind="rug",
         )

@@ -24,16 +24,20 @@ class Chart(NamedTuple):
     field: str
     """Of EngineSample."""
     kind: Literal["level", "rate", "share"] = "level"
-    """A level as it is; of a counter its growth a second, or the share of its growth in that of the counter ``of``."""
+    """A level as it is; of a counter its growth a second, or the share of its growth in that of the
+    counter ``of``."""
     of: str = ""
     factor: float = 1.0
     caption: str = ""
 
 
 CHARTS: Final = (
-    Chart("Running in the server", "requests", "", "running", caption="Requests in the server's batch."),
-    Chart("Waiting in the server", "requests", "", "waiting", caption="Requests in the server's queue."),
-    Chart("KV cache in use", "in use", "%", "kv_used", factor=100, caption="At 100% the server preempts, or lets wait."),
+    Chart("Running in the server", "requests", "", "running",
+        caption="Requests in the server's batch."),
+    Chart("Waiting in the server", "requests", "", "waiting",
+        caption="Requests in the server's queue."),
+    Chart("KV cache in use", "in use", "%", "kv_used", factor=100,
+        caption="At 100% the server preempts, or lets wait."),
     Chart("Preemptions per second", "preemptions/s", "/s", "preemptions", "rate",
         caption="Requests thrown out of the KV cache."),
     Chart("Prefix cache hits", "hits", "%", "cache_hits", "share", "cache_queries", 100,
@@ -42,18 +46,22 @@ CHARTS: Final = (
         "Speculative decoding: tokens kept, of those proposed."),
     Chart("Draft tokens accepted", "accepted", "%", "acceptance", factor=100,
         caption="Speculative decoding: tokens kept, of those proposed, by the server's own rate."),
-    Chart("GPU use", "in use", "%", "gpu_use", factor=100, caption="Share of the time in which the GPU computed."),
-    Chart("GPU memory, GiB", "GiB", "", "gpu_memory_bytes", factor=1 / (1 << 30), caption="Memory in use."),
+    Chart("GPU use", "in use", "%", "gpu_use", factor=100,
+        caption="Share of the time in which the GPU computed."),
+    Chart("GPU memory, GiB", "GiB", "", "gpu_memory_bytes", factor=1 / (1 << 30),
+        caption="Memory in use."),
     Chart("GPU power, W", "W", "", "gpu_power_w", caption="Power drawn."),
     Chart("GPU clock, MHz", "MHz", "", "gpu_clock_mhz",
         caption="Clock of the multiprocessors: it falls when the GPU throttles."),
-    Chart("GPU memory clock, MHz", "MHz", "", "gpu_memory_clock_mhz", caption="Clock of the memory."),
+    Chart("GPU memory clock, MHz", "MHz", "", "gpu_memory_clock_mhz",
+        caption="Clock of the memory."),
 )  # fmt: skip
 """In their order on a page."""
 
 
 def list_line_names(history: EngineHistory, before: Sequence[str] = ()) -> list[str]:
-    """Of the lines: ``before``, then the others, servers before GPUs. Those beyond LINES are not drawn."""
+    """Of the lines: ``before``, then the others, servers before GPUs. Those beyond LINES are not
+    drawn."""
     new = sorted(history.names - set(before), key=lambda name: (", GPU " in name, _numbered(name)))
     return [*before, *new][:LINES]
 
@@ -63,7 +71,9 @@ def _numbered(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
-def read_current_values(history: EngineHistory, lines_of: Sequence[str]) -> tuple[tuple[float | None, ...] | None, ...]:
+def read_current_values(
+    history: EngineHistory, lines_of: Sequence[str]
+) -> tuple[tuple[float | None, ...] | None, ...]:
     """For each chart the value of each line at this moment; None for a chart without any."""
     lines = [history.by_name[name][-RECENT:] for name in lines_of]
     values = [tuple(_last(chart, samples) for samples in lines) for chart in CHARTS]
@@ -77,7 +87,9 @@ def _last(chart: Chart, samples: Sequence[EngineSample]) -> float | None:
         return _rounded(getattr(samples[-1], chart.field), chart.factor)
     known = [sample for sample in samples if not sample.failure]
     growth = counter_increase(known, chart.field)
-    over = counter_increase(known, chart.of) if chart.kind == "share" else known[-1].at - known[0].at
+    over = (
+        counter_increase(known, chart.of) if chart.kind == "share" else known[-1].at - known[0].at
+    )
     return None if growth is None or not over else _rounded(growth / over, chart.factor)
 
 

@@ -34,13 +34,15 @@ MIN_WINDOW_S: Final = 1e-3
 SLACK_S: Final = 5.0
 """Delay of a record in the file after its end: workers send records in batches."""
 MAX_GAPS: Final = 160
-"""Length of a window in median gaps; or ten times its stall, if that is more and not above MAX_DENSE_GAPS."""
+"""Length of a window in median gaps; or ten times its stall, if that is more and not above
+MAX_DENSE_GAPS."""
 MAX_DENSE_GAPS: Final = 256
 """In median gaps; in a longer window dots of chunks overlap. Only a long stall makes it longer."""
 
 Mask = NDArray[np.bool_]
 Since = Callable[[float], Iterable[Record]]
-"""From a moment (Unix seconds): the records of the requests that ended then or later, in about the order of their ends."""
+"""From a moment (Unix seconds): the records of the requests that ended then or later, in about the
+order of their ends."""
 
 
 class LongestStall(NamedTuple):
@@ -92,22 +94,33 @@ class TimelineScene(NamedTuple):
         if self.asked:
             start, end = (at - self.started_at for at in self.window[:2])
             return f"{shown}, second {start:.2f} to {end:.2f}"
-        return f"{shown} around {'the middle of the run' if self.window.stall is None else 'the longest stall'}"
+        return (
+            f"{shown} around "
+            f"{'the middle of the run' if self.window.stall is None else 'the longest stall'}"
+        )
 
 
 def find_scene(
-    columns: RequestColumns, run: Run, since: Since, span: tuple[float, float] | None = None, most: int = MAX_ROWS
+    columns: RequestColumns,
+    run: Run,
+    since: Since,
+    span: tuple[float, float] | None = None,
+    most: int = MAX_ROWS,
 ) -> TimelineScene | None:
-    """Around the longest stall of the profiling phase, else around its middle request; or ``span``, seconds after the start
-    of the run. At most ``most`` requests. None where nothing was sent, or what was ended before it was asked for;
-    ValueError of one sentence for a span that cannot be shown."""
+    """Around the longest stall of the profiling phase, else around its middle request; or ``span``,
+    seconds after the start of the run. At most ``most`` requests. None where nothing was sent, or
+    what was ended before it was asked for; ValueError of one sentence for a span that cannot be
+    shown."""
     requests = columns.requests
     sent = requests["sent_at"].notna().to_numpy(np.bool_)
     main = sent if span else sent & (requests["phase"] == "profiling").to_numpy(np.bool_)
     if not main.any():
         return None
     gap_ms = columns.gaps.get("profiling", GapCounts()).percentiles_ms((50,))[0] or 0.0
-    began, closed = requests["asked_at"].to_numpy(np.float64), requests["closed_at"].to_numpy(np.float64)
+    began, closed = (
+        requests["asked_at"].to_numpy(np.float64),
+        requests["closed_at"].to_numpy(np.float64),
+    )
     if span:
         window = TimelineWindow(run.started_at + span[0], run.started_at + span[1], None)
     else:
@@ -123,9 +136,14 @@ def find_scene(
     if span and not 0 < count <= MAX_RECORDS:
         between = f"between second {span[0]:g} and {span[1]:g}"
         if count:
-            raise ValueError(f"{count:,} requests were in flight {between}; at most {MAX_RECORDS:,} can be read")
+            raise ValueError(
+                f"{count:,} requests were in flight {between}; at most {MAX_RECORDS:,} can be read"
+            )
         first, last = (float(at) - run.started_at for at in (began.min(), closed.max()))
-        raise ValueError(f"no request was in flight {between}: the requests are from second {first:.2f} to {last:.2f}")
+        raise ValueError(
+            f"no request was in flight {between}: the requests are from second {first:.2f} to "
+            f"{last:.2f}"
+        )
     if not count:  # stamps of a damaged record
         return None
     records = _within(window, since, float(closed[under_way].max()))
@@ -135,7 +153,9 @@ def find_scene(
         window=window,
         records=sorted(pick_records(records, window, most), key=_asked_at),
         under_way=count,
-        slow=round(max(STALL_RATIO * gap_ms, 2 * _ms(window.end, window) / MAX_DOTS), 1) if gap_ms else 0.0,
+        slow=round(max(STALL_RATIO * gap_ms, 2 * _ms(window.end, window) / MAX_DOTS), 1)
+        if gap_ms
+        else 0.0,
         started_at=run.started_at,
         simulated=run.simulated or bool(requests["simulated"].any()),
         asked=span is not None,
@@ -162,27 +182,40 @@ def make_timeline(scene: TimelineScene, dots: int = MAX_DOTS) -> Timeline:
 def _caption(scene: TimelineScene) -> str:
     window, count, shown = scene.window, scene.under_way, len(scene.records)
     start = window.start - scene.started_at
-    which = f"{'all ' if count > 1 else ''}{count:,} {'request' if count == 1 else 'requests'} in flight"
+    which = (
+        f"{'all ' if count > 1 else ''}{count:,} {'request' if count == 1 else 'requests'} in "
+        f"flight"
+    )
     if shown < count:
-        waited = f"; those first that awaited their first token longest during the stall (at most {MAX_PREFILL_ROWS})"
+        waited = (
+            f"; those first that awaited their first token longest during the stall (at most "
+            f"{MAX_PREFILL_ROWS})"
+        )
         longest = waited if window.stall else ""
         which = f"{shown:,} of the {count:,} requests in flight, a sample{longest}"
     stalls = f" Red: a gap above {format_duration(scene.slow / 1e3)}." if scene.slow else ""
     return (
-        f"From {start:.2f} s to {start + window.end - window.start:.2f} s after the start: {which}, in order of "
+        f"From {start:.2f} s to {start + window.end - window.start:.2f} s after the start: "
+        f"{which}, in order of "
         f"arrival. Each dot is a chunk; overlapping dots are drawn as one.{stalls}"
     )
 
 
 def choose_window(
-    began: Floats, closed: Floats, main: Mask, stall: LongestStall | None, gap_s: float, rows: int = MAX_ROWS
+    began: Floats,
+    closed: Floats,
+    main: Mask,
+    stall: LongestStall | None,
+    gap_s: float,
+    rows: int = MAX_ROWS,
 ) -> TimelineWindow:
-    """The longest window around the stall (or the middle) that holds at most ``rows`` requests, within bounds: at least two
-    stalls and a half, at most ten of them (but no more than MAX_DENSE_GAPS gaps) or MAX_GAPS gaps, whichever is
-    more. ``gap_s``: a usual gap."""
+    """The longest window around the stall (or the middle) that holds at most ``rows`` requests,
+    within bounds: at least two stalls and a half, at most ten of them (but no more than
+    MAX_DENSE_GAPS gaps) or MAX_GAPS gaps, whichever is more. ``gap_s``: a usual gap."""
     first, last = float(began[main].min()), float(closed[main].max())
     halves = np.sort(((began + closed) / 2)[main])
-    middle = float(halves[len(halves) // 2]) if stall is None else (stall.start + stall.end) / 2  # where a request is
+    # where a request is
+    middle = float(halves[len(halves) // 2]) if stall is None else (stall.start + stall.end) / 2
     longest = 0.0 if stall is None else stall.end - stall.start
     tenfold = min(10 * longest, max(2.5 * longest, MAX_DENSE_GAPS * gap_s))
     most = max(tenfold, MAX_GAPS * gap_s) or (last - first) / 10 or 1.0  # all at one moment
@@ -194,17 +227,29 @@ def choose_window(
     return TimelineWindow(max(start, first - 0.02 * length), min(end, last + 0.02 * length), stall)
 
 
-def pick_records(records: list[Record], window: TimelineWindow, rows: int = MAX_ROWS) -> list[Record]:
-    """At most ``rows``: the one that stalled, those longest in prefill during the stall, the others evenly by start."""
+def pick_records(
+    records: list[Record], window: TimelineWindow, rows: int = MAX_ROWS
+) -> list[Record]:
+    """At most ``rows``: the one that stalled, those longest in prefill during the stall, the others
+    evenly by start."""
     records = sorted(records, key=_asked_at)
     if len(records) <= rows:
         return records
     first: list[Record] = []
     if window.stall is not None:
         start, end, name = window.stall
-        prefill = {id(r): min(_first_at(r), end) - max(_sent_at(r), start) for r in records if r.sent_at is not None}
-        longest = sorted((r for r in records if prefill.get(id(r), 0) > 0), key=lambda r: -prefill[id(r)])
-        first = [*[r for r in records if r.id == name][:1], *longest[: min(MAX_PREFILL_ROWS, rows // 3)]]
+        prefill = {
+            id(r): min(_first_at(r), end) - max(_sent_at(r), start)
+            for r in records
+            if r.sent_at is not None
+        }
+        longest = sorted(
+            (r for r in records if prefill.get(id(r), 0) > 0), key=lambda r: -prefill[id(r)]
+        )
+        first = [
+            *[r for r in records if r.id == name][:1],
+            *longest[: min(MAX_PREFILL_ROWS, rows // 3)],
+        ]
     held = {id(record) for record in first}
     others = [record for record in records if id(record) not in held]
     even = np.linspace(0, len(others) - 1, rows - len(held)).astype(int).tolist()
@@ -230,7 +275,11 @@ def _longest(records: list[Record], window: TimelineWindow) -> LongestStall | No
         sent = _sent_at(record)
         for before, after in pairwise(record.known_us):
             start, end = sent + before / 1e6, sent + after / 1e6
-            if end > window.start and start < window.end and (not found or after - before > found[0][0]):
+            if (
+                end > window.start
+                and start < window.end
+                and (not found or after - before > found[0][0])
+            ):
                 found = [(after - before, LongestStall(start, end, record.id))]
     return found[0][1] if found else None
 
@@ -252,7 +301,9 @@ def _row(record: Record, window: TimelineWindow, slow: float, dots: int) -> Time
     length = _ms(window.end, window)
     row = make_timeline_row(record, window.start, length / dots, slow)
     first, last = bisect_left(row.chunks, 0), bisect_right(row.chunks, length)
-    return msgspec.structs.replace(row, text=clean_line(row.text), chunks=row.chunks[max(first - 1, 0) : last + 1])
+    return msgspec.structs.replace(
+        row, text=clean_line(row.text), chunks=row.chunks[max(first - 1, 0) : last + 1]
+    )
 
 
 def _ms(at: float, window: TimelineWindow) -> float:
@@ -274,9 +325,11 @@ def _first_at(record: Record) -> float:
     return record.closed_at + record.clock_offset_s
 
 
-def resolve_span(requests: pd.DataFrame, run: Run, start: float | None, end: float | None) -> tuple[float, float]:
-    """(start, end) in seconds after the start of the run; a missing end is that of the run. Raises ValueError of one
-    sentence."""
+def resolve_span(
+    requests: pd.DataFrame, run: Run, start: float | None, end: float | None
+) -> tuple[float, float]:
+    """(start, end) in seconds after the start of the run; a missing end is that of the run. Raises
+    ValueError of one sentence."""
     first, last = (
         float(requests["asked_at"].min()) - run.started_at,
         float(requests["closed_at"].max()) - run.started_at,
@@ -284,6 +337,7 @@ def resolve_span(requests: pd.DataFrame, run: Run, start: float | None, end: flo
     start, end = first if start is None else start, last if end is None else end
     if not (math.isfinite(start) and math.isfinite(end) and start < end):
         raise ValueError(
-            f"nothing lies between {start:g} s and {end:g} s: this run goes from {first:.2f} s to {last:.2f} s"
+            f"nothing lies between {start:g} s and {end:g} s: this run goes from {first:.2f} s to "
+            f"{last:.2f} s"
         )
     return start, end

@@ -48,7 +48,8 @@ class TimelineRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_timeline_row(record: Record, start: float, dot: float, slow: float) -> TimelineRow:
-    """``start``: of the window, in Unix seconds; ``dot``: how wide one is, ``slow``: a stall, in ms."""
+    """``start``: of the window, in Unix seconds; ``dot``: how wide one is, ``slow``: a stall, in
+    ms."""
 
     def ms(at: float | None) -> float | None:
         return None if at is None else round((at + record.clock_offset_s - start) * 1e3, 1)
@@ -56,7 +57,9 @@ def make_timeline_row(record: Record, start: float, dot: float, slow: float) -> 
     chunks: tuple[float, ...] = ()
     sent = ms(record.sent_at)
     if sent is not None and record.chunk_us:
-        chunks = tuple(round(sent + us / 1e3, 1) for us in thin_chunks(record.chunk_us, dot * 1e3, slow * 1e3))
+        chunks = tuple(
+            round(sent + us / 1e3, 1) for us in thin_chunks(record.chunk_us, dot * 1e3, slow * 1e3)
+        )
     parts = [f"TTFT {record.ttft_s * 1e3:,.0f} ms"] if record.ttft_s is not None else []
     if record.gate_wait_s is not None and record.limit is not None:
         parts.append(f"gate wait {record.gate_wait_s * 1e3:,.0f} ms")
@@ -75,12 +78,17 @@ def make_timeline_row(record: Record, start: float, dot: float, slow: float) -> 
         admitted=ms(record.admitted_at),
         chunks=chunks,
         tokens=record.asked_input_tokens if record.input_tokens is None else record.input_tokens,
-        outcome="" if record.outcome == OK else "failed" if record.outcome in FAILURES else record.outcome,
+        outcome=""
+        if record.outcome == OK
+        else "failed"
+        if record.outcome in FAILURES
+        else record.outcome,
     )
 
 
 def thin_chunks(chunk_us: Sequence[int], dot_us: float, slow_us: float) -> Iterator[int]:
-    """Without those that lie nearer to the one before than a dot; the ends of stalls, and the last, are always there."""
+    """Without those that lie nearer to the one before than a dot; the ends of stalls, and the last,
+    are always there."""
     kept = -math.inf
     for us, following in zip_longest(chunk_us, chunk_us[1:]):
         if us - kept >= dot_us or following is None or following - us > slow_us:

@@ -1,7 +1,8 @@
 """Timeline as SVG: a line a request, its gate wait and prefill as bars, a dot a chunk.
 
-For figures, reports and the live page. A figure has a fixed size. In a page the plot is as wide as its box: only the x axis
-is stretched, so text, dots and strokes keep their size. Pure Python, see timeline_lines.py. Every text is escaped.
+For figures, reports and the live page. A figure has a fixed size. In a page the plot is as wide as
+its box: only the x axis is stretched, so text, dots and strokes keep their size. Pure Python, see
+timeline_lines.py. Every text is escaped.
 """
 
 import math
@@ -49,14 +50,17 @@ PAGE_TICK, PHONE_TICK, PHONE = 90, 70, 280
 
 
 def make_timeline_fragment(lines: TimelineRows, label: str) -> str:
-    """HTML of the plot and its keys, whose colours and sizes are those of static/plots.css. timeline.js adds which request a
-    line is."""
+    """HTML of the plot and its keys, whose colours and sizes are those of static/plots.css.
+    timeline.js adds which request a line is."""
     pitch = min(max(560 / max(len(lines.rows), 1), 11.0), 17.0)
     hue = PAGE
-    plot = TimelinePlot(lines, PlotFrame(0, PAGE_TOP, WIDTH, pitch, 12.0, (1.8, 4.0), hue, fluid=True))
+    plot = TimelinePlot(
+        lines, PlotFrame(0, PAGE_TOP, WIDTH, pitch, 12.0, (1.8, 4.0), hue, fluid=True)
+    )
     height = round(plot.bottom + PAGE_BOTTOM, 1)
     keys = "".join(
-        f'<span class=key><svg viewBox="0 -8 34 16" aria-hidden=true stroke-width=3>{swatch}</svg>{_text(text)}</span>'
+        f'<span class=key><svg viewBox="0 -8 34 16" aria-hidden=true '
+        f"stroke-width=3>{swatch}</svg>{_text(text)}</span>"
         for swatch, text in plot.legend()
     )
     size = f'width="100%" height="{height:g}"'
@@ -65,7 +69,8 @@ def make_timeline_fragment(lines: TimelineRows, label: str) -> str:
         f"<svg {size} overflow=visible font-size=11>",
         *plot.page_rows(),
         f'<text x=-{MARGIN} y=12 fill="{hue["muted"]}">input tokens</text>',
-        f'<svg class=stretched {size} viewBox="0 0 {WIDTH} {height:g}" preserveAspectRatio=none overflow=visible>',
+        f'<svg class=stretched {size} viewBox="0 0 {WIDTH} {height:g}" preserveAspectRatio=none '
+        f"overflow=visible>",
         *plot.marks(),
         "</svg>",
         *plot.page_texts(),
@@ -82,12 +87,16 @@ class TimelinePlot:
         self.pitch = frame.pitch
         self.bar = min(self.pitch * 0.74, frame.largest_bar)
         smallest, largest = frame.dots
-        self.dot = round(min(max(min(self.pitch * 0.4, self._usual_gap() * 0.7), smallest), largest), 1)
+        self.dot = round(
+            min(max(min(self.pitch * 0.4, self._usual_gap() * 0.7), smallest), largest), 1
+        )
         self.bottom = frame.top + len(shown.rows) * self.pitch
 
     def _usual_gap(self) -> float:
         """Pixels between two chunks; infinite where there are no two."""
-        gaps = [b - a for line in self.rows for a, b in zip(line.chunks, line.chunks[1:], strict=False)]
+        gaps = [
+            b - a for line in self.rows for a, b in zip(line.chunks, line.chunks[1:], strict=False)
+        ]
         return median(gaps) / self.shown.length * self.frame.width if gaps else math.inf
 
     def x(self, ms: float) -> float:
@@ -101,19 +110,24 @@ class TimelinePlot:
     def within(self, ms: float) -> bool:
         return 0 <= ms <= self.shown.length
 
-    # -- bars, strokes and dots ------------------------------------------------------------------------------------------
+    # -- bars, strokes and dots --------------------------------------------------------------------
 
     def marks(self) -> Iterator[str]:
         rows, hue = list(enumerate(self.rows)), self.frame.hues
         yield from wrap_group(f'stroke="{hue["line"]}"', self.grid())
         yield from self.stall()
         yield from wrap_group(f'id="wait" fill="{hue["wait"]}"', (self.wait(i, r) for i, r in rows))
-        yield from wrap_group(f'id="prefill" fill="{hue["prefill"]}"', (self.prefill(i, r) for i, r in rows))
+        yield from wrap_group(
+            f'id="prefill" fill="{hue["prefill"]}"', (self.prefill(i, r) for i, r in rows)
+        )
         stream = f'id="decode" stroke="{hue["decode"]}" stroke-opacity="0.45"'
         yield from wrap_group(stream, (self.stream(i, r) for i, r in rows))
         stalls = f'id="stalls" stroke="{hue["stall"]}" stroke-width="2"'
         yield from wrap_group(stalls, (self.stalls(i, r) for i, r in rows))
-        dots = f'fill="none" stroke="{hue["decode"]}" stroke-width="{self.dot:.1f}" stroke-linecap="round"'
+        dots = (
+            f'fill="none" stroke="{hue["decode"]}" stroke-width="{self.dot:.1f}" '
+            f'stroke-linecap="round"'
+        )
         yield from wrap_group(f'id="chunks" {dots}', (self.chunks(i, r) for i, r in rows))
         if not self.frame.fluid:
             yield from self.ends()
@@ -122,7 +136,11 @@ class TimelinePlot:
         """At the gate, if that can be seen."""
         over = line.sent if line.admitted is None else line.admitted
         end = line.closed if over is None else over
-        return self.block(row, line.asked, end, self.bar * 0.4) if self.x(end) - self.x(line.asked) >= 1 else ""
+        return (
+            self.block(row, line.asked, end, self.bar * 0.4)
+            if self.x(end) - self.x(line.asked) >= 1
+            else ""
+        )
 
     def prefill(self, row: int, line: TimelineRow) -> str:
         """From the send to the first chunk, or to the end without one."""
@@ -139,21 +157,31 @@ class TimelinePlot:
     def stream(self, row: int, line: TimelineRow) -> str:
         if len(line.chunks) < 2:
             return ""
-        return f'<path d="M{self.x(line.chunks[0]):g} {self.y(row):g}H{self.x(line.chunks[-1]):g}"/>'
+        return (
+            f'<path d="M{self.x(line.chunks[0]):g} {self.y(row):g}H{self.x(line.chunks[-1]):g}"/>'
+        )
 
     def stalls(self, row: int, line: TimelineRow) -> str:
         """Where no chunk came for long."""
         slow = self.shown.slow or math.inf
         gaps = zip(line.chunks, line.chunks[1:], strict=False)
         found = [
-            f"M{self.x(a):g} {self.y(row):g}H{self.x(b):g}" for a, b in gaps if b - a > slow and self.x(a) < self.x(b)
+            f"M{self.x(a):g} {self.y(row):g}H{self.x(b):g}"
+            for a, b in gaps
+            if b - a > slow and self.x(a) < self.x(b)
         ]
         return f'<path d="{"".join(found)}"/>' if found else ""
 
     def chunks(self, row: int, line: TimelineRow) -> str:
-        """A dot each, a stroke for those that touch; in tenths of a pixel, so that nothing adds up."""
-        length, left, scale = self.shown.length, self.frame.left * 10, self.frame.width / self.shown.length * 10
-        at = [round(left + ms * scale) for ms in line.chunks if 0 <= ms <= length]  # x(), where it is called most
+        """A dot each, a stroke for those that touch; in tenths of a pixel, so that nothing adds
+        up."""
+        length, left, scale = (
+            self.shown.length,
+            self.frame.left * 10,
+            self.frame.width / self.shown.length * 10,
+        )
+        # x(), where it is called most
+        at = [round(left + ms * scale) for ms in line.chunks if 0 <= ms <= length]
         if not at:
             return ""
         strokes, last, touching = [stroke := [at[0], at[0]]], at[0], self.dot * 10
@@ -165,7 +193,9 @@ class TimelinePlot:
             last = x
         found, pen = [f"M{strokes[0][0] / 10:g} {self.y(row):g}"], strokes[0][0]
         for start, end in strokes:
-            found.append((f"m{(start - pen) / 10:g} 0" if start != pen else "") + f"h{(end - start) / 10:g}")
+            found.append(
+                (f"m{(start - pen) / 10:g} 0" if start != pen else "") + f"h{(end - start) / 10:g}"
+            )
             pen = end
         return f'<path d="{"".join(found)}"/>'
 
@@ -175,19 +205,25 @@ class TimelinePlot:
             return
         (left, right), height = at, self.bottom - self.frame.top + 12
         yield (
-            f'<rect id="stall" x="{left:g}" y="{self.frame.top - 6}" width="{right - left:.1f}" height="{height:.1f}" '
+            f'<rect id="stall" x="{left:g}" y="{self.frame.top - 6}" width="{right - left:.1f}" '
+            f'height="{height:.1f}" '
             f'fill="{self.frame.hues["stall"]}" fill-opacity="0.13"/>'
         )
 
     def stall_at(self) -> tuple[float, float] | None:
         """The part of it that is shown, pixels."""
-        if self.shown.stall is None or self.shown.stall[1] < 0 or self.shown.stall[0] > self.shown.length:
+        if (
+            self.shown.stall is None
+            or self.shown.stall[1] < 0
+            or self.shown.stall[0] > self.shown.length
+        ):
             return None
         left, right = map(self.x, self.shown.stall)
         return left, right
 
     def ends(self) -> Iterator[str]:
-        """A mark for each kind of end. In a page each has its place as a share of the width: it is not stretched."""
+        """A mark for each kind of end. In a page each has its place as a share of the width: it is
+        not stretched."""
         size = min(max(self.pitch * 0.36, 3.0), 9.0)
         found = []
         for row, line in enumerate(self.rows):
@@ -195,28 +231,41 @@ class TimelinePlot:
                 continue
             if self.frame.fluid:
                 mark = self._end(line.outcome, 0, 0, size)
-                found.append(f'<svg x="{self.share(line.closed):g}%" y="{self.y(row):g}" overflow=visible>{mark}</svg>')
+                found.append(
+                    f'<svg x="{self.share(line.closed):g}%" y="{self.y(row):g}" '
+                    f"overflow=visible>{mark}</svg>"
+                )
             else:
                 found.append(self._end(line.outcome, self.x(line.closed), self.y(row), size))
         hue = self.frame.hues
         back = "var(--back)" if self.frame.fluid else "#fff"
-        yield from wrap_group(f'id="ends" fill="{back}" stroke="{hue["fail"]}" stroke-width="2"', found)
+        yield from wrap_group(
+            f'id="ends" fill="{back}" stroke="{hue["fail"]}" stroke-width="2"', found
+        )
 
     def _end(self, outcome: str, x: float, y: float, size: float) -> str:
-        """A tick where all was well, a cross on a failure, a diamond on what was cut or cancelled."""
+        """A tick where all was well, a cross on a failure, a diamond on what was cut or
+        cancelled."""
         wide, hue = 2 * size, self.frame.hues
         if not outcome:
             return f'<path d="M{x:g} {y - size:.1f}v{wide:.1f}" stroke="{hue["decode"]}"/>'
         if outcome == "failed":
-            cross = f"M{x - size:.1f} {y - size:.1f}l{wide:.1f} {wide:.1f}m0 {-wide:.1f}l{-wide:.1f} {wide:.1f}"
+            cross = (
+                f"M{x - size:.1f} {y - size:.1f}l{wide:.1f} {wide:.1f}m0 "
+                f"{-wide:.1f}l{-wide:.1f} {wide:.1f}"
+            )
             return f'<path d="{cross}" stroke-width="3"/>'
-        diamond = f"M{x - size:.1f} {y:g}l{size:.1f} {-size:.1f} {size:.1f} {size:.1f} {-size:.1f} {size:.1f}z"
+        diamond = (
+            f"M{x - size:.1f} {y:g}l{size:.1f} {-size:.1f} {size:.1f} {size:.1f} {-size:.1f} "
+            f"{size:.1f}z"
+        )
         return f'<path d="{diamond}" stroke="{hue["ink"]}"/>'
 
-    # -- the axis --------------------------------------------------------------------------------------------------------
+    # -- the axis ----------------------------------------------------------------------------------
 
     def ticks(self, apart: float) -> tuple[list[float], float]:
-        """(milliseconds after the start of the run, the distance of two), so many pixels apart, at least."""
+        """(milliseconds after the start of the run, the distance of two), so many pixels apart, at
+        least."""
         start, length = self.shown.start * 1e3, self.shown.length
         steps = (m * 10.0**e for e in range(-3, 16) for m in (1, 2, 5))
         step = next((s for s in steps if s / length * self.frame.width >= apart), length)
@@ -234,7 +283,7 @@ class TimelinePlot:
         for at, _ in self.tick_texts(PAGE_TICK if self.frame.fluid else FIGURE_TICK):
             yield f'<path d="M{self.x(at):g} {self.frame.top - 6}V{self.bottom + 6:.1f}"/>'
 
-    # -- texts of a page ------------------------------------------------------------------------------------------------
+    # -- texts of a page ---------------------------------------------------------------------------
 
     def share(self, ms: float) -> float:
         """Of the width, in percent."""
@@ -243,34 +292,52 @@ class TimelinePlot:
     def page_rows(self) -> Iterator[str]:
         """A line's label, and the place to point at; behind all else."""
         for row, line in enumerate(self.rows):
-            y, tokens = self.y(row), "" if line.tokens is None else truncate_text(f"{line.tokens:,}", 9)
+            y, tokens = (
+                self.y(row),
+                "" if line.tokens is None else truncate_text(f"{line.tokens:,}", 9),
+            )
             high = f'y="{y - self.pitch / 2:.1f}" height="{self.pitch:.1f}"'
             yield (
                 f'<g class=row><rect width="100%" {high}/><rect x=-{MARGIN} width={MARGIN} {high}/>'
-                f'<text x=-8 y="{y + 3.4:.1f}" text-anchor=end>{tokens}</text><title>{_text(line.text)}</title></g>'
+                f'<text x=-8 y="{y + 3.4:.1f}" '
+                f"text-anchor=end>{tokens}</text><title>{_text(line.text)}</title></g>"
             )
 
     def page_texts(self) -> Iterator[str]:
         """What is not stretched: ends, ticks and the length of the stall."""
         yield from self.ends()
         hue, (_, fine) = self.frame.hues, self.ticks(PAGE_TICK)
-        times = next((k for k in (1, 2, 5, 10, 20) if k * fine / self.shown.length * PHONE >= PHONE_TICK), 1)
+        times = next(
+            (k for k in (1, 2, 5, 10, 20) if k * fine / self.shown.length * PHONE >= PHONE_TICK), 1
+        )
         start = self.shown.start * 1e3
         ticks = (
-            f'<text{"" if round((at + start) / fine) % times == 0 else " class=fine"} x="{self.share(at):g}%" '
+            f"<text{'' if round((at + start) / fine) % times == 0 else ' class=fine'} "
+            f'x="{self.share(at):g}%" '
             f'y="{self.bottom + 18:.1f}">{text} s</text>'
             for at, text in self.tick_texts(PAGE_TICK)
         )
         axis = f'<text x="50%" y="{self.bottom + 34:.1f}">time since the start of the run</text>'
-        yield from wrap_group(f'class=axis fill="{hue["muted"]}" text-anchor=middle', [*ticks, axis])
+        yield from wrap_group(
+            f'class=axis fill="{hue["muted"]}" text-anchor=middle', [*ticks, axis]
+        )
         if (at := self.stall_at()) is not None:
             middle = round(sum(at) / 2 / self.frame.width * 100, 2)
             # near an edge the text goes on inwards
-            anchor, x = ("start", at[0]) if middle < 25 else ("end", at[1]) if middle > 75 else ("middle", sum(at) / 2)
+            anchor, x = (
+                ("start", at[0])
+                if middle < 25
+                else ("end", at[1])
+                if middle > 75
+                else ("middle", sum(at) / 2)
+            )
             place = f'x="{x / self.frame.width * 100:.2f}%" y=12 text-anchor={anchor}'
-            yield f'<text {place} fill="{hue["stall"]}" font-weight=600>{_text(self.shown.stall_text)}</text>'
+            yield (
+                f'<text {place} fill="{hue["stall"]}" '
+                f"font-weight=600>{_text(self.shown.stall_text)}</text>"
+            )
 
-    # -- the legend ------------------------------------------------------------------------------------------------------
+    # -- the legend --------------------------------------------------------------------------------
 
     def legend(self) -> Iterator[tuple[str, str]]:
         """(mark, 34 wide and 14 high around y = 0; its meaning), of what is shown."""
@@ -281,7 +348,10 @@ class TimelinePlot:
         if any(self.wait(row, line) for row, line in enumerate(self.rows)):
             yield f'<rect {bar} x="0" fill="{hue["wait"]}"/>', "waiting at the gate"
         streams = any(line.first is not None for line in self.rows)
-        yield f'<rect {bar} x="0" fill="{hue["prefill"]}"/>', "awaiting first token" if streams else "in flight"
+        yield (
+            f'<rect {bar} x="0" fill="{hue["prefill"]}"/>',
+            "awaiting first token" if streams else "in flight",
+        )
         if any(len(line.chunks) > 1 for line in self.rows):
             yield f'<path d="M3 0h0m14 0h0m14 0h0" {dots}/>', "decoding, each chunk a dot"
         if any(self.stalls(row, line) for row, line in enumerate(self.rows)):

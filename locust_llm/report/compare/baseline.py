@@ -36,14 +36,18 @@ LENGTHS: Final = {
 }  # fmt: skip
 """The columns of lengths."""
 MAX_ANSWERS_DIFFERENCE: Final = 0.1
-"""Share of the length of answers beyond which their latencies say nothing about each other, though the same was asked."""
+"""Share of the length of answers beyond which their latencies say nothing about each other, though
+the same was asked."""
 MAX_DURATION_DIFFERENCE: Final = 0.2
 MAX_CACHED_DIFFERENCE: Final = 0.02
 MAX_IN_FORCE_DIFFERENCE: Final = 0.1
-"""Share, of the mean number of users and of the mean limit: runs that a load shape or a person steered."""
+"""Share, of the mean number of users and of the mean limit: runs that a load shape or a person
+steered."""
 DECISIVE: Final = {
-    "model": True, "simulated": True, "streaming": True, "load": True, "prefill limit": True, "prompts": True,
-    "proxy": True, "server": False, "endpoint": False, "locustfile": False, "warmup": False, "cancelled on purpose": False,
+    "model": True, "simulated": True, "streaming": True, "load": True, "prefill limit": True,
+    "prompts": True,
+    "proxy": True, "server": False, "endpoint": False, "locustfile": False, "warmup": False,
+    "cancelled on purpose": False,
     "processes": False, "machine": False,
 }  # fmt: skip
 """By condition: whether a difference changes the figures."""
@@ -65,7 +69,9 @@ def find_condition_differences(base: Evaluation, here: Evaluation) -> Iterator[C
     after = _conditions(here)
     tools = [side.run.imported for side in (base, here)]
     if tools[0] != tools[1]:
-        yield ConditionDifference("load tester", tools[0] or "locust-llm", tools[1] or "locust-llm", decisive=False)
+        yield ConditionDifference(
+            "load tester", tools[0] or "locust-llm", tools[1] or "locust-llm", decisive=False
+        )
     for what, decisive in DECISIVE.items():
         known = not any(tools) or (what in ("model", "load") and before[what] and after[what])
         if before[what] != after[what] and known:
@@ -101,7 +107,8 @@ def _conditions(seen: Evaluation) -> dict[str, str]:
         "warmup": ", ".join(
             f"{value:g} {unit}"
             for value, unit in (
-                (s.warmup_request_count, "requests"), (s.warmup_duration, "s"), (s.warmup_concurrency, "users"),
+                (s.warmup_request_count, "requests"), (s.warmup_duration, "s"),
+                (s.warmup_concurrency, "users"),
                 (s.warmup_request_rate, "requests/s"),
             )
             if value
@@ -116,7 +123,10 @@ def _load(s: Settings) -> str:
     sweep = f"sweep {s.sweep}, " if s.sweep else ""
     if not s.open_loop:
         return f"{sweep}closed loop" + ("" if s.users is None else f", {s.users} users")
-    return f"{sweep}open loop, {describe_arrivals(s)}, up to {s.max_users if s.users is None else s.users} users"
+    return (
+        f"{sweep}open loop, {describe_arrivals(s)}, up to "
+        f"{s.max_users if s.users is None else s.users} users"
+    )
 
 
 def _prompts(s: Settings) -> str:
@@ -125,9 +135,15 @@ def _prompts(s: Settings) -> str:
             None,
             (
                 PurePath(s.input_file).name if s.input_file else s.seq_dist or "synthetic",
-                f"a system prompt of {s.shared_system_prompt_length} tokens" if s.shared_system_prompt_length else "",
-                f"a context of {s.user_context_prompt_length} a session" if s.user_context_prompt_length else "",
-                f"{s.num_prefix_prompts} prefixes of {s.prefix_prompt_length} tokens" if s.num_prefix_prompts else "",
+                f"a system prompt of {s.shared_system_prompt_length} tokens"
+                if s.shared_system_prompt_length
+                else "",
+                f"a context of {s.user_context_prompt_length} a session"
+                if s.user_context_prompt_length
+                else "",
+                f"{s.num_prefix_prompts} prefixes of {s.prefix_prompt_length} tokens"
+                if s.num_prefix_prompts
+                else "",
                 f"{s.session_turns_mean:g} turns" if s.session_turns_mean != 1 else "",
                 "state on the server" if s.responses_state == "server" else "",
                 f"more fields {s.extra_inputs}" if s.extra_inputs else "",
@@ -158,11 +174,16 @@ def _all_lengths(part: RequestSelection) -> dict[str, LengthStatistics | None]:
 
 def _length(part: RequestSelection, column: str) -> LengthStatistics | None:
     values = part[column][~np.isnan(part[column])]
-    return LengthStatistics(float(values.mean()), math.sqrt(values.var() / len(values))) if len(values) else None
+    return (
+        LengthStatistics(float(values.mean()), math.sqrt(values.var() / len(values)))
+        if len(values)
+        else None
+    )
 
 
 def describe_work(seen: Evaluation) -> RunWork:
-    """What a run was to do. Lengths of its answers may be what changed, so only those asked for are of it."""
+    """What a run was to do. Lengths of its answers may be what changed, so only those asked for are
+    of it."""
     lengths = _all_lengths(seen.main.outcome(OK))
     del lengths["output tokens"]
     return RunWork(_conditions(seen)["model"], lengths, seen.run.imported)
@@ -176,13 +197,17 @@ def _measured(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifferenc
     ok = [side.main.outcome(OK) for side in (base, here)]
     cached = [ratio_of_sums(part["cached_tokens"], part["input_tokens"]) for part in ok]
     known = [0.0 if share is None else share for share in cached]
-    if (cached[0] is None) != (cached[1] is None) or abs(known[0] - known[1]) > MAX_CACHED_DIFFERENCE:
+    if (cached[0] is None) != (cached[1] is None) or abs(
+        known[0] - known[1]
+    ) > MAX_CACHED_DIFFERENCE:
         was, is_ = ("unknown" if share is None else f"{share:.1%}" for share in cached)
         yield ConditionDifference("cached input", was, is_, decisive=False)
     clocks = [_clock(part) for part in ok]
     if clocks[0] != clocks[1]:
         yield ConditionDifference("clock", clocks[0], clocks[1], decisive=False)
-    verdicts = ["not judged" if side.verdict is None else side.verdict.level for side in (base, here)]
+    verdicts = [
+        "not judged" if side.verdict is None else side.verdict.level for side in (base, here)
+    ]
     if verdicts != ["OK", "OK"]:
         yield ConditionDifference("client verdict", verdicts[0], verdicts[1], decisive=False)
 
@@ -190,10 +215,13 @@ def _measured(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifferenc
 def _in_force(base: Run, here: Run) -> Iterator[ConditionDifference]:
     """What was asked for alike, and was not the same over the runs."""
     asked = [(run.settings.users, run.settings.prefill_concurrency) for run in (base, here)]
-    users = (find_users_in_force(run) if run.settings.users is not None else None for run in (base, here))
+    users = (
+        find_users_in_force(run) if run.settings.users is not None else None for run in (base, here)
+    )
     limits = (find_limit_in_force(run) for run in (base, here))
     for what, same, (a, b) in (
-        ("users", asked[0][0] == asked[1][0], users), ("prefill limit", asked[0][1] == asked[1][1], limits),
+        ("users", asked[0][0] == asked[1][0], users),
+        ("prefill limit", asked[0][1] == asked[1][1], limits),
     ):  # fmt: skip
         if (
             same
@@ -218,7 +246,7 @@ def _number(value: float) -> str:
     return f"{value:.1f} on average"
 
 
-# -- sides -----------------------------------------------------------------------------------------------------------
+# -- sides -----------------------------------------------------------------------------------------
 
 SCHEMA: Final = 1
 """Of run.json, the one that this program writes."""
@@ -243,7 +271,8 @@ class _Facts(msgspec.Struct):
 
 
 def load_run(folder: Path) -> LoadedRun:
-    """A run from its folder, as far as it can be read. Raises ValueError of one sentence where there are no records."""
+    """A run from its folder, as far as it can be read. Raises ValueError of one sentence where
+    there are no records."""
     file = RecordFile(folder / RECORDS)
     if not file.path.is_file():
         raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
@@ -253,7 +282,9 @@ def load_run(folder: Path) -> LoadedRun:
         raise ValueError(f"{folder} holds an empty run: its {RECORDS} has no record")
     if file.unread.count:
         first = "; ".join(file.unread.reasons[:MAX_REASONS])
-        notes.append(f"{format_count(file.unread.count, 'unreadable line')} of {RECORDS} left out ({first})")
+        notes.append(
+            f"{format_count(file.unread.count, 'unreadable line')} of {RECORDS} left out ({first})"
+        )
     everything = RequestSelection(columns.requests, np.ones(len(columns.requests), np.bool_))
     main = everything.only(columns.requests["phase"] == "profiling")
     try:
@@ -268,14 +299,18 @@ def load_run(folder: Path) -> LoadedRun:
         known = False
     run = facts.run
     if run.schema != SCHEMA:
-        notes.append(f"{RUN} has schema {run.schema}, and this version knows {SCHEMA}: it may be misread")
+        notes.append(
+            f"{RUN} has schema {run.schema}, and this version knows {SCHEMA}: it may be misread"
+        )
     if known and run.stopping_at is None:
         notes.append("the run did not end cleanly: requests that were still running are missing")
     notes += run.unread
     if run.records_lost:
         notes.append(run.lost_in_words)
     if (within := find_measured_span(run)) is None:
-        time = RateWindow(main.span(), tuple(find_pauses(main, run)) if run.settings.repeats > 1 else ())
+        time = RateWindow(
+            main.span(), tuple(find_pauses(main, run)) if run.settings.repeats > 1 else ()
+        )
         ended = main
     else:
         time = RateWindow(within)
@@ -286,14 +321,21 @@ def load_run(folder: Path) -> LoadedRun:
 
 
 def load_matching_base(folder: Path, run: Run) -> LoadedRun | None:
-    """Of a run in the folder of its base: all of it, or where that has stages, the one of the same value; None: it has
-    none. Raises ValueError of one sentence for what cannot be a base."""
+    """Of a run in the folder of its base: all of it, or where that has stages, the one of the same
+    value; None: it has none. Raises ValueError of one sentence for what cannot be a base."""
     if run.stage is not None and (stages := _stages(folder)):
         numbers = [stage.number for stage in stages if stage.value == run.stage.value]
         if not numbers:
             return None
         folder = folder / "stages" / str(numbers[0])
-    return _base(folder, *((folder / name).stat().st_mtime_ns for name in (RECORDS, RUN) if (folder / name).exists()))
+    return _base(
+        folder,
+        *(
+            (folder / name).stat().st_mtime_ns
+            for name in (RECORDS, RUN)
+            if (folder / name).exists()
+        ),
+    )
 
 
 def _stages(folder: Path) -> tuple[Stage, ...]:

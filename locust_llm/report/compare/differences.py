@@ -1,9 +1,10 @@
 """Differences: the same figure of two runs, and the interval of its difference.
 
-The interval of each run's own figure widens by the correlation of its requests (report/slo/intervals.py); that of the difference,
-and of the ratio, is made of both by adding the squares of their reaches (Zou and Donner, Construction of confidence limits
-about effect measures, Statistics in Medicine 27, 2008). Two runs one after the other see different weather: what changed on
-the machines between them is in no interval.
+The interval of each run's own figure widens by the correlation of its requests
+(report/slo/intervals.py); that of the difference, and of the ratio, is made of both by adding the
+squares of their reaches (Zou and Donner, Construction of confidence limits about effect measures,
+Statistics in Medicine 27, 2008). Two runs one after the other see different weather: what changed
+on the machines between them is in no interval.
 """
 
 import math
@@ -12,7 +13,12 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from locust_llm.report.slo.intervals import RISES
-from locust_llm.report.slo.observed import Evaluation, ObservedValue, compute_rule_value, explain_missing_end
+from locust_llm.report.slo.observed import (
+    Evaluation,
+    ObservedValue,
+    compute_rule_value,
+    explain_missing_end,
+)
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
@@ -51,7 +57,11 @@ class MetricChange(NamedTuple):
             return FEW
         if low <= 0 <= high:
             return SAME
-        hardly = self.ratio is not None and abs(self.ratio - 1) < HARDLY and BY_WORD[rule.metric].units is not SHARE
+        hardly = (
+            self.ratio is not None
+            and abs(self.ratio - 1) < HARDLY
+            and BY_WORD[rule.metric].units is not SHARE
+        )
         return "hardly " * hardly + (WORSE if (low > 0) == rule.less_is_better else BETTER)
 
 
@@ -61,17 +71,24 @@ def measure_change(rule: Rule, base: Evaluation, here: Evaluation) -> MetricChan
     old = compute_rule_value(rule, base)
     new = compute_rule_value(rule, here)
     if old.value is None or new.value is None:
-        return MetricChange(old, new, note=f"in the base, {old.note}" if new.value is not None else f"here, {new.note}")
+        return MetricChange(
+            old,
+            new,
+            note=f"in the base, {old.note}" if new.value is not None else f"here, {new.note}",
+        )
     known = MetricChange(old, new, _minus(new.value, old.value), ratio=_over(new.value, old.value))
     if old.ends is None or new.ends is None:
         return known._replace(ends=None, ratio_ends=None)
     if few := "; ".join(filter(None, (_few(rule, old, "in the base"), _few(rule, new, "here")))):
         return known._replace(note=few)
-    return known._replace(ends=difference_ends(old, new), ratio_ends=ratio_ends(old, new), note=_unsettled(old, new))
+    return known._replace(
+        ends=difference_ends(old, new), ratio_ends=ratio_ends(old, new), note=_unsettled(old, new)
+    )
 
 
 def difference_ends(old: ObservedValue, new: ObservedValue) -> Ends:
-    """Of ``new`` minus ``old``; where cut requests leave a figure open, from the least to the most that it may be."""
+    """Of ``new`` minus ``old``; where cut requests leave a figure open, from the least to the most
+    that it may be."""
     old_low, old_least, old_most, old_high = _reach(old)
     low, least, most, high = _reach(new)
     if not all(map(math.isfinite, (old_low, old_high, low, high))):
@@ -83,7 +100,8 @@ def difference_ends(old: ObservedValue, new: ObservedValue) -> Ends:
 
 
 def possible_ends(ends: Ends, base: float, rule: Rule) -> Ends:
-    """As a reader sees them beside a figure of the base: none takes the other figure below 0, or a share above 1."""
+    """As a reader sees them beside a figure of the base: none takes the other figure below 0, or a
+    share above 1."""
     low, high = ends
     if low is not None:
         low = max(low, -base)
@@ -96,11 +114,18 @@ def ratio_ends(old: ObservedValue, new: ObservedValue) -> Ends:
     """Of ``new`` over ``old``: the same on a scale of logarithms."""
     old_low, old_least, old_most, old_high = _reach(old)
     low, least, most, high = _reach(new)
-    if not all(0 < value < math.inf for value in (old_low, old_least, old_most, old_high, low, least, most, high)):
+    if not all(
+        0 < value < math.inf
+        for value in (old_low, old_least, old_most, old_high, low, least, most, high)
+    ):
         return _over(low, old_high), _over(high, old_low)
     return (
-        least / old_most * math.exp(-math.hypot(math.log(least / low), math.log(old_high / old_most))),
-        most / old_least * math.exp(math.hypot(math.log(high / most), math.log(old_least / old_low))),
+        least
+        / old_most
+        * math.exp(-math.hypot(math.log(least / low), math.log(old_high / old_most))),
+        most
+        / old_least
+        * math.exp(math.hypot(math.log(high / most), math.log(old_least / old_low))),
     )
 
 
@@ -116,8 +141,9 @@ def _reach(found: ObservedValue) -> tuple[float, float, float, float]:
 
 
 def measure_worsening(rule: Rule, base: Evaluation, here: Evaluation) -> ObservedValue:
-    """By how much the figure of a rule is worse than its base's: a share of that, or in the unit of the figure; negative
-    if it is better. Nothing where the runs differ in what is reason enough for it."""
+    """By how much the figure of a rule is worse than its base's: a share of that, or in the unit of
+    the figure; negative if it is better. Nothing where the runs differ in what is reason enough for
+    it."""
     if told := [
         f"{d.what} ({d.base} in {rule.base}, {d.here} here)"
         for d in find_condition_differences(base, here)
@@ -130,10 +156,14 @@ def measure_worsening(rule: Rule, base: Evaluation, here: Evaluation) -> Observe
         return ObservedValue(None, note=found.note)
     if rule.unit == "%" and math.isinf(found.ratio) and not base_is:
         return ObservedValue(
-            None, note=f"it is 0 in {rule.base}, and there is no percentage of 0: give the tolerance in another unit"
+            None,
+            note=f"it is 0 in {rule.base}, and there is no percentage of 0: give the tolerance in "
+            f"another unit",
         )
     value, reach, nothing = (
-        (found.ratio, found.ratio_ends, 1.0) if rule.unit == "%" else (found.difference, found.ends, 0.0)
+        (found.ratio, found.ratio_ends, 1.0)
+        if rule.unit == "%"
+        else (found.difference, found.ends, 0.0)
     )
     sign = 1 if rule.less_is_better else -1
     if reach is not None and reach[0] is not None and reach[1] is not None:
@@ -142,10 +172,18 @@ def measure_worsening(rule: Rule, base: Evaluation, here: Evaluation) -> Observe
     measure = BY_WORD[rule.metric]
     unit = "ms" if measure.units is TIME else next(iter(measure.units))
     digits = digits_to_tell_apart(here_is, base_is, digits=4)
-    here_said, base_said = (format_brief(value * measure.units[unit], unit, digits) for value in (here_is, base_is))
+    here_said, base_said = (
+        format_brief(value * measure.units[unit], unit, digits) for value in (here_is, base_is)
+    )
     told = [f"{here_said} here, {base_said} in {rule.base}", found.note]
     trend = RISES if found.here.trend and (found.here.trend == RISES) == rule.less_is_better else ""
-    return ObservedValue(sign * (value - nothing), reach, found.here.count, "; ".join(filter(None, told)), trend=trend)
+    return ObservedValue(
+        sign * (value - nothing),
+        reach,
+        found.here.count,
+        "; ".join(filter(None, told)),
+        trend=trend,
+    )
 
 
 def _few(rule: Rule, found: ObservedValue, where: str) -> str:
@@ -160,7 +198,9 @@ def _few(rule: Rule, found: ObservedValue, where: str) -> str:
 def _unsettled(old: ObservedValue, new: ObservedValue) -> str:
     """What makes either figure less than that of a steady run."""
     sides = [
-        f"{found.trend} over the run {where}" for found, where in ((old, "in the base"), (new, "here")) if found.trend
+        f"{found.trend} over the run {where}"
+        for found, where in ((old, "in the base"), (new, "here"))
+        if found.trend
     ]
     return "; ".join(filter(None, (f"it {', and '.join(sides)}" if sides else "", _cut(old, new))))
 
@@ -168,9 +208,15 @@ def _unsettled(old: ObservedValue, new: ObservedValue) -> str:
 def _cut(old: ObservedValue, new: ObservedValue) -> str:
     """Which of two figures cut requests leave open."""
     sides = [
-        f"{found.cut} {where}" for found, where in ((old, "in the base"), (new, "here")) if found.worst is not None
+        f"{found.cut} {where}"
+        for found, where in ((old, "in the base"), (new, "here"))
+        if found.worst is not None
     ]
-    return f"requests were cut ({', '.join(sides)}), and count at their best and at their worst" if sides else ""
+    return (
+        f"requests were cut ({', '.join(sides)}), and count at their best and at their worst"
+        if sides
+        else ""
+    )
 
 
 def _minus(this: float, that: float) -> float:

@@ -1,5 +1,6 @@
-"""Same workload: what a load asks of a server, and whether two loads ask for the same. The one rule of all comparisons: a difference
-between loads of other work says nothing about the servers, so none is given."""
+"""Same workload: what a load asks of a server, and whether two loads ask for the same. The one rule
+of all comparisons: a difference between loads of other work says nothing about the servers, so none
+is given."""
 
 import math
 from collections.abc import Mapping
@@ -8,9 +9,11 @@ from typing import Final, NamedTuple
 from locust_llm.text.format import format_brief
 
 MAX_LENGTH_DIFFERENCE: Final = 0.02
-"""Share of the shorter mean length; what differs by more, and by more than chance, is other work."""
+"""Share of the shorter mean length; what differs by more, and by more than chance, is other
+work."""
 BETWEEN_TOOLS: Final = 0.05
-"""The same where two load testers counted: their tokenizers differ, and not all count the chat template."""
+"""The same where two load testers counted: their tokenizers differ, and not all count the chat
+template."""
 ASKED_FOR: Final = " asked for"
 """Behind the name of a length, what was asked for beside what came of it."""
 
@@ -27,7 +30,8 @@ class RunWork(NamedTuple):
     model: str
     """Empty: not known."""
     lengths: Mapping[str, LengthStatistics | None]
-    """By name; None: not known. What came is judged only where one of two loads does not say what it asked for."""
+    """By name; None: not known. What came is judged only where one of two loads does not say what
+    it asked for."""
     counted_by: str = ""
     """The load tester; empty: ours."""
 
@@ -43,21 +47,27 @@ class WorkDifference(NamedTuple):
         return f"{self.what} {self.here} for {self.base}"
 
 
-def lengths_differ(base: LengthStatistics, here: LengthStatistics, most: float = MAX_LENGTH_DIFFERENCE) -> bool:
-    """Whether two lengths differ by more than ``most``, a share, and by more than chance: twice the standard error."""
+def lengths_differ(
+    base: LengthStatistics, here: LengthStatistics, most: float = MAX_LENGTH_DIFFERENCE
+) -> bool:
+    """Whether two lengths differ by more than ``most``, a share, and by more than chance: twice the
+    standard error."""
     off = abs(here.mean - base.mean)
     return off > most * min(base.mean, here.mean) and off > 2 * math.hypot(base.error, here.error)
 
 
 def is_judged_by_requested(
-    what: str, base: Mapping[str, LengthStatistics | None], here: Mapping[str, LengthStatistics | None]
+    what: str,
+    base: Mapping[str, LengthStatistics | None],
+    here: Mapping[str, LengthStatistics | None],
 ) -> bool:
     """Whether both know what was asked for: what came of it says nothing more about the work."""
     return all(lengths.get(what + ASKED_FOR) is not None for lengths in (base, here))
 
 
 def find_work_differences(base: RunWork, here: RunWork) -> list[WorkDifference]:
-    """In what the work of both differs; empty: they had the same to do. What one of them does not say is no reason."""
+    """In what the work of both differs; empty: they had the same to do. What one of them does not
+    say is no reason."""
     most = MAX_LENGTH_DIFFERENCE if base.counted_by == here.counted_by else BETWEEN_TOOLS
     found = (
         [WorkDifference("model", base.model, here.model)]
@@ -69,5 +79,7 @@ def find_work_differences(base: RunWork, here: RunWork) -> list[WorkDifference]:
         if is_judged_by_requested(what, base.lengths, here.lengths):
             continue
         if a is not None and b is not None and lengths_differ(a, b, most):
-            found.append(WorkDifference(what, f"{format_brief(a.mean)} on average", format_brief(b.mean)))
+            found.append(
+                WorkDifference(what, f"{format_brief(a.mean)} on average", format_brief(b.mean))
+            )
     return found

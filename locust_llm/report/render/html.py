@@ -1,7 +1,7 @@
 """HTML: report.html, the document of a run with its charts, in one file that needs no network.
 
-templates/report.html is its form. Every text is escaped: model names and error messages come from outside. The page's
-own policy names its script and style by hash, so nothing else can run.
+templates/report.html is its form. Every text is escaped: model names and error messages come from
+outside. The page's own policy names its script and style by hash, so nothing else can run.
 """
 
 import re
@@ -58,7 +58,8 @@ from .tiles import RESULT_CLASSES, describe_run_facts, make_badges, make_tiles
 SCRIPTS: Final = ("uPlot.iife.min.js", "plots.js", "timeline.js", "page.js")
 STYLES: Final = ("uPlot.min.css", "plots.css", "page.css")
 ZOOM_HINT: Final = (
-    "Drag across a plot to zoom in, double-click to zoom out. Click a legend entry to hide or show its line."
+    "Drag across a plot to zoom in, double-click to zoom out. Click a legend entry "
+    "to hide or show its line."
 )
 Drawing = Plot | Timeline | BarDrawing
 
@@ -94,10 +95,13 @@ def render_report_page(
     history: EngineHistory | None = None,
     session: Sequence[Record] = (),
 ) -> str:
-    """The whole page. ``shown``: in its timeline; ``history``: of the server's metrics; ``session``: the records of one.
-    Charts that cannot be drawn are left out, and ``unmade`` gets a line."""
+    """The whole page. ``shown``: in its timeline; ``history``: of the server's metrics;
+    ``session``: the records of one. Charts that cannot be drawn are left out, and ``unmade`` gets a
+    line."""
     made = _charts(summary, run, columns, levels, shown, history)
-    made[BARS] = lambda: draw_breakdown_bars(summary.waterfall) if summary.waterfall is not None else ()
+    made[BARS] = lambda: (
+        draw_breakdown_bars(summary.waterfall) if summary.waterfall is not None else ()
+    )
     made[WATERFALL] = lambda: [make_session_timeline(session, run.started_at)] if session else []
 
     def charted(heading: str) -> Iterator[PageSection]:
@@ -106,7 +110,9 @@ def render_report_page(
         except Exception as error:
             if unmade is None:
                 raise
-            unmade.append(f"the plots of {heading} could not be drawn: {type(error).__name__}: {error}")
+            unmade.append(
+                f"the plots of {heading} could not be drawn: {type(error).__name__}: {error}"
+            )
             return
         if charts:
             named = POOLED_LATENCY if heading == LATENCY and not run.settings.generates else heading
@@ -133,7 +139,9 @@ def _charts(
     limits = collect_slo_limits(summary, rules.by_text)
     sweep = summary.sweep
     probe = summary.examination
-    found: dict[str, Callable[[], Iterable[Drawing]]] = {TIMELINE: lambda: [make_timeline(shown)] if shown else []}
+    found: dict[str, Callable[[], Iterable[Drawing]]] = {
+        TIMELINE: lambda: [make_timeline(shown)] if shown else []
+    }
     if probe is not None:  # its load is artificial: no charts over time, no distributions
         return found | {probe.chart_heading: probe.charts}
     if sweep is not None:
@@ -143,7 +151,9 @@ def _charts(
     found[LATENCY] = lambda: plot_latencies(columns.requests, run, limits)
     found[OVER_TIME] = lambda: plot_rates_over_time(columns.requests, levels, run)
     if (by_tenant := summary.tenants) is not None:
-        found[SERVICE] = lambda: plot_tenant_service(by_tenant, find_time_axis(columns.requests, run))
+        found[SERVICE] = lambda: plot_tenant_service(
+            by_tenant, find_time_axis(columns.requests, run)
+        )
     if history is not None:
         found[SERVER] = lambda: plot_server_metrics(history, find_time_axis(columns.requests, run))
     return found
@@ -169,14 +179,17 @@ def _sections(
         yield PageSection(heading.text, under, folded=heading.folded)
 
 
-def _written(summary: Summary, run: Run, first: Sequence[Block], sections: Sequence[PageSection]) -> str:
+def _written(
+    summary: Summary, run: Run, first: Sequence[Block], sections: Sequence[PageSection]
+) -> str:
     described = [plot for section in sections for plot, drawn in section.charts if drawn is None]
     data = msgspec.json.encode(described).decode().replace("<", "\\u003c")
     script = _static(SCRIPTS)
     style = _static(STYLES)
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
     policy += (
-        "; img-src data:; base-uri 'none'; form-action 'none'"  # the icon: without one a browser asks the server for it
+        # the icon: without one a browser asks the server for it
+        "; img-src data:; base-uri 'none'; form-action 'none'"
     )
     template = _templates().get_template("report.html")
     return template.render(
@@ -205,19 +218,21 @@ def _drawn(plot: Drawing) -> Markup | None:
 @cache
 def _templates() -> Environment:
     return Environment(
-        loader=PackageLoader("locust_llm.report"), autoescape=True, finalize=_clean, undefined=StrictUndefined,
+        loader=PackageLoader("locust_llm.report"), autoescape=True, finalize=_clean,
+        undefined=StrictUndefined,
         keep_trailing_newline=True,
     )  # fmt: skip
 
 
 def _clean(value: Any) -> Any:
-    """Of what a template writes: a text without control or direction characters, before it is escaped."""
+    """Of what a template writes: a text without control or direction characters, before it is
+    escaped."""
     return clean_line(value) if type(value) is str else value
 
 
 def collect_slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
-    """The limits of the judged rules and of their conditions, in ms, by the column they are about (pooled gaps: ``icl``).
-    ``rules``: by canonical form."""
+    """The limits of the judged rules and of their conditions, in ms, by the column they are about
+    (pooled gaps: ``icl``). ``rules``: by canonical form."""
     found: dict[str, list[PlotMark]] = {}
     for result in summary.slos:
         if (rule := rules.get(result.rule)) is None:
@@ -233,15 +248,19 @@ def collect_slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
 
 
 def _health(evidence: Sequence[ProcessEvidence]) -> Iterator[PageSection]:
-    """The delays of each process of the load generator, against the limits of the client verdict."""
+    """The delays of each process of the load generator, against the limits of the client
+    verdict."""
     rows = [
-        (e.worker, signal.what, format_brief(signal.value, signal.unit, 3) + f" ({signal.note})" * bool(signal.note),
+        (e.worker, signal.what, format_brief(signal.value, signal.unit,
+            3) + f" ({signal.note})" * bool(signal.note),
          _limit(signal.degraded, signal.unit), _limit(signal.invalid, signal.unit), signal.level)
         for e in evidence for signal in measure_signals(e)
     ]  # fmt: skip
     if rows:
         head = ("Process", "Signal", "Observed", "Degraded above", "Invalid above", "Verdict")
-        yield PageSection("Client health", [TableBlock(head, tuple(rows), numbers=False)], folded=True)
+        yield PageSection(
+            "Client health", [TableBlock(head, tuple(rows), numbers=False)], folded=True
+        )
 
 
 def _limit(limit: SignalLimit, unit: str) -> str:

@@ -22,7 +22,8 @@ _LIVE: Final = re.compile(r"://|\bwww\.|\bmailto:|@\w|[#!]\d|\bGH-\d", re.IGNORE
 
 
 def render_console(summary: Summary, run: Run, folder: Path | str = "", width: int = WIDTH) -> str:
-    """The document as plain text, no wider than ``width`` where the numbers allow, control characters harmless."""
+    """The document as plain text, no wider than ``width`` where the numbers allow, control
+    characters harmless."""
     blocks = list(select_text_blocks(build_report_document(summary, run, folder)))
     if format_incomplete_line(summary, run) is not None:  # the first line, before the title
         blocks[:2] = blocks[1::-1]
@@ -30,7 +31,8 @@ def render_console(summary: Summary, run: Run, folder: Path | str = "", width: i
 
 
 def render_markdown(summary: Summary, run: Run, folder: Path | str = "") -> str:
-    """The document as GitHub's Markdown; what came from outside can neither add markup nor break a table."""
+    """The document as GitHub's Markdown; what came from outside can neither add markup nor break a
+    table."""
     return render_markdown_blocks(select_text_blocks(build_report_document(summary, run, folder)))
 
 
@@ -40,7 +42,10 @@ def render_plain_blocks(blocks: Iterable[Block], width: int = WIDTH) -> str:
 
 
 def render_markdown_blocks(blocks: Iterable[Block]) -> str:
-    return "\n\n".join(render_markdown_block(block, first=i == 0) for i, block in enumerate(blocks)) + "\n"
+    return (
+        "\n\n".join(render_markdown_block(block, first=i == 0) for i, block in enumerate(blocks))
+        + "\n"
+    )
 
 
 def select_text_blocks(blocks: Iterable[Block | Charts]) -> Iterator[Block]:
@@ -56,15 +61,17 @@ def render_plain_block(block: Block, width: int = WIDTH) -> str:
         case Headline(text):
             return textwrap.fill(clean_line(text), width, break_on_hyphens=False)
         case TextBlock(text, loud):
-            lines = textwrap.fill(clean_line(text), width, subsequent_indent="  ", break_on_hyphens=False)
+            lines = textwrap.fill(
+                clean_line(text), width, subsequent_indent="  ", break_on_hyphens=False
+            )
             return f"{'!' * width}\n{lines}\n{'!' * width}" if loud and text == SIMULATED else lines
         case TableBlock():
             return _tabulate(block, "simple", clean_line, _rooms(block, width))
 
 
 def _rooms(table: TableBlock, width: int) -> list[int | None]:
-    """How wide each column may be; None: as it is. Among numbers the first one, in other tables the last one gets what the
-    others leave, but neither too much nor too little."""
+    """How wide each column may be; None: as it is. Among numbers the first one, in other tables the
+    last one gets what the others leave, but neither too much nor too little."""
     rows = [[f"{title}  " for title in table.head], *table.rows]  # tabulate's own padding of titles
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
     free: list[int | None] = [None] * (len(widths) - 1)
@@ -82,13 +89,15 @@ def render_markdown_block(block: Block, first: bool) -> str:
             return f"**{_escaped(text)}**"
         case TextBlock(text, loud):
             escaped = f"**{_escaped(text)}**" if loud else _escaped(text)
-            return f"\\{escaped}" if escaped.startswith("/") else escaped  # such a line is a command of GitLab's
+            # such a line is a command of GitLab's
+            return f"\\{escaped}" if escaped.startswith("/") else escaped
         case TableBlock():
             return _tabulate(block, "pipe", _escaped)
 
 
 def _escaped(text: str) -> str:
-    """Without markup; what GitHub or GitLab would make a link or a mention of is code, which they leave alone."""
+    """Without markup; what GitHub or GitLab would make a link or a mention of is code, which they
+    leave alone."""
     return "".join(_escaped_word(word) for word in _WORDS.split(clean_line(text)))
 
 
@@ -100,13 +109,18 @@ def _escaped_word(word: str) -> str:
 
 
 def _tabulate(
-    table: TableBlock, style: str, cell: Callable[[str], str], widths: Sequence[int | None] | None = None
+    table: TableBlock,
+    style: str,
+    cell: Callable[[str], str],
+    widths: Sequence[int | None] | None = None,
 ) -> str:
     return tabulate(
         [[cell(text) for text in row] for row in table.rows],
         headers=[cell(text) for text in table.head],
         tablefmt=style,
         disable_numparse=True,
-        colalign=["left", *(["right" if table.numbers else "left"] * (len(table.head) - 1))] if table.rows else None,
+        colalign=["left", *(["right" if table.numbers else "left"] * (len(table.head) - 1))]
+        if table.rows
+        else None,
         maxcolwidths=widths if table.rows else None,
     )

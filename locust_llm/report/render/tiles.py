@@ -1,4 +1,5 @@
-"""Tiles: the head of the page: what was measured, its verdicts as badges and its main figures as tiles."""
+"""Tiles: the head of the page: what was measured, its verdicts as badges and its main figures as
+tiles."""
 
 import time
 from collections.abc import Iterator
@@ -52,7 +53,11 @@ def make_badges(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.slo_status is not None:
         yield f"SLO {summary.slo_status}", RESULT_CLASSES[summary.slo_status]
     if summary.validity is not None:
-        yield (f"valid: {summary.validity.rules}", "pass") if summary.validity.valid else ("not valid", "open")
+        yield (
+            (f"valid: {summary.validity.rules}", "pass")
+            if summary.validity.valid
+            else ("not valid", "open")
+        )
     levels = summary.sweep.levels if summary.sweep is not None and summary.swept else ()
     unsound = sum(not level.sound for level in levels)
     if unsound:
@@ -68,7 +73,11 @@ def make_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
         return summary.examination.tiles()
     if summary.paired is not None:
         return _paired_tiles(summary.paired)
-    return _run_tiles(summary, run) if summary.sweep is None or not summary.swept else _sweep_tiles(summary.sweep)
+    return (
+        _run_tiles(summary, run)
+        if summary.sweep is None or not summary.swept
+        else _sweep_tiles(summary.sweep)
+    )
 
 
 def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
@@ -89,7 +98,11 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
         left_out = f"; left out: {describe_levels(sweep.axis, *without)}" if without else ""
         what, per, time = sweep.unit.partition("/")
         what = what.removesuffix("s") if where.value == 1 else what
-        yield name, format_brief(best, digits=3), f"per second, at {where.value:g} {what}{per}{time}{left_out}"
+        yield (
+            name,
+            format_brief(best, digits=3),
+            f"per second, at {where.value:g} {what}{per}{time}{left_out}",
+        )
 
 
 def _paired_tiles(found: PairedComparison) -> Iterator[tuple[str, str, str]]:
@@ -107,12 +120,17 @@ def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
     def latency(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
         if row and row.count:
             p50, p95, p99 = (
-                format_duration(row.percentiles[p] / 1e3) + mark_scarce(row.count, p) for p in (50.0, 95.0, 99.0)
+                format_duration(row.percentiles[p] / 1e3) + mark_scarce(row.count, p)
+                for p in (50.0, 95.0, 99.0)
             )
             yield f"{name}, p50", p50, f"p95 {p95}, p99 {p99}"
 
     c, delivery = summary.conditions, summary.delivery
-    over = "per second" if c.duration_s is None else f"per second over {format_brief(c.duration_s, ' s', 3)}"
+    over = (
+        "per second"
+        if c.duration_s is None
+        else f"per second over {format_brief(c.duration_s, ' s', 3)}"
+    )
 
     def rate(row: Row | None, name: str) -> Iterator[tuple[str, str, str]]:
         if row and row.avg is not None:
@@ -136,7 +154,10 @@ def _run_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
     if delivery is None:
         yield from rate(rows.get("request_throughput"), "Requests")
     else:  # as the headline has it
-        offered = f"per second {describe_span(delivery)}, {format_brief(delivery.offered_per_s, digits=2)} offered"
+        offered = (
+            f"per second {describe_span(delivery)}, "
+            f"{format_brief(delivery.offered_per_s, digits=2)} offered"
+        )
         yield "Completed", format_brief(delivery.completed_per_s, digits=2), offered
     yield from rate(rows.get("goodput"), "Good requests")
     if c.failure_rate is not None:

@@ -1,13 +1,17 @@
-"""A/B: two arms compared by the differences of their pairs of blocks, with 95 % intervals; the verdict and its table.
+"""A/B: two arms compared by the differences of their pairs of blocks, with 95 % intervals; the
+verdict and its table.
 
-A pair's two blocks see the same weather, so what the server, the machine and the network do over minutes cancels in their
-ratio. The pairs' logarithms of ratios (of shares, and of what may be 0, the differences) are averaged, and Student's t says
-how far that mean may be off (Student, The probable error of a mean, Biometrika 6, 1908). Within a block requests may depend
-on each other as they like, as a block counts as one value. What is called better or worse has 0 outside of its interval.
+A pair's two blocks see the same weather, so what the server, the machine and the network do over
+minutes cancels in their ratio. The pairs' logarithms of ratios (of shares, and of what may be 0,
+the differences) are averaged, and Student's t says how far that mean may be off (Student, The
+probable error of a mean, Biometrika 6, 1908). Within a block requests may depend on each other as
+they like, as a block counts as one value. What is called better or worse has 0 outside of its
+interval.
 
-The verdict is of all figures together: in each pair either arm could as well have been the other, were they equal, so the
-signs of the pairs' differences are exchanged, of all figures alike, and the largest t counts (Westfall and Young,
-Resampling-based multiple testing, 1993; Nichols and Holmes, Human Brain Mapping 15, 2002).
+The verdict is of all figures together: in each pair either arm could as well have been the other,
+were they equal, so the signs of the pairs' differences are exchanged, of all figures alike, and the
+largest t counts (Westfall and Young, Resampling-based multiple testing, 1993; Nichols and Holmes,
+Human Brain Mapping 15, 2002).
 """
 
 import math
@@ -25,7 +29,12 @@ from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, form
 from locust_llm.report.compare.differences import possible_ends
 from locust_llm.report.rows import SloResult
 from locust_llm.report.selection import Floats, RequestSelection, has_too_few_values
-from locust_llm.report.slo.censoring import bound_coalesced_metric, bound_rate_amounts, bound_share_hits, bound_values
+from locust_llm.report.slo.censoring import (
+    bound_coalesced_metric,
+    bound_rate_amounts,
+    bound_share_hits,
+    bound_values,
+)
 from locust_llm.report.slo.client_error import ratio_errors, value_error_s
 from locust_llm.report.slo.goodput import define_good_request
 from locust_llm.report.slo.observed import Evaluation, select_requests
@@ -35,7 +44,12 @@ from locust_llm.settings.sweep import TIME_UP
 from locust_llm.slo.client_verdict import OK, ClientVerdict
 from locust_llm.slo.grammar import FAIL, PASS, Condition, Rule
 from locust_llm.slo.grammar import INCONCLUSIVE as RULE_INCONCLUSIVE
-from locust_llm.slo.measurement_bias import BOUNDED, OF_RECORDS, find_rule_error, find_touching_signals
+from locust_llm.slo.measurement_bias import (
+    BOUNDED,
+    OF_RECORDS,
+    find_rule_error,
+    find_touching_signals,
+)
 from locust_llm.slo.metrics import BY_WORD, GIVEN, POOLED, RATE, SHARE, TIME, Metric
 from locust_llm.slo.rules import POINT
 from locust_llm.text.format import ComparedTexts, format_comparison, format_count
@@ -52,15 +66,16 @@ ISOLATION_ROOM: Final = 10.0
 
 
 class PairedFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of both arms, in ``unit``. Base and candidate: the mean over the blocks, geometric where the difference is
-    a ratio."""
+    """One figure of both arms, in ``unit``. Base and candidate: the mean over the blocks, geometric
+    where the difference is a ratio."""
 
     metric: str
     stat: str
     label: str
     unit: str
     relative: bool
-    """Ratios of the pairs are averaged, and the interval is of their percentage; else differences, in the unit."""
+    """Ratios of the pairs are averaged, and the interval is of their percentage; else differences,
+    in the unit."""
     base: float | None = None
     candidate: float | None = None
     difference: float | None = None
@@ -96,15 +111,18 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it is inconclusive."""
     chance: float | None = None
-    """How often equal arms would show so large a difference in some figure: the p of the verdict."""
+    """How often equal arms would show so large a difference in some figure: the p of the
+    verdict."""
     warning: str = ""
     """The arms did not get the same load."""
     aa: bool = False
     """Both arms are the base."""
     isolated: str = ""
-    """The arms are this tenant alone (base) and beside the others (candidate), and the figures are of its requests."""
+    """The arms are this tenant alone (base) and beside the others (candidate), and the figures are
+    of its requests."""
     isolation: str = ""
-    """HOLDS, DOES NOT HOLD or NOT DECIDED: is none of its latencies longer by more than ``ISOLATION_ROOM`` percent?"""
+    """HOLDS, DOES NOT HOLD or NOT DECIDED: is none of its latencies longer by more than
+    ``ISOLATION_ROOM`` percent?"""
     pairs: int = 0
     """That are whole, and counted."""
     planned: int = 0
@@ -142,11 +160,18 @@ class PairRequests(NamedTuple):
 
 
 def find_complete_pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
-    """The pairs of which both blocks came to their end; where a tenant is isolated, of its requests."""
+    """The pairs of which both blocks came to their end; where a tenant is isolated, of its
+    requests."""
     if run.settings.isolate:
         requests = requests[requests["tenant"] == run.settings.isolate]
-    windows = {(stage.pair, stage.arm): window for stage in run.stages if (window := _window(stage)) is not None}
-    numbers = sorted({pair for pair, _ in windows if (pair, BASE) in windows and (pair, CANDIDATE) in windows})
+    windows = {
+        (stage.pair, stage.arm): window
+        for stage in run.stages
+        if (window := _window(stage)) is not None
+    }
+    numbers = sorted(
+        {pair for pair, _ in windows if (pair, BASE) in windows and (pair, CANDIDATE) in windows}
+    )
     groups = dict(list(requests.groupby(["pair", "arm"], observed=True)))
     found = []
     for number in numbers:
@@ -175,12 +200,18 @@ def select_candidate_requests(
 
 
 def compute_pair_values(rule: Rule, pairs: Sequence[PairRequests]) -> Floats:
-    """(base, candidate) of each pair, a row each: seconds, a share of 1, a number a second; NaN where a block has none."""
-    return np.array([[_figure(rule, block) for block in pair] for pair in pairs], np.float64).reshape(-1, 2)
+    """(base, candidate) of each pair, a row each: seconds, a share of 1, a number a second; NaN
+    where a block has none."""
+    return np.array(
+        [[_figure(rule, block) for block in pair] for pair in pairs], np.float64
+    ).reshape(-1, 2)
 
 
-def bound_pair_values(rule: Rule, metric: Metric, pairs: Sequence[PairRequests]) -> tuple[Floats, Floats]:
-    """The same with the values of a metric at their least, and at their most, as far as merged chunks leave them open."""
+def bound_pair_values(
+    rule: Rule, metric: Metric, pairs: Sequence[PairRequests]
+) -> tuple[Floats, Floats]:
+    """The same with the values of a metric at their least, and at their most, as far as merged
+    chunks leave them open."""
     least, most = [[_moved(pair, metric, most=most) for pair in pairs] for most in (False, True)]
     return compute_pair_values(rule, least), compute_pair_values(rule, most)
 
@@ -189,19 +220,26 @@ def _moved(pair: PairRequests, metric: Metric, *, most: bool) -> PairRequests:
     blocks = []
     for block in pair:
         requests, chosen = block.counted.requests, block.counted.chosen
-        reach = bound_coalesced_metric(RequestSelection(requests, np.ones(len(requests), np.bool_)), metric)
+        reach = bound_coalesced_metric(
+            RequestSelection(requests, np.ones(len(requests), np.bool_)), metric
+        )
         moved = requests.assign(**{metric.column: reach[most] / metric.base})
         ended = RequestSelection(moved, block.ended.chosen)  # of the same requests
         blocks.append(block._replace(counted=RequestSelection(moved, chosen), ended=ended))
     return PairRequests(*blocks)
 
 
-def moved_to(conditions: Iterable[Condition], pairs: Sequence[PairRequests], *, best: bool) -> Sequence[PairRequests]:
-    """With the values that merged chunks leave open as they meet these conditions best, or least."""
+def moved_to(
+    conditions: Iterable[Condition], pairs: Sequence[PairRequests], *, best: bool
+) -> Sequence[PairRequests]:
+    """With the values that merged chunks leave open as they meet these conditions best, or
+    least."""
     for condition in conditions:
         metric = BY_WORD[condition.metric].metric
         if metric is not None:
-            pairs = [_moved(pair, metric, most=best != condition.op.startswith("<")) for pair in pairs]
+            pairs = [
+                _moved(pair, metric, most=best != condition.op.startswith("<")) for pair in pairs
+            ]
     return pairs
 
 
@@ -225,7 +263,8 @@ def _block(requests: pd.DataFrame, window: Span) -> BlockRequests:
 
 
 def _figure(rule: Rule, block: BlockRequests) -> float:
-    """As the tables have it, a failure being +infinity; of what is a rate, over the block's time."""
+    """As the tables have it, a failure being +infinity; of what is a rate, over the block's
+    time."""
     measure = BY_WORD[rule.metric]
     if measure.metric is not None:
         known = bound_values(rule, select_requests(rule, block.counted), measure.metric).low
@@ -237,7 +276,10 @@ def _figure(rule: Rule, block: BlockRequests) -> float:
             return float(np.percentile(known, rule.percentile))
         return float(np.percentile(known, rule.percentile, method="inverted_cdf"))
     if measure.units is RATE:
-        return float(bound_rate_amounts(rule, select_requests(rule, block.ended)).low.sum()) / block.seconds
+        return (
+            float(bound_rate_amounts(rule, select_requests(rule, block.ended)).low.sum())
+            / block.seconds
+        )
     share = bound_share_hits(rule, select_requests(rule, block.counted)).low
     return float(share.mean()) if len(share) else math.nan
 
@@ -245,7 +287,8 @@ def _figure(rule: Rule, block: BlockRequests) -> float:
 STATS: Final = ("avg", "p50", "p95", "p99")
 LATENCIES: Final = ("ttft", "itl", "longest_stall", "request_latency")
 LABELS: Final = {
-    "ttft": "TTFT", "itl": "ITL", "longest_stall": "Longest Stall", "request_latency": "Request Latency",
+    "ttft": "TTFT", "itl": "ITL", "longest_stall": "Longest Stall",
+    "request_latency": "Request Latency",
     "ttft_from_due": "TTFT from Due",
     "requests_per_s": "Throughput (requests/s)", "output_tokens_per_s": "Output (tokens/s)",
     "error_rate": "Failures (%)", "attainment": "Attainment (%)", "goodput": "Goodput (requests/s)",
@@ -257,7 +300,8 @@ CHANCE: Final = 0.05
 ALIKE: Final = 0.98
 """Of the same arrivals each arm gets at least this share of what the other gets."""
 ISOLATED: Final = (
-    ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("request_latency", "p50"), ("request_latency", "p95"),
+    ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("request_latency", "p50"),
+    ("request_latency", "p95"),
 )  # fmt: skip
 """Latencies that say whether a tenant is isolated."""
 BETTER: Final = "better"
@@ -299,7 +343,8 @@ def student_t_975(freedom: int) -> float:
 
 
 def compute_arm_difference(values: Floats, *, relative: bool) -> ArmDifference:
-    """Of (base, candidate) a row a pair, at least two. ``relative``: by their ratios, of values above 0."""
+    """Of (base, candidate) a row a pair, at least two. ``relative``: by their ratios, of values
+    above 0."""
     each = np.log(values) if relative else values
     base, candidate = each.mean(axis=0)
     low, middle, high = _interval(each[:, 1] - each[:, 0])
@@ -319,7 +364,8 @@ def _interval(deltas: Floats) -> tuple[float, float, float]:
 
 
 def familywise_p_value(deltas: Floats) -> float:
-    """How often equal arms would show so large a t in some figure. ``deltas``: a row a pair, a column a figure."""
+    """How often equal arms would show so large a t in some figure. ``deltas``: a row a pair, a
+    column a figure."""
     n, random = len(deltas), np.random.default_rng(1)
     if n <= FLIPS:
         signs = np.array([(1, *rest) for rest in product((1, -1), repeat=n - 1)], np.float64)
@@ -332,7 +378,7 @@ def familywise_p_value(deltas: Floats) -> float:
     return float((largest >= largest[0] * (1 - 1e-9)).mean())
 
 
-# -- a run -------------------------------------------------------------------------------------------------------------
+# -- a run -----------------------------------------------------------------------------------------
 
 
 def compare_arms(
@@ -341,28 +387,39 @@ def compare_arms(
     """All figures of the two arms of a run, and the pairs they are made of."""
     found = find_complete_pairs(everything.requests, run)
     few, blame = _too_few(len(found)), _blame(verdict)
-    whole = Evaluation(everything, run, verdict, None, (), everything, RateWindow(everything.span()))
+    whole = Evaluation(
+        everything, run, verdict, None, (), everything, RateWindow(everything.span())
+    )
     figures, deltas = list[PairedFigure](), list[Floats]()
     for rule in list_compared_figures(run):
-        figure, delta = _compared(rule, found, ArmError(math.inf) if few else _error(rule, found, whole))
+        figure, delta = _compared(
+            rule, found, ArmError(math.inf) if few else _error(rule, found, whole)
+        )
         figures.append(figure)
         if delta is not None:
             deltas.append(delta)
     seen = familywise_p_value(np.column_stack(deltas)) if deltas and not few else None
     stands = seen is not None and seen <= CHANCE and any(figure.different for figure in figures)
     reason = (
-        few or ("" if stands else blame) or ("" if deltas else "there is no figure that both arms have in each pair")
+        few
+        or ("" if stands else blame)
+        or ("" if deltas else "there is no figure that both arms have in each pair")
     )
     return PairedComparison(
         verdict=INCONCLUSIVE if reason or seen is None else DIFFERENT if seen <= CHANCE else SAME,
         reason=reason,
         chance=None if reason else seen,
         warning="; ".join(
-            filter(None, (_uneven(found) if run.settings.open_loop else "", stands * _within_error(blame)))
+            filter(
+                None,
+                (_uneven(found) if run.settings.open_loop else "", stands * _within_error(blame)),
+            )
         ),
         aa=run.settings.aa,
         isolated=run.settings.isolate or "",
-        isolation=_isolation(figures, decided=not few and not blame) if run.settings.isolate else "",
+        isolation=_isolation(figures, decided=not few and not blame)
+        if run.settings.isolate
+        else "",
         pairs=len(found),
         planned=run.settings.pairs,
         figures=tuple(figures),
@@ -370,7 +427,8 @@ def compare_arms(
 
 
 def _isolation(figures: Sequence[PairedFigure], *, decided: bool) -> str:
-    """Of a tenant alone and beside others: holds, if each interval of its latencies ends below the room."""
+    """Of a tenant alone and beside others: holds, if each interval of its latencies ends below the
+    room."""
     ends = [
         (figure.low_percent, figure.high_percent)
         for figure in figures
@@ -386,19 +444,28 @@ def _isolation(figures: Sequence[PairedFigure], *, decided: bool) -> str:
 
 def _too_few(count: int) -> str:
     """Why nothing may be concluded from so few pairs; empty: there are enough."""
-    return f"too few pairs: {count} came to their end, and {LEAST} are needed" if count < LEAST else ""
+    return (
+        f"too few pairs: {count} came to their end, and {LEAST} are needed" if count < LEAST else ""
+    )
 
 
 def _blame(verdict: ClientVerdict | None) -> str:
-    """Why differences within the error of the load generator are not concluded; empty: it has none that counts."""
+    """Why differences within the error of the load generator are not concluded; empty: it has none
+    that counts."""
     if verdict is None or verdict.level == OK:
         return ""
     why = f"the client verdict is {verdict.level}: {'; '.join(verdict.reasons)}"
-    return f"{why}; arms are compared where it is OK{f': {verdict.advice}' * bool(verdict.advice)}".rstrip(".")
+    return f"{why}; arms are compared where it is OK{f': {verdict.advice}' * bool(verdict.advice)}".rstrip(
+        "."
+    )
 
 
 def _within_error(blame: str) -> str:
-    return f"{blame.partition(':')[0]}: differences within its error are not concluded" if blame else ""
+    return (
+        f"{blame.partition(':')[0]}: differences within its error are not concluded"
+        if blame
+        else ""
+    )
 
 
 def _error(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmError:
@@ -418,9 +485,13 @@ def _error(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmEr
 
 
 def _error_of_conditions(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmError:
-    """How many requests meet the conditions, where each limit is moved by as much as a value may be off."""
+    """How many requests meet the conditions, where each limit is moved by as much as a value may be
+    off."""
     assert seen.verdict is not None
-    if BY_WORD[rule.metric].units is RATE and find_rule_error(seen.verdict, _rule("requests_per_s")) is not None:
+    if (
+        BY_WORD[rule.metric].units is RATE
+        and find_rule_error(seen.verdict, _rule("requests_per_s")) is not None
+    ):
         return ArmError(math.inf)
     nearer, further, merged = list[Condition](), list[Condition](), list[Condition]()
     for condition in rule.given:
@@ -432,41 +503,66 @@ def _error_of_conditions(rule: Rule, found: Sequence[PairRequests], seen: Evalua
         step = -off if condition.op.startswith("<") else off
         nearer.append(replace(condition, number=condition.number + step))
         further.append(replace(condition, number=condition.number - step))
-        if find_touching_signals(seen.verdict, Rule(condition.metric, "<", 0.0, condition.unit)) & {*OF_RECORDS}:
+        if find_touching_signals(seen.verdict, Rule(condition.metric, "<", 0.0, condition.unit)) & {
+            *OF_RECORDS
+        }:
             merged.append(condition)
-    least = compute_pair_values(replace(rule, given=tuple(nearer)), moved_to(merged, found, best=False))
-    most = compute_pair_values(replace(rule, given=tuple(further)), moved_to(merged, found, best=True))
+    least = compute_pair_values(
+        replace(rule, given=tuple(nearer)), moved_to(merged, found, best=False)
+    )
+    most = compute_pair_values(
+        replace(rule, given=tuple(further)), moved_to(merged, found, best=True)
+    )
     return ArmError(0.0, (least, most))
 
 
-def _widened(one: ArmDifference, values: Floats, reach: tuple[Floats, Floats] | None) -> ArmDifference:
-    """With each end as much further out as the mean over the pairs may be off: with the candidate at its least beside the
-    base at its most, and the other way round. The spread of the pairs stays as it was measured."""
+def _widened(
+    one: ArmDifference, values: Floats, reach: tuple[Floats, Floats] | None
+) -> ArmDifference:
+    """With each end as much further out as the mean over the pairs may be off: with the candidate
+    at its least beside the base at its most, and the other way round. The spread of the pairs stays
+    as it was measured."""
     if reach is None:
         return one
     least, most = reach
     if np.array_equal(least, values) and np.array_equal(most, values):
         return one
-    lowest, highest = np.column_stack((most[:, 0], least[:, 1])), np.column_stack((least[:, 0], most[:, 1]))
+    lowest, highest = (
+        np.column_stack((most[:, 0], least[:, 1])),
+        np.column_stack((least[:, 0], most[:, 1])),
+    )
     if one.ratio is not None and all((each > 0).all() for each in (values, lowest, highest)):
-        middle, low, high = (float(np.diff(np.log(each)).mean()) for each in (values, lowest, highest))
-        ratio = one.ratio[0], one.ratio[1] * math.exp(low - middle), one.ratio[2] * math.exp(high - middle)
+        middle, low, high = (
+            float(np.diff(np.log(each)).mean()) for each in (values, lowest, highest)
+        )
+        ratio = (
+            one.ratio[0],
+            one.ratio[1] * math.exp(low - middle),
+            one.ratio[2] * math.exp(high - middle),
+        )
         change = one.difference[0], one.base * (ratio[1] - 1), one.base * (ratio[2] - 1)
         return ArmDifference(one.base, one.candidate, ratio, change)
     middle, low, high = (float(np.diff(each).mean()) for each in (values, lowest, highest))
     change = one.difference[0], one.difference[1] + low - middle, one.difference[2] + high - middle
-    of_base = (one.candidate / one.base, 1 + change[1] / one.base, 1 + change[2] / one.base) if one.base > 0 else None
+    of_base = (
+        (one.candidate / one.base, 1 + change[1] / one.base, 1 + change[2] / one.base)
+        if one.base > 0
+        else None
+    )
     return ArmDifference(one.base, one.candidate, of_base, change)
 
 
 def _uneven(found: Sequence[PairRequests]) -> str:
     """Of an open loop: that one arm got fewer of the same arrivals."""
-    sizes = {arm: sum(getattr(pair, arm).counted.size for pair in found) for arm in (BASE, CANDIDATE)}
+    sizes = {
+        arm: sum(getattr(pair, arm).counted.size for pair in found) for arm in (BASE, CANDIDATE)
+    }
     fewer, more = sorted(sizes, key=lambda arm: sizes[arm])
     if sizes[fewer] >= ALIKE * sizes[more]:
         return ""
     return (
-        f"the {fewer} got {sizes[fewer]} of the {sizes[more]} requests that the {more} got: arrivals found no free user "
+        f"the {fewer} got {sizes[fewer]} of the {sizes[more]} requests that the {more} got: "
+        f"arrivals found no free user "
         "until their block was over, and those that would have waited longest are in no latency"
     )
 
@@ -480,9 +576,14 @@ def list_compared_figures(run: Run) -> Iterator[Rule]:
     good, _ = define_good_request(s.rules)
     if good:
         shown += [_rule(word, given=good) for word in ("attainment", "goodput")]
-    # what a rule compares is compared: else the rule could call better what the arms do not differ in
+    # what a rule compares is compared: else the rule could call better what the arms do not differ
+    # in
     known = {(rule.metric, rule.stat, rule.where, rule.given) for rule in shown}
-    compared = (rule for rule in s.rules.by_text.values() if rule.base == BASE and BY_WORD[rule.metric].tag != POOLED)
+    compared = (
+        rule
+        for rule in s.rules.by_text.values()
+        if rule.base == BASE and BY_WORD[rule.metric].tag != POOLED
+    )
     for rule in compared:
         if (rule.metric, rule.stat, rule.where, rule.given) not in known:
             shown.append(replace(_rule(rule.metric, rule.stat, rule.given), where=rule.where))
@@ -495,12 +596,16 @@ def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
     return replace(rule, op="<=" if rule.less_is_better else ">=")
 
 
-def _compared(rule: Rule, found: Sequence[PairRequests], error: ArmError) -> tuple[PairedFigure, Floats | None]:
+def _compared(
+    rule: Rule, found: Sequence[PairRequests], error: ArmError
+) -> tuple[PairedFigure, Floats | None]:
     """The figure, and the differences of the pairs."""
     measure, values = BY_WORD[rule.metric], compute_pair_values(rule, found)
     label = _label(rule)
     relative = measure.units is not SHARE and bool((values > 0).all())
-    figure = PairedFigure(metric=rule.metric, stat=rule.stat, label=label, unit=rule.unit, relative=relative)
+    figure = PairedFigure(
+        metric=rule.metric, stat=rule.stat, label=label, unit=rule.unit, relative=relative
+    )
     if why := _absent(values):
         return replace(figure, note=why), None
     one, factor = compute_arm_difference(values, relative=relative), rule.factor
@@ -508,7 +613,9 @@ def _compared(rule: Rule, found: Sequence[PairRequests], error: ArmError) -> tup
     change, low, high = (end * factor for end in one.difference)
     seen_low, seen_high = possible_ends((one.difference[1], one.difference[2]), one.base, rule)
     percent, low_percent, high_percent = (
-        (None, None, None) if one.ratio is None or measure.units is SHARE else [(r - 1) * 100 for r in one.ratio]
+        (None, None, None)
+        if one.ratio is None or measure.units is SHARE
+        else [(r - 1) * 100 for r in one.ratio]
     )
     figure = replace(
         figure,
@@ -530,7 +637,9 @@ def _compared(rule: Rule, found: Sequence[PairRequests], error: ArmError) -> tup
 
 def _label(rule: Rule) -> str:
     measure = BY_WORD[rule.metric]
-    label = LABELS.get(rule.metric) or (rule.metric if measure.metric is None else measure.metric.label)
+    label = LABELS.get(rule.metric) or (
+        rule.metric if measure.metric is None else measure.metric.label
+    )
     if measure.metric is not None:
         label = f"{label} {rule.stat} ({rule.unit})"
     where = ", ".join(f"{key}={value}" for key, value in rule.where)
@@ -542,7 +651,10 @@ def _absent(values: Floats) -> str:
     if len(values) < 2:
         return "there are no two pairs"
     if np.isnan(values).any():
-        empty = f"{int(np.isnan(values).sum())} of {values.size} blocks have no request that counts for it"
+        empty = (
+            f"{int(np.isnan(values).sum())} of {values.size} blocks have no request that "
+            f"counts for it"
+        )
         return f"{empty}, longer blocks (--block-duration) have more requests"
     if np.isinf(values).any():
         return f"it lands on a failure in {int(np.isinf(values).sum())} of {values.size} blocks"
@@ -554,7 +666,10 @@ def _few(rule: Rule, found: Sequence[PairRequests]) -> str:
     if rule.percentile is None or not has_too_few_values(least, rule.percentile):
         return ""
     takes = math.ceil(100 / (100 - rule.percentile))
-    return f"a block has {least} requests at least, and {rule.stat} takes {takes}: it is little more than the slowest"
+    return (
+        f"a block has {least} requests at least, and {rule.stat} takes {takes}: it is little "
+        f"more than the slowest"
+    )
 
 
 def _word(rule: Rule, ends: tuple[float, float], widest: tuple[float, float]) -> str:
@@ -567,11 +682,14 @@ def _word(rule: Rule, ends: tuple[float, float], widest: tuple[float, float]) ->
     return WORSE if (low > 0) == rule.less_is_better else BETTER
 
 
-# -- rules against the base --------------------------------------------------------------------------------------------
+# -- rules against the base ------------------------------------------------------------------------
 
 
 def judge_paired_rules(
-    results: Iterable[SloResult], seen: Evaluation, compared: PairedComparison, found: Sequence[PairRequests]
+    results: Iterable[SloResult],
+    seen: Evaluation,
+    compared: PairedComparison,
+    found: Sequence[PairRequests],
 ) -> tuple[SloResult, ...]:
     """The results with those of rules against the base made anew, from the pairs."""
     settings, few = seen.run.settings, _too_few(compared.pairs)
@@ -588,7 +706,13 @@ def judge_paired_rules(
 
 
 def _judged(
-    rule: Rule, result: SloResult, blame: str, error: ArmError, found: Sequence[PairRequests], *, by_point: bool
+    rule: Rule,
+    result: SloResult,
+    blame: str,
+    error: ArmError,
+    found: Sequence[PairRequests],
+    *,
+    by_point: bool,
 ) -> SloResult:
     """``blame``: why it is not decided where an error reaches the limit."""
     rule = replace(rule, op="<=" if rule.less_is_better else ">=")
@@ -598,7 +722,10 @@ def _judged(
     relative = BY_WORD[rule.metric].units is not SHARE and bool((values > 0).all())
     one = compute_arm_difference(values, relative=relative)
     if rule.unit == "%" and one.ratio is None:
-        why = "it is 0 at the base, and there is no percentage of 0: give the tolerance in another unit"
+        why = (
+            "it is 0 at the base, and there is no percentage of 0: give the tolerance in another "
+            "unit"
+        )
         return replace(result, status=RULE_INCONCLUSIVE, count=len(found), reason=why)
     value, low, high = _worse(rule, one)
     ends = (value, value) if by_point else (low, high)
@@ -611,7 +738,11 @@ def _judged(
     held = {end <= rule.limit for end in ends}
     stands = len({*held, *(end <= rule.limit for end in furthest)}) == len(held)
     status = RULE_INCONCLUSIVE if len(held) > 1 or not stands else PASS if held.pop() else FAIL
-    reason = "" if status != RULE_INCONCLUSIVE else "its 95% interval crosses the limit, more pairs may tell"
+    reason = (
+        ""
+        if status != RULE_INCONCLUSIVE
+        else "its 95% interval crosses the limit, more pairs may tell"
+    )
     return replace(
         result,
         status=status,
@@ -620,12 +751,14 @@ def _judged(
         high=high * rule.factor,
         worst=None,
         count=len(found),
-        reason=reason if stands else blame.partition(":")[0],  # the verdict of the arms has it in full
+        # the verdict of the arms has it in full
+        reason=reason if stands else blame.partition(":")[0],
     )
 
 
 def _worse(rule: Rule, one: ArmDifference) -> tuple[float, float, float]:
-    """By how much the candidate is worse, and the ends of the interval: a share of the base, or in the rule's unit."""
+    """By how much the candidate is worse, and the ends of the interval: a share of the base, or in
+    the rule's unit."""
     value, low, high = one.difference
     if rule.unit == "%":
         value, low, high = [ratio - 1 for ratio in one.ratio or (math.nan, math.nan, math.nan)]
@@ -636,9 +769,12 @@ HEAD: Final = ("Metric", "base", "candidate", "difference", "%", "95% interval",
 FIRST: Final = 5
 """So many figures that differ are named in the sentence."""
 NOTE: Final = (
-    "Base and candidate: the mean over the blocks of what a block came to (geometric, where the interval is one of a "
-    "percentage). Difference: from base to candidate, averaged over the pairs; 95% interval: Student's t over the pairs. "
-    "No difference to be seen: 0 lies inside. Percentiles count each failure as +infinity; averages and rates are of "
+    "Base and candidate: the mean over the blocks of what a block came to (geometric, where the "
+    "interval is one of a "
+    "percentage). Difference: from base to candidate, averaged over the pairs; 95% interval: "
+    "Student's t over the pairs. "
+    "No difference to be seen: 0 lies inside. Percentiles count each failure as +infinity; "
+    "averages and rates are of "
     "successful requests. Of 20 figures of two equal arms one is called better or worse by chance."
 )
 
@@ -668,12 +804,14 @@ def describe_isolation(found: PairedComparison) -> str:
     if found.reason:
         return f"{who}: {found.reason}."
     named = [
-        f"{figure.label.removesuffix(' (ms)')} {1 + figure.percent / 100:.3g} times ({_times(figure)})"
+        f"{figure.label.removesuffix(' (ms)')} {1 + figure.percent / 100:.3g} times "
+        f"({_times(figure)})"
         for figure in found.figures
         if (figure.metric, figure.stat) in ISOLATED and figure.percent is not None
     ]
     return (
-        f"{who} ({format_count(found.pairs, 'pair')}; at most {ISOLATION_ROOM:g}% longer beside the others is isolated). Beside "
+        f"{who} ({format_count(found.pairs, 'pair')}; at most {ISOLATION_ROOM:g}% longer beside "
+        f"the others is isolated). Beside "
         f"them, against alone: {'; '.join(named) or 'no latency is known in each block'}."
     )
 
@@ -716,7 +854,8 @@ def describe_arms(run: Run) -> Iterator[tuple[str, str]]:
     done = len({stage.pair for stage in run.stages if stage.pair})
     yield (
         "pairs",
-        f"{done} of {s.pairs}, of two blocks of {s.block_duration:g} s in random order; in no figure: the first pair, and "
+        f"{done} of {s.pairs}, of two blocks of {s.block_duration:g} s in random order; in no "
+        f"figure: the first pair, and "
         f"the first {s.washout_s:g} s of each block (washout)",
     )
 
@@ -732,7 +871,15 @@ def format_paired_cells(figure: PairedFigure) -> tuple[str, ...]:
     shown = _digits(figure)
     percent = "-" if figure.percent is None else f"{figure.percent:+.1f}%"
     few = "*" * figure.few
-    return figure.label, shown.base + few, shown.value + few, shown.difference, percent, _reach(figure), figure.word
+    return (
+        figure.label,
+        shown.base + few,
+        shown.value + few,
+        shown.difference,
+        percent,
+        _reach(figure),
+        figure.word,
+    )
 
 
 def _digits(figure: PairedFigure) -> ComparedTexts:

@@ -7,7 +7,8 @@ from locust_llm.report.time_course import StepSeries
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes figures comparable. Counts are of the profiling phase; lengths are means over its requests."""
+    """What makes figures comparable. Counts are of the profiling phase; lengths are means over its
+    requests."""
 
     simulated: bool
     server: str
@@ -17,14 +18,15 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """In the order asked for; empty: one model."""
     streaming: bool
     loop: str = "closed"
-    """closed: a user sends its next request after the last answer; open: requests follow a schedule. Empty: of
-    an imported result that does not say."""
+    """closed: a user sends its next request after the last answer; open: requests follow a
+    schedule. Empty: of an imported result that does not say."""
     arrivals: str = ""
     """Of an open loop, in words: the pattern or schedule by which requests are due."""
     users: int | None
     processes: int
     rate_per_s: float | None = None
-    """Of an open loop: the rate asked for (that at the end of its ramp), of a series or a trace the mean of what was due."""
+    """Of an open loop: the rate asked for (that at the end of its ramp), of a series or a trace the
+    mean of what was due."""
     users_in_force: StepSeries | None = None
     """How many there were; None: not recorded."""
     prefill_limit: int | None
@@ -46,9 +48,11 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     cached_share: float | None
     """Cached of all input tokens, over the requests whose answer has the count."""
     cached_share_by_metrics: float | None = None
-    """By the counters of the server's metrics, between its first and its last reading of the profiling phase."""
+    """By the counters of the server's metrics, between its first and its last reading of the
+    profiling phase."""
     duration_s: float | None
-    """First send to last end, without the pauses between repeats; of a stage of a sweep its measured time."""
+    """First send to last end, without the pauses between repeats; of a stage of a sweep its
+    measured time."""
     requests: int
     succeeded: int
     failed: int

@@ -1,4 +1,5 @@
-"""Delivery: the schedule of an open loop against what was sent and completed, the cause of the difference, and its sentences."""
+"""Delivery: the schedule of an open loop against what was sent and completed, the cause of the
+difference, and its sentences."""
 
 import math
 from pathlib import PurePath
@@ -30,28 +31,30 @@ if TYPE_CHECKING:  # a summary contains what this file makes
 
 
 class Overload(msgspec.Struct, frozen=True, kw_only=True):
-    """Of an open loop: less was completed than offered, and the number in flight grew until the run was stopped. Counts of
-    requests that were due and had not ended."""
+    """Of an open loop: less was completed than offered, and the number in flight grew until the run
+    was stopped. Counts of requests that were due and had not ended."""
 
     in_flight_middle: int
     """At half of the time."""
     in_flight_end: int
     """At the stop."""
     all_busy_s: float | None = None
-    """When all users were busy, in seconds from the start: from then on some of these waited for one. None: they never
-    were."""
+    """When all users were busy, in seconds from the start: from then on some of these waited for
+    one. None: they never were."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """The arrivals of an open loop in the ``duration_s`` seconds of profiling until the run was stopped."""
+    """The arrivals of an open loop in the ``duration_s`` seconds of profiling until the run was
+    stopped."""
 
     duration_s: float
     due: int
     sent: int
-    """Those that were tried: sent, or failed on the way (a refused connection is an answer of a kind)."""
+    """Those that were tried: sent, or failed on the way (a refused connection is an answer of a
+    kind)."""
     completed: int
-    """Those that were answered without a failure by then; what was answered during the drain is not among them. Of a stage
-    all that were answered in its measured time, whenever they were due."""
+    """Those that were answered without a failure by then; what was answered during the drain is not
+    among them. Of a stage all that were answered in its measured time, whenever they were due."""
     never_started: int
     """Those that had found no free user by then."""
     at_gate: int = 0
@@ -62,15 +65,17 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     """sent / due."""
     cause: str = ""
-    """Why less than 98 % was sent: ``gate``, ``users``, ``server``, ``client`` or ``end``; empty when it was not less."""
+    """Why less than 98 % was sent: ``gate``, ``users``, ``server``, ``client`` or ``end``; empty
+    when it was not less."""
     in_prefill_needed: float | None = None
-    """Requests offered a second x mean TTFT (Little's law): the requests in prefill that the rate needs; None
-    without a gate."""
+    """Requests offered a second x mean TTFT (Little's law): the requests in prefill that the rate
+    needs; None without a gate."""
     prefill_limit: float | None = None
     """Its mean over the time."""
     ttft_s: float | None = None
     users_needed: float | None = None
-    """Arrivals offered a second x mean time that one takes a user, waiting at the gate included (Little's law)."""
+    """Arrivals offered a second x mean time that one takes a user, waiting at the gate included
+    (Little's law)."""
     users: int
     """The most there were."""
     busy_s: float | None = None
@@ -80,15 +85,18 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     out_of_users: bool = False
     """``--max-users`` was reached while arrivals waited."""
     completed_share: float | None = None
-    """completed / expected, at most 1; None: requests last as long as half of the run, which is too short to tell."""
+    """completed / expected, at most 1; None: requests last as long as half of the run, which is too
+    short to tell."""
     expected: float | None = None
-    """Of those due, without those in flight at the stop as in any server that keeps up: it answered them in the grace
-    period, and they are at most as many as were due within the time that the first ten requests took. All where the server
-    fell behind, and of a stage. None: of an older version."""
+    """Of those due, without those in flight at the stop as in any server that keeps up: it answered
+    them in the grace period, and they are at most as many as were due within the time that the
+    first ten requests took. All where the server fell behind, and of a stage. None: of an older
+    version."""
     in_flight: int = 0
     """Requests in flight at the stop, where some of them are left out of ``expected``."""
     overload: Overload | None = None
-    """None: it did not grow by more than chance, or what was offered was not sent for another reason."""
+    """None: it did not grow by more than chance, or what was offered was not sent for another
+    reason."""
 
 
 MIN_DELIVERED_SHARE: Final = 0.98
@@ -102,14 +110,16 @@ CHANCE_ERRORS: Final = 3.0
 FIRST: Final = 10
 """Requests that tell how long one lasts on an idle server."""
 EARLY: Final = 0.25
-"""Mean place of requests that end in a queue, at most, from 0 for the one that was due first to 1."""
+"""Mean place of requests that end in a queue, at most, from 0 for the one that was due first to
+1."""
 ENDED: Final = 100
 """Of these that are looked at, spread over the run."""
 CHANCE: Final = 0.001
 """Probability of what is not taken for chance."""
 
 MIN_EXPECTED_SHARE: Final = 0.5
-"""Of what was due; where less could be over by the stop, the share that was completed says nothing."""
+"""Of what was due; where less could be over by the stop, the share that was completed says
+nothing."""
 
 GATE: Final = "gate"
 SERVER: Final = "server"
@@ -135,7 +145,8 @@ def describe_arrivals(s: Settings) -> str:
 
 
 def find_requested_rate(run: Run) -> float | None:
-    """The rate asked for; of a series or a trace the mean of what was due; None for a closed loop."""
+    """The rate asked for; of a series or a trace the mean of what was due; None for a closed
+    loop."""
     s = run.settings
     if not s.open_loop:
         return None
@@ -145,12 +156,16 @@ def find_requested_rate(run: Run) -> float | None:
 
 
 def measure_delivery(
-    main: RequestSelection, run: Run, verdict: ClientVerdict | None, through: RequestSelection | None = None
+    main: RequestSelection,
+    run: Run,
+    verdict: ClientVerdict | None,
+    through: RequestSelection | None = None,
 ) -> Delivery | None:
-    """``main``: the requests of the profiling phase; ``through``: of a stage those that ended in its measured time, whenever
-    they were due. None for a closed loop, and before anything was due.
+    """``main``: the requests of the profiling phase; ``through``: of a stage those that ended in
+    its measured time, whenever they were due. None for a closed loop, and before anything was due.
 
-    Every turn of a conversation is an arrival; of a fixed schedule only the first ones are, so only they are counted.
+    Every turn of a conversation is an arrival; of a fixed schedule only the first ones are, so only
+    they are counted.
     """
     offer = run.offer
     if offer is None or not offer.due or not offer.duration_s > 0:
@@ -163,7 +178,10 @@ def measure_delivery(
     in_time = arrived.where(arrived["closed_at"] <= run.profiling_at + offer.duration_s)
     completed = min(in_time.outcome(OK).size, sent) if through is None else through.outcome(OK).size
     per_s = offer.due / offer.duration_s
-    ttft_s, request_s = mean_of_known(main.outcome(OK)["ttft_s"]), mean_of_known(tried["closed_at"] - tried["asked_at"])
+    ttft_s, request_s = (
+        mean_of_known(main.outcome(OK)["ttft_s"]),
+        mean_of_known(tried["closed_at"] - tried["asked_at"]),
+    )
     think_s = run.settings.session_turn_delay_mean / 1e3 * later
     busy_s = None if request_s is None else request_s * turns + think_s
     limit = _mean_limit(run, offer.duration_s)
@@ -173,7 +191,9 @@ def measure_delivery(
         sent=sent,
         completed=completed,
         never_started=offer.never_started,
-        at_gate=0 if limit is None else _left_at_gate(main, run, offer.due - sent - offer.never_started),
+        at_gate=0
+        if limit is None
+        else _left_at_gate(main, run, offer.due - sent - offer.never_started),
         offered_per_s=per_s,
         sent_per_s=sent / offer.duration_s,
         completed_per_s=completed / offer.duration_s,
@@ -190,11 +210,18 @@ def measure_delivery(
         expected=float(offer.due),
     )
     if through is not None:  # Steady.kept_up says whether the server fell behind
-        return found if found.share >= MIN_DELIVERED_SHARE else replace(found, cause=_cause(found, run, verdict))
+        return (
+            found
+            if found.share >= MIN_DELIVERED_SHARE
+            else replace(found, cause=_cause(found, run, verdict))
+        )
     if found.share >= MIN_DELIVERED_SHARE:
         due_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "closed_at"))
         found = replace(
-            found, overload=detect_any_overload(due_s, due_s + tried["ttft_from_due_s"], over_s, offer.duration_s)
+            found,
+            overload=detect_any_overload(
+                due_s, due_s + tried["ttft_from_due_s"], over_s, offer.duration_s
+            ),
         )
     elif (cause := _cause(found, run, verdict)) == USERS and (
         overload := detect_overload_before_users(tried, run, offer)
@@ -202,22 +229,29 @@ def measure_delivery(
         found = replace(found, cause=SERVER, overload=overload)
     else:
         found = replace(
-            found, cause=cause, overload=None if cause in (GATE, USERS) else detect_overload_of_sent(tried, run, offer)
+            found,
+            cause=cause,
+            overload=None if cause in (GATE, USERS) else detect_overload_of_sent(tried, run, offer),
         )
     return found if found.overload is not None else _of_expected(found, arrived, run)
 
 
 def _left_at_gate(main: RequestSelection, run: Run, unsent: int) -> int:
-    """Of so many arrivals that were not sent, though they found a user, those that waited at the gate. Those that the end of
-    the run turned away have no record; those that it cut have one, without an admission."""
+    """Of so many arrivals that were not sent, though they found a user, those that waited at the
+    gate. Those that the end of the run turned away have no record; those that it cut have one,
+    without an admission."""
     requests = main.requests
-    waited = requests["sent_at"].isna() & requests["admitted_at"].isna() & ~requests["outcome"].isin(FAILURES)
+    waited = (
+        requests["sent_at"].isna()
+        & requests["admitted_at"].isna()
+        & ~requests["outcome"].isin(FAILURES)
+    )
     return max(0, min(unsent, run.turned_away + main.only(waited).size))
 
 
 def _of_expected(found: Delivery, arrived: RequestSelection, run: Run) -> Delivery:
-    """The share that was completed, without what any server that keeps up has in flight at the stop: it is no sign that one
-    falls behind, and in a short run much of what was due."""
+    """The share that was completed, without what any server that keeps up has in flight at the
+    stop: it is no sign that one falls behind, and in a short run much of what was due."""
     if not arrived.size:
         return found
     due_s, over_s = (arrived[name] - run.profiling_at for name in ("due_at", "closed_at"))
@@ -237,9 +271,12 @@ def _in_flight_at(due_s: Floats, over_s: Floats, stop_s: float) -> NDArray[np.bo
     return (due_s <= stop_s) & (over_s > stop_s)
 
 
-def _on_their_way(arrived: RequestSelection, due_s: Floats, over_s: Floats, duration_s: float) -> int:
-    """Requests in flight at the stop that the server answered in the grace period, or that the end of it cut before they
-    had as much time as one of the first that were answered. What a server that died has in flight is none of it."""
+def _on_their_way(
+    arrived: RequestSelection, due_s: Floats, over_s: Floats, duration_s: float
+) -> int:
+    """Requests in flight at the stop that the server answered in the grace period, or that the end
+    of it cut before they had as much time as one of the first that were answered. What a server
+    that died has in flight is none of it."""
     outcomes = arrived.requests["outcome"][arrived.chosen]
     ok, cut = (outcomes == OK).to_numpy(np.bool_), (outcomes == CUT).to_numpy(np.bool_)
     lasted_s = over_s - due_s
@@ -248,10 +285,15 @@ def _on_their_way(arrived: RequestSelection, due_s: Floats, over_s: Floats, dura
     return int((_in_flight_at(due_s, over_s, duration_s) & (ok | young)).sum())
 
 
-def detect_overload_before_users(tried: RequestSelection, run: Run, offer: OpenLoopSchedule) -> Overload | None:
-    """Whether the server fell behind before all users were busy, after which no more requests can be in flight than there
-    are users: then it is not for want of users that the rest was not sent. What waits for one counts as in flight."""
-    due_s, asked_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "asked_at", "closed_at"))
+def detect_overload_before_users(
+    tried: RequestSelection, run: Run, offer: OpenLoopSchedule
+) -> Overload | None:
+    """Whether the server fell behind before all users were busy, after which no more requests can
+    be in flight than there are users: then it is not for want of users that the rest was not sent.
+    What waits for one counts as in flight."""
+    due_s, asked_s, over_s = (
+        tried[name] - run.profiling_at for name in ("due_at", "asked_at", "closed_at")
+    )
     busy = np.searchsorted(np.sort(asked_s), asked_s, side="right") - np.searchsorted(
         np.sort(over_s), asked_s, side="right"
     )
@@ -261,29 +303,42 @@ def detect_overload_before_users(tried: RequestSelection, run: Run, offer: OpenL
     if not busy_s < offer.duration_s or detect_any_overload(due_s, first_s, over_s, busy_s) is None:
         return None
     last_s = float(due_s.max())  # what found no user is what was due last
-    unsent_s = last_s + (offer.duration_s - last_s) * (np.arange(offer.never_started) + 1.0) / (offer.never_started + 1)
+    unsent_s = last_s + (offer.duration_s - last_s) * (np.arange(offer.never_started) + 1.0) / (
+        offer.never_started + 1
+    )
     due_s = np.concatenate([due_s, unsent_s])
     over_s = np.concatenate([over_s, np.full(len(unsent_s), np.inf)])
-    middle, end = (count_in_flight(due_s, over_s, moment) for moment in (offer.duration_s / 2, offer.duration_s))
+    middle, end = (
+        count_in_flight(due_s, over_s, moment)
+        for moment in (offer.duration_s / 2, offer.duration_s)
+    )
     return Overload(in_flight_middle=middle, in_flight_end=end, all_busy_s=busy_s)
 
 
-def detect_overload_of_sent(tried: RequestSelection, run: Run, offer: OpenLoopSchedule) -> Overload | None:
+def detect_overload_of_sent(
+    tried: RequestSelection, run: Run, offer: OpenLoopSchedule
+) -> Overload | None:
     """Whether the server fell behind what was sent, though less was sent than offered, and late."""
     sent_s = tried["sent_at"] - run.profiling_at
     some = ~np.isnan(sent_s)
     over_s, ttft_s = tried["closed_at"] - run.profiling_at, tried["ttft_s"]
-    return detect_any_overload(sent_s[some], (sent_s + ttft_s)[some], over_s[some], offer.duration_s)
+    return detect_any_overload(
+        sent_s[some], (sent_s + ttft_s)[some], over_s[some], offer.duration_s
+    )
 
 
-def detect_any_overload(due_s: Floats, first_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
-    """Whether the server fell behind with whole requests, or with first tokens (``first_s``; NaN: there was none), which
-    shows where requests last as long as the run."""
+def detect_any_overload(
+    due_s: Floats, first_s: Floats, over_s: Floats, duration_s: float
+) -> Overload | None:
+    """Whether the server fell behind with whole requests, or with first tokens (``first_s``; NaN:
+    there was none), which shows where requests last as long as the run."""
     waited_s = np.where(np.isnan(first_s), over_s, first_s)
     if (found := detect_overload(due_s, over_s, duration_s)) is None and detect_overload(
         due_s, waited_s, duration_s
     ) is not None:
-        middle, end = (count_in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s))
+        middle, end = (
+            count_in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s)
+        )
         found = Overload(in_flight_middle=middle, in_flight_end=end)
     return found
 
@@ -293,36 +348,48 @@ def count_in_flight(due_s: Floats, over_s: Floats, moment: float) -> int:
 
 
 def detect_overload(due_s: Floats, over_s: Floats, duration_s: float) -> Overload | None:
-    """Whether the server fell behind the schedule. ``due_s``, ``over_s``: when each request was due and when it ended, after
-    the stop too, in seconds from the start; ``duration_s``: from there to the stop.
+    """Whether the server fell behind the schedule. ``due_s``, ``over_s``: when each request was due
+    and when it ended, after the stop too, in seconds from the start; ``duration_s``: from there to
+    the stop.
 
-    In the second half of the time under 90 % of what was due ended, and the number in flight grew by more than
+    In the second half of the time under 90 % of what was due ended, and the number in flight grew
+    by more than
 
-    - it does in any run, which begins with none in flight: as many more as requests make that last as long as the first ones
+    - it does in any run, which begins with none in flight: as many more as requests make that last
+      as long as the first ones
       that were due, which found the server idle;
-    - and chance: three standard errors of this difference, with Poisson counts of what was due and what ended.
+    - and chance: three standard errors of this difference, with Poisson counts of what was due and
+      what ended.
 
-    So there is none where the first requests last nearly as long as the run: it is too short to tell. But where requests
-    last the longer the later they were due, the first ones waited for each other, and the least that one of them explains
-    is taken.
+    So there is none where the first requests last nearly as long as the run: it is too short to
+    tell. But where requests last the longer the later they were due, the first ones waited for each
+    other, and the least that one of them explains is taken.
     """
     if len(due_s) < FIRST:
         return None
-    middle, end = (count_in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s))
+    middle, end = (
+        count_in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s)
+    )
     due = int(((due_s > duration_s / 2) & (due_s <= duration_s)).sum())
     ended = due - (end - middle)
-    filling = count_due_in_service(due_s, over_s, duration_s) - count_due_in_service(due_s, over_s, duration_s / 2)
+    filling = count_due_in_service(due_s, over_s, duration_s) - count_due_in_service(
+        due_s, over_s, duration_s / 2
+    )
     if has_queued_requests(due_s, over_s, duration_s):
         filling = filling.min(keepdims=True)
     error = math.sqrt(due + ended + float(filling.var()) / FIRST)
-    if ended >= MAX_COMPLETED_SHARE * due or end - middle - float(filling.mean()) <= CHANCE_ERRORS * error:
+    if (
+        ended >= MAX_COMPLETED_SHARE * due
+        or end - middle - float(filling.mean()) <= CHANCE_ERRORS * error
+    ):
         return None
     return Overload(in_flight_middle=middle, in_flight_end=end)
 
 
 def count_due_in_service(due_s: Floats, over_s: Floats, moment: float) -> Floats:
-    """By each of the first requests, which found the server idle: how many were due within the time that it lasted before
-    ``moment``. So many are in flight in a server that keeps up (Little's law, for any schedule)."""
+    """By each of the first requests, which found the server idle: how many were due within the time
+    that it lasted before ``moment``. So many are in flight in a server that keeps up (Little's law,
+    for any schedule)."""
     order = np.argsort(due_s, kind="stable")
     at, first_s = due_s[order], (over_s - due_s)[order[:FIRST]]
     before = np.searchsorted(at, moment - first_s, side="right").astype(np.float64)
@@ -330,11 +397,13 @@ def count_due_in_service(due_s: Floats, over_s: Floats, moment: float) -> Floats
 
 
 def has_queued_requests(due_s: Floats, over_s: Floats, duration_s: float) -> bool:
-    """Whether requests that ended by the stop were due early among those which lasted as long or longer, so far at least:
-    so it is in a queue, and not where the lengths of answers decide how long one lasts.
+    """Whether requests that ended by the stop were due early among those which lasted as long or
+    longer, so far at least: so it is in a queue, and not where the lengths of answers decide how
+    long one lasts.
 
-    Each one's place among these, as a share of them, is a p-value; they are combined by Fisher's method (Statistical
-    Methods for Research Workers, 1932): the sum of their negative logarithms is gamma distributed where chance decides.
+    Each one's place among these, as a share of them, is a p-value; they are combined by Fisher's
+    method (Statistical Methods for Research Workers, 1932): the sum of their negative logarithms is
+    gamma distributed where chance decides.
     """
     lasted_s = np.minimum(over_s, duration_s) - due_s
     ended = np.flatnonzero(over_s <= duration_s)
@@ -348,9 +417,11 @@ def has_queued_requests(due_s: Floats, over_s: Floats, duration_s: float) -> boo
 
 
 def _cause(d: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
-    """The first cause that applies: behind a gate that is too low users wait, and a slow load generator keeps users busy as
-    well. Only where it was late itself is the load generator a cause: merged chunks keep nobody from sending."""
-    late_permits = verdict is not None and PERMIT_LAG in verdict.signals  # then the gate was free for those at it
+    """The first cause that applies: behind a gate that is too low users wait, and a slow load
+    generator keeps users busy as well. Only where it was late itself is the load generator a cause:
+    merged chunks keep nobody from sending."""
+    # then the gate was free for those at it
+    late_permits = verdict is not None and PERMIT_LAG in verdict.signals
     if is_held_by_limit(d) or (d.at_gate > (d.due - d.sent) / 2 and not late_permits):
         return GATE
     late = _level_of_delays(verdict)
@@ -376,7 +447,9 @@ def _level_of_delays(verdict: ClientVerdict | None) -> str:
 
 def is_held_by_limit(d: Delivery) -> bool:
     """Whether the rate needs more requests in prefill than the limit allows (Little's law)."""
-    return d.in_prefill_needed is not None and d.in_prefill_needed >= FULL_UTILISATION * (d.prefill_limit or math.inf)
+    return d.in_prefill_needed is not None and d.in_prefill_needed >= FULL_UTILISATION * (
+        d.prefill_limit or math.inf
+    )
 
 
 def _enough_without_gate(d: Delivery) -> bool:
@@ -394,7 +467,11 @@ def _mean_limit(run: Run, duration_s: float) -> float | None:
         return None
     end = run.profiling_at + duration_s
     at = np.clip([*(at for at, _ in known), end], run.profiling_at, end)
-    return float(np.average([limit for _, limit in known], weights=np.diff(at))) if np.ptp(at) else float(known[-1][1])
+    return (
+        float(np.average([limit for _, limit in known], weights=np.diff(at)))
+        if np.ptp(at)
+        else float(known[-1][1])
+    )
 
 
 def _name(path: str | None) -> str:
@@ -402,7 +479,8 @@ def _name(path: str | None) -> str:
 
 
 def format_delivery_line(summary: "Summary") -> str | None:
-    """The line above the tables when less than 98 % of the schedule was sent: the cause, with its figures."""
+    """The line above the tables when less than 98 % of the schedule was sent: the cause, with its
+    figures."""
     d = summary.delivery
     if d is None or not d.cause:
         return None
@@ -411,7 +489,8 @@ def format_delivery_line(summary: "Summary") -> str | None:
         why = f"the prefill gate. {_by_gate(d)}"
     elif d.cause == SERVER and d.overload is not None:
         why = (
-            f"the server. It fell behind before all {d.users} users were busy, {format_brief(d.overload.all_busy_s, digits=2)} s "
+            f"the server. It fell behind before all {d.users} users were busy, "
+            f"{format_brief(d.overload.all_busy_s, digits=2)} s "
             "after the start"
         )
     elif d.cause == CLIENT:
@@ -420,48 +499,77 @@ def format_delivery_line(summary: "Summary") -> str | None:
             for e in summary.evidence
             if (e.cpu_share or 0) > FULL_CORE
         ]
-        why = f"the load generator. {capitalise_sentence('; '.join(figures or _of_delays(summary)))}"
+        why = (
+            f"the load generator. {capitalise_sentence('; '.join(figures or _of_delays(summary)))}"
+        )
     elif d.cause == USERS and d.users_needed is not None:
         rate = format_brief(d.users / d.busy_s, "/s", 2) if d.busy_s else "-"
-        more, less = ("at least ", "at most ") if summary.conditions.cut else ("", "")  # what was cut took longer
+        # what was cut took longer
+        more, less = ("at least ", "at most ") if summary.conditions.cut else ("", "")
         why = (
             f"too few users. {offered} x {more}{format_brief(d.busy_s, ' s', 3)} per request needs "
             f"{more}{_beside(d.users_needed, d.users)} users, and "
-            f"there were at most {d.users}{' (--max-users was reached)' * d.out_of_users}, which complete {less}{rate}: "
+            f"there were at most {d.users}{' (--max-users was reached)' * d.out_of_users}, which "
+            f"complete {less}{rate}: "
             "more of them help if requests then take no longer"
         )
     else:
         limit = format_brief(d.prefill_limit, digits=3)
-        gate = "" if d.in_prefill_needed is None else f"{d.in_prefill_needed:.1f} of {limit} slots and "
+        gate = (
+            ""
+            if d.in_prefill_needed is None
+            else f"{d.in_prefill_needed:.1f} of {limit} slots and "
+        )
         users = "?" if d.users_needed is None else f"{d.users_needed:.1f}"
         why = (
             "a burst of arrivals, or arrivals just before the end of the run. "
             f"On average {gate}{users} of {d.users} users were needed"
         )
-    at_gate = "" if d.prefill_limit is None else f", {d.at_gate} waited at the gate when the run ended"
-    unsent = f"{d.due - d.sent} of {d.due} arrivals were not sent: {d.never_started} found no free user{at_gate}"
-    return f"NOT DELIVERED: {d.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
+    at_gate = (
+        "" if d.prefill_limit is None else f", {d.at_gate} waited at the gate when the run ended"
+    )
+    unsent = (
+        f"{d.due - d.sent} of {d.due} arrivals were not sent: {d.never_started} found no free "
+        f"user{at_gate}"
+    )
+    return (
+        f"NOT DELIVERED: {d.share:.1%} of the scheduled requests were sent. Cause: {why}. {unsent}."
+    )
 
 
 def _by_gate(d: Delivery) -> str:
-    """Why the gate is the cause: the rate needs more than its limit, or users, or the last arrivals, waited at it."""
-    limit = format_brief(d.prefill_limit, digits=3) + " on average" * ((d.prefill_limit or 0) % 1 > 0)
+    """Why the gate is the cause: the rate needs more than its limit, or users, or the last
+    arrivals, waited at it."""
+    limit = format_brief(d.prefill_limit, digits=3) + " on average" * (
+        (d.prefill_limit or 0) % 1 > 0
+    )
     if d.in_prefill_needed is not None and d.prefill_limit and d.ttft_s and is_held_by_limit(d):
         rate, needed = d.in_prefill_needed / d.ttft_s, _beside(d.in_prefill_needed, d.prefill_limit)
-        need = f"{rate:.2f}/s x {format_duration(d.ttft_s)} TTFT needs a prefill limit of {needed}, and it was {limit}"
+        need = (
+            f"{rate:.2f}/s x {format_duration(d.ttft_s)} TTFT needs a prefill limit of "
+            f"{needed}, and it was {limit}"
+        )
         if d.in_prefill_needed > d.prefill_limit:
             return need
-        return f"{need}: at {d.in_prefill_needed / d.prefill_limit:.0%} of the limit, arrivals at random times queue up"
+        return (
+            f"{need}: at {d.in_prefill_needed / d.prefill_limit:.0%} of the limit, arrivals at "
+            f"random times queue up"
+        )
     if d.at_gate > (d.due - d.sent) / 2:
         return f"The limit was {limit}, and requests came faster at the end than it lets them in"
     waited, busy = format_duration(d.gate_wait_s or 0.0), format_duration(d.busy_s or 0.0)
-    return f"The limit was {limit}. A user was busy with a request for {busy} on average, {waited} of it at the gate"
+    return (
+        f"The limit was {limit}. A user was busy with a request for {busy} on average, {waited} "
+        f"of it at the gate"
+    )
 
 
 def _of_delays(summary: "Summary") -> list[str]:
     """The reasons of the client verdict that are delays of the load generator."""
     reasons = () if summary.client is None else summary.client.reasons
-    return [reason for reason in reasons if any(signal in reason for signal in DELAYS)] or list(reasons)
+    return [reason for reason in reasons if any(signal in reason for signal in DELAYS)] or list(
+        reasons
+    )
 
 
 def _beside(value: float, limit: float) -> str:
@@ -473,10 +581,14 @@ def format_outage_line(summary: "Summary") -> str | None:
     """That nothing answered for a while, and what the rates are without that time."""
     if not summary.outages:
         return None
-    silent_s, unanswered = sum(one.seconds for one in summary.outages), sum(one.unanswered for one in summary.outages)
+    silent_s, unanswered = (
+        sum(one.seconds for one in summary.outages),
+        sum(one.unanswered for one in summary.outages),
+    )
     whole_s = summary.conditions.duration_s or 0.0
     text = (
-        f"NO ANSWER: {describe_outages(summary.outages)}: {format_count(unanswered, 'request')} had no answer at all."
+        f"NO ANSWER: {describe_outages(summary.outages)}: {format_count(unanswered, 'request')} "
+        f"had no answer at all."
     )
     if not whole_s > silent_s:
         return text
@@ -489,13 +601,15 @@ def format_outage_line(summary: "Summary") -> str | None:
 
 
 def format_overload_line(summary: "Summary") -> str | None:
-    """Of an open loop that the server fell behind what the headline does not say; None of any other."""
+    """Of an open loop that the server fell behind what the headline does not say; None of any
+    other."""
     if summary.delivery is None or (found := summary.delivery.overload) is None:
         return None
     waiting = "" if found.all_busy_s is None else " or waited for a free user"
     c = summary.conditions
     grown = (
-        f"OVERLOADED: {found.in_flight_middle:,} requests were in flight{waiting} at half of the time, "
+        f"OVERLOADED: {found.in_flight_middle:,} requests were in flight{waiting} at half of the "
+        f"time, "
         f"{found.in_flight_end:,} at the stop."
     )
     if not c.succeeded:
@@ -503,16 +617,21 @@ def format_overload_line(summary: "Summary") -> str | None:
     rate = next((row.avg for row in summary.rows if row.tag == "request_throughput"), None)
     if rate is not None and c.duration_s is not None:
         grown += (
-            f" Completed, {_rate(summary.delivery.completed_per_s)}, is {describe_span(summary.delivery)}; Request Throughput, "
+            f" Completed, {_rate(summary.delivery.completed_per_s)}, is "
+            f"{describe_span(summary.delivery)}; Request Throughput, "
             f"{_rate(rate)}, is over {format_brief(c.duration_s, ' s', 3)}, with what ended after it."
         )
-    without = f", and the {c.cut:,} that were cut, which took longer still, are in none of them" if c.cut else ""
+    without = (
+        f", and the {c.cut:,} that were cut, which took longer still, are in none of them"
+        if c.cut
+        else ""
+    )
     return f"{grown} Latencies are those of a growing queue: a longer run has longer ones{without}."
 
 
 def describe_overload(delivery: Delivery | None) -> str | None:
-    """``offered 30/s, completed 4.5/s in the 20 s to the stop, and the queue grew until the end``; None where it
-    did not."""
+    """``offered 30/s, completed 4.5/s in the 20 s to the stop, and the queue grew until the end``;
+    None where it did not."""
     if delivery is None or delivery.overload is None:
         return None
     offered, completed = _rates(delivery)
@@ -520,21 +639,29 @@ def describe_overload(delivery: Delivery | None) -> str | None:
 
 
 def describe_undelivered(delivery: Delivery | None) -> str | None:
-    """``offered 30/s, sent 4.6/s, completed 4.5/s by the stop``, where less was sent than offered, and
-    not because of the server."""
+    """``offered 30/s, sent 4.6/s, completed 4.5/s by the stop``, where less was sent than offered,
+    and not because of the server."""
     if delivery is None or not delivery.cause or delivery.overload is not None:
         return None
     offered, completed = _rates(delivery)
-    why = {GATE: "the prefill gate", CLIENT: "the load generator", USERS: "too few users"}.get(delivery.cause, "")
-    return f"{offered}, sent {format_brief(delivery.sent_per_s, '/s', 2)}, {completed} by the stop{f' ({why})' * bool(why)}"
+    why = {GATE: "the prefill gate", CLIENT: "the load generator", USERS: "too few users"}.get(
+        delivery.cause, ""
+    )
+    return (
+        f"{offered}, sent {format_brief(delivery.sent_per_s, '/s', 2)}, {completed} by the "
+        f"stop{f' ({why})' * bool(why)}"
+    )
 
 
 def describe_completed(delivery: Delivery) -> str:
-    """``98.3%: 3.80/s in the 60 s to the stop, 228 of 240 that were due``, and what the share is of, where these
-    are not all."""
+    """``98.3%: 3.80/s in the 60 s to the stop, 228 of 240 that were due``, and what the share is
+    of, where these are not all."""
     d = delivery
     share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
-    said = f"{share}{d.completed_per_s:.2f}/s {describe_span(d)}, {d.completed:,} of {d.due:,} that were due"
+    said = (
+        f"{share}{d.completed_per_s:.2f}/s {describe_span(d)}, {d.completed:,} of {d.due:,} "
+        f"that were due"
+    )
     left_out = 0 if d.expected is None else round(d.due - d.expected)
     if not left_out:
         return said
@@ -557,6 +684,6 @@ def _rate(per_s: float) -> str:
 
 
 def describe_span(d: Delivery) -> str:
-    """What ``completed`` is of: ``in the 20 s to the stop``. It has the filling of an idle server, and not what ended after
-    the stop, so a throughput over the whole run is another figure."""
+    """What ``completed`` is of: ``in the 20 s to the stop``. It has the filling of an idle server,
+    and not what ended after the stop, so a throughput over the whole run is another figure."""
     return f"in the {format_brief(d.duration_s, ' s', 3)} to the stop"

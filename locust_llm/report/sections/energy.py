@@ -25,15 +25,18 @@ class Energy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MIN_COVERED: Final = 0.8
-"""Share of the measured time between the first and the last reading of a GPU; below it nothing is said."""
+"""Share of the measured time between the first and the last reading of a GPU; below it nothing is
+said."""
 
 Span = tuple[float, float]
 """Unix seconds."""
 
 
-def measure_energy(history: EngineHistory, span: Span, output_tokens_per_s: float | None) -> Energy | None:
-    """Over ``span``. None without readings of power, or with too few. Joules a token: the mean of the watts over the output
-    tokens a second of the same time, the prefills' share included."""
+def measure_energy(
+    history: EngineHistory, span: Span, output_tokens_per_s: float | None
+) -> Energy | None:
+    """Over ``span``. None without readings of power, or with too few. Joules a token: the mean of
+    the watts over the output tokens a second of the same time, the prefills' share included."""
     powers = [
         watts
         for name, samples in history.by_name.items()
@@ -48,7 +51,8 @@ def measure_energy(history: EngineHistory, span: Span, output_tokens_per_s: floa
 
 
 def measure_run_energy(summary: "Summary", run: Run, history: EngineHistory) -> Energy | None:
-    """Of a run of one load: its measured time, or the profiling phase until nothing new was sent."""
+    """Of a run of one load: its measured time, or the profiling phase until nothing new was
+    sent."""
     ended_at = run.stopping_at or run.ended_at
     span = find_measured_span(run) or (None if ended_at is None else (run.profiling_at, ended_at))
     if summary.swept or span is None or span[1] <= span[0]:
@@ -57,20 +61,30 @@ def measure_run_energy(summary: "Summary", run: Run, history: EngineHistory) -> 
     return measure_energy(history, span, tokens)
 
 
-def measure_stage_energies(sweep: SweepSummary, run: Run, history: EngineHistory) -> list[float | None]:
+def measure_stage_energies(
+    sweep: SweepSummary, run: Run, history: EngineHistory
+) -> list[float | None]:
     """Joules an output token of each stage, in the order of the levels."""
     spans = {stage.number: (stage.measured_at, stage.ended_at) for stage in run.stages}
     found: list[float | None] = []
     for level in sweep.levels:
         began_at, ended_at = spans.get(level.number, (None, 0.0))
-        drawn = None if began_at is None else measure_energy(history, (began_at, ended_at), level.output_tokens_per_s)
+        drawn = (
+            None
+            if began_at is None
+            else measure_energy(history, (began_at, ended_at), level.output_tokens_per_s)
+        )
         found.append(None if drawn is None else drawn.joules_per_output_token)
     return found
 
 
 def _mean_w(samples: list[EngineSample], span: Span) -> float | None:
     """Of one GPU, between its readings in the span: each pair counts with its mean."""
-    known = [(s.at, s.gpu_power_w) for s in samples if s.gpu_power_w is not None and span[0] <= s.at <= span[1]]
+    known = [
+        (s.at, s.gpu_power_w)
+        for s in samples
+        if s.gpu_power_w is not None and span[0] <= s.at <= span[1]
+    ]
     if len(known) < 2 or known[-1][0] - known[0][0] < MIN_COVERED * (span[1] - span[0]):
         return None
     joules = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(known))

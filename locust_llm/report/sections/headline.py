@@ -1,4 +1,5 @@
-"""Headline: what a run came to, in one sentence; the first line of the console, of the page and of summary.md."""
+"""Headline: what a run came to, in one sentence; the first line of the console, of the page and of
+summary.md."""
 
 import math
 import re
@@ -34,11 +35,14 @@ from .notes import FIRST_FAILED, was_stream_buffered
 from .published import format_broken_rules
 
 NAMES: Final = {
-    "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due", "late": "schedule delay",
-    "rtt": "round trip", "requests_per_s": "request throughput", "output_tokens_per_s": "output token throughput",
+    "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due",
+    "late": "schedule delay",
+    "rtt": "round trip", "requests_per_s": "request throughput",
+    "output_tokens_per_s": "output token throughput",
     "input_tokens_per_s": "input token throughput", "inputs_per_s": "input throughput",
     "total_tokens_per_s": "token throughput",
-    "output_tokens_per_s_per_user": "output token throughput per user", "attainment": "share of good requests",
+    "output_tokens_per_s_per_user": "output token throughput per user",
+    "attainment": "share of good requests",
     "schema_valid_rate": "share of valid answers",
     "delivered": "share delivered", "completed": "share completed",
 }  # fmt: skip
@@ -47,14 +51,20 @@ STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
 OPEN: Final = f"{INCONCLUSIVE}: "
 """How the text of a knee begins that no stage may found."""
 TOO_SLOW: Final = "The load generator was too slow to measure this server"
-BUFFERED_STREAMS: Final = "The streams were buffered on the way, and these figures are those of the buffer"
+BUFFERED_STREAMS: Final = (
+    "The streams were buffered on the way, and these figures are those of the buffer"
+)
 ALL_THE_SAME: Final = {PASS: "the rules hold", FAIL: "a rule is broken"}
 """What no error of the load generator can have turned (slo/measurement_bias.py)."""
 MAX_KINDS: Final = 2
 MAX_RULE: Final = 60
 """Characters of a rule that is undecided."""
 """Of failures, where all failed."""
-OF_TAGS: Final = {TTFT_FROM_DUE.tag: "TTFT from due", TTFT.tag: "TTFT", LATENCY.tag: "request latency"}
+OF_TAGS: Final = {
+    TTFT_FROM_DUE.tag: "TTFT from due",
+    TTFT.tag: "TTFT",
+    LATENCY.tag: "request latency",
+}
 MAX_NAMES: Final = 4
 MAX_NAME: Final = 30
 """Names of requests in the sentence, and characters of one."""
@@ -63,8 +73,9 @@ MAX_DIFFERENCES: Final = 3
 
 
 def make_headline(summary: Summary, run: Run) -> str:
-    """Plain text without a period: what forbids to use the figures, overload or what was not sent, what the rules found and
-    how much longer would decide them, failures; without rules the main figures."""
+    """Plain text without a period: what forbids to use the figures, overload or what was not sent,
+    what the rules found and how much longer would decide them, failures; without rules the main
+    figures."""
     if summary.examination is not None:
         return summary.examination.headline()
     if summary.paired is not None:
@@ -83,7 +94,10 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         return
     overload = describe_overload(summary.delivery)
     if not c.succeeded:
-        none = f"one of {format_count(c.requests, 'request')} succeeded: {'; '.join(_reasons(summary, run))}"
+        none = (
+            f"one of {format_count(c.requests, 'request')} succeeded: "
+            f"{'; '.join(_reasons(summary, run))}"
+        )
         yield f"N{none}" if overload is None else f"Overloaded: {overload}; n{none}"
         return
     less, trouble = describe_undelivered(summary.delivery), ""
@@ -94,7 +108,10 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     elif less is not None:
         trouble = f"Not delivered: {less}"
     elif c.cut > c.requests / 2:
-        trouble = f"{c.cut:,} of {c.requests:,} requests were cut by the end: too much load, or too short a run"
+        trouble = (
+            f"{c.cut:,} of {c.requests:,} requests were cut by the end: too much load, or "
+            f"too short a run"
+        )
     invalid = summary.client is not None and summary.client.level == INVALID
     load = "" if trouble or (invalid and not _of_ramp(summary)) else _load(c, run, summary)
     if trouble:
@@ -117,8 +134,12 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
 
 
 def _reasons(summary: Summary, run: Run) -> Iterator[str]:
-    """Why none succeeded, in full: the kinds of failures, the most frequent first, and what to do where the run knew it."""
-    c, known = summary.conditions, next((note for note in run.notes if note.startswith(FIRST_FAILED)), "")
+    """Why none succeeded, in full: the kinds of failures, the most frequent first, and what to do
+    where the run knew it."""
+    c, known = (
+        summary.conditions,
+        next((note for note in run.notes if note.startswith(FIRST_FAILED)), ""),
+    )
     for failure in summary.failures[:MAX_KINDS]:
         several = f"{failure.count} x " * (len(summary.failures) > 1 or failure.count < c.requests)
         said = failure.message or failure.outcome
@@ -127,7 +148,11 @@ def _reasons(summary: Summary, run: Run) -> Iterator[str]:
     if rest := sum(failure.count for failure in summary.failures[MAX_KINDS:]):
         yield f"{rest} others failed"
     if c.cut:
-        yield "all were cut when the run ended" if c.cut == c.requests else f"{c.cut} were cut when the run ended"
+        yield (
+            "all were cut when the run ended"
+            if c.cut == c.requests
+            else f"{c.cut} were cut when the run ended"
+        )
     if c.cancelled:
         yield f"{c.cancelled} were cancelled on purpose"
 
@@ -138,13 +163,18 @@ def _of_ramp(summary: Summary) -> str:
 
 
 def _load(c: Conditions, run: Run, summary: Summary) -> str:
-    """``With 30 users,``, of a ramp with all that it went through, as its figures are of all of it."""
+    """``With 30 users,``, of a ramp with all that it went through, as its figures are of all of
+    it."""
     ramp = _of_ramp(summary)
     limit = format_limit_range(c.limit_in_force)
     if c.loop == "open":
         of_ramp = f"rates from 0 to {format_brief(c.rate_per_s, '/s', 3)} together, a ramp:"
         load = (
-            "" if c.rate_per_s is None else of_ramp if "rate" in ramp else f"At {format_brief(c.rate_per_s, '/s', 3)}"
+            ""
+            if c.rate_per_s is None
+            else of_ramp
+            if "rate" in ramp
+            else f"At {format_brief(c.rate_per_s, '/s', 3)}"
         )
     else:
         load = "" if c.users is None else f"With {describe_users(c.users, c.users_in_force)}"
@@ -153,17 +183,23 @@ def _load(c: Conditions, run: Run, summary: Summary) -> str:
     return f"{load[:1].upper()}{load[1:]}"
 
 
-# -- rules -------------------------------------------------------------------------------------------------------------
+# -- rules -----------------------------------------------------------------------------------------
 
 
 def _rules(summary: Summary, run: Run, *, steady: bool = True) -> list[str]:
-    """The first rule that failed, else the first that passed, with its figure; then what the others came to. ``steady``: a
-    longer run would be of the same load."""
-    deciding, rules = [result for result in summary.slos if result.decides], run.settings.rules.by_text
+    """The first rule that failed, else the first that passed, with its figure; then what the others
+    came to. ``steady``: a longer run would be of the same load."""
+    deciding, rules = (
+        [result for result in summary.slos if result.decides],
+        run.settings.rules.by_text,
+    )
     failed = [result for result in deciding if result.status == FAIL]
     passed = [result for result in deciding if result.status == PASS]
     undecided = [result for result in deciding if result.status not in (FAIL, PASS)]
-    shown = next((r for r in (*failed, *passed, *undecided) if r.observed is not None and r.rule in rules), None)
+    shown = next(
+        (r for r in (*failed, *passed, *undecided) if r.observed is not None and r.rule in rules),
+        None,
+    )
     found = [] if shown is None else [_judged(rules[shown.rule], shown, summary.conditions)]
     others = len(failed) - (shown in failed)
     if others:
@@ -182,7 +218,8 @@ def _count(rules: int, more: str = "") -> str:
 
 
 def _named(undecided: Sequence[SloResult], shown: SloResult | None) -> str:
-    """The first one by its text, but where its figure stands before, and how many there are besides."""
+    """The first one by its text, but where its figure stands before, and how many there are
+    besides."""
     first = next((result for result in undecided if result is not shown), None)
     if first is None or shown in undecided:
         return _count(len(undecided))
@@ -192,7 +229,8 @@ def _named(undecided: Sequence[SloResult], shown: SloResult | None) -> str:
 
 
 def _advice(undecided: Sequence[SloResult]) -> str:
-    """How much longer a run may decide these rules, and which of them where it is not all; empty: nobody knows."""
+    """How much longer a run may decide these rules, and which of them where it is not all; empty:
+    nobody knows."""
     known = [(result.longer_s, result) for result in undecided if result.longer_s is not None]
     if not known:
         return ""
@@ -208,7 +246,11 @@ def _advice(undecided: Sequence[SloResult]) -> str:
 def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
     """``p95 of TTFT is 810 ms, within 3 s``"""
     name = NAMES.get(rule.metric, rule.metric.replace("_", " "))
-    what = f"{rule.stat} of {name}" if rule.percentile is not None else f"{STATS.get(rule.stat, '')} {name}".strip()
+    what = (
+        f"{rule.stat} of {name}"
+        if rule.percentile is not None
+        else f"{STATS.get(rule.stat, '')} {name}".strip()
+    )
     if rule.where:
         what += f" ({', '.join(f'{key}={value}' for key, value in rule.where)})"
     if rule.base:
@@ -217,19 +259,29 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         )
         tolerance = f"{side} {format_plain_number(rule.number)}{rule.unit}"
         if result.low is not None and result.high is not None and result.low <= 0 <= result.high:
-            return f"{what} shows no difference from {rule.base} (95% interval {format_interval(result)}), {tolerance}"
+            return (
+                f"{what} shows no difference from {rule.base} (95% interval "
+                f"{format_interval(result)}), {tolerance}"
+            )
         side = "worse" if (result.observed or 0) > 0 else "better"
         by = format_brief(abs(result.observed or 0), rule.unit, choose_value_digits(result))
         return f"{what} is {by} {side} than {rule.base}, {tolerance}"
     less = rule.op.startswith("<")
-    side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(result.status, "limit")
+    side = {PASS: "within" if less else "above", FAIL: "above" if less else "below"}.get(
+        result.status, "limit"
+    )
     if math.isinf(result.observed or 0):
         lands_on = "failed" if result.worst is None else "cut"
         counts = "" if side == "limit" else "which counts as "
         return f"{what} falls on a {lands_on} request, {counts}{side} {_limit(rule)}"
     what += "" if rule.percentile is None else _beside_answers(rule, conditions)
-    if BY_WORD[rule.metric].units is RATE and conditions.loop == "open" and conditions.duration_s is not None:
-        what += f" over {format_brief(conditions.duration_s, ' s', 3)}"  # what completed by the stop is over less
+    if (
+        BY_WORD[rule.metric].units is RATE
+        and conditions.loop == "open"
+        and conditions.duration_s is not None
+    ):
+        # what completed by the stop is over less
+        what += f" over {format_brief(conditions.duration_s, ' s', 3)}"
     return f"{what} is {_value(rule, result)}, {side} {_limit(rule)}"
 
 
@@ -248,7 +300,9 @@ def _value(rule: Rule, result: SloResult) -> str:
     if result.worst is None:
         return _written(rule, result.observed, choose_value_digits(result))
     low, high = sorted((result.observed or 0.0, result.worst))
-    least, most = (_written(rule, end, digits_to_tell_apart(end, result.limit)) for end in (low, high))
+    least, most = (
+        _written(rule, end, digits_to_tell_apart(end, result.limit)) for end in (low, high)
+    )
     return f"at least {least}" if math.isinf(high) else f"{least} to {most}"
 
 
@@ -264,16 +318,20 @@ def _written(rule: Rule, value: float | None, digits: int) -> str:
     return format_brief(value, rule.unit, digits)
 
 
-# -- without rules -----------------------------------------------------------------------------------------------------
+# -- without rules ---------------------------------------------------------------------------------
 
 
 def _figures(summary: Summary, run: Run) -> list[str]:
-    """``p50 of TTFT is 420 ms and p95 810 ms, p50 of ITL 21 ms``, then the throughput. Where requests had waits, TTFT from
-    due comes first; of requests with several names TTFT is by name, as they are other work each. Of answers without a stream
-    the latency of requests."""
+    """``p50 of TTFT is 420 ms and p95 810 ms, p50 of ITL 21 ms``, then the throughput. Where
+    requests had waits, TTFT from due comes first; of requests with several names TTFT is by name,
+    as they are other work each. Of answers without a stream the latency of requests."""
     by_tag = {row.tag: row for row in summary.rows if row.count or row.avg is not None}
     names = next((found.groups for found in summary.breakdowns if found.of_names), ())
-    tags = [tag for tag in (TTFT_FROM_DUE.tag, TTFT.tag) if tag in by_tag and (run.has_waits or tag == TTFT.tag)]
+    tags = [
+        tag
+        for tag in (TTFT_FROM_DUE.tag, TTFT.tag)
+        if tag in by_tag and (run.has_waits or tag == TTFT.tag)
+    ]
     found = []
     if by_name := _by_name(names, (tags or [LATENCY.tag])[0]):
         found.append(by_name)
@@ -287,7 +345,11 @@ def _figures(summary: Summary, run: Run) -> list[str]:
         return [", ".join(found), f"{format_brief(row.avg, digits=3)} output tokens/s"]
     if (row := by_tag.get("input_throughput")) is not None and row.avg is not None:
         tokens = by_tag.get("input_token_throughput")
-        more = "" if tokens is None or tokens.avg is None else f", {format_brief(tokens.avg, digits=3)} input tokens/s"
+        more = (
+            ""
+            if tokens is None or tokens.avg is None
+            else f", {format_brief(tokens.avg, digits=3)} input tokens/s"
+        )
         return [", ".join(found), f"{format_brief(row.avg, digits=3)} inputs/s{more}"]
     return [", ".join(found) or "requests succeeded"]
 
@@ -299,12 +361,22 @@ def _median_and_p95(row: Row) -> str:
 
 
 def _by_name(groups: Sequence[RequestGroup], tag: str) -> str:
-    """``p95 of TTFT is 80 ms for chat, 1.2 s for agent``; empty where there are no names, or no values."""
-    rows = [(group.label, row) for group in groups for row in group.rows if row.tag == tag and 95.0 in row.percentiles]
+    """``p95 of TTFT is 80 ms for chat, 1.2 s for agent``; empty where there are no names, or no
+    values."""
+    rows = [
+        (group.label, row)
+        for group in groups
+        for row in group.rows
+        if row.tag == tag and 95.0 in row.percentiles
+    ]
     if not rows:
         return ""
-    shown = ", ".join(f"{_ms(row, 95.0)} for {truncate_text(name, MAX_NAME)}" for name, row in rows[:MAX_NAMES])
-    more = f", and {format_count(len(rows) - MAX_NAMES, 'more name')}" if len(rows) > MAX_NAMES else ""
+    shown = ", ".join(
+        f"{_ms(row, 95.0)} for {truncate_text(name, MAX_NAME)}" for name, row in rows[:MAX_NAMES]
+    )
+    more = (
+        f", and {format_count(len(rows) - MAX_NAMES, 'more name')}" if len(rows) > MAX_NAMES else ""
+    )
     return f"p95 of {OF_TAGS[tag]} is {shown}{more}"
 
 
@@ -312,7 +384,7 @@ def _ms(row: Row, percentile: float) -> str:
     return format_duration(row.percentiles[percentile] / 1e3)
 
 
-# -- stages and arms ---------------------------------------------------------------------------------------------------
+# -- stages and arms -------------------------------------------------------------------------------
 
 
 def _stages(sweep: SweepSummary) -> str:
@@ -327,7 +399,14 @@ def _stages(sweep: SweepSummary) -> str:
 
 def _slower(found: PairedComparison) -> str:
     """``: TTFT p95 2.3 times as long beside the others``"""
-    one = next((f for f in found.figures if (f.metric, f.stat) == ("ttft", "p95") and f.percent is not None), None)
+    one = next(
+        (
+            f
+            for f in found.figures
+            if (f.metric, f.stat) == ("ttft", "p95") and f.percent is not None
+        ),
+        None,
+    )
     if one is None or one.percent is None:
         return ""
     return f": TTFT p95 {1 + one.percent / 100:.3g} times as long beside the others"
@@ -340,12 +419,24 @@ def _arms(found: PairedComparison) -> str:
         return f"Isolation of {found.isolated} {found.isolation.lower()}{_slower(found)}"
     if found.aa:
         expected = f"{0.05 * found.known:.2g} expected"
-        return f"Base against itself: {found.different} of {found.known} figures called different, {expected}"
+        return (
+            f"Base against itself: {found.different} of {found.known} figures called different, "
+            f"{expected}"
+        )
     if found.verdict != DIFFERENT and found.different:
-        by_chance = f"{found.different} of {found.known} figures differ, {0.05 * found.known:.2g} would by chance"
-        return f"Base and candidate may differ by chance alone in {format_count(found.pairs, 'pair')} ({by_chance})"
+        by_chance = (
+            f"{found.different} of {found.known} figures differ, {0.05 * found.known:.2g} "
+            f"would by chance"
+        )
+        return (
+            f"Base and candidate may differ by chance alone in "
+            f"{format_count(found.pairs, 'pair')} ({by_chance})"
+        )
     if found.verdict != DIFFERENT:
-        return f"No difference between base and candidate to be seen in {format_count(found.pairs, 'pair')}"
+        return (
+            f"No difference between base and candidate to be seen in "
+            f"{format_count(found.pairs, 'pair')}"
+        )
     named = [format_paired_difference(figure) for figure in found.figures if figure.different]
     more = f", {len(named) - MAX_DIFFERENCES} more" if len(named) > MAX_DIFFERENCES else ""
     return f"The candidate differs: {', '.join(named[:MAX_DIFFERENCES])}{more}"

@@ -1,24 +1,30 @@
-"""Interference: gaps by the number of other requests in prefill, TTFT by the prefills ahead, and their tables.
+"""Interference: gaps by the number of other requests in prefill, TTFT by the prefills ahead, and
+their tables.
 
-A request is in prefill, seen from here, from its send to its first chunk, or to its end if it had none: ``used`` of
-report/occupancy.py. It may lie in the server's queue all the while. All requests count as prefills, those of the warmup too, but
-for attempts that were tried again (the server refused those). Only our own are known: other traffic of a server is not.
+A request is in prefill, seen from here, from its send to its first chunk, or to its end if it had
+none: ``used`` of report/occupancy.py. It may lie in the server's queue all the while. All requests
+count as prefills, those of the warmup too, but for attempts that were tried again (the server
+refused those). Only our own are known: other traffic of a server is not.
 
-A gap is labelled with the mean over its time of how many requests were in prefill, rounded to the nearest whole number,
-half up. A request that decodes is not in prefill itself, so all of them are others. Rounded, as a prefill that merely
-touches a gap, by a microsecond or a quarter of it, is not what the gap is about. The price: a stall shorter than the step
-that it lengthens is missing from the rows.
+A gap is labelled with the mean over its time of how many requests were in prefill, rounded to the
+nearest whole number, half up. A request that decodes is not in prefill itself, so all of them are
+others. Rounded, as a prefill that merely touches a gap, by a microsecond or a quarter of it, is not
+what the gap is about. The price: a stall shorter than the step that it lengthens is missing from
+the rows.
 
-The loss misses none: it is of all gaps that a prefill touched, against those that none did. Only where these are too few, or
-where gaps vary so much by themselves that a request which comes at some moment meets a long one, is it of the gaps labelled
-1 and more, against those labelled 0; and not given where prefills lie in these (MAX_HIDDEN_SHARE).
+The loss misses none: it is of all gaps that a prefill touched, against those that none did. Only
+where these are too few, or where gaps vary so much by themselves that a request which comes at some
+moment meets a long one, is it of the gaps labelled 1 and more, against those labelled 0; and not
+given where prefills lie in these (MAX_HIDDEN_SHARE).
 
-What is a gap slower than? More requests in prefill may mean more that decode, and a larger batch slows decodes without
-any prefill. So each disturbed gap is compared with the undisturbed gaps at as many decoding streams (within 9 %: steps of a
-quarter of an octave), of which there must be MIN_COMPARED; failing these, at the next larger number that has them. That is
-no rare case: of eight users who ask again at once, seven decode while one is in prefill, and never seven alone. More streams
-make no gap shorter, so then the factor is rather too small. A gap without either has no comparison, and where too many have
-none (MIN_COMPARED_SHARE) there is no factor and no loss. Not controlled: how long the contexts of these streams are.
+What is a gap slower than? More requests in prefill may mean more that decode, and a larger batch
+slows decodes without any prefill. So each disturbed gap is compared with the undisturbed gaps at as
+many decoding streams (within 9 %: steps of a quarter of an octave), of which there must be
+MIN_COMPARED; failing these, at the next larger number that has them. That is no rare case: of eight
+users who ask again at once, seven decode while one is in prefill, and never seven alone. More
+streams make no gap shorter, so then the factor is rather too small. A gap without either has no
+comparison, and where too many have none (MIN_COMPARED_SHARE) there is no factor and no loss. Not
+controlled: how long the contexts of these streams are.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,11 +45,18 @@ from locust_llm.report.occupancy import Occupancy
 from locust_llm.report.selection import Floats, RequestSelection
 from locust_llm.report.slo.intervals import estimate_ratio_interval
 from locust_llm.slo.client_verdict import OK as FINE
-from locust_llm.text.format import format_brief, format_count, format_duration, format_number, name_percentile
+from locust_llm.text.format import (
+    format_brief,
+    format_count,
+    format_duration,
+    format_number,
+    name_percentile,
+)
 
 
 class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
-    """The gaps with a given number of other requests in prefill. Times in ms; None without values."""
+    """The gaps with a given number of other requests in prefill. Times in ms; None without
+    values."""
 
     label: str
     """``1``, ``4-7``, ``16+``."""
@@ -51,7 +64,8 @@ class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     """Of all decode time (the sum of all gaps)."""
     streams: float
-    """How many requests were decoding meanwhile, this one among them: the mean over the gaps' time."""
+    """How many requests were decoding meanwhile, this one among them: the mean over the gaps'
+    time."""
     requests: int
     """How many have such a gap."""
     itl_ms: dict[float, float]
@@ -60,13 +74,15 @@ class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
     """Percentiles of the gaps themselves."""
     longest_ms: float
     compared: int
-    """Of the gaps: those for which there are enough undisturbed ones at as many decoding streams, or at more."""
+    """Of the gaps: those for which there are enough undisturbed ones at as many decoding streams,
+    or at more."""
     compared_share: float = 1.0
     """Of the gaps, by number or by time: the smaller of both."""
     mean_ms: float | None = None
     """Of the compared ones."""
     usual_ms: float | None = None
-    """The mean that undisturbed gaps had at as many decoding streams as the compared ones, or at more."""
+    """The mean that undisturbed gaps had at as many decoding streams as the compared ones, or at
+    more."""
     slowdown: float | None = None
     """mean / usual; None with too few compared gaps, or too small a share of them."""
 
@@ -84,7 +100,8 @@ class RequestsAhead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrefillSlope(msgspec.Struct, frozen=True, kw_only=True):
-    """By how much TTFT is longer for each 1,000 input tokens in prefill at the send, at the same own length."""
+    """By how much TTFT is longer for each 1,000 input tokens in prefill at the send, at the same
+    own length."""
 
     ms_per_1k: float
     low: float
@@ -110,32 +127,36 @@ class PrefillInterference(msgspec.Struct, frozen=True, kw_only=True):
     disturbed: DisturbedGaps | None
     """All gaps with one prefill and more."""
     lost_s: float | None = None
-    """What the gaps that a prefill touched took longer than others did, not below 0; None: nothing to compare, or too
-    small a share of them."""
+    """What the gaps that a prefill touched took longer than others did, not below 0; None: nothing
+    to compare, or too small a share of them."""
     lost_share: float | None = None
     """Of ``decode_s``."""
     hidden_share: float | None = None
-    """Of the time in prefill, what lies beside gaps that count as undisturbed, where that is why there is no loss."""
+    """Of the time in prefill, what lies beside gaps that count as undisturbed, where that is why
+    there is no loss."""
     ahead: tuple[RequestsAhead, ...] = ()
     slope: PrefillSlope | None = None
 
 
 PREFILL_EDGES: Final = (0, 1, 2, 3, 4, 8, 16)
 AHEAD_EDGES: Final = (0, 1, 2, 4, 8, 16)
-"""First value of each row: of gaps by prefills beside them, of requests by prefills ahead; the last row is open."""
+"""First value of each row: of gaps by prefills beside them, of requests by prefills ahead; the last
+row is open."""
 ITL: Final = (50.0, 99.0)
 ICL: Final = (50.0, 90.0, 99.0)
 TTFT: Final = (50.0, 95.0)
 MIN_COMPARED: Final = 30
-"""From so many undisturbed gaps on their mean is taken for the usual one; and so many are compared for a factor."""
+"""From so many undisturbed gaps on their mean is taken for the usual one; and so many are compared
+for a factor."""
 MIN_COMPARED_SHARE: Final = 0.9
-"""From this share of the disturbed gaps on, by number and by time, their factor and their loss are given. In 183 simulated
-loads with it the loss was 0.97 to 1.01 of the engine's own; in 7 with less it would be 0.40 to 0.90."""
+"""From this share of the disturbed gaps on, by number and by time, their factor and their loss are
+given. In 183 simulated loads with it the loss was 0.97 to 1.01 of the engine's own; in 7 with less
+it would be 0.40 to 0.90."""
 MAX_VARYING_SHARE: Final = 0.1
 """Of the loss, that may come from gaps which vary by themselves."""
 MAX_HIDDEN_SHARE: Final = 0.02
-"""Of the time in prefill, beside gaps labelled 0; with more the loss by labels was 0.24 to 0.90 of the engine's own for
-prompts of 100 to 400 tokens under prefill-first."""
+"""Of the time in prefill, beside gaps labelled 0; with more the loss by labels was 0.24 to 0.90 of
+the engine's own for prompts of 100 to 400 tokens under prefill-first."""
 MAX_CHUNKS: Final = 2_000_000
 """So many chunks are read again, at most (about a second); of longer runs a sample."""
 BLOCK_CHUNKS: Final = 2**16
@@ -147,7 +168,8 @@ MIN_FITTED: Final = 200
 MIN_R2: Final = 0.5
 """Below this R2 it is not given."""
 MIN_BESIDES: Final = 1e-9
-"""Of the tokens ahead less than this share of their variance goes with nothing but the own length: a rounding error."""
+"""Of the tokens ahead less than this share of their variance goes with nothing but the own length:
+a rounding error."""
 
 
 class LabelledGaps(NamedTuple):
@@ -173,8 +195,8 @@ def choose_sampled_share(columns: RequestColumns) -> float:
 def measure_interference(
     columns: RequestColumns, levels: Occupancy, records: Iterable[Record]
 ) -> PrefillInterference | None:
-    """``levels``: of all requests; ``records``: all of them or a sample (``sampled_share``), read once. None where nobody
-    decoded."""
+    """``levels``: of all requests; ``records``: all of them or a sample (``sampled_share``), read
+    once. None where nobody decoded."""
     ok = _profiling(columns.requests).outcome(OK)
     found, read = label_gaps(levels, records)
     if not len(found.gap_s):
@@ -189,7 +211,9 @@ def measure_interference(
             usual = np.full(len(usual), np.nan)
         lost_s = _lost(found, disturbing, usual, sure=True)
     row_of = np.searchsorted(PREFILL_EDGES, found.prefills, side="right") - 1
-    rows = [_row(_label(PREFILL_EDGES, i), found, row_of == i, usual) for i in range(len(PREFILL_EDGES))]
+    rows = [
+        _row(_label(PREFILL_EDGES, i), found, row_of == i, usual) for i in range(len(PREFILL_EDGES))
+    ]
     disturbed = _row("1+", found, disturbing, usual)
     decode_s = float(found.gap_s.sum())
     ahead, slope = _queue(columns.requests)
@@ -209,37 +233,56 @@ def measure_interference(
 
 
 def label_gaps(levels: Occupancy, records: Iterable[Record]) -> tuple[LabelledGaps, int]:
-    """(the gaps of these records with the prefills and decodes beside them, number of requests): by the integral of
-    the levels over time, as ``occupancy.thinned``."""
+    """(the gaps of these records with the prefills and decodes beside them, number of requests): by
+    the integral of the levels over time, as ``occupancy.thinned``."""
     read = 0
-    parts = [LabelledGaps(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0), np.empty(0))]
+    parts = [
+        LabelledGaps(
+            np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0), np.empty(0)
+        )
+    ]
     if len(levels.at):
         origin = float(levels.at[0])
         clock = levels.at - origin
-        prefills, streams = integrate_level(levels.used, clock), integrate_level(levels.decoding, clock)
+        prefills, streams = (
+            integrate_level(levels.used, clock),
+            integrate_level(levels.decoding, clock),
+        )
         for block in batch_records(records):
             which, at, gap_s, sharp = collect_stamps(block, origin)
             mean = np.diff(np.interp(at, clock, prefills)) / np.maximum(gap_s, TOLERANCE)
             beside = np.diff(np.interp(at, clock, streams)) / np.maximum(gap_s, TOLERANCE)
-            if (none := sharp & (gap_s == 0)).any():  # of no time there is no mean: what holds at that moment
+            # of no time there is no mean: what holds at that moment
+            if (none := sharp & (gap_s == 0)).any():
                 moment = np.searchsorted(clock, at[:-1][none], side="right") - 1
                 mean[none], beside[none] = levels.used[moment], levels.decoding[moment]
             label = np.floor(mean[sharp] + 0.5 + TOLERANCE).astype(np.int64)
-            parts.append(LabelledGaps(which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp], mean[sharp]))
+            parts.append(
+                LabelledGaps(
+                    which[:-1][sharp] + read, gap_s[sharp], label, beside[sharp], mean[sharp]
+                )
+            )
             read += len(block)
     return LabelledGaps(*(np.concatenate(column) for column in zip(*parts, strict=True))), read
 
 
-def _lost(found: LabelledGaps, those: NDArray[np.bool_], usual: Floats, *, sure: bool = False) -> float | None:
-    """By how much ``those`` gaps are longer than usual ones, in all; not below 0. None: too few of them have a comparison;
-    and unless ``sure``, where a tenth of it may come from gaps that vary by themselves.
+def _lost(
+    found: LabelledGaps, those: NDArray[np.bool_], usual: Floats, *, sure: bool = False
+) -> float | None:
+    """By how much ``those`` gaps are longer than usual ones, in all; not below 0. None: too few of
+    them have a comparison; and unless ``sure``, where a tenth of it may come from gaps that vary by
+    themselves.
 
-    A request that comes at any moment meets a gap of E[g^2] / E[g], not of E[g]: longer by the variance over the mean. So
-    much may be wrong where the first of several gaps that a prefill touches follows on one that none did.
+    A request that comes at any moment meets a gap of E[g^2] / E[g], not of E[g]: longer by the
+    variance over the mean. So much may be wrong where the first of several gaps that a prefill
+    touches follows on one that none did.
     """
     known = those & ~np.isnan(usual)
     gap_s, whole_s = found.gap_s[known], float(found.gap_s[those].sum())
-    if len(gap_s) < max(MIN_COMPARED, MIN_COMPARED_SHARE * those.sum()) or gap_s.sum() < MIN_COMPARED_SHARE * whole_s:
+    if (
+        len(gap_s) < max(MIN_COMPARED, MIN_COMPARED_SHARE * those.sum())
+        or gap_s.sum() < MIN_COMPARED_SHARE * whole_s
+    ):
         return None
     lost_s = max(0.0, float((gap_s - usual[known]).sum()))
     others = ~those & ~np.isnan(usual) & (usual > 0)
@@ -251,8 +294,8 @@ def _lost(found: LabelledGaps, those: NDArray[np.bool_], usual: Floats, *, sure:
 
 
 def estimate_usual_gaps_s(found: LabelledGaps, calm: NDArray[np.bool_]) -> Floats:
-    """For each gap the mean of ``calm`` ones at as many decoding streams, or at the next larger number of which there
-    are MIN_COMPARED; NaN where there is none."""
+    """For each gap the mean of ``calm`` ones at as many decoding streams, or at the next larger
+    number of which there are MIN_COMPARED; NaN where there is none."""
     stratum = np.round(4 * np.log2(np.maximum(found.streams, 1.0))).astype(np.int64)
     size = int(stratum.max(initial=0)) + 1
     count = np.bincount(stratum[calm], minlength=size)
@@ -263,7 +306,9 @@ def estimate_usual_gaps_s(found: LabelledGaps, calm: NDArray[np.bool_]) -> Float
     return np.asarray(mean[following][stratum])
 
 
-def _row(label: str, found: LabelledGaps, here: NDArray[np.bool_], usual: Floats) -> DisturbedGaps | None:
+def _row(
+    label: str, found: LabelledGaps, here: NDArray[np.bool_], usual: Floats
+) -> DisturbedGaps | None:
     gap_s = found.gap_s[here]
     if not len(gap_s):
         return None
@@ -282,7 +327,9 @@ def _row(label: str, found: LabelledGaps, here: NDArray[np.bool_], usual: Floats
         label=label,
         gaps=len(gap_s),
         share=whole_s / float(found.gap_s.sum()) if whole_s else 0.0,
-        streams=float(found.streams[here] @ gap_s) / whole_s if whole_s else float(found.streams[here].mean()),
+        streams=float(found.streams[here] @ gap_s) / whole_s
+        if whole_s
+        else float(found.streams[here].mean()),
         requests=len(per_request),
         itl_ms=_percentiles_ms(per_request, ITL),
         icl_ms=_percentiles_ms(gap_s, ICL),
@@ -295,15 +342,18 @@ def _row(label: str, found: LabelledGaps, here: NDArray[np.bool_], usual: Floats
     )
 
 
-# -- TTFT by what was ahead --------------------------------------------------------------------------------------------
+# -- TTFT by what was ahead ------------------------------------------------------------------------
 
 
 def count_prefills_ahead(requests: pd.DataFrame) -> tuple[Floats, Floats]:
-    """(how many others were in prefill when each request was sent, their input tokens); NaN where it was not sent, and
-    tokens also where the length of one of them is unknown. Whole prompts, however much of them was done by then; of those
-    sent at the very same microsecond none is ahead of the other."""
+    """(how many others were in prefill when each request was sent, their input tokens); NaN where
+    it was not sent, and tokens also where the length of one of them is unknown. Whole prompts,
+    however much of them was done by then; of those sent at the very same microsecond none is ahead
+    of the other."""
     everything = RequestSelection(requests, np.ones(len(requests), np.bool_))
-    sent, freed, first, closed = (everything[name] for name in ("sent_at", "freed_at", "first_chunk_at", "closed_at"))
+    sent, freed, first, closed = (
+        everything[name] for name in ("sent_at", "freed_at", "first_chunk_at", "closed_at")
+    )
     end = np.fmin(np.fmin(first, freed), closed)
     tokens = estimate_input_lengths(everything)
     real = np.flatnonzero(end > sent)  # False where either is NaN
@@ -312,12 +362,16 @@ def count_prefills_ahead(requests: pd.DataFrame) -> tuple[Floats, Floats]:
     to_end = np.searchsorted(end[ended], sent, side="right")
 
     def summed(values: Floats) -> Floats:
-        sent_so_far, done_so_far = (np.append(0.0, np.cumsum(values[order])) for order in (begun, ended))
+        sent_so_far, done_so_far = (
+            np.append(0.0, np.cumsum(values[order])) for order in (begun, ended)
+        )
         return np.asarray(sent_so_far[to_begin] - done_so_far[to_end])
 
     count, unknown = summed(np.ones(len(sent))), summed(np.isnan(tokens).astype(np.float64))
     never = np.isnan(sent)
-    return np.where(never, np.nan, count), np.where(never | (unknown > 0), np.nan, summed(np.nan_to_num(tokens)))
+    return np.where(never, np.nan, count), np.where(
+        never | (unknown > 0), np.nan, summed(np.nan_to_num(tokens))
+    )
 
 
 def _queue(requests: pd.DataFrame) -> tuple[tuple[RequestsAhead, ...], PrefillSlope | None]:
@@ -344,23 +398,36 @@ def _queue(requests: pd.DataFrame) -> tuple[tuple[RequestsAhead, ...], PrefillSl
     return tuple(rows), fit_prefill_slope(ttft, own, tokens, sent)
 
 
-def fit_prefill_slope(ttft_s: Floats, own: Floats, ahead: Floats, sent: Floats) -> PrefillSlope | None:
-    """Least squares of TTFT by own input tokens and those ahead; the interval widens by correlation. None with few requests,
-    with a poor fit, where the tokens ahead do not vary by themselves, and where the interval holds 0."""
+def fit_prefill_slope(
+    ttft_s: Floats, own: Floats, ahead: Floats, sent: Floats
+) -> PrefillSlope | None:
+    """Least squares of TTFT by own input tokens and those ahead; the interval widens by
+    correlation. None with few requests, with a poor fit, where the tokens ahead do not vary by
+    themselves, and where the interval holds 0."""
     known = ~(np.isnan(own) | np.isnan(ahead))
     if known.sum() < max(MIN_FITTED, len(known) / 2):
         return None
     order = np.flatnonzero(known)[np.argsort(sent[known], kind="stable")]
     ttft_s, own, ahead = (values[order] - values[order].mean() for values in (ttft_s, own, ahead))
-    beside, rest = _besides(ahead, own), _besides(ttft_s, own)  # Frisch, Waugh and Lovell: the same slope
+    # Frisch, Waugh and Lovell: the same slope
+    beside, rest = _besides(ahead, own), _besides(ttft_s, own)
     if not beside @ beside > MIN_BESIDES * (ahead @ ahead) or not ttft_s.any():
         return None
-    found, by_ahead = estimate_ratio_interval(rest * beside, beside**2), float(rest @ beside / (beside @ beside))
+    found, by_ahead = (
+        estimate_ratio_interval(rest * beside, beside**2),
+        float(rest @ beside / (beside @ beside)),
+    )
     left = rest - by_ahead * beside
     r2 = 1 - float(left @ left) / float(ttft_s @ ttft_s)
     if r2 < MIN_R2 or found.low is None or found.high is None or found.low <= 0:
         return None
-    return PrefillSlope(ms_per_1k=by_ahead * 1e6, low=found.low * 1e6, high=found.high * 1e6, r2=r2, count=len(order))
+    return PrefillSlope(
+        ms_per_1k=by_ahead * 1e6,
+        low=found.low * 1e6,
+        high=found.high * 1e6,
+        r2=r2,
+        count=len(order),
+    )
 
 
 def _besides(values: Floats, own: Floats) -> Floats:
@@ -368,7 +435,7 @@ def _besides(values: Floats, own: Floats) -> Floats:
     return values - own * float(values @ own / (own @ own)) if own.any() else values
 
 
-# -- pieces ------------------------------------------------------------------------------------------------------------
+# -- pieces ----------------------------------------------------------------------------------------
 
 
 def _profiling(requests: pd.DataFrame) -> RequestSelection:
@@ -389,11 +456,15 @@ def batch_records(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield block
 
 
-def collect_stamps(block: Sequence[Record], origin: float) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
-    """Of the chunks of all these requests end to end: (whose, when in seconds after ``origin``); of what lies between two
-    neighbours: (seconds, whether it is a sharp gap of one request)."""
+def collect_stamps(
+    block: Sequence[Record], origin: float
+) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
+    """Of the chunks of all these requests end to end: (whose, when in seconds after ``origin``); of
+    what lies between two neighbours: (seconds, whether it is a sharp gap of one request)."""
     count = np.array([len(record.chunk_us) for record in block], np.int64)
-    us = np.fromiter(chain.from_iterable(record.chunk_us for record in block), np.int64, int(count.sum()))
+    us = np.fromiter(
+        chain.from_iterable(record.chunk_us for record in block), np.int64, int(count.sum())
+    )
     began = np.array([(record.sent_at or 0.0) + record.clock_offset_s - origin for record in block])
     first = np.cumsum(count) - count
     blurred, begins = np.zeros(len(us), np.bool_), np.zeros(len(us), np.bool_)
@@ -402,7 +473,12 @@ def collect_stamps(block: Sequence[Record], origin: float) -> tuple[Ints, Floats
         for index, _ in record.merged:
             blurred[start + index] = True
     sharp = ~(begins[1:] | blurred[1:] | blurred[:-1])
-    return np.repeat(np.arange(len(block)), count), np.repeat(began, count) + us / 1e6, np.diff(us) / 1e6, sharp
+    return (
+        np.repeat(np.arange(len(block)), count),
+        np.repeat(began, count) + us / 1e6,
+        np.diff(us) / 1e6,
+        sharp,
+    )
 
 
 def integrate_level(level: NDArray[np.int32], clock: Floats) -> Floats:
@@ -436,8 +512,8 @@ MIN_DIFFERENCE: Final = 0.05
 
 
 def make_interference_blocks(found: PrefillInterference, client: str = FINE) -> Iterator[Block]:
-    """Nothing where no request had another one in prefill beside it or ahead of it. ``client``: the client verdict; below
-    OK the rows are shown, without a conclusion."""
+    """Nothing where no request had another one in prefill beside it or ahead of it. ``client``: the
+    client verdict; below OK the rows are shown, without a conclusion."""
     if found.disturbed is not None:
         yield Heading("Gaps while other requests await their first token (ms)")
         yield _gaps(found.rows)
@@ -448,7 +524,8 @@ def make_interference_blocks(found: PrefillInterference, client: str = FINE) -> 
         yield Heading("TTFT by the prefills ahead (ms)")
         yield _table_of_queue(found.ahead)
         yield TextBlock(
-            "ahead: other requests that awaited their first token when a request was sent; tokens ahead: median of their "
+            "ahead: other requests that awaited their first token when a request was sent; tokens "
+            "ahead: median of their "
             "summed input tokens; own tokens: median input tokens of the requests"
             + (f". {_slope(found.slope)}" if found.slope is not None and client == FINE else "")
         )
@@ -460,12 +537,14 @@ def _gaps(rows: tuple[DisturbedGaps, ...]) -> TableBlock:
         icl = (_marked(row.icl_ms, p, row.gaps) for p in ICL)
         slower = "-" if row.slowdown is None else f"{row.slowdown:.2f}"
         return (
-            row.label, str(row.gaps), f"{row.share:.1%}", format_number(row.streams, 4), *itl, *icl, format_number(row.longest_ms, 4),
+            row.label, str(row.gaps), f"{row.share:.1%}", format_number(row.streams, 4), *itl, *icl,
+            format_number(row.longest_ms, 4),
             slower,
         )  # fmt: skip
 
     head = (
-        "awaiting", "gaps", "of time", "streams", f"ITL {name_percentile(ITL[0])}", *map(name_percentile, ITL[1:]),
+        "awaiting", "gaps", "of time", "streams", f"ITL {name_percentile(ITL[0])}",
+        *map(name_percentile, ITL[1:]),
         f"ICL {name_percentile(ICL[0])}", *map(name_percentile, ICL[1:]), "longest", "slower",
     )  # fmt: skip
     return TableBlock(head, tuple(map(cells, rows)))
@@ -475,45 +554,68 @@ def _compared(found: PrefillInterference, disturbed: DisturbedGaps) -> str:
     calm = found.gaps - disturbed.gaps
     lost = ""
     if found.lost_share is not None and found.lost_s is not None:
-        lost = f"ecode time lost to prefill: {found.lost_share:.1%} ({found.lost_s:.1f} of {found.decode_s:.1f} s)"
+        lost = (
+            f"ecode time lost to prefill: {found.lost_share:.1%} ({found.lost_s:.1f} of "
+            f"{found.decode_s:.1f} s)"
+        )
         if disturbed.slowdown is None:
             return f"D{lost}."
     if disturbed.slowdown is None or disturbed.mean_ms is None or disturbed.usual_ms is None:
         if found.hidden_share is not None:
             return (
-                f"What prefills cost the others is not reported: {found.hidden_share:.0%} of the time before first "
-                "tokens lies beside gaps that count as undisturbed, as a prompt takes less than half of a gap, and gaps "
+                f"What prefills cost the others is not reported: {found.hidden_share:.0%} of the "
+                f"time before first "
+                "tokens lies beside gaps that count as undisturbed, as a prompt takes less than "
+                "half of a gap, and gaps "
                 "vary too much by themselves to separate what it adds."
             )
         if not calm:
             return (
-                "No gap was undisturbed, so there is nothing to compare with: another request always awaited its first "
+                "No gap was undisturbed, so there is nothing to compare with: another request "
+                "always awaited its first "
                 "token."
             )
         if disturbed.gaps < MIN_COMPARED:
-            return f"{format_count(disturbed.gaps, 'disturbed gap')}: too few to compare (it takes {MIN_COMPARED})."
+            return (
+                f"{format_count(disturbed.gaps, 'disturbed gap')}: too few to compare (it takes "
+                f"{MIN_COMPARED})."
+            )
         if disturbed.mean_ms is not None:
             return (
-                f"What prefills cost the others is not reported: only {disturbed.compared_share:.0%} of the disturbed gaps, "
-                f"by number or by time, have a comparison ({MIN_COMPARED} undisturbed ones at as many streams or more). It "
-                f"takes {MIN_COMPARED_SHARE:.0%}: with less the figure was off by more than 10% on most simulated servers."
+                f"What prefills cost the others is not reported: only "
+                f"{disturbed.compared_share:.0%} of the disturbed gaps, "
+                f"by number or by time, have a comparison ({MIN_COMPARED} undisturbed ones at as "
+                f"many streams or more). It "
+                f"takes {MIN_COMPARED_SHARE:.0%}: with less the figure was off by more than 10% on "
+                f"most simulated servers."
             )
         return (
-            f"{format_count(calm, 'undisturbed gap')}: too few to compare with, or at fewer decoding streams (it takes "
+            f"{format_count(calm, 'undisturbed gap')}: too few to compare with, or at fewer "
+            f"decoding streams (it takes "
             f"{MIN_COMPARED})."
         )
-    times = f"({format_duration(disturbed.mean_ms / 1e3)} against {format_duration(disturbed.usual_ms / 1e3)} at as many streams or more)"
+    times = (
+        f"({format_duration(disturbed.mean_ms / 1e3)} against "
+        f"{format_duration(disturbed.usual_ms / 1e3)} at as many streams or more)"
+    )
     if abs(disturbed.slowdown - 1) < MIN_DIFFERENCE and (found.lost_share or 0.0) < MIN_LOST_SHARE:
-        return f"A gap while another request awaited its first token took no longer than one without {times}."
+        return (
+            f"A gap while another request awaited its first token took no longer than one "
+            f"without {times}."
+        )
     more = f"; d{lost}" if found.lost_share else ""
     return (
-        f"A gap while another request awaited its first token took {disturbed.slowdown:.1f} times as long as one without "
+        f"A gap while another request awaited its first token took {disturbed.slowdown:.1f} times "
+        f"as long as one without "
         f"{times}{more}."
     )
 
 
 def _no_conclusion(client: str) -> str:
-    return f"No conclusion: the client verdict is {client}, so the load generator may have caused these gaps."
+    return (
+        f"No conclusion: the client verdict is {client}, so the load generator may have caused "
+        f"these gaps."
+    )
 
 
 def _uncompared(found: PrefillInterference, disturbed: DisturbedGaps) -> str:
@@ -521,7 +623,8 @@ def _uncompared(found: PrefillInterference, disturbed: DisturbedGaps) -> str:
     if disturbed.slowdown is None or left < MIN_DIFFERENCE:
         return ""
     return (
-        f" Left out: {left:.0%} of the disturbed gaps, by number or by time, which have fewer than {MIN_COMPARED} "
+        f" Left out: {left:.0%} of the disturbed gaps, by number or by time, which have fewer than "
+        f"{MIN_COMPARED} "
         "undisturbed ones at as many streams or more."
     )
 
@@ -532,8 +635,10 @@ def _legend(found: PrefillInterference) -> str:
         which = f"{found.requests} of {found.of_requests} requests"
         sample = f" A sample: the gaps of {which}, evenly over the run."
     return (
-        "awaiting: other requests that awaited their first token during the gap; streams: requests that decoded then; ITL: "
-        "one value per request, the mean of its gaps in this row; slower: mean gap / mean undisturbed gap at as many "
+        "awaiting: other requests that awaited their first token during the gap; streams: requests "
+        "that decoded then; ITL: "
+        "one value per request, the mean of its gaps in this row; slower: mean gap / mean "
+        "undisturbed gap at as many "
         "streams or more, - "
         f"where under {MIN_COMPARED_SHARE:.0%} of the gaps have such; * too few values.{sample}"
     )
@@ -542,7 +647,9 @@ def _legend(found: PrefillInterference) -> str:
 def _table_of_queue(rows: tuple[RequestsAhead, ...]) -> TableBlock:
     def cells(row: RequestsAhead) -> tuple[str, ...]:
         ttft = (_marked(row.ttft_ms, p, row.count) for p in TTFT)
-        tokens = ("-" if value is None else f"{value:.0f}" for value in (row.tokens, row.own_tokens))
+        tokens = (
+            "-" if value is None else f"{value:.0f}" for value in (row.tokens, row.own_tokens)
+        )
         return row.label, str(row.count), *ttft, *tokens
 
     head = (
@@ -558,8 +665,10 @@ def _table_of_queue(rows: tuple[RequestsAhead, ...]) -> TableBlock:
 
 def _slope(found: PrefillSlope) -> str:
     return (
-        f"Each 1,000 tokens ahead add {format_brief(found.ms_per_1k, digits=3)} ms to TTFT at the same own length (95% interval "
-        f"{format_brief(found.low, digits=3)} to {format_brief(found.high, digits=3)}; least squares, R2 {found.r2:.2f})."
+        f"Each 1,000 tokens ahead add {format_brief(found.ms_per_1k, digits=3)} ms to TTFT at the "
+        f"same own length (95% interval "
+        f"{format_brief(found.low, digits=3)} to {format_brief(found.high, digits=3)}; least "
+        f"squares, R2 {found.r2:.2f})."
     )
 
 

@@ -1,9 +1,11 @@
-"""Measurement uncertainty: how far the true percentile of a latency may lie from the reported one, by the certificate of the machine.
+"""Measurement uncertainty: how far the true percentile of a latency may lie from the reported one,
+by the certificate of the machine.
 
-The certificate says that at most a share of all differences lies beyond a bound (records/accuracy.py). Then so many of the
-values may be anywhere, and every other is within the bound: the true percentile lies between the reported ones that many
-ranks below and above, less and plus the bound. Of the shares that are known the one serves that leaves least room. What came
-more than one to a read is between the bounds that its record has, whatever the certificate says.
+The certificate says that at most a share of all differences lies beyond a bound
+(records/accuracy.py). Then so many of the values may be anywhere, and every other is within the
+bound: the true percentile lies between the reported ones that many ranks below and above, less and
+plus the bound. Of the shares that are known the one serves that leaves least room. What came more
+than one to a read is between the bounds that its record has, whatever the certificate says.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +32,8 @@ from locust_llm.slo.metrics import ITL, POOLED, TTFT, TTFT_FROM_DUE
 
 
 def add_measurement_errors(summary: Summary, columns: RequestColumns, run: Run) -> Summary:
-    """The summary with the plus-minus of its latencies; or with why there is none, where one was to be expected."""
+    """The summary with the plus-minus of its latencies; or with why there is none, where one was to
+    be expected."""
     found = [health.certificate for health in run.health if health.certificate is not None]
     if (both := combine_accuracies(found)) is None:
         return replace(summary, uncertified=next((one.missing for one in found if one.missing), ""))
@@ -57,7 +60,8 @@ def add_measurement_errors(summary: Summary, columns: RequestColumns, run: Run) 
 def _per_request(
     ok: RequestSelection, ttft: ErrorBounds, gap: ErrorBounds
 ) -> Iterator[tuple[str, Floats, Floats, Floats, ErrorBounds]]:
-    """(tag, the least that each value can be, the value, the most, the bounds that apply), in ms."""
+    """(tag, the least that each value can be, the value, the most, the bounds that apply), in
+    ms."""
     first, soonest = ok["ttft_s"] * 1e3, ok["ttft_soonest_s"] * 1e3
     early, due = first - soonest, ok["ttft_from_due_s"] * 1e3
     last = ok["latency_s"] * 1e3
@@ -65,13 +69,21 @@ def _per_request(
         yield "request_latency", *_known(last, last, last), ttft
     yield TTFT.tag, *_known(soonest, first, first), ttft
     ttfo = ok["ttfo_s"] * 1e3
-    yield "time_to_first_output_token", *_known(np.where(ttfo == first, soonest, ttfo), ttfo, ttfo), ttft
+    yield (
+        "time_to_first_output_token",
+        *_known(np.where(ttfo == first, soonest, ttfo), ttfo, ttfo),
+        ttft,
+    )
     yield TTFT_FROM_DUE.tag, *_known(due - early, due, due), ttft
     itl = ok["itl_s"] * 1e3
     with np.errstate(divide="ignore", invalid="ignore"):
         later = (last - first) / itl
         most = np.where(later > 0, itl + early / later, itl)
-    yield ITL.tag, *_known(itl, itl, most), spread_over_tokens(gap, later[np.isfinite(later)].tolist())
+    yield (
+        ITL.tag,
+        *_known(itl, itl, most),
+        spread_over_tokens(gap, later[np.isfinite(later)].tolist()),
+    )
 
 
 def _known(least: Floats, reported: Floats, most: Floats) -> tuple[Floats, Floats, Floats]:
@@ -80,20 +92,29 @@ def _known(least: Floats, reported: Floats, most: Floats) -> tuple[Floats, Float
 
 
 def _of_values(
-    least: Floats, reported: Floats, most: Floats, pairs: Sequence[Ends], percentiles: Sequence[float]
+    least: Floats,
+    reported: Floats,
+    most: Floats,
+    pairs: Sequence[Ends],
+    percentiles: Sequence[float],
 ) -> dict[float, Ends]:
     def quantile(values: Floats) -> Quantile:
         ordered = np.sort(values)
         return lambda p: float(np.percentile(ordered, p))
 
     return {
-        p: percentile_error_ends(p, len(reported), quantile(least), quantile(reported), quantile(most), pairs)
+        p: percentile_error_ends(
+            p, len(reported), quantile(least), quantile(reported), quantile(most), pairs
+        )
         for p in percentiles
     }
 
 
 def _of_gaps(
-    gaps: GapCounts, blurred: CoalescedGaps | None, pairs: Sequence[Ends], percentiles: Sequence[float]
+    gaps: GapCounts,
+    blurred: CoalescedGaps | None,
+    pairs: Sequence[Ends],
+    percentiles: Sequence[float],
 ) -> dict[float, Ends]:
     def quantile(more: GapCounts | None) -> Quantile:
         every = GapCounts()
@@ -105,5 +126,6 @@ def _of_gaps(
     least, most = (None, None) if blurred is None else (blurred.least, blurred.most)
     count = gaps.count + (0 if least is None else least.count)
     return {
-        p: percentile_error_ends(p, count, quantile(least), quantile(None), quantile(most), pairs) for p in percentiles
+        p: percentile_error_ends(p, count, quantile(least), quantile(None), quantile(most), pairs)
+        for p in percentiles
     }

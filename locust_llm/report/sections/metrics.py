@@ -1,4 +1,5 @@
-"""Metrics of a run as tables: its metrics, how far they may be off, and the same requests divided."""
+"""Metrics of a run as tables: its metrics, how far they may be off, and the same requests
+divided."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -31,7 +32,12 @@ from locust_llm.text.format import (
     truncate_text,
 )
 
-WARMUP_TAGS: Final = ("request_latency", "time_to_first_token", "inter_token_latency", "request_throughput")
+WARMUP_TAGS: Final = (
+    "request_latency",
+    "time_to_first_token",
+    "inter_token_latency",
+    "request_throughput",
+)
 """Rows of the warmup; profile_export_aiperf.json has all of them."""
 CORRELATED: Final = 0.75
 """Where requests are worth less than this share of their number, it is said."""
@@ -42,7 +48,8 @@ LOW: Final = 5.0
 MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)
 """They come first in a table."""
 SHORT_NAMES: Final = {
-    TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due", LATENCY.tag: "latency",
+    TTFT.tag: "TTFT", ITL.tag: "ITL", GATE_WAIT.tag: "wait", TTFT_FROM_DUE.tag: "from due",
+    LATENCY.tag: "latency",
 }  # fmt: skip
 """Columns of a breakdown."""
 NOTHING: Final = "No request succeeded: there are no latencies, no rates, and no tables of them."
@@ -71,12 +78,14 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
 
 
 def format_survivors_line(summary: Summary, run: Run) -> str | None:
-    """That so many requests were cut that the latencies of the others are too low for all; None where few were."""
+    """That so many requests were cut that the latencies of the others are too low for all; None
+    where few were."""
     c = summary.conditions
     if not c.succeeded or c.cut < MIN_CUT_SHARE * (c.succeeded + c.cut):
         return None
     line = (
-        f"These latencies are too low: they are of the {format_count(c.succeeded, 'answered request')}, and {c.cut:,} more were cut "
+        f"These latencies are too low: they are of the "
+        f"{format_count(c.succeeded, 'answered request')}, and {c.cut:,} more were cut "
         "before their end."
     )
     first = TTFT_FROM_DUE if run.has_waits else TTFT
@@ -98,7 +107,8 @@ def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
         yield Heading("What a reader feels", folded=True)
         yield _metrics(summary.reading, [LOW, *(p for p in chosen if p != LOW)])
         yield TextBlock(
-            f"More Fluidity and Quality of Experience is better. Token deadlines: {s.token_deadline} (the first, then "
+            f"More Fluidity and Quality of Experience is better. Token deadlines: "
+            f"{s.token_deadline} (the first, then "
             f"each); reading pace: {s.reading_pace:g} tokens/s."
         )
     if summary.cancelled:
@@ -108,7 +118,10 @@ def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
     if summary.warmup:
         waves = find_measured_span(run) is not None
         which = "First and last wave" if waves else "Warmup"
-        absent = f"{summary.counts.warmup} requests, in no {'latency above' if waves else 'other figure'}"
+        absent = (
+            f"{summary.counts.warmup} requests, in no "
+            f"{'latency above' if waves else 'other figure'}"
+        )
         yield Heading(f"{which} ({absent})", folded=True)
         yield _metrics([row for row in summary.warmup if row.tag in WARMUP_TAGS], chosen)
 
@@ -132,10 +145,15 @@ def order_percentiles(run: Run) -> Sequence[float]:
 def _count_failed_waits(summary: Summary) -> Iterator[Block]:
     """Which rows count failed requests among the successful ones."""
     waits = {metric.tag for metric in METRICS if metric.waits}
-    names = [row.label for row in summary.rows if row.tag in waits and (row.count or 0) > summary.conditions.succeeded]
+    names = [
+        row.label
+        for row in summary.rows
+        if row.tag in waits and (row.count or 0) > summary.conditions.succeeded
+    ]
     if names:
         yield TextBlock(
-            f"Latencies are of successful requests. Failed ones with a value also count in: {', '.join(names)}."
+            f"Latencies are of successful requests. Failed ones with a value also count in: "
+            f"{', '.join(names)}."
         )
 
 
@@ -144,8 +162,13 @@ def _worth(rows: Sequence[Row]) -> Iterator[Block]:
     known = {SHORT_NAMES[row.tag]: row for row in rows if row.effective is not None and row.count}
     if all((row.effective or 0) >= CORRELATED * (row.count or 0) for row in known.values()):
         return
-    sizes = "; ".join(f"{row.effective:,.0f} of {row.count:,} for the mean of {name}" for name, row in known.items())
-    yield TextBlock(f"Requests that wait together are not independent: the effective sample size is {sizes}.")
+    sizes = "; ".join(
+        f"{row.effective:,.0f} of {row.count:,} for the mean of {name}"
+        for name, row in known.items()
+    )
+    yield TextBlock(
+        f"Requests that wait together are not independent: the effective sample size is {sizes}."
+    )
 
 
 def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> TableBlock:
@@ -153,7 +176,11 @@ def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> TableBlock:
         most = choose_row_decimals(row)
         quantiles = (format_percentile(row, p, most=most) for p in chosen)
         count = "-" if row.count is None else str(row.count)
-        single = f"{row.avg:.4f}" if row.unit == "ratio" and row.avg is not None else format_number(row.avg, 4)
+        single = (
+            f"{row.avg:.4f}"
+            if row.unit == "ratio" and row.avg is not None
+            else format_number(row.avg, 4)
+        )
         avg = single if row.count is None else format_number(row.avg, most=most)
         return (
             label_row(row),
@@ -164,7 +191,8 @@ def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> TableBlock:
         )
 
     return TableBlock(
-        ("Metric", *map(name_percentile, chosen), "avg", "min", "max", "std", "count"), tuple(map(cells, rows))
+        ("Metric", *map(name_percentile, chosen), "avg", "min", "max", "std", "count"),
+        tuple(map(cells, rows)),
     )
 
 
@@ -172,24 +200,32 @@ def _plus_minus(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
     """How far the true percentiles may lie from those above."""
     rows = [row for row in summary.rows if row.plus_minus and row.count]
     if rows:
-        cells = ((label_row(row), *(format_error_ends(row.plus_minus.get(p)) for p in chosen)) for row in rows)
+        cells = (
+            (label_row(row), *(format_error_ends(row.plus_minus.get(p)) for p in chosen))
+            for row in rows
+        )
         yield Heading("Plus-minus", folded=True)
         yield TableBlock(("Metric", *map(name_percentile, chosen)), tuple(cells))
         yield TextBlock(
-            "Plus-minus: how far the true percentile may lie from the reported one, on this machine and under this load, "
-            f"by {summary.sentinels} chunks of sentinel streams with known send times beside the load, and by merged chunks."
+            "Plus-minus: how far the true percentile may lie from the reported one, on this "
+            "machine and under this load, "
+            f"by {summary.sentinels} chunks of sentinel streams with known send times beside the "
+            f"load, and by merged chunks."
         )
         if summary.sentinel_errors is not None:
             yield from _origin(*summary.sentinel_errors)
 
 
 def _origin(ttft: ErrorBounds, gap: ErrorBounds) -> Iterator[Block]:
-    """What the plus-minus is made of, where that of TTFT is larger than any error that a TTFT of a sentinel had."""
+    """What the plus-minus is made of, where that of TTFT is larger than any error that a TTFT of a
+    sentinel had."""
     if gap.max_ms > ttft.max_ms:
         own, between = (format_duration(bounds.max_ms / 1e3) for bounds in (ttft, gap))
         yield TextBlock(
-            f"TTFT of {format_count(ttft.count, 'sentinel stream')} was off by at most {own}, their {gap.count:,} gaps by at "
-            f"most {between}. Few TTFTs prove no bound, so the plus-minus of TTFT and of Request Latency rests on the gaps' errors. "
+            f"TTFT of {format_count(ttft.count, 'sentinel stream')} was off by at most {own}, "
+            f"their {gap.count:,} gaps by at "
+            f"most {between}. Few TTFTs prove no bound, so the plus-minus of TTFT and of Request "
+            f"Latency rests on the gaps' errors. "
             "ITL spreads the error of a gap over the tokens of a short answer."
         )
 
@@ -202,20 +238,29 @@ def _breakdowns(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Block]:
         tags = {row.tag for breakdown in breakdowns for row in breakdown.groups[0].rows}
         wait = "; wait: Gate Wait, with failed requests" if GATE_WAIT.tag in tags else ""
         due = "; from due: TTFT from Due" if TTFT_FROM_DUE.tag in tags else ""
-        alone = "; by a ramp's limit or rate, ITL is of answers that began and ended under it before the load stopped"
+        alone = (
+            "; by a ramp's limit or rate, ITL is of answers that began and ended under it "
+            "before the load stopped"
+        )
         due += alone if ITL.tag in tags and any(one.of_ramp for one in breakdowns) else ""
         first = "TTFT and ITL are" if TTFT.tag in tags else "the latency is"
         yield TextBlock(
-            f"ok: successful requests, of which {first}; failed: share of failures{wait}{due}; * too few values"
+            f"ok: successful requests, of which {first}; failed: share of failures{wait}{due}; * "
+            f"too few values"
         )
 
 
 def _breakdown(breakdown: RequestBreakdown) -> TableBlock:
     groups = breakdown.groups
     with_tokens = any(group.input_tokens is not None for group in groups)
-    total = sum(group.succeeded + group.failed for group in groups) if breakdown.by == BACKEND else 0
+    total = (
+        sum(group.succeeded + group.failed for group in groups) if breakdown.by == BACKEND else 0
+    )
     names = [(SHORT_NAMES[row.tag], p) for row in groups[0].rows for p in MAIN_PERCENTILES]
-    titles = [f"{name} {name_percentile(p)}" if p == MAIN_PERCENTILES[0] else name_percentile(p) for name, p in names]
+    titles = [
+        f"{name} {name_percentile(p)}" if p == MAIN_PERCENTILES[0] else name_percentile(p)
+        for name, p in names
+    ]
 
     def cells(group: RequestGroup) -> Iterator[str]:
         yield truncate_text(group.label, 2 * LABEL)
@@ -234,5 +279,8 @@ def _breakdown(breakdown: RequestBreakdown) -> TableBlock:
 
 
 def _adjusted(rows: Sequence[Row], chosen: Sequence[float]) -> TableBlock:
-    cells = ((label_row(row), *(format_percentile(row, p, 4) for p in chosen), str(row.count)) for row in rows)
+    cells = (
+        (label_row(row), *(format_percentile(row, p, 4) for p in chosen), str(row.count))
+        for row in rows
+    )
     return TableBlock(("Metric", *map(name_percentile, chosen), "count"), tuple(cells))

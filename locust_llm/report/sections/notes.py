@@ -36,17 +36,23 @@ from locust_llm.text.format import capitalise_sentence, format_brief, format_cou
 
 from .latency_parts.text import QUESTION
 
-SIMULATED: Final = "SIMULATED: these figures come from a simulator. They say nothing about a real GPU, model or server."
+SIMULATED: Final = (
+    "SIMULATED: these figures come from a simulator. They say nothing about a real "
+    "GPU, model or server."
+)
 MAX_LENGTH_DEVIATION: Final = 0.05
 """Share; a mean length further from the one asked for gets a warning."""
 MIN_PREFILL_MS_PER_1K: Final = 1.0
-"""No model prefills 1,000 tokens faster: with a billion parameters 2e12 operations, 4 ms of an H100; a stub takes tenths."""
+"""No model prefills 1,000 tokens faster: with a billion parameters 2e12 operations, 4 ms of an
+H100; a stub takes tenths."""
 MIN_CACHED_SHARE: Final = 0.5
 """Of the input tokens; from there on the prefix cache gets a remark."""
 OPEN_LOOP_METRICS: Final = ("goodput", "late", "requests_per_s", "ttft_from_due")
 """Rules about these are about arrivals, which a closed loop does not have."""
 BUFFERED: Final = "WARNING: BUFFERED STREAM"
-BUFFER_ADVICE: Final = "The streams were buffered on the way, which merges chunks too: mend that first."
+BUFFER_ADVICE: Final = (
+    "The streams were buffered on the way, which merges chunks too: mend that first."
+)
 FIRST_FAILED: Final = "WARNING: each of the first "
 """How the note of a run begins whose first requests have all failed, with what to do about it."""
 CHANGED: Final = "The client verdict changed:"
@@ -56,11 +62,17 @@ MAX_LINE_REASONS: Final = 3
 NOTHING_RECORDED: Final = "no request was recorded in the profiling phase"
 MAX_MISSING: Final = 5
 """Missing things that the first line of a report names."""
-ESTIMATED: Final = ", with the first chunk as one token. --per-chunk-usage asks the server (vLLM) for the count."
-OLD_MEANS: Final = re.compile(r"(?:, (?:prefix cache \d+% of prompt tokens|(?:TTFT|queue|prefill) [\d.,]+ m?s))+\.$")
-"""Of the server's counters and histograms, in the notes of older runs: the report has them by itself."""
+ESTIMATED: Final = (
+    ", with the first chunk as one token. --per-chunk-usage asks the server (vLLM) for the count."
+)
+OLD_MEANS: Final = re.compile(
+    r"(?:, (?:prefix cache \d+% of prompt tokens|(?:TTFT|queue|prefill) [\d.,]+ m?s))+\.$"
+)
+"""Of the server's counters and histograms, in the notes of older runs: the report has them by
+itself."""
 MAYBE_WARM: Final = re.compile(
-    r"(--random-seed \d+ sends the same words in each run), so the server's prefix cache may be warm.*"
+    r"(--random-seed \d+ sends the same words in each run), so the server's prefix cache may be "
+    r"warm.*"
 )
 """Of a note from before the load."""
 MIN_MERGED_SHARE: Final = 0.01
@@ -97,8 +109,8 @@ def make_remarks(summary: Summary, run: Run) -> Iterator[str]:
 
 
 def _of_cache(note: str, summary: Summary) -> str:
-    """A note from before the load, that the prefix cache may be warm, with the share that was measured; empty: it was not
-    warm. Other notes stay as they are."""
+    """A note from before the load, that the prefix cache may be warm, with the share that was
+    measured; empty: it was not warm. Other notes stay as they are."""
     known = MAYBE_WARM.fullmatch(note)
     if known is None:
         return note
@@ -115,12 +127,20 @@ def _of_cache(note: str, summary: Summary) -> str:
 
 
 def select_top_remarks(summary: Summary, run: Run) -> Iterator[str]:
-    """Those that a reader of the console must know, what went wrong first. The first line has what was lost, and the log
-    when."""
-    found = [remark for remark in make_remarks(summary, run) if not (summary.counts.records_lost and _of_loss(remark))]
+    """Those that a reader of the console must know, what went wrong first. The first line has what
+    was lost, and the log when."""
+    found = [
+        remark
+        for remark in make_remarks(summary, run)
+        if not (summary.counts.records_lost and _of_loss(remark))
+    ]
     yield from (remark for remark in found if remark.startswith("ERROR"))
     yield from (remark for remark in found if remark.startswith(("WARNING", CHANGED)))
-    yield from (remark for remark in found if remark in run.notes and not remark.startswith(("ERROR", "WARNING")))
+    yield from (
+        remark
+        for remark in found
+        if remark in run.notes and not remark.startswith(("ERROR", "WARNING"))
+    )
 
 
 def _of_loss(remark: str) -> bool:
@@ -139,7 +159,8 @@ def list_missing_parts(summary: Summary, run: Run) -> tuple[str, ...]:
         more = "" if counts.broken_lines <= MAX_LINE_REASONS else ", ..."
         first = f"{'; '.join(summary.unread[:MAX_LINE_REASONS])}{more}"
         missing.append(
-            f"{format_count(counts.broken_lines, 'line')} of profile_export.jsonl could not be read ({first})"
+            f"{format_count(counts.broken_lines, 'line')} of profile_export.jsonl could not be "
+            f"read ({first})"
         )
     if summary.sweep is not None and summary.sweep.missing:
         missing.append("stages, or parts of them, are missing")
@@ -150,7 +171,11 @@ def format_incomplete_line(summary: Summary, run: Run) -> str | None:
     """The first line of a report from which something is missing; None of a complete one."""
     if not (missing := list_missing_parts(summary, run)):
         return None
-    more = f"; and {len(missing) - MAX_MISSING} more, see the notes" if len(missing) > MAX_MISSING else ""
+    more = (
+        f"; and {len(missing) - MAX_MISSING} more, see the notes"
+        if len(missing) > MAX_MISSING
+        else ""
+    )
     return f"INCOMPLETE: {'; '.join(missing[:MAX_MISSING])}{more}."
 
 
@@ -164,7 +189,8 @@ def format_stopped_line(summary: Summary, run: Run) -> str | None:
 
 
 def _cut_after(run: Run) -> str | None:
-    """``2 s later``: how long after the stop somebody ended the wait for what was open; None: nobody did."""
+    """``2 s later``: how long after the stop somebody ended the wait for what was open; None:
+    nobody did."""
     if run.cut_at is None or run.stopping_at is None:
         return None
     return f"{format_duration(max(0.0, run.cut_at - run.stopping_at))} later"
@@ -175,25 +201,35 @@ def _why_cut(run: Run) -> str:
     if (after := _cut_after(run)) is not None:
         return f"a second signal (Ctrl-C) came, {after.replace('later', 'after the stop')}"
     grace_s = run.settings.stop_timeout_s
-    return f"the grace period of {grace_s:g} s ended" if grace_s else "the run ended, without a grace period"
+    return (
+        f"the grace period of {grace_s:g} s ended"
+        if grace_s
+        else "the run ended, without a grace period"
+    )
 
 
 def was_stream_buffered(run: Run) -> bool:
-    """The streams were held back on the way (server/buffering.py): that merges chunks however fast the load generator is."""
+    """The streams were held back on the way (server/buffering.py): that merges chunks however fast
+    the load generator is."""
     return any(note.startswith(BUFFERED) for note in run.notes)
 
 
 def format_verdict_line(summary: Summary, run: Run) -> str | None:
-    """The line above the tables when the load generator distorted the figures; None when it did not."""
+    """The line above the tables when the load generator distorted the figures; None when it did
+    not."""
     if summary.client is None or summary.client.level == OK:
         return None
     if not summary.conditions.succeeded and summary.examination is None:
         return None  # there are no figures
-    sound = ", ".join(list_unaffected_metrics(summary.client)) if summary.examination is None else ""
+    sound = (
+        ", ".join(list_unaffected_metrics(summary.client)) if summary.examination is None else ""
+    )
     effect = (
-        f"do not use these figures{f' but for {sound}' if sound else ''}, the load generator distorted them"
+        f"do not use these figures{f' but for {sound}' if sound else ''}, the load generator "
+        f"distorted them"
         if summary.client.level == INVALID
-        else f"the load generator distorted some of these figures{f', not {sound}' if sound else ''}"
+        else f"the load generator distorted some of these "
+        f"figures{f', not {sound}' if sound else ''}"
     )
     if summary.examination is None:
         advice = _for_locustfile(summary.client.advice, run)
@@ -201,22 +237,41 @@ def format_verdict_line(summary: Summary, run: Run) -> str | None:
         advice = summary.examination.client_advice
     if was_stream_buffered(run):
         effect, advice = effect.partition(", the load generator")[0], BUFFER_ADVICE
-        effect = effect if summary.client.level == INVALID else "some of these figures are distorted"
-    said = [effect, capitalise_sentence("; ".join(summary.client.reasons)), *_stand(summary, run), advice]
+        effect = (
+            effect if summary.client.level == INVALID else "some of these figures are distorted"
+        )
+    said = [
+        effect,
+        capitalise_sentence("; ".join(summary.client.reasons)),
+        *_stand(summary, run),
+        advice,
+    ]
     return f"CLIENT {summary.client.level}: {'. '.join(said)}"
 
 
 def _for_locustfile(advice: str, run: Run) -> str:
     """Code that blocks is looked for only where there is code of the user's."""
-    return f"{advice} {BLOCKS_ADVICE}" if advice == IDLE_ADVICE and run.settings.has_own_code else advice
+    return (
+        f"{advice} {BLOCKS_ADVICE}"
+        if advice == IDLE_ADVICE and run.settings.has_own_code
+        else advice
+    )
 
 
 def _stand(summary: Summary, run: Run) -> Iterator[str]:
     """That rules are decided beside a client verdict below OK."""
     decided = sum(result.decides and result.status != INCONCLUSIVE for result in summary.slos)
-    by_point = run.settings.slo_mode == POINT and summary.client is not None and summary.client.level != INVALID
+    by_point = (
+        run.settings.slo_mode == POINT
+        and summary.client is not None
+        and summary.client.level != INVALID
+    )
     if decided and not by_point:
-        which, them = ("decided rule stands", "it") if decided == 1 else (f"{decided} decided rules stand", "them")
+        which, them = (
+            ("decided rule stands", "it")
+            if decided == 1
+            else (f"{decided} decided rules stand", "them")
+        )
         yield f"The {which} all the same: no such error can have turned {them}"
 
 
@@ -228,7 +283,9 @@ def format_slo_line(summary: Summary) -> str | None:
     counts = ", ".join(f"{count} {word}" for word, count in by_status if count)
     warnings = sum(not r.decides for r in summary.slos)
     kind = "a warn: rule" if warnings == 1 else "warn: rules"
-    return f"SLO {summary.slo_status}: {counts}" + (f" ({warnings} of them {kind})." if warnings else ".")
+    return f"SLO {summary.slo_status}: {counts}" + (
+        f" ({warnings} of them {kind})." if warnings else "."
+    )
 
 
 def format_users(conditions: Conditions) -> str:
@@ -237,39 +294,52 @@ def format_users(conditions: Conditions) -> str:
 
 
 def format_policy_lines(summary: Summary, run: Run) -> Iterator[str]:
-    """What an undecided rule does to the status, and how rules were judged, where that is not the default."""
+    """What an undecided rule does to the status, and how rules were judged, where that is not the
+    default."""
     s, c = run.settings, summary.conditions
     whole = (c.succeeded or c.cancelled) and not list_missing_parts(summary, run)
-    invalid = s.published_rules == published.FAILS and summary.validity is not None and not summary.validity.valid
-    if summary.slo_status == INCONCLUSIVE and whole and not invalid:  # else the status is about something else
+    invalid = (
+        s.published_rules == published.FAILS
+        and summary.validity is not None
+        and not summary.validity.valid
+    )
+    # else the status is about something else
+    if summary.slo_status == INCONCLUSIVE and whole and not invalid:
         yield {
-            WARNS: "WARNING: undecided rules only warn (--inconclusive warn): the run ends with status 0.",
-            PASSES: "Undecided rules count as passed (--inconclusive pass): the run ends with status 0.",
+            WARNS: "WARNING: undecided rules only warn (--inconclusive warn): the run ends with "
+            "status 0.",
+            PASSES: "Undecided rules count as passed (--inconclusive pass): the run ends with "
+            "status 0.",
         }.get(
-            s.inconclusive, "An undecided rule ends the run with status 4; with --inconclusive warn, or pass, with 0."
+            s.inconclusive,
+            "An undecided rule ends the run with status 4; with --inconclusive warn, or pass, with 0.",
         )
     if s.slo_mode == POINT and summary.slos:
         yield "Rules are judged by point estimates, whatever their intervals (--slo-mode point)."
 
 
 def make_loop_remark(conditions: Conditions, *, generates: bool = True) -> str:
-    """What the latencies of this kind of loop leave out, and what to run or read instead (coordinated omission).
-    ``generates``: answers have a first token."""
+    """What the latencies of this kind of loop leave out, and what to run or read instead
+    (coordinated omission). ``generates``: answers have a first token."""
     limit = format_limit_range(conditions.limit_in_force) or conditions.prefill_limit
     gated = limit is not None
     if conditions.loop == "open" and not generates:
         return (
-            "Open loop: requests followed a schedule, however slow the server was. Request Latency starts at the send; "
+            "Open loop: requests followed a schedule, however slow the server was. Request Latency "
+            "starts at the send; "
             "what a request waited before, for a free user or at the gate, is Schedule Delay."
         )
     if conditions.loop == "open":
         gate = f" and at the gate (limit {limit})" if gated else ""
         return (
-            "Open loop: requests followed a schedule, however slow the server was. Time to First Token starts at the send; "
-            f"TTFT from Due starts when the request was due, so it includes the wait for a free user{gate}."
+            "Open loop: requests followed a schedule, however slow the server was. Time to First "
+            "Token starts at the send; "
+            f"TTFT from Due starts when the request was due, so it includes the wait for a free "
+            f"user{gate}."
         )
     gate = (
-        f" The gate allowed {limit} {'awaiting their first token ' * generates}at a time; Gate Wait is "
+        f" The gate allowed {limit} {'awaiting their first token ' * generates}at a time; Gate "
+        f"Wait is "
         + (
             "part of TTFT from Due, not of Time to First Token or Request Latency."
             if generates
@@ -279,9 +349,12 @@ def make_loop_remark(conditions: Conditions, *, generates: bool = True) -> str:
         else ""
     )
     return (
-        "Closed loop: a user sends its next request only after the last answer, so a slow server gets fewer requests, and "
-        f"latencies are lower than under steady arrivals (coordinated omission).{gate} For steady arrivals, give a rate "
-        f"(--request-rate) in place of the number of users (-u){' and of the prefill limit' * gated}."
+        "Closed loop: a user sends its next request only after the last answer, so a slow server "
+        "gets fewer requests, and "
+        f"latencies are lower than under steady arrivals (coordinated omission).{gate} For steady "
+        f"arrivals, give a rate "
+        f"(--request-rate) in place of the number of users "
+        f"(-u){' and of the prefill limit' * gated}."
     )
 
 
@@ -295,28 +368,42 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
     if conditions.cut and counts.cut_ages_s is not None:
         low, high = counts.cut_ages_s
         ages = f"{low:.1f} to {high:.1f} s" if f"{low:.1f}" != f"{high:.1f}" else f"{low:.1f} s"
-        none = f", {counts.cut_without_chunk} of them before the first token" * bool(counts.cut_without_chunk)
+        none = f", {counts.cut_without_chunk} of them before the first token" * bool(
+            counts.cut_without_chunk
+        )
         yield (
-            f"{_requests(conditions.cut)} still running when {_why_cut(run)}, and cut at an age of {ages}{none}: in no "
+            f"{_requests(conditions.cut)} still running when {_why_cut(run)}, and cut at an age of "
+            f"{ages}{none}: in no "
             "latency above. SLO rules count each with its age, at its best and at its worst."
         )
     if conditions.cancelled:
-        yield f"{_requests(conditions.cancelled)} cancelled on purpose: neither success nor failure."
+        yield (
+            f"{_requests(conditions.cancelled)} cancelled on purpose: neither success nor failure."
+        )
     if counts.turned_away:
-        yield f"{_requests(counts.turned_away)} waiting at the gate when the run ended and never sent."
+        yield (
+            f"{_requests(counts.turned_away)} waiting at the gate when the run ended and never "
+            f"sent."
+        )
     if counts.broken_lines:
         which = "; ".join(summary.unread)
         yield (
-            f"WARNING: {format_count(counts.broken_lines, 'unreadable line')} of profile_export.jsonl left out"
-            + (f" ({which})." if which else ".")
+            f"WARNING: {format_count(counts.broken_lines, 'unreadable line')} of "
+            f"profile_export.jsonl left out" + (f" ({which})." if which else ".")
         )
     yield from (f"WARNING: {what}." for what in run.unread)
     yield from (f"WARNING: {what}." for what in summary.unmade)
     if (asked := len(set(run.settings.percentiles))) > (shown := len(run.settings.columns)):
-        yield f"The tables show {shown} of the {asked} percentiles asked for: the first ones between 0 and 99.9."
+        yield (
+            f"The tables show {shown} of the {asked} percentiles asked for: the first ones "
+            f"between 0 and 99.9."
+        )
     if counts.not_streamed and run.settings.generates:
         slots = ", and the slot was held to the end" if conditions.prefill_limit is not None else ""
-        yield f"{_requests(counts.not_streamed)} answered in one piece, not as a stream: no Time to First Token{slots}."
+        yield (
+            f"{_requests(counts.not_streamed)} answered in one piece, not as a stream: no Time "
+            f"to First Token{slots}."
+        )
 
 
 def _lengths(conditions: Conditions) -> Iterator[str]:
@@ -326,36 +413,49 @@ def _lengths(conditions: Conditions) -> Iterator[str]:
     ):
         if deviation is not None and asked is not None and abs(deviation) > MAX_LENGTH_DEVIATION:
             side = "above" if deviation > 0 else "below"
-            yield f"WARNING: the mean {what} length is {abs(deviation):.1%} {side} the {format_brief(asked)} tokens asked for."
+            yield (
+                f"WARNING: the mean {what} length is {abs(deviation):.1%} {side} the "
+                f"{format_brief(asked)} tokens asked for."
+            )
 
 
 def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
-    """Signs of an endpoint that computes less than real requests would need: a stub, a cache, repeated prompts."""
+    """Signs of an endpoint that computes less than real requests would need: a stub, a cache,
+    repeated prompts."""
     s, c, g = run.settings, summary.conditions, summary.growth
     if g is not None and g.high < MIN_PREFILL_MS_PER_1K:
         yield (
-            f"WARNING: TTFT does not grow with the prompt: {g.short_ttft_ms:.1f} ms up to {g.short_tokens:,.0f} tokens, "
-            f"{g.long_ttft_ms:.1f} ms from {g.long_tokens:,.0f} tokens, {g.ms_per_1k:.2f} ms for each 1,000 tokens (95% "
-            f"interval {g.low:.2f} to {g.high:.2f}). A stub or a cache answers like this: the test measures no model, which "
+            f"WARNING: TTFT does not grow with the prompt: {g.short_ttft_ms:.1f} ms up to "
+            f"{g.short_tokens:,.0f} tokens, "
+            f"{g.long_ttft_ms:.1f} ms from {g.long_tokens:,.0f} tokens, {g.ms_per_1k:.2f} ms for "
+            f"each 1,000 tokens (95% "
+            f"interval {g.low:.2f} to {g.high:.2f}). A stub or a cache answers like this: the test "
+            f"measures no model, which "
             "must read the whole prompt."
         )
     if c.cached_share is not None and c.cached_share > MIN_CACHED_SHARE:
         turns = c.turns_per_session is not None
-        shared = bool(s.shared_system_prompt_length or s.num_prefix_prompts or s.prefix_cache_hit_rate)
+        shared = bool(
+            s.shared_system_prompt_length or s.num_prefix_prompts or s.prefix_cache_hit_rate
+        )
         why = " and ".join(["growing conversations"] * turns + ["shared prefixes"] * shared)
         yield (
-            f"{'' if why else 'WARNING: '}{c.cached_share:.0%} of the input tokens came from the server's prefix cache, "
+            f"{'' if why else 'WARNING: '}{c.cached_share:.0%} of the input tokens came from the "
+            f"server's prefix cache, "
             + (
                 f"because of {why}: TTFT is that of such a load."
                 if why
-                else "though no shared prefix was asked for: prompts repeat, and TTFT is lower than with new prompts."
+                else "though no shared prefix was asked for: prompts repeat, and TTFT is lower "
+                "than with new prompts."
             )
         )
     sent = c.sessions or c.requests
     if run.dataset_sessions and sent > run.dataset_sessions:
         yield (
-            f"WARNING: {sent} sessions came from a dataset of {run.dataset_sessions}: each prompt was sent "
-            f"{sent / run.dataset_sessions:.1f} times, and a prefix cache saves the prefill of a repeat."
+            f"WARNING: {sent} sessions came from a dataset of {run.dataset_sessions}: each prompt "
+            f"was sent "
+            f"{sent / run.dataset_sessions:.1f} times, and a prefix cache saves the prefill of a "
+            f"repeat."
         )
 
 
@@ -365,12 +465,17 @@ def _read_as_open(summary: Summary, run: Run) -> Iterator[str]:
         return
     judged = {result.rule for result in summary.slos}
     metrics = {
-        rule.metric for rule in run.settings.rules.readable if rule.metric in OPEN_LOOP_METRICS and str(rule) in judged
+        rule.metric
+        for rule in run.settings.rules.readable
+        if rule.metric in OPEN_LOOP_METRICS and str(rule) in judged
     }
     if metrics:
-        users = "these users" if summary.conditions.users is None else format_users(summary.conditions)
+        users = (
+            "these users" if summary.conditions.users is None else format_users(summary.conditions)
+        )
         yield (
-            f"In a closed loop a rule about {' and '.join(sorted(metrics))} holds for {users} that wait for their answers; "
+            f"In a closed loop a rule about {' and '.join(sorted(metrics))} holds for {users} that "
+            f"wait for their answers; "
             "whether the server keeps up with arrivals takes an open loop (--request-rate)."
         )
 
@@ -379,13 +484,16 @@ def _too_few(summary: Summary, run: Run) -> Iterator[str]:
     """A percentile that one or two requests decide."""
     count = summary.conditions.succeeded
     few = [p for p in sorted(run.settings.columns) if count and has_too_few_values(count, p)]
-    overloaded = summary.delivery is not None and summary.delivery.overload is not None  # then more load is no help
+    # then more load is no help
+    overloaded = summary.delivery is not None and summary.delivery.overload is not None
     advice = "" if overloaded else " Run longer (-t), or send more (--request-count)."
     for p in few[:1]:
         above = " and above" * (len(few) > 1)
         yield (
-            f"WARNING: p{p:g}{above} of {format_count(count, 'request')} is little more than the slowest of them: p{p:g} takes "
-            f"{math.ceil(100 / (100 - p))} requests, and {count_needed_values(p)} for both ends of its interval.{advice}"
+            f"WARNING: p{p:g}{above} of {format_count(count, 'request')} is little more than the "
+            f"slowest of them: p{p:g} takes "
+            f"{math.ceil(100 / (100 - p))} requests, and {count_needed_values(p)} for both ends of "
+            f"its interval.{advice}"
         )
 
 
@@ -394,9 +502,12 @@ def _tokens(counts: RunCounts, succeeded: int) -> Iterator[str]:
         yield "Tokens: counted by the server (usage) for every request."
     elif succeeded:
         yield (
-            f"WARNING: the server counted the tokens (usage) of {counts.tokens_from_usage} of {succeeded} requests; of "
-            f"{counts.tokens_from_chunks} they are estimated as one per chunk, of {counts.tokens_unknown} unknown. Token "
-            "rates and Inter Token Latency are only as good as that; gaps are between chunks, whatever these hold."
+            f"WARNING: the server counted the tokens (usage) of {counts.tokens_from_usage} of "
+            f"{succeeded} requests; of "
+            f"{counts.tokens_from_chunks} they are estimated as one per chunk, of "
+            f"{counts.tokens_unknown} unknown. Token "
+            "rates and Inter Token Latency are only as good as that; gaps are between chunks, "
+            "whatever these hold."
         )
 
 
@@ -409,19 +520,23 @@ def _rejected(counts: RunCounts) -> Iterator[str]:
         for name, (requests, value) in sorted(counts.rejected_counts.items())
     )
     yield (
-        f"WARNING: the server's usage contradicts its answers, and these counts were not taken: {', '.join(each)}. Output "
+        f"WARNING: the server's usage contradicts its answers, and these counts were not taken: "
+        f"{', '.join(each)}. Output "
         "tokens were then taken from total_tokens, reasoning included, or counted as one per chunk."
     )
 
 
 def _without_itl(counts: RunCounts, succeeded: int) -> Iterator[str]:
     """Requests of which nobody knows when their tokens came."""
-    why = {reason: number for reason, number in counts.without_itl.items() if reason != NOT_STREAMED}
+    why = {
+        reason: number for reason, number in counts.without_itl.items() if reason != NOT_STREAMED
+    }
     if not why:
         return
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in why.items())
     yield (
-        f"{sum(why.values()):,} of {format_count(succeeded, 'request')} have no Inter Token Latency, and no token rate per user: "
+        f"{sum(why.values()):,} of {format_count(succeeded, 'request')} have no Inter Token "
+        f"Latency, and no token rate per user: "
         f"{reasons}."
     )
 
@@ -433,9 +548,12 @@ def _chunks(counts: RunCounts, succeeded: int) -> Iterator[str]:
         return
     known = counts.chunks_counted == succeeded
     yield (
-        f"A chunk held {tokens:.2f} tokens on average ({'counted' if known else 'all tokens over all chunks, not counted'} "
-        "with each chunk; speculative decoding, an interval of the server's, or a server too busy to write each token "
-        "by itself): Inter Chunk Latency and Longest Stall are between chunks; Inter Token Latency is per token"
+        f"A chunk held {tokens:.2f} tokens on average "
+        f"({'counted' if known else 'all tokens over all chunks, not counted'} "
+        "with each chunk; speculative decoding, an interval of the server's, or a server too busy "
+        "to write each token "
+        "by itself): Inter Chunk Latency and Longest Stall are between chunks; Inter Token Latency "
+        "is per token"
         f"{'.' if known else ESTIMATED}"
     )
 
@@ -444,12 +562,20 @@ def format_speculation(of: Speculation) -> str:
     """``Speculative decoding (vLLM): 61.7 % of 2,000 draft tokens were accepted, ...``."""
     where = f"{of.engine}, {of.source}" if of.source else of.engine
     if of.drafted is None:
-        return f"Speculative decoding ({where}): {of.share:.1%} of the draft tokens were accepted, by the server's own rate."
-    steps = "" if of.tokens_per_step is None else f", {of.tokens_per_step:.2f} tokens a step with a draft"
+        return (
+            f"Speculative decoding ({where}): {of.share:.1%} of the draft tokens were accepted, "
+            f"by the server's own rate."
+        )
+    steps = (
+        ""
+        if of.tokens_per_step is None
+        else f", {of.tokens_per_step:.2f} tokens a step with a draft"
+    )
     source = f"as {format_count(of.answers, 'answer')} reported" if of.answers else ""
     source = source or f"by its counters over {format_duration(of.window_s)} of the profiling phase"
     return (
-        f"Speculative decoding ({where}): {of.share:.1%} of {of.drafted:,} draft tokens were accepted{steps}, {source}."
+        f"Speculative decoding ({where}): {of.share:.1%} of {of.drafted:,} draft tokens were "
+        f"accepted{steps}, {source}."
     )
 
 
@@ -457,32 +583,42 @@ def _clock(summary: Summary) -> Iterator[str]:
     counts = summary.counts
     if counts.chunks and counts.merged_chunks / counts.chunks >= MIN_MERGED_SHARE:
         yield (
-            f"{counts.merged_chunks / counts.chunks:.1%} of the chunks are merged (read together with others): the gaps "
+            f"{counts.merged_chunks / counts.chunks:.1%} of the chunks are merged (read together "
+            f"with others): the gaps "
             "beside them are not in Inter Chunk Latency, and Longest Stall may be too long."
         )
     elif counts.gaps_left_out:
         yield (
-            f"{counts.gaps_left_out} gaps are not in Inter Chunk Latency: a chunk beside them was read together with "
+            f"{counts.gaps_left_out} gaps are not in Inter Chunk Latency: a chunk beside them was "
+            f"read together with "
             "something else (usage, the end of the answer), so its stamp may be a little late."
         )
     if counts.ttft_upper_bounds:
         yield (
-            f"The first chunk of {format_count(counts.ttft_upper_bounds, 'request')} was read together with others, so it may have "
+            f"The first chunk of {format_count(counts.ttft_upper_bounds, 'request')} was read "
+            f"together with others, so it may have "
             "come sooner: Time to First Token is an upper bound there."
         )
     if counts.retransmits:
-        yield f"The network lost packets: {format_count(counts.retransmits, 'TCP segment')} to the server retransmitted."
+        yield (
+            f"The network lost packets: {format_count(counts.retransmits, 'TCP segment')} to the "
+            f"server retransmitted."
+        )
     if not counts.gaps_exact:
         yield "Percentiles of Inter Chunk Latency are rounded to three significant digits."
     if summary.conditions.clock not in ("", "kernel", "tool"):
-        yield f"Stamps: {summary.conditions.clock} (thread: the reader's own clock, where the kernel gave none)."
+        yield (
+            f"Stamps: {summary.conditions.clock} (thread: the reader's own clock, where the "
+            f"kernel gave none)."
+        )
 
 
 def _busy(summary: Summary) -> Iterator[str]:
     for e in summary.evidence:
         if e.cpu_share is not None and e.cpu_share > FULL_CORE:
             yield (
-                f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core, so it may be what limits "
+                f"WARNING: the load generator ({e.worker}) used {e.cpu_share:.0%} of a core, so it "
+                f"may be what limits "
                 f"throughput, not the server. {advise_on_processes([e])}"
             )
 
@@ -492,18 +628,27 @@ def _sent_late(summary: Summary) -> Iterator[str]:
     for e in summary.evidence:
         sending = next((signal for signal in measure_signals(e) if signal.what == SEND_LAG), None)
         latest_ms, share = e.latest_send_ms, e.late_share
-        if sending is None or sending.level != OK or e.requests >= FEW or latest_ms is None or share is None:
+        if (
+            sending is None
+            or sending.level != OK
+            or e.requests >= FEW
+            or latest_ms is None
+            or share is None
+        ):
             continue
         if latest_ms > LATE_MS[0]:
             begin = "WARNING: the" if latest_ms > LATE_MS[1] else "The"
             yield (
-                f"{begin} load generator ({e.worker}) sent one of {e.requests} requests {format_brief(latest_ms, ' ms', 3)} late. "
-                f"That is {share:.1%} of the requests' time, so it does not lower the client verdict."
+                f"{begin} load generator ({e.worker}) sent one of {e.requests} requests "
+                f"{format_brief(latest_ms, ' ms', 3)} late. "
+                f"That is {share:.1%} of the requests' time, so it does not lower the client "
+                f"verdict."
             )
 
 
 def _changed(summary: Summary, run: Run) -> Iterator[str]:
-    """The client verdict at the end, where it is not the one that was shown last while the run was on."""
+    """The client verdict at the end, where it is not the one that was shown last while the run was
+    on."""
     live, end = run.client_live, summary.client
     if (
         live is None
@@ -513,7 +658,10 @@ def _changed(summary: Summary, run: Run) -> Iterator[str]:
         or (summary.swept and summary.paired is None)
     ):
         return
-    before, after = _why(live.signals.keys() - end.signals.keys()), _why(end.signals.keys() - live.signals.keys())
+    before, after = (
+        _why(live.signals.keys() - end.signals.keys()),
+        _why(end.signals.keys() - live.signals.keys()),
+    )
     yield f"{CHANGED} {live.level} while the run was on{before}, {end.level} in the end{after}."
 
 

@@ -1,7 +1,8 @@
 """Outages: when nothing answered, from the records alone.
 
-A server answers from the first chunk of an answer to its last one, and at the moment of a refusal with a status. Where it
-does neither, and several requests end without any answer, it is down, or hangs.
+A server answers from the first chunk of an answer to its last one, and at the moment of a refusal
+with a status. Where it does neither, and several requests end without any answer, it is down, or
+hangs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,11 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
         """``from 9.7 s on``, ``until 3.2 s``, ``from 9.7 to 12.1 s``."""
         if self.ended_s is None:
             return f"from {self.began_s:.1f} s on"
-        return f"from {self.began_s:.1f} to {self.ended_s:.1f} s" if self.began_s > 0 else f"until {self.ended_s:.1f} s"
+        return (
+            f"from {self.began_s:.1f} to {self.ended_s:.1f} s"
+            if self.began_s > 0
+            else f"until {self.ended_s:.1f} s"
+        )
 
 
 def describe_outages(outages: Sequence[Outage]) -> str:
@@ -46,13 +51,15 @@ MIN_REQUESTS: Final = 3
 """Requests without an answer; fewer may be their own doing."""
 MIN_S: Final = 1.0
 PATIENCE: Final = 3.0
-"""So many times the longest time to a first token pass before requests that were only cut tell anything."""
+"""So many times the longest time to a first token pass before requests that were only cut tell
+anything."""
 OWN: Final = ("no_socket", "client_error", "too_large", "too_long", "cancelled")
 """Ends of requests that are no sign of a silent server."""
 
 
 def find_outages(main: RequestSelection, run: Run) -> tuple[Outage, ...]:
-    """In their order; none where nothing was ever answered, as then there is nothing else to report."""
+    """In their order; none where nothing was ever answered, as then there is nothing else to
+    report."""
     ok = main.outcome(OK)
     if not ok.size or run.imported or run.settings.compares:
         return ()
@@ -106,8 +113,11 @@ def _stretches(main: RequestSelection, start: float, last: float) -> Iterator[tu
 
 
 def _answering(main: RequestSelection) -> tuple[Floats, Floats]:
-    """(from, to) of each request that was answered: its chunks, or the end of a refusal and of an answer in one piece."""
+    """(from, to) of each request that was answered: its chunks, or the end of a refusal and of an
+    answer in one piece."""
     first, last, closed = main["first_chunk_at"], main["last_chunk_at"], main["closed_at"]
     streamed = ~np.isnan(last)
     whole = ~streamed & ~np.isnan(main["status"])
-    return np.concatenate((first[streamed], closed[whole])), np.concatenate((last[streamed], closed[whole]))
+    return np.concatenate((first[streamed], closed[whole])), np.concatenate(
+        (last[streamed], closed[whole])
+    )

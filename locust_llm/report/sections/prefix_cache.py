@@ -1,8 +1,10 @@
-"""Prefix cache: the share of the input tokens that repeats, as asked for, as the prompts imply it, and as the server had it.
+"""Prefix cache: the share of the input tokens that repeats, as asked for, as the prompts imply it,
+and as the server had it.
 
-What the prompts imply is exact for a cache of whole blocks that drops the block used longest ago, one request after the
-other: vLLM's (v1/core/block_pool.py). Of a prompt that ends, the last block is dropped first, and at least one token is
-always computed. Requests that run side by side can share less (of two that come at once both compute) or find less room.
+What the prompts imply is exact for a cache of whole blocks that drops the block used longest ago,
+one request after the other: vLLM's (v1/core/block_pool.py). Of a prompt that ends, the last block
+is dropped first, and at least one token is always computed. Requests that run side by side can
+share less (of two that come at once both compute) or find less room.
 """
 
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -40,8 +42,8 @@ class CacheRequest(NamedTuple):
 def simulate_cache_hits(
     requests: Iterable[CacheRequest], block: int = BLOCK, capacity: int | None = None, head: int = 0
 ) -> Iterator[int]:
-    """Of each request in turn, how many tokens the cache has. ``capacity``: of the cache, in tokens; None: no end.
-    ``head``: tokens that all requests begin with."""
+    """Of each request in turn, how many tokens the cache has. ``capacity``: of the cache, in
+    tokens; None: no end. ``head``: tokens that all requests begin with."""
     cache = _Cache(None if capacity is None else capacity // block)
     for request in requests:
         shared = head if request.prefix is None else max(head, request.shared)
@@ -58,8 +60,8 @@ def simulate_cache_hits(
 
 
 class _Cache:
-    """Blocks that were used together are one segment: the work is a request's, not a block's. Those of one line (a prefix)
-    lie end to end, the first blocks used last."""
+    """Blocks that were used together are one segment: the work is a request's, not a block's. Those
+    of one line (a prefix) lie end to end, the first blocks used last."""
 
     def __init__(self, most: int | None) -> None:
         self._most, self._held, self._uses = most, 0, 0
@@ -116,7 +118,8 @@ class PrefixCache(msgspec.Struct, frozen=True, kw_only=True):
     delivered: float | None
     """By ``usage``; None: no answer has the count."""
     by_metrics: float | None
-    """By ``cached_by_metrics``: of all requests of this time, those that failed or were cut among them."""
+    """By ``cached_by_metrics``: of all requests of this time, those that failed or were cut among
+    them."""
     prefixes: int
     """How many came."""
     working_set: int
@@ -136,7 +139,9 @@ class _Row(NamedTuple):
     """Input tokens as the prompt was made; ``sent`` has them as the server counted."""
 
 
-def measure_prefix_cache(records: Iterable[Record], by_metrics: float | None, run: Run) -> PrefixCache | None:
+def measure_prefix_cache(
+    records: Iterable[Record], by_metrics: float | None, run: Run
+) -> PrefixCache | None:
     """None: no share was asked for. ``by_metrics``: see ``cached_by_metrics``."""
     s = run.settings
     if s.prefix_cache_hit_rate is None:
@@ -147,9 +152,19 @@ def measure_prefix_cache(records: Iterable[Record], by_metrics: float | None, ru
     rows = sorted(filter(None, map(_row, records)), key=lambda row: row.sent_at)
     sent, depth = _counted(rows)
     # the records of a stage are without those that came before it
-    before = [] if any(not row.main for row in rows) else [CacheRequest(n, depth[n], depth[n]) for n in sorted(depth)]
-    implied = list(simulate_cache_hits([*before, *sent], block, capacity, run.head_tokens))[len(before) :]
-    main = [(count, row.cached, row.sent.input_tokens) for count, row in zip(implied, rows, strict=True) if row.main]
+    before = (
+        []
+        if any(not row.main for row in rows)
+        else [CacheRequest(n, depth[n], depth[n]) for n in sorted(depth)]
+    )
+    implied = list(simulate_cache_hits([*before, *sent], block, capacity, run.head_tokens))[
+        len(before) :
+    ]
+    main = [
+        (count, row.cached, row.sent.input_tokens)
+        for count, row in zip(implied, rows, strict=True)
+        if row.main
+    ]
     known = [(cached, tokens) for _, cached, tokens in main if cached is not None]
     return PrefixCache(
         asked=s.prefix_cache_hit_rate / 100,
@@ -166,20 +181,27 @@ def measure_prefix_cache(records: Iterable[Record], by_metrics: float | None, ru
 def _row(record: Record) -> _Row | None:
     if record.outcome != OK or record.sent_at is None or not record.input_tokens:
         return None
-    sent = CacheRequest(record.prefix, record.prefix_tokens or 0, record.input_tokens, record.output_tokens or 0)
+    sent = CacheRequest(
+        record.prefix, record.prefix_tokens or 0, record.input_tokens, record.output_tokens or 0
+    )
     at, main = record.sent_at + record.clock_offset_s, record.phase == PROFILING
-    return _Row(at, main, record.cached_tokens, sent, record.asked_input_tokens or record.input_tokens)
+    return _Row(
+        at, main, record.cached_tokens, sent, record.asked_input_tokens or record.input_tokens
+    )
 
 
 def _counted(rows: list[_Row]) -> tuple[list[CacheRequest], dict[int, int]]:
-    """(the requests, the deepest use of each prefix). Without a tokenizer the tokens of a prefix are an estimate: they are
-    off as those of the prompts that begin with it, by the server's count, are off on average."""
+    """(the requests, the deepest use of each prefix). Without a tokenizer the tokens of a prefix
+    are an estimate: they are off as those of the prompts that begin with it, by the server's count,
+    are off on average."""
     made, counted = Counter[int | None](), Counter[int | None]()
     for row in rows:
         made[row.sent.prefix] += row.asked
         counted[row.sent.prefix] += row.sent.input_tokens
     sent = [
-        row.sent._replace(shared=round(row.sent.shared * counted[row.sent.prefix] / made[row.sent.prefix]))
+        row.sent._replace(
+            shared=round(row.sent.shared * counted[row.sent.prefix] / made[row.sent.prefix])
+        )
         for row in rows
     ]
     depth: dict[int, int] = {}
@@ -190,9 +212,9 @@ def _counted(rows: list[_Row]) -> tuple[list[CacheRequest], dict[int, int]]:
 
 
 def find_cached_share(history: EngineHistory, run: Run) -> float | None:
-    """The share of the tokens looked up in the prefix cache that were there, between the first and the last reading of the
-    profiling phase: what came before, a warmup with an empty cache, is not in it. None: the server's metrics do not have
-    it."""
+    """The share of the tokens looked up in the prefix cache that were there, between the first and
+    the last reading of the profiling phase: what came before, a warmup with an empty cache, is not
+    in it. None: the server's metrics do not have it."""
     ended_at = run.stopping_at or run.ended_at or float("inf")
     queried = found = 0.0
     for name in history.names:
@@ -206,15 +228,18 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-# -- in words ----------------------------------------------------------------------------------------------------------
+# -- in words --------------------------------------------------------------------------------------
 
 
 def describe_prefix_cache(of: PrefixCache) -> str:
     """Of the conditions."""
     room = "no end" if of.capacity is None else f"{of.capacity:,} tokens"
-    sets = f" over {of.prefixes} prefixes of together {of.working_set:,} tokens" if of.prefixes else ""
+    sets = (
+        f" over {of.prefixes} prefixes of together {of.working_set:,} tokens" if of.prefixes else ""
+    )
     return (
-        f"asked for {of.asked:.1%}{sets}; implied {_percent(of.implied)} (blocks of {of.block} tokens, a cache of {room}); "
+        f"asked for {of.asked:.1%}{sets}; implied {_percent(of.implied)} (blocks of {of.block} "
+        f"tokens, a cache of {room}); "
         f"delivered {_percent(of.delivered)} {BY_USAGE}, {_percent(of.by_metrics)} {BY_METRICS}"
     )
 
@@ -237,19 +262,24 @@ def make_cache_remarks(of: PrefixCache | None) -> Iterator[str]:
     if of.implied is not None and abs(of.implied - of.asked) > MAX_OFF:
         full = of.capacity is not None and of.working_set > of.capacity
         why = (
-            f"the working set of {of.working_set:,} tokens does not fit into the cache of {of.capacity:,}" if full
-            else "its own text takes a part of each prompt, or of the cache, and only whole blocks repeat"
+            f"the working set of {of.working_set:,} tokens does not fit into the cache of "
+                f"{of.capacity:,}" if full
+            else "its own text takes a part of each prompt, or of the cache, and only whole blocks "
+                "repeat"
         )  # fmt: skip
         yield (
-            f"WARNING: {of.asked:.1%} of the input tokens were to come from the prefix cache, and these prompts imply "
+            f"WARNING: {of.asked:.1%} of the input tokens were to come from the prefix cache, and "
+            f"these prompts imply "
             f"{of.implied:.1%}: {why}."
         )
     if had is not None and of.implied is not None and abs(had - of.implied) > MAX_OFF:
         yield (
-            f"WARNING: the prompts imply that {of.implied:.1%} of the input tokens come from the prefix cache, and "
+            f"WARNING: the prompts imply that {of.implied:.1%} of the input tokens come from the "
+            f"prefix cache, and "
             f"the server delivered {had:.1%}: "
             + (
-                "its cache is off, smaller than the working set, has other blocks, or a router sent them elsewhere."
+                "its cache is off, smaller than the working set, has other blocks, or a router "
+                "sent them elsewhere."
                 if had < of.implied
                 else "it finds more than the prefixes that were made to repeat."
             )

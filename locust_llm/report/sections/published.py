@@ -1,9 +1,11 @@
-"""Published rules: whether a run is valid by the rules of its scenario's benchmark, a function for each kind of rule, and the table.
+"""Published rules: whether a run is valid by the rules of its scenario's benchmark, a function for
+each kind of rule, and the table.
 
-Regions of concurrency are as the rules of MLPerf Endpoints bound them: mlcommons/endpoints_policies, endpoints_rules.md at
-commit 00135a0, sections 5.3 to 5.6. The tests have the worked examples of section 5.4 and the table of appendix B. They
-contradict each other for 16 and 1,024: the example prints 16 to 26 and 27 to 116, the table and the algorithm 17 to 26 and
-27 to 117, for 16 + 1008^(2/3) is 116.5 and more. The algorithm counts.
+Regions of concurrency are as the rules of MLPerf Endpoints bound them:
+mlcommons/endpoints_policies, endpoints_rules.md at commit 00135a0, sections 5.3 to 5.6. The tests
+have the worked examples of section 5.4 and the table of appendix B. They contradict each other for
+16 and 1,024: the example prints 16 to 26 and 27 to 116, the table and the algorithm 17 to 26 and 27
+to 117, for 16 + 1008^(2/3) is 116.5 and more. The algorithm counts.
 """
 
 import math
@@ -28,7 +30,8 @@ if TYPE_CHECKING:  # a summary contains what this file makes
 ULTRA_LOW: Final = 32
 """The highest concurrency of the first region, in which a curve begins."""
 MARGIN: Final = 1.10
-"""Of the highest concurrency declared: up to there a later point is in range, but covers no region."""
+"""Of the highest concurrency declared: up to there a later point is in range, but covers no
+region."""
 
 
 class ConcurrencyRegion(NamedTuple):
@@ -46,10 +49,12 @@ class ConcurrencyRegion(NamedTuple):
 
 
 def divide_into_regions(lowest: int, highest: int) -> tuple[ConcurrencyRegion, ...]:
-    """Between the lowest and the highest concurrency of a curve: Ultra Low, Low, Medium, High and the margin above.
+    """Between the lowest and the highest concurrency of a curve: Ultra Low, Low, Medium, High and
+    the margin above.
 
-    Low and Medium end at lowest + (highest - lowest)^(1/3) and ^(2/3), rounded half to even: three equal parts of the
-    logarithm of what lies between. Raises ValueError of one sentence where the rules know none.
+    Low and Medium end at lowest + (highest - lowest)^(1/3) and ^(2/3), rounded half to even: three
+    equal parts of the logarithm of what lies between. Raises ValueError of one sentence where the
+    rules know none.
     """
     if not 1 <= lowest <= ULTRA_LOW:
         raise ValueError(f"the lowest concurrency must be 1 to {ULTRA_LOW}, and is {lowest:,}")
@@ -67,8 +72,9 @@ def divide_into_regions(lowest: int, highest: int) -> tuple[ConcurrencyRegion, .
 
 
 def find_uncovered_regions(points: Sequence[int]) -> list[ConcurrencyRegion]:
-    """The regions without a point, from the lowest and highest point. One that rounding left without any concurrency has the
-    one at its boundary (section 5.4). Raises ValueError as ``regions``, and of no points."""
+    """The regions without a point, from the lowest and highest point. One that rounding left
+    without any concurrency has the one at its boundary (section 5.4). Raises ValueError as
+    ``regions``, and of no points."""
     if not points:
         raise ValueError("there is no point")
     asked = divide_into_regions(min(points), max(points))[:-1]
@@ -80,10 +86,12 @@ class PublishedCheck(msgspec.Struct, frozen=True, kw_only=True):
     """One of the rules, over all points."""
 
     rule: str
-    """loop, streaming, duration, requests, warmup, dataset, samples, client, options, points, levels, regions or plateau."""
+    """loop, streaming, duration, requests, warmup, dataset, samples, client, options, points,
+    levels, regions or plateau."""
     met: bool
     text: str
-    """What was found; of one that is not met what the rules ask beside it: ``300 s, the rules ask 1,200 at 64 users``."""
+    """What was found; of one that is not met what the rules ask beside it: ``300 s, the rules ask
+    1,200 at 64 users``."""
     others: int = 0
     """Further points that do not meet it."""
 
@@ -133,40 +141,73 @@ def check_validity(summary: "Summary", run: Run) -> Validity | None:
         return None
     sweep = summary.sweep
     curve = sweep is not None and not sweep.repeats
-    points = [_of_level(level) for level in sweep.levels] if sweep is not None else [_of_run(summary)]
+    points = (
+        [_of_level(level) for level in sweep.levels] if sweep is not None else [_of_run(summary)]
+    )
     checks = [*_of_points(rules, points, run), *_options(rules, run)]
     if curve:
         checks += _of_curve(rules, points, run)
-    return Validity(rules=rules.rules, curve=curve, checks=tuple(checks), note=rules.note, unchecked=rules.unchecked)
+    return Validity(
+        rules=rules.rules,
+        curve=curve,
+        checks=tuple(checks),
+        note=rules.note,
+        unchecked=rules.unchecked,
+    )
 
 
 def _of_level(level: LoadLevel) -> PublishedPoint:
-    return PublishedPoint(level.users or 0, level.duration_s or 0.0, level.succeeded, level.warmup, level.client)
+    return PublishedPoint(
+        level.users or 0, level.duration_s or 0.0, level.succeeded, level.warmup, level.client
+    )
 
 
 def _of_run(summary: "Summary") -> PublishedPoint:
     c = summary.conditions
-    return PublishedPoint(c.users or 0, c.duration_s or 0.0, c.succeeded, summary.counts.warmup, c.client_verdict)
+    return PublishedPoint(
+        c.users or 0, c.duration_s or 0.0, c.succeeded, summary.counts.warmup, c.client_verdict
+    )
 
 
-def _of_points(rules: PublishedRules, points: Sequence[PublishedPoint], run: Run) -> Iterator[PublishedCheck]:
+def _of_points(
+    rules: PublishedRules, points: Sequence[PublishedPoint], run: Run
+) -> Iterator[PublishedCheck]:
     """Rules that each point has to keep."""
     s = run.settings
     if rules.loop:
         here = "open" if s.open_loop else "closed"
-        what = "a fixed number of requests in flight" if rules.loop == "closed" else "a schedule of arrivals"
+        what = (
+            "a fixed number of requests in flight"
+            if rules.loop == "closed"
+            else "a schedule of arrivals"
+        )
         yield _check("loop", here == rules.loop, f"{here} loop", f"{what}")
     if rules.streaming:
-        yield _check("streaming", s.streaming, "streamed" if s.streaming else "not streamed", "streams")
+        yield _check(
+            "streaming", s.streaming, "streamed" if s.streaming else "not streamed", "streams"
+        )
     if rules.seconds:
-        yield _each("duration", points, lambda p: p.seconds, lambda p: rules.least_seconds(p.users or 1), "{} s")
+        yield _each(
+            "duration",
+            points,
+            lambda p: p.seconds,
+            lambda p: rules.least_seconds(p.users or 1),
+            "{} s",
+        )
     if rules.requests or rules.requests_per_user:
         yield _each(
             "requests", points, lambda p: p.answered,
-            lambda p: max(rules.requests or 0, (rules.requests_per_user or 0) * p.users), "{} answered requests",
+            lambda p: max(rules.requests or 0, (rules.requests_per_user or 0) * p.users),
+            "{} answered requests",
         )  # fmt: skip
     if (per_user := rules.warmup_per_user) is not None:
-        yield _each("warmup", points, lambda p: p.warmup, lambda p: per_user * p.users, "{} requests of warmup")
+        yield _each(
+            "warmup",
+            points,
+            lambda p: p.warmup,
+            lambda p: per_user * p.users,
+            "{} requests of warmup",
+        )
     if rules.dataset_pass:
         yield _dataset(points, run)
     for percentile in rules.percentiles:
@@ -211,17 +252,25 @@ def _figure(value: float) -> str:
 
 
 def _check(rule: str, met: bool, found: str, asked: str) -> PublishedCheck:
-    return PublishedCheck(rule=rule, met=met, text=found if met else f"{found}, the rules ask {asked}")
+    return PublishedCheck(
+        rule=rule, met=met, text=found if met else f"{found}, the rules ask {asked}"
+    )
 
 
 def _dataset(points: Sequence[PublishedPoint], run: Run) -> PublishedCheck:
     sessions = run.dataset_sessions
     if not run.settings.input_file:
-        return _check("dataset", False, "synthetic prompts", "the benchmark's dataset (--input-file)")
+        return _check(
+            "dataset", False, "synthetic prompts", "the benchmark's dataset (--input-file)"
+        )
     if sessions is None:
         return _check("dataset", False, "a dataset of unknown size", "one pass of it")
     return _each(
-        "dataset", points, lambda p: p.answered, lambda _: sessions, f"{{}} requests of a dataset of {sessions:,}"
+        "dataset",
+        points,
+        lambda p: p.answered,
+        lambda _: sessions,
+        f"{{}} requests of a dataset of {sessions:,}",
     )
 
 
@@ -229,25 +278,37 @@ def _options(rules: PublishedRules, run: Run) -> Iterator[PublishedCheck]:
     """What the scenario fixes, and this run has otherwise."""
     changed = [key for key in run.settings.scenario_changed if key not in rules.free]
     if changed:
-        yield _check("options", False, f"other values of {', '.join(changed)}", "those of the scenario")
+        yield _check(
+            "options", False, f"other values of {', '.join(changed)}", "those of the scenario"
+        )
 
 
-def _of_curve(rules: PublishedRules, points: Sequence[PublishedPoint], run: Run) -> Iterator[PublishedCheck]:
+def _of_curve(
+    rules: PublishedRules, points: Sequence[PublishedPoint], run: Run
+) -> Iterator[PublishedCheck]:
     """Rules about all points together."""
     users = [p.users for p in points]
     by_users = run.settings.sweeps(CONCURRENCY)
     if rules.loop == "closed" and not by_users:
-        yield _check("points", False, f"a sweep of {run.settings.sweep}", "points of rising concurrency")
+        yield _check(
+            "points", False, f"a sweep of {run.settings.sweep}", "points of rising concurrency"
+        )
         return
     if rules.points is not None:
         least, most = rules.points
         asked = f"{least} to {most}" if least <= len(points) else f"at least {least}"
-        yield _check("points", least <= len(points) <= most, format_count(len(points), "point"), asked)
+        yield _check(
+            "points", least <= len(points) <= most, format_count(len(points), "point"), asked
+        )
     if rules.levels:
-        left_out = [level for level in rules.levels if level <= max(users, default=0) and level not in users]
+        left_out = [
+            level for level in rules.levels if level <= max(users, default=0) and level not in users
+        ]
         listed = ", ".join(f"{level:,}" for level in left_out)
         found = (
-            f"no point at {listed}" if left_out else f"a point at each of its levels up to {max(users, default=0):,}"
+            f"no point at {listed}"
+            if left_out
+            else f"a point at each of its levels up to {max(users, default=0):,}"
         )
         yield _check("levels", not left_out, found, "one")
     if rules.regions:
@@ -255,7 +316,10 @@ def _of_curve(rules: PublishedRules, points: Sequence[PublishedPoint], run: Run)
     if rules.until_flat:
         flat = FLAT in run.sweep_end
         yield _check(
-            "plateau", flat, f"ended: {run.sweep_end or 'nobody knows why'}", "to go on until throughput is flat"
+            "plateau",
+            flat,
+            f"ended: {run.sweep_end or 'nobody knows why'}",
+            "to go on until throughput is flat",
         )
 
 
@@ -265,16 +329,20 @@ def _regions(users: Sequence[int]) -> PublishedCheck:
     except ValueError as error:
         return PublishedCheck(rule="regions", met=False, text=str(error))
     if missing:
-        return _check("regions", False, f"no point in {' and '.join(map(str, missing))}", "one in each region")
-    return PublishedCheck(rule="regions", met=True, text="a point in each of Ultra Low, Low, Medium and High")
+        return _check(
+            "regions", False, f"no point in {' and '.join(map(str, missing))}", "one in each region"
+        )
+    return PublishedCheck(
+        rule="regions", met=True, text="a point in each of Ultra Low, Low, Medium and High"
+    )
 
 
 PUBLISHED: Final = "Published rules"
 
 
 def format_broken_rules(found: Validity | None) -> str | None:
-    """``not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users (and 2 more rules)``; None where it
-    is, or there are no such rules."""
+    """``not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users (and 2
+    more rules)``; None where it is, or there are no such rules."""
     if found is None or found.valid:
         return None
     first, *others = found.broken
@@ -298,7 +366,10 @@ def make_validity_table(found: Validity) -> Iterator[Block]:
         yield TextBlock("One point: what the rules ask of a whole curve is checked of a sweep.")
     if found.unchecked:
         yield TextBlock(f"Not checked here: {'; '.join(found.unchecked)}.")
-    yield TextBlock("Published rules say whether a result may stand beside others. They change no verdict of the SLO.")
+    yield TextBlock(
+        "Published rules say whether a result may stand beside others. They change no verdict of "
+        "the SLO."
+    )
 
 
 def _cells(check: PublishedCheck) -> tuple[str, ...]:
@@ -308,6 +379,10 @@ def _cells(check: PublishedCheck) -> tuple[str, ...]:
 
 def format_energy(found: Energy) -> str:
     """``3.21 J an output token; 4,120 W on average over 8 GPUs``"""
-    each = "" if found.joules_per_output_token is None else f"{found.joules_per_output_token:.3g} J an output token; "
+    each = (
+        ""
+        if found.joules_per_output_token is None
+        else f"{found.joules_per_output_token:.3g} J an output token; "
+    )
     gpus = "1 GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
     return f"{each}{found.watts:,.0f} W on average over {gpus}"

@@ -1,4 +1,5 @@
-"""Sessions: turns, depth, width, latency and time in tools of whole sessions; their table, and one session turn by turn."""
+"""Sessions: turns, depth, width, latency and time in tools of whole sessions; their table, and one
+session turn by turn."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,8 +42,8 @@ class SessionsSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     sessions: int
     complete: int
-    """All their turns were answered; the latencies are of these. Of sessions that code leads the last of each user is not
-    counted: nobody knows whether it had more turns."""
+    """All their turns were answered; the latencies are of these. Of sessions that code leads the
+    last of each user is not counted: nobody knows whether it had more turns."""
     turns: int
     """Requests of all."""
     unsent: int
@@ -57,7 +58,8 @@ class SessionsSummary(msgspec.Struct, frozen=True, kw_only=True):
     model_share: float | None
     """Of that time, a request was under way; on average."""
     tool_s: float | None
-    """Time in tools, of a complete session, summed over its branches; on average. None: no turn had one."""
+    """Time in tools, of a complete session, summed over its branches; on average. None: no turn had
+    one."""
     by_depth: tuple[TurnGroup, ...]
     by_turn: tuple[TurnGroup, ...]
     """Empty where it would say the same."""
@@ -101,11 +103,14 @@ def summarise_sessions(records: Iterable[Record], phase: str) -> SessionsSummary
         return None
     for some in found.values():
         _measure_depths(some)
-    open_ended = {name for name in last.values() if name not in turns}  # the run may have ended it: nobody knows
+    # the run may have ended it: nobody knows
+    open_ended = {name for name in last.values() if name not in turns}
     complete = [
         some
         for name, some in found.items()
-        if all(t.ok for t in some) and len(some) == turns.get(name, len(some)) and name not in open_ended
+        if all(t.ok for t in some)
+        and len(some) == turns.get(name, len(some))
+        and name not in open_ended
     ]
     spans = np.array([_span(some) for some in complete])
     every = [turn for some in found.values() for turn in some]
@@ -134,18 +139,23 @@ def _turn(record: Record) -> _Turn:
     before = (record.turn - 1,) if record.turn else ()
     sent_at = record.closed_at if record.sent_at is None else record.sent_at
     return _Turn(
-        record.turn, before if record.after is None else record.after, sent_at + record.clock_offset_s,
-        record.closed_at + record.clock_offset_s, record.ttft_s, record.input_tokens, record.cached_tokens,
+        record.turn, before if record.after is None else record.after,
+        sent_at + record.clock_offset_s,
+        record.closed_at + record.clock_offset_s, record.ttft_s, record.input_tokens,
+        record.cached_tokens,
         record.tool_s, record.outcome == OK,
     )  # fmt: skip
 
 
 def _measure_depths(turns: list[_Turn]) -> None:
-    """1 for a turn that waits for none, else one more than the deepest that it waits for; what has no record is left out."""
+    """1 for a turn that waits for none, else one more than the deepest that it waits for; what has
+    no record is left out."""
     turns.sort(key=lambda turn: turn.number)
     depths: dict[int, int] = {}
     for turn in turns:
-        turn.depth = depths[turn.number] = 1 + max((depths.get(before, 0) for before in turn.after), default=0)
+        turn.depth = depths[turn.number] = 1 + max(
+            (depths.get(before, 0) for before in turn.after), default=0
+        )
 
 
 def _span(turns: Sequence[_Turn]) -> float:
@@ -163,7 +173,9 @@ def _busy_s(turns: Sequence[_Turn]) -> float:
 
 def _width(turns: Sequence[_Turn]) -> int:
     """One that ends when another begins is not beside it."""
-    moments = sorted([(turn.sent_at, 1) for turn in turns] + [(turn.closed_at, -1) for turn in turns])
+    moments = sorted(
+        [(turn.sent_at, 1) for turn in turns] + [(turn.closed_at, -1) for turn in turns]
+    )
     most = open_now = 0
     for _, step in moments:
         open_now += step
@@ -183,7 +195,8 @@ def _grouped(turns: list[tuple[int, _Turn]]) -> tuple[TurnGroup, ...]:
             groups[min(number, MAX_GROUPS)].append(turn)
     highest = max((number for number, turn in turns if turn.ok), default=0)
     return tuple(
-        _group(number, highest if number == MAX_GROUPS else number, some) for number, some in sorted(groups.items())
+        _group(number, highest if number == MAX_GROUPS else number, some)
+        for number, some in sorted(groups.items())
     )
 
 
@@ -200,11 +213,14 @@ def _group(first: int, last: int, turns: list[_Turn]) -> TurnGroup:
         ttft_p50_s=float(np.percentile(ttfts, 50)) if ttfts else None,
         ttft_p95_s=float(np.percentile(ttfts, 95)) if ttfts else None,
         input_tokens=_mean(tokens),
-        cached=sum(cached for _, cached in counted) / sum(count for count, _ in counted) if counted else None,
+        cached=sum(cached for _, cached in counted) / sum(count for count,
+            _ in counted) if counted else None,
     )  # fmt: skip
 
 
-def _middle(found: dict[str, list[_Turn]], complete: list[list[_Turn]], spans: NDArray[np.float64]) -> str:
+def _middle(
+    found: dict[str, list[_Turn]], complete: list[list[_Turn]], spans: NDArray[np.float64]
+) -> str:
     """Id of the complete session in the middle, by latency."""
     if not complete:
         return ""
@@ -218,7 +234,8 @@ def make_sessions_blocks(found: SessionsSummary) -> Iterator[Block]:
     yield TableBlock(("Sessions", "Value"), tuple(_rows(found)), numbers=False)
     if found.unsent:
         yield TextBlock(
-            f"{format_count(found.unsent, 'turn')} never sent: a turn that they wait for failed.", loud=True
+            f"{format_count(found.unsent, 'turn')} never sent: a turn that they wait for failed.",
+            loud=True,
         )
     tables = [_groups("depth", found.by_depth)]
     if found.by_turn:
@@ -229,15 +246,25 @@ def make_sessions_blocks(found: SessionsSummary) -> Iterator[Block]:
 
 
 def _rows(found: SessionsSummary) -> Iterator[tuple[str, str]]:
-    yield "sessions", f"{found.sessions:,}; {found.complete:,} of them whole, with each turn answered"
+    yield (
+        "sessions",
+        f"{found.sessions:,}; {found.complete:,} of them whole, with each turn answered",
+    )
     yield "turns", f"{found.turns:,}, {found.turns_mean:.1f} in a session"
-    yield "deepest, widest", f"{format_count(found.depth, 'turn')} one after the other; {found.width:,} side by side"
+    yield (
+        "deepest, widest",
+        f"{format_count(found.depth, 'turn')} one after the other; {found.width:,} side by side",
+    )
     if found.latency_s is not None:
         latencies = zip(found.latency_s, (50, 90, 99), strict=True)
         p50, p90, p99 = (
-            format_duration(seconds) + mark_scarce(found.complete, percentile) for seconds, percentile in latencies
+            format_duration(seconds) + mark_scarce(found.complete, percentile)
+            for seconds, percentile in latencies
         )
-        yield "session latency", f"p50 {p50}, p90 {p90}, p99 {p99}, from the first send to the last end"
+        yield (
+            "session latency",
+            f"p50 {p50}, p90 {p90}, p99 {p99}, from the first send to the last end",
+        )
     if found.model_share is not None:
         yield "with the model", f"{found.model_share:.1%} of that time a request was under way"
     if found.tool_s is not None:
@@ -249,7 +276,11 @@ def _groups(by: str, groups: Sequence[TurnGroup]) -> TableBlock:
         yield str(group.first) if group.first == group.last else f"{group.first} to {group.last}"
         yield f"{group.turns:,}"
         for ttft_s, percentile in ((group.ttft_p50_s, 50), (group.ttft_p95_s, 95)):
-            yield "-" if ttft_s is None else format_number(ttft_s * 1e3, 4) + mark_scarce(group.turns, percentile)
+            yield (
+                "-"
+                if ttft_s is None
+                else format_number(ttft_s * 1e3, 4) + mark_scarce(group.turns, percentile)
+            )
         yield format_number(group.input_tokens, 4)
         yield "-" if group.cached is None else f"{group.cached:.1%}"
 
@@ -279,9 +310,15 @@ def make_session_timeline(records: Sequence[Record], started_at: float) -> Timel
 
 def _row(record: Record, start: float, length_s: float) -> TimelineRow:
     row = make_timeline_row(record, start, length_s * 1e3 / MAX_DOTS, 0.0)
-    tool = "" if record.tool_s is None else f", a tool for {format_duration(record.tool_s)} before it"
-    after = "" if not record.after else f", after {', '.join(str(turn + 1) for turn in record.after)}"
-    return msgspec.structs.replace(row, text=clean_line(f"turn {record.turn + 1}{after}{tool}: {row.text}"))
+    tool = (
+        "" if record.tool_s is None else f", a tool for {format_duration(record.tool_s)} before it"
+    )
+    after = (
+        "" if not record.after else f", after {', '.join(str(turn + 1) for turn in record.after)}"
+    )
+    return msgspec.structs.replace(
+        row, text=clean_line(f"turn {record.turn + 1}{after}{tool}: {row.text}")
+    )
 
 
 def _asked_at(record: Record) -> float:

@@ -1,5 +1,5 @@
-"""Speculative decoding: how many draft tokens the server accepted over the profiling phase, by what it reports with its
-answers or by its own counters."""
+"""Speculative decoding: how many draft tokens the server accepted over the profiling phase, by what
+it reports with its answers or by its own counters."""
 
 from collections.abc import Iterator
 
@@ -21,51 +21,70 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     """Accepted, of the draft tokens."""
     drafted: int | None = None
     accepted: int | None = None
-    """Over the window; None: the server gives a rate alone, and ``share`` is the mean of its readings."""
+    """Over the window; None: the server gives a rate alone, and ``share`` is the mean of its
+    readings."""
     tokens_per_step: float | None = None
     """Of a step with a draft: 1 + accepted / drafts (vLLM's mean acceptance length)."""
     window_s: float
-    """From the last reading before the profiling phase, or the first in it, to the last in it; 0 of ``answers``."""
+    """From the last reading before the profiling phase, or the first in it, to the last in it; 0 of
+    ``answers``."""
     answers: int = 0
-    """It is the sum of what came with so many answers of the run; 0: by counters, of whoever used the server."""
+    """It is the sum of what came with so many answers of the run; 0: by counters, of whoever used
+    the server."""
 
 
-def measure_speculation(history: EngineHistory, run: Run, requests: pd.DataFrame) -> Iterator[Speculation]:
-    """Of each server that drafted; of all together where the answers say it. ``requests``: as of columns.collect."""
+def measure_speculation(
+    history: EngineHistory, run: Run, requests: pd.DataFrame
+) -> Iterator[Speculation]:
+    """Of each server that drafted; of all together where the answers say it. ``requests``: as of
+    columns.collect."""
     if (found := _of_answers(requests, run)) is not None:
         yield found
         return
     for name in sorted(history.names):
         ended_at = run.stopping_at or run.ended_at or float("inf")
         samples = history.between(name, run.profiling_at, ended_at)
-        if samples and (found := _of(samples, "simulator" if run.simulated else samples[-1].engine)) is not None:
+        if (
+            samples
+            and (found := _of(samples, "simulator" if run.simulated else samples[-1].engine))
+            is not None
+        ):
             yield found
 
 
 def _of_answers(requests: pd.DataFrame, run: Run) -> Speculation | None:
     """Of the answered requests of the profiling phase."""
     counted = requests[
-        (requests["phase"] == "profiling") & (requests["outcome"] == OK) & requests["drafted_tokens"].notna()
+        (requests["phase"] == "profiling")
+        & (requests["outcome"] == OK)
+        & requests["drafted_tokens"].notna()
     ]
     steps, drafted, accepted = (int(counted[name].sum()) for name in DRAFTS)
     if not drafted:
         return None
     return Speculation(
-        engine="simulator" if run.simulated else run.server.partition(" ")[0] or "the server", share=accepted / drafted,
-        drafted=drafted, accepted=accepted, tokens_per_step=1 + accepted / steps if steps else None, window_s=0.0,
+        engine="simulator" if run.simulated else run.server.partition(" ")[0] or "the server",
+        share=accepted / drafted,
+        drafted=drafted, accepted=accepted, tokens_per_step=1 + accepted / steps if steps else None,
+        window_s=0.0,
         answers=len(counted),
     )  # fmt: skip
 
 
 def _of(samples: list[EngineSample], engine: str) -> Speculation | None:
-    drafted, accepted, drafts = (counter_increase(samples, field) for field in ("drafted", "accepted", "drafts"))
+    drafted, accepted, drafts = (
+        counter_increase(samples, field) for field in ("drafted", "accepted", "drafts")
+    )
     rates = [sample.acceptance for sample in samples if sample.acceptance is not None]
     window_s, source = samples[-1].at - samples[0].at, samples[-1].source
     if drafted and accepted is not None:
         return Speculation(
-            engine=engine, source=source, share=accepted / drafted, drafted=round(drafted), accepted=round(accepted),
+            engine=engine, source=source, share=accepted / drafted, drafted=round(drafted),
+            accepted=round(accepted),
             tokens_per_step=1 + accepted / drafts if drafts else None, window_s=window_s,
         )  # fmt: skip
     if rates:
-        return Speculation(engine=engine, source=source, share=sum(rates) / len(rates), window_s=window_s)
+        return Speculation(
+            engine=engine, source=source, share=sum(rates) / len(rates), window_s=window_s
+        )
     return None

@@ -1,12 +1,15 @@
-"""Tenants: the service that each received over time, and how evenly: Jain's index, the service gap; table and chart.
+"""Tenants: the service that each received over time, and how evenly: Jain's index, the service gap;
+table and chart.
 
-Service is counted as VTC does (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024): an input token is 1, an
-output token 2. The input of a request counts at its first chunk, its output as the chunks come, of failed and cut ones too.
+Service is counted as VTC does (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024):
+an input token is 1, an output token 2. The input of a request counts at its first chunk, its output
+as the chunks come, of failed and cut ones too.
 
-How evenly a server serves shows only while tenants wait for it: one that asks for little gets little. A tenant waits while
-one of its requests has been sent and has no chunk; it is backlogged if it waits through half of the time under load. Jain's
-index (Jain, Chiu and Hawe, A quantitative measure of fairness, 1984) is of the service that the backlogged tenants received
-while all of them waited: (sum x)^2 / (n sum x^2), 1 for equal ones, 1/n where one has all.
+How evenly a server serves shows only while tenants wait for it: one that asks for little gets
+little. A tenant waits while one of its requests has been sent and has no chunk; it is backlogged if
+it waits through half of the time under load. Jain's index (Jain, Chiu and Hawe, A quantitative
+measure of fairness, 1984) is of the service that the backlogged tenants received while all of them
+waited: (sum x)^2 / (n sum x^2), 1 for equal ones, 1/n where one has all.
 """
 
 from array import array
@@ -92,14 +95,16 @@ class TenantsSummary(msgspec.Struct, frozen=True, kw_only=True):
     contended_s: float
     """How long all of these waited at the same time."""
     jain: float | None
-    """Of their service / weight in this time; None: fewer than two were backlogged, or never at the same time."""
+    """Of their service / weight in this time; None: fewer than two were backlogged, or never at the
+    same time."""
     gap: float | None
-    """The largest difference that the service / weight of two backlogged tenants grew to in a stretch through which both
-    waited."""
+    """The largest difference that the service / weight of two backlogged tenants grew to in a
+    stretch through which both waited."""
     gap_of: tuple[str, str] | None
     service: TenantService
     under_load_s: float | None = None
-    """How long at least one request was running, in which tokens/s are; None: of an older report."""
+    """How long at least one request was running, in which tokens/s are; None: of an older
+    report."""
 
 
 def jain_index(values: Sequence[float]) -> float | None:
@@ -108,19 +113,25 @@ def jain_index(values: Sequence[float]) -> float | None:
     return sum(values) ** 2 / (len(values) * squares) if squares else None
 
 
-def summarise_tenants(requests: pd.DataFrame, run: Run, records: Iterable[Record]) -> TenantsSummary | None:
-    """``requests``: the columns of ``records``. None: no request has a tenant, or it is a sweep, whose stages have
-    theirs."""
+def summarise_tenants(
+    requests: pd.DataFrame, run: Run, records: Iterable[Record]
+) -> TenantsSummary | None:
+    """``requests``: the columns of ``records``. None: no request has a tenant, or it is a sweep,
+    whose stages have theirs."""
     swept = run.settings.sweep is not None and run.stage is None
     some = requests[(requests["phase"] == PROFILING) & (requests["tenant"] != "")]
     if swept or some.empty:
         return None
-    return measure_tenants(records, run, float(some["asked_at"].min()), float(some["closed_at"].max()))
+    return measure_tenants(
+        records, run, float(some["asked_at"].min()), float(some["closed_at"].max())
+    )
 
 
-def measure_tenants(records: Iterable[Record], run: Run, low: float, high: float) -> TenantsSummary | None:
-    """Read the stream once. ``low``, ``high``: between which its requests were under way, Unix seconds. None: no request has
-    a tenant."""
+def measure_tenants(
+    records: Iterable[Record], run: Run, low: float, high: float
+) -> TenantsSummary | None:
+    """Read the stream once. ``low``, ``high``: between which its requests were under way, Unix
+    seconds. None: no request has a tenant."""
     taken, isolated = dict[str, _Tenant](), run.settings.isolate
     events = _Events(low, max(high - low, 1e-3) / BINS)
     for record in records:
@@ -162,7 +173,9 @@ class _Tenant:
                 if value is not None:
                     values.append(value)
         if record.sent_at is not None:
-            first_at = record.sent_at + record.chunk_us[0] / 1e6 if record.chunk_us else record.closed_at
+            first_at = (
+                record.sent_at + record.chunk_us[0] / 1e6 if record.chunk_us else record.closed_at
+            )
             self.began.append(record.sent_at + record.clock_offset_s)
             self.ended.append(first_at + record.clock_offset_s)
             self.closed.append(record.closed_at + record.clock_offset_s)
@@ -178,12 +191,18 @@ class _Events:
 
     def add(self, number: int, record: Record, served: list[float]) -> None:
         """``served``: of this tenant, input and output tokens so far."""
-        tokens = record.input_tokens if record.input_tokens is not None else record.asked_input_tokens or 0
+        tokens = (
+            record.input_tokens
+            if record.input_tokens is not None
+            else record.asked_input_tokens or 0
+        )
         chunk_us, count = record.chunk_us, len(record.chunk_us)
         if not count:
             if record.outcome == OK:
                 self._event(
-                    number, record.closed_at + record.clock_offset_s, tokens + OUTPUT * (record.output_tokens or 0)
+                    number,
+                    record.closed_at + record.clock_offset_s,
+                    tokens + OUTPUT * (record.output_tokens or 0),
                 )
                 served[0] += tokens
                 served[1] += record.output_tokens or 0
@@ -242,7 +261,12 @@ def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> TenantsSum
     names, service = [*taken], events.result(len(taken))
     edges = (events.low + events.width * np.arange(BINS + 1)).astype(np.float64)
     cover = (
-        np.array([measure_coverage(np.array(one.began), np.array(one.ended), edges) for one in taken.values()])
+        np.array(
+            [
+                measure_coverage(np.array(one.began), np.array(one.ended), edges)
+                for one in taken.values()
+            ]
+        )
         / events.width
     )
     began, closed = (
@@ -262,7 +286,8 @@ def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> TenantsSum
     total, demand = float(service.sum()), sum(one.demand for one in taken.values())
     rows = [
         _row(
-            name, one, float(weight[i]), active_s, service=float(service[i].sum()), total=total, demand=demand,
+            name, one, float(weight[i]), active_s, service=float(service[i].sum()), total=total,
+            demand=demand,
             waiting=float(waiting[i]),
             contended=float(received[i]) / within if i in backlogged and within else None,
         )
@@ -308,7 +333,8 @@ def measure_coverage(began: Floats, ended: Floats, edges: Floats) -> Floats:
 def _gap(
     entitled: Floats, waits: Mask, backlogged: Sequence[int]
 ) -> tuple[Floats, float | None, tuple[int, int] | None]:
-    """(the gap in each step, the largest, between whom). It begins anew where one of the two does not wait."""
+    """(the gap in each step, the largest, between whom). It begins anew where one of the two does
+    not wait."""
     gaps, largest, pair = np.zeros(entitled.shape[1]), 0.0, None
     for i, j in combinations(backlogged, 2):
         both = waits[i] & waits[j]
@@ -368,8 +394,10 @@ def _percentiles(values: Sequence[float], percentiles: Sequence[float]) -> Itera
 NAME: Final = 40
 """Characters of a name."""
 NOTE: Final = (
-    "Service: weighted tokens, an input token is 1 and an output token 2 (VTC, Sheng et al., OSDI 2024), of failed and cut "
-    "requests too; demand: the same of what was asked for. Waiting: share of the time under load through which a request "
+    "Service: weighted tokens, an input token is 1 and an output token 2 (VTC, Sheng et al., OSDI "
+    "2024), of failed and cut "
+    "requests too; demand: the same of what was asked for. Waiting: share of the time under load "
+    "through which a request "
     "of the tenant had been sent and had no token."
 )
 
@@ -379,7 +407,17 @@ def make_tenant_blocks(found: TenantsSummary) -> Iterator[Block]:
     yield Heading("Tenants")
     weighted = len({row.weight for row in found.rows}) > 1
     times = ("TTFT p50 (ms)", "p95", "ITL p50")
-    head = ("Tenant", "requests", "failed", *times, "tokens/s", "service", "share", "demand", "waiting")
+    head = (
+        "Tenant",
+        "requests",
+        "failed",
+        *times,
+        "tokens/s",
+        "service",
+        "share",
+        "demand",
+        "waiting",
+    )
     rows = tuple(tuple(_cells(row, weighted)) for row in found.rows)
     yield TableBlock(head + ("weight",) * weighted, rows)
     if any("*" in cell for row in rows for cell in row[1:]):
@@ -388,13 +426,16 @@ def make_tenant_blocks(found: TenantsSummary) -> Iterator[Block]:
     if found.gap is not None and found.gap_of is not None:
         one, other = (truncate_text(name, NAME) for name in found.gap_of)
         yield TextBlock(
-            f"Service gap between {one} and {other}: at most {format_brief(found.gap, digits=3)} weighted tokens"
+            f"Service gap between {one} and {other}: at most {format_brief(found.gap, digits=3)} "
+            f"weighted tokens"
             f"{' / weight' * weighted}, while both waited."
         )
     if found.under_load_s is not None:
         yield TextBlock(
-            f"tokens/s: input and output tokens over the {format_duration(found.under_load_s)} with a request in flight. Total "
-            "Token Throughput is over the whole run, and of answered requests, so these need not sum to it."
+            f"tokens/s: input and output tokens over the {format_duration(found.under_load_s)} "
+            f"with a request in flight. Total "
+            "Token Throughput is over the whole run, and of answered requests, so these need not "
+            "sum to it."
         )
     yield TextBlock(NOTE)
 
@@ -406,12 +447,16 @@ def describe_fairness(found: TenantsSummary, *, weighted: bool = False) -> str:
         if len(found.backlogged) > 1:
             return f"No Jain's index: {names} were backlogged, but never at the same time."
         some = f"only {names} was" if names else "no tenant was"
-        return f"No Jain's index: {some} backlogged (waiting through half of the time), so the server had no choice to make."
+        return (
+            f"No Jain's index: {some} backlogged (waiting through half of the time), so the "
+            f"server had no choice to make."
+        )
     rows = [row for row in found.rows if row.contended_share is not None]
     got = ", ".join(f"{truncate_text(row.name, NAME)} {row.contended_share:.1%}" for row in rows)
     per = " / weight" * weighted
     return (
-        f"Jain's index {found.jain:.3f} of service{per} (1: equal, {1 / len(rows):.2g}: one has all): in the "
+        f"Jain's index {found.jain:.3f} of service{per} (1: equal, {1 / len(rows):.2g}: one has "
+        f"all): in the "
         f"{format_duration(found.contended_s)} in which all of {names} waited, they received {got}."
     )
 
@@ -424,7 +469,8 @@ def _cells(row: TenantRow, weighted: bool) -> Iterator[str]:
         yield (
             "-"
             if seconds is None
-            else format_number(seconds * 1e3, 4) + mark_scarce(row.requests - row.failed, percentile)
+            else format_number(seconds * 1e3, 4)
+            + mark_scarce(row.requests - row.failed, percentile)
         )
     yield format_number(row.tokens_per_s, 4)
     yield f"{row.service:,.0f}"
@@ -442,7 +488,9 @@ def plot_tenant_service(found: TenantsSummary, time: TimeAxis) -> Iterator[Plot]
     """Cumulative service per tenant, and the gap where two waited."""
     shown, at = found.rows[: len(HUES)], round_values(np.array(found.service.at_s), 6)
     left = (
-        f" The {len(shown)} tenants with the most service of {len(found.rows)}." if len(shown) < len(found.rows) else ""
+        f" The {len(shown)} tenants with the most service of {len(found.rows)}."
+        if len(shown) < len(found.rows)
+        else ""
     )
     lines = [
         PlotSeries(row.name, hue, at, list(found.service.received[row.name]))
@@ -450,9 +498,11 @@ def plot_tenant_service(found: TenantsSummary, time: TimeAxis) -> Iterator[Plot]
     ]
     yield Plot(
         title="Service received",
-        caption=f"Weighted tokens (input 1, output 2) since the start.{left} While tenants wait, lines as steep as their "
+        caption=f"Weighted tokens (input 1, output 2) since the start.{left} While tenants wait, "
+        f"lines as steep as their "
         "weights are a fair server's.",
-        label="Service by tenant: " + ", ".join(f"{row.name} {format_brief(row.service, digits=3)}" for row in shown),
+        label="Service by tenant: "
+        + ", ".join(f"{row.name} {format_brief(row.service, digits=3)}" for row in shown),
         x=time.axis,
         y=PlotAxis(label="weighted tokens", unit="tokens", low=0.0),
         series=tuple(lines),
@@ -461,9 +511,11 @@ def plot_tenant_service(found: TenantsSummary, time: TimeAxis) -> Iterator[Plot]
     if found.gap:
         yield Plot(
             title="Service gap",
-            caption="The largest difference of two tenants' service / weight, since both have been waiting; it begins anew "
+            caption="The largest difference of two tenants' service / weight, since both have been "
+            "waiting; it begins anew "
             "where one of them has no request waiting.",
-            label=f"Service gap over time: at most {format_brief(found.gap, digits=3)} weighted tokens",
+            label=f"Service gap over time: at most {format_brief(found.gap, digits=3)} weighted "
+            f"tokens",
             x=time.axis,
             y=PlotAxis(label="weighted tokens", unit="tokens", low=0.0),
             series=(PlotSeries("gap", "stall", at, list(found.service.gap), kind="area"),),

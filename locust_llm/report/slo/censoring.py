@@ -1,19 +1,23 @@
-"""Censoring: what is known of requests that were not let run to their end, as the best and the worst that each may yet be.
+"""Censoring: what is known of requests that were not let run to their end, as the best and the
+worst that each may yet be.
 
-A request that was cut (still running when the grace period was over) is right-censored: its latency is above its age, and
-so is its TTFT if it had no chunk yet; what it had already, its TTFT say, is known exactly and counts fully. Each function
-here gives two values a request, between which the true one lies; the interval of a figure is built on the low ones and on
-the high ones, and reaches from the lower end of one to the upper end of the other (Manski, Partial Identification of
-Probability Distributions, 2003). So a rule passes only if it does when every cut request comes out at its best and at its
-worst, and no cut request is ever dropped. That it may yet fail is in neither value of a latency, but a good request is one
-that succeeded: a cut one is at most perhaps good.
+A request that was cut (still running when the grace period was over) is right-censored: its latency
+is above its age, and so is its TTFT if it had no chunk yet; what it had already, its TTFT say, is
+known exactly and counts fully. Each function here gives two values a request, between which the
+true one lies; the interval of a figure is built on the low ones and on the high ones, and reaches
+from the lower end of one to the upper end of the other (Manski, Partial Identification of
+Probability Distributions, 2003). So a rule passes only if it does when every cut request comes out
+at its best and at its worst, and no cut request is ever dropped. That it may yet fail is in neither
+value of a latency, but a good request is one that succeeded: a cut one is at most perhaps good.
 
-A request that was cancelled on purpose is censored too, by a delay that has nothing to do with the request. To drop it would
-be wrong: with a delay below the limit only the fast ones of those that were to be cancelled would be left, and a server that
-hangs would look like one that does not. What it had counts fully. For the rest it stands for the requests that were in its
-place: it takes the value of one that was still without its own at that age (redistribution to the right: Efron, The two
-sample problem with censored data, 1967; the estimate is that of Kaplan and Meier). Where no request outlived it, nothing is
-known of what would have been, and it counts as one that was cut. It is in no error rate and no goodput.
+A request that was cancelled on purpose is censored too, by a delay that has nothing to do with the
+request. To drop it would be wrong: with a delay below the limit only the fast ones of those that
+were to be cancelled would be left, and a server that hangs would look like one that does not. What
+it had counts fully. For the rest it stands for the requests that were in its place: it takes the
+value of one that was still without its own at that age (redistribution to the right: Efron, The two
+sample problem with censored data, 1967; the estimate is that of Kaplan and Meier). Where no request
+outlived it, nothing is known of what would have been, and it counts as one that was cut. It is in
+no error rate and no goodput.
 """
 
 import math
@@ -65,12 +69,16 @@ class ValueBounds(NamedTuple):
         return ValueBounds(self.low[these], self.high[these], self.at[these], self.cut[these])
 
     def with_unknown(self, count: int) -> "ValueBounds":
-        """And so many more, spread evenly, of which nothing is known but that they are not negative."""
+        """And so many more, spread evenly, of which nothing is known but that they are not
+        negative."""
         more = np.zeros(count)
         at = np.linspace(self.at.min(), self.at.max(), count)
         cut = np.append(self.cut, more > 0)
         return ValueBounds(
-            np.append(self.low, more), np.append(self.high, more + math.inf), np.append(self.at, at), cut
+            np.append(self.low, more),
+            np.append(self.high, more + math.inf),
+            np.append(self.at, at),
+            cut,
         )
 
     @property
@@ -85,13 +93,20 @@ class ValueBounds(NamedTuple):
 
 
 def bound_values(
-    rule: Rule, part: RequestSelection, metric: Metric, longest_s: float = math.inf, *, merged: bool = False
+    rule: Rule,
+    part: RequestSelection,
+    metric: Metric,
+    longest_s: float = math.inf,
+    *,
+    merged: bool = False,
 ) -> ValueBounds:
-    """What each request counts with, in seconds or a number a second; those without a value are left out. A failure has one
-    that breaks the rule, but for averages, where it is left out, and for waits before the send, which it had like any other.
+    """What each request counts with, in seconds or a number a second; those without a value are
+    left out. A failure has one that breaks the rule, but for averages, where it is left out, and
+    for waits before the send, which it had like any other.
 
-    ``longest_s``: no request that succeeds takes longer, as its timeout ends it; else there is no bound above.
-    ``merged``: chunks that came more than one to a read count at their soonest and at their latest.
+    ``longest_s``: no request that succeeds takes longer, as its timeout ends it; else there is no
+    bound above. ``merged``: chunks that came more than one to a read count at their soonest and at
+    their latest.
     """
     everything = part.outcome(OK, *FAILURES, CUT, CANCELLED)
     low, high = bound_metric(everything, metric, longest_s)
@@ -104,7 +119,9 @@ def bound_values(
     failed = outcome == "failed"
     if not metric.waits:
         counts = rule.stat != "avg" and metric.censored
-        low[failed] = high[failed] = (math.inf if rule.op.startswith("<") else -math.inf) if counts else math.nan
+        low[failed] = high[failed] = (
+            (math.inf if rule.op.startswith("<") else -math.inf) if counts else math.nan
+        )
         ok = outcome == OK
         absent = bool(ok.any()) and bool(np.isnan(low[ok]).all())
         if absent or not metric.censored:
@@ -115,13 +132,18 @@ def bound_values(
     return _redistributed(found, (open_ & (outcome == CANCELLED))[there], own[there])
 
 
-def bound_metric(part: RequestSelection, metric: Metric, longest_s: float = math.inf) -> tuple[Floats, Floats]:
-    """(the least, the most) that each request has of a metric, if it does not fail; NaN where it has none, or nothing is
-    known."""
+def bound_metric(
+    part: RequestSelection, metric: Metric, longest_s: float = math.inf
+) -> tuple[Floats, Floats]:
+    """(the least, the most) that each request has of a metric, if it does not fail; NaN where it
+    has none, or nothing is known."""
     if metric.inverse:
         least, most = bound_metric(part, ITL, longest_s)
         with np.errstate(divide="ignore"):
-            both = [1 / np.where(itl > 0, itl, np.where(_running(part), 0.0, np.nan)) for itl in (most, least)]
+            both = [
+                1 / np.where(itl > 0, itl, np.where(_running(part), 0.0, np.nan))
+                for itl in (most, least)
+            ]
         return both[0], both[1]
     low: Floats = part[metric.column] * metric.base
     high = low.copy()
@@ -146,7 +168,9 @@ def bound_metric(part: RequestSelection, metric: Metric, longest_s: float = math
         per_token = (part["closed_at"] - first) / np.where(known, most, 1.0)
         open_ = running
         bound = np.where(known, per_token, 0.0)
-    elif metric.felt:  # what is not there yet may be in time, or too late for everything; a stall only grows
+    elif (
+        metric.felt
+    ):  # what is not there yet may be in time, or too late for everything; a stall only grows
         open_ = running
         bound = np.fmax(low, 0.0) if metric.unit == "ms" else np.zeros(part.size)
         longest = longest if metric.unit == "ms" else np.ones(part.size)
@@ -158,8 +182,8 @@ def bound_metric(part: RequestSelection, metric: Metric, longest_s: float = math
 
 
 def bound_coalesced_metric(part: RequestSelection, metric: Metric) -> tuple[Floats, Floats]:
-    """(the least, the most) that each request can have had, by the stamps around chunks that came more than one to a read;
-    of other metrics what is reported."""
+    """(the least, the most) that each request can have had, by the stamps around chunks that came
+    more than one to a read; of other metrics what is reported."""
     first, soonest, last = part["ttft_s"], part["ttft_soonest_s"], part["latency_s"]
     reported: Floats = part[metric.column] * metric.base
     if metric in (TTFT, TTFT_FROM_DUE):
@@ -173,10 +197,13 @@ def bound_coalesced_metric(part: RequestSelection, metric: Metric) -> tuple[Floa
 
 
 def count_later_tokens(part: RequestSelection) -> Floats:
-    """Of each answer, those behind its first chunk; 1 where nothing tells, NaN where it has no ITL."""
+    """Of each answer, those behind its first chunk; 1 where nothing tells, NaN where it has no
+    ITL."""
     itl = part["itl_s"]
     with np.errstate(divide="ignore", invalid="ignore"):
-        later: Floats = np.where(itl > 0, (part["latency_s"] - part["ttft_s"]) / itl, np.where(itl == 0, 1.0, np.nan))
+        later: Floats = np.where(
+            itl > 0, (part["latency_s"] - part["ttft_s"]) / itl, np.where(itl == 0, 1.0, np.nan)
+        )
     return later
 
 
@@ -197,7 +224,10 @@ def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
     ok = outcome == OK
     perhaps = meets_conditions(counted, rule.given) & (outcome != "failed")
     found = ValueBounds(
-        (perhaps & ok).astype(np.float64), perhaps.astype(np.float64), find_send_times(counted), outcome == CUT
+        (perhaps & ok).astype(np.float64),
+        perhaps.astype(np.float64),
+        find_send_times(counted),
+        outcome == CUT,
     )
     return _redistributed(found, outcome == CANCELLED, counted["closed_at"] - counted["sent_at"])
 
@@ -216,15 +246,17 @@ def bound_rate_amounts(rule: Rule, part: RequestSelection) -> ValueBounds:
 
 
 def meets_conditions(part: RequestSelection, given: Sequence[Condition]) -> Mask:
-    """Which of these requests meet every condition, those that were not let run to their end at their best; as long as the
-    part."""
+    """Which of these requests meet every condition, those that were not let run to their end at
+    their best; as long as the part."""
     good = np.ones(part.size, np.bool_)
     running = _running(part)
     for condition in given:
         metric = BY_WORD[condition.metric].metric
         assert metric is not None  # the grammar sees to it
         low, high = bound_metric(part, metric)
-        met = condition.met(low if condition.op.startswith("<") else high, ~np.isnan(part["ttft_s"]))
+        met = condition.met(
+            low if condition.op.startswith("<") else high, ~np.isnan(part["ttft_s"])
+        )
         good &= met | (running & np.isnan(low))
     return good
 
@@ -248,8 +280,8 @@ def _running(part: RequestSelection) -> Mask:
 
 
 def _redistributed(found: ValueBounds, cancelled: Mask, until: Floats) -> ValueBounds:
-    """Those that were cancelled without a known value take that of one which outlived them: by ``until``, when each had its
-    value or, of what is no moment, its end."""
+    """Those that were cancelled without a known value take that of one which outlived them: by
+    ``until``, when each had its value or, of what is no moment, its end."""
     unknown = np.flatnonzero(cancelled & (found.low != found.high))
     if not len(unknown):
         return found
@@ -257,7 +289,9 @@ def _redistributed(found: ValueBounds, cancelled: Mask, until: Floats) -> ValueB
     donors = donors[np.argsort(until[donors], kind="stable")]
     begin = np.searchsorted(until[donors], until[unknown], side="right")
     beyond = begin < len(donors)
-    picked = begin + ((np.arange(len(unknown)) + 0.5) * GOLDEN % 1 * (len(donors) - begin)).astype(np.int64)
+    picked = begin + ((np.arange(len(unknown)) + 0.5) * GOLDEN % 1 * (len(donors) - begin)).astype(
+        np.int64
+    )
     to, of = unknown[beyond], donors[picked[beyond]]
     low = found.low.copy()
     high = found.high.copy()

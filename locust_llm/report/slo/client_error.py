@@ -1,7 +1,9 @@
-"""Client error: how far a figure may be off by what the load generator did, and so whether the decision of a rule stands.
+"""Client error: how far a figure may be off by what the load generator did, and so whether the
+decision of a rule stands.
 
-Stamps may be off by what the certificate of the machine says, chunks that came merged by what the stamps around them leave
-open, and any latency by as much as the load generator itself was late. What none of these bounds is not known.
+Stamps may be off by what the certificate of the machine says, chunks that came merged by what the
+stamps around them leave open, and any latency by as much as the load generator itself was late.
+What none of these bounds is not known.
 """
 
 import math
@@ -25,7 +27,13 @@ from locust_llm.report.selection import RequestSelection, ratio_of_sums
 from locust_llm.slo.client_verdict import GAPS_OFF, OFF_MS, SEND_LAG, TTFT_OFF, ClientVerdict
 from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.intervals import Ends
-from locust_llm.slo.measurement_bias import BOUNDED, BOUNDING, DELAYS, OF_RECORDS, find_touching_signals
+from locust_llm.slo.measurement_bias import (
+    BOUNDED,
+    BOUNDING,
+    DELAYS,
+    OF_RECORDS,
+    find_touching_signals,
+)
 from locust_llm.slo.metrics import BY_WORD, GIVEN, PER_USER, RATE, TIME
 
 from .censoring import bound_coalesced_metric, count_later_tokens
@@ -43,12 +51,17 @@ ICL: Final = "icl"
 ITL: Final = "itl"
 BEYOND_P99: Final = 10.0
 """So many times the p99 of a delay is taken for its largest, where only the p99 is known."""
-UNCERTIFIED: Final = ErrorBounds(count=1, p50_ms=OFF_MS[1], p95_ms=OFF_MS[1], p99_ms=OFF_MS[1], max_ms=OFF_MS[1])
+UNCERTIFIED: Final = ErrorBounds(
+    count=1, p50_ms=OFF_MS[1], p95_ms=OFF_MS[1], p99_ms=OFF_MS[1], max_ms=OFF_MS[1]
+)
 """Without a certificate: a stamp that is further off would have made the verdict INVALID."""
 
 
-def widen_by_client_error(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedValue | None:
-    """The figure with an interval that reaches as far as the load generator may be wrong; None: nobody knows how far."""
+def widen_by_client_error(
+    rule: Rule, found: ObservedValue, seen: Evaluation
+) -> ObservedValue | None:
+    """The figure with an interval that reaches as far as the load generator may be wrong; None:
+    nobody knows how far."""
     if seen.verdict is None or found.value is None or rule.base:
         return None
     signals = find_touching_signals(seen.verdict, rule)
@@ -65,23 +78,35 @@ def widen_by_client_error(rule: Rule, found: ObservedValue, seen: Evaluation) ->
     if measure.units is TIME or measure.metric is PER_USER:
         off_s = value_error_s(rule.metric, seen)
         per_user = measure.metric is PER_USER
-        return None if off_s is None else _of_paces(found, off_s) if per_user else _widened(found, off_s)
+        return (
+            None
+            if off_s is None
+            else _of_paces(found, off_s)
+            if per_user
+            else _widened(found, off_s)
+        )
     return None
 
 
 def _with_late_sends(found: ObservedValue, seen: Evaluation) -> ObservedValue | None:
-    """Of a rate: without the time in which requests waited for their sends there had been at most as many more."""
+    """Of a rate: without the time in which requests waited for their sends there had been at most
+    as many more."""
     assert found.value is not None
     main = seen.main
-    share = ratio_of_sums(main["sent_at"] - main["admitted_at"], main["closed_at"] - main["admitted_at"])
+    share = ratio_of_sums(
+        main["sent_at"] - main["admitted_at"], main["closed_at"] - main["admitted_at"]
+    )
     if share is None or share >= 1:
         return None
     high = max(filter(None, (found.value, *(found.ends or ()))))
     return _widened(found, 0.0, high * share / (1 - share))
 
 
-def widen_by_both_errors(rule: Rule, found: ObservedValue, base: Evaluation, seen: Evaluation) -> ObservedValue | None:
-    """The same for how much worse a figure is than that of a base, with what both runs may have wrong."""
+def widen_by_both_errors(
+    rule: Rule, found: ObservedValue, base: Evaluation, seen: Evaluation
+) -> ObservedValue | None:
+    """The same for how much worse a figure is than that of a base, with what both runs may have
+    wrong."""
     if BY_WORD[rule.metric].units is not TIME or found.value is None:
         return None
     before_s = value_error_s(rule.metric, base)
@@ -91,27 +116,39 @@ def widen_by_both_errors(rule: Rule, found: ObservedValue, base: Evaluation, see
     if rule.unit != "%":
         return _widened(found, before_s + here_s)
     of_base = compute_rule_value(rule, base).value
-    return None if not of_base else _widened(found, *ratio_errors(of_base, 1 + found.value, before_s, here_s))
+    return (
+        None
+        if not of_base
+        else _widened(found, *ratio_errors(of_base, 1 + found.value, before_s, here_s))
+    )
 
 
-def ratio_errors(base_s: float, ratio: float, base_error_s: float, error_s: float) -> tuple[float, float]:
-    """By how much a ratio to the figure of a base may be lower, and higher, where both may be off."""
+def ratio_errors(
+    base_s: float, ratio: float, base_error_s: float, error_s: float
+) -> tuple[float, float]:
+    """By how much a ratio to the figure of a base may be lower, and higher, where both may be
+    off."""
     here_s = ratio * base_s
     low = ratio - max(here_s - error_s, 0.0) / (base_s + base_error_s)
-    return low, math.inf if base_s <= base_error_s else (here_s + error_s) / (base_s - base_error_s) - ratio
+    return low, math.inf if base_s <= base_error_s else (here_s + error_s) / (
+        base_s - base_error_s
+    ) - ratio
 
 
 def is_bounded_by_stamps(rule: Rule, verdict: ClientVerdict) -> bool:
-    """Whether stamps alone may be wrong, so that the interval may be shown; delays are bounded by their largest, far out."""
+    """Whether stamps alone may be wrong, so that the interval may be shown; delays are bounded by
+    their largest, far out."""
     return not find_touching_signals(verdict, rule) & {*DELAYS}
 
 
 def value_error_s(word: str, seen: Evaluation, *, of_records: bool = True) -> float | None:
-    """By how much one value of a metric may be off at most; None: nobody knows. ``of_records``: with what the stamps around
-    merged chunks leave open, which differs from request to request."""
+    """By how much one value of a metric may be off at most; None: nobody knows. ``of_records``:
+    with what the stamps around merged chunks leave open, which differs from request to request."""
     if seen.verdict is None:
         return 0.0
-    signals = find_touching_signals(seen.verdict, Rule(word, "<", 0.0, next(iter(BY_WORD[word].units))))
+    signals = find_touching_signals(
+        seen.verdict, Rule(word, "<", 0.0, next(iter(BY_WORD[word].units)))
+    )
     metric, off_s = BY_WORD[word].metric, 0.0
     if metric is None or signals - {*BOUNDING, *DELAYS}:
         return None
@@ -126,12 +163,15 @@ def value_error_s(word: str, seen: Evaluation, *, of_records: bool = True) -> fl
         ok = seen.main.outcome(OK)
         least, most = bound_coalesced_metric(ok, metric)
         known = ~np.isnan(least) & ~np.isnan(most)
-        off_s += ttft.max_ms / 1e3 + (float((most - least)[known].max(initial=0.0)) if of_records else 0.0)
+        off_s += ttft.max_ms / 1e3 + (
+            float((most - least)[known].max(initial=0.0)) if of_records else 0.0
+        )
     return off_s + (largest_client_delay_s(seen) if signals & {*DELAYS} else 0.0)
 
 
 def largest_client_delay_s(seen: Evaluation) -> float:
-    """How late the load generator was at most: its sends, its reads, its permits, its event loop."""
+    """How late the load generator was at most: its sends, its reads, its permits, its event
+    loop."""
     main = seen.main
     known = [main["sent_at"] - main["admitted_at"], main["read_lag_us"] / 1e6]
     known.append(permit_lag_s(main.requests, seen.run.limits)[main.chosen])
@@ -142,11 +182,15 @@ def largest_client_delay_s(seen: Evaluation) -> float:
 
 def _certificates(seen: Evaluation) -> tuple[ErrorBounds, ErrorBounds]:
     """(of times from a send to a chunk, of gaps)."""
-    return combine_accuracies([health.certificate for health in seen.run.health]) or (UNCERTIFIED, UNCERTIFIED)
+    return combine_accuracies([health.certificate for health in seen.run.health]) or (
+        UNCERTIFIED,
+        UNCERTIFIED,
+    )
 
 
 def _widened(found: ObservedValue, off: float, off_above: float | None = None) -> ObservedValue:
-    """Each end further out by as much as any value may be off. ``off_above``: above, where that differs."""
+    """Each end further out by as much as any value may be off. ``off_above``: above, where that
+    differs."""
     assert found.value is not None
     off_above = off if off_above is None else off_above
     if not off and not off_above:
@@ -177,7 +221,8 @@ def _of_paces(found: ObservedValue, off_s: float) -> ObservedValue | None:
 
 
 def _of_conditions(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedValue | None:
-    """Of a share of requests that meet conditions: each limit is moved either way by as much as its values may be off."""
+    """Of a share of requests that meet conditions: each limit is moved either way by as much as its
+    values may be off."""
     nearer = list[Condition]()
     further = list[Condition]()
     for condition in rule.given:
@@ -189,7 +234,9 @@ def _of_conditions(rule: Rule, found: ObservedValue, seen: Evaluation) -> Observ
         nearer.append(msgspec.structs.replace(condition, number=condition.number + step))
         further.append(msgspec.structs.replace(condition, number=condition.number - step))
     both = [
-        compute_rule_value(msgspec.structs.replace(rule, given=tuple(given)), _with_merged(rule, seen, best=best))
+        compute_rule_value(
+            msgspec.structs.replace(rule, given=tuple(given)), _with_merged(rule, seen, best=best)
+        )
         for given, best in ((nearer, False), (further, True))
     ]
     reached = [end for one in both for end in (one.ends or (one.value, one.value))]
@@ -201,7 +248,8 @@ def _of_conditions(rule: Rule, found: ObservedValue, seen: Evaluation) -> Observ
 
 
 def _with_merged(rule: Rule, seen: Evaluation, *, best: bool) -> Evaluation:
-    """The requests with the values that chunks which came merged leave open, as they meet the conditions best, or least."""
+    """The requests with the values that chunks which came merged leave open, as they meet the
+    conditions best, or least."""
     requests = seen.main.requests.copy()
     every = RequestSelection(requests, np.ones(len(requests), np.bool_))
     assert seen.verdict is not None
@@ -211,15 +259,18 @@ def _with_merged(rule: Rule, seen: Evaluation, *, best: bool) -> Evaluation:
         if metric is None or not find_touching_signals(seen.verdict, word) & {*OF_RECORDS}:
             continue
         least, most = bound_coalesced_metric(every, metric)
-        requests[metric.column] = (least if best == condition.op.startswith("<") else most) / metric.base
+        requests[metric.column] = (
+            least if best == condition.op.startswith("<") else most
+        ) / metric.base
     return seen._replace(main=RequestSelection(requests, seen.main.chosen))
 
 
-# -- by the stamps -----------------------------------------------------------------------------------------------------
+# -- by the stamps ---------------------------------------------------------------------------------
 
 
 def _by_stamps(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedValue:
-    """As far as merged chunks can have come sooner than their stamps, and as the certificate says that stamps may be off."""
+    """As far as merged chunks can have come sooner than their stamps, and as the certificate says
+    that stamps may be off."""
     assert found.value is not None
     seen = seen._replace(merged=True)
     wide = compute_rule_value(rule, seen)
@@ -229,7 +280,11 @@ def _by_stamps(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedVa
     low, high = wide.ends or (min(figures), max(figures))
     if rule.metric in (ICL, ITL):
         later = count_later_tokens(part.outcome(OK))
-        bounds = gap if rule.metric == ICL else spread_over_tokens(gap, later[np.isfinite(later)].tolist())
+        bounds = (
+            gap
+            if rule.metric == ICL
+            else spread_over_tokens(gap, later[np.isfinite(later)].tolist())
+        )
     if rule.percentile is None:
         off_s = largest_error_ms(bounds, found.count, average=rule.stat == "avg") / 1e3
         low = None if low is None else low - off_s
@@ -247,8 +302,8 @@ def _by_stamps(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedVa
 def _certified(
     low: float | None, high: float | None, between: tuple[GapCounts, GapCounts], bounds: ErrorBounds
 ) -> Ends:
-    """The interval of a percentile, each end as much wider as the percentile may be off that it is of all values at their
-    least, or at their most."""
+    """The interval of a percentile, each end as much wider as the percentile may be off that it is
+    of all values at their least, or at their most."""
     least, most = between
     if low is not None and math.isfinite(low):  # infinite: it lies on a failure
         at = max(least.within(math.floor(low * 1e6)) - 1, 0)
@@ -266,7 +321,9 @@ def _off_ms(values: GapCounts, at: int, end_ms: float, bounds: ErrorBounds) -> t
         return values.percentiles_ms([percentile])[0]
 
     percentile = 100 * at / max(values.count - 1, 1)
-    return percentile_error_ends(percentile, values.count, quantile, lambda _: end_ms, quantile, bounds.pairs)
+    return percentile_error_ends(
+        percentile, values.count, quantile, lambda _: end_ms, quantile, bounds.pairs
+    )
 
 
 def _extremes(rule: Rule, part: RequestSelection, seen: Evaluation) -> tuple[GapCounts, GapCounts]:

@@ -19,8 +19,8 @@ MIN_PERCENTILE: Final = 90.0
 def define_good_request(rules: Rules) -> tuple[tuple[Condition, ...], str]:
     """(conditions of a good request, their source); empty without a definition.
 
-    From ``--goodput``; else from the first rule with conditions; else the upper limits on latencies of nearly every request
-    (p90 and above, or max), the lowest for each latency.
+    From ``--goodput``; else from the first rule with conditions; else the upper limits on latencies
+    of nearly every request (p90 and above, or max), the lowest for each latency.
     """
     if rules.good:
         return rules.good, "--goodput"
@@ -39,7 +39,12 @@ def define_good_request(rules: Rules) -> tuple[tuple[Condition, ...], str]:
 
 def _for_each(rule: Rule) -> bool:
     measure, percentile = BY_WORD[rule.metric], rule.percentile
-    at_most = measure.metric is not None and measure.units is TIME and measure.tag != POOLED and rule.op.startswith("<")
+    at_most = (
+        measure.metric is not None
+        and measure.units is TIME
+        and measure.tag != POOLED
+        and rule.op.startswith("<")
+    )
     most = rule.stat == "max" or (percentile is not None and percentile >= MIN_PERCENTILE)
     return at_most and most and rule.decides and not rule.where
 
@@ -66,8 +71,9 @@ def measure_goodput(seen: Evaluation) -> GoodRequests | None:
 
 
 def make_goodput_rows(seen: Evaluation) -> list[Row]:
-    """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing without one. A request
-    that was cut is not known to be good; where it may be, ``min`` and ``max`` say between which values they lie."""
+    """AIPerf's goodput, good_request_count and good_request_fraction for its ``--goodput``; nothing
+    without one. A request that was cut is not known to be good; where it may be, ``min`` and
+    ``max`` say between which values they lie."""
     if not (given := seen.run.settings.rules.good):
         return []
     rule = Rule("goodput", ">=", 0.0, "/s", given=given)
@@ -76,7 +82,9 @@ def make_goodput_rows(seen: Evaluation) -> list[Row]:
     here = bound_share_hits(replace(rule, metric="attainment"), seen.main)
 
     def row(label: str, tag: str, unit: str, known: ValueBounds, over: float) -> Row:
-        low, high = (float(side.sum()) / over if over > 0 else None for side in (known.low, known.high))
+        low, high = (
+            float(side.sum()) / over if over > 0 else None for side in (known.low, known.high)
+        )
         ends = (None, None) if known.known else (low, high)
         return Row(label=label, tag=tag, unit=unit, avg=low, min=ends[0], max=ends[1])
 

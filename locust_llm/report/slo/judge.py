@@ -1,16 +1,20 @@
-"""Judgement: the SLO rules of a run against its requests; PASS, FAIL or INCONCLUSIVE, each with its reason.
+"""Judgement: the SLO rules of a run against its requests; PASS, FAIL or INCONCLUSIVE, each with its
+reason.
 
-A rule is decided where its figure and both ends of that figure's 95 % interval lie on one side of the limit; the interval is
-as wide as the correlation of the run's own requests makes it (intervals.py). A run in which the figure was still getting
-worse passes nothing. The smallest and the largest value, and what was delivered and completed of a schedule, are facts of
-the run and have no interval; with ``--slo-mode point`` no figure has. What was cut counts at its best and at its worst
-(censoring.py), and the rule is decided where both are. A failure counts as a value that breaks the rule, whichever way that
-points (a latency of +infinity, as in the ``adj_`` rows), but in averages: there it is left out, and the reason says so. The
-client verdict voids what its own error could turn (slo/measurement_bias.py), but where the records and the certificate of the machine
-say how far the figure can be off: there the rule is held against both ends of that.
+A rule is decided where its figure and both ends of that figure's 95 % interval lie on one side of
+the limit; the interval is as wide as the correlation of the run's own requests makes it
+(intervals.py). A run in which the figure was still getting worse passes nothing. The smallest and
+the largest value, and what was delivered and completed of a schedule, are facts of the run and have
+no interval; with ``--slo-mode point`` no figure has. What was cut counts at its best and at its
+worst (censoring.py), and the rule is decided where both are. A failure counts as a value that
+breaks the rule, whichever way that points (a latency of +infinity, as in the ``adj_`` rows), but in
+averages: there it is left out, and the reason says so. The client verdict voids what its own error
+could turn (slo/measurement_bias.py), but where the records and the certificate of the machine say
+how far the figure can be off: there the rule is held against both ends of that.
 
-Each stage of a sweep is judged as a run of its own. The sweep passes a rule if some stage does: up to the highest one, which
-is found. A rule that names stages must hold at each of them, one with a base at each that the base has too.
+Each stage of a sweep is judged as a run of its own. The sweep passes a rule if some stage does: up
+to the highest one, which is found. A rule that names stages must hold at each of them, one with a
+base at each that the base has too.
 """
 
 import math
@@ -37,7 +41,11 @@ from locust_llm.settings.settings import Settings
 from locust_llm.slo.client_verdict import INVALID, ClientVerdict
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.intervals import NEEDED_ROOM, count_needed_values
-from locust_llm.slo.measurement_bias import decision_survives_error, explain_void_rule, find_rule_error
+from locust_llm.slo.measurement_bias import (
+    decision_survives_error,
+    explain_void_rule,
+    find_rule_error,
+)
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, SHARE
 from locust_llm.slo.rules import POINT, RuleEntry
 from locust_llm.slo.selectors import format_plain_number
@@ -62,8 +70,8 @@ MAX_LONGER: Final = 100.0
 
 
 def judge_rules(seen: Evaluation) -> tuple[SloResult, ...]:
-    """A result for each rule of the run, and for each that cannot be read (by another version, say). Of a stage: those
-    that name no stage, or this one."""
+    """A result for each rule of the run, and for each that cannot be read (by another version,
+    say). Of a stage: those that name no stage, or this one."""
     results = (_judged(entry, seen) for entry in seen.run.settings.rules.entries)
     return tuple(result for result in results if result is not None)
 
@@ -76,14 +84,15 @@ def judge_sweep(sweep: SweepSummary, run: Run) -> tuple[SloResult, ...]:
 
 
 def combine_results(results: Sequence[SloResult]) -> str | None:
-    """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without rules."""
+    """FAIL if a rule that decides failed, else INCONCLUSIVE if one was, else PASS; None without
+    rules."""
     if not results:
         return None
     found = {result.status for result in results if result.decides}
     return FAIL if FAIL in found else INCONCLUSIVE if INCONCLUSIVE in found else PASS
 
 
-# -- a rule ------------------------------------------------------------------------------------------------------------
+# -- a rule ----------------------------------------------------------------------------------------
 
 
 def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
@@ -101,16 +110,27 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     by_point = seen.run.settings.slo_mode == POINT
     # what cut requests leave open stays open
     tested = replaced(found, ends=None, trend="", beyond=None) if by_point else found
-    blame = _blame_of_base(rule, base) or _blame(rule, tested.decides(rule), seen.verdict, by_point=by_point)
+    blame = _blame_of_base(rule, base) or _blame(
+        rule, tested.decides(rule), seen.verdict, by_point=by_point
+    )
     if blame and (wide := _with_error(rule, tested, base, seen)) is not None:
         stands = tested.decides(rule) == wide.decides(rule)
         blame = "" if stands else f"{blame}, and the limit lies within what that leaves open"
-        if not by_point and base is None and seen.verdict is not None and is_bounded_by_stamps(rule, seen.verdict):
+        if (
+            not by_point
+            and base is None
+            and seen.verdict is not None
+            and is_bounded_by_stamps(rule, seen.verdict)
+        ):
             found = tested = wide
     status, reason, longer = _decided(rule, tested, seen, blame)
     if found.infinite and found.value is not None and math.isfinite(found.value):
         counted = format_count(found.infinite, "failed request")
-        reason = "; ".join(filter(None, (reason, f"with {counted} as +infinity, unlike the tables of successful ones")))
+        reason = "; ".join(
+            filter(
+                None, (reason, f"with {counted} as +infinity, unlike the tables of successful ones")
+            )
+        )
     factor = rule.factor
 
     def shown(value: float | None) -> float | None:
@@ -152,12 +172,20 @@ def _blame_of_base(rule: Rule, base: Evaluation | None) -> str:
     return f"in {rule.base} {explain_void_rule(base.verdict, rule)}"
 
 
-def _with_error(rule: Rule, found: ObservedValue, base: Evaluation | None, seen: Evaluation) -> ObservedValue | None:
+def _with_error(
+    rule: Rule, found: ObservedValue, base: Evaluation | None, seen: Evaluation
+) -> ObservedValue | None:
     """With what the load generator may have wrong; None: nobody knows."""
-    return widen_by_client_error(rule, found, seen) if base is None else widen_by_both_errors(rule, found, base, seen)
+    return (
+        widen_by_client_error(rule, found, seen)
+        if base is None
+        else widen_by_both_errors(rule, found, base, seen)
+    )
 
 
-def _decided(rule: Rule, found: ObservedValue, seen: Evaluation, blame: str) -> tuple[str, str, float | None]:
+def _decided(
+    rule: Rule, found: ObservedValue, seen: Evaluation, blame: str
+) -> tuple[str, str, float | None]:
     """(status, reason, how many seconds more may decide it)."""
     if found.value is None:
         return INCONCLUSIVE, found.note, None
@@ -168,13 +196,21 @@ def _decided(rule: Rule, found: ObservedValue, seen: Evaluation, blame: str) -> 
     if holds is None:
         return INCONCLUSIVE, *_undecided(rule, found, seen)
     if not holds:
-        if rule.metric in OF_SCHEDULE and seen.delivery is not None and seen.delivery.cause == CLIENT:
+        if (
+            rule.metric in OF_SCHEDULE
+            and seen.delivery is not None
+            and seen.delivery.cause == CLIENT
+        ):
             return INCONCLUSIVE, "the load generator held the load back, not the server", None
         return FAIL, told, None
     if lost := seen.run.records_lost:
         return INCONCLUSIVE, f"records of workers that never arrived: {lost}", None
     if found.trend and _gets_worse(rule, found):
-        return INCONCLUSIVE, f"it {found.trend} over the run: only a run that has settled can pass", None
+        return (
+            INCONCLUSIVE,
+            f"it {found.trend} over the run: only a run that has settled can pass",
+            None,
+        )
     return PASS, told, None
 
 
@@ -192,7 +228,9 @@ def _assumed(rule: Rule, found: ObservedValue) -> str:
     why = "too few samples for its interval"
     if has_enough_values(rule, found):
         why = (
-            explain_short_run(found) if found.short else "its requests are too correlated for both ends of its interval"
+            explain_short_run(found)
+            if found.short
+            else "its requests are too correlated for both ends of its interval"
         )
     return f"{why}, but {most} {bound} if {beyond} values are as rare as usual"
 
@@ -217,9 +255,18 @@ def _undecided(rule: Rule, found: ObservedValue, seen: Evaluation) -> tuple[str,
     """Why a figure that is there does not decide, and how much longer a run may."""
     if found.ends == (None, None) and found.note:
         return found.note, None
-    if found.trend and _gets_worse(rule, found) and found.value is not None and rule.holds(found.value):
+    if (
+        found.trend
+        and _gets_worse(rule, found)
+        and found.value is not None
+        and rule.holds(found.value)
+    ):
         return f"it {found.trend} over the run: only a run that has settled can pass", None
-    longer = None if found.never_sent or found.undecided else estimate_longer_s(rule, found, seen.time.seconds)
+    longer = (
+        None
+        if found.never_sent or found.undecided
+        else estimate_longer_s(rule, found, seen.time.seconds)
+    )
     more, note = "a longer run may tell", found.note
     if longer is not None:
         roughly = "" if is_pure_share(rule, found) else "roughly "
@@ -242,11 +289,12 @@ def _undecided(rule: Rule, found: ObservedValue, seen: Evaluation) -> tuple[str,
 
 
 def estimate_longer_s(rule: Rule, found: ObservedValue, seconds: float) -> float | None:
-    """How many more seconds would decide, if the figure stays what it is: an interval narrows with the root of the time, and
-    a percentile has both ends from ``needed`` independent requests on. None: nobody knows, or more than MAX_LONGER times.
+    """How many more seconds would decide, if the figure stays what it is: an interval narrows with
+    the root of the time, and a percentile has both ends from ``needed`` independent requests on.
+    None: nobody knows, or more than MAX_LONGER times.
 
-    The figure does not stay: of simulated runs half to four fifths were decided by then, and some need ten times as much.
-    Only of a pure share it is exact."""
+    The figure does not stay: of simulated runs half to four fifths were decided by then, and some
+    need ten times as much. Only of a pure share it is exact."""
     if found.value is None or found.ends is None or not seconds > 0:
         return None
     if is_pure_share(rule, found):
@@ -255,25 +303,35 @@ def estimate_longer_s(rule: Rule, found: ObservedValue, seconds: float) -> float
     times = 1.0
     if rule.percentile is not None and None in found.ends and found.size:
         size = NEEDED_ROOM * count_needed_values(rule.percentile)
-        if found.beyond is not None and rule.limit > 0:  # it comes nearer about as the root of the size grows
-            size = min(size, found.size * max(found.beyond / rule.limit, rule.limit / found.beyond) ** 2)
+        # it comes nearer about as the root of the size grows
+        if found.beyond is not None and rule.limit > 0:
+            size = min(
+                size, found.size * max(found.beyond / rule.limit, rule.limit / found.beyond) ** 2
+            )
         times = max(times, size / found.size)
     room = abs(rule.limit - found.value)
     for end in found.ends:
-        if end is not None and math.isfinite(end) and room > 0 and rule.holds(end) != rule.holds(found.value):
+        if (
+            end is not None
+            and math.isfinite(end)
+            and room > 0
+            and rule.holds(end) != rule.holds(found.value)
+        ):
             times = max(times, (abs(end - found.value) / room) ** 2)
     return (times - 1) * seconds if 1 < times <= MAX_LONGER else None
 
 
 def is_pure_share(rule: Rule, found: ObservedValue) -> bool:
-    """None of the requests counts, or each does: how many more decide, if that stays so, is exact."""
+    """None of the requests counts, or each does: how many more decide, if that stays so, is
+    exact."""
     measure = BY_WORD[rule.metric]
     return found.value in (0.0, 1.0) and measure.units is SHARE and measure.metric is None
 
 
 def _times_of_a_pure_share(rule: Rule, found: ObservedValue) -> float:
-    """So many times as many requests decide, if again none of them, or each, counts. The far end is then a root of what may
-    lie outside: tail^(1 / size), or 1 - tail^(1 / size). 1: it is decided, or no number decides."""
+    """So many times as many requests decide, if again none of them, or each, counts. The far end is
+    then a root of what may lie outside: tail^(1 / size), or 1 - tail^(1 / size). 1: it is decided,
+    or no number decides."""
     none = found.value == 0.0
     end = (found.ends or (None, None))[1 if none else 0]
     limit = rule.limit
@@ -295,14 +353,15 @@ def describe_duration(seconds: float) -> str:
 
 
 def _blame(rule: Rule, holds: bool | None, verdict: ClientVerdict | None, *, by_point: bool) -> str:
-    """Why the load generator forbids this judgement; empty if it does not. ``by_point``: only by an INVALID one."""
+    """Why the load generator forbids this judgement; empty if it does not. ``by_point``: only by an
+    INVALID one."""
     error = find_rule_error(verdict, rule)
     if verdict is None or error is None or decision_survives_error(rule, holds, error):
         return ""
     return "" if by_point and verdict.level != INVALID else explain_void_rule(verdict, rule)
 
 
-# -- a rule in a sweep -------------------------------------------------------------------------------------------------
+# -- a rule in a sweep -----------------------------------------------------------------------------
 
 
 def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloResult:
@@ -321,13 +380,19 @@ def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloRes
     found = find_passing_stages(sweep.levels, status_of, distorted_too=True)
     if (level := found.highest) is not None and (result := _result(level, rule)) is not None:
         reason = (
-            f"holds up to {describe_levels(sweep.axis, level)}; {describe_neighbours(sweep.axis, found, status_of)}"
+            f"holds up to {describe_levels(sweep.axis, level)}; "
+            f"{describe_neighbours(sweep.axis, found, status_of)}"
         )
         return replace(result, status=PASS, reason="; ".join(filter(None, [reason, result.reason])))
     lowest = next((level for level in sweep.levels if _told(level, status_of(level))), None)
     if lowest is not None and (result := _result(lowest, rule)) is not None:
-        reason = f"at {describe_levels(sweep.axis, lowest)}, the lowest{'; ' * bool(result.reason)}{result.reason}"
-        return replace(result, status=FAIL if result.status == FAIL else INCONCLUSIVE, reason=reason)
+        reason = (
+            f"at {describe_levels(sweep.axis, lowest)}, the "
+            f"lowest{'; ' * bool(result.reason)}{result.reason}"
+        )
+        return replace(
+            result, status=FAIL if result.status == FAIL else INCONCLUSIVE, reason=reason
+        )
     why = explain_unsound(sweep.axis, sweep.levels[0]) if sweep.levels else "there is none"
     return _open(rule, f"no stage may found a conclusion; {why}")
 
@@ -340,25 +405,38 @@ def _told(level: LoadLevel, status: str | None) -> bool:
 def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:
     """The worst of the stages that it names; each of them must have been."""
     asked = _asked(run.settings)
-    if not any(rule.at(value, sweep.axis) for value in (*asked, *(level.value for level in sweep.levels))):
+    if not any(
+        rule.at(value, sweep.axis) for value in (*asked, *(level.value for level in sweep.levels))
+    ):
         return _open(
-            rule, f"this sweep has no such stage: it is of {sweep.axis} {', '.join(map(format_plain_number, asked))}"
+            rule,
+            f"this sweep has no such stage: it is of {sweep.axis} "
+            f"{', '.join(map(format_plain_number, asked))}",
         )
-    named = [(level, result) for level in sweep.levels if (result := _result(level, rule)) is not None]
+    named = [
+        (level, result) for level in sweep.levels if (result := _result(level, rule)) is not None
+    ]
     there = {level.value for level, _ in named}
     absent = [value for value in asked if rule.at(value, sweep.axis) and value not in there]
-    level, worst = max(named, key=lambda pair: WORSE.index(pair[1].status)) if named else (None, None)
+    level, worst = (
+        max(named, key=lambda pair: WORSE.index(pair[1].status)) if named else (None, None)
+    )
     if level is not None and worst is not None and (worst.status == FAIL or not absent):
         return replace(
-            worst, reason=f"at {describe_levels(sweep.axis, level)}{'; ' * bool(worst.reason)}{worst.reason}"
+            worst,
+            reason=f"at {describe_levels(sweep.axis, level)}{'; ' * bool(worst.reason)}{worst.reason}",
         )
     missing = f"{sweep.axis} {', '.join(map(format_plain_number, absent))}"
-    return _open(rule, f"there is no stage of {missing}: {sweep.ended or 'the run did not end in order'}")
+    return _open(
+        rule, f"there is no stage of {missing}: {sweep.ended or 'the run did not end in order'}"
+    )
 
 
 def _at_partners(rule: Rule, sweep: SweepSummary) -> SloResult:
     """The worst of the stages that the base has too."""
-    held = [(level, result) for level in sweep.levels if (result := _result(level, rule)) is not None]
+    held = [
+        (level, result) for level in sweep.levels if (result := _result(level, rule)) is not None
+    ]
     if not held:
         return _open(rule, f"{rule.base} has none of the stages that were measured")
     level, worst = max(held, key=lambda pair: WORSE.index(pair[1].status))
@@ -375,12 +453,22 @@ def _at_partners(rule: Rule, sweep: SweepSummary) -> SloResult:
     return replace(worst, reason="; ".join(filter(None, told)))
 
 
-def _together(rules: Sequence[Rule | None], results: Sequence[SloResult], sweep: SweepSummary) -> Iterator[SloResult]:
+def _together(
+    rules: Sequence[Rule | None], results: Sequence[SloResult], sweep: SweepSummary
+) -> Iterator[SloResult]:
     """Where each rule holds somewhere, and no stage holds all of them."""
     if any(result.decides and result.status != PASS for result in results):
         return
-    common = {str(rule) for rule in rules if rule is not None and rule.decides and not rule.staged and not rule.base}
-    each = [[result for result in level.slos if result.rule in common] for level in sweep.levels if level.succeeded]
+    common = {
+        str(rule)
+        for rule in rules
+        if rule is not None and rule.decides and not rule.staged and not rule.base
+    }
+    each = [
+        [result for result in level.slos if result.rule in common]
+        for level in sweep.levels
+        if level.succeeded
+    ]
     statuses = {combine_results(some) for some in each if some}
     if len(common) > 1 and PASS not in statuses:
         status = INCONCLUSIVE if INCONCLUSIVE in statuses else FAIL

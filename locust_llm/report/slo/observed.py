@@ -1,4 +1,5 @@
-"""Observed: what an SLO rule is about, measured over the requests that it selects, and its interval."""
+"""Observed: what an SLO rule is about, measured over the requests that it selects, and its
+interval."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,15 @@ from locust_llm.slo.selectors import COLUMNS, INPUT, make_predicates
 from locust_llm.text.format import format_count
 
 from . import intervals
-from .censoring import AMOUNTS, COUNTED, ValueBounds, bound_metric, bound_rate_amounts, bound_share_hits, bound_values
+from .censoring import (
+    AMOUNTS,
+    COUNTED,
+    ValueBounds,
+    bound_metric,
+    bound_rate_amounts,
+    bound_share_hits,
+    bound_values,
+)
 from .intervals import MIN_VALUES, SHORT, ConfidenceInterval
 
 STRETCHES: Final = 64
@@ -31,7 +40,8 @@ MAX_BINS: Final = 512
 PER_BIN: Final = 4
 """Of time, for rates: at most so many, of so many requests each."""
 SHORT_ROOM: Final = 3
-"""In a run that is short for its correlation an interval takes up to so many times as many requests as in a long one."""
+"""In a run that is short for its correlation an interval takes up to so many times as many requests
+as in a long one."""
 ENDLESS_US: Final = 10**18
 """A gap that has no end: 30,000 years."""
 KINDS: Final = 10
@@ -49,22 +59,25 @@ class ObservedValue:
     count: int = 0
     note: str = ""
     worst: float | None = None
-    """The figure if what is not known of cut requests comes out at its worst, where it differs; then ``value`` is the one
-    at its best."""
+    """The figure if what is not known of cut requests comes out at its worst, where it differs;
+    then ``value`` is the one at its best."""
     cut: int = 0
     """Requests among them that were cut."""
     undecided: int = 0
     """Those of which it is not known whether they meet the rule."""
     never_sent: int = 0
-    """Arrivals that were due and never sent: of none of them it is known whether it meets the rule."""
+    """Arrivals that were due and never sent: of none of them it is known whether it meets the
+    rule."""
     size: float | None = None
-    """Effective sample size: as many independent requests would say as much. None: of a fact, or of too few."""
+    """Effective sample size: as many independent requests would say as much. None: of a fact, or of
+    too few."""
     short: bool = False
     """The run is short for its own correlation."""
     trend: str = ""
     """``rises`` or ``falls``: its values were not steady over the run."""
     beyond: float | None = None
-    """In place of an end that is not there: a bound beyond all values that rests on an assumption (slo/intervals.py)."""
+    """In place of an end that is not there: a bound beyond all values that rests on an assumption
+    (slo/intervals.py)."""
     gaps_of: int = 0
     """Of how many requests the ``count`` gaps are; 0: it counts no gaps."""
     infinite: int = 0
@@ -75,7 +88,12 @@ class ObservedValue:
         low, high = (self.value, self.value) if self.ends is None else self.ends
         if self.beyond is not None and self.value is not None:
             low, high = (low, self.beyond) if self.beyond > self.value else (self.beyond, high)
-        at = (-math.inf if low is None else low, math.inf if high is None else high, self.value, self.worst)
+        at = (
+            -math.inf if low is None else low,
+            math.inf if high is None else high,
+            self.value,
+            self.worst,
+        )
         held = {rule.holds(value) for value in at if value is not None}
         return held.pop() if len(held) == 1 and self.value is not None else None
 
@@ -89,9 +107,11 @@ class Evaluation(NamedTuple):
     verdict: ClientVerdict | None
     delivery: Delivery | None
     records: Iterable[Record]
-    """Those that ``main.requests`` was made of, in its order, to be read again: only for rules about pooled gaps."""
+    """Those that ``main.requests`` was made of, in its order, to be read again: only for rules
+    about pooled gaps."""
     ended: RequestSelection
-    """The requests of which rates are made: of a stage those that ended in its measured time, else ``main``."""
+    """The requests of which rates are made: of a stage those that ended in its measured time, else
+    ``main``."""
     time: RateWindow
     """What these rates are over."""
     merged: bool = False
@@ -105,9 +125,14 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
     measure = BY_WORD[rule.metric]
     if rule.metric in OF_SCHEDULE:
         if (d := seen.delivery) is None:
-            return ObservedValue(None, note=f"a closed loop has no schedule of which something could be {rule.metric}")
+            return ObservedValue(
+                None,
+                note=f"a closed loop has no schedule of which something could be {rule.metric}",
+            )
         value = d.share if rule.metric == "delivered" else d.completed_share
-        return ObservedValue(value, None, d.due, note="requests last as long as half of the run" * (value is None))
+        return ObservedValue(
+            value, None, d.due, note="requests last as long as half of the run" * (value is None)
+        )
     part = select_requests(rule, seen.main)
     looks = len(seen.run.settings.looks) or 1
     if not part.outcome(*COUNTED).size:
@@ -116,7 +141,9 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
         return _pooled(rule, part.outcome(OK, CUT), seen, looks)
     if measure.metric is not None:
         unsent = 0 if rule.where else _unsent(measure.metric, seen.delivery)
-        return _distribution(rule, part, measure.metric, bound_rule_values(rule, part, seen), unsent, looks)
+        return _distribution(
+            rule, part, measure.metric, bound_rule_values(rule, part, seen), unsent, looks
+        )
     if measure.units is RATE:
         return _rate(rule, select_requests(rule, seen.ended), seen.time, looks)
     return _share(rule, part, looks)
@@ -127,7 +154,9 @@ def select_requests(rule: Rule, main: RequestSelection) -> RequestSelection:
     part = main
     for column, holds in make_predicates(rule.where):
         if column == INPUT:
-            part = RequestSelection(main.requests, part.chosen & main.where(holds(estimate_input_lengths(main))).chosen)
+            part = RequestSelection(
+                main.requests, part.chosen & main.where(holds(estimate_input_lengths(main))).chosen
+            )
         else:
             part = part.only(holds(main.requests[column]))
     return part
@@ -141,15 +170,18 @@ def _nobody(rule: Rule, main: RequestSelection) -> str:
     for key, _ in rule.where:
         if key in COLUMNS and main.size:
             kinds = main.requests.loc[main.chosen, COLUMNS[key]].astype(str).unique()
-            there += f"; the {key} is one of {', '.join(kind or '-' for kind in sorted(kinds)[:KINDS])}"
+            there += (
+                f"; the {key} is one of {', '.join(kind or '-' for kind in sorted(kinds)[:KINDS])}"
+            )
     return f"no request has {', '.join(f'{key}={value}' for key, value in rule.where)}{there}"
 
 
-# -- figures -----------------------------------------------------------------------------------------------------------
+# -- figures ---------------------------------------------------------------------------------------
 
 
 def _unsent(metric: Metric, delivery: Delivery | None) -> int:
-    """Arrivals of an open loop that were due and never sent: they waited too, and nothing says how long."""
+    """Arrivals of an open loop that were due and never sent: they waited too, and nothing says how
+    long."""
     counts = metric in (TTFT_FROM_DUE, LATE) and delivery is not None and delivery.cause
     return delivery.due - delivery.sent if delivery is not None and counts else 0
 
@@ -158,7 +190,9 @@ def bound_rule_values(rule: Rule, part: RequestSelection, seen: Evaluation) -> V
     """Of a number that each request has, in the order of the sends."""
     metric, longest_s = BY_WORD[rule.metric].metric, seen.run.settings.request_timeout_s
     assert metric is not None  # it is no figure of the whole run
-    return bound_values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf, merged=seen.merged).in_order
+    return bound_values(
+        rule, part, metric, longest_s if rule.stat == "avg" else math.inf, merged=seen.merged
+    ).in_order
 
 
 def _distribution(
@@ -170,19 +204,30 @@ def _distribution(
         return ObservedValue(None, note="no request succeeded" if counted else _none(rule.metric))
     trend = intervals.detect_trend(known.low[~known.cut])
     if rule.stat == "avg":
-        note = f"{counted} failures are in no average: a rule on error_rate counts them" if counted else ""
-        return replace(_at_both(rule, known, lambda some: _average(some, note, trend, looks)), trend=trend)
+        note = (
+            f"{counted} failures are in no average: a rule on error_rate counts them"
+            if counted
+            else ""
+        )
+        return replace(
+            _at_both(rule, known, lambda some: _average(some, note, trend, looks)), trend=trend
+        )
     if unsent:
         known = known.with_unknown(unsent).in_order
     nearest = bool(counted) or not known.known
-    found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, trend, looks, nearest=nearest))
+    found = _at_both(
+        rule, known, lambda some: _quantile(rule, some, counted, trend, looks, nearest=nearest)
+    )
     note = f"{unsent} arrivals were due and never sent" if unsent and not found.note else found.note
     infinite = counted if rule.percentile is not None else 0
     return replace(found, note=note, trend=trend, never_sent=unsent, infinite=infinite)
 
 
-def _at_both(rule: Rule, known: ValueBounds, found: Callable[[Floats], ObservedValue]) -> ObservedValue:
-    """The figure at the best and at the worst of what is not known, and an interval that reaches over both."""
+def _at_both(
+    rule: Rule, known: ValueBounds, found: Callable[[Floats], ObservedValue]
+) -> ObservedValue:
+    """The figure at the best and at the worst of what is not known, and an interval that reaches
+    over both."""
     low = found(known.low)
     high = low if known.known else found(known.high)
     open_ = known.low != known.high
@@ -192,7 +237,9 @@ def _at_both(rule: Rule, known: ValueBounds, found: Callable[[Floats], ObservedV
     return _between(rule, low, high, int(known.cut.sum()), int((open_ & known.cut).sum()))
 
 
-def _between(rule: Rule, low: ObservedValue, high: ObservedValue, cut: int, undecided: int) -> ObservedValue:
+def _between(
+    rule: Rule, low: ObservedValue, high: ObservedValue, cut: int, undecided: int
+) -> ObservedValue:
     """One of two figures, between which the true one lies."""
     if low.value is None or high.value is None:
         return low
@@ -215,7 +262,9 @@ def _between(rule: Rule, low: ObservedValue, high: ObservedValue, cut: int, unde
     )
 
 
-def _quantile(rule: Rule, values: Floats, failures: int, trend: str, looks: int, *, nearest: bool) -> ObservedValue:
+def _quantile(
+    rule: Rule, values: Floats, failures: int, trend: str, looks: int, *, nearest: bool
+) -> ObservedValue:
     """A percentile, the smallest or the largest value."""
     ordered = np.sort(values)
     percentile = rule.percentile
@@ -238,7 +287,9 @@ def _with(value: float, interval: ConfidenceInterval, count: int, note: str = ""
         return ObservedValue(value, count=count, note=note or _few(count))
     low, high = interval.ends  # an interpolated percentile may lie beside its nearest ranks
     ends = (None if low is None else min(low, value)), (None if high is None else max(high, value))
-    return ObservedValue(value, ends, count, note, size=interval.size, short=interval.short, beyond=interval.beyond)
+    return ObservedValue(
+        value, ends, count, note, size=interval.size, short=interval.short, beyond=interval.beyond
+    )
 
 
 def _landed(rule: Rule, value: float, failures: int) -> str:
@@ -249,7 +300,10 @@ def _landed(rule: Rule, value: float, failures: int) -> str:
 def _average(values: Floats, note: str, trend: str, looks: int) -> ObservedValue:
     """Of values in the order of their sends."""
     return _with(
-        float(values.mean()), intervals.estimate_mean_interval(values, trend=trend, looks=looks), len(values), note
+        float(values.mean()),
+        intervals.estimate_mean_interval(values, trend=trend, looks=looks),
+        len(values),
+        note,
     )
 
 
@@ -262,21 +316,32 @@ def _share(rule: Rule, part: RequestSelection, looks: int) -> ObservedValue:
     trend = intervals.detect_trend(known.low[~known.cut])
 
     def found(ones: Floats) -> ObservedValue:
-        return _with(float(ones.mean()), intervals.estimate_share_interval(ones, trend=trend, looks=looks), len(ones))
+        return _with(
+            float(ones.mean()),
+            intervals.estimate_share_interval(ones, trend=trend, looks=looks),
+            len(ones),
+        )
 
     return replace(_at_both(rule, known, found), trend=trend)
 
 
 def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> ObservedValue:
-    """What successful requests amount to a second of the phase; in its stretches each counts where it was over."""
+    """What successful requests amount to a second of the phase; in its stretches each counts where
+    it was over."""
     ok = part.outcome(OK)
     seconds = time.seconds
-    count = part.outcome(*COUNTED).size if rule.metric == "goodput" else part.outcome(OK, *FAILURES).size
+    count = (
+        part.outcome(*COUNTED).size
+        if rule.metric == "goodput"
+        else part.outcome(OK, *FAILURES).size
+    )
     if not seconds > 0:
         return ObservedValue(None, note="the phase took no time")
     if absent := _absent(part, rule.given):
         return ObservedValue(None, note=absent)
-    if ok.size and any(sum_of_known(ok[column]) is None for column in AMOUNTS.get(BY_WORD[rule.metric].tag, ())):
+    if ok.size and any(
+        sum_of_known(ok[column]) is None for column in AMOUNTS.get(BY_WORD[rule.metric].tag, ())
+    ):
         return ObservedValue(None, note="no request has a count of its tokens")
     known = bound_rate_amounts(rule, part)
     bins = min(MAX_BINS, count // PER_BIN)
@@ -298,14 +363,16 @@ def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> O
 
 
 def _pooled(rule: Rule, part: RequestSelection, seen: Evaluation, looks: int) -> ObservedValue:
-    """Of the sharp gaps of all these requests, in stretches of as many requests each, by the time of their send. The
-    silence in which a request was cut is a gap too, at least as long."""
+    """Of the sharp gaps of all these requests, in stretches of as many requests each, by the time
+    of their send. The silence in which a request was cut is a gap too, at least as long."""
     low, high, silences = collect_gaps(part, seen)
     least, most = (_of_stretches(rule, stretches, part.size, looks) for stretches in (low, high))
     return _between(rule, least, most, part.outcome(CUT).size, silences)
 
 
-def _of_stretches(rule: Rule, stretches: Sequence[GapCounts], requests: int, looks: int) -> ObservedValue:
+def _of_stretches(
+    rule: Rule, stretches: Sequence[GapCounts], requests: int, looks: int
+) -> ObservedValue:
     gaps = GapCounts()
     for stretch in stretches:
         gaps.merge(stretch)
@@ -320,7 +387,9 @@ def _of_stretches(rule: Rule, stretches: Sequence[GapCounts], requests: int, loo
         return ObservedValue(value, count=gaps.count, note=_few(requests))
     if percentile is not None and has_too_few_values(gaps.count, percentile):
         some = f"{format_count(gaps.count, 'gap')} of {format_count(requests, 'request')}"
-        return ObservedValue(value, count=gaps.count, note=f"too few samples: {rule.stat} of {some}")
+        return ObservedValue(
+            value, count=gaps.count, note=f"too few samples: {rule.stat} of {some}"
+        )
     if math.isinf(value):
         return ObservedValue(value, (value, value), gaps.count)
     sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
@@ -330,7 +399,9 @@ def _of_stretches(rule: Rule, stretches: Sequence[GapCounts], requests: int, loo
         return replace(_with(value, found, gaps.count), size=None, trend=trend)
 
     def shares(level_s: float) -> ConfidenceInterval:
-        within = np.array([stretch.within(round(level_s * 1e6)) for stretch in stretches], np.float64)
+        within = np.array(
+            [stretch.within(round(level_s * 1e6)) for stretch in stretches], np.float64
+        )
         return intervals.estimate_ratio_interval(within, counts, looks=looks)
 
     def at(share: float | None) -> float | None:
@@ -339,26 +410,35 @@ def _of_stretches(rule: Rule, stretches: Sequence[GapCounts], requests: int, loo
     here = shares(value)
     if here.low is None or here.high is None:
         return ObservedValue(value, count=gaps.count, note=_few(requests))
-    # it moves by as much as the share of gaps within it may be off; at the upper end, where gaps are rare, by that there
+    # it moves by as much as the share of gaps within it may be off; at the upper end, where gaps
+    # are rare, by that there
     off = (here.high - here.low) / 2
     high = at(percentile / 100 + off)
     there = shares(high) if high is not None and math.isfinite(high) else here
-    off_there = off if there.low is None or there.high is None else max(off, (there.high - there.low) / 2)
+    off_there = (
+        off if there.low is None or there.high is None else max(off, (there.high - there.low) / 2)
+    )
     upper = None if percentile / 100 + off_there >= 1 else at(percentile / 100 + off_there)
     found = ConfidenceInterval(at(percentile / 100 - off), upper, here.size, here.short)
     # its size would be one of stretches
     return replace(_with(value, found, gaps.count), size=None, trend=trend, gaps_of=requests)
 
 
-def collect_gaps(part: RequestSelection, seen: Evaluation) -> tuple[list[GapCounts], list[GapCounts], int]:
-    """(by stretch, the same with each silence at the end without end, how many silences). The records are read again: the
-    columns do not keep which gap belongs to whom."""
+def collect_gaps(
+    part: RequestSelection, seen: Evaluation
+) -> tuple[list[GapCounts], list[GapCounts], int]:
+    """(by stretch, the same with each silence at the end without end, how many silences). The
+    records are read again: the columns do not keep which gap belongs to whom."""
     silence_us = np.round((part["closed_at"] - part["last_chunk_at"]) * 1e6)
     running = part.requests["outcome"].to_numpy()[part.chosen] == CUT
     rows = np.flatnonzero(part.chosen)
     there = (part["chunks"] > 1) | (running & (part["chunks"] > 0))
     silences = dict(
-        zip(rows[running & there].tolist(), silence_us[running & there].astype(np.int64).tolist(), strict=True)
+        zip(
+            rows[running & there].tolist(),
+            silence_us[running & there].astype(np.int64).tolist(),
+            strict=True,
+        )
     )
     rows = rows[there]
     order = rows[np.argsort(part.requests["sent_at"].to_numpy()[rows], kind="stable")]
@@ -367,7 +447,8 @@ def collect_gaps(part: RequestSelection, seen: Evaluation) -> tuple[list[GapCoun
         stretch_of[some] = i
     low = [GapCounts() for _ in range(STRETCHES)]
     high = [GapCounts() for _ in range(STRETCHES)] if silences or seen.merged else low
-    finished = (record for record in seen.records if record.outcome != RETRIED)  # as the columns have it
+    # as the columns have it
+    finished = (record for record in seen.records if record.outcome != RETRIED)
     for row, (i, record) in enumerate(zip(stretch_of.tolist(), finished, strict=False)):
         if i < 0:
             continue
@@ -397,7 +478,8 @@ def _seconds(ms: float | None) -> float | None:
 
 
 def _absent(part: RequestSelection, given: Sequence[Condition]) -> str:
-    """Why the conditions cannot be judged: a metric that no successful request has; empty if they can."""
+    """Why the conditions cannot be judged: a metric that no successful request has; empty if they
+    can."""
     ok = part.outcome(OK)
     for condition in given:
         metric = BY_WORD[condition.metric].metric
@@ -433,9 +515,15 @@ def explain_missing_end(rule: Rule, found: ObservedValue) -> str:
         f", an effective sample size of {found.size:,.0f} for {rule.stat}" if correlated else ""
     )
     if has_enough_values(rule, found):
-        return f"{explain_short_run(found)}: {there}" if found.short else f"the requests are correlated: {there}"
+        return (
+            f"{explain_short_run(found)}: {there}"
+            if found.short
+            else f"the requests are correlated: {there}"
+        )
     least = count_needed_values(rule.percentile) if rule.percentile is not None else MIN_VALUES
-    return f"too few samples: the interval of {rule.stat} takes {least} independent requests, {there}"
+    return (
+        f"too few samples: the interval of {rule.stat} takes {least} independent requests, {there}"
+    )
 
 
 def _few(count: int, least: int = MIN_VALUES) -> str:

@@ -55,7 +55,9 @@ def parse_content_length(text: str | None) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ExportRefused(400, "Content-Length is no number")
     if len(text) > 12 or int(text) > MAX_BYTES:
-        raise ExportRefused(413, f"more than {MAX_BYTES >> 20} MB: let the exporter send fewer spans at a time")
+        raise ExportRefused(
+            413, f"more than {MAX_BYTES >> 20} MB: let the exporter send fewer spans at a time"
+        )
     return int(text)
 
 
@@ -67,7 +69,11 @@ def decode_exported_spans(kind: str, coding: str, body: bytes) -> list[Span]:
     elif coding not in ("", "identity"):
         raise ExportRefused(415, "Content-Encoding must be gzip, or none")
     try:
-        return otlp_protobuf.decode_otlp_protobuf(body) if kind == PROTOBUF else otlp_json.decode_otlp_json(body)
+        return (
+            otlp_protobuf.decode_otlp_protobuf(body)
+            if kind == PROTOBUF
+            else otlp_json.decode_otlp_json(body)
+        )
     except ValueError as error:
         raise ExportRefused(400, f"no OTLP spans: {str(error)[:200]}") from None
 
@@ -95,5 +101,7 @@ def refuse_export(status: int, why: str, kind: str) -> ExportResponse:
     if kind != PROTOBUF:
         return ExportResponse(status, JSON, msgspec.json.encode({"message": why}))
     text = why.encode()[:16_000]
-    length = bytes([len(text)]) if len(text) < 128 else bytes([len(text) & 127 | 128, len(text) >> 7])
+    length = (
+        bytes([len(text)]) if len(text) < 128 else bytes([len(text) & 127 | 128, len(text) >> 7])
+    )
     return ExportResponse(status, PROTOBUF, b"\x12" + length + text)  # field 2, with its length

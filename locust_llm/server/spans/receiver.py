@@ -1,6 +1,8 @@
-"""The receiver's end in the run: starts its process, joins what comes to the requests, and writes the lines of spans.jsonl.
+"""The receiver's end in the run: starts its process, joins what comes to the requests, and writes
+the lines of spans.jsonl.
 
-In the master, or the only process. What it costs there is a line of JSON for each export, whatever comes in.
+In the master, or the only process. What it costs there is a line of JSON for each export, whatever
+comes in.
 """
 
 import errno
@@ -35,7 +37,8 @@ NEEDED: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
 """Of the environment: there may be a key in the rest."""
 BACKLOG: Final = 128
 WAIT_S: Final = 8.0
-"""After the end, for spans that are missing: exporters send what they have every 5 s, perhaps by a collector."""
+"""After the end, for spans that are missing: exporters send what they have every 5 s, perhaps by a
+collector."""
 NONE_S: Final = 6.0
 """The same while no span of the run has come at all."""
 LAST_S: Final = 3.0
@@ -55,8 +58,8 @@ class SpanReceiver:
     """Of one run."""
 
     def __init__(self, address: str, run: str) -> None:
-        """It listens from now on: connections wait in the kernel until ``start``. ``address``: ADDR:PORT. ``run``:
-        ``Run.trace``. Raises ValueError of one sentence."""
+        """It listens from now on: connections wait in the kernel until ``start``. ``address``:
+        ADDR:PORT. ``run``: ``Run.trace``. Raises ValueError of one sentence."""
         if not otlp_protobuf.is_protobuf_available():
             raise ValueError(f"--otlp-receiver: {otlp_protobuf.MISSING}")
         self.address, self._run = address, run
@@ -73,8 +76,14 @@ class SpanReceiver:
     def port(self) -> int:
         return int(self._listener.getsockname()[1])
 
-    def start(self, spawn: Callable[..., gevent.Greenlet], folder: Path, make: Callable[[Path], "LineFile"]) -> None:
-        """``folder``: of the run. ``make`` makes its spans.jsonl, before the first line. Raises OSError."""
+    def start(
+        self,
+        spawn: Callable[..., gevent.Greenlet],
+        folder: Path,
+        make: Callable[[Path], "LineFile"],
+    ) -> None:
+        """``folder``: of the run. ``make`` makes its spans.jsonl, before the first line. Raises
+        OSError."""
         self._make = partial(make, folder / FILE)
         listener = self._listener.fileno()
         self._process = Popen(
@@ -126,20 +135,28 @@ class SpanReceiver:
         self._hurried.set()
 
     def finish(self, monotonic: Callable[[], float]) -> Iterator[str]:
-        """All records are here: wait for the spans that are missing, then end the process; what to say of it."""
+        """All records are here: wait for the spans that are missing, then end the process; what to
+        say of it."""
         if self._process is None or self._reader is None:
             return
         self._join.late = True
         ended = monotonic()
         if self._join.missing and not self._reader.ready():
-            wait = f"Waiting up to {self._wait_s:g} s for the spans of {format_count(self._join.missing, 'request')}"
+            wait = (
+                f"Waiting up to {self._wait_s:g} s for the spans of "
+                f"{format_count(self._join.missing, 'request')}"
+            )
             logger.info(f"{wait}{'' if self.counts.joined else ': none has come so far'}")
-        while self._join.missing and monotonic() < ended + self._wait_s and not self._reader.ready():
+        while (
+            self._join.missing and monotonic() < ended + self._wait_s and not self._reader.ready()
+        ):
             if self._hurried.wait(LOOK_S):
                 break
         if self._reader.ready():
             status = self._process.poll()
-            self._failure = f"WARNING: the receiver of spans ended before the run did (exit status {status})"
+            self._failure = (
+                f"WARNING: the receiver of spans ended before the run did (exit status {status})"
+            )
         self.close()
         yield from filter(None, (self._failure, describe_span_counts(self.counts, self.address)))
 
@@ -198,10 +215,17 @@ def _listener(address: str) -> socket.socket:
 
 def _why(error: OSError) -> str:
     """And what to do."""
-    what = error.strerror if isinstance(error, socket.gaierror) or not error.errno else os.strerror(error.errno)
+    what = (
+        error.strerror
+        if isinstance(error, socket.gaierror) or not error.errno
+        else os.strerror(error.errno)
+    )
     match error.errno:
         case errno.EADDRINUSE:
-            then = "; end what listens there, a collector perhaps, or name another port here and in the server's "
+            then = (
+                "; end what listens there, a collector perhaps, or name another port here and "
+                "in the server's "
+            )
             then += "--otlp-traces-endpoint"
         case errno.EACCES:
             then = "; ports below 1024 need root"
@@ -211,14 +235,18 @@ def _why(error: OSError) -> str:
 
 
 def describe_span_counts(counts: SpanCounts, address: str) -> str:
-    """What a reader of the report has to know of them; empty where each request has its span and nothing was wrong."""
+    """What a reader of the report has to know of them; empty where each request has its span and
+    nothing was wrong."""
     if counts.requests and not counts.joined:
         came = (
-            f"{counts.received:,} spans came, none of them with times of a request" if counts.received else "none came"
+            f"{counts.received:,} spans came, none of them with times of a request"
+            if counts.received
+            else "none came"
         )
         first = f"; the first mistake: {counts.mistake}" if counts.mistake else ""
         return (
-            f"WARNING: no request has a span ({came}{first}): the server needs --otlp-traces-endpoint "
+            f"WARNING: no request has a span ({came}{first}): the server needs "
+            f"--otlp-traces-endpoint "
             f"http://{address}/v1/traces and OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf"
         )
     if counts.joined == counts.requests and not (

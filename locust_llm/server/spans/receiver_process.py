@@ -1,6 +1,6 @@
-"""The receiver's process: takes OTLP/HTTP exports on the socket that it was started with, and writes what is of the run to
-its standard output, a line of JSON (join.Sorted) for each. It ends when its standard input does: its run is over, or was
-killed.
+"""The receiver's process: takes OTLP/HTTP exports on the socket that it was started with, and
+writes what is of the run to its standard output, a line of JSON (join.Sorted) for each. It ends
+when its standard input does: its run is over, or was killed.
 
 Nothing that comes in can reach the process of the run but these lines.
 """
@@ -82,13 +82,19 @@ class SpanExportHandler(BaseHTTPRequestHandler):
             self.close_connection = True  # its body may still be on the way
             if no.status != 404:
                 self.server.tell(
-                    SortedSpans(counts={"malformed" if no.status == 400 else "refused": 1}, mistake=no.why)
+                    SortedSpans(
+                        counts={"malformed" if no.status == 400 else "refused": 1}, mistake=no.why
+                    )
                 )
         self._answer(answer)
 
     def do_GET(self) -> None:
         self.close_connection = True
-        self._answer(refuse_export(404 if self.path != PATH else 405, f"spans are sent to {PATH} by POST", ""))
+        self._answer(
+            refuse_export(
+                404 if self.path != PATH else 405, f"spans are sent to {PATH} by POST", ""
+            )
+        )
 
     def _body(self, length: int) -> bytes:
         body = self.rfile.read(length)
@@ -108,7 +114,9 @@ class SpanExportHandler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Of the parser: no HTTP."""
         self.close_connection = True
-        self.server.tell(SortedSpans(counts={"refused": 1}, mistake=f"no HTTP: {(message or '')[:100]}"))
+        self.server.tell(
+            SortedSpans(counts={"refused": 1}, mistake=f"no HTTP: {(message or '')[:100]}")
+        )
         self.command = getattr(self, "command", "") or ""
         self.request_version = "HTTP/1.1"
         self._answer(refuse_export(code, message or "", ""))
@@ -120,7 +128,9 @@ class SpanExportHandler(BaseHTTPRequestHandler):
 class SpanExportServer(ThreadingMixIn, TCPServer):
     daemon_threads = True
 
-    def __init__(self, listener: socket, run: str, tell: Tell, request_s: float = REQUEST_S) -> None:
+    def __init__(
+        self, listener: socket, run: str, tell: Tell, request_s: float = REQUEST_S
+    ) -> None:
         """``run``: ``Run.trace``. ``tell`` is called by one thread at a time."""
         super().__init__(listener.getsockname()[:2], SpanExportHandler, bind_and_activate=False)
         self.socket.close()
@@ -152,14 +162,18 @@ class SpanExportServer(ThreadingMixIn, TCPServer):
         late = time.monotonic() - self._request_s
         for began, connection in list(self._under_way.values()):
             if began < late:
-                self.tell(SortedSpans(counts={"refused": 1}, mistake="an export took too long to come"))
+                self.tell(
+                    SortedSpans(counts={"refused": 1}, mistake="an export took too long to come")
+                )
                 _cut(connection)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         with self._counting:
             self._open += 1
         if self._open > MOST_OPEN:
-            self.tell(SortedSpans(counts={"refused": 1}, mistake=f"more than {MOST_OPEN} connections"))
+            self.tell(
+                SortedSpans(counts={"refused": 1}, mistake=f"more than {MOST_OPEN} connections")
+            )
             return False
         return True
 
@@ -169,7 +183,11 @@ class SpanExportServer(ThreadingMixIn, TCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        self.tell(SortedSpans(counts={"refused": 1}, mistake=f"the receiver failed: {sys.exception()!r}"[:200]))
+        self.tell(
+            SortedSpans(
+                counts={"refused": 1}, mistake=f"the receiver failed: {sys.exception()!r}"[:200]
+            )
+        )
 
     def take(self, kind: str, coding: str, body: bytes) -> None:
         """An export; one is decoded at a time, as each may be large in memory. Raises Refused."""

@@ -10,9 +10,10 @@ from .sequence import Sequence
 
 
 class AsyncEngine(BatchEngine):
-    """vLLM with --async-scheduling (0.32, vllm/v1/engine/core.py, `step_with_batch_queue`). When a step begins the one after
-    it is chosen, so who arrives then waits for two steps, and who has its last token leaves its place a step later. Left
-    out: that a step takes less, as nothing waits for the choice; the fitted cost has it or not.
+    """vLLM with --async-scheduling (0.32, vllm/v1/engine/core.py, `step_with_batch_queue`). When a
+    step begins the one after it is chosen, so who arrives then waits for two steps, and who has its
+    last token leaves its place a step later. Left out: that a step takes less, as nothing waits for
+    the choice; the fitted cost has it or not.
     """
 
     def __init__(self, scheduler: Scheduler, *more: Any, **options: Any) -> None:

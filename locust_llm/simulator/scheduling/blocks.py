@@ -16,10 +16,11 @@ class CacheBlock:
 
 
 class Blocks:
-    """vLLM's block pool (0.32, vllm/v1/core/block_pool.py). A block without a key is as good as any other, so those are
-    only counted. A full one with a key can be found by others, stays so after its last user is gone, and is emptied, least
-    recently used first, when no block without a key is left: vLLM puts these at the front of its queue of free blocks. Of
-    two with the same key, computed side by side, the older is found until it is emptied.
+    """vLLM's block pool (0.32, vllm/v1/core/block_pool.py). A block without a key is as good as any
+    other, so those are only counted. A full one with a key can be found by others, stays so after
+    its last user is gone, and is emptied, least recently used first, when no block without a key is
+    left: vLLM puts these at the front of its queue of free blocks. Of two with the same key,
+    computed side by side, the older is found until it is emptied.
     """
 
     def __init__(self, num_blocks: int, *, caching: bool = False) -> None:
@@ -28,7 +29,8 @@ class Blocks:
         self._num_blank = num_blocks
         self._oldest: dict[int, CacheBlock] = {}  # by key
         self._copies: dict[int, list[CacheBlock]] = {}  # the others with that key, the oldest first
-        self._idle: OrderedDict[CacheBlock, None] = OrderedDict()  # without a user: free, and still to be found
+        # without a user: free, and still to be found
+        self._idle: OrderedDict[CacheBlock, None] = OrderedDict()
 
     @property
     def num_free(self) -> int:
@@ -42,7 +44,8 @@ class Blocks:
             self._num_blank += 1
 
     def find(self, keys: Sequence[int]) -> tuple[int, int]:
-        """How many of the first keys are there, and how many of these are free until they are shared."""
+        """How many of the first keys are there, and how many of these are free until they are
+        shared."""
         found = idle = 0
         get = self._oldest.get
         for key in keys:
@@ -71,7 +74,8 @@ class Blocks:
         return block
 
     def free(self, blocks: list[CacheBlock], num_blank: int) -> None:
-        """``blocks`` in the order of the text: the last is emptied first, for who needs it needs those before it too."""
+        """``blocks`` in the order of the text: the last is emptied first, for who needs it needs
+        those before it too."""
         self._num_blank += num_blank
         for block in reversed(blocks):
             block.users -= 1

@@ -22,9 +22,10 @@ class EventClock(Protocol):
 
 
 class FineSelector(selectors.DefaultSelector):
-    """For an asyncio loop whose timers are exact to about 0.1 ms: epoll itself rounds up to whole milliseconds, a
-    seventh of a decode step. An epoll descriptor can be waited for like any other, and `select.select` takes fractions.
-    Where there is no epoll, the selector of that system waits itself.
+    """For an asyncio loop whose timers are exact to about 0.1 ms: epoll itself rounds up to whole
+    milliseconds, a seventh of a decode step. An epoll descriptor can be waited for like any other,
+    and `select.select` takes fractions. Where there is no epoll, the selector of that system waits
+    itself.
     """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -36,7 +37,8 @@ class FineSelector(selectors.DefaultSelector):
 
 
 class VirtualClock:
-    """Time that jumps from one callback to the next: exact, and as fast as the machine. Equal times run in order."""
+    """Time that jumps from one callback to the next: exact, and as fast as the machine. Equal times
+    run in order."""
 
     def __init__(self) -> None:
         self.now = 0.0

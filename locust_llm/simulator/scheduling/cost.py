@@ -10,11 +10,16 @@ BLOCK_SIZE = 16  # tokens of one KV block; vLLM's default on CUDA
 
 
 class StepTime(Protocol):
-    """Seconds of a step. Each segment is one sequence's (tokens computed before, tokens computed in this step); besides
-    these num_decodes sequences compute one token each, with num_context_tokens in all their contexts."""
+    """Seconds of a step. Each segment is one sequence's (tokens computed before, tokens computed in
+    this step); besides these num_decodes sequences compute one token each, with num_context_tokens
+    in all their contexts."""
 
     def __call__(
-        self, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0, /
+        self,
+        segments: Iterable[tuple[int, int]],
+        num_decodes: int = 0,
+        num_context_tokens: int = 0,
+        /,
     ) -> float: ...
 
 
@@ -39,7 +44,8 @@ class GPU:
     memory_bytes: float
     bandwidth: float  # bytes a second
     flops: float  # a second, bf16 dense
-    max_num_batched_tokens: int  # vLLM's default on this GPU (`EngineArgs.get_batch_defaults`, API server)
+    # vLLM's default on this GPU (`EngineArgs.get_batch_defaults`, API server)
+    max_num_batched_tokens: int
     max_num_seqs: int  # likewise
 
 
@@ -58,32 +64,53 @@ MODELS = {
 
 GPUS = {
     # NVIDIA H100 SXM data sheet: 80 GB HBM3, 3.35 TB/s, 989 TFLOP/s bf16 without sparsity.
-    "h100": GPU(memory_bytes=80e9, bandwidth=3.35e12, flops=989e12, max_num_batched_tokens=8192, max_num_seqs=1024),
-    # NVIDIA A100 40GB data sheet: 1,555 GB/s, 312 TFLOP/s. vLLM gives its small defaults to every A100.
-    "a100-40": GPU(memory_bytes=40e9, bandwidth=1.555e12, flops=312e12, max_num_batched_tokens=2048, max_num_seqs=256),
+    "h100": GPU(
+        memory_bytes=80e9,
+        bandwidth=3.35e12,
+        flops=989e12,
+        max_num_batched_tokens=8192,
+        max_num_seqs=1024,
+    ),
+    # NVIDIA A100 40GB data sheet: 1,555 GB/s, 312 TFLOP/s. vLLM gives its small defaults to every
+    # A100.
+    "a100-40": GPU(
+        memory_bytes=40e9,
+        bandwidth=1.555e12,
+        flops=312e12,
+        max_num_batched_tokens=2048,
+        max_num_seqs=256,
+    ),
     # NVIDIA A40 data sheet: 48 GB GDDR6, 696 GB/s, 149.7 TFLOP/s bf16 without sparsity.
-    "a40": GPU(memory_bytes=48e9, bandwidth=0.696e12, flops=149.7e12, max_num_batched_tokens=2048, max_num_seqs=256),
+    "a40": GPU(
+        memory_bytes=48e9,
+        bandwidth=0.696e12,
+        flops=149.7e12,
+        max_num_batched_tokens=2048,
+        max_num_seqs=256,
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCostConstants:
-    """Constants of `step_s`. The fitted ones: least squares of the log errors that `make calibration` prints row by
-    row, all six at once (these four, and V0's two extra overheads). Nothing was fitted on another GPU: there they are a
-    guess."""
+    """Constants of `step_s`. The fitted ones: least squares of the log errors that `make
+    calibration` prints row by row, all six at once (these four, and V0's two extra overheads).
+    Nothing was fitted on another GPU: there they are a guess."""
 
     model: CostModel
     gpu: GPU
     bandwidth_efficiency: float = 0.981  # fitted; share of the data sheet's bandwidth
-    mfu: float = 0.571  # fitted; share of peak FLOP/s in the linear layers: 28.4 us a prompt token on H100
+    # fitted; share of peak FLOP/s in the linear layers: 28.4 us a prompt token on H100
+    mfu: float = 0.571
     attention_mfu: float = 0.4  # assumed, not fitted; share of peak FLOP/s in prefill attention
     step_overhead_s: float = 2.55e-3  # fitted; launch, scheduling, sampling: once a step
     seq_overhead_s: float = 11.3e-6  # fitted; the same, for each sequence of the step
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens of KV cache that fit, in whole blocks: vLLM's gpu_memory_utilization 0.9 of the memory, minus the
-        weights, minus about 4 GB for activations and CUDA graphs (an estimate)."""
+        """Tokens of KV cache that fit, in whole blocks: vLLM's gpu_memory_utilization 0.9 of the
+        memory, minus the weights, minus about 4 GB for activations and CUDA graphs (an
+        estimate)."""
         free = 0.9 * self.gpu.memory_bytes - self.model.weight_bytes - 4e9
         return int(free / self.model.kv_bytes_per_token) // BLOCK_SIZE * BLOCK_SIZE
 
@@ -92,13 +119,18 @@ class StepCostConstants:
 
 
 LLAMA_8B_H100 = StepCostConstants(model=MODELS["llama-3.1-8b"], gpu=GPUS["h100"])
-V0_LLAMA_8B_H100 = replace(  # V0's Python did more between two steps: 0.41 ms, and 45 us for each sequence. Fitted
+# V0's Python did more between two steps: 0.41 ms, and 45 us for each sequence. Fitted
+V0_LLAMA_8B_H100 = replace(
     LLAMA_8B_H100,
     step_overhead_s=LLAMA_8B_H100.step_overhead_s + 0.41e-3,
     seq_overhead_s=LLAMA_8B_H100.seq_overhead_s + 45e-6,
 )
 FOUR_LLAMA_8B_H100 = replace(  # the same four for both: fitted apart
-    LLAMA_8B_H100, bandwidth_efficiency=0.880, mfu=0.595, step_overhead_s=2.38e-3, seq_overhead_s=16.5e-6
+    LLAMA_8B_H100,
+    bandwidth_efficiency=0.880,
+    mfu=0.595,
+    step_overhead_s=2.38e-3,
+    seq_overhead_s=16.5e-6,
 )
 
 
@@ -106,13 +138,17 @@ class Roofline:
     """Seconds of a step, by a cost whose factors are multiplied once. See `step_s`."""
 
     __slots__ = (
-        "_attention", "_attention_flops", "_bandwidth", "_flops", "_kv_bytes", "_linear", "_seq_s", "_step_s", "_weights_s",
+        "_attention", "_attention_flops", "_bandwidth", "_flops", "_kv_bytes", "_linear", "_seq_s",
+        "_step_s", "_weights_s",
     )  # fmt: skip
 
     def __init__(self, cost: StepCostConstants) -> None:
         model, gpu = cost.model, cost.gpu
         self._bandwidth = gpu.bandwidth * cost.bandwidth_efficiency
-        self._weights_s, self._kv_bytes = model.weight_bytes / self._bandwidth, model.kv_bytes_per_token
+        self._weights_s, self._kv_bytes = (
+            model.weight_bytes / self._bandwidth,
+            model.kv_bytes_per_token,
+        )
         self._linear, self._flops = 2 * model.parameters, gpu.flops * cost.mfu
         self._attention, self._attention_flops = (
             4 * model.num_layers * model.hidden_size,
@@ -120,7 +156,9 @@ class Roofline:
         )
         self._step_s, self._seq_s = cost.step_overhead_s, cost.seq_overhead_s
 
-    def __call__(self, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0) -> float:
+    def __call__(
+        self, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0
+    ) -> float:
         tokens = seqs = num_decodes
         context_tokens = num_context_tokens
         attention_pairs = 0.0
@@ -141,13 +179,18 @@ class Roofline:
 
 
 def step_duration_s(
-    cost: StepCostConstants, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0
+    cost: StepCostConstants,
+    segments: Iterable[tuple[int, int]],
+    num_decodes: int = 0,
+    num_context_tokens: int = 0,
 ) -> float:
-    """Seconds of one step. Each segment is one sequence's (tokens computed before, tokens computed in this step); besides
-    these there may be num_decodes sequences that compute one token each, with num_context_tokens in all their contexts.
+    """Seconds of one step. Each segment is one sequence's (tokens computed before, tokens computed
+    in this step); besides these there may be num_decodes sequences that compute one token each,
+    with num_context_tokens in all their contexts.
 
-    The linear layers read all weights once or compute 2 FLOP a parameter and token, whichever takes longer; attention
-    reads the KV cache of every sequence, and prefills (segments of more than one token) also compute
-    4 x layers x hidden_size FLOP for each pair of a new token and a token before it.
+    The linear layers read all weights once or compute 2 FLOP a parameter and token, whichever takes
+    longer; attention reads the KV cache of every sequence, and prefills (segments of more than one
+    token) also compute 4 x layers x hidden_size FLOP for each pair of a new token and a token
+    before it.
     """
     return Roofline(cost)(segments, num_decodes, num_context_tokens)

@@ -1,4 +1,5 @@
-"""Disaggregated serving: some GPUs compute prompts, others decode, and the KV cache travels between them."""
+"""Disaggregated serving: some GPUs compute prompts, others decode, and the KV cache travels between
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Link:
 
 @dataclass(slots=True)
 class _Journey:
-    """Where a request is: in a prefill engine (as ``prompt``, of one output token), under way, or in a decode engine."""
+    """Where a request is: in a prefill engine (as ``prompt``, of one output token), under way, or
+    in a decode engine."""
 
     prefill: BatchEngine
     prompt: Sequence
@@ -31,10 +33,11 @@ class _Journey:
 
 
 class DisaggregatedEngine:
-    """vLLM's disaggregated prefilling (docs/features/disagg_prefill, the Nixl connector): the request goes to a prefill
-    engine with max_tokens 1, whose token nobody sees; then its KV cache is transferred; then a decode engine computes the
-    prompt's last token again, which gives the first output token. Each request goes to the engine with the fewest requests.
-    Left out: a prefill engine's blocks are free when the prompt is computed, not when they have arrived.
+    """vLLM's disaggregated prefilling (docs/features/disagg_prefill, the Nixl connector): the
+    request goes to a prefill engine with max_tokens 1, whose token nobody sees; then its KV cache
+    is transferred; then a decode engine computes the prompt's last token again, which gives the
+    first output token. Each request goes to the engine with the fewest requests. Left out: a
+    prefill engine's blocks are free when the prompt is computed, not when they have arrived.
     """
 
     def __init__(
@@ -46,7 +49,13 @@ class DisaggregatedEngine:
         *,
         time_scale: float = 1.0,
     ) -> None:
-        self.prefill, self.decode, self.link, self.clock, self.time_scale = prefill, decode, link, clock, time_scale
+        self.prefill, self.decode, self.link, self.clock, self.time_scale = (
+            prefill,
+            decode,
+            link,
+            clock,
+            time_scale,
+        )
         self._free_at = dict.fromkeys(prefill, 0.0)  # by engine: when its link is
         self._loads: dict[BatchEngine, int] = dict.fromkeys([*prefill, *decode], 0)
         self._journeys: dict[Sequence, _Journey] = {}
@@ -54,18 +63,27 @@ class DisaggregatedEngine:
     def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
         engine = min(self.prefill, key=self._loads.__getitem__)
         prompt = Sequence(
-            sequence.num_prompt_tokens, 1, sequence.block_keys, priority=sequence.priority, tenant=sequence.tenant
+            sequence.num_prompt_tokens,
+            1,
+            sequence.block_keys,
+            priority=sequence.priority,
+            tenant=sequence.tenant,
         )
         sequence.arrived_at = self.clock.time()
         journey = _Journey(engine, prompt)
 
         def computed() -> None:
             self._loads[engine] -= 1
-            sequence.started_at, sequence.num_cached_tokens = prompt.started_at, prompt.num_cached_tokens
+            sequence.started_at, sequence.num_cached_tokens = (
+                prompt.started_at,
+                prompt.num_cached_tokens,
+            )
             sequence.own_prefill_s = prompt.own_prefill_s
             num_bytes = sequence.num_prompt_tokens * self.link.bytes_per_token
             begins = max(self.clock.time(), self._free_at[engine])
-            arrives = begins + (self.link.latency_s + num_bytes / self.link.bytes_per_s) * self.time_scale
+            arrives = (
+                begins + (self.link.latency_s + num_bytes / self.link.bytes_per_s) * self.time_scale
+            )
             self._free_at[engine] = arrives
             journey.timer = self.clock.call_at(arrives, arrived)
 

@@ -19,8 +19,8 @@ NUM_LATE = 20_000
 
 class Engine(Protocol):
     def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
-        """Start a sequence. on_token is called at each output token, the last time with the sequence finished; without
-        ``each`` only at the first and at the last."""
+        """Start a sequence. on_token is called at each output token, the last time with the
+        sequence finished; without ``each`` only at the first and at the last."""
 
     def abort(self, sequence: Sequence) -> None:
         """Drop a sequence: its blocks are free at once and on_token is not called again."""
@@ -38,11 +38,12 @@ class Engine(Protocol):
 class BatchEngine:
     """Continuous batching: every sequence's tokens come at the ends of the steps they share.
 
-    The end of a step is computed from the end of the one before, not from the clock, so a busy engine does not drift.
-    Beyond MAX_LATE_S behind (a stopped process, a host too slow for the load) the excess is given up and counted in
-    lost_s: answering arrivals in steps long past would be faster than light. The next step begins before the tokens of
-    the last one are given out, as in vLLM, where another process does that. Without ``count_parts`` nobody can ask for
-    the `parts` of a request: a step is then timed once.
+    The end of a step is computed from the end of the one before, not from the clock, so a busy
+    engine does not drift. Beyond MAX_LATE_S behind (a stopped process, a host too slow for the
+    load) the excess is given up and counted in lost_s: answering arrivals in steps long past would
+    be faster than light. The next step begins before the tokens of the last one are given out, as
+    in vLLM, where another process does that. Without ``count_parts`` nobody can ask for the `parts`
+    of a request: a step is then timed once.
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class BatchEngine:
         if self._idle:
             self._idle = False
             self._due = self.clock.time()
-            # Through the clock, not at once: what arrives in the same turn of the loop shares the first step.
+            # Through the clock, not at once: what arrives in the same turn of the loop shares the
+            # first step.
             self.clock.call_at(self._due, self._begin_step)
 
     def abort(self, sequence: Sequence) -> None:
@@ -101,7 +103,9 @@ class BatchEngine:
             segments.append((sequence.computed_then, num_new_tokens))
             if sequence.started_at is None:
                 sequence.started_at = self._due
-        took = self.time_scale * self._step_time(segments, batch.num_decodes, batch.num_context_tokens)
+        took = self.time_scale * self._step_time(
+            segments, batch.num_decodes, batch.num_context_tokens
+        )
         if segments and self.count_parts:
             self._count(batch, segments, took)
         else:
@@ -115,14 +119,19 @@ class BatchEngine:
         return self.scheduler.schedule(self._due)
 
     def _count(self, batch: Batch, segments: Series[tuple[int, int]], took: float) -> None:
-        """For `parts`: what the round would take without the prompts, and each prompt alone. Who decodes is not touched."""
+        """For `parts`: what the round would take without the prompts, and each prompt alone. Who
+        decodes is not touched."""
         if batch.num_decodes:
-            alone = self.time_scale * self._step_time((), batch.num_decodes, batch.num_context_tokens)
+            alone = self.time_scale * self._step_time(
+                (), batch.num_decodes, batch.num_context_tokens
+            )
             self.scheduler.decoding.pace_s += alone
         by_itself = len(segments) == 1 and not batch.num_decodes
         for sequence, segment in zip(batch.prefills, segments, strict=True):
             if sequence.first_at is None:
-                sequence.own_prefill_s += took if by_itself else self.time_scale * self._step_time((segment,))
+                sequence.own_prefill_s += (
+                    took if by_itself else self.time_scale * self._step_time((segment,))
+                )
 
     def _end_step(self) -> None:
         scheduler, due = self.scheduler, self._due
@@ -148,7 +157,11 @@ class BatchEngine:
         return list(decoding.sequences) if self._each and decoding.in_round else []
 
     def _give_out(
-        self, at: float, in_round: list[Sequence], prefilled: list[Sequence], finished: list[Sequence]
+        self,
+        at: float,
+        in_round: list[Sequence],
+        prefilled: list[Sequence],
+        finished: list[Sequence],
     ) -> None:
         """The tokens of the step that ended at that time."""
         for sequence in in_round:
@@ -189,16 +202,25 @@ class BatchEngine:
         }
 
 
-# -- fixed latency ---------------------------------------------------------------------------------------------------
+# -- fixed latency ---------------------------------------------------------------------------------
 
 
 class FixedEngine:
     """A request's first token after ttft_s, one more each itl_s, whatever else is going on.
 
-    With jitter_s each of these is drawn evenly from plus or minus jitter_s around it (never below 0).
+    With jitter_s each of these is drawn evenly from plus or minus jitter_s around it (never below
+    0).
     """
 
-    def __init__(self, ttft_s: float, itl_s: float, clock: EventClock, *, jitter_s: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        ttft_s: float,
+        itl_s: float,
+        clock: EventClock,
+        *,
+        jitter_s: float = 0.0,
+        seed: int = 0,
+    ) -> None:
         self.ttft_s, self.itl_s, self.jitter_s, self.clock = ttft_s, itl_s, jitter_s, clock
         self.random = Random(seed)
         self.max_late_s = 0.0
@@ -236,14 +258,18 @@ class _Drip:
     __slots__ = ("due", "each", "engine", "on_token", "sequence", "timer")
     timer: Timer
 
-    def __init__(self, engine: FixedEngine, sequence: Sequence, on_token: Callable[[], None], each: bool) -> None:
+    def __init__(
+        self, engine: FixedEngine, sequence: Sequence, on_token: Callable[[], None], each: bool
+    ) -> None:
         self.engine, self.sequence, self.on_token, self.each = engine, sequence, on_token, each
         self.due = engine.clock.time()
 
     def wait(self, latency_s: float) -> None:
         engine = self.engine
         if engine.jitter_s:
-            latency_s = max(0.0, latency_s + engine.random.uniform(-engine.jitter_s, engine.jitter_s))
+            latency_s = max(
+                0.0, latency_s + engine.random.uniform(-engine.jitter_s, engine.jitter_s)
+            )
         self.due += latency_s
         self.timer = engine.clock.call_at(self.due, self.emit)
 
@@ -262,20 +288,22 @@ class _Drip:
             self.on_token()
 
 
-# -- several replicas --------------------------------------------------------------------------------------------------
+# -- several replicas ------------------------------------------------------------------------------
 
 ROUTES: Final = ("round-robin", "session", "prefix", "token")
 MAX_SESSIONS: Final = 100_000
-"""Of these the router knows where they went; then the one that was longest without a request is forgotten."""
+"""Of these the router knows where they went; then the one that was longest without a request is
+forgotten."""
 _TOKEN: Final = "replica-"
 
 
 class Router:
     """Which of several engines, each with a scheduler and a cache of its own, a request goes to.
 
-    round-robin: each request to the next one. session: the first request of a session to the next one, the others to where
-    that went. token: as the answer before it said (`token_of`), without a memory of its own. prefix: to the one whose
-    cache has most blocks of the prompt, among equal ones to that with the fewest requests, among these to the next one.
+    round-robin: each request to the next one. session: the first request of a session to the next
+    one, the others to where that went. token: as the answer before it said (`token_of`), without a
+    memory of its own. prefix: to the one whose cache has most blocks of the prompt, among equal
+    ones to that with the fewest requests, among these to the next one.
     """
 
     def __init__(self, engines: Series[Engine], route: str = "round-robin") -> None:
@@ -285,7 +313,8 @@ class Router:
         self._sessions: OrderedDict[str, int] = OrderedDict()
 
     def choose(self, block_keys: Series[int] = (), session: str = "") -> int:
-        """The number of the engine; `ended` says when its request is over. ``session``: its id, or its token."""
+        """The number of the engine; `ended` says when its request is over. ``session``: its id, or
+        its token."""
         number = self._known(session)
         if number is None:
             number = self._best(block_keys) if self.route == "prefix" else self._next
@@ -314,9 +343,14 @@ class Router:
     def _best(self, block_keys: Series[int]) -> int:
         found = [engine.find(block_keys) for engine in self.engines]
         count = len(found)
-        return min(range(count), key=lambda i: (-found[i], self.num_open[i], (i - self._next) % count))
+        return min(
+            range(count), key=lambda i: (-found[i], self.num_open[i], (i - self._next) % count)
+        )
 
 
 def merge_engine_states(states: Series[dict[str, float]]) -> dict[str, float]:
     """The states of several engines: sums, but for the lateness, which is the worst."""
-    return {name: (max if "late" in name else sum)(state[name] for state in states) for name in states[0]}
+    return {
+        name: (max if "late" in name else sum)(state[name] for state in states)
+        for name in states[0]
+    }

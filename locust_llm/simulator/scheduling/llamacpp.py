@@ -13,14 +13,16 @@ SIMILARITY: Final = 0.1
 
 
 class LlamaCpp(Stateful):
-    """tools/server/server-context.cpp, `pre_decode` and `get_available_slot`, at 001d906a6d86. Who came first gets, of
-    --parallel slots (here max_num_seqs), the free one whose last text begins most like the prompt, if that is more than a
-    tenth of it, else the one that was free for longest. A step is one token for each slot that generates, then prompts in
-    the order of the slots, not of arrival, until it has --batch-size tokens (here max_num_batched_tokens). Nobody is
-    preempted.
+    """tools/server/server-context.cpp, `pre_decode` and `get_available_slot`, at 001d906a6d86. Who
+    came first gets, of
+    --parallel slots (here max_num_seqs), the free one whose last text begins most like the prompt,
+      if that is more than a
+    tenth of it, else the one that was free for longest. A step is one token for each slot that
+    generates, then prompts in the order of the slots, not of arrival, until it has --batch-size
+    tokens (here max_num_batched_tokens). Nobody is preempted.
 
-    Left out: the cache is that of all slots; contexts of equal size (here a request waits until there is room to its end);
-    the passes of --ubatch-size, which read the weights anew.
+    Left out: the cache is that of all slots; contexts of equal size (here a request waits until
+    there is room to its end); the passes of --ubatch-size, which read the weights anew.
     """
 
     def __init__(self) -> None:
@@ -78,7 +80,10 @@ class LlamaCpp(Stateful):
         most, chosen = SIMILARITY * sequence.num_prompt_tokens, self._free[0]
         for number in sorted(self._free):
             last = self._last.get(number)
-            if last is not None and (alike := max(common_prefix_tokens, _num_alike(sequence, last))) > most:
+            if (
+                last is not None
+                and (alike := max(common_prefix_tokens, _num_alike(sequence, last))) > most
+            ):
                 most, chosen = alike, number
         return chosen
 

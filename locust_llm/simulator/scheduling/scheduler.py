@@ -16,9 +16,9 @@ from .waiting import Fair, Priority, Waiting, queue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """vLLM's flags. A long_prefill_token_threshold of 0 is none, as in vLLM. watermark: the share of the blocks that must be
-    left free when a sequence is admitted beside others. common_prefix_tokens: what all prompts begin with, where blocks have
-    no keys that tell."""
+    """vLLM's flags. A long_prefill_token_threshold of 0 is none, as in vLLM. watermark: the share
+    of the blocks that must be left free when a sequence is admitted beside others.
+    common_prefix_tokens: what all prompts begin with, where blocks have no keys that tell."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -36,7 +36,8 @@ class SchedulerConfig:
 
 @dataclass(slots=True)
 class Batch:
-    """One step's work: the prompt tokens that sequences compute, and whether those that decode have a round."""
+    """One step's work: the prompt tokens that sequences compute, and whether those that decode have
+    a round."""
 
     prefills: dict[Sequence, int] = field(default_factory=dict)
     num_decodes: int = 0  # 0: no round
@@ -54,13 +55,14 @@ class Stateful(ABC):
 
 
 class Scheduler:
-    """running is in the order of admission; those of it with more than one token to compute are prefilling, the others
-    decoding.
+    """running is in the order of admission; those of it with more than one token to compute are
+    prefilling, the others decoding.
 
-    With ``ahead`` a step is chosen while the one before runs (vLLM 0.32, vllm/v1/core/sched/async_scheduler.py):
-    `postprocess` is called when that one begins, as how it ends is known but for the tokens, and `release` when it has
-    ended. Until then those that got their last token keep their place and their blocks. A block that an answer fills can be
-    found a step later.
+    With ``ahead`` a step is chosen while the one before runs (vLLM 0.32,
+    vllm/v1/core/sched/async_scheduler.py): `postprocess` is called when that one begins, as how it
+    ends is known but for the tokens, and `release` when it has ended. Until then those that got
+    their last token keep their place and their blocks. A block that an answer fills can be found a
+    step later.
     """
 
     def __init__(
@@ -83,7 +85,9 @@ class Scheduler:
         if self._fair is not None:
             self._fair.decoding = self.decoding
         self.blocks = Blocks(config.kv_tokens // BLOCK_SIZE, caching=config.enable_prefix_caching)
-        self.most_running = min(config.max_num_seqs, config.max_num_active_seqs or config.max_num_seqs)
+        self.most_running = min(
+            config.max_num_seqs, config.max_num_active_seqs or config.max_num_seqs
+        )
         self._watermark = int(
             config.watermark * (self.blocks.num_blocks + 1)
         )  # vLLM counts a block that nobody may use
@@ -104,18 +108,24 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def schedule(self, at: float = 0.0) -> Batch:
-        """Choose the work of the step that begins at that time. There is none only when there is no sequence at all."""
+        """Choose the work of the step that begins at that time. There is none only when there is no
+        sequence at all."""
         self.now = at
         while True:
             num_preemptions = self.num_preemptions
             batch = self.policy(self)
-            if batch.prefills or batch.num_decodes or self.num_preemptions == num_preemptions or self.ahead:
+            if (
+                batch.prefills
+                or batch.num_decodes
+                or self.num_preemptions == num_preemptions
+                or self.ahead
+            ):
                 return batch
             # All it did was to preempt, which takes no time.
 
     def postprocess(self, batch: Batch, at: float) -> tuple[list[Sequence], list[Sequence]]:
-        """The step is over: who computed the last of its prompt and so got a token, and who got its last token. The
-        round, if there was one, gave one to everyone who decodes."""
+        """The step is over: who computed the last of its prompt and so got a token, and who got its
+        last token. The round, if there was one, gave one to everyone who decodes."""
         decoding = self.decoding
         finished = decoding.end_round(at) if decoding.in_round else []
         prefilled = []
@@ -151,7 +161,8 @@ class Scheduler:
     def release(self, finished: Series[Sequence]) -> None:
         """With ``ahead``: the step is over in which they got their last token."""
         for sequence in finished:
-            if sequence.status is SequenceStatus.RUNNING:  # else it was aborted or preempted meanwhile
+            # else it was aborted or preempted meanwhile
+            if sequence.status is SequenceStatus.RUNNING:
                 self._name_blocks(sequence, sequence.computed_then)
             self.finish(sequence)
 
@@ -176,13 +187,16 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def preempt(self, sequence: Sequence | None = None) -> Sequence:
-        """A running sequence, if none is named the last, by priority the last in that order, gives up its blocks and all it
-        has computed, and waits again, before others."""
+        """A running sequence, if none is named the last, by priority the last in that order, gives
+        up its blocks and all it has computed, and waits again, before others."""
         if sequence is None:
             by_priority = isinstance(self.waiting, Priority)
-            sequence = max(self.running, key=Priority.key) if by_priority else next(reversed(self.running))
+            sequence = (
+                max(self.running, key=Priority.key) if by_priority else next(reversed(self.running))
+            )
         del self.running[sequence]
-        if sequence.decoding:  # else it has had no token yet, or has not come back from the time before
+        # else it has had no token yet, or has not come back from the time before
+        if sequence.decoding:
             sequence.preemption_s -= self.now
         self._stop(sequence)
         sequence.status = SequenceStatus.WAITING
@@ -195,11 +209,12 @@ class Scheduler:
     # Of these a step is made.
 
     def serve_running(self, batch: Batch, budget: int, longest: int) -> tuple[int, bool]:
-        """One token for who decodes, up to ``longest`` for who prefills. Returns what is left of the budget, and whether
-        someone was preempted for want of blocks.
+        """One token for who decodes, up to ``longest`` for who prefills. Returns what is left of
+        the budget, and whether someone was preempted for want of blocks.
 
-        vLLM goes through running in its order. The sums give the same: nobody ever wants more than in the step in which
-        the next one was admitted, so the budget can run out for the last alone.
+        vLLM goes through running in its order. The sums give the same: nobody ever wants more than
+        in the step in which the next one was admitted, so the budget can run out for the last
+        alone.
         """
         left = budget - len(self.decoding.sequences)
         blocks = self.decoding.num_new_blocks
@@ -217,9 +232,10 @@ class Scheduler:
         return left, False
 
     def _serve_with_preemption(self, batch: Batch, budget: int, longest: int) -> None:
-        """The blocks do not reach for everyone: one by one, the last in the order giving way to the first. By priority one
-        that had its turn in this step may have to give way, which leaves its tokens to others, and one that gives way to
-        itself costs those behind it their turn, as in vLLM."""
+        """The blocks do not reach for everyone: one by one, the last in the order giving way to the
+        first. By priority one that had its turn in this step may have to give way, which leaves its
+        tokens to others, and one that gives way to itself costs those behind it their turn, as in
+        vLLM."""
         served: dict[Sequence, int] = {}  # who decodes, and the blocks it took
         for sequence in list(self.running):
             if sequence not in self.running or sequence.num_output_tokens == sequence.max_tokens:
@@ -228,8 +244,12 @@ class Scheduler:
             num_new_tokens = min(1 if decodes else self.num_left(sequence), longest, budget)
             if not num_new_tokens:
                 break
-            num_new_blocks = num_blocks_for(sequence.num_computed_tokens + num_new_tokens) - sequence.num_blocks
-            while num_new_blocks > self.blocks.num_free and sequence.status is SequenceStatus.RUNNING:
+            num_new_blocks = (
+                num_blocks_for(sequence.num_computed_tokens + num_new_tokens) - sequence.num_blocks
+            )
+            while (
+                num_new_blocks > self.blocks.num_free and sequence.status is SequenceStatus.RUNNING
+            ):
                 gone = self.preempt()
                 budget += batch.prefills.pop(gone, int(gone in served))
                 self.blocks.free([], served.pop(gone, 0))
@@ -242,19 +262,23 @@ class Scheduler:
                 self._name_blocks(sequence, sequence.num_tokens - self.ahead)
             else:
                 self.compute(batch, sequence, num_new_tokens)
-        for sequence in [sequence for sequence in self.decoding.sequences if sequence not in served]:
+        for sequence in [
+            sequence for sequence in self.decoding.sequences if sequence not in served
+        ]:
             self._lose_turn(sequence)
         self._begin_round(batch)
 
     def _lose_turn(self, sequence: Sequence) -> None:
-        """Who decodes, but not in this step: it has a single token to compute, like the end of a prompt."""
+        """Who decodes, but not in this step: it has a single token to compute, like the end of a
+        prompt."""
         sequence.preemption_s -= self.now
         self._leave_decoding(sequence)
         self.prefilling[sequence] = None
         self.prefilling = dict.fromkeys(sorted(self.prefilling, key=_order))
 
     def decode_all(self, batch: Batch, work: Series[tuple[Sequence, int]] = ()) -> None:
-        """A token for everyone who decodes, and ``work`` for who prefills; the blocks must be there."""
+        """A token for everyone who decodes, and ``work`` for who prefills; the blocks must be
+        there."""
         decoding = self.decoding
         self.blocks.take(decoding.num_new_blocks)
         filling: list[Sequence] = []
@@ -263,7 +287,8 @@ class Scheduler:
             filling = [each for each in full if len(each.named_blocks) < len(each.block_keys)]
             filling.sort(key=_order, reverse=True)
         for sequence, num_new_tokens in work:
-            while filling and filling[-1].order < sequence.order:  # of equal blocks the first in the order is the older
+            # of equal blocks the first in the order is the older
+            while filling and filling[-1].order < sequence.order:
                 self._name_blocks(filling[-1], filling.pop().num_tokens - self.ahead)
             self.compute(batch, sequence, num_new_tokens)
         while filling:
@@ -286,8 +311,9 @@ class Scheduler:
         return num_blocks_for(sequence.computed_then + num_new_tokens) - sequence.blocks_then
 
     def look_up(self, sequence: Sequence) -> tuple[int, int, int]:
-        """For a waiting sequence: how many of its blocks the prefix cache has, at least one token always being left to
-        compute; how many it needs besides those that others use; and how many tokens it has left to compute."""
+        """For a waiting sequence: how many of its blocks the prefix cache has, at least one token
+        always being left to compute; how many it needs besides those that others use; and how many
+        tokens it has left to compute."""
         num_tokens = sequence.num_prompt_tokens + sequence.output_then
         found = idle = 0
         if self.blocks.caching and sequence.block_keys:
@@ -300,7 +326,8 @@ class Scheduler:
         return num_blocks + (self._watermark if self.running else 0) <= self.blocks.num_free
 
     def admit(self, batch: Batch, sequence: Sequence, found: int, num_new_tokens: int) -> None:
-        """A sequence that was taken from waiting runs, last in the order. `look_up` gave ``found``."""
+        """A sequence that was taken from waiting runs, last in the order. `look_up` gave
+        ``found``."""
         if self.blocks.caching:
             sequence.named_blocks = self.blocks.share(sequence.block_keys[:found])
             sequence.blocks_then = found
@@ -317,8 +344,8 @@ class Scheduler:
         self.compute(batch, sequence, num_new_tokens)
 
     def compute(self, batch: Batch, sequence: Sequence, num_new_tokens: int) -> None:
-        """Part of a prompt, with the blocks for it, which must be there. Its full blocks can be found from now on: who
-        shares one in the same step reads it after it was written."""
+        """Part of a prompt, with the blocks for it, which must be there. Its full blocks can be
+        found from now on: who shares one in the same step reads it after it was written."""
         batch.prefills[sequence] = num_new_tokens
         num_tokens = sequence.computed_then + num_new_tokens
         num_blocks = num_blocks_for(num_tokens)

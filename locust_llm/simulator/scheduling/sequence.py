@@ -1,4 +1,5 @@
-"""One request inside of an engine, and the set of those that decode, which costs the same however many they are."""
+"""One request inside of an engine, and the set of those that decode, which costs the same however
+many they are."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class SequenceStatus(Enum):
 
 
 class TokenRun(NamedTuple):
-    """Tokens that a sequence got one after the other: one ``at`` its prefill's end, then one a round."""
+    """Tokens that a sequence got one after the other: one ``at`` its prefill's end, then one a
+    round."""
 
     at: float
     round_at: array[float]
@@ -31,11 +33,12 @@ class TokenRun(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """There is no prefill or decode phase: each step brings num_computed_tokens nearer to num_tokens, and a sequence that
-    has caught up gets one more output token.
+    """There is no prefill or decode phase: each step brings num_computed_tokens nearer to
+    num_tokens, and a sequence that has caught up gets one more output token.
 
-    block_keys name its full blocks, prompt first, then output, as far as they are known: equal keys, equal text up to the
-    end of the block. transferred_tokens of its KV cache come with it, from where its prompt was computed.
+    block_keys name its full blocks, prompt first, then output, as far as they are known: equal
+    keys, equal text up to the end of the block. transferred_tokens of its KV cache come with it,
+    from where its prompt was computed.
     """
 
     num_prompt_tokens: int
@@ -50,7 +53,8 @@ class Sequence:
     started_at: float | None = None  # the start of its first step
     first_at: float | None = None  # its first token
     last_at: float | None = None
-    own_prefill_s: float = 0.0  # see `parts`; the other two hold while it is neither decoding nor preempted
+    # see `parts`; the other two hold while it is neither decoding nor preempted
+    own_prefill_s: float = 0.0
     pace_s: float = 0.0
     preemption_s: float = 0.0
     num_cached_tokens: int = 0  # found in the prefix cache when it was first admitted
@@ -103,8 +107,8 @@ def num_blocks_for(num_tokens: int) -> int:
 
 
 class Decoding:
-    """The sequences that get one token a step, all of them together: a round. What a round takes is kept in sums, so a
-    round over a thousand sequences costs what one over a single sequence does.
+    """The sequences that get one token a step, all of them together: a round. What a round takes is
+    kept in sums, so a round over a thousand sequences costs what one over a single sequence does.
 
     With ``record`` it keeps when each round ended, for `Sequence.token_times`.
     """
@@ -137,7 +141,8 @@ class Decoding:
 
     @property
     def next_end(self) -> int:
-        """The round that is the last of some sequence, if nothing happens before; there must be one that decodes."""
+        """The round that is the last of some sequence, if nothing happens before; there must be one
+        that decodes."""
         return min(last for last, ends in self._ends.items() if ends)
 
     def join(self, sequence: Sequence, at: float) -> None:
@@ -184,8 +189,9 @@ class Decoding:
 
 
 def drafted(max_tokens: int, num_draft_tokens: int, acceptance: float, random: Random) -> list[int]:
-    """Speculative decoding: how many draft tokens are accepted in each step until there are max_tokens. The prefill brings
-    one token, each step after it one and those accepted before the first that is not. Empty without draft tokens."""
+    """Speculative decoding: how many draft tokens are accepted in each step until there are
+    max_tokens. The prefill brings one token, each step after it one and those accepted before the
+    first that is not. Empty without draft tokens."""
     if not num_draft_tokens:
         return []
     steps, count = [0], 1

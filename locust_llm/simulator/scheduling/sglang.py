@@ -9,9 +9,11 @@ from .scheduler import Batch, Scheduler, Stateful
 from .sequence import Sequence
 
 CLIP: Final = 4096
-"""Most tokens still to come that are counted of one request (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION)."""
+"""Most tokens still to come that are counted of one request
+(SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION)."""
 INIT_RATIO: Final = 0.7
-"""Of the tokens still to come, the share that admission counts on: SGLANG_INIT_NEW_TOKEN_RATIO, conservativeness 1."""
+"""Of the tokens still to come, the share that admission counts on: SGLANG_INIT_NEW_TOKEN_RATIO,
+conservativeness 1."""
 MIN_RATIO: Final = INIT_RATIO * 0.14
 DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
 """Of the ratio in each round (SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS)."""
@@ -20,13 +22,15 @@ RETRACT_STEPS: Final = 20
 
 
 class SGLang(Stateful):
-    """python/sglang/srt/managers/schedule_policy.py, `PrefillAdder`, at 00550cd11b35, and scheduler.py,
-    `get_next_batch_to_run`, at 0003215cf146. While there is a prompt that can be computed, a step is of prompts alone, up to
-    chunked_prefill_size (here max_num_batched_tokens), of which one may be cut; those that decode pause. A request is
-    admitted where its prompt and all of its answer fit beside the share that is counted on of the others' answers. When
-    blocks are short those with the shortest answers are retracted, to the end of the queue.
+    """python/sglang/srt/managers/schedule_policy.py, `PrefillAdder`, at 00550cd11b35, and
+    scheduler.py, `get_next_batch_to_run`, at 0003215cf146. While there is a prompt that can be
+    computed, a step is of prompts alone, up to chunked_prefill_size (here max_num_batched_tokens),
+    of which one may be cut; those that decode pause. A request is admitted where its prompt and all
+    of its answer fit beside the share that is counted on of the others' answers. When blocks are
+    short those with the shortest answers are retracted, to the end of the queue.
 
-    Left out: the order by cached prefix, priorities, pages of one token (blocks of 16 here), the overlap scheduler.
+    Left out: the order by cached prefix, priorities, pages of one token (blocks of 16 here), the
+    overlap scheduler.
     """
 
     mixed = False
@@ -54,23 +58,34 @@ class SGLang(Stateful):
 
     def _prefill(self, scheduler: Scheduler, batch: Batch, reserved: int) -> None:
         """``reserved``: blocks that are not for prompts."""
-        config, waiting, decoding = scheduler.config, scheduler.waiting, scheduler.decoding.sequences
+        config, waiting, decoding = (
+            scheduler.config,
+            scheduler.waiting,
+            scheduler.decoding.sequences,
+        )
         budget = config.max_num_batched_tokens - (len(decoding) if self.mixed else 0)
         expected = self.ratio * sum(min(_to_come(sequence), CLIP) for sequence in decoding)
         for sequence in list(scheduler.prefilling):  # at most one
             num_new_tokens = min(scheduler.num_left(sequence), budget)
-            if num_new_tokens <= 0 or scheduler.num_blocks_of(sequence, num_new_tokens) > _free(scheduler, reserved):
+            if num_new_tokens <= 0 or scheduler.num_blocks_of(sequence, num_new_tokens) > _free(
+                scheduler, reserved
+            ):
                 return
             scheduler.compute(batch, sequence, num_new_tokens)
             budget -= num_new_tokens
-            expected += min(_to_come(sequence), CLIP) if num_new_tokens == scheduler.num_left(sequence) else 0
+            expected += (
+                min(_to_come(sequence), CLIP)
+                if num_new_tokens == scheduler.num_left(sequence)
+                else 0
+            )
         while waiting and budget > 0 and not self.full:
             sequence = waiting[0]
             found, num_blocks, num_left = scheduler.look_up(sequence)
             free = _free(scheduler, reserved)
             to_come = min(_to_come(sequence), CLIP)
             room = free * BLOCK_SIZE - expected
-            crowded = num_blocks * BLOCK_SIZE + to_come >= room and bool(scheduler.running)  # alone it fits
+            # alone it fits
+            crowded = num_blocks * BLOCK_SIZE + to_come >= room and bool(scheduler.running)
             if crowded or num_blocks > free or len(scheduler.running) >= scheduler.most_running:
                 self.full = True
                 break
@@ -92,7 +107,8 @@ class SGLang(Stateful):
         scheduler.decode_all(batch)
 
     def _retract(self, scheduler: Scheduler) -> None:
-        """The shortest answer first, of equal ones the longest prompt; before the last a prompt that is being computed."""
+        """The shortest answer first, of equal ones the longest prompt; before the last a prompt
+        that is being computed."""
         decoding = scheduler.decoding
         gone = []
         while decoding.num_new_blocks > scheduler.blocks.num_free:
@@ -107,7 +123,8 @@ class SGLang(Stateful):
 
 
 class SGLangMixed(SGLang):
-    """With --enable-mixed-chunk: those that decode have a token in a step of prompts too, out of the same budget."""
+    """With --enable-mixed-chunk: those that decode have a token in a step of prompts too, out of
+    the same budget."""
 
     mixed = True
 

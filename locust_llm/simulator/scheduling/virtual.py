@@ -1,4 +1,5 @@
-"""Virtual time: whole loads without sockets, an hour of traffic in seconds, the same times in every run."""
+"""Virtual time: whole loads without sockets, an hour of traffic in seconds, the same times in every
+run."""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ class VirtualRequest:
 
 @dataclass(slots=True, eq=False)
 class VirtualResult:
-    """What became of a request; times in seconds of the run. nan: not yet. asked_at is before sent_at where a prefill limit
-    held it back. token_at and parts are empty unless the run keeps them."""
+    """What became of a request; times in seconds of the run. nan: not yet. asked_at is before
+    sent_at where a prefill limit held it back. token_at and parts are empty unless the run keeps
+    them."""
 
     request: VirtualRequest
     asked_at: float
@@ -54,10 +56,12 @@ class VirtualResult:
 
 
 class Virtual:
-    """A load on an engine in virtual time. ``engine`` must run on the given clock and record its decoding.
+    """A load on an engine in virtual time. ``engine`` must run on the given clock and record its
+    decoding.
 
-    A prefill limit holds requests back, first come, first served, while that many wait for their first token, as the load
-    generator's gate does; it is written again here because the simulator shares no code with it.
+    A prefill limit holds requests back, first come, first served, while that many wait for their
+    first token, as the load generator's gate does; it is written again here because the simulator
+    shares no code with it.
     """
 
     def __init__(
@@ -70,7 +74,12 @@ class Virtual:
         keep_tokens: bool = False,
         keep_parts: bool = False,
     ) -> None:
-        self.clock, self.engine, self.keep_tokens, self.keep_parts = clock, engine, keep_tokens, keep_parts
+        self.clock, self.engine, self.keep_tokens, self.keep_parts = (
+            clock,
+            engine,
+            keep_tokens,
+            keep_parts,
+        )
         self.prefill_limit, self.most_open = prefill_limit, most_open
         self.rows: list[VirtualResult] = []  # of those that are done
         self.num_open = self.num_prefilling = self.max_prefilling = 0
@@ -89,8 +98,11 @@ class Virtual:
 
         wait_for(next(coming, None))
 
-    def closed_loop(self, users: int, requests: Iterator[VirtualRequest], *, stagger_s: float = 0.0) -> None:
-        """Users that send the next request when the last one is done, until there is none; the first ones this far apart."""
+    def closed_loop(
+        self, users: int, requests: Iterator[VirtualRequest], *, stagger_s: float = 0.0
+    ) -> None:
+        """Users that send the next request when the last one is done, until there is none; the
+        first ones this far apart."""
 
         def send() -> None:
             if (request := next(requests, None)) is not None:
@@ -111,10 +123,16 @@ class Virtual:
         return self.rows
 
     def _let_go(self) -> None:
-        while self._held and self.num_prefilling < self.prefill_limit and self.num_open < self.most_open:
+        while (
+            self._held
+            and self.num_prefilling < self.prefill_limit
+            and self.num_open < self.most_open
+        ):
             self._held.popleft()()
 
-    def _send(self, request: VirtualRequest, asked_at: float, on_done: Callable[[], None] | None) -> None:
+    def _send(
+        self, request: VirtualRequest, asked_at: float, on_done: Callable[[], None] | None
+    ) -> None:
         clock = self.clock
         row = VirtualResult(request, asked_at, clock.now)
         sequence = Sequence(

@@ -1,4 +1,5 @@
-"""Who waits, and who of them is next: first come first served, by priority, or the tenant that was served least."""
+"""Who waits, and who of them is next: first come first served, by priority, or the tenant that was
+served least."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from .sequence import Decoding, Sequence
 QUEUES: Final = ("fcfs", "priority", "fair")
 PROMPT_WEIGHT: Final = 1.0
 OUTPUT_WEIGHT: Final = 2.0
-"""Of a token, in the service of a tenant: those of the paper's experiments, after prices of input and output."""
+"""Of a token, in the service of a tenant: those of the paper's experiments, after prices of input
+and output."""
 
 
 class Waiting(Protocol):
-    """What is used of a deque, which is the queue for first come, first served. ``popleft`` gives what ``[0]`` shows."""
+    """What is used of a deque, which is the queue for first come, first served. ``popleft`` gives
+    what ``[0]`` shows."""
 
     def append(self, sequence: Sequence, /) -> None: ...
     def appendleft(self, sequence: Sequence, /) -> None:
@@ -31,8 +34,8 @@ class Waiting(Protocol):
 
 
 class Priority:
-    """vLLM V1's PriorityRequestQueue (0.32, vllm/v1/core/sched/request_queue.py): the lowest priority first, of equal ones
-    the one that arrived first, also where it was preempted."""
+    """vLLM V1's PriorityRequestQueue (0.32, vllm/v1/core/sched/request_queue.py): the lowest
+    priority first, of equal ones the one that arrived first, also where it was preempted."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Sequence]] = []
@@ -79,24 +82,28 @@ class _Tenant:
     def __init__(self, number: int, weight: float) -> None:
         self.number, self.weight = number, weight
         self.waiting: deque[Sequence] = deque()
-        self.service = 0.0  # what those that decode now get is in it from when they stop: see `Fair.counter`
+        # what those that decode now get is in it from when they stop: see `Fair.counter`
+        self.service = 0.0
         self.num_decoding = 0
 
 
 class Fair:
-    """The Virtual Token Counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024, algorithm 2): the
-    next one is of the tenant with the smallest counter, which is its service, PROMPT_WEIGHT a token of its prompts when
-    they are admitted and OUTPUT_WEIGHT a token of output, divided by its weight. Who comes back after a time without
-    waiting requests is lifted to the smallest counter of those that wait, so that nobody saves up service.
+    """The Virtual Token Counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI
+    2024, algorithm 2): the next one is of the tenant with the smallest counter, which is its
+    service, PROMPT_WEIGHT a token of its prompts when they are admitted and OUTPUT_WEIGHT a token
+    of output, divided by its weight. Who comes back after a time without waiting requests is lifted
+    to the smallest counter of those that wait, so that nobody saves up service.
 
-    What a preempted sequence computes again is no service. A round costs nothing here, however many decode: the scheduler
-    says who begins and who stops, and ``decoding`` how many rounds there were.
+    What a preempted sequence computes again is no service. A round costs nothing here, however many
+    decode: the scheduler says who begins and who stops, and ``decoding`` how many rounds there
+    were.
     """
 
     decoding: Decoding
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
-        """``weights`` by tenant; of others 1. With 4 and 1 one gets four times the service, while both have requests."""
+        """``weights`` by tenant; of others 1. With 4 and 1 one gets four times the service, while
+        both have requests."""
         self._weights = dict(weights or {})
         self._tenants: dict[str, _Tenant] = {}
         self._with_waiting: dict[_Tenant, None] = {}
@@ -106,7 +113,9 @@ class Fair:
     # to the scheduler
 
     def served(self, sequence: Sequence, *, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
-        self._tenant(sequence).service += PROMPT_WEIGHT * prompt_tokens + OUTPUT_WEIGHT * output_tokens
+        self._tenant(sequence).service += (
+            PROMPT_WEIGHT * prompt_tokens + OUTPUT_WEIGHT * output_tokens
+        )
 
     def joined(self, sequence: Sequence) -> None:
         tenant = self._tenant(sequence)
@@ -125,7 +134,9 @@ class Fair:
 
     def append(self, sequence: Sequence) -> None:
         tenant = self._tenant(sequence)
-        if not tenant.waiting and (others := self._with_waiting or ([self._last] if self._last else ())):
+        if not tenant.waiting and (
+            others := self._with_waiting or ([self._last] if self._last else ())
+        ):
             lift = min(map(self._counter, others)) - self._counter(tenant)
             tenant.service += max(0.0, lift) * tenant.weight
         tenant.waiting.append(sequence)

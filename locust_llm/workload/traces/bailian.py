@@ -1,5 +1,6 @@
-"""Bailian: a row is a request, of ``timestamp`` (s), lengths, ``hash_ids`` of 16 tokens each, and ``chat_id``, which a later
-row names as its ``parent_chat_id``; alibaba-edu/qwen-bailian-usagetraces-anon."""
+"""Bailian: a row is a request, of ``timestamp`` (s), lengths, ``hash_ids`` of 16 tokens each, and
+``chat_id``, which a later row names as its ``parent_chat_id``;
+alibaba-edu/qwen-bailian-usagetraces-anon."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -33,7 +34,8 @@ def is_bailian_row(fields: dict[str, Any]) -> bool:
 
 
 def read_bailian_names(row: bytes) -> list[str]:
-    """The request and the one that it goes on from; of a row without a name something of its own. Raises RowError."""
+    """The request and the one that it goes on from; of a row without a name something of its own.
+    Raises RowError."""
     request = convert_row(decode_row(row), _Request)
     if request.chat_id is None:
         return [f"row {hash(row)}"]
@@ -41,10 +43,13 @@ def read_bailian_names(row: bytes) -> list[str]:
 
 
 def read_bailian_session(rows: Sequence[tuple[bytes, int]]) -> RecordedSession:
-    """Contexts are whole. A turn waits for its own time and for the answer before it; where a file begins in the middle of a
-    conversation, for its time alone."""
+    """Contexts are whole. A turn waits for its own time and for the answer before it; where a file
+    begins in the middle of a conversation, for its time alone."""
     read = [(convert_row(decode_row(row), _Request, line), line) for row, line in rows]
-    names = [f"line {line}" if request.chat_id is None else str(request.chat_id) for request, line in read]
+    names = [
+        f"line {line}" if request.chat_id is None else str(request.chat_id)
+        for request, line in read
+    ]
     known = set(names)
     parents = [str(request.parent) for request, _ in read]
     afters = [[parent] if parent in known else [] for parent in parents]
@@ -57,7 +62,8 @@ def read_bailian_session(rows: Sequence[tuple[bytes, int]]) -> RecordedSession:
     for place, before in order:
         request, line = read[place]
         turns.append(Turn(
-            whole=True, input_tokens=request.input_length, output_tokens=request.output_length, at_s=request.timestamp,
+            whole=True, input_tokens=request.input_length, output_tokens=request.output_length,
+            at_s=request.timestamp,
             hash_ids=request.hash_ids or (), block_tokens=BLOCK_TOKENS, after=before, row=line,
         ))  # fmt: skip
     return RecordedSession(names[order[0][0]], simplify_turns(turns))

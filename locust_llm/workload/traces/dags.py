@@ -1,6 +1,8 @@
-"""DAGs: conversations of a file that begin others; AIPerf's dag_jsonl (docs/benchmark-modes/dag.md).
+"""DAGs: conversations of a file that begin others; AIPerf's dag_jsonl
+(docs/benchmark-modes/dag.md).
 
-A fork goes on with the conversation it comes from; a spawn begins with nothing, and a turn that joins it waits for its end.
+A fork goes on with the conversation it comes from; a spawn begins with nothing, and a turn that
+joins it waits for its end.
 """
 
 from typing import Any, Final
@@ -10,7 +12,8 @@ import msgspec
 from locust_llm.workload.formats import RowError, Turn, parse_request_row
 
 MAX_TURNS: Final = 100_000
-"""Of a session: a conversation that is spawned twice is sent twice, so that few rows may be very many turns."""
+"""Of a session: a conversation that is spawned twice is sent twice, so that few rows may be very
+many turns."""
 MAX_DEPTH: Final = 100
 
 
@@ -51,14 +54,20 @@ def _conversation(fields: dict[str, Any], line: int | None = None) -> _Conversat
 
 def _children(turn: _Turn) -> list[str]:
     forks = [one if isinstance(one, str) else one.child for one in turn.forks]
-    spawns = [child for one in turn.spawns for child in ([one] if isinstance(one, str) else one.children)]
+    spawns = [
+        child for one in turn.spawns for child in ([one] if isinstance(one, str) else one.children)
+    ]
     return [*forks, *spawns]
 
 
 def read_dag_names(fields: dict[str, Any]) -> list[str]:
     """The conversation and those that it begins. Raises RowError."""
     row = _conversation(fields)
-    return [row.session_id, *row.pre_session_spawns, *(name for turn in row.read(0) for name in _children(turn))]
+    return [
+        row.session_id,
+        *row.pre_session_spawns,
+        *(name for turn in row.read(0) for name in _children(turn)),
+    ]
 
 
 def read_dag_turns(rows: list[tuple[dict[str, Any], int]]) -> tuple[str, list[Turn]]:
@@ -68,7 +77,9 @@ def read_dag_turns(rows: list[tuple[dict[str, Any], int]]) -> tuple[str, list[Tu
     for fields, line in rows:
         row = _conversation(fields, line)
         if row.session_id in session.rows:
-            raise RowError(f"the session_id {row.session_id!r} is there twice", field="session_id", line=line)
+            raise RowError(
+                f"the session_id {row.session_id!r} is there twice", field="session_id", line=line
+            )
         if not row.turns:
             raise RowError("turns must be a list with at least one turn", field="turns", line=line)
         session.rows[row.session_id] = row, line
@@ -76,7 +87,11 @@ def read_dag_turns(rows: list[tuple[dict[str, Any], int]]) -> tuple[str, list[Tu
     roots = [name for name in session.rows if name not in begun]
     if not roots:
         first = next(iter(session.rows))
-        raise RowError(f"conversations begin each other: {first!r} has no root", field="session_id", line=rows[0][1])
+        raise RowError(
+            f"conversations begin each other: {first!r} has no root",
+            field="session_id",
+            line=rows[0][1],
+        )
     for root in roots:
         session.add(root, (), rows[0][1], whole=False, above=())
     return roots[0], session.turns
@@ -90,9 +105,12 @@ class _Session:
     def add(
         self, name: str, after: tuple[int, ...], by: int, *, whole: bool, above: tuple[str, ...]
     ) -> tuple[int, ...]:
-        """Add this conversation, which ``by`` (a line) begins after these turns; its last turns, with those of its forks."""
+        """Add this conversation, which ``by`` (a line) begins after these turns; its last turns,
+        with those of its forks."""
         if name not in self.rows:
-            raise RowError(f"begins {name!r}, and no row has this session_id", field="turns", line=by)
+            raise RowError(
+                f"begins {name!r}, and no row has this session_id", field="turns", line=by
+            )
         if name in above or len(above) > MAX_DEPTH:
             way = " begins ".join([*above[-5:], name])
             raise RowError(f"conversations begin each other: {way}", field="turns", line=by)
@@ -109,19 +127,35 @@ class _Session:
                 raise RowError(f"turns[{number}]: {wrong}", field="turns", line=line) from None
             at = len(self.turns)
             if at >= MAX_TURNS:
-                raise RowError(f"a session of more than {MAX_TURNS:,} turns", field="turns", line=line)
+                raise RowError(
+                    f"a session of more than {MAX_TURNS:,} turns", field="turns", line=line
+                )
             waits = (*after, *joins.pop(number, ()))
             linear = waits == ((at - 1,) if at else ())
             whole_now = whole and number == 0
-            self.turns.append(msgspec.structs.replace(made, after=None if linear else waits, whole=whole_now))
+            self.turns.append(
+                msgspec.structs.replace(made, after=None if linear else waits, whole=whole_now)
+            )
             after = (at,)
             for fork in turn.forks:
-                ends += self.add(fork if isinstance(fork, str) else fork.child, after, line, whole=False, above=below)
+                ends += self.add(
+                    fork if isinstance(fork, str) else fork.child,
+                    after,
+                    line,
+                    whole=False,
+                    above=below,
+                )
             for spawn in turn.spawns:
                 one = _Spawn([spawn]) if isinstance(spawn, str) else spawn
                 join = number + 1 if one.join_at is None else one.join_at
                 if one.join_at is not None and not number < join < len(row.turns):
-                    raise RowError(f"turns[{number}]: join_at {join} is no later turn", field="turns", line=line)
+                    raise RowError(
+                        f"turns[{number}]: join_at {join} is no later turn",
+                        field="turns",
+                        line=line,
+                    )
                 for child in one.children:
-                    joins.setdefault(join, []).extend(self.add(child, after, line, whole=True, above=below))
+                    joins.setdefault(join, []).extend(
+                        self.add(child, after, line, whole=True, above=below)
+                    )
         return (*after, *ends)

@@ -11,7 +11,12 @@ from locust_llm.workload.formats import Count, RowError, Turn, decode_row, selec
 
 from .recorded_session import convert_row
 
-_NEXT: Final = {"": ("user",), "user": ("assistant",), "assistant": ("tool", "user"), "tool": ("assistant", "user")}
+_NEXT: Final = {
+    "": ("user",),
+    "user": ("assistant",),
+    "assistant": ("tool", "user"),
+    "tool": ("assistant", "user"),
+}
 """Of the roles: which may follow."""
 
 
@@ -34,7 +39,8 @@ class _Message(msgspec.Struct):
 
 
 def read_mlperf_turns(rows: Sequence[tuple[bytes, int]]) -> list[Turn]:
-    """A turn for each row of a user or a tool; the answers of the file go into the history, as MLPerf's own client does."""
+    """A turn for each row of a user or a tool; the answers of the file go into the history, as
+    MLPerf's own client does."""
     read = []
     for data, line in rows:
         fields = decode_row(data)
@@ -58,9 +64,11 @@ def read_mlperf_turns(rows: Sequence[tuple[bytes, int]]) -> list[Turn]:
         messages += _said(row, line)
         tools = fields.get("tools") or tools
         turns.append(Turn(
-            messages=messages, output_tokens=row.max_new_tokens or row.max_completion_tokens, recorded={},
+            messages=messages, output_tokens=row.max_new_tokens or row.max_completion_tokens,
+            recorded={},
             delay_s=row.delay_seconds, tool=role == "tool", row=line,
-            body={key: value for key, value in {**select_body_fields(fields), "tools": tools}.items() if value and key != "model"},
+            body={key: value for key, value in {**select_body_fields(fields),
+                "tools": tools}.items() if value and key != "model"},
         ))  # fmt: skip
         messages = []
     return turns
@@ -70,7 +78,10 @@ def _said(row: _Message, line: int) -> list[dict[str, Any]]:
     if row.role == "tool":
         if not row.tool_results:
             raise RowError("a tool's row needs tool_results", field="role", line=line)
-        return [{"role": "tool", "tool_call_id": one.tool_call_id, "content": one.content} for one in row.tool_results]
+        return [
+            {"role": "tool", "tool_call_id": one.tool_call_id, "content": one.content}
+            for one in row.tool_results
+        ]
     if not row.content:
         raise RowError("a user's row needs content", field="role", line=line)
     return [{"role": "user", "content": row.content}]
@@ -80,4 +91,8 @@ def _answer(row: _Message, line: int) -> dict[str, Any]:
     if row.content is None and not row.tool_calls:
         raise RowError("an assistant's row needs content or tool_calls", field="role", line=line)
     more = {"tool_calls": row.tool_calls, "reasoning_content": row.reasoning_content}
-    return {"role": "assistant", "content": row.content, **{key: value for key, value in more.items() if value}}
+    return {
+        "role": "assistant",
+        "content": row.content,
+        **{key: value for key, value in more.items() if value},
+    }

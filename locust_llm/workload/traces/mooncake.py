@@ -1,5 +1,6 @@
-"""Agentic Mooncake: a row is a request, of ``request_id``, lengths, ``hash_ids``, and ``wait_for`` with ``delay`` and
-``tool_wait_ms`` (ms); ai-dynamo/dynamo, lib/data-gen/src/mooncake.rs. Its version 2 has a header and ``dependencies``."""
+"""Agentic Mooncake: a row is a request, of ``request_id``, lengths, ``hash_ids``, and ``wait_for``
+with ``delay`` and ``tool_wait_ms`` (ms); ai-dynamo/dynamo, lib/data-gen/src/mooncake.rs. Its
+version 2 has a header and ``dependencies``."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -36,13 +37,17 @@ class _Request(msgspec.Struct):
 
 
 def read_mooncake_names(fields: dict[str, Any]) -> list[str]:
-    """The request, those that it waits for, and its session; the header of version 2 has none. Raises RowError."""
+    """The request, those that it waits for, and its session; the header of version 2 has none.
+    Raises RowError."""
     if "schema" in fields:
         return []
     request = convert_row(fields, _Request)
     waits = [*request.wait_for, *(one.request_id for one in request.dependencies)]
     session = request.play_id or request.session_id
-    return [*(f"request {name}" for name in (request.request_id, *waits)), *([f"session {session}"] if session else [])]
+    return [
+        *(f"request {name}" for name in (request.request_id, *waits)),
+        *([f"session {session}"] if session else []),
+    ]
 
 
 def read_mooncake_session(rows: Sequence[tuple[bytes, int]], head: bytes) -> RecordedSession:
@@ -52,7 +57,11 @@ def read_mooncake_session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Rec
     for row, line in rows:
         request = convert_row(decode_row(row), _Request, line)
         if request.request_id in read:
-            raise RowError(f"the request_id {request.request_id!r} is there twice", field="request_id", line=line)
+            raise RowError(
+                f"the request_id {request.request_id!r} is there twice",
+                field="request_id",
+                line=line,
+            )
         read[request.request_id] = request, line
     names = list(read)
     lines = [line for _, line in read.values()]
@@ -63,13 +72,19 @@ def read_mooncake_session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Rec
         for one in request.dependencies:
             beside = read.get(one.request_id)
             if one.trigger == "dispatch" and beside is not None:
-                after += [*beside[0].wait_for, *(other.request_id for other in beside[0].dependencies)]
+                after += [
+                    *beside[0].wait_for,
+                    *(other.request_id for other in beside[0].dependencies),
+                ]
             else:
                 after.append(one.request_id)
             wait_ms = max(wait_ms, one.delay_ms)
         afters.append(after)
         waits_ms.append(wait_ms)
-    times_ms = [one.timestamp if one.not_before_ms is None else one.not_before_ms for one, _ in read.values()]
+    times_ms = [
+        one.timestamp if one.not_before_ms is None else one.not_before_ms
+        for one, _ in read.values()
+    ]
     times = [None if ms is None else ms / 1e3 for ms in times_ms]
 
     def label(number: int) -> str:
@@ -83,7 +98,8 @@ def read_mooncake_session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Rec
     for place, before in order:
         request, line = read[names[place]]
         turns.append(Turn(
-            whole=True, input_tokens=request.input_length, output_tokens=request.output_length, block_tokens=block,
+            whole=True, input_tokens=request.input_length, output_tokens=request.output_length,
+            block_tokens=block,
             hash_ids=request.hash_ids or (), at_s=times[place], delay_s=waits_ms[place] / 1e3,
             tool=request.tool_wait_ms > 0, after=before, row=line,
         ))  # fmt: skip
@@ -96,5 +112,7 @@ def _block_tokens(head: bytes) -> int:
     first = decode_row(head)
     block = first.get("block_size", BLOCK_TOKENS) if "schema" in first else BLOCK_TOKENS
     if not isinstance(block, int) or not 0 < block <= TOKENS:
-        raise RowError(f"block_size must be a whole number of tokens: {block!r}", field="block_size", line=1)
+        raise RowError(
+            f"block_size must be a whole number of tokens: {block!r}", field="block_size", line=1
+        )
     return block

@@ -1,12 +1,15 @@
 """Spans: OpenTelemetry's traces of agents, exported as JSON, as turns.
 
-A trace is a session. Rows may be of OTLP/JSON (``resourceSpans``; opentelemetry-proto, as the collector's file exporter
-writes it), a span each (of OTLP, or as Python's ConsoleSpanExporter prints it), or a trace each (``spans``; as
-kubernetes-sigs/inference-perf reads it, docs/otel_trace_replay.md). What is a request, a tool or an agent is told by the
-attributes ``gen_ai.*`` (semantic-conventions-genai, docs/gen-ai: gen-ai-spans.md, gen-ai-agent-spans.md, execute-tool.md).
+A trace is a session. Rows may be of OTLP/JSON (``resourceSpans``; opentelemetry-proto, as the
+collector's file exporter writes it), a span each (of OTLP, or as Python's ConsoleSpanExporter
+prints it), or a trace each (``spans``; as kubernetes-sigs/inference-perf reads it,
+docs/otel_trace_replay.md). What is a request, a tool or an agent is told by the attributes
+``gen_ai.*`` (semantic-conventions-genai, docs/gen-ai: gen-ai-spans.md, gen-ai-agent-spans.md,
+execute-tool.md).
 
-With ``gen_ai.input.messages`` a request is sent as it was. Else it has the recorded length, and within one agent the shorter
-of two prompts is taken for the beginning of the longer: an agent's context grows.
+With ``gen_ai.input.messages`` a request is sent as it was. Else it has the recorded length, and
+within one agent the shorter of two prompts is taken for the beginning of the longer: an agent's
+context grows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +18,22 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from locust_llm.text.numbers import TOKENS, format_quoted_value, make_session_ids, parse_finite_number
+from locust_llm.text.numbers import (
+    TOKENS,
+    format_quoted_value,
+    make_session_ids,
+    parse_finite_number,
+)
 from locust_llm.workload.formats import RowError, Turn, decode_row, parse_time_s, read_row_id
 from locust_llm.workload.trees import MAX_DEPTH, TreeError, order_spans_by_time
 from locust_llm.workload.trees import RecordedSpan as Piece
 
 INPUT: Final = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
-OUTPUT: Final = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "gen_ai.request.max_tokens")
+OUTPUT: Final = (
+    "gen_ai.usage.output_tokens",
+    "gen_ai.usage.completion_tokens",
+    "gen_ai.request.max_tokens",
+)
 """Today's name, then older ones."""
 _CHAT: Final = ("chat", "text_completion", "generate_content")
 _BLOCK_TOKENS: Final = 64
@@ -52,7 +64,9 @@ class _Span(NamedTuple):
 
 def is_span_row(fields: Mapping[str, Any]) -> bool:
     """Whether a row is of spans."""
-    if "resourceSpans" in fields or ("spans" in fields and _first(fields, "trace_id", "traceId") is not None):
+    if "resourceSpans" in fields or (
+        "spans" in fields and _first(fields, "trace_id", "traceId") is not None
+    ):
         return True
     return bool(_ids(fields)[0]) and "attributes" in fields
 
@@ -77,7 +91,11 @@ def read_span_turns(rows: Sequence[tuple[bytes, int]], trace: str) -> list[Turn]
     pieces, reached = _pieces(inner, "", 0)
     if reached < len(found):
         lost = next(span for span in found.values() if _is_circle(span, found))
-        raise RowError(f"spans are parents of each other, as {lost.id!r} is", field="parentSpanId", line=lost.line)
+        raise RowError(
+            f"spans are parents of each other, as {lost.id!r} is",
+            field="parentSpanId",
+            line=lost.line,
+        )
     try:
         placed = order_spans_by_time(pieces)
     except TreeError as wrong:
@@ -103,9 +121,12 @@ def _is_circle(span: _Span, found: Mapping[str, _Span]) -> bool:
 
 
 def _pieces(inner: Mapping[str, list[_Span]], parent: str, depth: int) -> tuple[list[Piece], int]:
-    """(the spans below a parent, how many there are). What asks nothing, and has nothing in it that does, is left out."""
+    """(the spans below a parent, how many there are). What asks nothing, and has nothing in it that
+    does, is left out."""
     if depth > MAX_DEPTH:
-        raise RowError(f"spans are in each other more than {MAX_DEPTH} deep", line=inner[parent][0].line)
+        raise RowError(
+            f"spans are in each other more than {MAX_DEPTH} deep", line=inner[parent][0].line
+        )
     made = list[Piece]()
     count = 0
     for span in inner.get(parent, ()):
@@ -138,16 +159,22 @@ def _turn(span: _Span, trace: str) -> Turn:
             f"the span {span.id!r} has neither gen_ai.usage.input_tokens nor gen_ai.input.messages",
             field="attributes", line=span.line,
         )  # fmt: skip
-    # of one agent, and of those who ask the same model within the same parent, the prompts begin alike
+    # of one agent, and of those who ask the same model within the same parent, the prompts begin
+    # alike
     agent = f"{trace}/{span.attributes.get('gen_ai.agent.id') or span.parent}"
-    ids = () if messages is not None or tokens is None else make_session_ids(agent, range(tokens // _BLOCK_TOKENS))
+    ids = (
+        ()
+        if messages is not None or tokens is None
+        else make_session_ids(agent, range(tokens // _BLOCK_TOKENS))
+    )
     return Turn(
-        messages=messages, whole=True, input_tokens=tokens or None, output_tokens=_count(span, OUTPUT) or None,
+        messages=messages, whole=True, input_tokens=tokens or None,
+        output_tokens=_count(span, OUTPUT) or None,
         hash_ids=ids, block_tokens=_BLOCK_TOKENS, row=span.line,
     )  # fmt: skip
 
 
-# -- how a span is written ---------------------------------------------------------------------------------------------
+# -- how a span is written -------------------------------------------------------------------------
 
 
 @lru_cache(1)
@@ -190,7 +217,9 @@ def _ids(span: Mapping[str, Any]) -> tuple[str, str]:
     """(of the span, of its trace); "" where there is none."""
     context = span.get("context")
     outer: Mapping[str, Any] = {**span, **context} if isinstance(context, dict) else span
-    return read_row_id(_first(outer, "spanId", "span_id")), read_row_id(_first(outer, "traceId", "trace_id"))
+    return read_row_id(_first(outer, "spanId", "span_id")), read_row_id(
+        _first(outer, "traceId", "trace_id")
+    )
 
 
 def _read(span: dict[str, Any], line: int) -> _Span:
@@ -201,11 +230,17 @@ def _read(span: dict[str, Any], line: int) -> _Span:
         ("startTimeUnixNano", "start_time"), ("endTimeUnixNano", "end_time"),
     ))  # fmt: skip
     if end < start:
-        raise RowError(f"the span {id!r} ends {start - end:g} s before it begins", field="endTimeUnixNano", line=line)
+        raise RowError(
+            f"the span {id!r} ends {start - end:g} s before it begins",
+            field="endTimeUnixNano",
+            line=line,
+        )
     status = span.get("status")
     code = _first(status, "code", "status_code") if isinstance(status, dict) else status
     parent = read_row_id(_first(span, "parentSpanId", "parent_span_id", "parent_id"))
-    return _Span(id, parent, start, end, _attributes(span.get("attributes"), id, line), code in _ERROR, line)
+    return _Span(
+        id, parent, start, end, _attributes(span.get("attributes"), id, line), code in _ERROR, line
+    )
 
 
 def _time_s(span: dict[str, Any], id: str, line: int, nanos: str, text: str) -> float:
@@ -223,9 +258,15 @@ def _attributes(found: Any, id: str, line: int) -> dict[str, Any]:
         return {}
     if isinstance(found, dict):
         return found
-    if isinstance(found, list) and all(isinstance(one, dict) and isinstance(one.get("key"), str) for one in found):
+    if isinstance(found, list) and all(
+        isinstance(one, dict) and isinstance(one.get("key"), str) for one in found
+    ):
         return {one["key"]: _value(one.get("value"), 0) for one in found}
-    raise RowError(f"the span {id!r}: attributes must be a list of keys and values", field="attributes", line=line)
+    raise RowError(
+        f"the span {id!r}: attributes must be a list of keys and values",
+        field="attributes",
+        line=line,
+    )
 
 
 def _value(value: Any, depth: int) -> Any:
@@ -265,11 +306,15 @@ def _messages(span: _Span) -> list[dict[str, Any]] | None:
     parts = [{"role": "system", "parts": system}] if isinstance(system, list) and system else []
     if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
         raise RowError(
-            f"the span {span.id!r}: gen_ai.input.messages is no list of messages", field="attributes", line=span.line
+            f"the span {span.id!r}: gen_ai.input.messages is no list of messages",
+            field="attributes",
+            line=span.line,
         )
     made = [message for one in (*parts, *found) for message in _message(one)]
     if not made or not all(isinstance(one["role"], str) for one in made):
-        raise RowError(f"the span {span.id!r}: a message has no role", field="attributes", line=span.line)
+        raise RowError(
+            f"the span {span.id!r}: a message has no role", field="attributes", line=span.line
+        )
     return made
 
 
@@ -283,7 +328,11 @@ def _message(one: dict[str, Any]) -> list[dict[str, Any]]:
     results = [part for part in parts if part.get("type") == "tool_call_response"]
     if results:
         return [
-            {"role": "tool", "tool_call_id": str(part.get("id")), "content": _text(_first(part, "response", "result"))}
+            {
+                "role": "tool",
+                "tool_call_id": str(part.get("id")),
+                "content": _text(_first(part, "response", "result")),
+            }
             for part in results
         ]
     calls = [
@@ -291,7 +340,9 @@ def _message(one: dict[str, Any]) -> list[dict[str, Any]]:
          "function": {"name": str(part.get("name")), "arguments": _text(part.get("arguments"))}}
         for part in parts if part.get("type") == "tool_call"
     ]  # fmt: skip
-    text = "\n".join(_text(part.get("content")) for part in parts if part.get("type", "text") == "text")
+    text = "\n".join(
+        _text(part.get("content")) for part in parts if part.get("type", "text") == "text"
+    )
     return [{"role": role, "content": text, **({"tool_calls": calls} if calls else {})}]
 
 

@@ -1,6 +1,7 @@
 """Registry: the formats of agents' traces, which of them a row is, and which rows are one session.
 
-Models that a recording names are not asked for, but where its author wrote them for this purpose (dag_jsonl).
+Models that a recording names are not asked for, but where its author wrote them for this purpose
+(dag_jsonl).
 """
 
 from array import array
@@ -12,7 +13,14 @@ from locust_llm.workload.formats import decode_row, read_row_id
 from . import bailian, dags, mlperf, mooncake, otel_spans, weka
 from .recorded_session import RecordedSession
 
-KINDS: Final = ("weka_trace", "otel_spans", "mlperf_agentic", "agentic_mooncake", "dag_jsonl", "bailian_trace")
+KINDS: Final = (
+    "weka_trace",
+    "otel_spans",
+    "mlperf_agentic",
+    "agentic_mooncake",
+    "dag_jsonl",
+    "bailian_trace",
+)
 BY_ROW: Final = ("weka_trace",)
 """Of these a row is a session."""
 LINKED: Final = ("agentic_mooncake", "dag_jsonl", "bailian_trace")
@@ -24,7 +32,9 @@ def recognise_trace(row: bytes) -> str | None:
     fields = decode_row(row)
     requests = fields.get("requests")
     turns = fields.get("turns")
-    if isinstance(requests, list) and any(isinstance(one, dict) and "t" in one for one in requests[:1]):
+    if isinstance(requests, list) and any(
+        isinstance(one, dict) and "t" in one for one in requests[:1]
+    ):
         return "weka_trace"
     if otel_spans.is_span_row(fields):
         return "otel_spans"
@@ -32,25 +42,37 @@ def recognise_trace(row: bytes) -> str | None:
         return "mlperf_agentic"
     if bailian.is_bailian_row(fields):
         return "bailian_trace"
-    if fields.get("schema") == "dynamo.agentic_mooncake" or ("request_id" in fields and "input_length" in fields):
+    if fields.get("schema") == "dynamo.agentic_mooncake" or (
+        "request_id" in fields and "input_length" in fields
+    ):
         return "agentic_mooncake"
     branches = "forks", "spawns"
-    if isinstance(turns, list) and any(isinstance(turn, dict) and any(map(turn.get, branches)) for turn in turns):
+    if isinstance(turns, list) and any(
+        isinstance(turn, dict) and any(map(turn.get, branches)) for turn in turns
+    ):
         return "dag_jsonl"
     return None
 
 
 def read_trace_names(kind: str, row: bytes) -> list[str]:
-    """The sessions that a row belongs to, or of a kind in LINKED the names that it shares with others; none: it is no part
-    of a session. Raises RowError."""
+    """The sessions that a row belongs to, or of a kind in LINKED the names that it shares with
+    others; none: it is no part of a session. Raises RowError."""
     if kind == "otel_spans":
         return otel_spans.read_trace_ids(row)
     if kind == "bailian_trace":
         return bailian.read_bailian_names(row)
     fields = decode_row(row)
     if kind == "mlperf_agentic":
-        return [read_row_id(fields.get("conversation_id"))] if fields.get("_type") != "dataset_metadata" else []
-    return mooncake.read_mooncake_names(fields) if kind == "agentic_mooncake" else dags.read_dag_names(fields)
+        return (
+            [read_row_id(fields.get("conversation_id"))]
+            if fields.get("_type") != "dataset_metadata"
+            else []
+        )
+    return (
+        mooncake.read_mooncake_names(fields)
+        if kind == "agentic_mooncake"
+        else dags.read_dag_names(fields)
+    )
 
 
 def group_trace_rows(kind: str, members: "dict[str, array[int]]") -> "list[tuple[str, array[int]]]":
@@ -74,9 +96,12 @@ def group_trace_rows(kind: str, members: "dict[str, array[int]]") -> "list[tuple
     return [("", numbers) for numbers in groups.values()]
 
 
-def read_trace_session(kind: str, name: str, rows: Sequence[tuple[bytes, int]], head: bytes) -> RecordedSession:
-    """A session of these (row, line). ``name``: where rows were put together by names, one of these. ``head``: the first
-    row of the file. Raises RowError, for another row than the first with its line."""
+def read_trace_session(
+    kind: str, name: str, rows: Sequence[tuple[bytes, int]], head: bytes
+) -> RecordedSession:
+    """A session of these (row, line). ``name``: where rows were put together by names, one of
+    these. ``head``: the first row of the file. Raises RowError, for another row than the first with
+    its line."""
     if kind == "weka_trace":
         return weka.read_weka_session(*rows[0])
     if kind == "otel_spans":

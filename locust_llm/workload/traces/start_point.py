@@ -21,8 +21,9 @@ def parse_start_shares(text: str) -> tuple[float, float]:
 
 
 def cap_session_waits(item: DatasetSession, cap_s: float) -> DatasetSession:
-    """No turn waits longer than ``cap_s`` for a user or a tool. The times of a trace move with it; where it does not say how
-    long a turn waited, the time since the last beginning of those before it counts."""
+    """No turn waits longer than ``cap_s`` for a user or a tool. The times of a trace move with it;
+    where it does not say how long a turn waited, the time since the last beginning of those before
+    it counts."""
     turns: list[Turn] = []
     earlier: list[float] = []
     """By how much each of them is earlier than in the trace."""
@@ -43,8 +44,9 @@ def cap_session_waits(item: DatasetSession, cap_s: float) -> DatasetSession:
 
 
 def start_session_at(item: DatasetSession, share: float) -> DatasetSession:
-    """Its turns after this share of them. What came before is not sent: where a turn goes on from it, the texts and the
-    answers of the file are the beginning of its prompt, or of a synthetic one their lengths."""
+    """Its turns after this share of them. What came before is not sent: where a turn goes on from
+    it, the texts and the answers of the file are the beginning of its prompt, or of a synthetic one
+    their lengths."""
     first = int(share * len(item.turns))
     if not first:
         return item
@@ -58,8 +60,14 @@ def start_session_at(item: DatasetSession, share: float) -> DatasetSession:
             turn = _with_history(item, before, number)
         delay_s = turn.delay_s
         if not after:
-            delay_s = max(0.0, turn.at_s - start_s) if turn.at_s is not None and start_s is not None else 0.0
-        kept.append(replace(turn, after=leave_out_usual_parent(number - first, after), delay_s=delay_s))
+            delay_s = (
+                max(0.0, turn.at_s - start_s)
+                if turn.at_s is not None and start_s is not None
+                else 0.0
+            )
+        kept.append(
+            replace(turn, after=leave_out_usual_parent(number - first, after), delay_s=delay_s)
+        )
     return replace(item, turns=tuple(kept))
 
 
@@ -74,24 +82,34 @@ def _with_history(item: DatasetSession, before: list[tuple[int, ...]], number: i
         lengths = [one.input_tokens for one in turns]
         known = None if None in lengths else sum(length or 0 for length in lengths)
         answers = sum(one.output_tokens or 0 for one in turns[:-1])
-        return replace(turn, whole=True, input_tokens=None if known is None else known + answers, hash_ids=())
+        return replace(
+            turn, whole=True, input_tokens=None if known is None else known + answers, hash_ids=()
+        )
     messages: list[dict[str, Any]] = []
     for one in turns[:-1]:
         messages += one.messages or []
-        answer = one.recorded if one.recorded is not None else {"role": "assistant", "content": one.reference}
+        answer = (
+            one.recorded
+            if one.recorded is not None
+            else {"role": "assistant", "content": one.reference}
+        )
         if answer.get("content") or answer.get("tool_calls"):
             messages.append(answer)
-    return replace(turn, whole=True, messages=_joined([*messages, *(turn.messages or [])]), input_tokens=None)
+    return replace(
+        turn, whole=True, messages=_joined([*messages, *(turn.messages or [])]), input_tokens=None
+    )
 
 
 def _joined(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Texts of a user one after the other, without an answer of the file between them, as one: few chat templates take
-    two in a row."""
+    """Texts of a user one after the other, without an answer of the file between them, as one: few
+    chat templates take two in a row."""
     made: list[dict[str, Any]] = []
     for message in messages:
         last = made[-1] if made else {}
         texts = last.get("content"), message.get("content")
-        if last.get("role") == message.get("role") == "user" and all(isinstance(text, str) for text in texts):
+        if last.get("role") == message.get("role") == "user" and all(
+            isinstance(text, str) for text in texts
+        ):
             made[-1] = {**last, "content": "\n\n".join(map(str, texts))}
         else:
             made.append(message)

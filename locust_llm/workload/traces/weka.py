@@ -1,8 +1,8 @@
-"""Weka: a row is a session, ``requests`` of ``t`` (s), ``in``, ``out``, ``hash_ids``, ``api_time``, ``think_time``; those of
-type ``subagent`` have ``requests`` of their own.
+"""Weka: a row is a session, ``requests`` of ``t`` (s), ``in``, ``out``, ``hash_ids``, ``api_time``,
+``think_time``; those of type ``subagent`` have ``requests`` of their own.
 
-kv-cache-tester, docs/trace_replay_tester.md (2026-07) and its traces; AIPerf, docs/tutorials/weka-trace.md, for the two
-kinds of times in sub-agents.
+kv-cache-tester, docs/trace_replay_tester.md (2026-07) and its traces; AIPerf,
+docs/tutorials/weka-trace.md, for the two kinds of times in sub-agents.
 """
 
 from collections.abc import Iterable
@@ -43,13 +43,16 @@ class _Weka(msgspec.Struct):
 
 
 def read_weka_session(row: bytes, line: int) -> RecordedSession:
-    """Contexts are whole. A sub-agent's times count from its beginning (kv-cache-tester) if one of them would lie before
-    it, else from the session's (SemiAnalysis)."""
+    """Contexts are whole. A sub-agent's times count from its beginning (kv-cache-tester) if one of
+    them would lie before it, else from the session's (SemiAnalysis)."""
     trace = convert_row(decode_row(row), _Weka)
     name = read_row_id(trace.id)
     inside = [(one, agent.t) for agent in _agents(trace.requests) for one in agent.requests or ()]
     relative = any(one.t < t - CLOCK_S for one, t in inside)
-    about = f"times of sub-agents {'from their beginning' if relative else 'from the beginning of the session'}"
+    about = (
+        f"times of sub-agents "
+        f"{'from their beginning' if relative else 'from the beginning of the session'}"
+    )
     turns = []
     try:
         placed = order_spans_by_time(_weka_spans(trace.requests, 0.0, relative, "requests"))
@@ -57,11 +60,18 @@ def read_weka_session(row: bytes, line: int) -> RecordedSession:
         raise RowError(str(wrong), field="requests") from None
     for one in placed:
         entry, previous = one.request
-        alone = previous is not None and [placed[parent].request[0] for parent in one.after] == [previous]
+        alone = previous is not None and [placed[parent].request[0] for parent in one.after] == [
+            previous
+        ]
         wait_s = entry.think_time if alone and entry.think_time is not None else one.wait_s
-        ids = entry.hash_ids if trace.hash_id_scope == "global" else make_session_ids(name or str(line), entry.hash_ids)
+        ids = (
+            entry.hash_ids
+            if trace.hash_id_scope == "global"
+            else make_session_ids(name or str(line), entry.hash_ids)
+        )
         turns.append(Turn(
-            whole=True, input_tokens=entry.input_tokens, output_tokens=entry.output_tokens or 1, hash_ids=ids,
+            whole=True, input_tokens=entry.input_tokens, output_tokens=entry.output_tokens or 1,
+            hash_ids=ids,
             block_tokens=trace.block_size, at_s=one.start, delay_s=wait_s, after=one.after,
             tool="tool_result" in (entry.input_types or ()), row=line,
         ))  # fmt: skip
@@ -75,14 +85,18 @@ def _agents(entries: list[_Entry]) -> Iterable[_Entry]:
             yield from _agents(entry.requests or [])
 
 
-def _weka_spans(entries: list[_Entry], since_s: float, relative: bool, where: str) -> list[RecordedSpan]:
+def _weka_spans(
+    entries: list[_Entry], since_s: float, relative: bool, where: str
+) -> list[RecordedSpan]:
     made: list[RecordedSpan] = []
     previous = None
     for number, entry in enumerate(entries):
         start = since_s + entry.t
         if entry.type == "subagent":
             inside = f"{where}[{number}].requests"
-            inner = _weka_spans(entry.requests or [], start if relative else since_s, relative, inside)
+            inner = _weka_spans(
+                entry.requests or [], start if relative else since_s, relative, inside
+            )
             start = min([start, *(span.start for span in inner)])
             end = max([start + (entry.duration_ms or 0.0) / 1e3, *(span.end for span in inner)])
             made.append(RecordedSpan(start, end, inner=inner))
@@ -91,7 +105,8 @@ def _weka_spans(entries: list[_Entry], since_s: float, relative: bool, where: st
             raise RowError(f"{where}[{number}] needs in and out", field="requests")
         if not entry.input_tokens:
             continue  # it had failed
-        # a time in whole seconds was cut: with the duration cut too, what follows does not seem to begin before the end
+        # a time in whole seconds was cut: with the duration cut too, what follows does not seem to
+        # begin before the end
         took_s = entry.api_time or 0.0
         end = start + (int(took_s) if entry.t == int(entry.t) else took_s)
         made.append(RecordedSpan(start, end, (entry, previous)))

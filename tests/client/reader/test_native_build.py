@@ -1,5 +1,5 @@
-"""The native part is built so that what overruns a buffer ends the process; without these flags where a compiler has not
-got them."""
+"""The native part is built so that what overruns a buffer ends the process; without these flags
+where a compiler has not got them."""
 
 import os
 import shutil
@@ -12,7 +12,10 @@ from support.runs import ROOT
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not shutil.which("cc") or not shutil.which("readelf"), reason="needs a C compiler and readelf"),
+    pytest.mark.skipif(
+        not shutil.which("cc") or not shutil.which("readelf"),
+        reason="needs a C compiler and readelf",
+    ),
 ]
 REFUSES = """#!/bin/sh
 case "$*" in *{flag}*) echo "unknown option" >&2; exit 1;; esac
@@ -29,14 +32,27 @@ def build(folder: Path, **environment: str) -> Path:
         shutil.copy(ROOT / name, source / name)
     shutil.copy(ROOT / "locust_llm" / "__init__.py", source / "locust_llm")
     built, objects = str(folder / "built"), str(folder / "objects")
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", built, "--build-temp", objects]
-    subprocess.run(command, cwd=source, env={**os.environ, **environment}, check=True, capture_output=True)
+    command = [
+        sys.executable,
+        "setup.py",
+        "-q",
+        "build_ext",
+        "--build-lib",
+        built,
+        "--build-temp",
+        objects,
+    ]
+    subprocess.run(
+        command, cwd=source, env={**os.environ, **environment}, check=True, capture_output=True
+    )
     (found,) = (folder / "built").rglob("_reader*.so")
     return found
 
 
 def of_elf(path: Path, *words: str) -> str:
-    return subprocess.run(["readelf", "-W", *words, str(path)], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["readelf", "-W", *words, str(path)], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def test_it_has_a_stack_protector_and_no_table_that_can_be_written(tmp_path: Path) -> None:

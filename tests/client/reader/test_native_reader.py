@@ -1,4 +1,5 @@
-"""The threads that read, in C and in Python, by hand: what they keep of a socket, when they tell of it, how they end."""
+"""The threads that read, in C and in Python, by hand: what they keep of a socket, when they tell of
+it, how they end."""
 
 import errno
 import select
@@ -16,7 +17,9 @@ from locust_llm.client.reader import compiled
 from locust_llm.client.reader.python_reader import PythonReader
 
 KINDS: dict[str, Any] = {"native": compiled.Reader, "python": PythonReader}
-needs_native = pytest.mark.skipif(compiled.Reader is None, reason="the native reader was not compiled")
+needs_native = pytest.mark.skipif(
+    compiled.Reader is None, reason="the native reader was not compiled"
+)
 
 NS = 1_000_000_000
 FAR_NS = 3600 * NS
@@ -149,7 +152,9 @@ def test_a_reset_has_its_number(reader: Any, pair: Any) -> None:
     assert take(reader, receiver.fileno())[3] == errno.ECONNRESET
 
 
-def test_a_server_that_is_faster_than_it_is_decoded_waits_and_nothing_is_lost(reader: Any, pair: Any) -> None:
+def test_a_server_that_is_faster_than_it_is_decoded_waits_and_nothing_is_lost(
+    reader: Any, pair: Any
+) -> None:
     sender, receiver = pair
     fd, sent = receiver.fileno(), bytes(range(256)) * 40_000
     reader.add(fd, 0, False, False)
@@ -172,7 +177,9 @@ def test_a_server_that_is_faster_than_it_is_decoded_waits_and_nothing_is_lost(re
     assert 0 < most < 4 * 65_536
 
 
-def test_a_calm_stream_is_told_of_when_it_has_much_or_may_have_ended(reader: Any, pair: Any) -> None:
+def test_a_calm_stream_is_told_of_when_it_has_much_or_may_have_ended(
+    reader: Any, pair: Any
+) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
     reader.add(fd, 0, True, False)
@@ -261,7 +268,9 @@ def test_the_end_shows_by_its_tls_record(reader: Any, pair: Any, name: str) -> N
     assert reader.take(fd)[7] == unusual
 
 
-def test_the_event_fd_is_readable_until_all_was_given_and_again_for_what_comes_then(reader: Any, pair: Any) -> None:
+def test_the_event_fd_is_readable_until_all_was_given_and_again_for_what_comes_then(
+    reader: Any, pair: Any
+) -> None:
     sender, receiver = pair
     fd = receiver.fileno()
     reader.add(fd, 0, False, False)
@@ -270,7 +279,8 @@ def test_the_event_fd_is_readable_until_all_was_given_and_again_for_what_comes_t
         arrived(reader, number + 1)
         assert select.select([reader.event_fd], [], [], 5)[0]
         assert reader.next() == fd
-        assert select.select([reader.event_fd], [], [], 0)[0]  # it is not known yet that it was the last
+        # it is not known yet that it was the last
+        assert select.select([reader.event_fd], [], [], 0)[0]
         assert reader.next() == -1
         assert not select.select([reader.event_fd], [], [], 0)[0]
 

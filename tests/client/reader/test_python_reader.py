@@ -1,4 +1,5 @@
-"""The Python reader by hand: what it asks the kernel for is replaced, as what the native one asks for cannot be."""
+"""The Python reader by hand: what it asks the kernel for is replaced, as what the native one asks
+for cannot be."""
 
 import ssl
 from pathlib import Path
@@ -63,7 +64,8 @@ def test_what_a_read_leaves_behind_may_be_as_old_as_what_it_took() -> None:
             return list(reading.since[before:])
 
         assert round_of(100, 200, b"\n") == [100]
-        assert round_of(150, 300, FULL) == [200]  # nothing was left, before the read that began at 200
+        # nothing was left, before the read that began at 200
+        assert round_of(150, 300, FULL) == [200]
         assert reading.paused  # 64 kB wait to be decoded: nothing is read
         reader.take(ours.fileno())
         assert not reading.paused
@@ -87,7 +89,8 @@ def test_stamps_are_those_of_one_kind_of_control_message() -> None:
 def test_a_wall_clock_set_by_an_hour_changes_no_duration(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch, step_s: int
 ) -> None:
-    """The clock is set while bytes lie in the kernel: they keep a stamp of the old time, those after it have the new."""
+    """The clock is set while bytes lie in the kernel: they keep a stamp of the old time, those
+    after it have the new."""
     step_ns = step_s * 10**9
     reads = [0]
     real_offset = measure_clock_offset_ns

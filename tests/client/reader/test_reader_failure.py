@@ -10,7 +10,11 @@ from support.scripted import Scripted, stream
 
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.reader import process_reader, python_reader
-from locust_llm.client.reader.process_reader import get_stream_reader, reader_failure, start_new_reader
+from locust_llm.client.reader.process_reader import (
+    get_stream_reader,
+    reader_failure,
+    start_new_reader,
+)
 from locust_llm.client.reader.stream_reader import DIED, StreamReader
 from locust_llm.client.response import Response
 from locust_llm.gate.gate import Gate
@@ -75,8 +79,13 @@ def test_who_waits_gets_a_record_and_who_comes_is_refused(
     gate = Gate(3)
     name = f"death{where}{how.__name__}"
     scripts = [stream(n, cut="stall") for n in range(3)]
-    sizes = [sum(len(step[1].encode("latin-1")) for step in steps if step[0] == "send") for steps in scripts]
-    jobs = [gevent.spawn(ask, scripted, gate, f"{name}{n}", steps) for n, steps in enumerate(scripts)]
+    sizes = [
+        sum(len(step[1].encode("latin-1")) for step in steps if step[0] == "send")
+        for steps in scripts
+    ]
+    jobs = [
+        gevent.spawn(ask, scripted, gate, f"{name}{n}", steps) for n, steps in enumerate(scripts)
+    ]
     with gevent.Timeout(10):
         while sorted(one.stream.received_bytes for one in tuple(reader._open)) != sizes:
             gevent.sleep(0.01)
@@ -84,7 +93,8 @@ def test_who_waits_gets_a_record_and_who_comes_is_refused(
     monkeypatch.setattr(next(place for place in places if hasattr(place, where)), where, how)
     if where == "_give_up":
         jobs[0].kill(block=False)
-    fourth = gevent.spawn(ask, scripted, Gate(), f"{name}3", stream(2))  # there is something to read and to look into
+    # there is something to read and to look into
+    fourth = gevent.spawn(ask, scripted, Gate(), f"{name}3", stream(2))
     records = [job.get() for job in jobs[where == "_give_up" :]]
     assert {record.outcome for record in records} == {CLIENT_ERROR}
     assert len(records[-1].chunk_us) == 2  # what had come until then

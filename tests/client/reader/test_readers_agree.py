@@ -1,4 +1,5 @@
-"""Both readers, and the decoder with and without its part in C: the same bytes in the same reads are the same answer."""
+"""Both readers, and the decoder with and without its part in C: the same bytes in the same reads
+are the same answer."""
 
 import re
 import time
@@ -22,7 +23,9 @@ from locust_llm.client.reader.python_reader import PythonReader
 from locust_llm.client.reader.stream_reader import StreamReader
 from locust_llm.client.response import Response
 
-pytestmark = pytest.mark.skipif(compiled.Reader is None, reason="the native reader was not compiled")
+pytestmark = pytest.mark.skipif(
+    compiled.Reader is None, reason="the native reader was not compiled"
+)
 
 CAPTURES = sorted((Path(__file__).parents[2] / "captures").glob("*_stream.http*"))
 EVENT = re.compile(rb".*?(?:\r?\n){2}", re.DOTALL)
@@ -71,7 +74,9 @@ events = st.sampled_from(
         event(delta(content=[{"type": "thinking", "thinking": [{"type": "text", "text": "t"}]}])),
         event(delta(reasoning_details=[{"type": "reasoning.summary", "summary": "t"}])),
         event(delta("null", content="c")),
-        event(delta("stop", content="c") | {"usage": {"completion_tokens": 0, "prompt_tokens": "7"}}),
+        event(
+            delta("stop", content="c") | {"usage": {"completion_tokens": 0, "prompt_tokens": "7"}}
+        ),
     ]
 )
 chunks = st.one_of(
@@ -136,7 +141,12 @@ def said(stream: Response) -> dict[str, Any]:
         "bytes": stream.received_bytes,
         "status": stream.status,
         "finish": answer.finish_reason,
-        "tokens": (answer.input_tokens, answer.output_tokens, answer.hidden_tokens, answer.settled.rejected),
+        "tokens": (
+            answer.input_tokens,
+            answer.output_tokens,
+            answer.hidden_tokens,
+            answer.settled.rejected,
+        ),
         "complete": stream.frame.complete,
         "followed": answer.followed,
         "done": answer.done_read,
@@ -147,7 +157,9 @@ def said(stream: Response) -> dict[str, Any]:
     }
 
 
-def decoded(reads: list[bytes], looks: list[bool], plain_events: Any, keep_text: bool) -> dict[str, Any]:
+def decoded(
+    reads: list[bytes], looks: list[bool], plain_events: Any, keep_text: bool
+) -> dict[str, Any]:
     stream = Response(0, keep_text=keep_text)
     stream.plain_events = plain_events
     for number, (data, look) in enumerate(zip(reads, looks, strict=True)):
@@ -160,17 +172,27 @@ def decoded(reads: list[bytes], looks: list[bool], plain_events: Any, keep_text:
 
 @examples(3000)
 @given(answers(), st.data())
-def test_events_that_c_takes_out_are_those_of_the_parser(reads: list[bytes], data: st.DataObject) -> None:
+def test_events_that_c_takes_out_are_those_of_the_parser(
+    reads: list[bytes], data: st.DataObject
+) -> None:
     looks = data.draw(st.lists(st.booleans(), min_size=len(reads), max_size=len(reads)))
     keep_text = data.draw(st.booleans())
-    assert decoded(reads, looks, compiled.plain_events, keep_text) == decoded(reads, looks, None, keep_text)
+    assert decoded(reads, looks, compiled.plain_events, keep_text) == decoded(
+        reads, looks, None, keep_text
+    )
 
 
 def test_events_are_taken_out_at_all() -> None:
     read = chunked(b"data: {1}\n\n") + chunked(b"data: {2}\n\n")
     assert compiled.plain_events is not None
-    found = compiled.plain_events([read, chunked(b"data: {3}\n\n"), b"0\r\n\r\n", read], 7, b"", b"")
-    assert found == ([(7, "message", b"{1}"), (7, "message", b"{2}"), (8, "message", b"{3}")], 2, len(read) + 16)
+    found = compiled.plain_events(
+        [read, chunked(b"data: {3}\n\n"), b"0\r\n\r\n", read], 7, b"", b""
+    )
+    assert found == (
+        [(7, "message", b"{1}"), (7, "message", b"{2}"), (8, "message", b"{3}")],
+        2,
+        len(read) + 16,
+    )
     for odd in (
         b"",
         b"b",
@@ -192,7 +214,12 @@ def test_chunks_that_differ_in_their_text_alone_come_together() -> None:
         return b"".join(chunked(b'data: {"a": "%s"}\n\n' % text) for text in texts)
 
     assert compiled.plain_events is not None
-    reads = [read(b"one", b"two"), read(b"~ three", b"", b"four"), read(b"f\\n", b"six"), read(b"caf\xc3\xa9")]
+    reads = [
+        read(b"one", b"two"),
+        read(b"~ three", b"", b"four"),
+        read(b"f\\n", b"six"),
+        read(b"caf\xc3\xa9"),
+    ]
     found, number, _ = compiled.plain_events(reads, 3, b'{"a": "', b'"}')
     assert number == 4
     assert found == [
@@ -211,7 +238,9 @@ def readers() -> list[StreamReader]:
     return [StreamReader(PythonReader()), StreamReader(compiled.Reader())]
 
 
-def read_by(reader: StreamReader, reads: list[bytes], end: str, tls: Pair | None = None) -> dict[str, Any]:
+def read_by(
+    reader: StreamReader, reads: list[bytes], end: str, tls: Pair | None = None
+) -> dict[str, Any]:
     """Over a connection, a piece each time the one before was read."""
     with gevent.socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -253,7 +282,9 @@ def wait_for(true: Callable[[], bool]) -> None:
 
 @examples(400)
 @given(reads=answers(), end=st.sampled_from(["close", "drop"]))
-def test_both_readers_have_the_same_answer(readers: list[StreamReader], reads: list[bytes], end: str) -> None:
+def test_both_readers_have_the_same_answer(
+    readers: list[StreamReader], reads: list[bytes], end: str
+) -> None:
     first, second = (read_by(reader, reads, end) for reader in readers)
     assert first == second
 
@@ -269,8 +300,11 @@ def test_both_readers_have_the_same_answer_over_tls(
 
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
-def test_both_readers_have_the_same_answer_of_real_servers(readers: list[StreamReader], path: Path) -> None:
-    top, _, body = path.read_bytes().partition(b"\r\n\r\n")  # they are kept without the frame of their body
+def test_both_readers_have_the_same_answer_of_real_servers(
+    readers: list[StreamReader], path: Path
+) -> None:
+    # they are kept without the frame of their body
+    top, _, body = path.read_bytes().partition(b"\r\n\r\n")
     data = top + b"\r\n\r\n" + b"".join(map(chunked, EVENT.findall(body))) + chunked(b"")
     for size in (len(data), 700, 64):
         reads = [data[at : at + size] for at in range(0, len(data), size)]

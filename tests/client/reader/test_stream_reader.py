@@ -1,4 +1,5 @@
-"""The reader's clock against a server that knows the truth, and everything that may happen to a stream on its way."""
+"""The reader's clock against a server that knows the truth, and everything that may happen to a
+stream on its way."""
 
 import os
 import ssl
@@ -76,10 +77,11 @@ def test_every_stamp_lies_there_beside_a_greenlet_that_burns(scripted: Scripted)
 
 @pytest.mark.usefixtures("burning")
 def test_events_that_go_out_in_parts_claim_nothing_wrong(scripted: Scripted) -> None:
-    """Also inside µ and inside the chunked framing; a chunk that came with a part of the next is marked.
+    """Also inside µ and inside the chunked framing; a chunk that came with a part of the next is
+    marked.
 
-    Not so where nothing but framing came with it, the end of its own or the beginning of the next: nobody sends that by
-    itself, and none of these sizes does.
+    Not so where nothing but framing came with it, the end of its own or the beginning of the next:
+    nobody sends that by itself, and none of these sizes does.
     """
     part = len(chunked(event(delta(content="µ0 "))))
     for size, pause_ms in ((30, 0.3), (51, 0.5), (70, 0.0)):
@@ -107,7 +109,8 @@ def test_several_chunks_in_one_send_are_merged_and_marked(scripted: Scripted) ->
 def test_where_the_kernel_gives_no_stamps_the_threads_clock_serves(
     scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "SO_TIMESTAMPNS", 30_000)  # no such option: the kernel refuses it
+    # no such option: the kernel refuses it
+    monkeypatch.setattr(connection_module, "SO_TIMESTAMPNS", 30_000)
     record, timed = run(scripted, "unstamped", stream(10, each_ms=5, end_ms=10))
     assert (record.outcome, record.clock, record.bad_stamps) == (OK, "thread", 0)
     for us, (before, _) in zip(record.chunk_us, scripted.row("unstamped").chunks, strict=True):
@@ -119,7 +122,7 @@ def test_the_end_of_a_connection_needs_no_stamp(scripted: Scripted) -> None:
     assert (record.outcome, record.clock) == (OK, "kernel")
 
 
-# -- the wall clock is set -------------------------------------------------------------------------------------------------
+# -- the wall clock is set -------------------------------------------------------------------------
 
 
 def test_the_offset_of_two_clocks() -> None:
@@ -144,7 +147,7 @@ def test_the_offset_of_two_clocks() -> None:
     assert abs(measure_clock_offset_ns(held_up, monotonic) - 5_000_000) <= 1000
 
 
-# -- TLS, IPv6 -------------------------------------------------------------------------------------------------------------
+# -- TLS, IPv6 -------------------------------------------------------------------------------------
 
 
 def context(certificate: Path) -> ssl.SSLContext:
@@ -165,9 +168,13 @@ def test_over_tls_the_stamps_are_the_kernels_too(scripted_tls: Scripted, certifi
     assert len({scripted_tls.row(f"tls{number}").connection for number in range(3)}) == 1
 
 
-def test_tls_with_parts_and_bursts_and_a_large_body(scripted_tls: Scripted, certificate: Path) -> None:
+def test_tls_with_parts_and_bursts_and_a_large_body(
+    scripted_tls: Scripted, certificate: Path
+) -> None:
     tls = context(certificate)
-    for number, steps in enumerate([stream(10, split=33), stream(300, each_ms=0, batch=100), stream(5, frame="close")]):
+    for number, steps in enumerate(
+        [stream(10, split=33), stream(300, each_ms=0, batch=100), stream(5, frame="close")]
+    ):
         name = f"tls-odd{number}"
         record, timed = run(scripted_tls, name, steps, port="tls", tls=tls)
         assert record.outcome == OK
@@ -177,7 +184,9 @@ def test_tls_with_parts_and_bursts_and_a_large_body(scripted_tls: Scripted, cert
     assert (record.outcome, record.request_bytes > 1_500_000) == (OK, True)
 
 
-def test_a_tls_server_that_says_goodbye_gets_a_new_connection(scripted_tls: Scripted, certificate: Path) -> None:
+def test_a_tls_server_that_says_goodbye_gets_a_new_connection(
+    scripted_tls: Scripted, certificate: Path
+) -> None:
     tls = context(certificate)
     line = UserConnection()
     for number, steps in enumerate(
@@ -194,9 +203,13 @@ def test_a_tls_server_that_says_goodbye_gets_a_new_connection(scripted_tls: Scri
 
 
 def test_tls_that_breaks_is_a_failure(scripted_tls: Scripted, certificate: Path) -> None:
-    record, _ = run(scripted_tls, "tls-cut", stream(3, cut="reset"), port="tls", tls=context(certificate))
+    record, _ = run(
+        scripted_tls, "tls-cut", stream(3, cut="reset"), port="tls", tls=context(certificate)
+    )
     assert (record.outcome, len(record.chunk_us)) == ("reset", 3)
-    request = scripted_tls.request("tls-stranger", stream(3), port="tls", tls=ssl.create_default_context())
+    request = scripted_tls.request(
+        "tls-stranger", stream(3), port="tls", tls=ssl.create_default_context()
+    )
     record = exchange_request(UserConnection(), Gate(), request, 0.0)
     assert (record.outcome, record.sent_at) == ("tls", None)
 
@@ -209,22 +222,31 @@ def test_ipv6(scripted: Scripted) -> None:
     check(record, timed.sent_ns, scripted.row("ipv6"))
 
 
-# -- many streams, killed ones, forks --------------------------------------------------------------------------------------
+# -- many streams, killed ones, forks --------------------------------------------------------------
 
 
 def test_five_hundred_streams_at_once_share_nothing(scripted: Scripted) -> None:
-    got = several(scripted, "many", 500, lambda n: stream(n % 4 + 1, first_ms=300, each_ms=60, end_ms=30, word=f"{n}:"))
+    got = several(
+        scripted,
+        "many",
+        500,
+        lambda n: stream(n % 4 + 1, first_ms=300, each_ms=60, end_ms=30, word=f"{n}:"),
+    )
     alone = 0
     for number, (record, timed, row) in enumerate(got):
         assert record.outcome == OK
         assert record.output_tokens == number % 4 + 1
-        assert "".join(timed.answer.text) == "".join(f"{number}:{n} " for n in range(number % 4 + 1))
+        assert "".join(timed.answer.text) == "".join(
+            f"{number}:{n} " for n in range(number % 4 + 1)
+        )
         alone += check(record, timed.sent_ns, row)
     assert alone > 0
     assert get_stream_reader().open_streams == 0
 
 
-def test_a_killed_greenlet_gives_its_record_and_the_server_sees_the_close(scripted: Scripted) -> None:
+def test_a_killed_greenlet_gives_its_record_and_the_server_sees_the_close(
+    scripted: Scripted,
+) -> None:
     line = UserConnection()
     job = gevent.spawn(run, scripted, "killed", stream(500, each_ms=10), line)
     until(lambda: line.stream is not None and len(line.stream.stamps) > 5)
@@ -271,7 +293,8 @@ def added(server: Scripted, name: str, steps: list[Any]) -> Any:
 def test_a_drop_that_comes_with_the_end_changes_nothing(scripted: Scripted) -> None:
     reader, reading = added(scripted, "late-drop", stream(3))
     end = time.monotonic() + 10
-    while not reading.stream.over and time.monotonic() < end:  # the loop does not turn: the end is not told yet
+    # the loop does not turn: the end is not told yet
+    while not reading.stream.over and time.monotonic() < end:
         time.sleep(0.001)
     assert not reading.ended.is_set()
     reader.drop(reading, "cut", "too late")
@@ -292,7 +315,9 @@ def test_a_drop_that_comes_first_wins(scripted: Scripted) -> None:
     reading.connection.close()
 
 
-def test_a_mistake_of_ours_ends_one_request_not_the_thread(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_ours_ends_one_request_not_the_thread(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrived, took = Response.arrived, Response.took
 
     def broken(self: Response, stamp_ns: int, since_ns: int, data: bytes) -> bool:
@@ -307,7 +332,9 @@ def test_a_mistake_of_ours_ends_one_request_not_the_thread(scripted: Scripted, m
 
     monkeypatch.setattr(Response, "arrived", broken)
     monkeypatch.setattr(Response, "took", broken_too)
-    good, bad = several(scripted, "poisoned", 2, lambda n: stream(5, each_ms=5, word="poison" if n else "fine"))
+    good, bad = several(
+        scripted, "poisoned", 2, lambda n: stream(5, each_ms=5, word="poison" if n else "fine")
+    )
     assert good[0].outcome == OK
     assert (bad[0].outcome, "KeyError" in bad[0].error) == ("malformed", True)
     assert run(scripted, "after", stream(1))[0].outcome == OK
@@ -336,15 +363,23 @@ def descriptors() -> int:
 
 def test_three_hundred_mixed_requests_leave_no_descriptor(scripted: Scripted) -> None:
     scripts = [
-        stream(2), stream(2, cut="close"), stream(2, cut="reset"), whole({"error": "no"}, 500), stream(1, error="no"),
-        stream(2, cut="stall"), [send(b"garbage\r\n\r\n"), ["close"]], stream(2, frame="close"), [["reset"]],
+        stream(2), stream(2, cut="close"), stream(2, cut="reset"), whole({"error": "no"}, 500),
+        stream(1, error="no"),
+        stream(2, cut="stall"), [send(b"garbage\r\n\r\n"), ["close"]], stream(2, frame="close"),
+        [["reset"]],
     ]  # fmt: skip
 
     def user(number: int) -> None:
         line = UserConnection()
         for turn in range(10):
             steps = scripts[(number + turn) % len(scripts)]
-            run(scripted, f"fd{number}-{turn}.", steps, line, timeout_s=0.05 if ["stall"] in steps else 5)
+            run(
+                scripted,
+                f"fd{number}-{turn}.",
+                steps,
+                line,
+                timeout_s=0.05 if ["stall"] in steps else 5,
+            )
         line.close()
 
     def thirty() -> None:
@@ -381,7 +416,8 @@ def test_a_forked_child_gets_a_reader_of_its_own(scripted: Scripted) -> None:
         with suppress(ChildProcessError):  # gevent's loop may have waited for it already
             os.waitpid(child, 0)
     assert scripted.row("child").end == "played"
-    record, _ = run(scripted, "parent-again", stream(3))  # and the child took nothing of ours with it
+    # and the child took nothing of ours with it
+    record, _ = run(scripted, "parent-again", stream(3))
     assert record.outcome == OK
     assert get_stream_reader() is ours
 

@@ -1,4 +1,5 @@
-"""What is sent by OpenTelemetry: which spans, what the histograms hold, what is dropped and what is said of it."""
+"""What is sent by OpenTelemetry: which spans, what the histograms hold, what is dropped and what is
+said of it."""
 
 from support import unpatched_locust  # noqa: F401  before anything of Locust
 
@@ -31,7 +32,14 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from locust_llm.integrations.otel import exporters, frames
 from locust_llm.integrations.otel.exporters import find_exporter_mistake
-from locust_llm.integrations.otel.metrics import DURATION, FIRST_CHUNK, OUTPUT_CHUNK, SECONDS, USAGE, OtelMetrics
+from locust_llm.integrations.otel.metrics import (
+    DURATION,
+    FIRST_CHUNK,
+    OUTPUT_CHUNK,
+    SECONDS,
+    USAGE,
+    OtelMetrics,
+)
 from locust_llm.integrations.otel.process import ExportQueue, TelemetryExporter
 from locust_llm.integrations.otel.spans import build_failure_log, build_request_spans
 from locust_llm.integrations.otel.telemetry import validate_otel
@@ -75,13 +83,29 @@ def test_each_chunk_after_the_first_is_in_the_histogram_once(stamps: list[int]) 
 
 def test_what_the_histograms_are_of() -> None:
     metrics = OtelMetrics(ABOUT, delta=True)
-    metrics.add(record(sent_at=10.0, closed_at=10.64, input_tokens=64, output_tokens=65, tokens_from="usage"))
-    metrics.add(record(sent_at=10.0, closed_at=12.0, outcome="truncated", output_tokens=3, tokens_from="chunks"))
-    metrics.add(record(asked_at=9.0, sent_at=None, closed_at=9.5, outcome="refused", phase="warmup", arm="base"))
+    metrics.add(
+        record(
+            sent_at=10.0, closed_at=10.64, input_tokens=64, output_tokens=65, tokens_from="usage"
+        )
+    )
+    metrics.add(
+        record(
+            sent_at=10.0, closed_at=12.0, outcome="truncated", output_tokens=3, tokens_from="chunks"
+        )
+    )
+    metrics.add(
+        record(
+            asked_at=9.0, sent_at=None, closed_at=9.5, outcome="refused", phase="warmup", arm="base"
+        )
+    )
     found = points(metrics)
-    durations = {(p.attributes.get("error.type"), p.attributes["locust_llm.phase"]): p for p in found[DURATION]}
+    durations = {
+        (p.attributes.get("error.type"), p.attributes["locust_llm.phase"]): p
+        for p in found[DURATION]
+    }
     assert {key: p.sum for key, p in durations.items()} == {
-        (None, "profiling"): pytest.approx(0.64), ("truncated", "profiling"): 2.0, ("refused", "warmup"): 0.5,
+        (None, "profiling"): pytest.approx(0.64), ("truncated", "profiling"): 2.0,
+        ("refused", "warmup"): 0.5,
     }  # fmt: skip
     assert durations["refused", "warmup"].attributes["locust_llm.arm"] == "base"
     assert durations[None, "profiling"].attributes["server.port"] == 443
@@ -101,12 +125,16 @@ def test_a_share_is_the_one_that_opentelemetry_takes(request_id: str, share: flo
     theirs = TraceIdRatioBased(share).should_sample(None, trace_id, "").decision.is_sampled()
     # theirs rounds the bound to a whole number
     assert is_sampled(request_id, share) == header.endswith("-01")
-    assert is_sampled(request_id, share) == theirs or abs(make_request_key(request_id) - share * 2**64) <= 2048
+    assert (
+        is_sampled(request_id, share) == theirs
+        or abs(make_request_key(request_id) - share * 2**64) <= 2048
+    )
 
 
 def test_spans_and_failures() -> None:
     failed = record(
-        id="a-1-2", outcome="http_status", status=500, error="Internal Server Error", limit=None, model="m",
+        id="a-1-2", outcome="http_status", status=500, error="Internal Server Error", limit=None,
+        model="m",
         clock_offset_s=1000.0, asked_at=1.0, sent_at=1.25, closed_at=2.0, chunk_us=(),
     )  # fmt: skip
     (span,) = build_request_spans(ABOUT, failed, Resource({}), SCOPE)  # no gate, no span of it
@@ -114,11 +142,21 @@ def test_spans_and_failures() -> None:
     assert (span.name, span.kind) == ("chat m", SpanKind.CLIENT)
     assert (span.context.trace_id, span.context.span_id) == ((int(RUN, 16) << 64) + key, key)
     assert (span.start_time, span.end_time) == (1_001_000_000_000, 1_002_000_000_000)
-    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "Internal Server Error")
-    assert (span.attributes["error.type"], span.attributes["http.response.status_code"]) == ("http_status", 500)
+    assert (span.status.status_code, span.status.description) == (
+        StatusCode.ERROR,
+        "Internal Server Error",
+    )
+    assert (span.attributes["error.type"], span.attributes["http.response.status_code"]) == (
+        "http_status",
+        500,
+    )
     assert [(event.name, event.timestamp) for event in span.events] == [("sent", 1_001_250_000_000)]
     line = build_failure_log(ABOUT, failed, Resource({}), SCOPE, sampled=False).log_record
-    assert (line.body, line.span_id, line.trace_flags) == ("http_status: Internal Server Error", key, 0)
+    assert (line.body, line.span_id, line.trace_flags) == (
+        "http_status: Internal Server Error",
+        key,
+        0,
+    )
 
 
 def test_what_a_collector_does_not_take_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,11 +186,19 @@ def test_what_a_collector_does_not_take_is_counted(monkeypatch: pytest.MonkeyPat
     sending = TelemetryExporter(ABOUT, {})
     sending.add(record(outcome="reset"))
     counts = sending.end()
-    assert (counts.requests, counts.sampled, counts.refused, counts.logs_lost, counts.metrics_lost) == (1, 1, 1, 1, 1)
+    assert (
+        counts.requests,
+        counts.sampled,
+        counts.refused,
+        counts.logs_lost,
+        counts.metrics_lost,
+    ) == (1, 1, 1, 1, 1)
     assert counts.mistake == "RuntimeError: no way"
     assert counts.remark == (
-        "WARNING: OpenTelemetry lacks a part of this run: 1 span not taken, 1 log record not taken, 1 process without its "
-        "last metrics; the collector took the spans of 0 of 1 requests; the first mistake: RuntimeError: no way"
+        "WARNING: OpenTelemetry lacks a part of this run: 1 span not taken, 1 log record not "
+        "taken, 1 process without its "
+        "last metrics; the collector took the spans of 0 of 1 requests; the first mistake: "
+        "RuntimeError: no way"
     )
     both = counts + TelemetryCounts(requests=2, sampled=2, spans=2, mistake="later")
     assert (both.requests, both.spans, both.mistake) == (3, 2, "RuntimeError: no way")
@@ -161,7 +207,10 @@ def test_what_a_collector_does_not_take_is_counted(monkeypatch: pytest.MonkeyPat
 
 def test_frames_end_where_their_writer_was_killed() -> None:
     written = b"".join(
-        map(frames.add_frame_length, (msgspec.msgpack.encode(ABOUT), *[frames.encode_record(record())] * 2))
+        map(
+            frames.add_frame_length,
+            (msgspec.msgpack.encode(ABOUT), *[frames.encode_record(record())] * 2),
+        )
     )
     about, found = frames.read_record_frames(io.BytesIO(written[:-1]))
     assert about == ABOUT
@@ -182,14 +231,24 @@ def test_to_which_server() -> None:
     ("variables", "why"),
     [
         ({}, ""),
-        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER takes otlp, console or none, got 'zipkin'"),
-        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "takes grpc or http/protobuf, got 'http/json'"),
+        (
+            {"OTEL_TRACES_EXPORTER": "zipkin"},
+            "OTEL_TRACES_EXPORTER takes otlp, console or none, got 'zipkin'",
+        ),
+        (
+            {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+            "takes grpc or http/protobuf, got 'http/json'",
+        ),
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json", "OTEL_SDK_DISABLED": "true"}, ""),
         ({"OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": "x", "OTEL_LOGS_EXPORTER": "none,console"}, ""),
     ],
 )
-def test_what_the_variables_ask_for(variables: Mapping[str, str], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (why in find_exporter_mistake(variables)) if why else find_exporter_mistake(variables) == ""
+def test_what_the_variables_ask_for(
+    variables: Mapping[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (
+        (why in find_exporter_mistake(variables)) if why else find_exporter_mistake(variables) == ""
+    )
     monkeypatch.setattr(exporters, "find_spec", lambda name: None)
     missing = find_exporter_mistake(variables)
     assert bool(missing) == (variables.get("OTEL_SDK_DISABLED") is None)
@@ -202,4 +261,5 @@ def test_a_share_needs_something_to_share() -> None:
     assert [*validate_otel(Settings(otel_sample=0.5), Namespace(otel=False))] == refused
     assert [*validate_otel(Settings(otel_sample=0.5), Namespace(otel=True))] == []
     assert Settings(otel_sample=0.5).traced_share == 0.5
-    assert Settings(otel_sample=0.5, otlp_receiver="127.0.0.1:4318").traced_share == 1  # its report wants all
+    # its report wants all
+    assert Settings(otel_sample=0.5, otlp_receiver="127.0.0.1:4318").traced_share == 1

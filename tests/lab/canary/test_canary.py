@@ -23,7 +23,9 @@ from locust_llm.lab.canary.watch import FILE, CanaryPlan, CanarySession
 from locust_llm.records.server_metrics import EngineSample
 from locust_llm.settings.settings import Settings
 
-PLAN = CanaryPlan(every_s=20.0, for_s=120.0, window_s=60.0, output_tokens=64, input_tokens=48, token_s=1e-4)
+PLAN = CanaryPlan(
+    every_s=20.0, for_s=120.0, window_s=60.0, output_tokens=64, input_tokens=48, token_s=1e-4
+)
 
 
 class Clock:
@@ -48,7 +50,13 @@ class Clock:
                 return CanaryRound(at=at, error="refused: connection refused")
             stalls, lost_s = (2, 0.5) if kind == "stalls" else (0, 0.0)
             return CanaryRound(
-                at=at, ttft_s=0.05, gaps=63, watched_s=0.5 + lost_s, quiet_s=0.008, stalls=stalls, lost_s=lost_s
+                at=at,
+                ttft_s=0.05,
+                gaps=63,
+                watched_s=0.5 + lost_s,
+                quiet_s=0.008,
+                stalls=stalls,
+                lost_s=lost_s,
             )
 
         return ask
@@ -64,11 +72,14 @@ def test_a_session_in_virtual_time(tmp_path: Path) -> None:
     clock = Clock()
     assert session.run(clock.rounds(1.0, "calm", "stalls"), clock.wait, clock.now) == ExitStatus.OK
     assert [one.at for one in session.rounds] == [100, 120, 140, 160, 180, 200]
-    assert PLAN.promise.startswith("at most 6 requests, one at a time, each with a text of about 48 tokens, ")
+    assert PLAN.promise.startswith(
+        "at most 6 requests, one at a time, each with a text of about 48 tokens, "
+    )
     assert "no stall in 500 ms watched; usual" in said[0]
     # of the last three: 2 x 0.5 of 2.5 s; so 4 stalls, and 40 % / 100 us tokens a second
     assert said[5].endswith(
-        "stalls: 40% of the time, 1.6 stalls/s (others' prefills or the server's own noise, no quiet time was seen yet to "
+        "stalls: 40% of the time, 1.6 stalls/s (others' prefills or the server's own noise, no "
+        "quiet time was seen yet to "
         "tell them apart); usual gap 0% above the lowest\n"
     )
     assert "6 rounds, 0 without an answer" in said[-1]
@@ -89,7 +100,8 @@ def test_a_session_in_virtual_time(tmp_path: Path) -> None:
         (("calm", "down"), 1.0, 1e9, 6, ExitStatus.FAILED_REQUESTS),
         (("down",), 1.0, 1e9, 6, ExitStatus.INCOMPLETE),
         (("calm",), 1.0, 130.0, 2, ExitStatus.OK),  # Ctrl-C
-        (("calm",), 50.0, 1e9, 2, ExitStatus.OK),  # slow rounds skip others: none comes beside another
+        # slow rounds skip others: none comes beside another
+        (("calm",), 50.0, 1e9, 2, ExitStatus.OK),
     ],
 )
 def test_how_it_goes_on_and_ends(
@@ -109,7 +121,8 @@ def test_how_it_goes_on_and_ends(
 
 def stalled(others: bool | None, lost_s: float = 0.5) -> CanaryRound:
     return CanaryRound(
-        at=100.0, ttft_s=0.05, gaps=63, watched_s=0.5 + lost_s, quiet_s=0.008, stalls=int(lost_s > 0), lost_s=lost_s,
+        at=100.0, ttft_s=0.05, gaps=63, watched_s=0.5 + lost_s, quiet_s=0.008,
+        stalls=int(lost_s > 0), lost_s=lost_s,
         input_tokens=60, others=others,
     )  # fmt: skip
 
@@ -118,16 +131,21 @@ def stalled(others: bool | None, lost_s: float = 0.5) -> CanaryRound:
     ("rounds", "text"),
     [
         # all alone by the counters: half of the time is noise
-        ([stalled(False)] * 3, "nobody else by the server's counters: noise of the server or its machine held the stream up "
+        ([stalled(False)] * 3, "nobody else by the server's counters: noise of the server or its "
+            "machine held the stream up "
          "50% of the time"),
-        ([stalled(False, 0.0)] * 3, "nobody else by the server's counters, no stall in 1.5 s watched"),
+        ([stalled(False, 0.0)] * 3, "nobody else by the server's counters, no stall in 1.5 s "
+            "watched"),
         # 0.5 + 0.5 of 1.0 + 1.0 + 0.5 s, and nothing in the round that was alone
-        ([stalled(True), stalled(True), stalled(False, 0.0)], "others: prefill 40% of the time, 0.8 stalls/s, 4,000 prompt "
+        ([stalled(True), stalled(True), stalled(False, 0.0)],
+            "others: prefill 40% of the time, 0.8 stalls/s, 4,000 prompt "
          "tokens/s (0% in 1 round without others, which is noise)"),
         # 900 in 9 s: not 1e+02
-        ([replace(stalled(True), watched_s=4.5, stalls=450)] * 2, "others: prefill 11% of the time, 100 stalls/s, "),
+        ([replace(stalled(True), watched_s=4.5, stalls=450)] * 2,
+            "others: prefill 11% of the time, 100 stalls/s, "),
         # too short for a rate: 2 x 5 ms
-        ([replace(stalled(True, 0.002), watched_s=0.005)] * 2, "others: prefill 40% of the time, 2 stalls in 10 ms, "),
+        ([replace(stalled(True, 0.002), watched_s=0.005)] * 2,
+            "others: prefill 40% of the time, 2 stalls in 10 ms, "),
         # no counters: four calm rounds show that the server alone is calm
         ([stalled(None), *[stalled(None, 0.0)] * 4], "others: prefill 17% of the time"),
         ([stalled(None), *[stalled(None, 0.0)] * 3], "stalls: 20% of the time"),
@@ -161,14 +179,17 @@ def test_a_round_without_a_usual_gap_names_the_reason(tmp_path: Path) -> None:
         ({"running": 0}, {"running": 0}, None),
     ],
 )
-def test_others_by_the_counters(before: dict[str, float], after: dict[str, float], others: bool | None) -> None:
+def test_others_by_the_counters(
+    before: dict[str, float], after: dict[str, float], others: bool | None
+) -> None:
     samples = [EngineSample(at=0.0, engine="vLLM", **fields) for fields in (before, after)]
     assert found_other_requests(samples[0], samples[1], 60) is others
     assert found_other_requests(None, samples[1], 60) is None
 
 
 def test_its_stream_beside_the_counters() -> None:
-    """The server counts each prompt, and those of somebody else; a server without the page is asked for it once."""
+    """The server counts each prompt, and those of somebody else; a server without the page is asked
+    for it once."""
     extra, counted = 0, 0
 
     def answer(one: Asked) -> tuple[int, Any]:
@@ -194,11 +215,15 @@ def test_its_stream_beside_the_counters() -> None:
         server.answer = lambda one: (404, "") if "metrics" in one.path else answer(one)  # type: ignore[method-assign]
         assert [canary.ask().others for _ in range(3)] == [None] * 3
         canary.close()
-        assert [path for path in server.paths() if "metrics" in path] == ["/metrics", "/prometheus/metrics"]
+        assert [path for path in server.paths() if "metrics" in path] == [
+            "/metrics",
+            "/prometheus/metrics",
+        ]
 
 
 def test_its_stream() -> None:
-    """Short prompts, no two alike; ``ignore_eos`` where answers end too soon, and never again where that is refused."""
+    """Short prompts, no two alike; ``ignore_eos`` where answers end too soon, and never again where
+    that is refused."""
     asked: list[dict[str, Any]] = []
 
     def answer(one: Asked) -> tuple[int, Any]:
@@ -223,7 +248,9 @@ def test_its_stream() -> None:
         texts = {body["messages"][0]["content"][:12] for body in asked}
         assert len(texts) == len(asked) == (4 if refuses else 3)
         assert max(len(body["messages"][0]["content"].split()) for body in asked) < 60
-    down = Canary(Settings(host=server.url), {"Authorization": "Bearer sk-0123456789abcdef"}, "m", 32).ask()
+    down = Canary(
+        Settings(host=server.url), {"Authorization": "Bearer sk-0123456789abcdef"}, "m", 32
+    ).ask()
     assert down.error.startswith("refused")
 
 
@@ -238,7 +265,10 @@ def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
             (["--host", server.url, "--token-prize", "3"], "--token-price"),
             (["--host", server.url, "--token-price", "0"], "above 0"),
             (["--host", server.url, "--probe", str(tmp_path)], "no finished probe"),
-            (["--host", server.url, "--report-dir", str(tmp_path), "--metrics-port", "x"], "--metrics-port takes"),
+            (
+                ["--host", server.url, "--report-dir", str(tmp_path), "--metrics-port", "x"],
+                "--metrics-port takes",
+            ),
         ):
             assert canary_command(words) == ExitStatus.REFUSED
             assert why in capsys.readouterr().err

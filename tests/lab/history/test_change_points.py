@@ -1,4 +1,5 @@
-"""Changes: planted ones found at their place, hardly any where nothing changes; scores by pencil and by a slow twin."""
+"""Changes: planted ones found at their place, hardly any where nothing changes; scores by pencil
+and by a slow twin."""
 
 import math
 from itertools import combinations, pairwise
@@ -28,14 +29,25 @@ from locust_llm.lab.history.change_points import (
 def steps(*levels: tuple[int, float], seed: int = 1, noise: float = 0.03) -> list[float]:
     """(how many, around what) each."""
     random = Random(seed)
-    return [value * math.exp(random.gauss(0, noise)) for count, value in levels for _ in range(count)]
+    return [
+        value * math.exp(random.gauss(0, noise)) for count, value in levels for _ in range(count)
+    ]
 
 
 def test_scores_by_pencil() -> None:
-    # 1 to 8 and 9 to 16: the sum of the first eight ranks is 36, chance gives 68 with the variance 8 * 8 * 17 / 12
+    # 1 to 8 and 9 to 16: the sum of the first eight ranks is 36, chance gives 68 with the variance
+    # 8 * 8 * 17 / 12
     assert best_split(list(range(1, 17))) == (pytest.approx(32 / math.sqrt(8 * 8 * 17 / 12)), 8)
     assert list(seeded_intervals(16)) == [(0, 16)]
-    assert list(seeded_intervals(32)) == [(0, 32), (0, 23), (4, 27), (9, 32), (0, 16), (8, 24), (16, 32)]
+    assert list(seeded_intervals(32)) == [
+        (0, 32),
+        (0, 23),
+        (4, 27),
+        (9, 32),
+        (0, 16),
+        (8, 24),
+        (16, 32),
+    ]
     assert random_ranks([3.0, 1.0, 2.0], Random(1)) == [3, 1, 2]
     assert sorted(random_ranks([5.0] * 9, Random(1))) == list(range(1, 10))
 
@@ -44,13 +56,16 @@ def test_the_table_is_of_the_same_scores() -> None:
     """It is made by many orders at once; and one in a thousand is above it."""
     random = Random(5)
     orders = [random.sample(range(1, 61), 60) for _ in range(20)]
-    assert list(largest(np.array(orders, float))) == pytest.approx([best_split(order)[0] for order in orders])
+    assert list(largest(np.array(orders, float))) == pytest.approx(
+        [best_split(order)[0] for order in orders]
+    )
     many = np.random.default_rng(7).permuted(np.tile(np.arange(1.0, 31), (20_000, 1)), axis=1)
     assert 5 <= (largest(many) > SCORES[30]).sum() <= 40
 
 
 def test_the_shortest_series_that_can_tell() -> None:
-    """Of 3,432 ways to put seven of 14 first, two have all that is small on one side: one in 1,716."""
+    """Of 3,432 ways to put seven of 14 first, two have all that is small on one side: one in
+    1,716."""
     assert len(list(combinations(range(14), 7))) == 3432
     shortest = min(SCORES)
     assert shortest == 14
@@ -74,14 +89,17 @@ def test_a_change_with_its_size() -> None:
     assert found.high - found.low < 5
     assert found.relative == pytest.approx(0.1, abs=0.03)
     exact = find_level_changes([100.0] * 20 + [90.0] * 20)
-    assert [(c.at, c.before, c.after, c.shift, c.low, c.high) for c in exact] == [(20, 100, 90, -10, -10, -10)]
+    assert [(c.at, c.before, c.after, c.shift, c.low, c.high) for c in exact] == [
+        (20, 100, 90, -10, -10, -10)
+    ]
     assert find_level_changes(steps((40, 100.0), (30, 110.0)), least=0.2) == []
     (from_nothing,) = find_level_changes([0.0] * 20 + [0.02] * 20)  # a share of failures
     assert from_nothing.relative is None
 
 
 def test_up_and_down_again() -> None:
-    """A hump in the middle, which splits of the whole series hide; of a long series the end counts."""
+    """A hump in the middle, which splits of the whole series hide; of a long series the end
+    counts."""
     found = find_level_changes(steps((70, 100.0), (20, 112.0), (70, 100.0)))
     assert len(found) == 2
     assert abs(found[0].at - 70) <= 2
@@ -98,7 +116,8 @@ def test_outliers_are_no_change() -> None:
 
 
 def test_a_year_of_runs() -> None:
-    """200 runs with three changes, and without one; what it comes to over many years is in docs/history.md."""
+    """200 runs with three changes, and without one; what it comes to over many years is in
+    docs/history.md."""
     found = planted(6)
     assert found["found"] >= 0.9
     assert found["alarms_a_year"] <= 0.5
@@ -115,9 +134,13 @@ def test_fifty_years_of_runs() -> None:
     assert alarms(1000, 0.0)[0] <= 5 * ALARMS
 
 
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), max_size=60), st.integers(0, 3))
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), max_size=60),
+    st.integers(0, 3),
+)
 def test_any_values(values: list[float], seed: int) -> None:
-    """Places rise and leave four values on either side; the same seed gives the same; order and units alone count."""
+    """Places rise and leave four values on either side; the same seed gives the same; order and
+    units alone count."""
     found = find_level_changes(values, least=0, seed=seed)
     edges = [0, *(c.at for c in found), len(values)]
     assert all(b - a >= 4 for a, b in pairwise(edges)) or not found
@@ -130,7 +153,8 @@ def test_level_and_correlation() -> None:
     values = steps((50, 100.0))
     middle, low, high = median_interval(values)
     assert middle == median(values)
-    assert sum(low <= value <= high for value in values) == 16  # 25 -+ 1.96 * sqrt(50) / 2, outwards
+    # 25 -+ 1.96 * sqrt(50) / 2, outwards
+    assert sum(low <= value <= high for value in values) == 16
     assert correlation([float(i) for i in range(50)], []) > 0.9
     assert correlation([float(i % 2) for i in range(50)], []) < -0.4
     assert abs(correlation(steps((100, 1.0), (100, 2.0)), [100])) < 0.15
@@ -146,5 +170,6 @@ def test_runs_that_resemble_their_neighbours() -> None:
     assert find_level_changes(values) == []
     assert len(list(_splits(values, 0, 300, Random(0), 1.0))) > 0
     assert [
-        abs(c.at - 150) <= 2 for c in find_level_changes([*values[:150], *(value * 1.4 for value in values[150:])])
+        abs(c.at - 150) <= 2
+        for c in find_level_changes([*values[:150], *(value * 1.4 for value in values[150:])])
     ] == [True]

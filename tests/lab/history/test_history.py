@@ -1,4 +1,5 @@
-"""The history: what the index knows of folders, whatever was done to them or to it; the list, the page, and compare."""
+"""The history: what the index knows of folders, whatever was done to them or to it; the list, the
+page, and compare."""
 
 import json
 import os
@@ -20,13 +21,20 @@ from locust_llm.lab.history.entry import HistoryEntry
 from locust_llm.lab.history.index import INDEX, runs_in
 from locust_llm.lab.history.key_metrics import KEY_FIGURES, key_figure_by_name
 from locust_llm.lab.history.select_runs import RunFilter, last, put_in_front
-from locust_llm.lab.history.workload_key import SentLengths, WorkloadIdentity, of_figures, of_settings
+from locust_llm.lab.history.workload_key import (
+    SentLengths,
+    WorkloadIdentity,
+    of_figures,
+    of_settings,
+)
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.settings.settings import Settings
 
 AIPERF = {
-    "request_latency": {"unit": "ms", "avg": 900.0, "p99": 1200.0}, "time_to_first_token": {"unit": "ms", "p50": 200.0},
-    "request_count": {"avg": 90}, "error_request_count": {"avg": 10}, "start_time": "2026-01-05T00:00:00",
+    "request_latency": {"unit": "ms", "avg": 900.0, "p99": 1200.0},
+    "time_to_first_token": {"unit": "ms", "p50": 200.0},
+    "request_count": {"avg": 90}, "error_request_count": {"avg": 10},
+    "start_time": "2026-01-05T00:00:00",
     "input_config": {"models": {"items": [{"name": "m"}]}, "phases": [{"concurrency": 8}]},
     "input_sequence_length": {"avg": 549.7},
 }  # fmt: skip
@@ -41,9 +49,24 @@ def test_what_is_known_of_a_run(tmp_path: Path) -> None:
     run_folder(tmp_path / "a", START, 2.0, {"label": ["gpu=h200"], "users": 30}, commit="ab" * 20)
     foreign(tmp_path / "b")
     ours, other = runs_in(tmp_path).entries
-    assert (ours.folder, ours.started, ours.tool, ours.model) == ("a", START, "locust-llm", "llama-3.1-8b")
-    assert (ours.labels, ours.commit, ours.branch, ours.dirty) == ({"gpu": "h200"}, "ab" * 20, "main", False)
-    assert (ours.slo, ours.client, ours.simulated, ours.left_out) == ("INCONCLUSIVE", "OK", True, "")
+    assert (ours.folder, ours.started, ours.tool, ours.model) == (
+        "a",
+        START,
+        "locust-llm",
+        "llama-3.1-8b",
+    )
+    assert (ours.labels, ours.commit, ours.branch, ours.dirty) == (
+        {"gpu": "h200"},
+        "ab" * 20,
+        "main",
+        False,
+    )
+    assert (ours.slo, ours.client, ours.simulated, ours.left_out) == (
+        "INCONCLUSIVE",
+        "OK",
+        True,
+        "",
+    )
     assert "30 users" in ours.conditions
     assert ours.figures["ttft_p50"] == pytest.approx(2 * 0.143571)
     assert ours.figures["error_rate"] == 0
@@ -61,14 +84,25 @@ def test_arms_and_stages_are_not_mixed_into_one_row(tmp_path: Path) -> None:
     run_folder(tmp_path / "sweep", START + 1, 1.0, {"sweep": "concurrency=1..2"}, stages=stages)
     run_folder(tmp_path / "one", START + 2, 1.0, {"sweep": "concurrency=1..2"}, stages=stages[:1])
     ab, sweep, one = runs_in(tmp_path).entries
-    assert (ab.figures, ab.plus_minus, ab.note) == ({}, {}, "two arms: its report has the figures of each")
+    assert (ab.figures, ab.plus_minus, ab.note) == (
+        {},
+        {},
+        "two arms: its report has the figures of each",
+    )
     assert (sweep.figures, sweep.note) == ({}, "2 stages: its report has the figures of each")
     assert one.figures
     assert one.note == ""
 
 
 def test_an_imported_run_is_of_its_tool(tmp_path: Path) -> None:
-    run_folder(tmp_path / "a", START, 1.0, {"users": 4}, imported="AIPerf 0.13.0", versions={"AIPerf": "0.13.0"})
+    run_folder(
+        tmp_path / "a",
+        START,
+        1.0,
+        {"users": 4},
+        imported="AIPerf 0.13.0",
+        versions={"AIPerf": "0.13.0"},
+    )
     run_folder(tmp_path / "b", START + 1, 1.0, {"users": 4}, imported="guidellm", versions={})
     run_folder(tmp_path / "c", START + 2, 1.0, {"users": 4})
     entries = runs_in(tmp_path).entries
@@ -86,10 +120,14 @@ def test_the_index_follows_the_folders(tmp_path: Path, monkeypatch: pytest.Monke
     first = runs_in(tmp_path)
     assert (len(first.entries), first.unread, first.note) == (3, [], "")
     with sqlite3.connect(tmp_path / INDEX) as db:
-        assert db.execute("SELECT count(*), round(max(ttft_p50) / min(ttft_p50), 3) FROM runs").fetchone() == (3, 1.2)
+        assert db.execute(
+            "SELECT count(*), round(max(ttft_p50) / min(ttft_p50), 3) FROM runs"
+        ).fetchone() == (3, 1.2)
     read = []
     entry_of = index.entry_of
-    monkeypatch.setattr(index, "entry_of", lambda folder, name: read.append(name) or entry_of(folder, name))
+    monkeypatch.setattr(
+        index, "entry_of", lambda folder, name: read.append(name) or entry_of(folder, name)
+    )
     assert runs_in(tmp_path) == first
     assert read == []
     run_folder(tmp_path / "new", START, 1.0)
@@ -146,7 +184,9 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".history*"))
 
 
-def test_what_is_not_ours_or_not_to_be_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_ours_or_not_to_be_written_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     year(tmp_path, [1.0])
     with sqlite3.connect(tmp_path / INDEX) as db:
         db.execute("CREATE TABLE theirs (a)")
@@ -181,14 +221,21 @@ def test_bad_folders_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (tmp_path / name / "run.json").write_text(text)
     os.mkdir(os.fsencode(tmp_path) + b"/\xff")
     (tmp_path / os.fsdecode(b"\xff") / "run.json").write_text("{}")
-    foreign(tmp_path / "half a letter", request_count={"avg": float("nan")}, start_time="0001-01-01T00:00:00")
+    foreign(
+        tmp_path / "half a letter",
+        request_count={"avg": float("nan")},
+        start_time="0001-01-01T00:00:00",
+    )
     file = tmp_path / "half a letter" / "profile_export_aiperf.json"
     file.write_text(file.read_text().replace('"name": "m"', '"name": "\\ud800"'))
     (tmp_path / "pipe").mkdir()
     os.mkfifo(tmp_path / "pipe" / "run.json")
     (tmp_path / "line\nbreak").mkdir()
     (tmp_path / "line\nbreak" / "profile_export_aiperf.json").write_text("{}")
-    foreign(tmp_path / "b\x1b[31m", time_to_first_token={"unit": "ms", "p50": float("nan"), "p99": 1e308})
+    foreign(
+        tmp_path / "b\x1b[31m",
+        time_to_first_token={"unit": "ms", "p50": float("nan"), "p99": 1e308},
+    )
     assert main(["history", str(tmp_path)]) == ExitStatus.INCOMPLETE
     said = capsys.readouterr()
     assert "half: run.json cannot be read" in said.err
@@ -208,7 +255,11 @@ def test_bad_folders_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_a_list_a_figure_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noise = [1 + 0.01 * ((i * 7) % 5 - 2) for i in range(30)]
-    year(tmp_path / "main", [v * (1 if i < 15 else 1.2) for i, v in enumerate(noise)], server="vLLM 1")
+    year(
+        tmp_path / "main",
+        [v * (1 if i < 15 else 1.2) for i, v in enumerate(noise)],
+        server="vLLM 1",
+    )
     (report := tmp_path / "main" / "run-0029" / "report.html").touch()
     run_folder(tmp_path / "<b>x", START, 1.0, {"users": 7}, model="<script>", simulated=False)
     assert main(["history", str(tmp_path)]) == ExitStatus.OK
@@ -217,7 +268,21 @@ def test_a_list_a_figure_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "from main/run-0015 on worse: TTFT p50 +20.0%" in said.out
     assert "with it: commit" in said.out
     assert "llama-3.1-8b, 2.5 requests/s" in said.out
-    assert main(["history", str(tmp_path), "--metric", "latency_p99", "--last", "20", "--label", "branch=mai*"]) == 0
+    assert (
+        main(
+            [
+                "history",
+                str(tmp_path),
+                "--metric",
+                "latency_p99",
+                "--last",
+                "20",
+                "--label",
+                "branch=mai*",
+            ]
+        )
+        == 0
+    )
     said = capsys.readouterr()
     assert said.out.count("run-00") == 21
     assert "---- Latency p99 +20.0% (worse) from main/run-0015 on:" in said.out
@@ -246,7 +311,10 @@ def test_last_five_on_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     names = lambda paths: [path.name for path in paths]  # noqa: E731
     assert names(last(runs, 2, main_only, [runs / "pr-2"])) == ["run-0002", "run-0003"]
     assert names(last(runs, 9, main_only)) == ["other-load"]  # of the workload of the latest
-    assert names(last(runs, 9, RunFilter(labels=(("pr", "?"),)), [runs / "pr-2"])) == ["pr-0", "pr-1"]
+    assert names(last(runs, 9, RunFilter(labels=(("pr", "?"),)), [runs / "pr-2"])) == [
+        "pr-0",
+        "pr-1",
+    ]
     assert names(last(runs, 9, RunFilter(commit="ccc"))) == ["other-load"]
     monkeypatch.chdir(tmp_path)
     words = put_in_front(["--last", "2", "--label", "branch=main", "reports/pr-2", "--verbose"])
@@ -260,24 +328,37 @@ def test_last_five_on_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ):
         with pytest.raises(ValueError, match=r".+"):
             put_in_front(wrong)
-    assert main(["compare", "--last", "1", "--host", "nobody", "reports/pr-2"]) == ExitStatus.REFUSED
+    assert (
+        main(["compare", "--last", "1", "--host", "nobody", "reports/pr-2"]) == ExitStatus.REFUSED
+    )
 
 
 def test_workloads_that_are_kept_apart() -> None:
-    def of(model: str = "m", simulated: bool = False, proxied: bool = False, **changes: object) -> str:
+    def of(
+        model: str = "m", simulated: bool = False, proxied: bool = False, **changes: object
+    ) -> str:
         settings: Mapping[str, Any] = msgspec.to_builtins(Settings(**{"users": 4, **changes}))  # type: ignore[arg-type]
         return of_settings(settings, model, simulated, proxied).hash
 
     same = of()
     assert same == of(
-        host="http://b", random_seed=3, run_time_s=60.0, slo=("ttft p95 < 1s",), report_dir="x", label=("a=b",)
+        host="http://b",
+        random_seed=3,
+        run_time_s=60.0,
+        slo=("ttft p95 < 1s",),
+        report_dir="x",
+        label=("a=b",),
     )
-    assert same == of_settings({"users": 4, "unknown": 1}, "m", False, False).hash  # of another version
+    # of another version
+    assert same == of_settings({"users": 4, "unknown": 1}, "m", False, False).hash
     others = [
-        of(model="n"), of(simulated=True), of(proxied=True), of(users=5), of(request_rate=2.0), of(streaming=False),
-        of(synthetic_input_tokens_mean=600.0), of(output_tokens_mean=5.0), of(prefill_concurrency=2),
+        of(model="n"), of(simulated=True), of(proxied=True), of(users=5), of(request_rate=2.0),
+        of(streaming=False),
+        of(synthetic_input_tokens_mean=600.0), of(output_tokens_mean=5.0),
+        of(prefill_concurrency=2),
         of(sweep="concurrency=1..4"),
-        of(input_file="a.jsonl"), of(seq_dist="1,2:100"), of(tenant_mix="a=1,b=1"), of(endpoint_type="messages"),
+        of(input_file="a.jsonl"), of(seq_dist="1,2:100"), of(tenant_mix="a=1,b=1"),
+        of(endpoint_type="messages"),
     ]  # fmt: skip
     assert len({same, *others}) == len(others) + 1
     assert of(input_file="/x/a.jsonl") == of(input_file="/y/a.jsonl")
@@ -287,17 +368,24 @@ def test_workloads_that_are_kept_apart() -> None:
         == of_figures(msgspec.structs.replace(theirs, input_tokens=Distribution(avg=551.2))).hash
     )
     assert of_figures(theirs).words == "m, 8 users, 550 tokens in, by t"
-    assert of_figures(theirs).hash != of_figures(msgspec.structs.replace(theirs, concurrency=9)).hash
+    assert (
+        of_figures(theirs).hash != of_figures(msgspec.structs.replace(theirs, concurrency=9)).hash
+    )
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(), lambda inner: (
-    st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["hosts", "host", "label", "users", "seq_dist"]), inner)
+JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(),
+    lambda inner: (
+    st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["hosts", "host", "label",
+        "users", "seq_dist"]), inner)
 ))  # fmt: skip
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(["users", "input_file", "request_rate", "seq_dist", "prefill_concurrency", "sweep"]), JSON
+        st.sampled_from(
+            ["users", "input_file", "request_rate", "seq_dist", "prefill_concurrency", "sweep"]
+        ),
+        JSON,
     )
 )
 def test_settings_of_any_kind_have_words(settings: dict[str, object]) -> None:
@@ -314,12 +402,14 @@ def test_names_of_figures() -> None:
 
 
 def test_what_does_not_count() -> None:
-    """Runs that did not end, and those whose load generator was too slow, are shown and in no change."""
+    """Runs that did not end, and those whose load generator was too slow, are shown and in no
+    change."""
     from locust_llm.lab.history.series import series_of, turns
 
     entries = [
         HistoryEntry(
-            folder=str(i), started=float(i), workload="w", figures={"ttft_p99": 9.0 if i % 3 == 0 else 1 + i % 5 / 100},
+            folder=str(i), started=float(i), workload="w",
+            figures={"ttft_p99": 9.0 if i % 3 == 0 else 1 + i % 5 / 100},
             left_out="it did not end" * (i % 3 == 0),
         )
         for i in range(60)
@@ -330,10 +420,22 @@ def test_what_does_not_count() -> None:
 
 
 EXAMPLE = json.loads((Path(__file__).parents[3] / "reports" / "example" / "run.json").read_text())
-PLACES = [("run", name) for name in ("settings", "versions", "commit", "proxy", "machine", "model", "stopping_at")]
+PLACES = [
+    ("run", name)
+    for name in ("settings", "versions", "commit", "proxy", "machine", "model", "stopping_at")
+]
 PLACES += [
     ("settings", name)
-    for name in ("users", "label", "hosts", "host", "input_file", "request_rate", "sweep", "seq_dist")
+    for name in (
+        "users",
+        "label",
+        "hosts",
+        "host",
+        "input_file",
+        "request_rate",
+        "sweep",
+        "seq_dist",
+    )
 ]
 PLACES += [("", name) for name in ("client", "slo_status", "plus_minus")]
 
@@ -345,7 +447,13 @@ def test_any_run_json_is_read_or_named(
     """And then it can be kept, listed, drawn."""
     document = json.loads(json.dumps(EXAMPLE))
     for (where, name), value in changes:
-        part = document["run"]["settings"] if where == "settings" else document["run"] if where else document
+        part = (
+            document["run"]["settings"]
+            if where == "settings"
+            else document["run"]
+            if where
+            else document
+        )
         if isinstance(part, dict):
             part[name] = value
     folder = tmp_path_factory.mktemp("any")
@@ -358,12 +466,16 @@ def test_any_run_json_is_read_or_named(
     assert runs_in(folder) == found
 
 
-def test_a_locustfile_of_ones_own_is_another_workload_than_the_prompts_that_the_flags_ask_for() -> None:
+def test_a_locustfile_of_ones_own_is_another_workload_than_the_prompts_that_the_flags_ask_for() -> (
+    None
+):
     """Both ran with the same flags, and the flags say 550 / 128 tokens."""
     flags, drawn = {"users": 4}, SentLengths(550.0, 551.2, 128.0)
 
     def of(locustfile: str, *sent: float | None) -> WorkloadIdentity:
-        return of_settings({**flags, "locustfile": locustfile}, "m", False, False, SentLengths(*sent))
+        return of_settings(
+            {**flags, "locustfile": locustfile}, "m", False, False, SentLengths(*sent)
+        )
 
     default = of_settings({**flags, "locustfile": "run.py"}, "m", False, False, drawn)
     assert default == of_settings(flags, "m", False, False)

@@ -18,7 +18,9 @@ from locust_llm.lab.interop.import_cli import run_import
 from locust_llm.lab.interop.inference_perf.requests import FILE
 
 DATA = Path(__file__).parents[2] / "data" / "results" / "vllm-bench-0.32.0"
-OBJECTS = st.dictionaries(st.text(max_size=3), st.none() | st.integers() | st.text(max_size=5), max_size=3)
+OBJECTS = st.dictionaries(
+    st.text(max_size=3), st.none() | st.integers() | st.text(max_size=5), max_size=3
+)
 
 
 @examples(100)
@@ -28,7 +30,9 @@ def test_each_document_is_read(found: list[dict[str, Any]], gap: str) -> None:
 
 
 @examples(100)
-@given(raw=st.binary(max_size=30) | st.sampled_from([b"{} x", b"{}[", b"", b" ", b"{} 1", b"[1] [2]"]))
+@given(
+    raw=st.binary(max_size=30) | st.sampled_from([b"{} x", b"{}[", b"", b" ", b"{} 1", b"[1] [2]"])
+)
 def test_whatever_else_is_there_is_an_error(raw: bytes) -> None:
     try:
         found = decode_documents(raw)
@@ -39,16 +43,22 @@ def test_whatever_else_is_there_is_an_error(raw: bytes) -> None:
 
 @examples(100)
 @given(found=st.lists(OBJECTS, min_size=2, max_size=4), listed=st.booleans(), data=st.data())
-def test_a_last_one_that_is_cut_is_named(found: list[dict[str, Any]], listed: bool, data: st.DataObject) -> None:
+def test_a_last_one_that_is_cut_is_named(
+    found: list[dict[str, Any]], listed: bool, data: st.DataObject
+) -> None:
     *whole, last = map(json.dumps, found)
     cut = last[: data.draw(st.integers(1, len(last) - 1))]
     text = ("[" * listed) + (", " if listed else "\n").join([*whole, cut])
     read = [found[:-1]] if listed else found[:-1]
-    assert decode_documents(text.encode()) == (read, f"{'entry' if listed else 'result'} {len(found)}")
+    assert decode_documents(text.encode()) == (
+        read,
+        f"{'entry' if listed else 'result'} {len(found)}",
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ['{} {"a": ]}', '{} {"a" 1} {}', "[{}, {]", "[{}, 1", "{", '{"a": 1', "[1, {", "[", "[{"]
+    "text",
+    ['{} {"a": ]}', '{} {"a" 1} {}', "[{}, {]", "[{}, 1", "{", '{"a": 1', "[1, {", "[", "[{"],
 )
 def test_what_is_broken_or_has_no_whole_result_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
@@ -56,7 +66,11 @@ def test_what_is_broken_or_has_no_whole_result_is_an_error(text: str) -> None:
 
 
 def test_a_list_without_its_end_is_cut() -> None:
-    assert decode_documents(b'[{"a": 1}, {}') == decode_documents(b'[{"a": 1}, {},') == ([[{"a": 1}, {}]], "its list")
+    assert (
+        decode_documents(b'[{"a": 1}, {}')
+        == decode_documents(b'[{"a": 1}, {},')
+        == ([[{"a": 1}, {}]], "its list")
+    )
 
 
 def test_deep_ones_are_an_error_too() -> None:
@@ -72,7 +86,9 @@ def test_figures_of_each(tmp_path: Path) -> None:
     assert [first.ttft, second.ttft] == [known.read_figures(DATA / name)[0].ttft for name in names]
 
 
-def test_of_several_loads_one_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_several_loads_one_is_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = (DATA / "rate-6-detailed.json").read_bytes()
     (tmp_path / "all.json").write_bytes(one + b"\n" + one)
     assert len(records.read_imported_runs(tmp_path / "all.json")) == 2
@@ -86,10 +102,14 @@ def several(tmp_path: Path, text: str) -> Path:
 
 
 def test_each_result_of_a_list_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = ((DATA / name).read_text() for name in ("rate-6-detailed.json", "concurrency-8.json"))
+    one, other = (
+        (DATA / name).read_text() for name in ("rate-6-detailed.json", "concurrency-8.json")
+    )
     path = several(tmp_path, f"[{one}, {other}]")
     assert [load.label for load in known.read_figures(path)] == ["result 1", "result 2"]
-    assert known.read_figures(path)[1].ttft == known.read_figures(DATA / "concurrency-8.json")[0].ttft
+    assert (
+        known.read_figures(path)[1].ttft == known.read_figures(DATA / "concurrency-8.json")[0].ttft
+    )
     path = several(tmp_path, f"[{one}, {one}]")
     assert (
         run_import([str(path), "--report-dir", str(tmp_path / "r"), "--load", "2"]) == 6
@@ -99,12 +119,16 @@ def test_each_result_of_a_list_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_a_strange_result_is_named(tmp_path: Path) -> None:
     path = several(tmp_path, f"[{(DATA / 'concurrency-8.json').read_text()}, {{}}]")
-    with pytest.raises(known.UnknownFormat, match=r"^result 2: no tool that is known here wrote it"):
+    with pytest.raises(
+        known.UnknownFormat, match=r"^result 2: no tool that is known here wrote it"
+    ):
         known.read_figures(path)
 
 
 @pytest.mark.parametrize("listed", [False, True])
-def test_whole_results_before_one_that_is_cut(listed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whole_results_before_one_that_is_cut(
+    listed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = (DATA / "rate-6-detailed.json").read_text().rstrip()
     path = several(tmp_path, f"[{one},{one[:-40]}" if listed else f"{one}\n{one[:-40]}")
     name = "entry 2" if listed else "result 2"
@@ -128,7 +152,10 @@ def test_a_cut_list_of_requests_counts_one_as_unread(tmp_path: Path) -> None:
     requests = json.loads((source / FILE).read_text())
     (tmp_path / FILE).write_text(json.dumps(requests)[:-5])
     (load,) = records.read_imported_runs(tmp_path)
-    assert (len(load.records), load.unread) == (len(requests) - 1, (f"entry {len(requests)}: cut off",))
+    assert (len(load.records), load.unread) == (
+        len(requests) - 1,
+        (f"entry {len(requests)}: cut off",),
+    )
 
 
 def test_a_result_without_requests_is_named(tmp_path: Path) -> None:

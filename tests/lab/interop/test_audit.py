@@ -1,4 +1,5 @@
-"""The auditor: each rule by pencil; nothing that runs come to is impossible; hostile files are read or refused."""
+"""The auditor: each rule by pencil; nothing that runs come to is impossible; hostile files are read
+or refused."""
 
 import json
 import math
@@ -23,23 +24,30 @@ from locust_llm.lab.interop.load_metrics import Distribution, Figures
 TTFT = Distribution(avg=0.5, min=0.2, max=1.0, std=0.2, percentiles={50.0: 0.45, 99.0: 0.95})
 LATENCY = Distribution(avg=2.5, min=1.2, max=4.0, std=0.5, percentiles={50.0: 2.4, 99.0: 3.9})
 HONEST = Figures(
-    tool="pencil", requests=1000, asked_requests=1000, duration_s=250.0, concurrency=10, requests_per_s=4.0,
-    output_tokens_per_s=404.0, total_tokens_per_s=804.0, goodput_per_s=3.0, most_in_flight=10, client="OK",
-    ttft=TTFT, latency=LATENCY, tpot=Distribution(avg=0.02, min=0.01, max=0.04), output_tokens=Distribution(avg=101.0),
+    tool="pencil", requests=1000, asked_requests=1000, duration_s=250.0, concurrency=10,
+    requests_per_s=4.0,
+    output_tokens_per_s=404.0, total_tokens_per_s=804.0, goodput_per_s=3.0, most_in_flight=10,
+    client="OK",
+    ttft=TTFT, latency=LATENCY, tpot=Distribution(avg=0.02, min=0.01, max=0.04),
+    output_tokens=Distribution(avg=101.0),
     input_tokens=Distribution(avg=100.0), itl=Distribution(avg=0.02, percentiles={50.0: 0.019}),
 )  # fmt: skip
 """4 requests/s x 2.5 s = 10 in flight; 2.5 - 0.5 s = 2 s = 0.02 s x 100."""
 
 
 def wrong(**changes: object) -> list[Finding]:
-    return [one for one in audit(replace(HONEST, **changes)) if one.verdict is not AuditOutcome.HOLDS]
+    return [
+        one for one in audit(replace(HONEST, **changes)) if one.verdict is not AuditOutcome.HOLDS
+    ]
 
 
 def test_an_honest_result_holds() -> None:
     assert not wrong()
     assert {one.rule for one in audit(HONEST)} >= {
-        "numbers", "requests/s", "Little's law", "latency", "tokens/s", "all tokens/s", "tokens/s of the streams", "samples",
-        "within the run", "TTFT within latency", "order", "mean", "spread", "goodput", "answered", "client", "chunks apart",
+        "numbers", "requests/s", "Little's law", "latency", "tokens/s", "all tokens/s",
+        "tokens/s of the streams", "samples",
+        "within the run", "TTFT within latency", "order", "mean", "spread", "goodput", "answered",
+        "client", "chunks apart",
     }  # fmt: skip
 
 
@@ -49,42 +57,63 @@ IMPOSSIBLE, DOUBTFUL = AuditOutcome.IMPOSSIBLE, AuditOutcome.DOUBTFUL
 @pytest.mark.parametrize(
     ("changes", "rule", "verdict", "arithmetic"),
     [
-        ({"duration_s": 525.0}, "requests/s", IMPOSSIBLE, "1,000 requests in 525 s are 1.905/s; said: 4/s"),
+        ({"duration_s": 525.0}, "requests/s", IMPOSSIBLE,
+            "1,000 requests in 525 s are 1.905/s; said: 4/s"),
         ({"concurrency": 8, "most_in_flight": None}, "Little's law", IMPOSSIBLE,
          "4/s x 2.5 s = 10 requests in flight on average; 8 allowed"),
         ({"most_in_flight": 11}, "in flight", IMPOSSIBLE, "11 in flight at most, of 10 allowed"),
-        ({"concurrency": 20}, "Little's law", DOUBTFUL, "= 10 requests in flight on average; 20 allowed. A closed loop"),
+        ({"concurrency": 20}, "Little's law", DOUBTFUL,
+            "= 10 requests in flight on average; 20 allowed. A closed loop"),
         ({"prefill_concurrency": 1}, "Little's law of prefills", IMPOSSIBLE,
          "4/s x 500 ms TTFT = 2 requests awaiting their first token on average; 1 allowed"),
         ({"tpot": Distribution(avg=0.05, min=0.04, max=0.06)}, "latency", IMPOSSIBLE,
          "2.5 s latency - 500 ms TTFT = 2 s of decode; 50 ms a token x (101 - 1) tokens output = 5 s"),
-        ({"tpot": Distribution(avg=0.03, min=0.01, max=0.04)}, "latency", DOUBTFUL, "x (101 - 1) tokens output = 3 s"),
+        ({"tpot": Distribution(avg=0.03, min=0.01, max=0.04)}, "latency", DOUBTFUL,
+            "x (101 - 1) tokens output = 3 s"),
         ({"output_tokens": Distribution(), "asked_output_tokens": 301.0}, "latency", DOUBTFUL,
          "tokens asked for = 6 s: the answers had 101 tokens"),
-        ({"output_tokens_per_s": 500.0}, "tokens/s", IMPOSSIBLE, "4 requests/s x 101 output tokens = 404/s; said: 500/s"),
-        ({"total_tokens_per_s": 404.0}, "all tokens/s", IMPOSSIBLE, "x (100 + 101) tokens = 804/s; said: 404/s"),
-        ({"server_output_tokens": 64.0}, "token counts", DOUBTFUL, "101 tokens an answer by the tool's tokenizer, 64 by"),
+        ({"output_tokens_per_s": 500.0}, "tokens/s", IMPOSSIBLE,
+            "4 requests/s x 101 output tokens = 404/s; said: 500/s"),
+        ({"total_tokens_per_s": 404.0}, "all tokens/s", IMPOSSIBLE,
+            "x (100 + 101) tokens = 804/s; said: 404/s"),
+        ({"server_output_tokens": 64.0}, "token counts", DOUBTFUL,
+            "101 tokens an answer by the tool's tokenizer, 64 by"),
         ({"goodput_per_s": 5.0}, "goodput", IMPOSSIBLE, "goodput 5/s <= 4 requests/s"),
-        ({"latency": replace(LATENCY, max=300.0)}, "within the run", IMPOSSIBLE, "longest request 300 s, run 250 s"),
-        ({"ttft": replace(TTFT, percentiles={50.0: 2.5}, max=3.0, avg=2.0)}, "TTFT within latency", IMPOSSIBLE,
+        ({"latency": replace(LATENCY, max=300.0)}, "within the run", IMPOSSIBLE,
+            "longest request 300 s, run 250 s"),
+        ({"ttft": replace(TTFT, percentiles={50.0: 2.5}, max=3.0, avg=2.0)}, "TTFT within latency",
+            IMPOSSIBLE,
          "p50: TTFT 2.5 s <= latency 2.4 s"),
-        ({"ttft": replace(TTFT, percentiles={50.0: 0.9, 99.0: 0.8})}, "order", IMPOSSIBLE, "TTFT p50 900 ms > p99 800 ms"),
-        ({"latency": replace(LATENCY, avg=3.9)}, "mean", IMPOSSIBLE, "<= mean <= 3.151 s; it is 3.9 s"),  # .5 x 2.4 + ...
-        ({"ttft": replace(TTFT, std=0.6)}, "spread", IMPOSSIBLE, "std 600 ms <= sqrt((max - mean)(mean - min)) = 387.5 ms"),
+        ({"ttft": replace(TTFT, percentiles={50.0: 0.9, 99.0: 0.8})}, "order", IMPOSSIBLE,
+            "TTFT p50 900 ms > p99 800 ms"),
+        # .5 x 2.4 + ...
+        ({"latency": replace(LATENCY, avg=3.9)}, "mean", IMPOSSIBLE,
+            "<= mean <= 3.151 s; it is 3.9 s"),
+        ({"ttft": replace(TTFT, std=0.6)}, "spread", IMPOSSIBLE,
+            "std 600 ms <= sqrt((max - mean)(mean - min)) = 387.5 ms"),
         ({"rate_per_s": 8.0}, "schedule", DOUBTFUL,
-         "1,000 requests at 8/s take 125 s, the last 4 s more; took 250 s: the limit of 10 in flight decided"),
-        ({"failed": 100, "asked_requests": 1100}, "answered", DOUBTFUL, "100 of 1,100 requests failed"),
+         "1,000 requests at 8/s take 125 s, the last 4 s more; took 250 s: the limit of 10 in "
+             "flight decided"),
+        ({"failed": 100, "asked_requests": 1100}, "answered", DOUBTFUL,
+            "100 of 1,100 requests failed"),
         ({"failed": 1}, "answered", IMPOSSIBLE, "1,001 requests ended, of 1,000 that were sent"),
         ({"client": "INVALID"}, "client", DOUBTFUL, "called itself INVALID"),
-        ({"itl": Distribution(avg=0.02, percentiles={50.0: 0.0001})}, "chunks apart", DOUBTFUL, "came together"),
-        ({"requests": 300, "asked_requests": 300, "duration_s": 75.0}, "samples", DOUBTFUL, "p99 of 300 requests: 3 lie"),
+        ({"itl": Distribution(avg=0.02, percentiles={50.0: 0.0001})}, "chunks apart", DOUBTFUL,
+            "came together"),
+        ({"requests": 300, "asked_requests": 300, "duration_s": 75.0}, "samples", DOUBTFUL,
+            "p99 of 300 requests: 3 lie"),
         ({"requests_per_s": math.nan}, "numbers", IMPOSSIBLE, "requests/s = nan"),
         ({"ttft": replace(TTFT, min=-1.0)}, "numbers", IMPOSSIBLE, "TTFT min = -1"),
     ],
 )  # fmt: skip
-def test_one_figure_changed(changes: dict[str, object], rule: str, verdict: AuditOutcome, arithmetic: str) -> None:
+def test_one_figure_changed(
+    changes: dict[str, object], rule: str, verdict: AuditOutcome, arithmetic: str
+) -> None:
     found = wrong(**changes)
-    assert any(one.rule == rule and one.verdict is verdict and arithmetic in one.arithmetic for one in found), found
+    assert any(
+        one.rule == rule and one.verdict is verdict and arithmetic in one.arithmetic
+        for one in found
+    ), found
 
 
 def test_of_a_result_that_says_nothing_nothing_is_wrong() -> None:
@@ -94,26 +123,33 @@ def test_of_a_result_that_says_nothing_nothing_is_wrong() -> None:
 def measured(values: list[float], ps: tuple[float, ...]) -> Distribution:
     of = np.array(values)
     return Distribution(
-        avg=float(of.mean()), min=float(of.min()), max=float(of.max()), std=float(of.std(ddof=1)) if len(of) > 1 else 0.0,
+        avg=float(of.mean()), min=float(of.min()), max=float(of.max()),
+        std=float(of.std(ddof=1)) if len(of) > 1 else 0.0,
         count=len(of), percentiles={p: float(np.percentile(of, p)) for p in ps},
     )  # fmt: skip
 
 
 @given(
-    seed=st.integers(0, 2**32), n=st.integers(2, 200), places=st.integers(1, 20), tail=st.floats(0.1, 2.0),
-    ps=st.sets(st.sampled_from([50.0, 75.0, 90.0, 95.0, 99.0, 99.9]), max_size=4), digits=st.integers(3, 6),
+    seed=st.integers(0, 2**32), n=st.integers(2, 200), places=st.integers(1, 20),
+    tail=st.floats(0.1, 2.0),
+    ps=st.sets(st.sampled_from([50.0, 75.0, 90.0, 95.0, 99.0, 99.9]), max_size=4),
+    digits=st.integers(3, 6),
 )  # fmt: skip
 def test_nothing_that_a_run_can_come_to_is_impossible(
     seed: int, n: int, places: int, tail: float, ps: set[float], digits: int
 ) -> None:
-    """A closed loop of so many places: each takes the next request when its last one has ended. Tokens, and times a token,
-    are drawn by themselves, from narrow to heavy tails."""
+    """A closed loop of so many places: each takes the next request when its last one has ended.
+    Tokens, and times a token, are drawn by themselves, from narrow to heavy tails."""
     draw = Random(seed)
     free = [0.0] * places
     rows = []
     for _ in range(n):
         start = min(free)
-        ttft, tokens, tpot = draw.lognormvariate(-1, tail), draw.randint(1, 60), draw.lognormvariate(-4, tail / 2)
+        ttft, tokens, tpot = (
+            draw.lognormvariate(-1, tail),
+            draw.randint(1, 60),
+            draw.lognormvariate(-4, tail / 2),
+        )
         rows.append((ttft, tokens, tpot, ttft + (tokens - 1) * tpot))
         free[free.index(start)] = start + rows[-1][3]
     duration, percentiles = max(free), tuple(ps)
@@ -124,10 +160,13 @@ def test_nothing_that_a_run_can_come_to_is_impossible(
 
     tokens_each = [row[1] for row in rounded]
     figures = Figures(
-        tool="loop", requests=n, duration_s=duration, concurrency=places, requests_per_s=figure(n / duration),
+        tool="loop", requests=n, duration_s=duration, concurrency=places,
+        requests_per_s=figure(n / duration),
         output_tokens_per_s=figure(sum(tokens_each) / duration), most_in_flight=places,
-        ttft=measured([row[0] for row in rounded], percentiles), latency=measured([row[3] for row in rounded], percentiles),
-        tpot=measured([row[2] for row in rounded], percentiles), output_tokens=measured(tokens_each, percentiles),
+        ttft=measured([row[0] for row in rounded], percentiles),
+        latency=measured([row[3] for row in rounded], percentiles),
+        tpot=measured([row[2] for row in rounded], percentiles),
+        output_tokens=measured(tokens_each, percentiles),
     )  # fmt: skip
     assert not [one for one in audit(figures) if one.verdict is IMPOSSIBLE]
 
@@ -156,13 +195,21 @@ aiperf profile --request-rate 10 --concurrency 100 --prefill-concurrency 10 --be
 | Time to First Token (ms) | 1234.56 | 987.34 | 1567.89 | 1498.23 | 1223.45 |
 | Request Throughput (req/s) | 9.87 | - | - | - | - |
 """
-"""Sample output in AIPerf's tutorial on prefill concurrency (read 2026-11), in two of the forms that a table can have."""
+"""Sample output in AIPerf's tutorial on prefill concurrency (read 2026-11), in two of the forms
+that a table can have."""
 
 
-def test_the_sample_tables_of_a_tutorial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_sample_tables_of_a_tutorial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "page.txt").write_text(PAGE)
     first, second, third = metrics_registry.read_figures(tmp_path / "page.txt")
-    assert (first.concurrency, first.prefill_concurrency, first.requests, first.duration_s) == (30, 3, 100, 525.0)
+    assert (first.concurrency, first.prefill_concurrency, first.requests, first.duration_s) == (
+        30,
+        3,
+        100,
+        525.0,
+    )
     assert first.ttft.percentiles == {99.0: pytest.approx(2.79867), 50.0: pytest.approx(2.31289)}
     assert (second.duration_s, third.rate_per_s, third.requests) == (120, 10, None)
     assert command.run_audit([str(tmp_path / "page.txt")]) == ExitStatus.RULE_FAILED
@@ -175,9 +222,11 @@ def test_the_sample_tables_of_a_tutorial(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bench = {
-        "model_id": "m", "num_prompts": 300, "completed": 300, "duration": 75.0, "request_rate": math.inf,
+        "model_id": "m", "num_prompts": 300, "completed": 300, "duration": 75.0,
+        "request_rate": math.inf,
         "max_concurrency": 10,
-        "total_input_tokens": 300, "total_output_tokens": 30300, "request_throughput": 4.0, "output_throughput": 404.0,
+        "total_input_tokens": 300, "total_output_tokens": 30300, "request_throughput": 4.0,
+        "output_throughput": 404.0,
         "mean_ttft_ms": 500.0, "median_ttft_ms": 450.0, "p99_ttft_ms": 950.0,
     }  # fmt: skip
     (tmp_path / "bench.json").write_text(json.dumps(bench))
@@ -185,13 +234,17 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert command.run_audit([path]) == ExitStatus.OK
     assert capsys.readouterr().out.splitlines() == [
         f"{path}, vllm bench: can be true, with doubts (6 of 7 checks hold)",
-        "  doubtful    samples: p99 of 300 requests: 3 lie beyond it, and a p99 that another run would repeat takes 5",
+        "  doubtful    samples: p99 of 300 requests: 3 lie beyond it, and a p99 that another run "
+        "would repeat takes 5",
     ]
     assert command.run_audit(["--strict", "--verbose", path]) == ExitStatus.INCONCLUSIVE
-    assert "holds       requests/s: 300 requests in 75 s are 4/s; said: 4/s" in capsys.readouterr().out
+    assert (
+        "holds       requests/s: 300 requests in 75 s are 4/s; said: 4/s" in capsys.readouterr().out
+    )
     (tmp_path / "cut.json").write_text(json.dumps(bench)[:100])
     assert (
-        command.run_audit(["--json", path, str(tmp_path / "cut.json"), str(tmp_path / "none")]) == ExitStatus.INCOMPLETE
+        command.run_audit(["--json", path, str(tmp_path / "cut.json"), str(tmp_path / "none")])
+        == ExitStatus.INCOMPLETE
     )
     out, err = capsys.readouterr()
     (one,) = msgspec.json.decode(out)
@@ -201,15 +254,21 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert command.run_audit([str(tmp_path)]) == ExitStatus.REFUSED
 
 
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("ms")
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("ms")
+)
 KEYS = st.sampled_from([
-    "request_latency", "unit", "avg", "p50", "input_config", "locust_llm", "mean_ttft_ms", "request_throughput", "completed",
-    "duration", "std_ttft_ms", "p99_e2el_ms", "request_count", "benchmark_duration", "loadgen", "phases", "client",
+    "request_latency", "unit", "avg", "p50", "input_config", "locust_llm", "mean_ttft_ms",
+    "request_throughput", "completed",
+    "duration", "std_ttft_ms", "p99_e2el_ms", "request_count", "benchmark_duration", "loadgen",
+    "phases", "client",
 ])  # fmt: skip
 
 
 DOCUMENTS = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=8), max_leaves=30
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=8),
+    max_leaves=30,
 )
 
 

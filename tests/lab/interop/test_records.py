@@ -1,4 +1,5 @@
-"""Import: the same three requests as each tool writes them become the same records; what a tool lacks is in no report."""
+"""Import: the same three requests as each tool writes them become the same records; what a tool
+lacks is in no report."""
 
 import json
 import math
@@ -23,14 +24,16 @@ from locust_llm.report import build
 from locust_llm.report.comparison import compare_folders
 
 STAMPS_S = ([0.1, 0.2, 0.3], [0.2, 0.25], [0.3, 0.4, 0.5, 0.6])
-"""After the sends at 0, 0.5 and 1: TTFT 100, 200, 300 ms, latency 300, 250, 600, ITL (of n - 1 tokens) 100, 50, 100."""
+"""After the sends at 0, 0.5 and 1: TTFT 100, 200, 300 ms, latency 300, 250, 600, ITL (of n - 1
+tokens) 100, 50, 100."""
 SENDS_S = (0.0, 0.5, 1.0)
 UNIX = 1_795_400_000
 
 
 def vllm() -> dict[str, Any]:
     return {
-        "date": "20261123-022325", "model_id": "tiny", "request_rate": 2.0, "burstiness": 1.0, "max_concurrency": None,
+        "date": "20261123-022325", "model_id": "tiny", "request_rate": 2.0, "burstiness": 1.0,
+        "max_concurrency": None,
         "completed": 3, "failed": 1, "mean_ttft_ms": 200.0, "request_throughput": 1.9,
         "input_lens": [10, 20, 30, 40], "output_lens": [3, 2, 4, 0], "ttfts": [0.1, 0.2, 0.3, 0.0],
         "itls": [[0.1, 0.1], [0.05], [0.1, 0.1, 0.1], []], "latencies": [0.3, 0.25, 0.6, 0.5],
@@ -42,25 +45,32 @@ def aiperf() -> list[dict[str, Any]]:
     def one(at: int) -> dict[str, Any]:
         stamps, start = STAMPS_S[at], round((UNIX + SENDS_S[at]) * 1e9)
         gaps = [(b - a) * 1e3 for a, b in pairwise(stamps)]
-        values = {"time_to_first_token": (stamps[0] * 1e3, "ms"), "request_latency": (stamps[-1] * 1e3, "ms"),
+        values = {"time_to_first_token": (stamps[0] * 1e3, "ms"),
+            "request_latency": (stamps[-1] * 1e3, "ms"),
                   "inter_chunk_latency": (gaps, "ms"), "output_sequence_length": (9, "tokens"),
                   "usage_completion_tokens": (len(stamps), "tokens"),
                   "input_sequence_length": (10 * (at + 1), "tokens")}  # fmt: skip
         return {
             "metadata": {"session_num": at, "x_request_id": f"r{at}", "request_start_ns": start,
-                         "request_end_ns": start + round(stamps[-1] * 1e9), "benchmark_phase": "profiling"},
-            "metrics": {name: {"value": value, "unit": unit} for name, (value, unit) in values.items()},
+                         "request_end_ns": start + round(stamps[-1] * 1e9),
+                         "benchmark_phase": "profiling"},
+            "metrics": {name: {"value": value, "unit": unit} for name,
+                (value, unit) in values.items()},
         }  # fmt: skip
 
     failed = one(0)
     failed["metadata"] |= {"x_request_id": "r3"}
-    return [*map(one, range(3)), failed | {"metrics": {}, "error": {"code": 503, "message": "busy"}}]
+    return [
+        *map(one, range(3)),
+        failed | {"metrics": {}, "error": {"code": 503, "message": "busy"}},
+    ]
 
 
 def guidellm() -> dict[str, Any]:
     def one(at: int) -> dict[str, Any]:
         stamps, start = STAMPS_S[at], UNIX + SENDS_S[at]
-        timings = {"targeted_start": start - 0.05, "request_start": start, "first_token_iteration": start + stamps[0],
+        timings = {"targeted_start": start - 0.05, "request_start": start,
+            "first_token_iteration": start + stamps[0],
                    "last_token_iteration": start + stamps[-1], "request_end": start + stamps[-1],
                    "token_iterations": len(stamps)}  # fmt: skip
         return {
@@ -78,7 +88,8 @@ def guidellm() -> dict[str, Any]:
         "benchmarks": [{
             "config": {"strategy": {"type_": "poisson", "rate": 2.0}, "backend": {"model": "tiny"}},
             "metrics": {"time_to_first_token_ms": {}, "request_totals": {"total": 4}},
-            "requests": {"successful": [one(at) for at in range(3)], "errored": [failed], "incomplete": []},
+            "requests": {"successful": [one(at) for at in range(3)], "errored": [failed],
+                "incomplete": []},
         }],
     }  # fmt: skip
 
@@ -91,34 +102,50 @@ def inference_perf() -> list[dict[str, Any]]:
             "output_tokens": len(times),
             "output_token_times": [times[0], *times],
         }  # two tokens in the first chunk
-        return {"start_time": start, "end_time": times[-1], "request": '{"model": "tiny", "prompt": "cut',
+        return {"start_time": start, "end_time": times[-1],
+            "request": '{"model": "tiny", "prompt": "cut',
                 "info": {"input_tokens": 10 * (at + 1), "response_metrics": answer}, "error": None}  # fmt: skip
 
     return [
         *map(one, range(3)),
-        one(0) | {"info": {"input_tokens": 1, "response_metrics": {}}, "error": {"error_type": "TimeoutError"}},
+        one(0)
+        | {
+            "info": {"input_tokens": 1, "response_metrics": {}},
+            "error": {"error_type": "TimeoutError"},
+        },
     ]
 
 
 def evalscope() -> list[dict[str, Any]]:
-    body = json.dumps({"model": "tiny", "messages": [], "stream": True, "stream_options": {"include_usage": True}})
+    body = json.dumps(
+        {"model": "tiny", "messages": [], "stream": True, "stream_options": {"include_usage": True}}
+    )
 
     def one(at: int) -> dict[str, Any]:
         stamps, start = STAMPS_S[at], 70.0 + SENDS_S[at]
         return {
-            "request": body, "start_time": start, "completed_time": start + stamps[-1], "success": 1,
+            "request": body, "start_time": start, "completed_time": start + stamps[-1],
+            "success": 1,
             "latency": stamps[-1], "first_chunk_latency": stamps[0], "is_stream": 1,
             "inter_token_latencies": json.dumps([b - a for a, b in pairwise(stamps)]),
-            "prompt_tokens": 10 * (at + 1), "completion_tokens": len(stamps), "response_messages": "a pickle",
+            "prompt_tokens": 10 * (at + 1), "completion_tokens": len(stamps),
+            "response_messages": "a pickle",
         }  # fmt: skip
 
-    failed = {"request": body, "start_time": 70.0, "completed_time": 70.5, "success": 0, "inter_token_latencies": "[]"}
+    failed = {
+        "request": body,
+        "start_time": 70.0,
+        "completed_time": 70.5,
+        "success": 0,
+        "inter_token_latencies": "[]",
+    }
     return [*map(one, range(3)), failed]
 
 
 def files(tmp_path: Path) -> dict[str, Path]:
     made = {
-        "vllm bench": json.dumps(vllm()), "AIPerf": "\n".join(map(json.dumps, aiperf())), "guidellm": json.dumps(guidellm()),
+        "vllm bench": json.dumps(vllm()), "AIPerf": "\n".join(map(json.dumps, aiperf())),
+        "guidellm": json.dumps(guidellm()),
         "inference-perf": json.dumps(inference_perf()),
     }  # fmt: skip
     for tool, words in made.items():
@@ -128,11 +155,14 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_each_tool_has_the_same_requests(tmp_path: Path) -> None:
-    failures = {"vllm bench": ("unnamed", "boom"), "AIPerf": ("unavailable", "busy"), "guidellm": ("unnamed", "boom"),
+    failures = {"vllm bench": ("unnamed", "boom"), "AIPerf": ("unavailable", "busy"),
+        "guidellm": ("unnamed", "boom"),
                 "inference-perf": ("timeout", "TimeoutError"), "evalscope": ("unnamed", "failed")}  # fmt: skip
     for tool, path in files(tmp_path).items():
         (found,) = requests_registry.read_imported_runs(path)
-        ok = sorted((one for one in found.records if one.outcome == "ok"), key=lambda one: one.sent_at or 0)
+        ok = sorted(
+            (one for one in found.records if one.outcome == "ok"), key=lambda one: one.sent_at or 0
+        )
         assert found.tool == tool
         assert [one.ttft_s for one in ok] == [0.1, 0.2, 0.3]
         assert [one.latency_s for one in ok] == [0.3, 0.25, 0.6]
@@ -152,11 +182,18 @@ def test_each_tool_has_the_same_requests(tmp_path: Path) -> None:
             assert all(one.late_s is None and one.ttft_from_due_s is None for one in ok)
 
 
-def test_the_report_has_no_figure_that_the_tool_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_has_no_figure_that_the_tool_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for tool, path in files(tmp_path).items():
         folder = tmp_path / f"run of {tool}"
-        assert import_cli.run_import([str(path), "--report-dir", str(folder)]) == 0, capsys.readouterr()
-        run, made = read_run(folder), json.loads((folder / "profile_export_aiperf.json").read_bytes())
+        assert import_cli.run_import([str(path), "--report-dir", str(folder)]) == 0, (
+            capsys.readouterr()
+        )
+        run, made = (
+            read_run(folder),
+            json.loads((folder / "profile_export_aiperf.json").read_bytes()),
+        )
         text = (folder / "summary.md").read_text()
         gaps, due = tool != "guidellm", tool == "guidellm"
         assert ("inter_chunk_latency" in made, "longest_stall" in made) == (gaps, gaps)
@@ -168,7 +205,10 @@ def test_the_report_has_no_figure_that_the_tool_lacks(tmp_path: Path, capsys: py
         # first send at 0, last end at 1.6
         assert made["request_throughput"]["avg"] == pytest.approx(3 / 1.6, abs=1e-5)
         assert made["output_token_throughput"]["avg"] == pytest.approx(9 / 1.6, abs=1e-5)
-        assert ("between the first and the last" in text, "when requests were due" in text) == (not gaps, not due)
+        assert ("between the first and the last" in text, "when requests were due" in text) == (
+            not gaps,
+            not due,
+        )
         assert "not judged" in text
         assert run.imported.startswith(tool)
         assert json.loads((folder / "run.json").read_bytes())["client"] is None
@@ -179,33 +219,53 @@ def test_the_report_has_no_figure_that_the_tool_lacks(tmp_path: Path, capsys: py
     assert [warning for warning in pair.warnings if "different" in warning] == [
         "different load tester: AIPerf in the base; guidellm 0.8.1 here."
     ]  # not its prompts, its machine, its version: these are not known
-    assert main(["compare", str(tmp_path / "run of AIPerf"), str(files(tmp_path)["vllm bench"])]) == 0
+    assert (
+        main(["compare", str(tmp_path / "run of AIPerf"), str(files(tmp_path)["vllm bench"])]) == 0
+    )
 
 
-def test_what_has_no_requests_is_refused_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_requests_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bench = vllm()
-    whole = {name: value for name, value in bench.items() if name not in ("ttfts", "itls", "start_times")}
+    whole = {
+        name: value for name, value in bench.items() if name not in ("ttfts", "itls", "start_times")
+    }
     ours = format_record_line(answered(100, 200))
     for content, why in (
         (
             json.dumps(whole),
-            "no list of its requests (vllm bench serve writes one with --save-detailed); locust-llm compare",
+            "no list of its requests (vllm bench serve writes one with --save-detailed); "
+            "locust-llm compare",
         ),
         (json.dumps(bench | {"start_times": None}), "no start times"),
-        (json.dumps({"aggregated_metrics": {}, "individual_request_metrics": []}), "genai-bench keeps no start time"),
+        (
+            json.dumps({"aggregated_metrics": {}, "individual_request_metrics": []}),
+            "genai-bench keeps no start time",
+        ),
         (ours.decode(), "it is a run of locust-llm"),
         ("{", "import takes AIPerf"),
         ("[]", "import takes AIPerf"),
-        (json.dumps(bench | {"ttfts": [], "itls": [], "start_times": []}), "none of its requests can be read"),
-        (json.dumps(guidellm() | {"benchmarks": guidellm()["benchmarks"] * 2}), "choose one with --load 1 to --load 2"),
+        (
+            json.dumps(bench | {"ttfts": [], "itls": [], "start_times": []}),
+            "none of its requests can be read",
+        ),
+        (
+            json.dumps(guidellm() | {"benchmarks": guidellm()["benchmarks"] * 2}),
+            "choose one with --load 1 to --load 2",
+        ),
     ):
         (tmp_path / "x").write_text(content)
-        assert import_cli.run_import([str(tmp_path / "x"), "--report-dir", str(tmp_path / "no")]) == 5
+        assert (
+            import_cli.run_import([str(tmp_path / "x"), "--report-dir", str(tmp_path / "no")]) == 5
+        )
         assert why in capsys.readouterr().err
         assert not (tmp_path / "no").exists()
 
 
-def test_a_cut_file_is_used_as_far_as_it_goes_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cut_file_is_used_as_far_as_it_goes_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = [json.dumps(one) for one in aiperf()]
     lines[1] = lines[1].replace("200.0", "NaN")
     (tmp_path / "profile_export.jsonl").write_text("\n".join([*lines[:3], lines[3][:80]]))
@@ -214,7 +274,10 @@ def test_a_cut_file_is_used_as_far_as_it_goes_and_says_so(tmp_path: Path, capsys
     assert "2 records not in the file" in text
     assert "2 requests of the file could not be read (line 2: it is no JSON, or cut; line 4" in text
     assert len(list(RecordFile(tmp_path / "run" / "profile_export.jsonl"))) == 2
-    bench = vllm() | {"ttfts": [0.1, math.nan, 0.3, 0.0], "itls": [[0.1, 0.1], [0.05], [0.1, 9.0], []]}
+    bench = vllm() | {
+        "ttfts": [0.1, math.nan, 0.3, 0.0],
+        "itls": [[0.1, 0.1], [0.05], [0.1, 9.0], []],
+    }
     (tmp_path / "x.json").write_text(json.dumps(bench))
     (found,) = requests_registry.read_imported_runs(tmp_path / "x.json")
     assert found.unread == ("request 2: its TTFT is nan",)
@@ -232,7 +295,10 @@ def each_said(tool: str) -> list[tuple[float, float, float]]:
     if tool == "aiperf-0.13.0":
         lines = (DATA / tool / "rate-6" / "profile_export.jsonl").read_bytes().splitlines()
         names = ("time_to_first_token", "request_latency", "inter_token_latency")
-        return [tuple(msgspec.json.decode(one)["metrics"][name]["value"] for name in names) for one in lines]  # type: ignore[misc]
+        return [
+            tuple(msgspec.json.decode(one)["metrics"][name]["value"] for name in names)
+            for one in lines
+        ]  # type: ignore[misc]
     if tool == "guidellm-0.8.1":
         (load,) = msgspec.json.decode((DATA / tool / "rate-6.json").read_bytes())["benchmarks"]
         return [
@@ -243,13 +309,17 @@ def each_said(tool: str) -> list[tuple[float, float, float]]:
         ]  # fmt: skip
     bench = msgspec.json.decode((DATA / tool / "rate-6-detailed.json").read_bytes())
     rows = zip(bench["ttfts"], bench["latencies"], bench["output_lens"], strict=True)
-    return [(first * 1e3, last * 1e3, (last - first) * 1e3 / (count - 1)) for first, last, count in rows]
+    return [
+        (first * 1e3, last * 1e3, (last - first) * 1e3 / (count - 1)) for first, last, count in rows
+    ]
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="there are no results of real tools")
 @pytest.mark.parametrize("tool", ["aiperf-0.13.0", "guidellm-0.8.1", "vllm-bench-0.32.0"])
 def test_records_of_real_results_say_what_the_tools_said(tool: str) -> None:
-    file = {"guidellm-0.8.1": "rate-6.json", "vllm-bench-0.32.0": "rate-6-detailed.json"}.get(tool, "rate-6")
+    file = {"guidellm-0.8.1": "rate-6.json", "vllm-bench-0.32.0": "rate-6-detailed.json"}.get(
+        tool, "rate-6"
+    )
     (found,) = requests_registry.read_imported_runs(DATA / tool / file)
     assert not found.unread
     assert found.rate_per_s == 6
@@ -261,11 +331,25 @@ def test_records_of_real_results_say_what_the_tools_said(tool: str) -> None:
         )  # stamps are whole microseconds
 
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.just([])
+    | st.just({})
+)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [path, *(place for key, one in inner for place in places(one, (*path, key)))]
 
 
@@ -273,7 +357,12 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def test_no_value_anywhere_ends_in_a_traceback(
     tmp_path_factory: pytest.TempPathFactory, tool: str, data: st.DataObject
 ) -> None:
-    document = {"vllm": vllm, "aiperf": aiperf, "guidellm": guidellm, "inference_perf": inference_perf}[tool]()
+    document = {
+        "vllm": vllm,
+        "aiperf": aiperf,
+        "guidellm": guidellm,
+        "inference_perf": inference_perf,
+    }[tool]()
     for _ in range(data.draw(st.integers(1, 3))):
         *above, last = data.draw(st.sampled_from([place for place in places(document) if place]))
         inner: Any = document

@@ -1,4 +1,5 @@
-"""evalscope's database: what its versions have, what was really written, and files that are cut, of others or no SQLite."""
+"""evalscope's database: what its versions have, what was really written, and files that are cut, of
+others or no SQLite."""
 
 import json
 import math
@@ -22,11 +23,15 @@ from locust_llm.lab.interop.evalscope.requests import FILE, MAX_GAPS_CHARS, NO_W
 from locust_llm.lab.interop.imported import Imported, Unusable
 from locust_llm.records.record import DUE, GAPS, MOST_CHUNKS, Record
 
-REAL: Final = Path(__file__).parents[2] / "data" / "results" / "vllm-server" / "evalscope-1.14.1-requests"
+REAL: Final = (
+    Path(__file__).parents[2] / "data" / "results" / "vllm-server" / "evalscope-1.14.1-requests"
+)
 BODY: Final = json.dumps({"model": "tiny", "stream_options": {"include_usage": True}})
 ROW: Final[Mapping[str, object]] = {
-    "request": BODY, "start_time": 70.0, "completed_time": 70.5, "success": 1, "latency": 0.5, "first_chunk_latency": 0.25,
-    "inter_token_latencies": "[0.125, 0.125]", "prompt_tokens": 10, "completion_tokens": 3, "is_stream": 1,
+    "request": BODY, "start_time": 70.0, "completed_time": 70.5, "success": 1, "latency": 0.5,
+    "first_chunk_latency": 0.25,
+    "inter_token_latencies": "[0.125, 0.125]", "prompt_tokens": 10, "completion_tokens": 3,
+    "is_stream": 1,
 }  # fmt: skip
 
 
@@ -44,11 +49,18 @@ def only(path: Path, **values: object) -> Record:
 def test_what_a_row_becomes(tmp_path: Path) -> None:
     record = only(tmp_path)
     assert record.chunk_us == (250_000, 375_000, 500_000)
-    assert (record.model, record.input_tokens, record.output_tokens, record.tokens_from) == ("tiny", 10, 3, "usage")
+    assert (record.model, record.input_tokens, record.output_tokens, record.tokens_from) == (
+        "tiny",
+        10,
+        3,
+        "usage",
+    )
     assert record.lacks == (DUE,)
-    later = only(tmp_path, latency=0.6, completed_time=70.6)  # up to the event with the usage, behind the last chunk
+    # up to the event with the usage, behind the last chunk
+    later = only(tmp_path, latency=0.6, completed_time=70.6)
     assert (later.chunk_us, later.lacks, later.closed_at) == (record.chunk_us, (DUE,), 70.6)
-    assert only(tmp_path, request="{}").tokens_from == "tokenizer"  # it did not ask the server to count
+    # it did not ask the server to count
+    assert only(tmp_path, request="{}").tokens_from == "tokenizer"
     assert only(tmp_path, request_id="r7").id == "r7"
     whole = only(tmp_path, is_stream=0, inter_token_latencies="[]", first_chunk_latency=0.5)
     assert (whole.streamed, whole.ttft_s, whole.latency_s) == (False, None, 0.5)
@@ -64,8 +76,14 @@ def test_gaps_that_contradict_the_latency_are_not_known(tmp_path: Path, gaps: st
 def test_older_versions_have_fewer_columns(tmp_path: Path) -> None:
     of_1_4 = of(tmp_path, ROW, without=("request_id", "is_stream"))
     assert [one.chunk_us for one in of_1_4.records] == [(250_000, 375_000, 500_000)]
-    of_0_17 = of(tmp_path, {**ROW, "request": "gASV"}, without=("request_id", "is_stream", "inter_token_latencies"))
-    assert [(one.chunk_us, one.lacks) for one in of_0_17.records] == [((250_000, 500_000), (DUE, GAPS))]
+    of_0_17 = of(
+        tmp_path,
+        {**ROW, "request": "gASV"},
+        without=("request_id", "is_stream", "inter_token_latencies"),
+    )
+    assert [(one.chunk_us, one.lacks) for one in of_0_17.records] == [
+        ((250_000, 500_000), (DUE, GAPS))
+    ]
     assert of_0_17.model == ""
 
 
@@ -77,9 +95,16 @@ def test_its_load_stands_beside_it(tmp_path: Path) -> None:
     found = of(tmp_path, ROW, {**ROW, "success": 0, "latency": None, "first_chunk_latency": None})
     assert (found.model, found.users, found.rate_per_s, found.asked) == ("m", 4, None, 9)
     assert NO_WORDS in found.lacks
-    (tmp_path / "benchmark_args.json").write_text(json.dumps({"parallel": -1, "rate": 6.0, "open_loop": True}))
+    (tmp_path / "benchmark_args.json").write_text(
+        json.dumps({"parallel": -1, "rate": 6.0, "open_loop": True})
+    )
     found = of(tmp_path, ROW)
-    assert (found.model, found.users, found.rate_per_s, found.arrivals) == ("tiny", None, 6.0, "poisson")
+    assert (found.model, found.users, found.rate_per_s, found.arrivals) == (
+        "tiny",
+        None,
+        6.0,
+        "poisson",
+    )
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -105,19 +130,27 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     a_database(path, [{**ROW, "first_chunk_latency": math.nan}])  # SQLite keeps it as NULL
     assert why() == "none of its requests can be read (request 1: its TTFT is missing)"
     found = of(tmp_path, ROW, {**ROW, "completed_time": 69.0}, {**ROW, "start_time": "?"})
-    assert [*found.unread] == ["request 2: its end is before its start", "request 3: its start time is '?'"]
-    with pytest.raises(figures.UnknownFormat, match=r"requests, no figures: take benchmark_summary\.json beside it"):
+    assert [*found.unread] == [
+        "request 2: its end is before its start",
+        "request 3: its start time is '?'",
+    ]
+    with pytest.raises(
+        figures.UnknownFormat, match=r"requests, no figures: take benchmark_summary\.json beside it"
+    ):
         figures.read_figures(path)
 
 
 SCALARS: Final = (
-    st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=5) | st.binary(max_size=5)
+    st.none() | st.integers(-(2**63),
+        2**63 - 1) | st.floats() | st.text(max_size=5) | st.binary(max_size=5)
     | st.just("[" * 9999) | st.just("[1e999, 1" + "0" * 400 + "]") | st.just("{}")
 )  # fmt: skip
 
 
 @given(st.data())
-def test_no_row_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_no_row_ends_in_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     changed = st.dictionaries(st.sampled_from(sorted(TYPES)), SCALARS, max_size=3)
     rows = [{**ROW, **one} for one in data.draw(st.lists(changed, max_size=3))]
     used(a_database(tmp_path_factory.mktemp("any") / FILE, rows))
@@ -149,7 +182,8 @@ def test_the_records_of_a_real_database(tmp_path: Path, capsys: pytest.CaptureFi
     assert (found.model, found.users, found.asked) == ("tiny", 4, 400)
     with closing(sqlite3.connect(f"{(REAL / FILE).as_uri()}?mode=ro", uri=True)) as database:
         rows = database.execute(
-            "SELECT first_chunk_latency, inter_token_latencies, latency FROM result ORDER BY start_time"
+            "SELECT first_chunk_latency, inter_token_latencies, latency FROM result ORDER BY "
+            "start_time"
         ).fetchall()
     for one, (first, gaps, latency) in zip(found.records, rows, strict=True):
         stamps = [*accumulate([first, *json.loads(gaps)])]
@@ -173,7 +207,9 @@ def test_a_view_without_end_is_no_table_of_requests(tmp_path: Path) -> None:
         known.read_imported_runs(path)
 
 
-def test_what_takes_sqlite_too_long_is_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_sqlite_too_long_is_broken_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database_module, "TIMEOUT_S", 0.05)
     a_database(tmp_path / FILE, [ROW], ())
     with (
@@ -192,7 +228,8 @@ def test_a_huge_value_is_refused(tmp_path: Path) -> None:
 
 
 def test_gaps_that_would_fill_the_memory_are_not_read(tmp_path: Path) -> None:
-    """As long as an answer may be they are; JSON of a longer text may become sixty times as many bytes."""
+    """As long as an answer may be they are; JSON of a longer text may become sixty times as many
+    bytes."""
     for gaps, chunks in (
         ("[" + "0," * (MOST_CHUNKS - 2) + "0.25]", MOST_CHUNKS),
         ("[" + "0," * (MOST_CHUNKS - 1) + "0.25]", 2),
@@ -207,11 +244,16 @@ def test_gaps_that_would_fill_the_memory_are_not_read(tmp_path: Path) -> None:
 
 
 def test_rows_come_in_the_order_of_their_starts(tmp_path: Path) -> None:
-    rows = [{**ROW, "start_time": at, "completed_time": at + 0.5, "request_id": str(at)} for at in (72.0, 70.0, 71.0)]
+    rows = [
+        {**ROW, "start_time": at, "completed_time": at + 0.5, "request_id": str(at)}
+        for at in (72.0, 70.0, 71.0)
+    ]
     assert [one.id for one in of(tmp_path, *rows).records] == ["70.0", "71.0", "72.0"]
 
 
-def test_a_file_that_takes_too_long_is_refused_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_takes_too_long_is_refused_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = a_database(tmp_path / FILE, [ROW] * 20_000, ())
     monkeypatch.setattr(database_module, "TIMEOUT_S", 0.0)
     with pytest.raises(Unusable, match=r"SQLite cannot read it \(it takes longer than 60 s\)"):

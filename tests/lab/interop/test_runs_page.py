@@ -1,4 +1,5 @@
-"""The page of compared run folders: figures with their intervals, why some have no difference, the audit of each."""
+"""The page of compared run folders: figures with their intervals, why some have no difference, the
+audit of each."""
 
 import json
 import re
@@ -17,19 +18,25 @@ from locust_llm.report.comparison import Comparison, RunPair, compare_folders
 
 
 def imported(path: Path, slower: float = 1.0, **values: object) -> Path:
-    """A run of 100 requests, one a second: TTFT around 100 ms, then two gaps of 50 ms; all of them so many times slower."""
+    """A run of 100 requests, one a second: TTFT around 100 ms, then two gaps of 50 ms; all of them
+    so many times slower."""
     body = json.dumps({"model": "tiny", "stream_options": {"include_usage": True}})
 
     def one(at: int) -> dict[str, object]:
         first, gap = (0.1 + 0.01 * (at * 7 % 10)) * slower, 0.05 * slower
         return {
-            "request": body, "start_time": 50.0 + at, "completed_time": 50.0 + at + first + 2 * gap, "success": 1,
-            "latency": first + 2 * gap, "first_chunk_latency": first, "inter_token_latencies": json.dumps([gap, gap]),
+            "request": body, "start_time": 50.0 + at, "completed_time": 50.0 + at + first + 2 * gap,
+            "success": 1,
+            "latency": first + 2 * gap, "first_chunk_latency": first,
+            "inter_token_latencies": json.dumps([gap, gap]),
             "prompt_tokens": 100, "completion_tokens": 3, "is_stream": 1, **values,
         }  # fmt: skip
 
     a_database(path.with_suffix(".db"), [one(at) for at in range(100)])
-    assert import_cli.run_import([str(path.with_suffix(".db")), "--report-dir", str(path)]) == ExitStatus.OK
+    assert (
+        import_cli.run_import([str(path.with_suffix(".db")), "--report-dir", str(path)])
+        == ExitStatus.OK
+    )
     return path
 
 
@@ -44,13 +51,16 @@ def rows(html: str) -> dict[str, list[str]]:
     """Cells by the first of their row, the lines of a cell with a bar between."""
     found = {}
     for row in re.findall(r"<tr><th scope=row>(.*?)</th>(.*?)</tr>", html, re.S):
-        cells = [re.sub(r"<small[^>]*>", "|", cell) for cell in re.findall(r"<td>(.*?)</td>", row[1])]
+        cells = [
+            re.sub(r"<small[^>]*>", "|", cell) for cell in re.findall(r"<td>(.*?)</td>", row[1])
+        ]
         found[unescape(row[0])] = [unescape(re.sub(r"<[^>]*>", "", cell)) for cell in cells]
     return found
 
 
 def test_each_run_beside_the_first(found: Comparison) -> None:
-    """TTFT from 100 to 190 ms: its median lies between 140 and 150, twice as much in the slow one."""
+    """TTFT from 100 to 190 ms: its median lies between 140 and 150, twice as much in the slow
+    one."""
     html = render_comparison_page(found)
     cells = rows(html)
     base, slow, longer = cells["TTFT p50 (ms)"]
@@ -58,7 +68,10 @@ def test_each_run_beside_the_first(found: Comparison) -> None:
     assert re.fullmatch(r"290\|\+145 \(\+\d+\.\d to \+\d+\.\d\)\|\+100\.0% worse", slow)
     assert cells["load tester"] == ["evalscope"] * 3
     assert cells["input tokens"] == ["100", "100", "200"]
-    assert "longer had other work than base: input tokens 200 for 100 on average. So there are no differences." in html
+    assert (
+        "longer had other work than base: input tokens 200 for 100 on average. So there are no "
+        "differences." in html
+    )
     assert "&lt;b&gt;slow" in html
     assert "<b>slow" not in html
     assert "<small class=loud>+100.0% worse</small>" in html
@@ -82,7 +95,8 @@ def test_sweeps_have_a_row_for_each_stage(found: Comparison) -> None:
         for number, pair in enumerate(found.runs, 1)
     )
     pair = msgspec.convert(
-        {"folder": "b", "warnings": (), "lines": (), "axis": "concurrency", "stages": stages, "alone": ("4 only in b",)},
+        {"folder": "b", "warnings": (), "lines": (), "axis": "concurrency", "stages": stages,
+            "alone": ("4 only in b",)},
         RunPair, from_attributes=True,
     )  # fmt: skip
     html = render_comparison_page(msgspec.structs.replace(found, runs=(pair,)))
@@ -93,7 +107,9 @@ def test_sweeps_have_a_row_for_each_stage(found: Comparison) -> None:
     assert "<b>b</b>: concurrency 2: of 2" in html
 
 
-def test_the_command_writes_it(found: Comparison, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_it(
+    found: Comparison, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["compare", found.base, found.runs[0].folder]
     assert main([*words, "--html", str(tmp_path / "x.html")]) == ExitStatus.OK
     assert rows((tmp_path / "x.html").read_text())["TTFT p50 (ms)"][0] == "145"

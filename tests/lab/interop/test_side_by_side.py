@@ -1,4 +1,5 @@
-"""Results beside each other: a difference where the loads are alike, the reason where they are not."""
+"""Results beside each other: a difference where the loads are alike, the reason where they are
+not."""
 
 import json
 from pathlib import Path
@@ -12,24 +13,39 @@ from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.side_by_side import build_result_table, format_results_markdown, unlike
 
 BASE = Figures(
-    tool="one", model="m", concurrency=8, requests=1000, requests_per_s=4.0, input_tokens=Distribution(avg=100.0),
-    output_tokens=Distribution(avg=90.0), server_output_tokens=64.0, ttft=Distribution(avg=0.2, percentiles={99.0: 0.4}),
+    tool="one", model="m", concurrency=8, requests=1000, requests_per_s=4.0,
+    input_tokens=Distribution(avg=100.0),
+    output_tokens=Distribution(avg=90.0), server_output_tokens=64.0,
+    ttft=Distribution(avg=0.2, percentiles={99.0: 0.4}),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        (replace(BASE, output_tokens=Distribution(avg=64.0), server_output_tokens=None), ""),  # of one tokenizer
+        # of one tokenizer
+        (replace(BASE, output_tokens=Distribution(avg=64.0), server_output_tokens=None), ""),
         (replace(BASE, model="", concurrency=None), ""),  # what it does not say is no reason
         (replace(BASE, model="n"), "model n for m"),
         (replace(BASE, concurrency=16), "in flight at most 16 for 8"),
-        (replace(BASE, input_tokens=Distribution(avg=106.0)), "input tokens 106 for 100 on average"),
-        (replace(BASE, input_tokens=Distribution(avg=103.0)), "input tokens 103 for 100 on average"),
+        (
+            replace(BASE, input_tokens=Distribution(avg=106.0)),
+            "input tokens 106 for 100 on average",
+        ),
+        (
+            replace(BASE, input_tokens=Distribution(avg=103.0)),
+            "input tokens 103 for 100 on average",
+        ),
         (replace(BASE, tool="two", input_tokens=Distribution(avg=104.0)), ""),  # tokenizers differ
-        (replace(BASE, tool="two", input_tokens=Distribution(avg=106.0)), "input tokens 106 for 100 on average"),
+        (
+            replace(BASE, tool="two", input_tokens=Distribution(avg=106.0)),
+            "input tokens 106 for 100 on average",
+        ),
         (replace(BASE, server_output_tokens=80.0), "output tokens 80 for 64 on average"),
-        (replace(BASE, concurrency=None, rate_per_s=5.0), "one is an open loop, the other a closed one"),
+        (
+            replace(BASE, concurrency=None, rate_per_s=5.0),
+            "one is an open loop, the other a closed one",
+        ),
     ],
 )
 def test_what_is_another_load(other: Figures, why: str) -> None:
@@ -37,23 +53,38 @@ def test_what_is_another_load(other: Figures, why: str) -> None:
 
 
 def test_the_table() -> None:
-    alike = replace(BASE, tool="two", ttft=Distribution(avg=0.3, percentiles={99.0: 0.5}), requests_per_s=3.0)
-    said = format_results_markdown(
-        build_result_table([(Path("a"), BASE), (Path("b"), alike), (Path("c"), replace(alike, model="n"))])
+    alike = replace(
+        BASE, tool="two", ttft=Distribution(avg=0.3, percentiles={99.0: 0.5}), requests_per_s=3.0
     )
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if line.startswith("|")]
+    said = format_results_markdown(
+        build_result_table(
+            [(Path("a"), BASE), (Path("b"), alike), (Path("c"), replace(alike, model="n"))]
+        )
+    )
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in said.splitlines()
+        if line.startswith("|")
+    ]
     found = {row[0]: row[1:] for row in rows}
     assert found["file"] == ["a", "b", "c"]
     assert found[""] == ["one", "two (1)", "two (2)"]
     assert found["TTFT mean, ms"] == ["200", "300 (+50.0%)", "300"]
     assert found["requests/s"] == ["4", "3 (-25.0%)", "3"]
     assert "latency p99, ms" not in found
-    assert said.startswith("two (2) had another load than one: model n for m. So there are no differences.\n")
+    assert said.startswith(
+        "two (2) had another load than one: model n for m. So there are no differences.\n"
+    )
     assert "They have no intervals" in said
-    assert "one: doubtful: token counts: 90 tokens an answer by the tool's tokenizer, 64 by the server's usage" in said
+    assert (
+        "one: doubtful: token counts: 90 tokens an answer by the tool's tokenizer, 64 by the "
+        "server's usage" in said
+    )
 
 
-def test_files_of_other_tools_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_other_tools_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bench = {"mean_ttft_ms": 500.0, "request_throughput": 4.0, "completed": 100, "duration": 25.0}
     for name, ttft in (("a.json", 500.0), ("b.json", 400.0)):
         (tmp_path / name).write_text(json.dumps({**bench, "mean_ttft_ms": ttft}))
@@ -62,11 +93,19 @@ def test_files_of_other_tools_are_compared(tmp_path: Path, capsys: pytest.Captur
     assert "400 (-20.0%)" in printed
     to = [str(tmp_path / name) for name in ("table.md", "figures.json", "page.html")]
     files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
-    assert run_compare([*files, "--markdown", to[0], "--json", to[1], "--html", to[2]]) == ExitStatus.OK
+    assert (
+        run_compare([*files, "--markdown", to[0], "--json", to[1], "--html", to[2]])
+        == ExitStatus.OK
+    )
     assert Path(to[0]).read_text() == printed
-    assert [one["figures"]["ttft"]["avg"] for one in json.loads(Path(to[1]).read_text())] == [0.5, 0.4]
+    assert [one["figures"]["ttft"]["avg"] for one in json.loads(Path(to[1]).read_text())] == [
+        0.5,
+        0.4,
+    ]
     assert "400 (-20.0%)" in Path(to[2]).read_text()
-    assert run_compare([*files, "--markdown", str(tmp_path / "no" / "table.md")]) == ExitStatus.REFUSED
+    assert (
+        run_compare([*files, "--markdown", str(tmp_path / "no" / "table.md")]) == ExitStatus.REFUSED
+    )
     (tmp_path / "b.json").write_text("{")
     assert run_compare([str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == ExitStatus.REFUSED
     assert "b.json: it is no JSON" in capsys.readouterr().err

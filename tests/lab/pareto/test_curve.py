@@ -1,4 +1,5 @@
-"""Pareto curves of levels whose figures can be worked out with a pencil; the energy of a token; the figure."""
+"""Pareto curves of levels whose figures can be worked out with a pencil; the energy of a token; the
+figure."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -23,7 +24,12 @@ from locust_llm.records.record import Record
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.build import summarise_folder
 from locust_llm.report.sections.energy import measure_energy
-from locust_llm.report.sections.sweep.best_points import CurvePoint, PaceLimit, find_pace_limits, mark_best_points
+from locust_llm.report.sections.sweep.best_points import (
+    CurvePoint,
+    PaceLimit,
+    find_pace_limits,
+    mark_best_points,
+)
 from locust_llm.slo.grammar import parse_rule
 
 
@@ -32,12 +38,19 @@ def point(per_user: float, per_gpu: float, **other: object) -> CurvePoint:
 
 
 FOUR = mark_best_points((point(100, 10), point(50, 40), point(40, 30), point(20, 60)))
-CURVE = ParetoCurve(name="H100", axis="concurrency", gpus=2, points=FOUR, knee=40.0, knee_rule="SLO")
+CURVE = ParetoCurve(
+    name="H100", axis="concurrency", gpus=2, points=FOUR, knee=40.0, knee_rule="SLO"
+)
 
 
 def test_a_level_is_a_pace_and_a_share_of_the_server() -> None:
-    """TPOT of 5 ms at the median and 8 at p90 are 200 and 125 tokens/s; 400 tokens/s on 8 GPUs are 50 each."""
-    tails = {"inter_token_latency": replace(row("inter_token_latency", 5, 9), percentiles={50.0: 5.0, 90.0: 8.0})}
+    """TPOT of 5 ms at the median and 8 at p90 are 200 and 125 tokens/s; 400 tokens/s on 8 GPUs are
+    50 each."""
+    tails = {
+        "inter_token_latency": replace(
+            row("inter_token_latency", 5, 9), percentiles={50.0: 5.0, 90.0: 8.0}
+        )
+    }
     found = make_level_point(level(4, latencies=tails), 8, 50.0)
     assert found is not None
     assert (found.per_user, found.per_gpu, found.value) == (200, 50, 4)
@@ -64,18 +77,23 @@ def test_the_best_make_a_step_function() -> None:
         None,
     ]
     equal = mark_best_points((point(1, 1), point(1, 1), point(1, 2, client="INVALID")))
-    assert [p.best for p in equal] == [True, True, False]  # an unsound one is not best, and dominates nothing
+    # an unsound one is not best, and dominates nothing
+    assert [p.best for p in equal] == [True, True, False]
 
 
 def test_a_rule_on_itl_is_a_pace() -> None:
     rules = [
-        parse_rule(text) for text in ("itl p95 <= 50ms", "ttft p95 < 1s", "itl{class=A} p50 < 9ms", "itl p99 > 1ms")
+        parse_rule(text)
+        for text in ("itl p95 <= 50ms", "ttft p95 < 1s", "itl{class=A} p50 < 9ms", "itl p99 > 1ms")
     ]
     assert find_pace_limits(rules) == (PaceLimit(rule="itl p95 <= 50ms", per_user=20.0),)
 
 
 def power(*watts: float, gpu: str = "0", each_s: float = 10.0) -> list[EngineSample]:
-    return [EngineSample(at=i * each_s, engine="DCGM", gpu=gpu, gpu_power_w=w) for i, w in enumerate(watts)]
+    return [
+        EngineSample(at=i * each_s, engine="DCGM", gpu=gpu, gpu_power_w=w)
+        for i, w in enumerate(watts)
+    ]
 
 
 def test_the_energy_of_a_token() -> None:
@@ -96,15 +114,23 @@ def test_the_energy_of_a_token() -> None:
 
 def test_curves_of_different_models_or_lengths_say_so() -> None:
     """Lengths may differ by 2 %, which chance does too."""
-    one, near, far = (CurveWorkload(model="m", input_tokens=n, output_tokens=50.0) for n in (100.0, 102.0, 103.0))
-    a, b, c = (replace(CURVE, name=name, workloads=(w,)) for name, w in (("a", one), ("b", near), ("c", far)))
+    one, near, far = (
+        CurveWorkload(model="m", input_tokens=n, output_tokens=50.0) for n in (100.0, 102.0, 103.0)
+    )
+    a, b, c = (
+        replace(CURVE, name=name, workloads=(w,))
+        for name, w in (("a", one), ("b", near), ("c", far))
+    )
     assert (
         describe_curve_differences([a, b])
         == describe_curve_differences([a])
         == describe_curve_differences([CURVE])
         == ""
     )
-    why = "These runs cannot be compared, as they differ in input tokens (a: m, 100 / 50 tokens; c: m, 103 / 50 tokens)"
+    why = (
+        "These runs cannot be compared, as they differ in input tokens (a: m, 100 / 50 tokens; "
+        "c: m, 103 / 50 tokens)"
+    )
     assert describe_curve_differences([a, c]) == why
     other = replace(a, name="d", workloads=(replace(one, model="n"),))
     assert describe_curve_differences([a, other]).startswith(
@@ -115,7 +141,9 @@ def test_curves_of_different_models_or_lengths_say_so() -> None:
     assert "SIMULATED" in svg
 
 
-@pytest.mark.parametrize(("most", "last", "count"), [(9, 10, 6), (100, 120, 7), (0.4, 0.45, 10), (1, 1.2, 7)])
+@pytest.mark.parametrize(
+    ("most", "last", "count"), [(9, 10, 6), (100, 120, 7), (0.4, 0.45, 10), (1, 1.2, 7)]
+)
 def test_ticks_hold_the_most(most: float, last: float, count: int) -> None:
     found = choose_ticks(most)
     assert found[0] == 0
@@ -124,16 +152,27 @@ def test_ticks_hold_the_most(most: float, last: float, count: int) -> None:
 
 
 def test_the_figure_is_sound_xml_of_steps_and_nothing_of_a_name_is_markup() -> None:
-    evil = replace(CURVE, name='<b>"&', limits=(PaceLimit(rule="itl p95 <= 50ms", per_user=20.0),), not_valid="x: <i>")
+    evil = replace(
+        CURVE,
+        name='<b>"&',
+        limits=(PaceLimit(rule="itl p95 <= 50ms", per_user=20.0),),
+        not_valid="x: <i>",
+    )
     svg = draw_pareto_svg([CURVE, evil], 90.0)
     root = ET.fromstring(svg)
     texts = ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert any(text.startswith('<b>"& (by concurrency, 2 GPUs, not valid by x: <i>') for text in texts)
+    assert any(
+        text.startswith('<b>"& (by concurrency, 2 GPUs, not valid by x: <i>') for text in texts
+    )
     assert "SLO itl p95 <= 50ms" in texts
     assert "40 knee (SLO)" in texts
     assert "tokens/s per user (1000 / p90 of TPOT in ms)" in texts
     assert "prefers-color-scheme:dark" in svg
-    line = next(one for one in root.iter("{http://www.w3.org/2000/svg}path") if "stroke-opacity" in one.attrib)
+    line = next(
+        one
+        for one in root.iter("{http://www.w3.org/2000/svg}path")
+        if "stroke-opacity" in one.attrib
+    )
     assert set(line.attrib["d"]) & set("CLQSTAcl") == set()  # across and down only
     assert draw_pareto_svg([CURVE, evil], 90.0) == svg
     for number in (0, MAX_CURVES + 1):

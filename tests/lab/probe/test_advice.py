@@ -37,13 +37,18 @@ def about(said: tuple[Advice, ...], word: str) -> Advice:
 
 def stopped() -> ProbeMeasurements:
     """A prompt stops all for as long as it takes alone, two for twice that."""
-    one = [stall(turn, n, longest_s=n * 50e-6, ttft_s=n * 50e-6, steps=1.0) for turn in (1, 2) for n in LENGTHS]
+    one = [
+        stall(turn, n, longest_s=n * 50e-6, ttft_s=n * 50e-6, steps=1.0)
+        for turn in (1, 2)
+        for n in LENGTHS
+    ]
     two = [stall(turn, 4000, "pair", longest_s=0.4, ttft_s=0.4, steps=1.0) for turn in (1, 2)]
     return symptoms(stalls=(*one, *two))
 
 
 def test_a_chunk_size_for_a_gap_is_in_proportion_to_tokens() -> None:
-    """500 tokens add 20 ms to a gap of 10: 20 ms leave 250. 8,000 tokens are 32 such steps, of 20 ms: 640 ms."""
+    """500 tokens add 20 ms to a gap of 10: 20 ms leave 250. 8,000 tokens are 32 such steps, of 20
+    ms: 640 ms."""
     said = about(derive_advice(symptoms(), FIVE_HUNDRED, 0.020), "chunks")
     assert "chunks of about 250 tokens (vLLM: --max-num-batched-tokens 250" in said.what
     assert "about 20 ms beside a prompt, and 640 ms for one of 8,000 tokens" in said.what
@@ -67,19 +72,25 @@ def test_no_chunk_size_undercuts_a_gap_without_prefill() -> None:
 
 def test_chunked_in_turn_a_limit_of_two_costs_nothing() -> None:
     said = about(derive_advice(symptoms(), FIVE_HUNDRED), "--prefill-concurrency 2")
-    assert "8 prompts of 2,000 tokens sent together had the last first token after 800 ms, 8.0 times" in said.why
+    assert (
+        "8 prompts of 2,000 tokens sent together had the last first token after 800 ms, 8.0 times"
+        in said.why
+    )
     assert "beside two prompts are 30 ms, beside one 30 ms" in said.why
 
 
 def test_a_concurrency_is_the_bound_of_a_closed_loop() -> None:
     """200 gaps of 10 ms over a prefill of 100 ms: 1 + 20 users."""
-    assert about(derive_advice(symptoms(), FIVE_HUNDRED), "users").what.startswith("Above about 21 users")
+    assert about(derive_advice(symptoms(), FIVE_HUNDRED), "users").what.startswith(
+        "Above about 21 users"
+    )
 
 
 def test_partial_prefills_a_limit_of_as_many_as_slots() -> None:
     bursts = (BurstResult(1, 2000, (0.4, 0.4, 0.4, 0.4, 0.8, 0.8, 0.8, 0.8)),)
     said = about(
-        derive_advice(symptoms(bursts=bursts), Diagnosis(PARTIAL, (480.0, 500.0, 520.0), 4)), "--prefill-concurrency 4"
+        derive_advice(symptoms(bursts=bursts), Diagnosis(PARTIAL, (480.0, 500.0, 520.0), 4)),
+        "--prefill-concurrency 4",
     )
     assert "4 had their first tokens together" in said.why
 
@@ -87,7 +98,10 @@ def test_partial_prefills_a_limit_of_as_many_as_slots() -> None:
 def test_prefill_first_one_at_a_time() -> None:
     said = derive_advice(stopped(), Diagnosis(PREFILL_FIRST))
     why = about(said, "--prefill-concurrency 1").why
-    assert "Two prompts of 4,000 tokens sent together stopped the decoders for 400 ms, one for 200 ms" in why
+    assert (
+        "Two prompts of 4,000 tokens sent together stopped the decoders for 400 ms, one for 200 ms"
+        in why
+    )
     # 8,000 tokens take 400 ms, 390 more than a gap: 512 take 25 more
     assert "chunks of about 512 tokens" in about(said, "chunks").what
     assert "about 35 ms beside a prompt" in about(said, "chunks").what
@@ -109,7 +123,9 @@ def test_disaggregated_a_limit_is_for_ttft() -> None:
 
 
 def test_static_the_batch_is_waited_for() -> None:
-    stalls = tuple(stall(turn, n, ttft_s=2.0, after_s=0.4, ended=3) for turn in (1, 2) for n in LENGTHS)
+    stalls = tuple(
+        stall(turn, n, ttft_s=2.0, after_s=0.4, ended=3) for turn in (1, 2) for n in LENGTHS
+    )
     said = about(derive_advice(symptoms(stalls=stalls), Diagnosis(STATIC)), "continuous batching")
     assert "waited 1.6 s until the decoders had ended, then took 400 ms" in said.why
 
@@ -154,9 +170,14 @@ def test_the_wanted_gap_is_that_of_the_rules(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("server", [Server(budget=2048), Server(budget=1024), Server(policy="prefill-first")])
-def test_a_server_that_does_as_advised_has_about_the_gaps_that_were_promised(server: Server) -> None:
-    """A simulated step overlaps reading weights with computing: its gaps are up to a fifth shorter, never much longer."""
+@pytest.mark.parametrize(
+    "server", [Server(budget=2048), Server(budget=1024), Server(policy="prefill-first")]
+)
+def test_a_server_that_does_as_advised_has_about_the_gaps_that_were_promised(
+    server: Server,
+) -> None:
+    """A simulated step overlaps reading weights with computing: its gaps are up to a fifth shorter,
+    never much longer."""
     wanted_s = 0.025
     found = symptoms_of(probed(server, Noise(steps=0.03)))
     what = about(derive_advice(found, diagnose_scheduler(found, "OK"), wanted_s), "chunks").what
@@ -169,17 +190,23 @@ def test_a_server_that_does_as_advised_has_about_the_gaps_that_were_promised(ser
 numbers = st.floats(1e-6, 1e6)
 stalls = st.builds(
     stall, st.integers(1, 3), st.sampled_from(LENGTHS), st.sampled_from(["stall", "pair"]),
-    longest_s=numbers, usual_s=numbers, quiet_s=numbers, ended=st.integers(0, 3), decoders=st.integers(0, 3),
+    longest_s=numbers, usual_s=numbers, quiet_s=numbers, ended=st.integers(0, 3),
+    decoders=st.integers(0, 3),
 )  # fmt: skip
 
 
 @examples(60)
 @given(
-    st.lists(stalls, min_size=1).map(tuple), numbers | st.none(), numbers | st.none(), st.floats(1e-6, 10) | st.none(),
+    st.lists(stalls, min_size=1).map(tuple), numbers | st.none(), numbers | st.none(),
+    st.floats(1e-6, 10) | st.none(),
     st.sampled_from([STATIC, PREFILL_FIRST, CHUNKED, PARTIAL, DISAGGREGATED, CANNOT_TELL]),
 )  # fmt: skip
 def test_whatever_was_seen_no_advice_is_without_its_figure(
-    some: tuple[object, ...], quiet_s: float | None, early_s: float | None, wanted_s: float | None, name: str
+    some: tuple[object, ...],
+    quiet_s: float | None,
+    early_s: float | None,
+    wanted_s: float | None,
+    name: str,
 ) -> None:
     found = symptoms(stalls=some, quiet_s=quiet_s, early_s=early_s)
     for one in derive_advice(found, Diagnosis(name, (480.0, 500.0, 520.0), 1), wanted_s):

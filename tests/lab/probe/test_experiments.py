@@ -1,4 +1,5 @@
-"""The experiments of the probe, with answers made up by pencil: which episodes come, how large they are, when it ends."""
+"""The experiments of the probe, with answers made up by pencil: which episodes come, how large they
+are, when it ends."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,30 +25,42 @@ TOKEN_S = 1e-4
 """A prompt takes so long a token, and never less than 10 ms."""
 GAP_S = 0.01
 USUAL = ProbeBounds(
-    longest_tokens=16_000, first_tokens=250, most_ttft_s=2.5, most_output_tokens=8192, decoders=3, burst=8, rounds=3
+    longest_tokens=16_000, first_tokens=250, most_ttft_s=2.5, most_output_tokens=8192, decoders=3,
+    burst=8, rounds=3
 )  # fmt: skip
 LONGER = replace(USUAL, longest_tokens=32_000)
 Answer = Callable[[ProbeEpisode], Sequence[ProbeResult]]
 
 
-def seen(shot: ProbeRequest, episode: ProbeEpisode, number: int, first_s: float, outcome: str = OK) -> ProbeResult:
+def seen(
+    shot: ProbeRequest, episode: ProbeEpisode, number: int, first_s: float, outcome: str = OK
+) -> ProbeResult:
     """Its first token so long after it was sent, then one each 10 ms."""
     good = outcome == OK
     return ProbeResult(
         episode=number, kind=episode.kind, round=episode.round, role=shot.role, outcome=outcome,
-        asked_tokens=shot.input_tokens, input_tokens=shot.input_tokens, output_tokens=shot.output_tokens if good else 0,
+        asked_tokens=shot.input_tokens, input_tokens=shot.input_tokens,
+        output_tokens=shot.output_tokens if good else 0,
         asked_output_tokens=shot.output_tokens, sent_at=shot.at_s,
         chunk_at=tuple(shot.at_s + first_s + GAP_S * i for i in range(shot.output_tokens)) if good else (),
     )  # fmt: skip
 
 
 def usual(episode: ProbeEpisode) -> list[ProbeResult]:
-    return [seen(shot, episode, 0, max(0.01, TOKEN_S * shot.input_tokens)) for shot in episode.requests]
+    return [
+        seen(shot, episode, 0, max(0.01, TOKEN_S * shot.input_tokens)) for shot in episode.requests
+    ]
 
 
 def refusing(more_than: int) -> Answer:
     return lambda episode: [
-        seen(shot, episode, 0, TOKEN_S * shot.input_tokens, OK if shot.input_tokens <= more_than else "http_400")
+        seen(
+            shot,
+            episode,
+            0,
+            TOKEN_S * shot.input_tokens,
+            OK if shot.input_tokens <= more_than else "http_400",
+        )
         for shot in episode.requests
     ]
 
@@ -63,14 +76,19 @@ def carried_out(answer: Answer = usual, bounds: ProbeBounds = USUAL) -> list[Pro
 
 
 def alone(episodes: Sequence[ProbeEpisode], turn: int = 0) -> list[int]:
-    return [one.requests[0].input_tokens for one in episodes if (one.kind, one.round) == ("alone", turn)]
+    return [
+        one.requests[0].input_tokens for one in episodes if (one.kind, one.round) == ("alone", turn)
+    ]
 
 
 def test_what_comes() -> None:
     episodes = carried_out(bounds=replace(USUAL, rounds=2))
     kinds = [one.kind for one in episodes if not one.round]
     assert kinds == ["warm", *["alone"] * 7, "quiet"]  # the second warm one is of round 1
-    first, second = ([one.kind for one in episodes if one.round == turn and one.kind != "warm"] for turn in (1, 2))
+    first, second = (
+        [one.kind for one in episodes if one.round == turn and one.kind != "warm"]
+        for turn in (1, 2)
+    )
     assert first == second == [*["alone", "stall"] * 3, "pair", "again", "again", "behind", "burst"]
     assert len(episodes) == 2 + 7 + 1 + 11 + 11
 
@@ -84,7 +102,9 @@ def test_from_the_first_round_on_it_is_known_what_comes_later(answer: Answer) ->
             assert one.later is None
         else:
             assert one.later is not None
-            assert [(later.kind, later.round) for later in one.later] == [(b.kind, b.round) for b in episodes[i + 1 :]]
+            assert [(later.kind, later.round) for later in one.later] == [
+                (b.kind, b.round) for b in episodes[i + 1 :]
+            ]
 
 
 def test_sizes_double_until_the_next_would_take_too_long() -> None:
@@ -96,10 +116,14 @@ def test_sizes_double_until_the_next_would_take_too_long() -> None:
 
 
 def test_time_grows_on_as_it_did() -> None:
-    """With the square of the length: 8,000 take 1 s, 16,000 would take 4. The root of two more is 11,313: so 10,000."""
+    """With the square of the length: 8,000 take 1 s, 16,000 would take 4. The root of two more is
+    11,313: so 10,000."""
 
     def squared(episode: ProbeEpisode) -> list[ProbeResult]:
-        return [seen(shot, episode, 0, max(0.01, (shot.input_tokens / 8000) ** 2)) for shot in episode.requests]
+        return [
+            seen(shot, episode, 0, max(0.01, (shot.input_tokens / 8000) ** 2))
+            for shot in episode.requests
+        ]
 
     assert alone(carried_out(squared, replace(USUAL, most_ttft_s=2.0)))[-2:] == [8000, 10_000]
     assert alone(carried_out(squared, replace(USUAL, most_ttft_s=1.0)))[-2:] == [4000, 8000]
@@ -112,7 +136,9 @@ def test_sizes_double_until_the_longest() -> None:
 def test_sizes_double_until_a_failure() -> None:
     episodes = carried_out(refusing(6000))
     assert alone(episodes) == [250, 500, 1000, 2000, 4000, 8000]
-    assert {max(shot.input_tokens for shot in one.requests) for one in episodes if one.kind == "stall"} == {
+    assert {
+        max(shot.input_tokens for shot in one.requests) for one in episodes if one.kind == "stall"
+    } == {
         950,
         1900,
         3800,
@@ -120,7 +146,14 @@ def test_sizes_double_until_a_failure() -> None:
 
 
 def test_prompts_of_several_sizes_must_be_possible() -> None:
-    assert [one.kind for one in carried_out(refusing(1500))] == ["warm", "warm", "alone", "alone", "alone", "alone"]
+    assert [one.kind for one in carried_out(refusing(1500))] == [
+        "warm",
+        "warm",
+        "alone",
+        "alone",
+        "alone",
+        "alone",
+    ]
 
 
 def test_lengths_go_up_and_down() -> None:
@@ -132,12 +165,17 @@ def test_lengths_go_up_and_down() -> None:
 
 
 def test_decoders_and_the_prompts_beside_them() -> None:
-    """A first token takes 10 ms, a gap 10 ms: the prompt comes after 4 x 10 + 400 ms; a prompt of 4,000 tokens takes 0.4 s:
-    (0.44 + 1.4 x 0.4 + 30 x 0.01) / 0.01 = 130 tokens, 15 and 30 % more for the second and the third decoder."""
+    """A first token takes 10 ms, a gap 10 ms: the prompt comes after 4 x 10 + 400 ms; a prompt of
+    4,000 tokens takes 0.4 s: (0.44 + 1.4 x 0.4 + 30 x 0.01) / 0.01 = 130 tokens, 15 and 30 % more
+    for the second and the third decoder."""
     one = next(one for one in carried_out() if one.kind == "stall")
     *decoders, long = one.requests
-    assert [(shot.role, shot.at_s, shot.input_tokens) for shot in decoders] == [("decoder", 0, SHORT_TOKENS)] * 3
-    assert [shot.output_tokens for shot in decoders] == pytest.approx([130, 130 * 1.15, 130 * 1.3], abs=2)
+    assert [(shot.role, shot.at_s, shot.input_tokens) for shot in decoders] == [
+        ("decoder", 0, SHORT_TOKENS)
+    ] * 3
+    assert [shot.output_tokens for shot in decoders] == pytest.approx(
+        [130, 130 * 1.15, 130 * 1.3], abs=2
+    )
     assert (long.role, long.input_tokens) == ("long", 3800)
     assert long.at_s == pytest.approx(0.44)
 
@@ -161,7 +199,8 @@ def test_short_ones_behind_a_long_one() -> None:
 
 
 def test_a_burst_is_made_of_long_prompts_where_nobody_is_held_up() -> None:
-    """How wide a step is nobody knows then: half of the longest prompt. There is time for 20 s / 0.8 s = 25: so eight."""
+    """How wide a step is nobody knows then: half of the longest prompt. There is time for 20 s /
+    0.8 s = 25: so eight."""
     burst = next(one for one in carried_out() if one.kind == "burst").requests
     assert [(shot.role, shot.at_s, shot.input_tokens) for shot in burst] == [("long", 0, 7600)] * 8
 
@@ -203,7 +242,8 @@ def late(gaps: int) -> Answer:
         came = usual(episode)
         if episode.kind == "quiet":
             came[gaps:] = [
-                seen(shot, episode, 0, GAP_S * (1 + came[0].output_tokens)) for shot in episode.requests[gaps:]
+                seen(shot, episode, 0, GAP_S * (1 + came[0].output_tokens))
+                for shot in episode.requests[gaps:]
             ]
         return came
 
@@ -220,17 +260,21 @@ def test_a_place_is_left_where_only_some_run_together(together: int, decoders: i
 def test_it_ends_where_a_server_does_not_answer(failing: str) -> None:
     for missing in ((), None):
 
-        def answer(episode: ProbeEpisode, missing: tuple[()] | None = missing) -> Sequence[ProbeResult]:
+        def answer(
+            episode: ProbeEpisode, missing: tuple[()] | None = missing
+        ) -> Sequence[ProbeResult]:
             if episode.kind != failing:
                 return usual(episode)
             return (
-                missing if missing is not None else [seen(shot, episode, 0, 1, "timeout") for shot in episode.requests]
+                missing
+                if missing is not None
+                else [seen(shot, episode, 0, 1, "timeout") for shot in episode.requests]
             )
 
         assert carried_out(answer)[-1].kind == failing
 
 
-# -- whatever comes back -----------------------------------------------------------------------------------------------
+# -- whatever comes back ---------------------------------------------------------------------------
 
 
 def check(episodes: Sequence[ProbeEpisode], bounds: ProbeBounds) -> None:
@@ -254,29 +298,38 @@ def check(episodes: Sequence[ProbeEpisode], bounds: ProbeBounds) -> None:
 @given(
     st.data(),
     st.builds(
-        ProbeBounds, longest_tokens=st.integers(250, 50_000), decoders=st.integers(1, 6), burst=st.integers(4, 12),
-        rounds=st.integers(1, 4), most_ttft_s=st.floats(0.1, 10), most_output_tokens=st.integers(48, 10_000),
+        ProbeBounds, longest_tokens=st.integers(250, 50_000), decoders=st.integers(1, 6),
+        burst=st.integers(4, 12),
+        rounds=st.integers(1, 4), most_ttft_s=st.floats(0.1, 10),
+        most_output_tokens=st.integers(48, 10_000),
     ),
 )  # fmt: skip
 def test_whatever_is_sent_back_it_ends_and_asks_for_no_more_than_its_bounds(
     data: st.DataObject, bounds: ProbeBounds
 ) -> None:
-    """Some shots not seen, some failed, stamps of any size; a stamp after the send is at least 1 us after it."""
+    """Some shots not seen, some failed, stamps of any size; a stamp after the send is at least 1 us
+    after it."""
 
     def answer(episode: ProbeEpisode) -> list[ProbeResult]:
         came = []
         for shot in episode.requests:
             fate = data.draw(st.sampled_from(["ok", "ok", "ok", "ok", "lost", "failed", "few"]))
             first_s = data.draw(st.floats(1e-6, 1e6) | st.floats(0.001, 0.1))
-            one = seen(shot._replace(output_tokens=min(50, shot.output_tokens)), episode, 0, first_s)
+            one = seen(
+                shot._replace(output_tokens=min(50, shot.output_tokens)), episode, 0, first_s
+            )
             if fate == "failed":
                 one = seen(shot, episode, 0, 1, "http_500")
             elif fate == "few":
-                one = one._replace(chunk_at=one.chunk_at[:1], output_tokens=data.draw(st.integers(0, 3)))
+                one = one._replace(
+                    chunk_at=one.chunk_at[:1], output_tokens=data.draw(st.integers(0, 3))
+                )
             elif data.draw(st.booleans()):
                 scale = data.draw(st.floats(1e-6, 1e6))
                 first = one.chunk_at[0]
-                one = one._replace(chunk_at=tuple(first + scale * (at - first) for at in one.chunk_at))
+                one = one._replace(
+                    chunk_at=tuple(first + scale * (at - first) for at in one.chunk_at)
+                )
             if fate != "lost":
                 came.append(one)
         return came

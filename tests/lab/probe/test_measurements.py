@@ -34,7 +34,8 @@ def shot(
     output = len(chunk_ms) if output is None else output
     fields = {"outcome": OK, "input_tokens": tokens, **more}
     return ProbeResult(
-        episode=episode, kind=kind, round=turn, role=role, asked_tokens=tokens, output_tokens=output,
+        episode=episode, kind=kind, round=turn, role=role, asked_tokens=tokens,
+        output_tokens=output,
         asked_output_tokens=output if asked_output is None else asked_output, sent_at=sent_ms / 1e3,
         chunk_at=tuple(ms / 1e3 for ms in chunk_ms), **fields,
     )  # fmt: skip
@@ -51,9 +52,10 @@ def stall(*shots: ProbeResult) -> DecoderStall:
     return found
 
 
-# -- stalls ------------------------------------------------------------------------------------------------------------
+# -- stalls ----------------------------------------------------------------------------------------
 
-# A token each 10 ms; the prompt is sent at 505 ms; five tokens more; then a step of 100 ms four times; then as before.
+# A token each 10 ms; the prompt is sent at 505 ms; five tokens more; then a step of 100 ms four
+# times; then as before.
 LEAD_IN = each(100, 550, 10)
 STEPS = each(650, 950, 100)
 DECODER = [*LEAD_IN, *STEPS, *each(960, 1200, 10)]
@@ -61,11 +63,20 @@ LONG = shot("long", 950, sent_ms=505)
 
 
 def test_the_steps_of_a_prefill() -> None:
-    found = stall(shot("decoder", *DECODER), shot("decoder", *DECODER), shot("decoder", *DECODER), LONG)
-    assert (found.kind, found.round, found.asked_tokens, found.decoders, found.ended) == ("stall", 1, 8000, 3, 0)
+    found = stall(
+        shot("decoder", *DECODER), shot("decoder", *DECODER), shot("decoder", *DECODER), LONG
+    )
+    assert (found.kind, found.round, found.asked_tokens, found.decoders, found.ended) == (
+        "stall",
+        1,
+        8000,
+        3,
+        0,
+    )
     assert found.ttft_s == pytest.approx(0.445)
     assert found.meanwhile == 5 + 4  # tokens at 510, 520, ..., 550, then at 650, 750, 850, 950
-    assert (found.steps, found.plain) == (4, True)  # the five before the prefill began are no steps: 10 ms, not 100
+    # the five before the prefill began are no steps: 10 ms, not 100
+    assert (found.steps, found.plain) == (4, True)
     assert found.quiet_s == pytest.approx(0.01)
     assert found.usual_s == pytest.approx(0.1)
     assert found.pace == pytest.approx(0.1)
@@ -82,7 +93,8 @@ def test_steps_that_are_hardly_longer_than_a_quiet_gap_begin_with_the_first_of_t
 
 
 def test_quiet_gaps_that_noise_hides_among_the_steps() -> None:
-    """One gap takes 13 ms while the server still makes tokens of the prompt: all after it count, surely only the last 8."""
+    """One gap takes 13 ms while the server still makes tokens of the prompt: all after it count,
+    surely only the last 8."""
     decoder = [*LEAD_IN, 563, *each(573, 603, 10), *each(623, 763, 20), *each(773, 1003, 10)]
     found = stall(shot("decoder", *decoder), shot("long", 763, sent_ms=505))
     assert (found.steps, found.surely, found.plain) == (13, 8, False)
@@ -92,16 +104,26 @@ def test_quiet_gaps_that_noise_hides_among_the_steps() -> None:
 
 
 def test_steps_are_plain_where_a_hole_is_between_them_and_quiet_gaps() -> None:
-    """Three times as long as the longest quiet one, which may take 2.5 times as long as usual; of all decoders."""
+    """Three times as long as the longest quiet one, which may take 2.5 times as long as usual; of
+    all decoders."""
     steps = each(610, 850, 60)
-    for delay, plain in ((10, True), (19, True), (21, False), (30, False)):  # 60 ms after one of 20 and more: no hole
-        decoder = [*LEAD_IN[:-1], 540 + delay, *(ms + delay - 10 for ms in steps), *each(900, 1200, 10)]
+    # 60 ms after one of 20 and more: no hole
+    for delay, plain in ((10, True), (19, True), (21, False), (30, False)):
+        decoder = [
+            *LEAD_IN[:-1],
+            540 + delay,
+            *(ms + delay - 10 for ms in steps),
+            *each(900, 1200, 10),
+        ]
         found = stall(shot("decoder", *decoder), shot("long", 840 + delay, sent_ms=505))
         assert (found.plain, found.steps) == (plain, 5 if plain else pytest.approx(6, abs=1)), delay
     decoder = [*LEAD_IN, *steps, *each(860, 1200, 10)]
-    other = [*LEAD_IN[:-1], 565, *steps[1:], *each(860, 1200, 10)]  # 25 ms, in the middle of the hole
+    # 25 ms, in the middle of the hole
+    other = [*LEAD_IN[:-1], 565, *steps[1:], *each(860, 1200, 10)]
     assert stall(shot("decoder", *decoder), shot("long", 850, sent_ms=505)).plain
-    assert not stall(shot("decoder", *decoder), shot("decoder", *other), shot("long", 850, sent_ms=505)).plain
+    assert not stall(
+        shot("decoder", *decoder), shot("decoder", *other), shot("long", 850, sent_ms=505)
+    ).plain
 
 
 def test_a_pause_after_which_all_comes_at_once_is_no_step() -> None:
@@ -112,15 +134,16 @@ def test_a_pause_after_which_all_comes_at_once_is_no_step() -> None:
 
 
 def test_a_pause_before_or_after_the_steps() -> None:
-    """31 ms before the first step may be one, but not where the prompt was only sent in that time; 60 ms that begin with the
-    token of the last one are after it."""
+    """31 ms before the first step may be one, but not where the prompt was only sent in that time;
+    60 ms that begin with the token of the last one are after it."""
     decoder = [*LEAD_IN, 581, *each(681, 981, 100), 1041, *each(1051, 1200, 10)]
     for sent_ms, steps, doubtful in ((505, 5, 1), (560, 4, 0)):
         long = shot("long", 981.1, sent_ms=sent_ms)
         found = measure_stall([shot("decoder", *decoder), long], (PromptCost(8000, 8000, (0.4,)),))
         assert found is not None
         assert (found.steps, found.doubtful, found.plain) == (steps, doubtful, True)
-    assert stall(shot("decoder", *decoder), long).steps == 4  # where it is not known what prompts take alone
+    # where it is not known what prompts take alone
+    assert stall(shot("decoder", *decoder), long).steps == 4
     late = [
         *LEAD_IN,
         *STEPS,
@@ -131,7 +154,8 @@ def test_a_pause_before_or_after_the_steps() -> None:
 
 
 def test_a_rest_that_looks_like_a_quiet_gap() -> None:
-    """The line between 10 and 100 ms is at 31.6: a last step of (31.6 - 10) / (100 - 10) of the others is below it."""
+    """The line between 10 and 100 ms is at 31.6: a last step of (31.6 - 10) / (100 - 10) of the
+    others is below it."""
     assert stall(shot("decoder", *DECODER), LONG).rest == pytest.approx(0.24, abs=0.001)
     assert stall(shot("decoder", *each(100, 1200, 10)), LONG).rest == 0
 
@@ -149,19 +173,28 @@ def test_undisturbed() -> None:
     assert found.meanwhile == 45  # at 510, 520, ..., 950
 
 
-def test_a_decoder_that_got_two_tokens_in_one_chunk_does_not_count_as_one_that_was_stalled_longer() -> None:
+def test_a_decoder_that_got_two_tokens_in_one_chunk_does_not_count_as_one_that_was_stalled_longer() -> (
+    None
+):
     merged = [ms for ms in DECODER if ms != 750]
     found = stall(
-        shot("decoder", *DECODER), shot("decoder", *merged, output=len(DECODER)), shot("decoder", *DECODER), LONG
+        shot("decoder", *DECODER),
+        shot("decoder", *merged, output=len(DECODER)),
+        shot("decoder", *DECODER),
+        LONG,
     )
     assert found.steps == 4
     assert found.longest_s == pytest.approx(0.1)
 
 
 def test_chunks_of_two_tokens() -> None:
-    """A step may have given both (speculation), or two steps one chunk: it is counted as one, and the budget is wider."""
+    """A step may have given both (speculation), or two steps one chunk: it is counted as one, and
+    the budget is wider."""
     decoder = [*each(100, 540, 20), *each(740, 940, 200), *each(960, 1200, 20)]
-    found = stall(shot("decoder", *decoder, output=2 * len(decoder)), shot("long", 940, sent_ms=545, tokens=4000))
+    found = stall(
+        shot("decoder", *decoder, output=2 * len(decoder)),
+        shot("long", 940, sent_ms=545, tokens=4000),
+    )
     assert found.quiet_s == pytest.approx(0.02)
     assert found.steps == 2  # two gaps of 200 ms
 
@@ -173,8 +206,11 @@ def test_undisturbed_chunks_of_two_tokens() -> None:
 
 def test_who_had_ended() -> None:
     ends = [ms for ms in DECODER if ms <= 750]
-    found = stall(shot("decoder", *DECODER), shot("decoder", *DECODER), shot("decoder", *ends), LONG)
-    assert (found.decoders, found.ended, found.steps) == (3, 1, 4)  # 4, 4 and 2 gaps of 100 ms: the median
+    found = stall(
+        shot("decoder", *DECODER), shot("decoder", *DECODER), shot("decoder", *ends), LONG
+    )
+    # 4, 4 and 2 gaps of 100 ms: the median
+    assert (found.decoders, found.ended, found.steps) == (3, 1, 4)
 
 
 def test_who_ended_before_it_had_all_its_tokens_says_nothing() -> None:
@@ -193,7 +229,11 @@ def test_a_prompt_that_waited_for_the_end_of_all() -> None:
 def test_a_pair() -> None:
     pair = [shot("long", first, sent_ms=505, kind="pair") for first in (750, 950)]
     found = stall(shot("decoder", *DECODER, kind="pair"), *pair)
-    assert (found.kind, found.ttft_s, found.apart_s) == ("pair", pytest.approx(0.445), pytest.approx(0.2))
+    assert (found.kind, found.ttft_s, found.apart_s) == (
+        "pair",
+        pytest.approx(0.445),
+        pytest.approx(0.2),
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,38 +243,59 @@ def test_a_pair() -> None:
         [shot("decoder", *DECODER)],
         [shot("decoder", *DECODER), shot("long", sent_ms=505, outcome="http_500")],
         [shot("decoder", *DECODER, outcome="http_500"), LONG],
-        [shot("decoder", *DECODER), LONG, shot("long", sent_ms=505, outcome="timeout")],  # one of a pair
+        # one of a pair
+        [shot("decoder", *DECODER), LONG, shot("long", sent_ms=505, outcome="timeout")],
         [shot("decoder", *each(600, 1200, 10)), LONG],  # it began when the prompt had come
         [shot("decoder", *each(100, 500, 10)), LONG],  # it had ended by then
     ],
-    ids=["no decoder", "no prompt", "prompt failed", "decoder failed", "half a pair", "too late", "too early"],
+    ids=[
+        "no decoder",
+        "no prompt",
+        "prompt failed",
+        "decoder failed",
+        "half a pair",
+        "too late",
+        "too early",
+    ],
 )
 def test_no_stall(shots: list[ProbeResult]) -> None:
     assert measure_stall(shots) is None
     assert measure_probe(shots).stalls == ()
 
 
-# -- the others --------------------------------------------------------------------------------------------------------
+# -- the others ------------------------------------------------------------------------------------
 
 
 def test_what_prompts_take_alone() -> None:
     found = measure_probe(
         [
-            *(shot("long", ms, kind="alone", episode=i, tokens=1000) for i, ms in enumerate((90, 100, 150))),
+            *(
+                shot("long", ms, kind="alone", episode=i, tokens=1000)
+                for i, ms in enumerate((90, 100, 150))
+            ),
             shot("long", 300, kind="alone", episode=3, tokens=2000, input_tokens=1990),
             shot("long", kind="alone", episode=4, tokens=4000, outcome="http_400"),
         ]
     )
-    assert found.costs == (PromptCost(1000, 1000, (0.09, 0.1, 0.15)), PromptCost(2000, 1990, (0.3,)))
+    assert found.costs == (
+        PromptCost(1000, 1000, (0.09, 0.1, 0.15)),
+        PromptCost(2000, 1990, (0.3,)),
+    )
     assert (found.requests, found.failed, found.episodes) == (5, 1, 5)
     assert found.token_s == pytest.approx(0.2 / 990)
-    assert [found.alone_s(tokens) for tokens in (1000, 1500, 2000)] == pytest.approx([0.1, 0.2, 0.3])
+    assert [found.alone_s(tokens) for tokens in (1000, 1500, 2000)] == pytest.approx(
+        [0.1, 0.2, 0.3]
+    )
     assert found.alone_s(500) is found.alone_s(4000) is None
 
 
 def test_quiet_and_lost_time() -> None:
-    """Nine gaps of 10 ms and one of 60: of 150 ms, 50 are somebody else's. While not all decode, nothing counts."""
-    early, late = shot("decoder", 10, 100, *each(110, 150, 10), 210, *each(220, 250, 10), kind="quiet"), 100
+    """Nine gaps of 10 ms and one of 60: of 150 ms, 50 are somebody else's. While not all decode,
+    nothing counts."""
+    early, late = (
+        shot("decoder", 10, 100, *each(110, 150, 10), 210, *each(220, 250, 10), kind="quiet"),
+        100,
+    )
     found = measure_probe([early, shot("decoder", late, 260, kind="quiet", output=17)])
     # of the second: one gap of 160 ms that ends after the first one's last token
     assert found.quiet_s == pytest.approx(0.015)
@@ -269,7 +330,8 @@ def test_who_waited_behind_a_long_prompt() -> None:
         ([250, 400, 400, 400, 650, 800, 800, 800], 4),  # who came first was alone for a moment
         ([590, 600, 600, 600, 600, 600, 700], 6),  # one is left over, and comes a share later
         ([120, 180, 290, 390, 520, 610, 690, 800], 1),  # one by one, not evenly
-        ([250, 350, 450, 550, 600, 700, 750, 800], 0),  # the first is too late for one by one, too early for all
+        # the first is too late for one by one, too early for all
+        ([250, 350, 450, 550, 600, 700, 750, 800], 0),
     ],
 )
 def test_a_burst(first_ms: list[int], side_by_side: int) -> None:
@@ -285,14 +347,15 @@ def test_the_same_prompt_twice() -> None:
         [
             shot("long", 400, kind="again", turn=1, episode=1),
             shot("long", 25, kind="again", turn=1, episode=2, cached_tokens=7984),
-            shot("long", 410, kind="again", turn=2, episode=3),  # the second time of this round was not seen
+            # the second time of this round was not seen
+            shot("long", 410, kind="again", turn=2, episode=3),
             shot("long", 420, kind="again", turn=3, episode=4),
             shot("long", kind="again", turn=3, episode=5, outcome="http_500"),
         ]
     )
-    assert [(one.input_tokens, one.first_s, one.again_s, one.cached_tokens) for one in found.cached] == [
-        (8000, 0.4, 0.025, 7984)
-    ]
+    assert [
+        (one.input_tokens, one.first_s, one.again_s, one.cached_tokens) for one in found.cached
+    ] == [(8000, 0.4, 0.025, 7984)]
 
 
 def test_a_short_request_and_early_events() -> None:
@@ -306,7 +369,9 @@ def test_a_short_request_and_early_events() -> None:
 
 
 def test_tokens_a_chunk() -> None:
-    shots = [shot("decoder", *each(100, 290, 10), kind="quiet", output=output) for output in (20, 60)]
+    shots = [
+        shot("decoder", *each(100, 290, 10), kind="quiet", output=output) for output in (20, 60)
+    ]
     assert measure_probe(shots).tokens_a_chunk == 2
 
 
@@ -314,7 +379,7 @@ def test_nothing() -> None:
     assert measure_probe([]) == ProbeMeasurements(0, 0, 0, None)
 
 
-# -- whatever comes ----------------------------------------------------------------------------------------------------
+# -- whatever comes --------------------------------------------------------------------------------
 
 
 KINDS = ("warm", "alone", "quiet", "stall", "pair", "again", "behind", "burst")
@@ -322,13 +387,15 @@ KINDS = ("warm", "alone", "quiet", "stall", "pair", "again", "behind", "burst")
 
 @st.composite
 def anything(draw: st.DrawFn) -> ProbeResult:
-    """Of the episode with that number, as any server might answer. No two chunks have the same stamp."""
+    """Of the episode with that number, as any server might answer. No two chunks have the same
+    stamp."""
     episode, sent_ms, at_ms = draw(st.integers(0, 15)), draw(st.integers(0, 1000)), []
     gaps = draw(st.lists(st.integers(1, 400), max_size=12))
     for gap in gaps:
         at_ms.append((at_ms or [sent_ms])[-1] + gap)
     return shot(
-        draw(st.sampled_from(["long", "short", "decoder"])), *at_ms, sent_ms=sent_ms, episode=episode,
+        draw(st.sampled_from(["long", "short", "decoder"])), *at_ms, sent_ms=sent_ms,
+        episode=episode,
         kind=KINDS[episode % 8], turn=episode // 8, tokens=draw(st.sampled_from([32, 250, 8000])),
         output=draw(st.integers(0, 30)), outcome=draw(st.sampled_from([OK, OK, "http_500"])),
     )  # fmt: skip
@@ -341,15 +408,22 @@ def test_whatever_was_seen_has_symptoms_and_a_diagnosis(shots: list[ProbeResult]
     assert found.requests == len(shots)
     assert found.failed == sum(not one.ok for one in shots)
     assert all(stall.steps >= 0 and stall.ended <= stall.decoders for stall in found.stalls)
-    assert diagnose_scheduler(found).name == CANNOT_TELL  # it would take three lengths in each of two rounds
+    # it would take three lengths in each of two rounds
+    assert diagnose_scheduler(found).name == CANNOT_TELL
     assert measure_probe(shots[::-1]).lost == pytest.approx(found.lost)
 
 
 def test_chunks_in_pairs_are_steps_of_their_own_and_no_usual_gap() -> None:
-    """Each step's token comes together with the next one's: gaps of 100 and of 0 ms, steps of 50. The median is 0."""
-    pairs = [*LEAD_IN, *(ms for step in (650, 750, 850, 950) for ms in (step, step)), *each(960, 1200, 10)]
+    """Each step's token comes together with the next one's: gaps of 100 and of 0 ms, steps of 50.
+    The median is 0."""
+    pairs = [
+        *LEAD_IN,
+        *(ms for step in (650, 750, 850, 950) for ms in (step, step)),
+        *each(960, 1200, 10),
+    ]
     found = stall(shot("decoder", *pairs), LONG)
-    assert (found.steps, found.usual_s) == (7, pytest.approx(0.05))  # the last 0 is after the first token
+    # the last 0 is after the first token
+    assert (found.steps, found.usual_s) == (7, pytest.approx(0.05))
     assert found.pace == pytest.approx(0.2)
 
 
@@ -368,7 +442,9 @@ def test_chunks_in_pairs_are_steps_of_their_own_and_no_usual_gap() -> None:
         ("warm quiet stall1 stall2 burst2", CUT, (2, 2)),
     ],
 )
-def test_a_probe_that_was_ended_before_its_time(kinds: str, outcome: str, cut: tuple[int, int] | None) -> None:
+def test_a_probe_that_was_ended_before_its_time(
+    kinds: str, outcome: str, cut: tuple[int, int] | None
+) -> None:
     """``outcome``: of the last. The second warm-up has the number 1, and is of no round."""
     words = kinds.split()
     shots = []
@@ -376,13 +452,24 @@ def test_a_probe_that_was_ended_before_its_time(kinds: str, outcome: str, cut: t
         turn = 1 if word == "warm" else int(word[-1]) if word[-1].isdigit() else 0
         last = i == len(words) - 1
         shots.append(
-            shot("long", 10, kind=word.rstrip("12"), turn=turn, episode=i, rounds=2, outcome=outcome if last else OK)
+            shot(
+                "long",
+                10,
+                kind=word.rstrip("12"),
+                turn=turn,
+                episode=i,
+                rounds=2,
+                outcome=outcome if last else OK,
+            )
         )
     assert measure_probe(shots).cut == cut
-    assert measure_probe([one._replace(rounds=0) for one in shots]).cut is None  # nobody says how many there should be
+    # nobody says how many there should be
+    assert measure_probe([one._replace(rounds=0) for one in shots]).cut is None
 
 
-stamps = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.0001, 2.0, 3.5]), max_size=8).map(lambda some: tuple(sorted(some)))
+stamps = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.0001, 2.0, 3.5]), max_size=8).map(
+    lambda some: tuple(sorted(some))
+)
 wild = st.builds(
     ProbeResult,
     episode=st.integers(0, 3),

@@ -11,7 +11,10 @@ from locust_llm.lab.probe.prefill_costs import prefill_cost_per_token_s, read_pr
 def test_the_price_of_a_token_from_a_probe(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no finished probe"):
         prefill_cost_per_token_s(tmp_path)
-    costs = [{"asked_tokens": n, "input_tokens": n, "ttft_s": [s]} for n, s in ((1000, 0.05), (3000, 0.11))]
+    costs = [
+        {"asked_tokens": n, "input_tokens": n, "ttft_s": [s]}
+        for n, s in ((1000, 0.05), (3000, 0.11))
+    ]
     for known, price in ((costs, 30e-6), (costs[:1], None)):
         facts = {"examination": {"symptoms": {"costs": known, "shots": 9}, "outcome": "named"}}
         (tmp_path / "run.json").write_bytes(msgspec.json.encode(facts))

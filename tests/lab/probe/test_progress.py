@@ -8,13 +8,22 @@ import pytest
 from support.probing import Noise, Server, carried_out, engine
 
 from locust_llm.lab.probe.experiments import ProbeBounds, schedule_episodes
-from locust_llm.lab.probe.progress import AGAIN, LIKE, NEW, ProbeProgress, TimeLeft, format_probe_position
+from locust_llm.lab.probe.progress import (
+    AGAIN,
+    LIKE,
+    NEW,
+    ProbeProgress,
+    TimeLeft,
+    format_probe_position,
+)
 from locust_llm.lab.probe.requests import ProbeEpisode, ProbeRequest
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Virtual
 
 
-def episode(kind: str, tokens: int, expected_s: float, later: tuple[ProbeEpisode, ...] | None = ()) -> ProbeEpisode:
+def episode(
+    kind: str, tokens: int, expected_s: float, later: tuple[ProbeEpisode, ...] | None = ()
+) -> ProbeEpisode:
     return ProbeEpisode(kind, 1, (ProbeRequest("long", 0.0, tokens, 4),), expected_s, later)
 
 
@@ -47,9 +56,17 @@ def test_what_episodes_took_corrects_the_estimates_of_those_like_them() -> None:
 
 
 def test_its_words() -> None:
-    assert format_probe_position(3, FIRST, 46, TimeLeft(84, 151)) == "episode 4 of 9, 1:20 to 2:30 left"
-    assert format_probe_position(3, FIRST, 46, TimeLeft(100, 121)) == "episode 4 of 9, about 1:50 left"
-    assert format_probe_position(8, ROUND[2], 46, TimeLeft(4.2, 4.6)) == "episode 9 of 9, about 0:04 left"
+    assert (
+        format_probe_position(3, FIRST, 46, TimeLeft(84, 151))
+        == "episode 4 of 9, 1:20 to 2:30 left"
+    )
+    assert (
+        format_probe_position(3, FIRST, 46, TimeLeft(100, 121)) == "episode 4 of 9, about 1:50 left"
+    )
+    assert (
+        format_probe_position(8, ROUND[2], 46, TimeLeft(4.2, 4.6))
+        == "episode 9 of 9, about 0:04 left"
+    )
 
 
 def lefts(server: Server, seed: int) -> Iterator[tuple[int, float, TimeLeft]]:

@@ -1,4 +1,5 @@
-"""What a report says of a probe: its lines and tables from symptoms by hand, and all files of a probe in virtual time."""
+"""What a report says of a probe: its lines and tables from symptoms by hand, and all files of a
+probe in virtual time."""
 
 import json
 from pathlib import Path
@@ -38,7 +39,8 @@ INF = float("inf")
         (Diagnosis(PARTIAL, (490.0, 512.0, 530.0), 4), 16.0,
          "partial prefills, a step takes about 512 tokens (490 to 530); 4 prompts at a time"),
         (Diagnosis(PARTIAL, (490.0, 512.0, 530.0), 8), 16.0,
-         "partial prefills, a step takes about 512 tokens (490 to 530); at least 8 prompts at a time"),
+         "partial prefills, a step takes about 512 tokens (490 to 530); at least 8 prompts at a "
+             "time"),
         (Diagnosis(DISAGGREGATED), 16.0, "disaggregated"),
         (Diagnosis(CANNOT_TELL, (490.0, 512.0, 530.0)), 16.0, "cannot tell"),
     ],
@@ -84,7 +86,8 @@ def test_prompts_alone_with_what_a_token_more_costs() -> None:
 
 def test_prompts_beside_decoders_with_their_spread() -> None:
     stalls = (
-        stall(1, 8000), stall(2, 8000, ttft_s=0.5, steps=17.0, longest_s=0.035), stall(1, 4000, "pair")
+        stall(1, 8000), stall(2, 8000, ttft_s=0.5, steps=17.0, longest_s=0.035),
+        stall(1, 4000, "pair")
     )  # fmt: skip
     assert tables(symptoms(stalls=stalls))["Prompts beside decoders"].rows == (
         ("one of 8,000", "400", "490 (480 to 500)", "34 (33 to 35)", "16 (16 to 17)", "33", "16"),
@@ -103,7 +106,8 @@ def texts(found: ProbeMeasurements) -> str:
 
 
 def test_how_far_the_rounds_agree() -> None:
-    """Longest gaps of 30 and 36 ms are 9 % from their median; all else is the same in both rounds."""
+    """Longest gaps of 30 and 36 ms are 9 % from their median; all else is the same in both
+    rounds."""
     stalls = (stall(1, 8000, longest_s=0.030), stall(2, 8000, longest_s=0.036))
     said = texts(symptoms(stalls=stalls))
     assert "median: TTFT alone 0%, TTFT beside decoders 0%, longest gaps 9%" in said
@@ -111,20 +115,28 @@ def test_how_far_the_rounds_agree() -> None:
 
 def test_what_else_was_seen() -> None:
     said = texts(symptoms())
-    assert "Short requests behind a prompt of 8,000 tokens: TTFT 300 ms, 10 ms alone, which is 100%" in said
-    assert "No prefix caching: a prompt of 4,000 tokens took 200 ms, and 200 ms the second time." in said
+    assert (
+        "Short requests behind a prompt of 8,000 tokens: TTFT 300 ms, 10 ms alone, which is 100%"
+        in said
+    )
+    assert (
+        "No prefix caching: a prompt of 4,000 tokens took 200 ms, and 200 ms the second time."
+        in said
+    )
     assert "No event without content" in said
     said = texts(symptoms(cached=(CachedPrompt(4000, 0.2, 0.01, 3984),), early_s=0.055))
     assert (
-        "Prefix caching: a prompt of 4,000 tokens took 200 ms, and 10 ms the second time, 3,984 of its tokens cached"
-        in said
+        "Prefix caching: a prompt of 4,000 tokens took 200 ms, and 10 ms the second time, 3,984 of "
+        "its tokens cached" in said
     )
     assert "up to 55 ms" in said
 
 
 def test_nothing_seen_is_nothing_said() -> None:
     empty = ProbeMeasurements(requests=0, failed=0, episodes=0, short_s=None)
-    blocks = list(make_probe_blocks(ProbeFindings(symptoms=empty, diagnosis=Diagnosis(CANNOT_TELL))))
+    blocks = list(
+        make_probe_blocks(ProbeFindings(symptoms=empty, diagnosis=Diagnosis(CANNOT_TELL)))
+    )
     assert not [block for block in blocks if isinstance(block, TableBlock)]
     assert list(plot_probe_by_length(empty)) == []
 
@@ -143,12 +155,13 @@ def test_a_ring_for_each_time_that_a_prompt_was_tried() -> None:
     assert [mark.y for mark in gaps.marks] == [10.0]
 
 
-# -- all files of a probe ------------------------------------------------------------------------------------------------
+# -- all files of a probe --------------------------------------------------------------------------
 
 
 def record(shot: ProbeResult, number: int) -> Record:
     return answered(
-        *((at - shot.sent_at) * 1e3 for at in shot.chunk_at), sent_at=shot.sent_at, id=str(number), name=shot.role,
+        *((at - shot.sent_at) * 1e3 for at in shot.chunk_at), sent_at=shot.sent_at, id=str(number),
+        name=shot.role,
         session=f"probe/{shot.episode}/{shot.round}/{shot.kind}", input_tokens=shot.input_tokens,
         asked_input_tokens=shot.asked_tokens, output_tokens=shot.output_tokens,
         asked_output_tokens=shot.asked_output_tokens, cached_tokens=shot.cached_tokens,
@@ -183,9 +196,19 @@ def test_the_report_begins_with_the_scheduler_and_leaves_out_what_a_mix_says(fol
     assert text.startswith("Interference probe by-hand\n")
     assert text.index("Scheduler: chunked, a step takes about 5") < text.index("Conditions")
     assert (
-        text.index("Prompts alone") < text.index("Prompts beside decoders") < text.index("Advice") < text.index("Notes")
+        text.index("Prompts alone")
+        < text.index("Prompts beside decoders")
+        < text.index("Advice")
+        < text.index("Notes")
     )
-    for absent in ("Metrics\n", "Closed loop", "input length", "WARNING", "Gaps while other", "By name"):
+    for absent in (
+        "Metrics\n",
+        "Closed loop",
+        "input length",
+        "WARNING",
+        "Gaps while other",
+        "By name",
+    ):
         assert absent not in text
     assert max(map(len, text.splitlines())) <= 120
 
@@ -207,9 +230,15 @@ def test_a_run_that_is_no_probe_has_none(tmp_path: Path) -> None:
 
 
 def test_a_probe_that_failed_is_broken(tmp_path: Path) -> None:
-    """Then Locust's exit status is that of failures, and not that of a scheduler that cannot be told."""
-    lost = [answered(id=str(i), outcome="reset", session=f"probe/{i}/0/warm", name="short") for i in range(2)]
-    (tmp_path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(one) + b"\n" for one in lost))
+    """Then Locust's exit status is that of failures, and not that of a scheduler that cannot be
+    told."""
+    lost = [
+        answered(id=str(i), outcome="reset", session=f"probe/{i}/0/warm", name="short")
+        for i in range(2)
+    ]
+    (tmp_path / "profile_export.jsonl").write_bytes(
+        b"".join(format_record_line(one) + b"\n" for one in lost)
+    )
     summary = report.write_reports(tmp_path, a_run())
     assert make_report_result(summary, a_run(), "").probe == "broken"
     assert "Reason: 2 of 2 requests failed." in render_console(summary, a_run())

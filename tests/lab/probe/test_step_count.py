@@ -22,10 +22,13 @@ SQUARED = [(1000.0 * k, k * k) for k in range(5)]
         ([0.4, 1.0, 3.0, 5.0, 7.0], SQUARED, 1),
         ([0.2], LINEAR, 0),
         ([0.05, 0.2, 0.2], [(0.0, 0.0)], 0),  # nothing is known of prompts alone
-        ([0.05, 0.2, 0.2], [(0.0, 0.0), (4000.0, 0.4), (8000.0, 0.4)], 2),  # measured too flat: both may be too short
+        # measured too flat: both may be too short
+        ([0.05, 0.2, 0.2], [(0.0, 0.0), (4000.0, 0.4), (8000.0, 0.4)], 2),
     ],
 )
-def test_steps_that_may_be_pauses(steps: list[float], curve: list[tuple[float, float]], short: int) -> None:
+def test_steps_that_may_be_pauses(
+    steps: list[float], curve: list[tuple[float, float]], short: int
+) -> None:
     assert count_doubtful_steps(steps, 0.0, curve) == short
 
 

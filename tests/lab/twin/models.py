@@ -6,11 +6,18 @@ from support.probing import Noise, Server, probed
 from support.sweeping import swept
 
 from locust_llm.lab.twin.model import SchedulerSettings, ServerModel, StepCosts
-from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage, episodes_of
+from locust_llm.lab.twin.observations import (
+    IdleEpisode,
+    ObservedRequest,
+    ObservedStage,
+    episodes_of,
+)
 from locust_llm.lab.twin.replay import replay_episodes
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
 
-KNEE: Final = LLAMA_8B_H100.model.weight_bytes / (LLAMA_8B_H100.gpu.bandwidth * LLAMA_8B_H100.bandwidth_efficiency)
+KNEE: Final = LLAMA_8B_H100.model.weight_bytes / (
+    LLAMA_8B_H100.gpu.bandwidth * LLAMA_8B_H100.bandwidth_efficiency
+)
 """Seconds to read the weights."""
 LINEAR_S: Final = 2 * LLAMA_8B_H100.model.parameters / (LLAMA_8B_H100.gpu.flops * LLAMA_8B_H100.mfu)
 H100: Final = StepCosts(
@@ -28,7 +35,9 @@ H100: Final = StepCosts(
 """The simulator's roofline, in a twin's words."""
 
 
-def plain(fixed_s: float = 0.01, token_s: float = 0.0, budget: int = 1000, **settings: int) -> ServerModel:
+def plain(
+    fixed_s: float = 0.01, token_s: float = 0.0, budget: int = 1000, **settings: int
+) -> ServerModel:
     """Steps that one can sum up by hand."""
     return ServerModel(
         settings=SchedulerSettings(policy="chunked", max_num_batched_tokens=budget, **settings),
@@ -37,14 +46,22 @@ def plain(fixed_s: float = 0.01, token_s: float = 0.0, budget: int = 1000, **set
 
 
 def h100(policy: str = "chunked", budget: int = 1024, **settings: int) -> ServerModel:
-    return ServerModel(settings=SchedulerSettings(policy=policy, max_num_batched_tokens=budget, **settings), cost=H100)
+    return ServerModel(
+        settings=SchedulerSettings(policy=policy, max_num_batched_tokens=budget, **settings),
+        cost=H100,
+    )
 
 
 def probe(server: Server, noise: Noise = Noise(), seed: int = 5) -> list[IdleEpisode]:  # noqa: B008
     return episodes_of(probed(server, noise, seed))
 
 
-def sweep(server: Server, users: tuple[int, ...], noise: Noise = Noise(), seed: int = 99) -> list[ObservedStage]:  # noqa: B008
+def sweep(
+    server: Server,
+    users: tuple[int, ...],
+    noise: Noise = Noise(),  # noqa: B008
+    seed: int = 99,
+) -> list[ObservedStage]:
     return swept(server, noise, seed, users)
 
 
@@ -54,7 +71,9 @@ def again(server: ServerModel, episodes: list[IdleEpisode]) -> list[IdleEpisode]
     for episode in episodes:
         here = range(at, at := at + len(episode.requests))
         served = [
-            ObservedRequest(replay.sent_at[i], tuple(replay.token_at[i]), one.prompt_tokens, one.output_tokens)
+            ObservedRequest(
+                replay.sent_at[i], tuple(replay.token_at[i]), one.prompt_tokens, one.output_tokens
+            )
             for i, one in zip(here, episode.requests, strict=True)
         ]
         found.append(IdleEpisode(episode.kind, tuple(served)))

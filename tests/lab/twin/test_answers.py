@@ -25,7 +25,8 @@ def test_a_user_alone_waits_a_step_for_each_token() -> None:
 
 
 def test_costs_that_differ_by_ten_percent_are_the_width() -> None:
-    """Draws of 10 and 11 ms: half the square of the difference of their logarithms is the variance."""
+    """Draws of 10 and 11 ms: half the square of the difference of their logarithms is the
+    variance."""
     said = answers([plain(0.010), plain(0.011)] * 3, WhatIf(OfferedLoad(users=1)), LENGTHS, {})
     assert math.log(said["itl p50"].high / said["itl p50"].about) == pytest.approx(
         WIDTH * math.log(1.1) / math.sqrt(2), rel=0.01
@@ -38,7 +39,8 @@ def test_the_error_of_the_model_is_carried() -> None:
 
 
 def test_one_more_run_has_its_own_chance() -> None:
-    """Two pairs, 0.2 apart, alike within: the variance of a run is 0.04 / 2, half of that for the mean of the two."""
+    """Two pairs, 0.2 apart, alike within: the variance of a run is 0.04 / 2, half of that for the
+    mean of the two."""
     low, about, high = answer_of_run([0.0, 0.0, 0.2, 0.2])
     assert about == pytest.approx(math.exp(0.1))
     assert math.log(high / about) == pytest.approx(WIDTH * math.sqrt(0.02 * 1.5))
@@ -49,7 +51,13 @@ def test_short_and_long_prompts_are_as_frequent_as_they_were() -> None:
     """Of ten lengths twenty requests have each twice, five one of each two neighbours."""
     lengths = [(100 * number, 10) for number in range(10)]
     assert sorted(stratified(lengths, 20, Random(1))) == sorted(2 * lengths)
-    assert [prompt // 200 for prompt, _ in sorted(stratified(lengths, 5, Random(1)))] == [0, 1, 2, 3, 4]
+    assert [prompt // 200 for prompt, _ in sorted(stratified(lengths, 5, Random(1)))] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     assert stratified(lengths, 20, Random(1)) != stratified(lengths, 20, Random(2))
 
 
@@ -57,19 +65,23 @@ def test_a_budget_makes_more_steps() -> None:
     """2,000 tokens: two steps of 1,000, four of 500."""
     half = SchedulerSettings(policy="chunked", max_num_batched_tokens=500)
     lengths = [(2000, 5)]
-    assert answers([plain()], WhatIf(OfferedLoad(users=1)), lengths, {})["ttft p50"].about == pytest.approx(0.02)
+    assert answers([plain()], WhatIf(OfferedLoad(users=1)), lengths, {})[
+        "ttft p50"
+    ].about == pytest.approx(0.02)
     assert answers([plain()], WhatIf(OfferedLoad(users=1), settings=half), lengths, {})[
         "ttft p50"
     ].about == pytest.approx(0.04)
 
 
 def test_a_prefill_limit_is_waited_for_before_the_send() -> None:
-    """Eight users whose prompts fill a step each: with one prompt at a time each waits at most for the step that runs, and
-    has its own; without a limit seven are before it."""
+    """Eight users whose prompts fill a step each: with one prompt at a time each waits at most for
+    the step that runs, and has its own; without a limit seven are before it."""
     lengths = [(1000, 2)]
     said = answers([plain()], WhatIf(OfferedLoad(users=8), prefill_limit=1), lengths, {})
     assert said["ttft p50"].about == pytest.approx(0.02)
-    assert answers([plain()], WhatIf(OfferedLoad(users=8)), lengths, {})["ttft p50"].about == pytest.approx(0.07)
+    assert answers([plain()], WhatIf(OfferedLoad(users=8)), lengths, {})[
+        "ttft p50"
+    ].about == pytest.approx(0.07)
 
 
 def test_requests_at_a_rate_come_as_poisson() -> None:
@@ -82,7 +94,10 @@ def test_requests_at_a_rate_come_as_poisson() -> None:
 def test_noise_is_seen_at_the_client() -> None:
     noisy = msgspec.structs.replace(plain(), noise=Noise(step_sigma=0.2, chunk_s=0.002, merged=0.1))
     stage = simulated(noisy, OfferedLoad(users=2), [(100, 50)], seed=1)
-    tokens, chunks = sum(one.output_tokens for one in stage.requests), sum(len(one.token_at) for one in stage.requests)
+    tokens, chunks = (
+        sum(one.output_tokens for one in stage.requests),
+        sum(len(one.token_at) for one in stage.requests),
+    )
     assert 1 - chunks / tokens == pytest.approx(0.1, abs=0.02)
     times = [one.decode_s / 49 for one in stage.requests]
     assert sum(times) / len(times) == pytest.approx(0.01, rel=0.03)  # the mean of a step stays
@@ -90,7 +105,9 @@ def test_noise_is_seen_at_the_client() -> None:
 
 def test_the_requests_of_a_stage_are_sent_again() -> None:
     lengths = [(100, 2), (200, 3), (300, 4)]
-    requests = tuple(ObservedRequest(float(at), (at + 0.01,), *one) for at, one in enumerate(lengths))
+    requests = tuple(
+        ObservedRequest(float(at), (at + 0.01,), *one) for at, one in enumerate(lengths)
+    )
     stage = again(plain(), ObservedStage(1, 0.0, requests), seed=1)
     assert [(one.prompt_tokens, one.output_tokens) for one in stage.requests] == lengths
     assert stage.requests[1].sent_at == pytest.approx(stage.requests[0].token_at[-1])

@@ -9,7 +9,10 @@ from locust_llm.lab.twin.twin import Origin
 
 
 def test_a_budget_is_tried_over_its_range_with_the_round_ones() -> None:
-    tried = [one.max_num_batched_tokens for one in candidates(Diagnosis(CHUNKED, (960.0, 1030.0, 1130.0), 1), 30_000)]
+    tried = [
+        one.max_num_batched_tokens
+        for one in candidates(Diagnosis(CHUNKED, (960.0, 1030.0, 1130.0), 1), 30_000)
+    ]
     assert tried[0] == 960
     assert tried[-1] == 1130
     assert 1024 in tried
@@ -18,8 +21,13 @@ def test_a_budget_is_tried_over_its_range_with_the_round_ones() -> None:
 def test_prompts_side_by_side_are_a_threshold_or_places() -> None:
     tried = candidates(Diagnosis(PARTIAL, (500.0, 512.0, 520.0), 4), 30_000)
     assert {one.policy for one in tried} == {"chunked", "partial-prefills"}
-    assert any((one.max_num_batched_tokens, one.long_prefill_token_threshold) == (2048, 512) for one in tried)
-    assert any((one.max_num_batched_tokens, one.max_num_partial_prefills) == (512, 4) for one in tried)
+    assert any(
+        (one.max_num_batched_tokens, one.long_prefill_token_threshold) == (2048, 512)
+        for one in tried
+    )
+    assert any(
+        (one.max_num_batched_tokens, one.max_num_partial_prefills) == (512, 4) for one in tried
+    )
 
 
 def test_whole_prompts_fit_into_every_budget_that_is_tried() -> None:
@@ -31,7 +39,9 @@ def test_whole_prompts_fit_into_every_budget_that_is_tried() -> None:
 def test_slots_that_a_server_tells_are_those_of_llamacpp() -> None:
     said = Diagnosis(CHUNKED, (960.0, 1030.0, 1130.0), 1)
     tried = candidates(said, 30_000, Origin(slots=8, common_prefix_tokens=12))
-    assert {(one.policy, one.max_num_seqs, one.common_prefix_tokens) for one in tried} == {("llama.cpp", 8, 12)}
+    assert {(one.policy, one.max_num_seqs, one.common_prefix_tokens) for one in tried} == {
+        ("llama.cpp", 8, 12)
+    }
     assert 1024 in [one.max_num_batched_tokens for one in tried]
 
 

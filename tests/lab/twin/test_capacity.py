@@ -29,8 +29,8 @@ def test_a_sweep_that_stayed_below_the_limit_shows_none() -> None:
 
 
 def test_a_limit_is_not_there_to_mend_what_the_model_is_off_by_anyway() -> None:
-    """128 users wait for prompts, not for places. With 59 places a model with dear streams would be nearer, but it is
-    further off with 1 user, who waits for nothing."""
+    """128 users wait for prompts, not for places. With 59 places a model with dear streams would be
+    nearer, but it is further off with 1 user, who waits for nothing."""
     server, model = Server(budget=384), h100(budget=414)
     cost = model.cost
     dear = msgspec.structs.replace(

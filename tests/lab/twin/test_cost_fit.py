@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 from support.probing import Noise, Server
 
-from locust_llm.lab.twin.cost_fit import BLOCK, Terms, draws, fit_cost, group_replays, rows, solve_rows
+from locust_llm.lab.twin.cost_fit import (
+    BLOCK,
+    Terms,
+    draws,
+    fit_cost,
+    group_replays,
+    rows,
+    solve_rows,
+)
 from locust_llm.lab.twin.model import ServerModel, StepCosts, step_work
 
 from .models import H100, again, h100, plain, probe, sweep
@@ -21,23 +29,32 @@ def test_without_noise_the_costs_are_those_of_the_server() -> None:
     found = fit_cost(begin(h100()), probe(Server(budget=1024))).model
     for name in ("fixed_s", "token_s", "context_s", "pair_s", "free_tokens"):
         assert getattr(found.cost, name) == pytest.approx(getattr(H100, name), rel=0.02), name
-    assert found.cost.stream_s == pytest.approx(H100.stream_s, rel=0.4)  # a sixth of a percent of a step
+    # a sixth of a percent of a step
+    assert found.cost.stream_s == pytest.approx(H100.stream_s, rel=0.4)
     assert found.front.request_s < 1e-5
 
 
 def test_with_noise_a_step_takes_what_it_takes_on_average() -> None:
     noise = Noise(steps=0.1, network_s=0.001, merged=0.02)
-    episodes, stages = probe(Server(budget=1024), noise), sweep(Server(budget=1024), (1, 4, 16, 64), noise)
+    episodes, stages = (
+        probe(Server(budget=1024), noise),
+        sweep(Server(budget=1024), (1, 4, 16, 64), noise),
+    )
     found = fit_cost(begin(h100()), episodes, stages).model
     for segments, decodes, tokens in (((), 1, 1000), ((), 32, 32_000), (((0, 1000),), 0, 0)):
-        said, true = (one.cost.step_s(step_work(segments, decodes, tokens)) for one in (found, h100()))
+        said, true = (
+            one.cost.step_s(step_work(segments, decodes, tokens)) for one in (found, h100())
+        )
         assert said == pytest.approx(true, rel=0.05)
     assert 0.0005 < found.front.request_s < 0.002  # the network's millisecond
 
 
 def test_pairs_of_one_step_may_take_longer() -> None:
-    """A kernel that computes whole squares: each pair within a step costs twice what one with an earlier token costs."""
-    server = msgspec.structs.replace(h100(), cost=msgspec.structs.replace(H100, own_pair_s=H100.pair_s))
+    """A kernel that computes whole squares: each pair within a step costs twice what one with an
+    earlier token costs."""
+    server = msgspec.structs.replace(
+        h100(), cost=msgspec.structs.replace(H100, own_pair_s=H100.pair_s)
+    )
     episodes = again(server, probe(Server(budget=1024)))
     found = fit_cost(begin(h100()), episodes, terms=Terms(own_pairs=True)).model.cost
     assert found.pair_s == pytest.approx(H100.pair_s, rel=0.03)

@@ -48,17 +48,23 @@ def minute(server: Server, noise: Noise, seed: int, of: int = 0) -> list[Observe
         own = Random(1000 * of + users)
         return lambda random: chat(own)
 
-    return [stage(server, noise, seed + users, users, lengths(users), count=3 * users + 20) for users in USERS]
+    return [
+        stage(server, noise, seed + users, users, lengths(users), count=3 * users + 20)
+        for users in USERS
+    ]
 
 
 @pytest.fixture(scope="module")
 def twin() -> Twin:
     model = h100(budget=1024, max_num_seqs=16)
-    model = msgspec.structs.replace(model, noise=msgspec.structs.replace(model.noise, step_sigma=0.03))
+    model = msgspec.structs.replace(
+        model, noise=msgspec.structs.replace(model.noise, step_sigma=0.03)
+    )
     trust, ranges = Trust(verdict=FIGURES), Ranges(users=USERS)
     stages = minute(SERVER, NOISE, 1)
     return Twin(
-        model=model, trust=trust, ranges=ranges, origin=Origin(host="http://server:8000", model="m", server="simulated 1"),
+        model=model, trust=trust, ranges=ranges,
+        origin=Origin(host="http://server:8000", model="m", server="simulated 1"),
         lengths=((500, 100),), reference=reference(model, stages, 20),
     )  # fmt: skip
 
@@ -69,7 +75,8 @@ def known(twin: Twin) -> Null:
 
 
 def test_traits_of_two_requests() -> None:
-    """Gaps of 10, 10, 20 and 40 ms; first tokens after 100 and 300 ms, the longer prompt later; 0.42 s, 7 tokens."""
+    """Gaps of 10, 10, 20 and 40 ms; first tokens after 100 and 300 ms, the longer prompt later;
+    0.42 s, 7 tokens."""
     one = ObservedRequest(0.0, (0.1, 0.11, 0.12), 10, 3)
     two = ObservedRequest(0.0, (0.3, 0.32, 0.36, 0.37), 20, 4)
     found = dict(zip(TRAITS, traits(ObservedStage(2, 0.0, (one, two))), strict=True))
@@ -102,7 +109,12 @@ def test_bursts_last_a_third_of_the_time() -> None:
 
 
 def test_limits_that_would_not_show_are_no_changes() -> None:
-    assert {one.name for one in possible_changes(h100(max_num_seqs=100), 8)} >= {"step", "fixed", "token", "budget"}
+    assert {one.name for one in possible_changes(h100(max_num_seqs=100), 8)} >= {
+        "step",
+        "fixed",
+        "token",
+        "budget",
+    }
     assert "max_num_seqs" in {one.name for one in possible_changes(h100(), 32)}
     assert "kv_tokens" not in {one.name for one in possible_changes(h100(), 32)}
 
@@ -166,7 +178,9 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_the_command_says_so_by_its_exit_status(twin: Twin, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_so_by_its_exit_status(
+    twin: Twin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file.write_twin(twin, tmp_path / "twin.toml")
     same = swept_folder(tmp_path / "same", minute(SERVER, NOISE, 100))
     less = swept_folder(tmp_path / "less", minute(replace(SERVER, num_seqs=8), NOISE, 100))
@@ -177,21 +191,32 @@ def test_the_command_says_so_by_its_exit_status(twin: Twin, tmp_path: Path, caps
 
 
 @pytest.mark.usefixtures("few")
-def test_another_server_by_name_is_said_first(twin: Twin, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = msgspec.structs.replace(twin, origin=msgspec.structs.replace(twin.origin, server="simulated 0"))
+def test_another_server_by_name_is_said_first(
+    twin: Twin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = msgspec.structs.replace(
+        twin, origin=msgspec.structs.replace(twin.origin, server="simulated 0")
+    )
     file.write_twin(other, tmp_path / "twin.toml")
     same = swept_folder(tmp_path / "same", minute(SERVER, NOISE, 100))
     assert command([str(tmp_path), str(same)]) == ExitStatus.RULE_FAILED
-    assert capsys.readouterr().out.startswith("Another server: simulated 1, and the twin is of simulated 0.")
+    assert capsys.readouterr().out.startswith(
+        "Another server: simulated 1, and the twin is of simulated 0."
+    )
 
 
 def of_loads(*offs: float) -> tuple[Reference, ...]:
-    return tuple(Reference(users=2**i, figure="stall", off=off, error=0.01) for i, off in enumerate(offs))
+    return tuple(
+        Reference(users=2**i, figure="stall", off=off, error=0.01) for i, off in enumerate(offs)
+    )
 
 
 def test_a_change_is_one_test_and_with_its_opposite_two() -> None:
     """With the rest four, of 0.25% each: 2.807 standard errors."""
-    both, one = ServerChange("step", "", plain()), ServerChange("budget", "", plain(), both_ways=False)
+    both, one = (
+        ServerChange("step", "", plain()),
+        ServerChange("budget", "", plain(), both_ways=False),
+    )
     assert bonferroni([both, one]) == pytest.approx(2.807, abs=1e-3)
 
 
@@ -203,8 +228,9 @@ def test_the_error_of_a_twin_varies_as_from_load_to_load() -> None:
 
 
 def test_a_reference_is_as_sure_as_its_requests_are_alike() -> None:
-    """The first token comes after 0.1 s, but after 0.1 e s for every second block of three requests: the logarithms of the
-    blocks' means are 0 and 1 by turns, their standard deviation sqrt(8 x 0.25 / 7), a mean of eight that / sqrt(8)."""
+    """The first token comes after 0.1 s, but after 0.1 e s for every second block of three
+    requests: the logarithms of the blocks' means are 0 and 1 by turns, their standard deviation
+    sqrt(8 x 0.25 / 7), a mean of eight that / sqrt(8)."""
     alike = [ObservedRequest(float(i), (i + 0.1, i + 0.2), 10, 2) for i in range(24)]
     late = 0.1 * math.e
     by_turns = [
@@ -225,14 +251,30 @@ def test_a_load_of_one_request_has_traits() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_twin_that_lacks_a_threshold_is_off_by_the_lengths_of_a_minute_and_that_is_no_drift() -> None:
-    """Stalls hang on how many prompts are longer than the threshold. That of 24 users was off by less in the sweep."""
-    server = Server(policy="partial-prefills", budget=2048, partial=3, long_partial=3, threshold=600, num_seqs=16)
+def test_a_twin_that_lacks_a_threshold_is_off_by_the_lengths_of_a_minute_and_that_is_no_drift() -> (
+    None
+):
+    """Stalls hang on how many prompts are longer than the threshold. That of 24 users was off by
+    less in the sweep."""
+    server = Server(
+        policy="partial-prefills",
+        budget=2048,
+        partial=3,
+        long_partial=3,
+        threshold=600,
+        num_seqs=16,
+    )
     model = h100(budget=2048, max_num_seqs=16)
-    settings = msgspec.structs.replace(model.settings, policy="partial-prefills", max_num_partial_prefills=3)
-    model = msgspec.structs.replace(model.with_settings(settings), noise=ModelNoise(step_sigma=0.03))
+    settings = msgspec.structs.replace(
+        model.settings, policy="partial-prefills", max_num_partial_prefills=3
+    )
+    model = msgspec.structs.replace(
+        model.with_settings(settings), noise=ModelNoise(step_sigma=0.03)
+    )
     known_loads = reference(model, swept(server, NOISE, 1, (1, 2, 4, 8, 16, 24)), 12)
-    twin = Twin(model=model, trust=Trust(verdict=FIGURES), ranges=Ranges(users=USERS), reference=known_loads)
+    twin = Twin(
+        model=model, trust=Trust(verdict=FIGURES), ranges=Ranges(users=USERS), reference=known_loads
+    )
     same = minute(server, NOISE, 100, of=3)
     known = null(twin, same, 30)
     assert not check_drift(known, same).drifted
@@ -241,7 +283,9 @@ def test_a_twin_that_lacks_a_threshold_is_off_by_the_lengths_of_a_minute_and_tha
     assert less.named[0].change.name == "budget"
 
 
-def test_what_cannot_be_checked_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_checked_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command([]) == ExitStatus.REFUSED
     assert command([str(tmp_path / "no.toml")]) == ExitStatus.REFUSED
     assert "cannot be read" in capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""How far off a twin is: what its check found, and what predictions of servers that were started later showed."""
+"""How far off a twin is: what its check found, and what predictions of servers that were started
+later showed."""
 
 import json
 import math
@@ -32,7 +33,9 @@ def test_other_settings_have_an_error_of_their_own() -> None:
     assert standard_error_of("ttft p95", {"ttft p95": 0.24}, other_settings=True) == pytest.approx(
         0.26
     )  # 10 to 24 as 5 to 12
-    assert standard_error_of("throughput", {"throughput": 0.08}, other_settings=True) == pytest.approx(0.1)
+    assert standard_error_of(
+        "throughput", {"throughput": 0.08}, other_settings=True
+    ) == pytest.approx(0.1)
     assert standard_error_of("request_latency p99", {}, other_settings=True) == 0.1
 
 
@@ -50,7 +53,8 @@ def test_predictions_were_as_far_off_as_their_error_says(metric: str) -> None:
 
 
 def _offs(name: str) -> list[tuple[str, float, float]]:
-    """(figure, said / measured as a logarithm, its standard error then) of the work of the sweep at other settings."""
+    """(figure, said / measured as a logarithm, its standard error then) of the work of the sweep at
+    other settings."""
     found = json.loads((Path(__file__).parents[2] / f"data/twin/{name}.json").read_text())
     return [
         (figure, math.log(about / one["measured"][figure]), math.log(high / low) / (2 * WIDTH))

@@ -6,7 +6,9 @@ from locust_llm.lab.twin.load_metrics import stage_figures, steady_requests, thr
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
 
 
-def one(sent_at: float, ttft_s: float = 0.5, gaps: tuple[float, ...] = (0.1, 0.3)) -> ObservedRequest:
+def one(
+    sent_at: float, ttft_s: float = 0.5, gaps: tuple[float, ...] = (0.1, 0.3)
+) -> ObservedRequest:
     times = [sent_at + ttft_s]
     for gap in gaps:
         times.append(times[-1] + gap)
@@ -22,7 +24,15 @@ def test_a_request_has_a_ttft_a_mean_itl_and_a_longest_gap() -> None:
 
 def test_the_begin_and_the_last_of_a_closed_loop_do_not_count() -> None:
     requests = tuple(one(float(at)) for at in range(12))
-    assert [seen.sent_at for seen in steady_requests(ObservedStage(2, 0.0, requests))] == [3, 4, 5, 6, 7, 8, 9]
+    assert [seen.sent_at for seen in steady_requests(ObservedStage(2, 0.0, requests))] == [
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+    ]
     assert steady_requests(ObservedStage(5, 0.0, requests)) == requests  # too few to leave some out
 
 

@@ -15,13 +15,18 @@ from locust_llm.lab.twin.twin import Draw, HeldOutCheck, Origin, Ranges, Trust, 
 from .models import h100
 
 TWIN = Twin(
-    model=msgspec.structs.replace(h100(max_num_seqs=64), front=FrontendDelay(request_s=0.001), noise=Noise(step_sigma=0.05)),
-    trust=Trust(verdict="figures", error=0.03, reasons=("it was off by 3%",), errors={"ttft p99": 0.02}),
+    model=msgspec.structs.replace(h100(max_num_seqs=64), front=FrontendDelay(request_s=0.001),
+        noise=Noise(step_sigma=0.05)),
+    trust=Trust(verdict="figures", error=0.03, reasons=("it was off by 3%",),
+        errors={"ttft p99": 0.02}),
     ranges=Ranges(users=(1, 64), prompt_tokens=(32, 4000), output_tokens=(40, 200), saturated=True),
-    origin=Origin(host="http://127.0.0.1:8000", model="tiny", folders=("reports/a", "reports/b"), requests=900),
-    intervals={"fixed_s": (0.007, 0.008)}, unknown={"kv_tokens": "no limit was seen"}, lengths=((100, 20), (300, 40)),
+    origin=Origin(host="http://127.0.0.1:8000", model="tiny", folders=("reports/a", "reports/b"),
+        requests=900),
+    intervals={"fixed_s": (0.007, 0.008)}, unknown={"kv_tokens": "no limit was seen"},
+    lengths=((100, 20), (300, 40)),
     draws=(Draw(0.007, 3e-5, 1e-5, 4e-8, 1e-9, 170.0, 0.001, 0.0),),
-    checks=(HeldOutCheck(load="8 users", figure="ttft p50", said=0.1, low=0.09, high=0.11, measured=0.105, requests=48),),
+    checks=(HeldOutCheck(load="8 users", figure="ttft p50", said=0.1, low=0.09, high=0.11,
+        measured=0.105, requests=48),),
 )  # fmt: skip
 
 
@@ -42,7 +47,9 @@ def test_any_name_is_read_as_it_was(host: str, reason: str, errors: dict[str, fl
     import tomllib
 
     twin = msgspec.structs.replace(
-        TWIN, origin=Origin(host=host), trust=Trust(verdict="shape", reasons=(reason,), errors=errors)
+        TWIN,
+        origin=Origin(host=host),
+        trust=Trust(verdict="shape", reasons=(reason,), errors=errors),
     )
     found = tomllib.loads(format_twin(twin))
     assert found["origin"]["host"] == host
@@ -63,7 +70,9 @@ def test_any_name_is_read_as_it_was(host: str, reason: str, errors: dict[str, fl
         (("[100, 20]", "[0, 20]"), "no tokens"),
     ],
 )
-def test_what_is_no_twin_is_refused_in_a_sentence(tmp_path: Path, change: tuple[str, str], why: str) -> None:
+def test_what_is_no_twin_is_refused_in_a_sentence(
+    tmp_path: Path, change: tuple[str, str], why: str
+) -> None:
     text = format_twin(TWIN)
     assert change[0] in text
     (tmp_path / NAME).write_text(text.replace(*change))
@@ -80,7 +89,9 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300))
 @examples(100)
-def test_any_bytes_are_refused_without_a_traceback(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_any_bytes_are_refused_without_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     path = tmp_path_factory.mktemp("twin") / NAME
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"twin\.toml"):

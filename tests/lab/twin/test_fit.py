@@ -42,7 +42,9 @@ def test_a_hidden_server_is_found_and_its_twin_good_for_figures() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("own_pair_s", [0.0, H100.pair_s])
 def test_own_pairs_have_a_cost_where_the_kernels_have_one(own_pair_s: float) -> None:
-    server = msgspec.structs.replace(h100(), cost=msgspec.structs.replace(H100, own_pair_s=own_pair_s))
+    server = msgspec.structs.replace(
+        h100(), cost=msgspec.structs.replace(H100, own_pair_s=own_pair_s)
+    )
     said = Diagnosis("chunked", (1024.0, 1024.0, 1024.0), 1)
     found = fit_model(said, again(server, probe(Server(budget=1024))), [], num_draws=2)
     assert found.model.cost.own_pair_s == pytest.approx(own_pair_s, rel=0.1)
@@ -66,7 +68,9 @@ def test_without_a_sweep_there_is_no_twin() -> None:
 
 def test_a_scheduler_that_the_simulator_has_not_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no scheduler .* 'disaggregated'"):
-        fit_twin(Diagnosis(DISAGGREGATED), probe(Server(budget=1024)), sweep(Server(budget=1024), (1, 2)))
+        fit_twin(
+            Diagnosis(DISAGGREGATED), probe(Server(budget=1024)), sweep(Server(budget=1024), (1, 2))
+        )
 
 
 def test_a_sweep_that_still_grew_is_not_saturated() -> None:

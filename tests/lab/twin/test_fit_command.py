@@ -19,7 +19,12 @@ from locust_llm.lab.twin import file
 from locust_llm.lab.twin.child_runs import HEADERS, Stopped, environment, learned, server_words
 from locust_llm.lab.twin.commands import fit as module
 from locust_llm.lab.twin.commands.command import twin as command
-from locust_llm.lab.twin.fit_report import format_fit_report, format_scheduler_settings, predict_step_s, timed
+from locust_llm.lab.twin.fit_report import (
+    format_fit_report,
+    format_scheduler_settings,
+    predict_step_s,
+    timed,
+)
 from locust_llm.lab.twin.model import SchedulerSettings, ServerModel, StepCosts
 from locust_llm.lab.twin.twin import SHAPE, HeldOutCheck, Ranges, Trust, Twin
 
@@ -48,7 +53,9 @@ def test_folders_become_a_twin(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert {one.users for one in twin.reference} == {1, 2, 4, 8, 16, 32}
 
 
-def test_a_probe_that_cannot_tell_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_probe_that_cannot_tell_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     few = probed(Server(budget=1024), QUIET, 5)[:20]
     probe = probed_folder(tmp_path / "a", few)
     loads = swept_folder(tmp_path / "b", sweep(Server(budget=1024), (1, 2), QUIET))
@@ -69,7 +76,9 @@ def test_a_probe_that_cannot_tell_says_why(tmp_path: Path, capsys: pytest.Captur
         (["--sweep", "concurrency=1..2"], "unrecognized arguments"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_is_one_sentence(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command(["fit", *words]) == ExitStatus.REFUSED
     said = capsys.readouterr().err
     assert why in said
@@ -83,11 +92,14 @@ def test_unknown_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_the_server_options_reach_both_runs() -> None:
-    given = options("--host", "h:1", "--model", "m", "--no-streaming", "--header", "A: b", "--ca-cert=c.pem")
+    given = options(
+        "--host", "h:1", "--model", "m", "--no-streaming", "--header", "A: b", "--ca-cert=c.pem"
+    )
     words = server_words(given)
     assert words[:2] == ["--host", "h:1"]
     assert {"--model=m", "--no-streaming", "--ca-cert=c.pem"} <= {*words}
-    assert not any("A: b" in word for word in words)  # a header may be a key, and is in no list of processes
+    # a header may be a key, and is in no list of processes
+    assert not any("A: b" in word for word in words)
     assert environment(given, {HEADERS: "C: d"})[HEADERS] == "C: d\nA: b"
     assert HEADERS not in environment(options("--host", "h"), {})
 
@@ -101,13 +113,16 @@ def test_the_sweep_doubles_within_its_time() -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("[2026-11-23 07:41:39,854] vm/INFO/locust_llm: probe, episode 1 of about 43: a short request",
+        ("[2026-11-23 07:41:39,854] vm/INFO/locust_llm: probe, episode 1 of about 43: a short "
+            "request",
          "probe, episode 1 of about 43: a short request"),
-        ("[2026-11-23 07:41:16,632] vm/INFO/locust_llm: Stage 3 of 4, concurrency 4: TTFT p50 42 ms, 433 tokens/s (time)",
+        ("[2026-11-23 07:41:16,632] vm/INFO/locust_llm: Stage 3 of 4, concurrency 4: TTFT p50 42 "
+            "ms, 433 tokens/s (time)",
          "sweep, 4 users: TTFT p50 42 ms, 433 tokens/s (time)"),
         ("[2026-11-23 07:41:16,632] vm/INFO/locust_llm: Stage 1 of 4, concurrency 1: 9 tokens/s",
          "sweep, 1 user: 9 tokens/s"),
-        ("[2026-11-23 07:41:16,633] vm/INFO/locust.runners: Ramping to 8 users at a rate of 100.00 per second", ""),
+        ("[2026-11-23 07:41:16,633] vm/INFO/locust.runners: Ramping to 8 users at a rate of 100.00 "
+            "per second", ""),
         ("[2026-11-23 07:41:16,633] vm/WARNING/locust_llm: the disk is full", "the disk is full"),
         ("locust-llm: error: there is no server", "there is no server"),
         ("stage 4 of 4 | 3 done", ""),
@@ -119,22 +134,32 @@ def test_what_a_line_tells(line: str, told: str) -> None:
 
 def test_a_child_ends_with_its_own_status(tmp_path: Path) -> None:
     told = list[str]()
-    assert runs.run_locust_llm(["run", "--nonsense"], os.environ, tmp_path / "log", told.append) == ExitStatus.REFUSED
+    assert (
+        runs.run_locust_llm(["run", "--nonsense"], os.environ, tmp_path / "log", told.append)
+        == ExitStatus.REFUSED
+    )
     assert "nonsense" in told[0]
     assert "nonsense" in (tmp_path / "log").read_text()
 
 
-def test_a_signal_ends_the_child_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_ends_the_child_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A child that says when it is there, and ends on the signal."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        pytest.skip("these tests run in the background of a script, whose children ignore SIGINT until they handle it")
+        pytest.skip(
+            "these tests run in the background of a script, whose children ignore SIGINT until "
+            "they handle it"
+        )
     child = tmp_path / "child"
     child.write_text("#!/bin/sh\necho 'locust-llm: error: here' >&2\nexec sleep 60\n")
     child.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(child))
     began = time.monotonic()
     with pytest.raises(Stopped) as stopped:
-        runs.run_locust_llm([], os.environ, tmp_path / "log", lambda line: signal.raise_signal(signal.SIGINT))
+        runs.run_locust_llm(
+            [], os.environ, tmp_path / "log", lambda line: signal.raise_signal(signal.SIGINT)
+        )
     assert stopped.value.status == 130
     assert time.monotonic() - began < 50
 
@@ -149,7 +174,9 @@ def test_a_folder_of_runs_is_a_new_one(tmp_path: Path) -> None:
 def test_steps_in_words() -> None:
     """10 ms, and 0.1 ms for each of (100 + 4 - 24) tokens, and 1 ms for each of 5 sequences."""
     cost = StepCosts(fixed_s=0.01, token_s=0.0001, stream_s=0.001, free_tokens=24)
-    model = ServerModel(settings=SchedulerSettings(policy="chunked", max_num_batched_tokens=100), cost=cost)
+    model = ServerModel(
+        settings=SchedulerSettings(policy="chunked", max_num_batched_tokens=100), cost=cost
+    )
     assert predict_step_s(model, 100, 4) == pytest.approx(0.01 + 0.008 + 0.005)
     assert timed(0.0123) == "12.3 ms"
     assert timed(2.5e-5) == "25 µs"
@@ -157,9 +184,12 @@ def test_steps_in_words() -> None:
 
 
 def test_the_report_has_the_verdict_the_settings_and_the_checks() -> None:
-    check = HeldOutCheck(load="8 users", figure="ttft p50", said=0.2, low=0.1, high=0.3, measured=0.25, requests=40)
+    check = HeldOutCheck(
+        load="8 users", figure="ttft p50", said=0.2, low=0.1, high=0.3, measured=0.25, requests=40
+    )
     twin = Twin(
-        model=plain(budget=512, max_num_seqs=16), trust=Trust(verdict=SHAPE, reasons=("it was off by 20%",)),
+        model=plain(budget=512, max_num_seqs=16),
+        trust=Trust(verdict=SHAPE, reasons=("it was off by 20%",)),
         ranges=Ranges(users=(1, 8)), unknown={"kv_tokens": "no limit was seen"}, checks=(check,),
     )  # fmt: skip
     text = format_fit_report(twin, Diagnosis(CHUNKED, reasons=("a prompt took 4 steps",)))
@@ -168,13 +198,17 @@ def test_the_report_has_the_verdict_the_settings_and_the_checks() -> None:
     assert "Because: a prompt took 4 steps." in text
     assert "Not known: kv-tokens: no limit was seen." in text
     assert "8 users (40 requests)  ttft p50  200 ms  100 ms to 300 ms      250 ms     -20%" in text
-    assert format_scheduler_settings(msgspec.structs.replace(twin.model.settings, policy="static")).startswith(
-        "static, at least 512"
-    )
+    assert format_scheduler_settings(
+        msgspec.structs.replace(twin.model.settings, policy="static")
+    ).startswith("static, at least 512")
 
 
-def test_who_is_stopped_hears_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_is_stopped_hears_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     module._go_on([tmp_path / "a", tmp_path / "b"])
-    assert capsys.readouterr().err.endswith(f"this goes on: locust-llm twin fit {tmp_path / 'a'} {tmp_path / 'b'}\n")
+    assert capsys.readouterr().err.endswith(
+        f"this goes on: locust-llm twin fit {tmp_path / 'a'} {tmp_path / 'b'}\n"
+    )
     module._go_on([tmp_path / "a"])
     assert "begin with a new one" in capsys.readouterr().err

@@ -28,10 +28,19 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
 
 
-def closed_loop(users: int, each: int, *, pause_s: float = 0.0, ramp_s: float = 0.0, **more: object) -> list[Record]:
+def closed_loop(
+    users: int, each: int, *, pause_s: float = 0.0, ramp_s: float = 0.0, **more: object
+) -> list[Record]:
     """Requests of a second each, back to back."""
     return [
-        answered(500, 1000, sent_at=user * ramp_s + i * (1 + pause_s), id=f"{user}-{i}", user=user, **more)
+        answered(
+            500,
+            1000,
+            sent_at=user * ramp_s + i * (1 + pause_s),
+            id=f"{user}-{i}",
+            user=user,
+            **more,
+        )
         for user in range(users)
         for i in range(each)
     ]
@@ -44,7 +53,11 @@ def test_the_probe_and_the_sweep_are_found_in_any_order(folders: tuple[Path, Pat
         assert seen.said.name == CHUNKED
         assert [stage.users for stage in seen.stages] == [1, 2, 4, 8]
         assert all(len(stage.requests) == 48 for stage in seen.stages)
-        assert (seen.origin.host, seen.origin.model, seen.origin.server) == ("http://server:8000", "m", "simulated 1")
+        assert (seen.origin.host, seen.origin.model, seen.origin.server) == (
+            "http://server:8000",
+            "m",
+            "simulated 1",
+        )
         assert seen.origin.folders == (str(probe), str(sweep_))
         assert seen.origin.notes == ()
 
@@ -63,7 +76,10 @@ def test_what_is_missing_is_said(folders: tuple[Path, Path], tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("more", "why"),
-    [({"host": "http://other"}, "different hosts"), ({"endpoint": "/v1/completions"}, "different endpoints")],
+    [
+        ({"host": "http://other"}, "different hosts"),
+        ({"endpoint": "/v1/completions"}, "different endpoints"),
+    ],
 )
 def test_runs_of_different_servers_are_no_twin(
     folders: tuple[Path, Path], tmp_path: Path, more: dict[str, str], why: str
@@ -73,17 +89,23 @@ def test_runs_of_different_servers_are_no_twin(
         read_measured_server([folders[0], other])
 
 
-def test_another_version_of_the_server_is_another_server(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_another_version_of_the_server_is_another_server(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
     run = replace(a_run(), model="m", server="simulated 2")
     with pytest.raises(ValueError, match="different servers: a of simulated 1, c of simulated 2"):
         read_measured_server([folders[0], write(tmp_path / "c", run, closed_loop(2, 10))])
 
 
-def test_a_server_that_fails_half_of_the_requests_has_no_twin(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_server_that_fails_half_of_the_requests_has_no_twin(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
     run = replace(a_run(), model="m", server="simulated 1")
     wrong = [failed(sent_at=float(i), id=f"x{i}") for i in range(30)]
     with pytest.raises(ValueError, match="30 of 50 requests of the sweep failed"):
-        read_measured_server([folders[0], write(tmp_path / "c", run, [*closed_loop(2, 10), *wrong])])
+        read_measured_server(
+            [folders[0], write(tmp_path / "c", run, [*closed_loop(2, 10), *wrong])]
+        )
 
 
 def test_a_damaged_run_says_what_to_do(folders: tuple[Path, Path], tmp_path: Path) -> None:
@@ -103,7 +125,9 @@ def test_a_damaged_run_says_what_to_do(folders: tuple[Path, Path], tmp_path: Pat
         ({"request_rate": 2.0, "request_rate_ramp_duration": 5.0}, "its rate changes"),
     ],
 )
-def test_loads_that_no_twin_has_are_refused(tmp_path: Path, settings: dict[str, object], why: str) -> None:
+def test_loads_that_no_twin_has_are_refused(
+    tmp_path: Path, settings: dict[str, object], why: str
+) -> None:
     folder = write(tmp_path / "c", a_run(**settings), closed_loop(2, 10))
     with pytest.raises(ValueError, match=why):
         read_folder_loads(Folder(folder))
@@ -125,7 +149,8 @@ def test_a_run_of_one_load_is_a_stage(tmp_path: Path) -> None:
 
 
 def test_a_load_begins_when_all_users_are_there_with_what_was_open_then(tmp_path: Path) -> None:
-    """The third user comes at second 4.2: until then the others have had eight requests that had ended."""
+    """The third user comes at second 4.2: until then the others have had eight requests that had
+    ended."""
     records = closed_loop(3, 12, ramp_s=2.1)
     (stage,) = read_folder_loads(Folder(write(tmp_path / "c", a_run(users=3), records))).stages
     assert len(stage.requests) == 36 - 4 - 2
@@ -133,7 +158,9 @@ def test_a_load_begins_when_all_users_are_there_with_what_was_open_then(tmp_path
 
 
 def test_users_that_pause_are_no_closed_loop(tmp_path: Path) -> None:
-    found = read_folder_loads(Folder(write(tmp_path / "c", a_run(), closed_loop(2, 10, pause_s=1.0))))
+    found = read_folder_loads(
+        Folder(write(tmp_path / "c", a_run(), closed_loop(2, 10, pause_s=1.0)))
+    )
     assert found.stages == []
     assert "1.0 requests were in flight on average, so users paused" in found.notes[0]
 
@@ -160,6 +187,8 @@ def test_of_a_sweep_that_was_killed_the_stages_are_read_from_its_records(
 
 def test_a_client_that_was_too_slow_is_left_out(tmp_path: Path) -> None:
     verdict = {"level": "DEGRADED", "reasons": ["merged chunks 9%"], "advice": "", "signals": {}}
-    found = read_folder_loads(Folder(write(tmp_path / "c", a_run(), closed_loop(2, 10), client=verdict)))
+    found = read_folder_loads(
+        Folder(write(tmp_path / "c", a_run(), closed_loop(2, 10), client=verdict))
+    )
     assert found.stages == []
     assert "client verdict is DEGRADED (merged chunks 9%)" in found.notes[0]

@@ -17,7 +17,16 @@ WHOLE = st.integers(1, 10_000)
 
 
 def test_a_range_doubles_as_a_sweep_does():
-    assert [load.users for load in grid.parse_load_values("concurrency=1..100")] == [1, 2, 4, 8, 16, 32, 64, 100]
+    assert [load.users for load in grid.parse_load_values("concurrency=1..100")] == [
+        1,
+        2,
+        4,
+        8,
+        16,
+        32,
+        64,
+        100,
+    ]
     assert [load.users for load in grid.parse_load_values("concurrency=8..24+8")] == [8, 16, 24]
     assert grid.parse_load_values("request-rate=0.5..3") == [
         OfferedLoad(rate=0.5),
@@ -77,7 +86,9 @@ def test_none_is_no_limit():
 
 def test_the_loads_of_one_combination_stand_together():
     cases = grid.grid(
-        [OfferedLoad(users=1), OfferedLoad(users=2)], [grid.choice("max-num-batched-tokens=512,2048")], FITTED
+        [OfferedLoad(users=1), OfferedLoad(users=2)],
+        [grid.choice("max-num-batched-tokens=512,2048")],
+        FITTED,
     )
     assert [(case.values, case.asked.load.users) for case in cases] == [
         ("512", 1),
@@ -90,7 +101,8 @@ def test_the_loads_of_one_combination_stand_together():
 
 def test_a_grid_has_an_end():
     choices = [
-        grid.choice(f"{key}=1..100+1") for key in ("max-num-seqs", "max-num-batched-tokens", "prefill-concurrency")
+        grid.choice(f"{key}=1..100+1")
+        for key in ("max-num-seqs", "max-num-batched-tokens", "prefill-concurrency")
     ]
     with pytest.raises(ValueError, match=r"1,000,000 what-ifs, and at most 20,000"):
         grid.grid([OfferedLoad(users=1)], choices, FITTED)
@@ -102,12 +114,18 @@ def test_a_grid_has_an_end():
     ("change", "why"),
     [
         ({"kv_tokens": 1000}, "a KV cache of 1,000 tokens does not hold a request of 1,100"),
-        ({"policy": "mixed", "max_num_batched_tokens": 512}, "one of 1,000 tokens is above a budget of 512"),
+        (
+            {"policy": "mixed", "max_num_batched_tokens": 512},
+            "one of 1,000 tokens is above a budget of 512",
+        ),
         (
             {"max_num_batched_tokens": 64, "max_num_seqs": 128},
             "128 sequences of one token each are above a budget of 64",
         ),
-        ({"policy": "mixed", "long_prefill_token_threshold": 100}, "mixed has no long-prefill-token-threshold"),
+        (
+            {"policy": "mixed", "long_prefill_token_threshold": 100},
+            "mixed has no long-prefill-token-threshold",
+        ),
         ({"max_num_partial_prefills": 2}, "chunked has no max-num-partial-prefills"),
         ({"max_num_batched_tokens": 512}, ""),
     ],

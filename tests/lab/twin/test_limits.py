@@ -1,4 +1,5 @@
-"""What a twin cannot tell: refused far outside of its fit, marked with the range where it is near."""
+"""What a twin cannot tell: refused far outside of its fit, marked with the range where it is
+near."""
 
 import msgspec
 import pytest
@@ -14,20 +15,26 @@ TWIN = made()
 
 
 def test_a_twin_that_is_not_to_be_used_is_refused_with_its_reasons():
-    assert "not to be used: made for a test" in limits.refuse_extrapolation(made(verdict=NOT_TO_BE_USED), ((10, 10),))
+    assert "not to be used: made for a test" in limits.refuse_extrapolation(
+        made(verdict=NOT_TO_BE_USED), ((10, 10),)
+    )
     assert limits.refuse_extrapolation(TWIN, ((10, 10),)) == ""
 
 
 def test_prompts_five_times_as_long_are_refused():
-    assert "prompts of 500 tokens are 5 times as long as the longest" in limits.refuse_extrapolation(
-        TWIN, ((10, 10), (500, 10))
+    assert (
+        "prompts of 500 tokens are 5 times as long as the longest"
+        in limits.refuse_extrapolation(TWIN, ((10, 10), (500, 10)))
     )
     assert "answers of 60 tokens are 6 times" in limits.refuse_extrapolation(TWIN, ((10, 60),))
     assert limits.refuse_extrapolation(TWIN, ((499, 10),)) == ""
 
 
 def test_ten_times_the_load_is_refused():
-    assert limits.too_much(OfferedLoad(users=160), TWIN.ranges) == "160 users, where the twin was fitted up to 16 users"
+    assert (
+        limits.too_much(OfferedLoad(users=160), TWIN.ranges)
+        == "160 users, where the twin was fitted up to 16 users"
+    )
     assert limits.too_much(OfferedLoad(users=159), TWIN.ranges) == ""
 
 
@@ -69,16 +76,24 @@ def test_larger_steps_than_those_of_the_fit_are_marked(change, said):
 
 
 def test_what_is_unknown_is_said_where_it_matters():
-    twin = msgspec.structs.replace(TWIN, unknown={"max_num_seqs": "no limit was seen", "policy": "guessed"})
+    twin = msgspec.structs.replace(
+        TWIN, unknown={"max_num_seqs": "no limit was seen", "policy": "guessed"}
+    )
     changed = WhatIf(
-        OfferedLoad(users=1), settings=msgspec.structs.replace(TWIN.model.settings, max_num_batched_tokens=50)
+        OfferedLoad(users=1),
+        settings=msgspec.structs.replace(TWIN.model.settings, max_num_batched_tokens=50),
     )
     assert [*limits.unknown(twin, WhatIf(OfferedLoad(users=1)), (), ())] == []
     assert [*limits.unknown(twin, WhatIf(OfferedLoad(users=17)), (), ("17 users",))] == [
         "max_num_seqs: no limit was seen"
     ]
-    assert [*limits.unknown(twin, changed, (), ())] == ["max_num_seqs: no limit was seen", "policy: guessed"]
-    assert [*limits.unknown(twin, changed, ("max_num_seqs",), ())] == ["policy: guessed"], "who sets it knows it"
+    assert [*limits.unknown(twin, changed, (), ())] == [
+        "max_num_seqs: no limit was seen",
+        "policy: guessed",
+    ]
+    assert [*limits.unknown(twin, changed, ("max_num_seqs",), ())] == ["policy: guessed"], (
+        "who sets it knows it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,12 +106,18 @@ def test_what_is_unknown_is_said_where_it_matters():
     ],
 )
 def test_a_rule_holds_at_both_ends_of_an_interval_or_is_open(text, answer, said):
-    assert evaluate_rules.judge_answer(parse_rule(text), {"ttft p95": PredictedValue(*answer)}) == said
+    assert (
+        evaluate_rules.judge_answer(parse_rule(text), {"ttft p95": PredictedValue(*answer)}) == said
+    )
 
 
 def test_the_worst_of_all_rules_that_decide_counts():
     answers = {"ttft p95": PredictedValue(1, 2, 3), "itl p50": PredictedValue(0.01, 0.01, 0.01)}
-    met, opened, warned = parse_rule("itl med < 50ms"), parse_rule("ttft p95 < 2s"), parse_rule("warn: ttft p95 < 0.5s")
+    met, opened, warned = (
+        parse_rule("itl med < 50ms"),
+        parse_rule("ttft p95 < 2s"),
+        parse_rule("warn: ttft p95 < 0.5s"),
+    )
     assert evaluate_rules.status([met, opened, warned], answers) == evaluate_rules.OPEN
     assert evaluate_rules.status([met, warned], answers) == evaluate_rules.MET
     assert evaluate_rules.status([warned], answers) == ""
@@ -117,11 +138,13 @@ def test_rules_by_any_name_are_about_a_figure(text, figure):
 
 @pytest.mark.parametrize(
     "text",
-    ["error_rate < 1%", "ttft max < 1s", "icl p99 < 50ms", "attainment >= 99% given ttft < 1s", "ttft{class=a} p95 < 1s",
+    ["error_rate < 1%", "ttft max < 1s", "icl p99 < 50ms", "attainment >= 99% given ttft < 1s",
+        "ttft{class=a} p95 < 1s",
      "ttft p95 within 5% of reports/base"],
 )  # fmt: skip
 def test_what_a_twin_cannot_tell_is_refused_with_what_it_predicts(text):
     with pytest.raises(
-        ValueError, match="predicts ttft, ttft_from_due, itl, longest_stall, request_latency with avg, med"
+        ValueError,
+        match="predicts ttft, ttft_from_due, itl, longest_stall, request_latency with avg, med",
     ):
         evaluate_rules.rule(text)

@@ -23,7 +23,9 @@ def test_without_noise_there_is_hardly_any() -> None:
 
 
 def test_steps_and_chunks_are_told_apart() -> None:
-    found = twin_noise.noise(probe(Server(budget=1024), Noise(steps=0.1, network_s=0.001, merged=0.02)))
+    found = twin_noise.noise(
+        probe(Server(budget=1024), Noise(steps=0.1, network_s=0.001, merged=0.02))
+    )
     assert found.step_sigma == pytest.approx(0.1, rel=0.3)
     assert found.chunk_s == pytest.approx(0.001, rel=0.3)
     assert 0.005 < found.merged < 0.04
@@ -40,9 +42,12 @@ def test_of_nothing_there_is_nothing() -> None:
 
 
 def stalls(short: float, long: float) -> list[IdleEpisode]:
-    """Four prompts of three steps beside a decoder, as ``MODEL`` has them, but for the gaps: two short ones are longer
-    by this share, the next two shorter; the long ones too."""
-    decoder, prompt = ObservedRequest(0.0, (0.02, 0.03), 10, 60), ObservedRequest(0.405, (0.8, 0.81), 2995, 2)
+    """Four prompts of three steps beside a decoder, as ``MODEL`` has them, but for the gaps: two
+    short ones are longer by this share, the next two shorter; the long ones too."""
+    decoder, prompt = (
+        ObservedRequest(0.0, (0.02, 0.03), 10, 60),
+        ObservedRequest(0.405, (0.8, 0.81), 2995, 2),
+    )
     replay = replay_episodes(MODEL, [IdleEpisode("stall", (decoder, prompt))])
     first, found, at = replay.first_at[1], list[IdleEpisode](), replay.token_at[0]
     for number in range(4):

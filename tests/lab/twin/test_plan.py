@@ -1,4 +1,5 @@
-"""Plans: arrivals over a day, the most of one replica, replicas with one lost, costs; on a queue that M/D/1 describes."""
+"""Plans: arrivals over a day, the most of one replica, replicas with one lost, costs; on a queue
+that M/D/1 describes."""
 
 import json
 
@@ -83,7 +84,8 @@ def test_one_more_replica_than_hold_the_peak():
 
 
 def test_costs_with_a_pencil():
-    """Three replicas of two GPUs at 2.5 are 15 an hour; 3,600 requests an hour of 10 tokens each are 36,000 tokens."""
+    """Three replicas of two GPUs at 2.5 are 15 an hour; 3,600 requests an hour of 10 tokens each
+    are 36,000 tokens."""
     found = cost(Fleet(0.5, 2), parse_planned_arrivals("1/s"), ((90, 10),), 2, 2.5)
     assert (found.gpus, found.month, found.month_scaled) == (6, 10_950, 10_950)
     assert found.million_output == pytest.approx(15 / 36_000 * 1e6)
@@ -92,12 +94,14 @@ def test_costs_with_a_pencil():
 
 def planned_for(twin, peak, rule="ttft avg < 200ms", **more):
     asker = Asker(twin, SINGLE, (parse_rule(rule),))
-    return plan.plan_capacity(asker, "t", "w", parse_planned_arrivals(f"{peak}/s"), processes=1, **more)
+    return plan.plan_capacity(
+        asker, "t", "w", parse_planned_arrivals(f"{peak}/s"), processes=1, **more
+    )
 
 
 def test_replicas_of_a_queue():
-    """A service of 0.1 s and a mean wait of at most 0.1 s: M/D/1 allows a load of 2 / 3, so 6.67/s a replica; 20/s need
-    four (5/s each), as three would be just at the limit; and one more."""
+    """A service of 0.1 s and a mean wait of at most 0.1 s: M/D/1 allows a load of 2 / 3, so 6.67/s
+    a replica; 20/s need four (5/s each), as three would be just at the limit; and one more."""
     found = planned_for(made(QUEUE, draws=SAME), 20, gpu_hour=2.5)
     assert found.fleet is not None
     assert 5.5 < found.fleet.per_replica < 6.67
@@ -106,7 +110,9 @@ def test_replicas_of_a_queue():
     assert found.cost is not None
     assert found.cost.month == pytest.approx(5 * 2.5 * 730)
     assert found.add_in_flight > found.remove_in_flight > 0
-    assert text.plan_headline(found).startswith("5 replicas: 4 hold the peak within the SLO when one is lost.")
+    assert text.plan_headline(found).startswith(
+        "5 replicas: 4 hold the peak within the SLO when one is lost."
+    )
     assert text.plan_as_json(found)["replicas"] == 5
 
 
@@ -142,7 +148,8 @@ def test_a_shape_is_relative_to_its_first_row_and_has_no_number():
 
 
 def test_a_replica_gets_no_more_than_was_measured():
-    """With one user measured, a replica is given what keeps one request open, though the rule allows more."""
+    """With one user measured, a replica is given what keeps one request open, though the rule
+    allows more."""
     twin = made(QUEUE, draws=SAME)
     twin = msgspec.structs.replace(twin, ranges=msgspec.structs.replace(twin.ranges, users=(1, 1)))
     found = planned_for(twin, 20, "ttft avg < 10s")

@@ -1,4 +1,5 @@
-"""Answers of a grid: exact where steps are, queues by M/D/1, relative for a shape, the same over processes."""
+"""Answers of a grid: exact where steps are, queues by M/D/1, relative for a shape, the same over
+processes."""
 
 import math
 
@@ -26,7 +27,9 @@ def rows_of(twin, *loads, sets=(), rules=(), lengths=None):
 
 
 def test_steps_of_one_time_are_the_itl_and_ten_of_them_a_request():
-    (row,) = rows_of(made(), OfferedLoad(users=1), lengths=DECODER, rules=["request_latency p50 < 1s"])
+    (row,) = rows_of(
+        made(), OfferedLoad(users=1), lengths=DECODER, rules=["request_latency p50 < 1s"]
+    )
     assert row.answers["itl p50"] == pytest.approx((STEP_S,) * 3)
     assert row.answers["ttft p95"] == pytest.approx((STEP_S,) * 3)
     assert row.answers["request_latency p50"] == pytest.approx((10 * STEP_S,) * 3)
@@ -35,7 +38,9 @@ def test_steps_of_one_time_are_the_itl_and_ten_of_them_a_request():
 
 
 def test_a_smaller_budget_takes_twice_the_steps_for_a_prompt():
-    whole, half = rows_of(made(), OfferedLoad(users=1), sets=["max-num-batched-tokens=100,50"])[::-1]
+    whole, half = rows_of(made(), OfferedLoad(users=1), sets=["max-num-batched-tokens=100,50"])[
+        ::-1
+    ]
     assert whole.answers["ttft p50"].about == pytest.approx(STEP_S)
     assert half.answers["ttft p50"].about == pytest.approx(2 * STEP_S)
 
@@ -55,13 +60,15 @@ def test_costs_that_are_not_known_make_an_interval():
     (row,) = rows_of(made(draws=draws(0.9, 1.1) * 6), OfferedLoad(users=1), lengths=DECODER)
     low, about, high = row.answers["itl p50"]
     assert about == pytest.approx(STEP_S, rel=0.01)
-    assert high / about == pytest.approx(math.exp(WIDTH * math.log(1.1 / 0.9) / math.sqrt(2)), rel=1e-3)
+    assert high / about == pytest.approx(
+        math.exp(WIDTH * math.log(1.1 / 0.9) / math.sqrt(2)), rel=1e-3
+    )
     assert low / about == pytest.approx(about / high)
 
 
 def test_a_queue_waits_as_md1_says():
-    """Pollaczek and Khinchin: at half of the capacity of 10/s the mean wait is half a service, so TTFT 0.15 s, and by
-    Little's law 0.75 requests are open."""
+    """Pollaczek and Khinchin: at half of the capacity of 10/s the mean wait is half a service, so
+    TTFT 0.15 s, and by Little's law 0.75 requests are open."""
     (row,) = rows_of(made(QUEUE), OfferedLoad(rate=5.0), lengths=SINGLE, rules=["ttft avg < 1s"])
     low, about, high = row.answers["ttft avg"]
     assert low < 0.15 < high
@@ -71,7 +78,9 @@ def test_a_queue_waits_as_md1_says():
 
 
 def test_more_than_the_capacity_falls_behind():
-    (row,) = rows_of(made(QUEUE), OfferedLoad(rate=12.5), lengths=SINGLE, rules=["ttft p95 < 100000s"])
+    (row,) = rows_of(
+        made(QUEUE), OfferedLoad(rate=12.5), lengths=SINGLE, rules=["ttft p95 < 100000s"]
+    )
     assert row.answers["served"].about == pytest.approx(0.8, rel=0.03)
     assert row.falls_behind
     assert row.status == evaluate_rules.NOT_MET, "a wait that grows has no percentile"
@@ -79,7 +88,9 @@ def test_more_than_the_capacity_falls_behind():
 
 def test_the_wait_at_a_gate_is_in_ttft_from_due_alone():
     """Four users, prompts of a step each, one at a time."""
-    free, held = rows_of(made(QUEUE), OfferedLoad(users=4), sets=["prefill-concurrency=none,1"], lengths=SINGLE)
+    free, held = rows_of(
+        made(QUEUE), OfferedLoad(users=4), sets=["prefill-concurrency=none,1"], lengths=SINGLE
+    )
     assert held.answers["ttft p50"].about == pytest.approx(0.1, rel=0.01)
     assert held.answers["ttft_from_due p50"].about == pytest.approx(0.4, rel=0.05)
     assert free.answers["ttft p50"].about == pytest.approx(0.4, rel=0.05)
@@ -91,7 +102,10 @@ def test_processes_give_the_same():
     told = []
     alone = simulate_what_ifs(work, asked, processes=1)
     assert (
-        simulate_what_ifs(work, asked, processes=2, on_progress=lambda done, most: told.append((done, most))) == alone
+        simulate_what_ifs(
+            work, asked, processes=2, on_progress=lambda done, most: told.append((done, most))
+        )
+        == alone
     )
     assert told[-1] == (10, 10)
 
@@ -107,7 +121,10 @@ def test_many_are_asked_roughly_and_the_foremost_of_every_model():
 
 def test_a_frontier_has_what_nothing_is_better_than():
     rows = rows_of(
-        made(QUEUE), *(OfferedLoad(users=n) for n in (1, 2, 4)), sets=["max-num-batched-tokens=50,100"], lengths=SINGLE
+        made(QUEUE),
+        *(OfferedLoad(users=n) for n in (1, 2, 4)),
+        sets=["max-num-batched-tokens=50,100"],
+        lengths=SINGLE,
     )
     found = frontier(rows, "ttft p95")
     assert found[0].case.asked.load.users == 1

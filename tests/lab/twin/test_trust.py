@@ -29,7 +29,15 @@ def stage(users: int, step_s: float = 0.01, count: int = 40) -> ObservedStage:
 
 def checked(*errors: float, figure: str = "ttft p50") -> list[HeldOutCheck]:
     return [
-        HeldOutCheck(load="2 users", figure=figure, said=1 + error, low=0.9, high=1.1, measured=1.0, requests=40)
+        HeldOutCheck(
+            load="2 users",
+            figure=figure,
+            said=1 + error,
+            low=0.9,
+            high=1.1,
+            measured=1.0,
+            requests=40,
+        )
         for error in errors
     ]
 
@@ -78,7 +86,13 @@ def with_error(off: float, known: float, figure: str = "ttft p50") -> HeldOutChe
     """``off``: logarithm of said / measured; ``known``: its standard error."""
     low, high = math.exp(-WIDTH * known), math.exp(WIDTH * known)
     return HeldOutCheck(
-        load="2 users", figure=figure, said=math.exp(off), low=low, high=high, measured=1.0, requests=40
+        load="2 users",
+        figure=figure,
+        said=math.exp(off),
+        low=low,
+        high=high,
+        measured=1.0,
+        requests=40,
     )
 
 
@@ -95,7 +109,13 @@ def test_a_check_that_is_hardly_known_hardly_counts() -> None:
 
 
 def test_the_figures_of_a_metric_have_one_error_and_no_other_has() -> None:
-    found = trust([with_error(0.1, 0.0), with_error(0.2, 0.0, "ttft p99"), with_error(0.01, 0.0, "throughput")])
+    found = trust(
+        [
+            with_error(0.1, 0.0),
+            with_error(0.2, 0.0, "ttft p99"),
+            with_error(0.01, 0.0, "throughput"),
+        ]
+    )
     of_ttft = dict.fromkeys(("ttft p50", "ttft p95", "ttft p99"), math.sqrt(0.025))
     assert found.errors == pytest.approx(of_ttft | {"throughput": 0.01})
 
@@ -103,16 +123,21 @@ def test_the_figures_of_a_metric_have_one_error_and_no_other_has() -> None:
 def test_a_throughput_that_is_off_is_carried_on() -> None:
     """Steps of 10 instead of 10.5 ms, and no noise that could have done it: ln 1.05."""
     out = [stage(2, step_s=0.0105)]
-    assert trust(check_predictions([plain()], out)).errors["throughput"] == pytest.approx(math.log(1.05), rel=0.1)
+    assert trust(check_predictions([plain()], out)).errors["throughput"] == pytest.approx(
+        math.log(1.05), rel=0.1
+    )
 
 
 def test_a_run_is_where_the_check_says_it_is() -> None:
-    """The model is the truth: 94% of other runs of the same 48 requests (2.45 standard errors, by Student's t of the five
-    degrees of freedom that six runs have), of each figure, a p99 of few requests too."""
+    """The model is the truth: 94% of other runs of the same 48 requests (2.45 standard errors, by
+    Student's t of the five degrees of freedom that six runs have), of each figure, a p99 of few
+    requests too."""
     model = msgspec.structs.replace(plain(token_s=1e-4), noise=Noise(step_sigma=0.3))
     held = defaultdict[str, list[bool]](list)
     for seed in range(40):
-        sent = simulated(model, OfferedLoad(users=4), [(100, 5), (300, 20), (900, 10)], seed, count=48)
+        sent = simulated(
+            model, OfferedLoad(users=4), [(100, 5), (300, 20), (900, 10)], seed, count=48
+        )
         runs = [stage_figures(again(model, sent, number)) for number in range(10)]
         for one in check_predictions([model] * 12, [sent]):
             held[one.figure] += [one.low <= run[one.figure] <= one.high for run in runs]

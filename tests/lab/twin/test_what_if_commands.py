@@ -1,4 +1,5 @@
-"""The commands twin predict and plan: statuses, JSON, the page, refusals in one line, the run to do next."""
+"""The commands twin predict and plan: statuses, JSON, the page, refusals in one line, the run to do
+next."""
 
 import json
 import re
@@ -50,16 +51,21 @@ def test_without_rules_nothing_is_the_best(written, capsys):
 def test_every_answer_has_an_interval_and_extrapolations_their_range(written, capsys):
     path = written(made(draws=draws(0.9, 1.1)))
     assert (
-        predict(path, "--load", "concurrency=16,32", "--set", "max-num-batched-tokens=100,200", "--json")
+        predict(
+            path, "--load", "concurrency=16,32", "--set", "max-num-batched-tokens=100,200", "--json"
+        )
         == ExitStatus.OK
     )
     found = json.loads(capsys.readouterr().out)
     assert [(one["load"], one["set"], one["extrapolated"]) for one in found["what_ifs"]] == [
         ({"concurrency": 16}, {"max-num-batched-tokens": "100"}, []),
-        ({"concurrency": 32}, {"max-num-batched-tokens": "100"}, ["32 users (up to 16 were measured)"]),
-        ({"concurrency": 16}, {"max-num-batched-tokens": "200"}, ["steps of up to 200 tokens (up to 100 were measured)"]),
+        ({"concurrency": 32}, {"max-num-batched-tokens": "100"},
+            ["32 users (up to 16 were measured)"]),
+        ({"concurrency": 16}, {"max-num-batched-tokens": "200"},
+            ["steps of up to 200 tokens (up to 100 were measured)"]),
         ({"concurrency": 32}, {"max-num-batched-tokens": "200"},
-         ["32 users (up to 16 were measured)", "steps of up to 200 tokens (up to 100 were measured)"]),
+         ["32 users (up to 16 were measured)",
+             "steps of up to 200 tokens (up to 100 were measured)"]),
     ]  # fmt: skip
     for one in found["what_ifs"]:
         for low, about, high in one["answers"].values():
@@ -76,7 +82,10 @@ def test_what_is_left_out_is_told_once_for_each_reason(written, capsys):
     why = "64 sequences of one token each are above a budget of 32 tokens"
     first = "max-num-seqs=64 max-num-batched-tokens=32 prefill-concurrency=1"
     assert f"Left out, as no server runs so: {first} and 1 more: {why}." in out
-    assert "Left out, as too far from what was measured: 1000 users, where the twin was fitted up to 16 users." in out
+    assert (
+        "Left out, as too far from what was measured: 1000 users, where the twin was fitted up to "
+        "16 users." in out
+    )
     predict(*words, "--json")
     left_out = json.loads(capsys.readouterr().out)["left_out"]
     assert len(left_out) == 3
@@ -86,7 +95,13 @@ def test_what_is_left_out_is_told_once_for_each_reason(written, capsys):
 def test_a_shape_is_relative_and_decides_no_rule(written, capsys):
     path = written(made(verdict=SHAPE))
     status = predict(
-        path, "--load", "concurrency=1", "--set", "max-num-batched-tokens=50,100", "--slo", "ttft p95 < 1s"
+        path,
+        "--load",
+        "concurrency=1",
+        "--set",
+        "max-num-batched-tokens=50,100",
+        "--slo",
+        "ttft p95 < 1s",
     )
     assert status == ExitStatus.INCONCLUSIVE
     out = capsys.readouterr().out
@@ -98,11 +113,15 @@ def test_settings_that_cannot_be_told_apart_name_the_run_that_decides(written, c
     """A KV cache of 10,000 or of 20,000 tokens is the same for two users."""
     path = written(made(draws=draws(0.99, 1.01)))
     sets = ["--set", "kv-tokens=10000,20000", "--set", "prefill-concurrency=2"]
-    assert predict(path, "--load", "concurrency=1,2", *sets, "--slo", "ttft p95 < 1s") == ExitStatus.OK
+    assert (
+        predict(path, "--load", "concurrency=1,2", *sets, "--slo", "ttft p95 < 1s") == ExitStatus.OK
+    )
     out = " ".join(capsys.readouterr().out.split())
     assert "cannot be told apart" in out
     assert "server --kv-tokens 20000: locust-llm run --headless --host HOST -u" in out
-    assert "--prefill-concurrency 2 --synthetic-input-tokens-mean 100 --output-tokens-mean 10" in out
+    assert (
+        "--prefill-concurrency 2 --synthetic-input-tokens-mean 100 --output-tokens-mean 10" in out
+    )
 
 
 def test_the_page_has_a_plot_and_no_script(written, tmp_path, capsys):
@@ -149,10 +168,25 @@ def test_another_command_of_a_twin_is_refused(capsys):
 
 def test_a_plan_as_text(written, capsys):
     path = written(made(QUEUE, draws=draws(*[1.0] * 6, cost=QUEUE), lengths=((100, 1),)))
-    words = ["--arrivals", "20/s", "--day", "diurnal", "--slo", "ttft avg < 200ms", "--gpu-hour", "2.5"]
+    words = [
+        "--arrivals",
+        "20/s",
+        "--day",
+        "diurnal",
+        "--slo",
+        "ttft avg < 200ms",
+        "--gpu-hour",
+        "2.5",
+    ]
     assert main(["plan", path, *words]) == ExitStatus.OK
     out = " ".join(capsys.readouterr().out.split())
-    for said in ("replicas: ", "When to add and to remove a replica", "spread evenly", "a month (730 h)", "The day"):
+    for said in (
+        "replicas: ",
+        "When to add and to remove a replica",
+        "spread evenly",
+        "a month (730 h)",
+        "The day",
+    ):
         assert said in out
 
 
@@ -162,7 +196,10 @@ def test_a_plan_as_text(written, capsys):
         (("--arrivals", "1/s"), "a plan needs a rule"),
         (("--arrivals", "nowhere.jsonl", "--slo", "ttft p95 < 1s"), "there is no such file"),
         (("--arrivals", "1/s", "--day", "round", "--slo", "ttft p95 < 1s"), "write flat, diurnal"),
-        (("--arrivals", "1/s", "--slo", "ttft p95 < 1s", "--gpu-hour", "-1"), "--gpu-hour must be above 0"),
+        (
+            ("--arrivals", "1/s", "--slo", "ttft p95 < 1s", "--gpu-hour", "-1"),
+            "--gpu-hour must be above 0",
+        ),
         (("--arrivals", "1/s", "--slo", "ttft p95 < 1s", "--gpus-per-replica", "0"), "at least 1"),
     ],
 )

@@ -1,4 +1,5 @@
-"""From the trace id of a request to its server times: ids, decoders, what a span says, the join, the file."""
+"""From the trace id of a request to its server times: ids, decoders, what a span says, the join,
+the file."""
 
 import json
 from pathlib import Path
@@ -19,8 +20,21 @@ from locust_llm.records.spans.span import extract_server_times
 from locust_llm.records.spans.trace_ids import make_run_trace, make_trace_id, make_traceparent
 
 RUN = "4bf92f3577b34da6"
-OF_VLLM = {"queue": 0.25, "prefill": 0.125, "decode": 1.5, "inference": 1.625, "ttft": 0.3755, "e2e": 1.9}
-US = {"queue_us": 250_000, "prefill_us": 125_000, "decode_us": 1_500_000, "inference_us": 1_625_000, "ttft_us": 375_500}
+OF_VLLM = {
+    "queue": 0.25,
+    "prefill": 0.125,
+    "decode": 1.5,
+    "inference": 1.625,
+    "ttft": 0.3755,
+    "e2e": 1.9,
+}
+US = {
+    "queue_us": 250_000,
+    "prefill_us": 125_000,
+    "decode_us": 1_500_000,
+    "inference_us": 1_625_000,
+    "ttft_us": 375_500,
+}
 TIMES = ServerTimes(source="spans", **US, e2e_us=1_900_000, arrived_at=ARRIVED_NS / 1e9)
 
 
@@ -34,11 +48,18 @@ def test_the_ids_of_a_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "decode"), [(as_json, otlp_json.decode_otlp_json), (as_protobuf, otlp_protobuf.decode_otlp_protobuf)]
+    ("made", "decode"),
+    [(as_json, otlp_json.decode_otlp_json), (as_protobuf, otlp_protobuf.decode_otlp_protobuf)],
 )
 def test_a_span_of_vllm_in_both_forms(made: Any, decode: Any) -> None:
-    first, whole, none = decode(made(span(RUN * 2, **OF_VLLM), span(RUN * 2, queue=2), span(RUN * 2)))
-    assert (first.trace_id, first.name, first.end_ns - first.start_ns) == (RUN * 2, "llm_request", 1_000_000_000)
+    first, whole, none = decode(
+        made(span(RUN * 2, **OF_VLLM), span(RUN * 2, queue=2), span(RUN * 2))
+    )
+    assert (first.trace_id, first.name, first.end_ns - first.start_ns) == (
+        RUN * 2,
+        "llm_request",
+        1_000_000_000,
+    )
     assert set(first.attributes) == set(NAMES.values())
     assert extract_server_times(first) == TIMES
     assert extract_server_times(whole).queue_us == 2_000_000
@@ -49,12 +70,19 @@ def test_a_span_of_vllm_in_both_forms(made: Any, decode: Any) -> None:
 
 
 def test_json_as_others_write_it() -> None:
-    """Numbers for texts, large letters, the name of before 2022, a list of exports, one per line of a collector's file."""
+    """Numbers for texts, large letters, the name of before 2022, a list of exports, one per line of
+    a collector's file."""
     other = span(RUN.upper() * 2, queue={"doubleValue": "0.5"}) | {"startTimeUnixNano": ARRIVED_NS}
     (found,) = otlp_json.decode_otlp_json(
-        json.dumps([{"resourceSpans": [{"instrumentationLibrarySpans": [{"spans": [other]}]}]}]).encode()
+        json.dumps(
+            [{"resourceSpans": [{"instrumentationLibrarySpans": [{"spans": [other]}]}]}]
+        ).encode()
     )
-    assert (found.trace_id, found.start_ns, found.attributes) == (RUN * 2, ARRIVED_NS, {NAMES["queue"]: 0.5})
+    assert (found.trace_id, found.start_ns, found.attributes) == (
+        RUN * 2,
+        ARRIVED_NS,
+        {NAMES["queue"]: 0.5},
+    )
     assert (
         otlp_json.decode_otlp_json(b'{"resourceSpans": []}')
         == otlp_json.decode_otlp_json(b'{"resourceSpans": null}')
@@ -89,7 +117,10 @@ def test_no_bytes_get_past_a_decoder_but_spans(data: bytes, more: st.DataObject)
 @pytest.mark.parametrize("seconds", [-1e-9, float("nan"), float("inf"), 86_401.0, 1e8])
 def test_a_time_that_cannot_be_keeps_its_span_apart(seconds: float) -> None:
     found = sort_spans(
-        otlp_protobuf.decode_otlp_protobuf(as_protobuf(span(RUN * 2, **{**OF_VLLM, "decode": seconds}))), RUN
+        otlp_protobuf.decode_otlp_protobuf(
+            as_protobuf(span(RUN * 2, **{**OF_VLLM, "decode": seconds}))
+        ),
+        RUN,
     )
     assert (found.times, found.counts) == ([], {"received": 1, "impossible": 1})
     assert found.mistake.startswith("gen_ai.latency.time_in_model_decode = ")
@@ -97,7 +128,9 @@ def test_a_time_that_cannot_be_keeps_its_span_apart(seconds: float) -> None:
 
 def test_a_prefill_without_a_queue_of_its_own_is_no_prefill() -> None:
     """SGLang's begins at the dispatch to the scheduler."""
-    (found,) = otlp_json.decode_otlp_json(as_json(span(RUN * 2, prefill=0.4, inference=1.9, ttft=0.5, decode=1.5)))
+    (found,) = otlp_json.decode_otlp_json(
+        as_json(span(RUN * 2, prefill=0.4, inference=1.9, ttft=0.5, decode=1.5))
+    )
     assert extract_server_times(found) == ServerTimes(
         source="spans", ttft_us=500_000, decode_us=1_500_000, arrived_at=ARRIVED_NS / 1e9
     )
@@ -105,7 +138,9 @@ def test_a_prefill_without_a_queue_of_its_own_is_no_prefill() -> None:
 
 def sent(join: SpanJoin, *request_ids: str, **seconds: float) -> list[str]:
     """The ids of the lines that spans of these requests make."""
-    exported = as_json(*(span(make_trace_id(RUN, one), **(seconds or OF_VLLM)) for one in request_ids))
+    exported = as_json(
+        *(span(make_trace_id(RUN, one), **(seconds or OF_VLLM)) for one in request_ids)
+    )
     return [line.id for line in join.spans(sort_spans(otlp_json.decode_otlp_json(exported), RUN))]
 
 
@@ -117,17 +152,36 @@ def test_spans_and_requests_meet_in_any_order() -> None:
     assert sent(join, "b", "c", "x") == ["b"]
     assert sent(join, "b", "c") == []
     assert join.request("c", ok=False) == SpanLine(id="c", **msgspec.structs.asdict(TIMES))
-    assert (join.missing, join.counts.joined, join.counts.joined_others, join.counts.twice) == (1, 1, 1, 2)
-    other = [span("0" * 32, **OF_VLLM), span(RUN + "no hex at all!!!", queue=1.0), span("", queue=1.0)]
+    assert (join.missing, join.counts.joined, join.counts.joined_others, join.counts.twice) == (
+        1,
+        1,
+        1,
+        2,
+    )
+    other = [
+        span("0" * 32, **OF_VLLM),
+        span(RUN + "no hex at all!!!", queue=1.0),
+        span("", queue=1.0),
+    ]
     assert [*join.spans(sort_spans(otlp_json.decode_otlp_json(as_json(*other)), RUN))] == []
-    assert [*join.spans(sort_spans(otlp_json.decode_otlp_json(as_json(span(make_trace_id(RUN, "a")))), RUN))] == []
+    assert [
+        *join.spans(
+            sort_spans(otlp_json.decode_otlp_json(as_json(span(make_trace_id(RUN, "a")))), RUN)
+        )
+    ] == []
     join.late = True
     assert sent(join, "a") == ["a"]
     assert join.missing == 0
     counts = join.counts
-    assert (counts.received, counts.other_traces, counts.without_times, counts.late) == (10, 3, 1, 1)
+    assert (counts.received, counts.other_traces, counts.without_times, counts.late) == (
+        10,
+        3,
+        1,
+        1,
+    )
     assert str(counts) == (
-        "2 of 2 requests have a span (3 of other traces, 1 without known times, 2 twice, 1 of no request)"
+        "2 of 2 requests have a span (3 of other traces, 1 without known times, 2 twice, 1 of no "
+        "request)"
     )
 
 
@@ -143,11 +197,14 @@ def test_what_nobody_asks_for_is_bounded() -> None:
 def test_the_file_is_read_by_id_and_the_first_line_counts(tmp_path: Path) -> None:
     assert read_spans(tmp_path).times == {}
     lines = [
-        msgspec.json.encode(SpanLine(id=one, source="spans", queue_us=us)) for one, us in (("a", 1), ("b", 2), ("a", 3))
+        msgspec.json.encode(SpanLine(id=one, source="spans", queue_us=us))
+        for one, us in (("a", 1), ("b", 2), ("a", 3))
     ]
     stage = tmp_path / "stages" / "1"
     stage.mkdir(parents=True)
-    (tmp_path / FILE).write_bytes(b"\n".join([*lines, b'{"id":"c","source":"spans","queue_us":-1}', lines[1][:9]]))
+    (tmp_path / FILE).write_bytes(
+        b"\n".join([*lines, b'{"id":"c","source":"spans","queue_us":-1}', lines[1][:9]])
+    )
     for folder in (tmp_path, stage):
         times, unread = read_spans(folder)
         assert {one: line.queue_us for one, line in times.items()} == {"a": 1, "b": 2}

@@ -51,7 +51,10 @@ def test_a_cloud_says_what_it_shows() -> None:
     assert (len(dots.x), said) == (5, "Each dot is a request (5 in all).")
     dots, said = make_dot_series(np.arange(10_000.0), np.arange(10_000.0))
     assert len(dots.x) == len(dots.y) <= plots.MAX_DOTS
-    assert said == f"Each dot is a request: {len(dots.x):,} of 10,000, taken evenly, with the 300 slowest."
+    assert (
+        said
+        == f"Each dot is a request: {len(dots.x):,} of 10,000, taken evenly, with the 300 slowest."
+    )
 
 
 def test_rows_of_equally_many() -> None:
@@ -82,7 +85,8 @@ def test_points_of_one_moment_are_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "base"), [([1, 1, 1, 21], 10), ([1, 1, 1, 20], 0), ([0, 0, 0, 5], 0), ([], 0), ([3], 0)]
+    ("values", "base"),
+    [([1, 1, 1, 21], 10), ([1, 1, 1, 20], 0), ([0, 0, 0, 5], 0), ([], 0), ([3], 0)],
 )
 def test_an_axis_is_logarithmic_where_the_highest_is_far(values: list[float], base: int) -> None:
     assert choose_log_base(np.array(values, np.float64)) == base
@@ -105,5 +109,13 @@ def test_a_ladder_by_doubling(values: list[float], base: int) -> None:
 
 def test_limits_far_above_all_values_lie_beyond_the_plot() -> None:
     near, far, upright = PlotMark("a", y=25), PlotMark("b", y=26), PlotMark("c", x=1e9)
-    assert clip_marks((near, far, upright), 10, 0) == (near, PlotMark("b", y=26, beyond=True), upright)
-    assert clip_marks((near, far, PlotMark("d", y=101)), 10, 10) == (near, far, PlotMark("d", y=101, beyond=True))
+    assert clip_marks((near, far, upright), 10, 0) == (
+        near,
+        PlotMark("b", y=26, beyond=True),
+        upright,
+    )
+    assert clip_marks((near, far, PlotMark("d", y=101)), 10, 10) == (
+        near,
+        far,
+        PlotMark("d", y=101, beyond=True),
+    )

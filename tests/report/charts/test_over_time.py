@@ -10,12 +10,19 @@ from support.records import UNIX, a_run, answered, failed
 from locust_llm.records.record import Record
 from locust_llm.records.run import Arm, Run, Stage
 from locust_llm.report.charts.model import Plot, PlotMark
-from locust_llm.report.charts.over_time import choose_round_edges, plot_latencies, plot_rates_over_time, spread_amounts
+from locust_llm.report.charts.over_time import (
+    choose_round_edges,
+    plot_latencies,
+    plot_rates_over_time,
+    spread_amounts,
+)
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy import compute_occupancy
 
 
-def drawn(run: Run, *records: Record, limits: dict[str, tuple[PlotMark, ...]] | None = None) -> dict[str, Plot]:
+def drawn(
+    run: Run, *records: Record, limits: dict[str, tuple[PlotMark, ...]] | None = None
+) -> dict[str, Plot]:
     columns = collect_columns(records)
     levels = compute_occupancy(columns.requests, run.limits)
     first = plot_latencies(columns.requests, run, limits or {})
@@ -32,7 +39,8 @@ def test_a_run_by_hand() -> None:
     two = failed(sent_at=12.0, asked_at=11.0, admitted_at=12.0, closed_at=13.0)
     plots = drawn(a_run(((0.0, 1),)), one, two)
     assert list(plots) == [
-        "Time to first token", "Inter-token latency", "Output tokens per second", "Requests per second",
+        "Time to first token", "Inter-token latency", "Output tokens per second",
+        "Requests per second",
         "Awaiting first token, and the gate's limit", "Decoding, and waiting at the gate",
     ]  # fmt: skip
     assert {p.group for p in plots.values()} == {"time"}
@@ -43,7 +51,8 @@ def test_a_run_by_hand() -> None:
     assert (ticks.kind, ticks.x) == ("rug", [13.0])
     tokens = plots["Output tokens per second"].series[0]
     assert tokens.x == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 13.0]
-    assert tokens.y == [0.0] * 5 + [0.75, 1.5, 1.5]  # three tokens from second 11 to 13; the last step is 1 s
+    # three tokens from second 11 to 13; the last step is 1 s
+    assert tokens.y == [0.0] * 5 + [0.75, 1.5, 1.5]
     finished, lost = plots["Requests per second"].series
     assert finished.y == lost.y == [0.0] * 6 + [1.0, 1.0]
     used, limit = plots["Awaiting first token, and the gate's limit"].series
@@ -57,7 +66,8 @@ def test_a_run_by_hand() -> None:
 
 
 def test_each_of_two_arms_has_its_own_dots_and_line() -> None:
-    """Base 100 and 110 ms, candidate 200 and 220 ms, in turns: a line of each arm leads through its own blocks alone."""
+    """Base 100 and 110 ms, candidate 200 and 220 ms, in turns: a line of each arm leads through its
+    own blocks alone."""
     ttft_ms = {
         ("base", 1): (90, 100, 120),
         ("candidate", 1): (190, 200, 230),
@@ -75,20 +85,32 @@ def test_each_of_two_arms_has_its_own_dots_and_line() -> None:
     )
     found = {one.name: one for one in drawn(of_run, *records)["Time to first token"].series}
     assert list(found) == [
-        "base, request", "candidate, request", "base, p50 of each block", "candidate, p50 of each block",
+        "base, request", "candidate, request", "base, p50 of each block",
+        "candidate, p50 of each block",
     ]  # fmt: skip
-    assert (found["base, request"].y, found["candidate, request"].y) == ([90, 100, 120, 110], [190, 200, 230, 220])
+    assert (found["base, request"].y, found["candidate, request"].y) == (
+        [90, 100, 120, 110],
+        [190, 200, 230, 220],
+    )
     base, candidate = found["base, p50 of each block"], found["candidate, p50 of each block"]
-    assert (base.x, base.y, candidate.x, candidate.y) == ([11, 40], [100, 110], [21, 30], [200, 220])
+    assert (base.x, base.y, candidate.x, candidate.y) == (
+        [11, 40],
+        [100, 110],
+        [21, 30],
+        [200, 220],
+    )
     assert len({base.hue, candidate.hue}) == 2
-    isolated = msgspec.structs.replace(of_run, settings=msgspec.structs.replace(run.settings, isolate="gold"))
+    isolated = msgspec.structs.replace(
+        of_run, settings=msgspec.structs.replace(run.settings, isolate="gold")
+    )
     names = [one.name for one in drawn(isolated, *records)["Time to first token"].series]
     assert names[:2] == ["alone, request", "beside the others, request"]
 
 
 def test_whole_answers_have_no_prefill() -> None:
     plots = drawn(
-        a_run(((0.0, 1),), endpoint_type="rerank"), answered(closed_at=12.0, streamed=False, output_tokens=None)
+        a_run(((0.0, 1),), endpoint_type="rerank"),
+        answered(closed_at=12.0, streamed=False, output_tokens=None),
     )
     assert list(plots) == [
         "Request latency",
@@ -96,12 +118,17 @@ def test_whole_answers_have_no_prefill() -> None:
         "In flight, and the gate's limit",
         "Waiting at the gate",
     ]
-    assert plots["In flight, and the gate's limit"].caption.endswith("In flight: sent, before the end.")
+    assert plots["In flight, and the gate's limit"].caption.endswith(
+        "In flight: sent, before the end."
+    )
 
 
 def test_labels_say_the_main_figures() -> None:
     plots = drawn(a_run(), *(answered(100.0 + i, 200.0 + i, sent_at=10.0 + i) for i in range(101)))
-    assert plots["Time to first token"].label == "TTFT over time: median 150 ms, p99 199 ms, highest 200 ms"
+    assert (
+        plots["Time to first token"].label
+        == "TTFT over time: median 150 ms, p99 199 ms, highest 200 ms"
+    )
     assert "none failed" in plots["Requests per second"].label
     plots = drawn(a_run(), answered(5), failed("cut", sent_at=11.0), failed("cut", sent_at=12.0))
     assert "2 requests cut by the end are left out." in plots["Time to first token"].caption
@@ -115,7 +142,10 @@ def test_marks_are_phases_changes_of_the_limit_and_the_stop() -> None:
         ("profiling", 0.0), ("stop", 100.0), ("limit 2", 4.0), ("limit 3", 8.0),
     ]  # fmt: skip
     assert [s.name for s in plots["Time to first token"].series] == ["warmup", "request"]
-    quick = drawn(a_run(((0.0, 1), (4.0, 2), (6.0, 3), (50.0, None))), answered(5, 10, sent_at=99.0, closed_at=101.0))
+    quick = drawn(
+        a_run(((0.0, 1), (4.0, 2), (6.0, 3), (50.0, None))),
+        answered(5, 10, sent_at=99.0, closed_at=101.0),
+    )
     texts = [(m.text, m.x) for m in quick["Requests per second"].marks]
     assert texts == [("stop", 100.0), ("limit 1 to 3", 4.0), ("no gate", 50.0)]
     many = drawn(a_run(tuple((float(i), i + 1) for i in range(20))), answered(5))
@@ -124,9 +154,13 @@ def test_marks_are_phases_changes_of_the_limit_and_the_stop() -> None:
 
 def test_stages_are_marked_by_their_value() -> None:
     run = a_run(((0.0, 1), (20.0, 2)))
-    stages = tuple(Stage(number=i, value=2.0**i, began_at=UNIX + 10 * i, ended_at=UNIX + 10 * i + 9) for i in (1, 2))
+    stages = tuple(
+        Stage(number=i, value=2.0**i, began_at=UNIX + 10 * i, ended_at=UNIX + 10 * i + 9)
+        for i in (1, 2)
+    )
     plots = drawn(
-        Run(**{f: getattr(run, f) for f in run.__struct_fields__} | {"stages": stages}), answered(5, sent_at=11.0)
+        Run(**{f: getattr(run, f) for f in run.__struct_fields__} | {"stages": stages}),
+        answered(5, sent_at=11.0),
     )
     assert [(m.text, m.x) for m in plots["Requests per second"].marks] == [("2", 10.0), ("4", 20.0)]
     assert "start of each stage" in plots["Time to first token"].caption
@@ -144,7 +178,10 @@ def test_limits_stand_in_the_plot_that_they_are_about() -> None:
     limits = {"ttft_s": (PlotMark("ttft p95 < 20ms", y=20.0), PlotMark("ttft max < 1s", y=1000.0))}
     plots = drawn(a_run(), answered(10, 20), answered(11, 20), limits=limits)
     marks = plots["Time to first token"].marks
-    assert [(m.text, m.beyond) for m in marks] == [("ttft p95 < 20ms", False), ("ttft max < 1s", True)]
+    assert [(m.text, m.beyond) for m in marks] == [
+        ("ttft p95 < 20ms", False),
+        ("ttft max < 1s", True),
+    ]
     assert plots["Inter-token latency"].marks == ()
 
 
@@ -159,7 +196,9 @@ def test_little_or_nothing() -> None:
     assert drawn(a_run()) == {}
     only_failures = drawn(a_run(), failed("refused", sent_at=None))
     assert list(only_failures) == ["Requests per second"]
-    assert drawn(a_run(), answered(phase="warmup"))["Requests per second"].series[0].name == "finished"
+    assert (
+        drawn(a_run(), answered(phase="warmup"))["Requests per second"].series[0].name == "finished"
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,7 +219,9 @@ def test_steps_are_round(low: float, high: float, count: int, expected: list[flo
     st.lists(st.tuples(st.floats(0, 10), st.floats(0, 5), st.integers(1, 500)), max_size=12),
     st.lists(st.floats(0, 15), min_size=1, max_size=6, unique=True),
 )
-def test_what_is_spread_is_all_there(amounts: list[tuple[float, float, int]], inner: list[float]) -> None:
+def test_what_is_spread_is_all_there(
+    amounts: list[tuple[float, float, int]], inner: list[float]
+) -> None:
     """The slow twin asks each amount for its part between each two edges."""
     edges = np.array([-1.0, *sorted(inner), 16.0])
     first = np.array([at for at, _, _ in amounts])

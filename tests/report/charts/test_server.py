@@ -1,4 +1,5 @@
-"""The server's own metrics as charts: levels as they are, counters as rates and shares, each by pencil."""
+"""The server's own metrics as charts: levels as they are, counters as rates and shares, each by
+pencil."""
 
 from collections.abc import Sequence
 
@@ -25,11 +26,18 @@ def sample(second: float, source: str = "", **more: float) -> EngineSample:
 
 
 def drawn(samples: Sequence[EngineSample], seconds: float = 20.0) -> dict[str, Plot]:
-    return {plot.title: plot for plot in plot_server_metrics(history(samples), TimeAxis(UNIX, 0.0, seconds))}
+    return {
+        plot.title: plot
+        for plot in plot_server_metrics(history(samples), TimeAxis(UNIX, 0.0, seconds))
+    }
 
 
 def test_a_level_has_a_line_for_each_replica_and_a_hole_where_a_reading_failed() -> None:
-    samples = [sample(second, name, running=second, kv_used=0.5) for second in range(4) for name in ("a", "b")]
+    samples = [
+        sample(second, name, running=second, kv_used=0.5)
+        for second in range(4)
+        for name in ("a", "b")
+    ]
     samples[4] = EngineSample(at=UNIX + 2, engine="", source="a", failure="HTTP 503")
     plots = drawn(samples)
     assert list(plots) == ["Running in the server", "KV cache in use"]
@@ -45,14 +53,22 @@ def test_a_level_has_a_line_for_each_replica_and_a_hole_where_a_reading_failed()
 
 
 def test_a_failed_reading_of_a_page_breaks_the_lines_of_its_gpus() -> None:
-    gpus = [EngineSample(at=UNIX + s, engine="DCGM", source="n", gpu="0", gpu_use=0.5) for s in (0, 1, 3, 4)]
-    plot = drawn([*gpus, EngineSample(at=UNIX + 2, engine="", source="n", failure="timeout")])["GPU use"]
+    gpus = [
+        EngineSample(at=UNIX + s, engine="DCGM", source="n", gpu="0", gpu_use=0.5)
+        for s in (0, 1, 3, 4)
+    ]
+    plot = drawn([*gpus, EngineSample(at=UNIX + 2, engine="", source="n", failure="timeout")])[
+        "GPU use"
+    ]
     assert plot.series[0].y == [50, 50, None, 50, 50]
 
 
 def test_a_counter_is_a_rate_and_begins_anew_with_its_server() -> None:
-    counts = [0, 2, 4, 6, 8, 1, 3, 5, 7, 9, 11]  # two a second; at 5 s the server was new, and one came
-    (plot,) = drawn([sample(second, preemptions=count) for second, count in enumerate(counts)], 10).values()
+    # two a second; at 5 s the server was new, and one came
+    counts = [0, 2, 4, 6, 8, 1, 3, 5, 7, 9, 11]
+    (plot,) = drawn(
+        [sample(second, preemptions=count) for second, count in enumerate(counts)], 10
+    ).values()
     (line,) = plot.series
     assert (line.kind, line.x[:3]) == ("steps", [0, 1, 2])
     assert line.y == [2, 2, 2, 2, 1, 2, 2, 2, 2, 2, 2]
@@ -73,14 +89,21 @@ def test_a_long_run_has_no_more_points() -> None:
 
 
 def test_nothing_but_failures_is_drawn_too() -> None:
-    failures = [EngineSample(at=UNIX + s, engine="", source="a", failure="refused") for s in range(3)]
+    failures = [
+        EngineSample(at=UNIX + s, engine="", source="a", failure="refused") for s in range(3)
+    ]
     (plot,) = drawn(failures).values()
     assert [one.kind for one in plot.series] == ["rug"]
     assert drawn([]) == {}
 
 
 def test_values_at_a_moment_for_the_live_page() -> None:
-    made = history([sample(s, "a", running=s, cache_queries=s * 10, cache_hits=s * 2, preemptions=s) for s in range(9)])
+    made = history(
+        [
+            sample(s, "a", running=s, cache_queries=s * 10, cache_hits=s * 2, preemptions=s)
+            for s in range(9)
+        ]
+    )
     made.add(sample(8, "b", running=7))
     made.add(EngineSample(at=UNIX + 8, engine="", source="c", failure="refused"))
     values = dict(

@@ -43,7 +43,16 @@ def test_around_the_longest_stall() -> None:
     long                 |wait |prefill          |.
     """
     stream = answered(*range(100, 620, 20), *range(1000, 1400, 20), sent_at=10.0, id="stream")
-    long = answered(450, 470, asked_at=10.5, admitted_at=10.55, sent_at=10.55, limit=1, input_tokens=16_000, id="long")
+    long = answered(
+        450,
+        470,
+        asked_at=10.5,
+        admitted_at=10.55,
+        sent_at=10.55,
+        limit=1,
+        input_tokens=16_000,
+        id="long",
+    )
     found = drawn(stream, long, steady(20.0))
     assert found.stall_text == "longest stall 400 ms"
     assert found.title == "2 requests around the longest stall"
@@ -59,7 +68,9 @@ def test_around_the_longest_stall() -> None:
     assert second.sent == pytest.approx(found.stall[0] - 50, abs=0.2)
     assert second.text == "chat, TTFT 450 ms, gate wait 50 ms, 2 tokens out, longest stall 20 ms"
     assert found.slow == 80.0
-    red = [b - a for a, b in zip(first.chunks, first.chunks[1:], strict=False) if b - a > found.slow]
+    red = [
+        b - a for a, b in zip(first.chunks, first.chunks[1:], strict=False) if b - a > found.slow
+    ]
     assert red == [pytest.approx(400)]
 
 
@@ -86,12 +97,14 @@ def test_what_became_of_a_request_is_at_the_end_of_its_line() -> None:
 def test_many_requests_are_sampled_and_it_says_so() -> None:
     records = [steady(10 + i / 1000, 40, id=str(i)) for i in range(500)]
     stalled = answered(100, 120, 140, 600, 620, sent_at=10.2, id="stalled", name="the one")
-    prefills = [answered(350, 370, sent_at=10.4, input_tokens=16_000, id=f"p{i}") for i in range(30)]
+    prefills = [
+        answered(350, 370, sent_at=10.4, input_tokens=16_000, id=f"p{i}") for i in range(30)
+    ]
     found = drawn(*records, stalled, *prefills)
     assert len(found.rows) == MAX_ROWS
     assert (
-        "60 of the 531 requests in flight, a sample; those first that awaited their first token longest during the stall"
-        in found.caption
+        "60 of the 531 requests in flight, a sample; those first that awaited their first token "
+        "longest during the stall" in found.caption
     )
     assert sum(row.text.startswith("the one") for row in found.rows) == 1
     assert sum(row.tokens == 16_000 for row in found.rows) >= module.MAX_PREFILL_ROWS - 1
@@ -111,7 +124,8 @@ def test_dots_that_would_lie_upon_each_other_are_one() -> None:
 
 
 def test_a_line_goes_on_to_the_edge() -> None:
-    """A stream with chunks before and after the window, and none in it, is still a line across it."""
+    """A stream with chunks before and after the window, and none in it, is still a line across
+    it."""
     slow = answered(100, 30_000, 60_000, sent_at=10.0, id="slow", outcome="cancelled")
     found = drawn(slow, *(steady(30.0 + i, 20) for i in range(3)), answered(10, 400, sent_at=31.5))
     row = min(found.rows, key=lambda row: row.asked)
@@ -126,7 +140,12 @@ def test_nothing_was_sent() -> None:
 
 
 def test_a_record_that_ended_before_it_began_is_no_middle_of_a_run() -> None:
-    assert find_scene(collect_columns([answered(5, asked_at=11.0, closed_at=10.0)]), a_run(), lambda _: []) is None
+    assert (
+        find_scene(
+            collect_columns([answered(5, asked_at=11.0, closed_at=10.0)]), a_run(), lambda _: []
+        )
+        is None
+    )
 
 
 def test_records_that_are_not_found_leave_the_rest() -> None:
@@ -155,21 +174,30 @@ def test_how_long_a_window_is(stall_s: float, users: int, length: float) -> None
 
 
 def test_a_window_ends_with_the_run() -> None:
-    window = choose_window(np.array([10.0]), np.array([11.0]), np.ones(1, np.bool_), LongestStall(10.8, 10.9, "x"), 0.1)
+    window = choose_window(
+        np.array([10.0]), np.array([11.0]), np.ones(1, np.bool_), LongestStall(10.8, 10.9, "x"), 0.1
+    )
     assert 9.5 < window.start < 10.0
     assert 11.0 < window.end < 11.5
 
 
 def test_few_records_are_all_picked() -> None:
     records = [steady(11.0, id="b"), steady(10.0, id="a")]
-    assert [record.id for record in pick_records(records, TimelineWindow(UNIX, UNIX + 99, None))] == ["a", "b"]
+    assert [
+        record.id for record in pick_records(records, TimelineWindow(UNIX, UNIX + 99, None))
+    ] == ["a", "b"]
 
 
 def test_failures_that_took_no_time_are_lines_without_a_length() -> None:
-    assert len(drawn(*(failed(id=str(i), sent_at=10.0, closed_at=10.0) for i in range(4))).rows) == 4
+    assert (
+        len(drawn(*(failed(id=str(i), sent_at=10.0, closed_at=10.0) for i in range(4))).rows) == 4
+    )
 
 
 def test_without_a_stall_the_window_is_around_a_request() -> None:
     """The middle of the run may be a pause."""
-    pair = (failed(id="a", sent_at=10.0, closed_at=10.01), failed(id="b", sent_at=100.0, closed_at=100.01))
+    pair = (
+        failed(id="a", sent_at=10.0, closed_at=10.01),
+        failed(id="b", sent_at=100.0, closed_at=100.01),
+    )
     assert len(drawn(*pair).rows) == 1

@@ -1,4 +1,5 @@
-"""The timeline in a page: places as shares of the width, only what is there in the legend, and no markup from outside."""
+"""The timeline in a page: places as shares of the width, only what is there in the legend, and no
+markup from outside."""
 
 import re
 from html.parser import HTMLParser
@@ -7,18 +8,27 @@ from support.records import UNIX, answered, failed
 
 from locust_llm.records.record import Record
 from locust_llm.report.charts.timeline_lines import TimelineRows, make_timeline_row
-from locust_llm.report.charts.timeline_svg import PAGE, PAGE_TOP, PlotFrame, TimelinePlot, make_timeline_fragment
+from locust_llm.report.charts.timeline_svg import (
+    PAGE,
+    PAGE_TOP,
+    PlotFrame,
+    TimelinePlot,
+    make_timeline_fragment,
+)
 
 HOSTILE = "</title></svg><script>alert(1)</script>\"'&\u202e\x00"
 
 
-def lines(*records: Record, length: float = 4000.0, slow: float = 1000.0, **more: object) -> TimelineRows:
+def lines(
+    *records: Record, length: float = 4000.0, slow: float = 1000.0, **more: object
+) -> TimelineRows:
     rows = tuple(make_timeline_row(record, UNIX + 10, 1.0, slow) for record in records)
     return TimelineRows(rows=rows, start=10.0, length=length, slow=slow, **more)  # type: ignore[arg-type]
 
 
 def test_each_moment_is_where_a_pencil_puts_it() -> None:
-    """Four seconds are 1,000 units: prefill in the first one, chunks at 1 s, 1.5 s and 4 s, the last gap a stall."""
+    """Four seconds are 1,000 units: prefill in the first one, chunks at 1 s, 1.5 s and 4 s, the
+    last gap a stall."""
     text = make_timeline_fragment(lines(answered(1000, 1500, 4000, sent_at=10.0)), "label")
     assert '<rect x="0" ' in text
     assert 'width="250.0"' in text
@@ -33,21 +43,32 @@ def test_each_moment_is_where_a_pencil_puts_it() -> None:
 
 def test_a_phone_has_fewer_ticks() -> None:
     text = make_timeline_fragment(lines(answered(1000, sent_at=10.0)), "label")
-    assert re.findall(r'<text x="[\d.]+%" y="[\d.]+">([\d.]+) s', text) == ["10.0", "11.0", "12.0", "13.0", "14.0"]
+    assert re.findall(r'<text x="[\d.]+%" y="[\d.]+">([\d.]+) s', text) == [
+        "10.0",
+        "11.0",
+        "12.0",
+        "13.0",
+        "14.0",
+    ]
 
 
 def test_the_legend_names_what_is_there() -> None:
     def meanings(*records: Record) -> list[str]:
         return re.findall(r"</svg>([^<]+)</span>", make_timeline_fragment(lines(*records), "label"))
 
-    assert meanings(answered(1000, 1500, sent_at=10.0)) == ["awaiting first token", "decoding, each chunk a dot", "end"]
+    assert meanings(answered(1000, 1500, sent_at=10.0)) == [
+        "awaiting first token",
+        "decoding, each chunk a dot",
+        "end",
+    ]
     assert meanings(answered(sent_at=10.0, closed_at=11.0, streamed=False)) == ["in flight", "end"]
     assert meanings(
         answered(1000, 3500, sent_at=11.0, asked_at=10.0, admitted_at=11.0, limit=1),
         failed("reset", sent_at=10.0),
         answered(10, sent_at=10.0, outcome="cancelled"),
     ) == [
-        "waiting at the gate", "awaiting first token", "decoding, each chunk a dot", "no chunk for over 1 s", "failed",
+        "waiting at the gate", "awaiting first token", "decoding, each chunk a dot",
+        "no chunk for over 1 s", "failed",
         "cancelled",
     ]  # fmt: skip
 
@@ -69,7 +90,10 @@ class Tags(HTMLParser):
 
 
 def test_no_text_from_outside_becomes_markup() -> None:
-    records = answered(9, name=HOSTILE, outcome=HOSTILE, sent_at=10.0), answered(9, name=HOSTILE, sent_at=10.0)
+    records = (
+        answered(9, name=HOSTILE, outcome=HOSTILE, sent_at=10.0),
+        answered(9, name=HOSTILE, sent_at=10.0),
+    )
     text = make_timeline_fragment(lines(*records, stall=(5.0, 9.0), stall_text=HOSTILE), HOSTILE)
     assert not Tags(text).names & {"script", "onerror", "style", "href"}
     assert "&lt;script&gt;" in text

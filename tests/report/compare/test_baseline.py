@@ -1,4 +1,5 @@
-"""In which conditions two runs differ: each is named, with what it was in both, and nothing else is."""
+"""In which conditions two runs differ: each is named, with what it was in both, and nothing else
+is."""
 
 from collections.abc import Sequence
 
@@ -19,8 +20,12 @@ from locust_llm.slo.client_verdict import ClientVerdict
 FINE = ClientVerdict("OK")
 
 
-def seen(run: Run | None = None, records: Sequence[Record] = (), verdict: ClientVerdict | None = FINE) -> Evaluation:
-    requests = collect_columns(records or [answered(100, 110, sent_at=10.0 + i) for i in range(20)]).requests
+def seen(
+    run: Run | None = None, records: Sequence[Record] = (), verdict: ClientVerdict | None = FINE
+) -> Evaluation:
+    requests = collect_columns(
+        records or [answered(100, 110, sent_at=10.0 + i) for i in range(20)]
+    ).requests
     main = RequestSelection(requests, np.ones(len(requests), np.bool_))
     return Evaluation(main, run or a_run(), verdict, None, (), main, RateWindow(main.span()))
 
@@ -30,7 +35,10 @@ def told(base: Evaluation, here: Evaluation) -> list[tuple[str, str, str, bool]]
 
 
 def test_equal_runs_differ_in_nothing() -> None:
-    assert told(seen(), seen(a_run(random_seed=3, report_dir="elsewhere", slo=("ttft p50 < 1s",)))) == []
+    assert (
+        told(seen(), seen(a_run(random_seed=3, report_dir="elsewhere", slo=("ttft p50 < 1s",))))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,13 +47,19 @@ def test_equal_runs_differ_in_nothing() -> None:
         ({"model": "n"}, ("model", "m", "n", True)),
         ({"streaming": False}, ("streaming", "yes", "no", True)),
         ({"users": 4}, ("load", "closed loop, 2 users", "closed loop, 4 users", True)),
-        ({"request_rate": 5.0}, ("load", "closed loop, 2 users", "open loop, 5/s poisson, up to 2 users", True)),
+        (
+            {"request_rate": 5.0},
+            ("load", "closed loop, 2 users", "open loop, 5/s poisson, up to 2 users", True),
+        ),
         (
             {"prefill_concurrency": 2, "prefill_concurrency_ramp_duration": 30.0},
             ("prefill limit", "none", "2, ramp from 1 over 30 s", True),
         ),
         ({"input_file": "some/chats.jsonl"}, ("prompts", "synthetic", "chats.jsonl", True)),
-        ({"shared_system_prompt_length": 9}, ("prompts", "synthetic", "synthetic, a system prompt of 9 tokens", True)),
+        (
+            {"shared_system_prompt_length": 9},
+            ("prompts", "synthetic", "synthetic, a system prompt of 9 tokens", True),
+        ),
         (
             {"session_turns_mean": 3.0, "num_prefix_prompts": 4, "prefix_prompt_length": 50},
             ("prompts", "synthetic", "synthetic, 4 prefixes of 50 tokens, 3 turns", True),
@@ -53,19 +67,30 @@ def test_equal_runs_differ_in_nothing() -> None:
         ({"host": "http://other:1"}, ("server", "http://server:8000", "http://other:1", False)),
         ({"endpoint": "/x"}, ("endpoint", "/v1/chat/completions", "/x", False)),
         ({"warmup_duration": 5.0}, ("warmup", "none", "5 s", False)),
-        ({"request_cancellation_rate": 5.0}, ("cancelled on purpose", "none", "5% after 0 s", False)),
+        (
+            {"request_cancellation_rate": 5.0},
+            ("cancelled on purpose", "none", "5% after 0 s", False),
+        ),
         ({"processes": 2}, ("processes", "1", "2", False)),
     ],
 )
-def test_what_was_asked(settings: dict[str, object], difference: tuple[str, str, str, bool]) -> None:
+def test_what_was_asked(
+    settings: dict[str, object], difference: tuple[str, str, str, bool]
+) -> None:
     assert told(seen(), seen(a_run(**settings))) == [difference]
 
 
 def test_what_is_known_of_the_run() -> None:
     run = replace(
-        a_run(), simulated=True, proxy="p:3128", machine="8 cores", versions={"locust-llm": "2", "locust": "1"}
+        a_run(),
+        simulated=True,
+        proxy="p:3128",
+        machine="8 cores",
+        versions={"locust-llm": "2", "locust": "1"},
     )
-    base = replace(a_run(), machine="2 cores", versions={"locust-llm": "1", "locust": "1", "numpy": "3"})
+    base = replace(
+        a_run(), machine="2 cores", versions={"locust-llm": "1", "locust": "1", "numpy": "3"}
+    )
     assert told(seen(base), seen(run)) == [
         ("simulated", "no", "yes", True),
         ("proxy", "none", "p:3128", True),
@@ -76,7 +101,10 @@ def test_what_is_known_of_the_run() -> None:
 
 
 def lengths(*tokens: int) -> list[Record]:
-    return [answered(100, 110, sent_at=10.0 + i, output_tokens=n, asked_output_tokens=n) for i, n in enumerate(tokens)]
+    return [
+        answered(100, 110, sent_at=10.0 + i, output_tokens=n, asked_output_tokens=n)
+        for i, n in enumerate(tokens)
+    ]
 
 
 def test_lengths_that_differ_by_more_than_a_little_and_more_than_chance() -> None:
@@ -90,13 +118,21 @@ def test_lengths_that_differ_by_more_than_a_little_and_more_than_chance() -> Non
     # 97 on average, and 30 around it: over 20 requests that is chance, over 2,000 it is not
     mixed = [67, 127] * 10
     assert told(base, seen(records=lengths(*mixed))) == []
-    many = ConditionDifference("output tokens asked for", "100.0 on average", "97.0 on average", decisive=True)
-    assert many in find_condition_differences(seen(records=lengths(*[100] * 2000)), seen(records=lengths(*mixed * 100)))
+    many = ConditionDifference(
+        "output tokens asked for", "100.0 on average", "97.0 on average", decisive=True
+    )
+    assert many in find_condition_differences(
+        seen(records=lengths(*[100] * 2000)), seen(records=lengths(*mixed * 100))
+    )
 
 
 def test_what_was_measured_beside_the_figures() -> None:
-    """20 requests in 19.11 s and in 38.11 s; half of the input cached; the reader's own clock; a client too slow."""
-    slow = [replace(answered(100, 110, sent_at=10.0 + 2 * i), cached_tokens=50, clock="thread") for i in range(20)]
+    """20 requests in 19.11 s and in 38.11 s; half of the input cached; the reader's own clock; a
+    client too slow."""
+    slow = [
+        replace(answered(100, 110, sent_at=10.0 + 2 * i), cached_tokens=50, clock="thread")
+        for i in range(20)
+    ]
     assert told(seen(), seen(records=slow, verdict=None)) == [
         ("duration", "19.1 s", "38.1 s", False),
         ("cached input", "unknown", "50.0%", False),
@@ -104,19 +140,24 @@ def test_what_was_measured_beside_the_figures() -> None:
         ("client verdict", "OK", "not judged", False),
     ]
     bad = ClientVerdict("DEGRADED", ("late",))
-    assert told(seen(verdict=bad), seen(verdict=bad)) == [("client verdict", "DEGRADED", "DEGRADED", False)]
+    assert told(seen(verdict=bad), seen(verdict=bad)) == [
+        ("client verdict", "DEGRADED", "DEGRADED", False)
+    ]
 
 
 def test_what_only_one_of_them_knows() -> None:
     unknown = [answered(100, 110, sent_at=10.0 + i, input_tokens=None) for i in range(20)]
-    assert told(seen(), seen(records=unknown)) == [("input tokens", "100.0 on average", "unknown", False)]
+    assert told(seen(), seen(records=unknown)) == [
+        ("input tokens", "100.0 on average", "unknown", False)
+    ]
 
 
 def of_lengths(asked: int | None, input_tokens: int, output_tokens: int) -> Evaluation:
     return seen(
         records=[
             answered(
-                100, 110, sent_at=10.0 + i, asked_input_tokens=asked, input_tokens=input_tokens, asked_output_tokens=asked,
+                100, 110, sent_at=10.0 + i, asked_input_tokens=asked, input_tokens=input_tokens,
+                asked_output_tokens=asked,
                 output_tokens=output_tokens,
             )
             for i in range(20)
@@ -125,7 +166,8 @@ def of_lengths(asked: int | None, input_tokens: int, output_tokens: int) -> Eval
 
 
 def test_the_lengths_asked_for_decide_whether_two_runs_had_the_same_to_do() -> None:
-    """550 tokens asked for twice, of which 543 came and then 555: of no weight. Answers a tenth shorter are another load."""
+    """550 tokens asked for twice, of which 543 came and then 555: of no weight. Answers a tenth
+    shorter are another load."""
     same = told(of_lengths(550, 540, 100), of_lengths(550, 555, 105))
     assert same == [
         ("input tokens", "540.0 on average", "555.0 on average", False),
@@ -134,7 +176,11 @@ def test_the_lengths_asked_for_decide_whether_two_runs_had_the_same_to_do() -> N
     assert told(of_lengths(550, 550, 100), of_lengths(550, 550, 80)) == [
         ("output tokens", "100.0 on average", "80.0 on average", True)
     ]
-    asked = [found[0] for found in told(of_lengths(550, 550, 100), of_lengths(600, 550, 100)) if found[3]]
+    asked = [
+        found[0] for found in told(of_lengths(550, 550, 100), of_lengths(600, 550, 100)) if found[3]
+    ]
     assert asked == ["input tokens asked for", "output tokens asked for"]
-    unknown = [found for found in told(of_lengths(None, 540, 100), of_lengths(550, 555, 100)) if found[3]]
+    unknown = [
+        found for found in told(of_lengths(None, 540, 100), of_lengths(550, 555, 100)) if found[3]
+    ]
     assert unknown == [("input tokens", "540.0 on average", "555.0 on average", True)]

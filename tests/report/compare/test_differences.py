@@ -1,4 +1,5 @@
-"""The same figure of two runs: its difference, the interval of that, and rules that are held against a base."""
+"""The same figure of two runs: its difference, the interval of that, and rules that are held
+against a base."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +37,9 @@ from locust_llm.slo.grammar import parse_rule
 def a_folder(path: Path, records: Sequence[Record], run: Run | None = None) -> Path:
     """What is read again of a run's folder."""
     path.mkdir(parents=True, exist_ok=True)
-    (path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    (path / "profile_export.jsonl").write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in records)
+    )
     run = run or a_run()
     write_run(path, run, client=summarise_run(collect_columns(records), run).client)
     return path
@@ -47,9 +50,14 @@ def seen(path: Path, records: Sequence[Record], run: Run | None = None) -> Evalu
 
 
 def steps(count: int, more_ms: float = 0.0, every_s: float = 1.0, **other: object) -> list[Record]:
-    """A second apart, TTFT 101, 102, ... 110 ms as often each, in an order of no correlation, then a chunk each 10 ms."""
+    """A second apart, TTFT 101, 102, ... 110 ms as often each, in an order of no correlation, then
+    a chunk each 10 ms."""
     return [
-        answered(*(101 + rank % 10 + more_ms + 10 * k for k in range(3)), sent_at=10.0 + i * every_s, **other)
+        answered(
+            *(101 + rank % 10 + more_ms + 10 * k for k in range(3)),
+            sent_at=10.0 + i * every_s,
+            **other,
+        )
         for i, rank in enumerate(mixed(count))
     ]
 
@@ -57,11 +65,15 @@ def steps(count: int, more_ms: float = 0.0, every_s: float = 1.0, **other: objec
 def drawn(count: int, seed: int, slower: float = 1.0) -> list[Record]:
     """A second apart, TTFT lognormal around 100 ms."""
     ttft_ms = np.random.default_rng(seed).lognormal(math.log(100), 0.3, count) * slower
-    return [answered(round(ms, 3), round(ms, 3) + 20, sent_at=10.0 + i) for i, ms in enumerate(ttft_ms.tolist())]
+    return [
+        answered(round(ms, 3), round(ms, 3) + 20, sent_at=10.0 + i)
+        for i, ms in enumerate(ttft_ms.tolist())
+    ]
 
 
 EVERY = (
-    "ttft p50", "ttft p95", "itl p50", "ttft avg", "icl p90", "longest_stall p50", "request_latency p50",
+    "ttft p50", "ttft p95", "itl p50", "ttft avg", "icl p90", "longest_stall p50",
+    "request_latency p50",
     "requests_per_s", "output_tokens_per_s", "error_rate", "output_tokens_per_s_per_user p50",
     "attainment", "goodput",
 )  # fmt: skip
@@ -84,12 +96,17 @@ def test_a_run_differs_from_itself_by_nothing(figure: str, tmp_path: Path) -> No
     assert low is not None
     assert high is not None
     assert low <= 0 <= high
-    assert same.word(parse_rule(f"{figure} within 1pp of b" if figure == "error_rate" else "ttft p50 < 1s")) == SAME
+    assert (
+        same.word(
+            parse_rule(f"{figure} within 1pp of b" if figure == "error_rate" else "ttft p50 < 1s")
+        )
+        == SAME
+    )
 
 
 def test_what_is_shifted_is_shifted(tmp_path: Path) -> None:
-    """Each TTFT of 101 to 110 ms is 10 ms longer: the standard deviation of a mean of 100 is 0.29 ms, so that the difference
-    is sure to 0.8 ms, and of a median to a little more."""
+    """Each TTFT of 101 to 110 ms is 10 ms longer: the standard deviation of a mean of 100 is 0.29
+    ms, so that the difference is sure to 0.8 ms, and of a median to a little more."""
     base, slow = seen(tmp_path / "a", steps(100)), seen(tmp_path / "b", steps(100, 10))
     for figure in ("ttft p50", "ttft p95", "ttft avg", "request_latency p50"):
         slower = found(figure, base, slow)
@@ -103,11 +120,13 @@ def test_what_is_shifted_is_shifted(tmp_path: Path) -> None:
         assert found(figure, slow, base).word(parse_rule("ttft p50 < 1s")) == BETTER
     assert found("itl p50", base, slow).word(parse_rule("itl p50 < 1s")) == SAME
     average = found("ttft avg", base, slow).ends
-    assert average == pytest.approx((0.01 - 0.00081, 0.01 + 0.00081), abs=2e-5)  # 0.287 x hypot(1.919, 2.054)
+    # 0.287 x hypot(1.919, 2.054)
+    assert average == pytest.approx((0.01 - 0.00081, 0.01 + 0.00081), abs=2e-5)
 
 
 def test_squares_of_both_reaches_add_up() -> None:
-    """10 (8 to 13) and 20 (17 to 24): 10 - hypot(3, 3) to 10 + hypot(4, 2); of the ratio the same in logarithms."""
+    """10 (8 to 13) and 20 (17 to 24): 10 - hypot(3, 3) to 10 + hypot(4, 2); of the ratio the same
+    in logarithms."""
     old, new = ObservedValue(10.0, (8.0, 13.0)), ObservedValue(20.0, (17.0, 24.0))
     assert difference_ends(old, new) == pytest.approx((10 - math.sqrt(18), 10 + math.sqrt(20)))
     low, high = ratio_ends(old, new)
@@ -119,7 +138,10 @@ def test_squares_of_both_reaches_add_up() -> None:
 
 
 def test_no_end_takes_the_other_figure_below_nothing_or_a_share_above_all() -> None:
-    time, share = parse_rule("ttft p50 within 5% of base"), parse_rule("attainment within 5pp of base given ttft < 1s")
+    time, share = (
+        parse_rule("ttft p50 within 5% of base"),
+        parse_rule("attainment within 5pp of base given ttft < 1s"),
+    )
     assert possible_ends((-0.078, 0.008), 0.054, time) == (-0.054, 0.008)
     assert possible_ends((-0.078, 1.2), 0.1, time) == (-0.078, 1.2)
     assert possible_ends((-0.02, 0.04), 0.99, share) == (-0.02, pytest.approx(0.01))
@@ -127,7 +149,8 @@ def test_no_end_takes_the_other_figure_below_nothing_or_a_share_above_all() -> N
 
 
 def test_what_cut_requests_leave_open_is_open_in_the_difference() -> None:
-    """Here 20 to 30, whatever the cut ones become, (17 to 34): from 20 - 10 - hypot(3, 3) to 30 - 10 + hypot(4, 2)."""
+    """Here 20 to 30, whatever the cut ones become, (17 to 34): from 20 - 10 - hypot(3, 3) to 30 -
+    10 + hypot(4, 2)."""
     old, new = ObservedValue(10.0, (8.0, 13.0)), ObservedValue(20.0, (17.0, 34.0), worst=30.0)
     assert difference_ends(old, new) == pytest.approx((10 - math.sqrt(18), 20 + math.sqrt(20)))
     endless = ObservedValue(20.0, (17.0, math.inf), worst=math.inf)
@@ -140,12 +163,17 @@ def test_what_cut_requests_leave_open_is_open_in_the_difference() -> None:
 
 def test_less_is_worse_of_rates_and_shares(tmp_path: Path) -> None:
     """One of two tokens is missing, and then one of two requests fails."""
-    base, short = seen(tmp_path / "a", steps(100)), seen(tmp_path / "b", steps(100, output_tokens=1))
+    base, short = (
+        seen(tmp_path / "a", steps(100)),
+        seen(tmp_path / "b", steps(100, output_tokens=1)),
+    )
     less = found("output_tokens_per_s", base, short)
     assert less.ratio == pytest.approx(1 / 3)
     assert less.ratio_ends == pytest.approx((1 / 3, 1 / 3))
     assert less.word(parse_rule("output_tokens_per_s > 1")) == WORSE
-    broken = seen(tmp_path / "c", [r if i % 2 else failed(sent_at=10.0 + i) for i, r in enumerate(steps(100))])
+    broken = seen(
+        tmp_path / "c", [r if i % 2 else failed(sent_at=10.0 + i) for i, r in enumerate(steps(100))]
+    )
     assert found("requests_per_s", base, broken).word(parse_rule("requests_per_s > 1")) == WORSE
     errors = found("error_rate", base, broken)
     assert errors.difference == 0.5
@@ -173,7 +201,10 @@ def test_less_than_a_hundredth_is_hardly_a_difference(tmp_path: Path) -> None:
     """99, 100 or 101 ms here, 0.5 ms more there: of 900 sure enough."""
 
     def around(ms: float) -> list[Record]:
-        return [answered(ms + rank % 3, ms + rank % 3 + 10, sent_at=10.0 + i) for i, rank in enumerate(mixed(900))]
+        return [
+            answered(ms + rank % 3, ms + rank % 3 + 10, sent_at=10.0 + i)
+            for i, rank in enumerate(mixed(900))
+        ]
 
     base, slow = seen(tmp_path / "a", around(99)), seen(tmp_path / "b", around(99.5))
     assert found("ttft avg", base, slow).word(parse_rule("ttft avg < 1s")) == "hardly worse"
@@ -187,7 +218,9 @@ def test_too_few_values_have_no_interval(tmp_path: Path) -> None:
     few = found("ttft p99", base, short)
     assert few.difference is not None
     assert few.ends == (None, None)
-    assert few.note == ("here, too few samples: the interval of p99 takes 368 independent requests, there are 300")
+    assert few.note == (
+        "here, too few samples: the interval of p99 takes 368 independent requests, there are 300"
+    )
     assert few.word(parse_rule("ttft p99 < 1s")) == FEW
     seven = seen(tmp_path / "c", drawn(7, 2))
     least = "too few samples: its interval takes 8 requests, there are 7"
@@ -199,15 +232,23 @@ def test_what_is_absent_cannot_be_compared(tmp_path: Path) -> None:
     base = seen(tmp_path / "a", steps(20))
     none = seen(tmp_path / "b", [answered(5, sent_at=10.0 + i) for i in range(20)])
     missing = found("itl p50", base, none)
-    assert (missing.difference, missing.note) == (None, "here, it is absent: no request has a value of itl")
+    assert (missing.difference, missing.note) == (
+        None,
+        "here, it is absent: no request has a value of itl",
+    )
     assert missing.word(parse_rule("itl p50 < 1s")) == "-"
-    assert found("icl p50", none, base).note == "in the base, no request has two chunks with exact stamps"
+    assert (
+        found("icl p50", none, base).note
+        == "in the base, no request has two chunks with exact stamps"
+    )
 
 
 def test_a_percentile_that_lands_on_a_failure(tmp_path: Path) -> None:
     """A tenth of the requests fails: p95 lands on a failure, p50 does not."""
     base = seen(tmp_path / "a", steps(200))
-    broken = seen(tmp_path / "b", every(20, steps(200), [failed(sent_at=10.0 + i) for i in range(200)]))
+    broken = seen(
+        tmp_path / "b", every(20, steps(200), [failed(sent_at=10.0 + i) for i in range(200)])
+    )
     rule = parse_rule("ttft p95 < 1s")
     lands = found("ttft p95", base, broken)
     assert (lands.difference, lands.ratio, lands.word(rule)) == (math.inf, math.inf, WORSE)
@@ -230,18 +271,25 @@ def test_pooled_gaps(tmp_path: Path) -> None:
     slow = seen(tmp_path / "b", [answered(1, *(1 + g * k for k in range(1, 31)), sent_at=10.0 + i)
                                  for i, g in enumerate([20, 60] * 100)])  # fmt: skip
     twice = found("icl avg", base, slow)
-    assert (twice.base.value, twice.here.value, twice.base.count) == (pytest.approx(0.02), pytest.approx(0.04), 6000)
+    assert (twice.base.value, twice.here.value, twice.base.count) == (
+        pytest.approx(0.02),
+        pytest.approx(0.04),
+        6000,
+    )
     assert twice.ends == pytest.approx((0.02, 0.02), abs=0.001)
     assert twice.word(parse_rule("icl avg < 1s")) == WORSE
 
 
 def test_the_gaps_of_few_requests_that_vary(tmp_path: Path) -> None:
-    """399 requests have three gaps of 10 ms, the one in the middle ten of 400 ms: 0.8 % of the gaps, from one request. With
-    another such one it were 1.6 %, so that nobody knows how high p99 may be."""
+    """399 requests have three gaps of 10 ms, the one in the middle ten of 400 ms: 0.8 % of the
+    gaps, from one request. With another such one it were 1.6 %, so that nobody knows how high p99
+    may be."""
     some = [answered(1, 11, 21, 31, sent_at=10.0 + i) for i in range(400)]
     some[200] = answered(1, *(1 + 400 * k for k in range(1, 11)), sent_at=210.0)
     one = seen(tmp_path / "a", some)
-    vary = "1,207 gaps of 400 requests vary too much over the run for both ends of the interval of p99"
+    vary = (
+        "1,207 gaps of 400 requests vary too much over the run for both ends of the interval of p99"
+    )
     assert found("icl p99", one, one).note == f"in the base, {vary}; here, {vary}"
     # 10 requests have 30 gaps: p99 takes 100 of them
     short = seen(tmp_path / "b", some[:10])
@@ -253,7 +301,8 @@ def test_the_gaps_of_few_requests_that_vary(tmp_path: Path) -> None:
 
 def test_what_was_delivered_is_a_fact(tmp_path: Path) -> None:
     run = replace(
-        a_run(request_rate=1.0), offer=OpenLoopSchedule(due=100, never_started=0, duration_s=100.0, most_users=2)
+        a_run(request_rate=1.0),
+        offer=OpenLoopSchedule(due=100, never_started=0, duration_s=100.0, most_users=2),
     )
     base, late = seen(tmp_path / "a", steps(100), run), seen(tmp_path / "b", steps(90), run)
     less = found("delivered", base, late)
@@ -261,7 +310,7 @@ def test_what_was_delivered_is_a_fact(tmp_path: Path) -> None:
     assert less.word(parse_rule("delivered > 1%")) == WORSE
 
 
-# -- a rule that is held against a base --------------------------------------------------------------------------------
+# -- a rule that is held against a base ------------------------------------------------------------
 
 
 def judged(rule: str, records: Sequence[Record]) -> SloResult:
@@ -288,7 +337,8 @@ def judged(rule: str, records: Sequence[Record]) -> SloResult:
 def test_by_how_much_a_run_is_worse_than_its_base(
     rule: str, status: str, observed: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of 100 requests take 10 ms longer; p50 of TTFT is 105.5 ms in the base. Of no failure in 100 at most 3.8 %."""
+    """All of 100 requests take 10 ms longer; p50 of TTFT is 105.5 ms in the base. Of no failure in
+    100 at most 3.8 %."""
     monkeypatch.chdir(tmp_path)
     a_folder(Path("base"), steps(100))
     result = judged(rule, steps(100, 10))
@@ -314,7 +364,9 @@ def test_what_is_better_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (slow.status, slow.observed) == ("FAIL", pytest.approx(100 / 3, rel=0.01))
 
 
-def test_an_interval_across_the_limit_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interval_across_the_limit_decides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     a_folder(Path("base"), drawn(400, 1))
     result = judged("ttft p95 within 1% of base", drawn(400, 2))
@@ -347,11 +399,24 @@ def test_there_is_no_percentage_of_nothing(tmp_path: Path, monkeypatch: pytest.M
             "the runs differ in load (closed loop, 3 users in base, closed loop, 2 users here)",
         ),
         (a_run(model="other"), steps(50), "the runs differ in model (other in base, m here)"),
-        (a_run(prefill_concurrency=1), steps(50), "the runs differ in prefill limit (1 in base, none here)"),
-        (a_run(), steps(50, input_tokens=200), "the runs differ in input tokens (200.0 on average in base, 100.0"),
-        (a_run(), steps(50, merged=((0, 0), (1, 0), (2, 0))), "in base the client verdict is"),  # 0 ms at the soonest
+        (
+            a_run(prefill_concurrency=1),
+            steps(50),
+            "the runs differ in prefill limit (1 in base, none here)",
+        ),
+        (
+            a_run(),
+            steps(50, input_tokens=200),
+            "the runs differ in input tokens (200.0 on average in base, 100.0",
+        ),
+        # 0 ms at the soonest
+        (a_run(), steps(50, merged=((0, 0), (1, 0), (2, 0))), "in base the client verdict is"),
         (replace(a_run(), stopping_at=None), steps(50), "base: the run did not end cleanly"),
-        (replace(a_run(), records_lost=2), steps(50), "base: 2 requests of lost workers have no record"),
+        (
+            replace(a_run(), records_lost=2),
+            steps(50),
+            "base: 2 requests of lost workers have no record",
+        ),
     ],
 )
 def test_a_base_that_is_no_measure(
@@ -369,19 +434,28 @@ def test_a_base_that_is_damaged_or_gone(tmp_path: Path, monkeypatch: pytest.Monk
     rule = 'ttft p50 within 5% of "the base"'
     gone = judged(rule, steps(50))
     assert gone.status == "INCONCLUSIVE"
-    assert gone.reason == "it cannot be compared: the base holds no run: it has no profile_export.jsonl"
+    assert (
+        gone.reason
+        == "it cannot be compared: the base holds no run: it has no profile_export.jsonl"
+    )
     a_folder(Path("the base"), steps(50))
     assert judged(rule, steps(50)).status == "PASS"
     Path("the base/run.json").write_text("{")
     assert "run.json cannot be read" in judged(rule, steps(50)).reason
 
 
-def test_each_stage_is_held_against_the_one_of_its_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A base of 1 and 2 users, a sweep of 2 and 4: slower at 2, and 4 has nothing to be held against."""
+def test_each_stage_is_held_against_the_one_of_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base of 1 and 2 users, a sweep of 2 and 4: slower at 2, and 4 has nothing to be held
+    against."""
     monkeypatch.chdir(tmp_path)
 
-    def swept(folder: Path, slower_ms: dict[int, float], rules: tuple[str, ...] = ()) -> SloResult | None:
-        stages = [Stage(number=i, value=float(users), began_at=UNIX, measured_at=UNIX + 9.5, ended_at=UNIX + 70)
+    def swept(
+        folder: Path, slower_ms: dict[int, float], rules: tuple[str, ...] = ()
+    ) -> SloResult | None:
+        stages = [Stage(number=i, value=float(users), began_at=UNIX, measured_at=UNIX + 9.5,
+            ended_at=UNIX + 70)
                   for i, users in enumerate(slower_ms, 1)]  # fmt: skip
         for stage, ms in zip(stages, slower_ms.values(), strict=True):
             run = replace(a_run(users=int(stage.value), slo=rules), stage=stage)
@@ -400,4 +474,7 @@ def test_each_stage_is_held_against_the_one_of_its_value(tmp_path: Path, monkeyp
     assert "not compared: 4" in result.reason
     alone = swept(Path("other"), {4: 0, 8: 0}, ("ttft p50 within 5% of base",))
     assert alone is not None
-    assert (alone.status, alone.reason) == ("INCONCLUSIVE", "base has none of the stages that were measured")
+    assert (alone.status, alone.reason) == (
+        "INCONCLUSIVE",
+        "base has none of the stages that were measured",
+    )

@@ -1,8 +1,14 @@
-"""Other work: models and mean lengths, by shares and standard errors that one can work out with a pencil."""
+"""Other work: models and mean lengths, by shares and standard errors that one can work out with a
+pencil."""
 
 import pytest
 
-from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, find_work_differences, lengths_differ
+from locust_llm.report.compare.same_workload import (
+    LengthStatistics,
+    RunWork,
+    find_work_differences,
+    lengths_differ,
+)
 
 
 @pytest.mark.parametrize(
@@ -11,7 +17,8 @@ from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, f
         (LengthStatistics(100), LengthStatistics(102), False),  # 2 %
         (LengthStatistics(100), LengthStatistics(102.1), True),
         (LengthStatistics(102.1), LengthStatistics(100), True),  # whichever is the base
-        (LengthStatistics(100, 1.5), LengthStatistics(105, 2.0), False),  # 5 are two standard errors of 2.5
+        # 5 are two standard errors of 2.5
+        (LengthStatistics(100, 1.5), LengthStatistics(105, 2.0), False),
         (LengthStatistics(100, 1.5), LengthStatistics(105.1, 2.0), True),
     ],
 )
@@ -22,7 +29,9 @@ def test_lengths(base: LengthStatistics, here: LengthStatistics, is_apart: bool)
 def test_what_differs_in_words() -> None:
     base = RunWork("a", {"input tokens": LengthStatistics(20_000), "output tokens": None})
     assert find_work_differences(base, base) == []
-    here = RunWork("b", {"input tokens": LengthStatistics(25_000.5), "output tokens": LengthStatistics(7)})
+    here = RunWork(
+        "b", {"input tokens": LengthStatistics(25_000.5), "output tokens": LengthStatistics(7)}
+    )
     assert [*map(str, find_work_differences(base, here))] == [
         "model b for a",
         "input tokens 25,000 for 20,000 on average",
@@ -33,17 +42,40 @@ def test_what_differs_in_words() -> None:
 
 
 def test_what_was_asked_for_decides_and_not_what_came_of_it() -> None:
-    """Prompts of 550 tokens are 543.6 and 555 to a server that counts words otherwise: the same work."""
-    base = RunWork("a", {"input tokens asked for": LengthStatistics(550), "input tokens": LengthStatistics(543.6)})
-    here = RunWork("a", {"input tokens asked for": LengthStatistics(550), "input tokens": LengthStatistics(555.0)})
+    """Prompts of 550 tokens are 543.6 and 555 to a server that counts words otherwise: the same
+    work."""
+    base = RunWork(
+        "a",
+        {"input tokens asked for": LengthStatistics(550), "input tokens": LengthStatistics(543.6)},
+    )
+    here = RunWork(
+        "a",
+        {"input tokens asked for": LengthStatistics(550), "input tokens": LengthStatistics(555.0)},
+    )
     assert find_work_differences(base, here) == []
-    other = RunWork("a", {"input tokens asked for": LengthStatistics(600), "input tokens": LengthStatistics(543.6)})
-    assert [*map(str, find_work_differences(base, other))] == ["input tokens asked for 600 for 550 on average"]
-    unknown = RunWork("a", {"input tokens asked for": None, "input tokens": LengthStatistics(555.0)})
-    assert [*map(str, find_work_differences(base, unknown))] == ["input tokens 555 for 543.6 on average"]
+    other = RunWork(
+        "a",
+        {"input tokens asked for": LengthStatistics(600), "input tokens": LengthStatistics(543.6)},
+    )
+    assert [*map(str, find_work_differences(base, other))] == [
+        "input tokens asked for 600 for 550 on average"
+    ]
+    unknown = RunWork(
+        "a", {"input tokens asked for": None, "input tokens": LengthStatistics(555.0)}
+    )
+    assert [*map(str, find_work_differences(base, unknown))] == [
+        "input tokens 555 for 543.6 on average"
+    ]
 
 
 def test_two_load_testers_count_differently() -> None:
     base = RunWork("a", {"input tokens": LengthStatistics(100)}, "one")
     for tokens, tool, count in ((104, "one", 1), (104, "two", 0), (106, "two", 1)):
-        assert len(find_work_differences(base, RunWork("a", {"input tokens": LengthStatistics(tokens)}, tool))) == count
+        assert (
+            len(
+                find_work_differences(
+                    base, RunWork("a", {"input tokens": LengthStatistics(tokens)}, tool)
+                )
+            )
+            == count
+        )

@@ -1,4 +1,5 @@
-"""The report's page: harmless whatever comes from outside, and in Chromium every plot is there: light, dark, phone, paper.
+"""The report's page: harmless whatever comes from outside, and in Chromium every plot is there:
+light, dark, phone, paper.
 
 The screenshots are kept in the directory that LOCUST_LLM_SCREENSHOTS names, to be looked at.
 """
@@ -32,7 +33,11 @@ from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary import Summary
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\u0000"
-RULES = ("ttft p95 < 800ms", "attainment >= 99% given ttft < 600ms and itl < 50ms", "error_rate < 1%")
+RULES = (
+    "ttft p95 < 800ms",
+    "attainment >= 99% given ttft < 600ms and itl < 50ms",
+    "error_rate < 1%",
+)
 
 
 def made(
@@ -55,26 +60,41 @@ def made(
 
 
 def some(count: int = 300) -> list[Record]:
-    """An open loop of 10 requests a second behind a gate: a warmup, a stretch of failures, some cancelled."""
+    """An open loop of 10 requests a second behind a gate: a warmup, a stretch of failures, some
+    cancelled."""
     rng = random.Random(1)
     records = []
     for i in range(count):
         at = 5 + i * 0.1
         long = rng.random() < 0.15
         ttft = rng.uniform(400, 900) if long else rng.lognormvariate(4.5, 0.4)
-        gaps = [rng.gammavariate(4, 5) + (400 if rng.random() < 0.004 else 0) for _ in range(rng.choice([20, 60]))]
+        gaps = [
+            rng.gammavariate(4, 5) + (400 if rng.random() < 0.004 else 0)
+            for _ in range(rng.choice([20, 60]))
+        ]
         if i % 23 == 7:
-            records.append(answered(ttft, sent_at=at, outcome="cancelled", closed_at=at + 0.5, id=str(i)))
+            records.append(
+                answered(ttft, sent_at=at, outcome="cancelled", closed_at=at + 0.5, id=str(i))
+            )
         elif 100 < i < 130 and rng.random() < 0.6:
             records.append(
-                failed(rng.choice(["http_status", "reset"]), sent_at=at, status=500, error=HOSTILE, id=str(i))
+                failed(
+                    rng.choice(["http_status", "reset"]),
+                    sent_at=at,
+                    status=500,
+                    error=HOSTILE,
+                    id=str(i),
+                )
             )
         else:
             records.append(
                 answered(
-                    *accumulate([ttft, *gaps]), sent_at=at, due_at=at - 0.1, asked_at=at - 0.1, admitted_at=at, limit=4,
-                    id=str(i), phase="warmup" if i < 20 else "profiling", asked_input_tokens=500 if i % 2 else 8000,
-                    input_tokens=rng.randint(4000, 16000) if long else rng.randint(100, 300), user_class=HOSTILE,
+                    *accumulate([ttft, *gaps]), sent_at=at, due_at=at - 0.1, asked_at=at - 0.1,
+                    admitted_at=at, limit=4,
+                    id=str(i), phase="warmup" if i < 20 else "profiling",
+                    asked_input_tokens=500 if i % 2 else 8000,
+                    input_tokens=rng.randint(4000, 16000) if long else rng.randint(100, 300),
+                    user_class=HOSTILE,
                 )
             )  # fmt: skip
     return records
@@ -82,26 +102,41 @@ def some(count: int = 300) -> list[Record]:
 
 def a_sweep(summary: Summary) -> Summary:
     levels = tuple(
-        level(2.0**i, goodput_per_s=2.0**i, goodput_low=0.9 * 2**i, goodput_high=1.1 * 2**i, attainment=1 - 0.1 * i,
+        level(2.0**i, goodput_per_s=2.0**i, goodput_low=0.9 * 2**i, goodput_high=1.1 * 2**i,
+            attainment=1 - 0.1 * i,
               client="OK" if i < 5 else "DEGRADED")
         for i in range(6)
     )  # fmt: skip
-    knees = (Knee(rule="SLO", value=8.0, text="8."), Knee(rule="asymptotic", value=7.5, text="7.5."))
-    sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended="all are done", knees=knees)
+    knees = (
+        Knee(rule="SLO", value=8.0, text="8."),
+        Knee(rule="asymptotic", value=7.5, text="7.5."),
+    )
+    sweep = SweepSummary(
+        axis="concurrency", unit="users", levels=levels, ended="all are done", knees=knees
+    )
     return replace(summary, sweep=sweep)
 
 
 def swept() -> Run:
     run = a_run(((0.0, 4),), slo=RULES)
-    stages = [Stage(number=i + 1, value=2.0**i, began_at=UNIX + 6 * i, ended_at=UNIX + 6 * i + 6) for i in range(6)]
+    stages = [
+        Stage(number=i + 1, value=2.0**i, began_at=UNIX + 6 * i, ended_at=UNIX + 6 * i + 6)
+        for i in range(6)
+    ]
     return replace(run, stages=tuple(stages))
 
 
 SCENES: dict[str, Callable[[], str]] = {
-    "gate": lambda: made(some(), a_run(((0.0, 1), (10.0, 2), (20.0, 4)), slo=RULES, prefill_concurrency=4)),
-    "owners": lambda: made(some(), a_run(((0.0, 1), (20.0, 4)), slo=RULES, prefill_concurrency=4), split=True),
+    "gate": lambda: made(
+        some(), a_run(((0.0, 1), (10.0, 2), (20.0, 4)), slo=RULES, prefill_concurrency=4)
+    ),
+    "owners": lambda: made(
+        some(), a_run(((0.0, 1), (20.0, 4)), slo=RULES, prefill_concurrency=4), split=True
+    ),
     "sweep": lambda: made(some(), swept(), a_sweep),
-    "failures": lambda: made([failed("refused", sent_at=10.0 + i, error=HOSTILE) for i in range(30)], a_run()),
+    "failures": lambda: made(
+        [failed("refused", sent_at=10.0 + i, error=HOSTILE) for i in range(30)], a_run()
+    ),
     "one": lambda: made([answered(100, 120)], a_run()),
     "empty": lambda: made([], a_run(slo=RULES)),
 }
@@ -111,21 +146,33 @@ TIMELINES = {"gate": 1, "owners": 5, "sweep": 1, "failures": 1, "one": 1, "empty
 """Of them: those that are in the page already."""
 
 
-# -- the text of the page ------------------------------------------------------------------------------------------------
+# -- the text of the page --------------------------------------------------------------------------
 
 
 def test_what_comes_from_outside_is_only_text() -> None:
     text = made(
-        some(), replace(a_run(slo=RULES, host=HOSTILE), name=HOSTILE, model=HOSTILE, server=HOSTILE), split=True
+        some(),
+        replace(a_run(slo=RULES, host=HOSTILE), name=HOSTILE, model=HOSTILE, server=HOSTILE),
+        split=True,
     )
     said = Tags(text)
-    assert not {name for _, attrs in said.tags for name in attrs} & {"src", "style", "onerror", "onclick"}
+    assert not {name for _, attrs in said.tags for name in attrs} & {
+        "src",
+        "style",
+        "onerror",
+        "onclick",
+    }
     assert all(re.fullmatch(r"#s-[a-z0-9-]+", str(link["href"])) for link in said.named("a"))
-    assert {(tag, attrs["href"]) for tag, attrs in said.tags if "href" in attrs and tag != "a"} == {("link", "data:,")}
+    assert {(tag, attrs["href"]) for tag, attrs in said.tags if "href" in attrs and tag != "a"} == {
+        ("link", "data:,")
+    }
     assert {tag for tag, _ in said.tags} <= {
-        "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "h3", "p", "ul", "li", "span", "strong",
-        "small", "section", "div", "table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption", "script", "noscript",
-        "svg", "g", "rect", "path", "text", "output", "nav", "main", "details", "summary", "a", "link", "i", "b",
+        "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "h3", "p", "ul",
+        "li", "span", "strong",
+        "small", "section", "div", "table", "thead", "tbody", "tr", "th", "td", "figure",
+        "figcaption", "script", "noscript",
+        "svg", "g", "rect", "path", "text", "output", "nav", "main", "details", "summary", "a",
+        "link", "i", "b",
     }  # fmt: skip
     assert "alert(1)" in said.words
     assert len(said.named("script")) == 2  # the data and the code
@@ -151,7 +198,14 @@ def test_the_order_of_the_page() -> None:
         "Load test by-hand", "TTFT and ITL over time", "Rules", "Failures", "Metrics",
         "Latencies with every failure as +infinity", "Over time", "Timeline",
     ]  # fmt: skip
-    order = ["Distributions", "Notes", "Conditions", "By input length (ms)", "Client health", "Definitions"]
+    order = [
+        "Distributions",
+        "Notes",
+        "Conditions",
+        "By input length (ms)",
+        "Client health",
+        "Definitions",
+    ]
     assert [heading for heading in gate if heading in order] == order
     sweep = headings("sweep")
     order = [
@@ -164,7 +218,14 @@ def test_the_order_of_the_page() -> None:
     ]
     assert [heading for heading in sweep if heading in order] == order
     assert "Distributions" not in sweep  # of different loads together
-    assert headings("empty") == ["Load test by-hand", "Rules", "Metrics", "Notes", "Conditions", "Definitions"]
+    assert headings("empty") == [
+        "Load test by-hand",
+        "Rules",
+        "Metrics",
+        "Notes",
+        "Conditions",
+        "Definitions",
+    ]
 
 
 def test_headings_go_down_step_by_step() -> None:
@@ -183,7 +244,10 @@ def test_every_plot_says_what_it_shows_and_how_to_read_it() -> None:
         images = [attrs for attrs in said.named("div") if attrs.get("role") in ("img", "group")]
         assert len(images) == count
         assert all(re.search(r"\d", str(attrs["aria-label"])) for attrs in images)
-        assert len(json.loads(text.split("id=plots>")[1].split("</script>")[0])) == count - TIMELINES[name]
+        assert (
+            len(json.loads(text.split("id=plots>")[1].split("</script>")[0]))
+            == count - TIMELINES[name]
+        )
 
 
 def test_what_people_ask_first_stands_on_top() -> None:
@@ -202,14 +266,18 @@ def test_what_people_ask_first_stands_on_top() -> None:
 
 def test_limits_of_rules_by_what_they_are_about() -> None:
     rules = (
-        "ttft p95 < 1s", "ttft{class=A} p99 < 9s", "goodput >= 1/s given ttft < 500ms and itl < 50ms", "icl max < 1s",
+        "ttft p95 < 1s", "ttft{class=A} p99 < 9s",
+        "goodput >= 1/s given ttft < 500ms and itl < 50ms", "icl max < 1s",
         "error_rate < 1%", "output_tokens_per_s_per_user p50 >= 20/s", "ttft p95 < 1s",
     )  # fmt: skip
     run = a_run(slo=rules)
     limits = collect_slo_limits(
-        summarise_run(collect_columns([answered(5, 6)]), run, 0, [answered(5, 6)]), run.settings.rules.by_text
+        summarise_run(collect_columns([answered(5, 6)]), run, 0, [answered(5, 6)]),
+        run.settings.rules.by_text,
     )
-    assert {column: [(mark.text, mark.y) for mark in marks] for column, marks in limits.items()} == {
+    assert {
+        column: [(mark.text, mark.y) for mark in marks] for column, marks in limits.items()
+    } == {
         "ttft_s": [("ttft p95 < 1s", 1000.0), ("ttft < 500ms", 500.0)],
         "itl_s": [("itl < 50ms", 50.0)],
         "icl": [("icl max < 1s", 1000.0)],
@@ -217,7 +285,8 @@ def test_limits_of_rules_by_what_they_are_about() -> None:
 
 
 def test_colours_can_be_read() -> None:
-    """At least 4.5 to 1 for text (WCAG 2.2, 1.4.3), 3 to 1 for what is drawn (1.4.11), on light and on dark."""
+    """At least 4.5 to 1 for text (WCAG 2.2, 1.4.3), 3 to 1 for what is drawn (1.4.11), on light and
+    on dark."""
     css = (Path(__file__).parents[3] / "locust_llm/static/plots.css").read_text()
     light, dark = (dict(re.findall(r"--(\w+): (#\w{6})", part)) for part in css.split("@media")[:2])
     for colours in (light, dark):
@@ -232,14 +301,16 @@ def test_colours_can_be_read() -> None:
 def contrast(a: str, b: str) -> float:
     def luminance(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        red, green, blue = (
+            c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts
+        )
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     low, high = sorted([luminance(a), luminance(b)])
     return (high + 0.05) / (low + 0.05)
 
 
-# -- in Chromium ---------------------------------------------------------------------------------------------------------
+# -- in Chromium -----------------------------------------------------------------------------------
 
 SIZES = {"light": (1280, 900), "dark": (1280, 900), "phone": (390, 844)}
 BLANK = """() => [...document.querySelectorAll('.plot canvas')].filter((canvas) => {
@@ -270,7 +341,9 @@ MOST_ABOVE = {"light": 700, "dark": 700, "phone": 1400}
 
 @pytest.fixture(scope="module")
 def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = Path(os.environ.get("LOCUST_LLM_SCREENSHOTS") or tmp_path_factory.mktemp("screenshots"))
+    folder = Path(
+        os.environ.get("LOCUST_LLM_SCREENSHOTS") or tmp_path_factory.mktemp("screenshots")
+    )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -289,7 +362,9 @@ def opened(browser: Any, path: Path, look: str = "light", **more: Any) -> Iterat
     """The page; that it complained or asked for anything fails the test."""
     width, height = SIZES[look]
     context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme="dark" if look == "dark" else "light", **more
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if look == "dark" else "light",
+        **more,
     )
     complaints: list[str] = []
     shown = context.new_page()
@@ -323,12 +398,16 @@ def until(shown: Any, what: str) -> None:
         for name in SCENES for look in SIZES
     ],
 )  # fmt: skip
-def test_every_plot_is_drawn(browser: Any, files: dict[str, Path], shots: Path, name: str, look: str) -> None:
+def test_every_plot_is_drawn(
+    browser: Any, files: dict[str, Path], shots: Path, name: str, look: str
+) -> None:
     with opened(browser, files[name], look) as shown:
         assert shown.locator(".plot canvas").count() == PLOTS[name] - TIMELINES[name]
         assert shown.locator(".plot .lines .row").count() >= TIMELINES[name]
         assert shown.evaluate(BLANK) == 0
-        assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it is wider than the window"
+        assert shown.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+            "it is wider than the window"
+        )
         if look == "phone":
             assert shown.evaluate(SMALL_TEXTS) == []
             assert min(shown.evaluate("window.letters"), default=14) >= 14
@@ -338,7 +417,9 @@ def test_every_plot_is_drawn(browser: Any, files: dict[str, Path], shots: Path, 
 
 
 @pytest.mark.slow
-def test_contents_stay_at_the_side_and_are_folded_on_a_phone(browser: Any, files: dict[str, Path]) -> None:
+def test_contents_stay_at_the_side_and_are_folded_on_a_phone(
+    browser: Any, files: dict[str, Path]
+) -> None:
     """A section that one goes to is unfolded."""
     with opened(browser, files["gate"]) as shown:
         contents, conditions = shown.locator("#contents"), shown.locator("#s-conditions table")
@@ -356,13 +437,16 @@ def test_contents_stay_at_the_side_and_are_folded_on_a_phone(browser: Any, files
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("gate", marks=pytest.mark.full), "sweep"])
-def test_all_of_it_is_on_paper(browser: Any, files: dict[str, Path], shots: Path, name: str) -> None:
+def test_all_of_it_is_on_paper(
+    browser: Any, files: dict[str, Path], shots: Path, name: str
+) -> None:
     """From a dark window: on paper the plots are as wide as it is, and dark on white."""
     with opened(browser, files[name], "dark") as shown:
         before = shown.evaluate("document.querySelector('.plot canvas').clientWidth")
         shown.evaluate(
             "addEventListener('beforeprint', () => setTimeout(() => { window.seen = {"
-            " widths: [...document.querySelectorAll('.plot canvas')].map((canvas) => canvas.clientWidth),"
+            " widths: [...document.querySelectorAll('.plot canvas')].map((canvas) => "
+            "canvas.clientWidth),"
             " ink: getComputedStyle(document.documentElement).getPropertyValue('--ink').trim() }; }))"
         )
         paper = shown.pdf(format="A4", path=shots / f"{name}.pdf")
@@ -381,12 +465,15 @@ def test_all_of_it_is_on_paper(browser: Any, files: dict[str, Path], shots: Path
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("name", "look"), [("owners", "light"), ("owners", "dark"), ("owners", "phone"), ("sweep", "phone")]
+    ("name", "look"),
+    [("owners", "light"), ("owners", "dark"), ("owners", "phone"), ("sweep", "phone")],
 )
 def test_axe_finds_nothing(browser: Any, files: dict[str, Path], name: str, look: str) -> None:
     """Nothing at all, with all sections unfolded."""
     with opened(browser, files[name], look) as shown:
-        shown.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        shown.evaluate(
+            "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+        )
         assert violations(shown) == []
 
 
@@ -404,7 +491,10 @@ def test_the_theme_can_change_while_one_looks(browser: Any, files: dict[str, Pat
 def test_plots_follow_the_width_of_the_window(browser: Any, files: dict[str, Path]) -> None:
     with opened(browser, files["gate"]) as shown:
         shown.set_viewport_size({"width": 600, "height": 800})
-        until(shown, "[...document.querySelectorAll('.plot canvas')].every((c) => c.clientWidth <= 600)")
+        until(
+            shown,
+            "[...document.querySelectorAll('.plot canvas')].every((c) => c.clientWidth <= 600)",
+        )
         assert shown.evaluate(BLANK) == 0
 
 
@@ -427,7 +517,9 @@ def test_keys_hide_and_show_what_they_name(browser: Any, files: dict[str, Path])
 
 
 @pytest.mark.slow
-def test_the_cursor_tells_values_in_all_plots_of_a_group(browser: Any, files: dict[str, Path]) -> None:
+def test_the_cursor_tells_values_in_all_plots_of_a_group(
+    browser: Any, files: dict[str, Path]
+) -> None:
     with opened(browser, files["gate"]) as shown:
         over = shown.locator(".u-over")
         over.first.scroll_into_view_if_needed()
@@ -440,7 +532,9 @@ def test_the_cursor_tells_values_in_all_plots_of_a_group(browser: Any, files: di
 
 
 @pytest.mark.slow
-def test_a_drag_zooms_all_plots_of_a_group_and_a_double_click_ends_it(browser: Any, files: dict[str, Path]) -> None:
+def test_a_drag_zooms_all_plots_of_a_group_and_a_double_click_ends_it(
+    browser: Any, files: dict[str, Path]
+) -> None:
     pictures = "[0, 2].map((i) => document.querySelectorAll('.plot canvas')[i].toDataURL()).join()"
     with opened(browser, files["gate"]) as shown:
         over = shown.locator(".u-over").first
@@ -478,7 +572,8 @@ def test_a_plot_takes_the_place_of_the_one_before_it(browser: Any, files: dict[s
     with opened(browser, files["gate"]) as shown:
         shown.evaluate(
             "() => { const all = JSON.parse(document.getElementById('plots').textContent);"
-            " document.querySelectorAll('.canvas:not(.lines)').forEach((box, i) => plots.add(box, all[i])); }"
+            " document.querySelectorAll('.canvas:not(.lines)').forEach((box, i) => plots.add(box, "
+            "all[i])); }"
         )
         assert shown.locator(".plot canvas").count() == PLOTS["gate"] - 1
         assert shown.locator(".plot .keys").count() == PLOTS["gate"]
@@ -492,7 +587,9 @@ def test_without_scripts_the_tables_say_it_all(browser: Any, files: dict[str, Pa
 
 
 @pytest.mark.slow
-def test_lines_of_the_timeline_are_as_wide_as_their_box(browser: Any, files: dict[str, Path]) -> None:
+def test_lines_of_the_timeline_are_as_wide_as_their_box(
+    browser: Any, files: dict[str, Path]
+) -> None:
     """Its last tick label and its strokes too, at any width."""
     inside = """() => { const box = document.querySelector('.lines').getBoundingClientRect();
       return [...document.querySelectorAll('.lines :is(.stretched rect, .axis text:not(.fine))')].every((one) => {

@@ -1,4 +1,5 @@
-"""Two arms in pairs, by pencil: which requests count, the interval of their difference, rules against the base, words."""
+"""Two arms in pairs, by pencil: which requests count, the interval of their difference, rules
+against the base, words."""
 
 import math
 
@@ -41,11 +42,15 @@ EXACT = ErrorBounds(count=100, p50_ms=0.01, p95_ms=0.01, p99_ms=0.01, max_ms=0.0
 CERTIFICATE = MeasurementAccuracy(streams=10, chunks=100, ttft=EXACT, gap=EXACT)
 
 
-def a_block(number: int, pair: int, arm: str, ttft_ms: float, *, count: int = 4) -> tuple[Stage, list[Record]]:
-    """Of ten seconds, the first two of them not counted; a request each second, which ends within it."""
+def a_block(
+    number: int, pair: int, arm: str, ttft_ms: float, *, count: int = 4
+) -> tuple[Stage, list[Record]]:
+    """Of ten seconds, the first two of them not counted; a request each second, which ends within
+    it."""
     at = 10.0 * number
     stage = Stage(
-        number=number, value=number, began_at=UNIX + at, measured_at=UNIX + at + 2 if pair else None,
+        number=number, value=number, began_at=UNIX + at,
+        measured_at=UNIX + at + 2 if pair else None,
         ended_at=UNIX + at + 10, why=TIME_UP, arm=arm, pair=pair,
     )  # fmt: skip
     records = [
@@ -85,13 +90,18 @@ def test_student_by_the_table() -> None:
 
 def test_the_interval_of_a_mean_difference() -> None:
     # differences 1, 2, 3: mean 2, s 1, t of 2 degrees of freedom 4.303, 4.303 / sqrt(3) = 2.484
-    found = compute_arm_difference(np.array([[10.0, 11.0], [10.0, 12.0], [10.0, 13.0]]), relative=False)
+    found = compute_arm_difference(
+        np.array([[10.0, 11.0], [10.0, 12.0], [10.0, 13.0]]), relative=False
+    )
     assert (found.base, found.candidate) == (10.0, 12.0)
-    assert found.difference == pytest.approx((2.0, 2 - 2.484, 2 + 2.484), abs=0.15)  # a series: less exact at 2
+    # a series: less exact at 2
+    assert found.difference == pytest.approx((2.0, 2 - 2.484, 2 + 2.484), abs=0.15)
 
 
 def test_ratios_do_not_see_the_weather() -> None:
-    found = compute_arm_difference(np.array([[1.0, 1.1], [10.0, 11.0], [100.0, 110.0]]), relative=True)
+    found = compute_arm_difference(
+        np.array([[1.0, 1.1], [10.0, 11.0], [100.0, 110.0]]), relative=True
+    )
     assert (found.base, found.candidate) == pytest.approx((10.0, 11.0))
     assert found.ratio == pytest.approx((1.1, 1.1, 1.1))
     assert found.difference == pytest.approx((1.0, 1.0, 1.0))
@@ -107,7 +117,9 @@ def test_the_chance_of_signs() -> None:
 def test_a_request_in_the_washout_and_one_of_the_first_pair_count_nowhere() -> None:
     run, records = a_comparison((1.0,) * 10)
     stage, first = a_block(40, 0, BASE, 5000.0)
-    late = [replace(record, chunk_us=(9_000_000,)) for record in records if record.phase == "warmup"]
+    late = [
+        replace(record, chunk_us=(9_000_000,)) for record in records if record.phase == "warmup"
+    ]
     slow = [record for record in records if record.phase != "warmup"] + late + first
     run = replace(run, stages=(*run.stages, stage))
     figure = the(summarised(run, slow), "TTFT p50 (ms)")
@@ -117,7 +129,9 @@ def test_a_request_in_the_washout_and_one_of_the_first_pair_count_nowhere() -> N
 def test_a_pair_of_which_one_block_was_broken_off_is_left_out() -> None:
     run, records = a_comparison((1.0,) * 10)
     last = replace(run.stages[-1], why=STOPPED)
-    found = find_complete_pairs(collect_columns(records).requests, replace(run, stages=(*run.stages[:-1], last)))
+    found = find_complete_pairs(
+        collect_columns(records).requests, replace(run, stages=(*run.stages[:-1], last))
+    )
     assert len(found) == 9
 
 
@@ -136,7 +150,11 @@ def test_a_candidate_five_percent_slower_is_called_worse() -> None:
     ratios = (1.04, 1.06, 1.05, 1.05, 1.04, 1.06, 1.05, 1.05, 1.04, 1.06)
     summary = summarised(*a_comparison(ratios))
     assert summary.paired is not None
-    assert (summary.paired.verdict, summary.paired.pairs, summary.paired.reason) == (DIFFERENT, 10, "")
+    assert (summary.paired.verdict, summary.paired.pairs, summary.paired.reason) == (
+        DIFFERENT,
+        10,
+        "",
+    )
     assert summary.paired.chance == 2 / 1024
     figure = the(summary, "TTFT p50 (ms)")
     logs = np.log(ratios)
@@ -172,9 +190,12 @@ def test_nothing_is_concluded_from_nine_pairs_or_on_a_bad_machine() -> None:
 
 
 def test_a_difference_that_a_bad_machine_cannot_have_made_stands() -> None:
-    """The candidate takes twice the base's 100 ms; the sentinels were off by 32 ms, and by 60 ms."""
+    """The candidate takes twice the base's 100 ms; the sentinels were off by 32 ms, and by 60
+    ms."""
     for off_ms, stands in ((32.0, True), (60.0, False)):
-        run, records = a_comparison((2.0, 2.02) * 5, slo=("ttft p50 within 10ms of base", "ttft p50 within 5% of base"))
+        run, records = a_comparison(
+            (2.0, 2.02) * 5, slo=("ttft p50 within 10ms of base", "ttft p50 within 5% of base")
+        )
         off = ErrorBounds(count=100, p50_ms=off_ms, p95_ms=off_ms, p99_ms=off_ms, max_ms=off_ms)
         one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
         health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=one)
@@ -186,7 +207,9 @@ def test_a_difference_that_a_bad_machine_cannot_have_made_stands() -> None:
         assert bool(summary.paired.reason) != stands
         assert bool(summary.paired.warning) == stands
         assert the(summary, "TTFT p50 (ms)").word == ("worse" if stands else "not concluded")
-        assert [one.status for one in summary.slos] == (["FAIL", "FAIL"] if stands else ["INCONCLUSIVE"] * 2)
+        assert [one.status for one in summary.slos] == (
+            ["FAIL", "FAIL"] if stands else ["INCONCLUSIVE"] * 2
+        )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +219,8 @@ def test_a_difference_that_a_bad_machine_cannot_have_made_stands() -> None:
 def test_an_error_that_carries_no_request_across_a_limit_leaves_goodput_as_it_is(
     limit: str, word: str, status: str
 ) -> None:
-    """The sentinels were off by 32 ms. All TTFT are 80 to 120 ms, far below 10 s, and around 120 ms."""
+    """The sentinels were off by 32 ms. All TTFT are 80 to 120 ms, far below 10 s, and around 120
+    ms."""
     rule = f"goodput within 1% of base given ttft < {limit}"
     run, records = a_comparison((1.0,) * 10, slo=(rule,))
     off = ErrorBounds(count=100, p50_ms=32.0, p95_ms=32.0, p99_ms=32.0, max_ms=32.0)
@@ -211,17 +235,25 @@ def test_an_error_that_carries_no_request_across_a_limit_leaves_goodput_as_it_is
 
 
 def test_a_few_late_reads_do_not_void_a_difference_that_all_blocks_show() -> None:
-    """The candidate takes twice the base's TTFT. In two of its ten blocks first chunks may be 90 % older than their stamps:
-    the mean ratio is at least 2.01 * 0.1 ** (2 / 10) = 1.27. Were they so in all blocks, nothing would be known."""
-    for pairs_off, word, status in (({4, 9}, "worse", "FAIL"), (range(11), "not concluded", "INCONCLUSIVE")):
-        run, records = a_comparison((2.0, 2.02) * 5, slo=("ttft p50 within 20% of base", "ttft p50 within 35% of base"))
+    """The candidate takes twice the base's TTFT. In two of its ten blocks first chunks may be 90 %
+    older than their stamps: the mean ratio is at least 2.01 * 0.1 ** (2 / 10) = 1.27. Were they so
+    in all blocks, nothing would be known."""
+    for pairs_off, word, status in (
+        ({4, 9}, "worse", "FAIL"),
+        (range(11), "not concluded", "INCONCLUSIVE"),
+    ):
+        run, records = a_comparison(
+            (2.0, 2.02) * 5, slo=("ttft p50 within 20% of base", "ttft p50 within 35% of base")
+        )
         records = [
             replace(record, merged=((0, record.chunk_us[0] // 10),))
             if record.arm == CANDIDATE and record.pair in pairs_off
             else record
             for record in records
         ]
-        health = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=CERTIFICATE)
+        health = ProcessHealth(
+            worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=CERTIFICATE
+        )
         summary = summarised(replace(run, health=(health,)), records)
         assert summary.client is not None
         assert summary.client.level != OK
@@ -242,12 +274,15 @@ def test_rules_against_the_base() -> None:
         "goodput within 50% of base given ttft < 1ms": "INCONCLUSIVE",
         "ttft{class=nobody} p50 within 5% of base": "INCONCLUSIVE",
         "ttft max < 128ms": "PASS",
-        "ttft p50 < 120ms": "INCONCLUSIVE",  # ten blocks, each of equal values, are worth about ten requests
+        # ten blocks, each of equal values, are worth about ten requests
+        "ttft p50 < 120ms": "INCONCLUSIVE",
     }
     ratios = (1.048, 1.052, 1.05, 1.051, 1.049, 1.048, 1.052, 1.05, 1.051, 1.049)
     run, records = a_comparison(ratios, slo=tuple(expected))
     results = summarised(run, records * 10).slos
-    assert dict(zip(expected, (result.status for result in results), strict=True)) == expected, results
+    assert dict(zip(expected, (result.status for result in results), strict=True)) == expected, (
+        results
+    )
 
 
 def test_other_rules_are_about_the_candidate_alone() -> None:
@@ -258,7 +293,9 @@ def test_other_rules_are_about_the_candidate_alone() -> None:
 def test_a_percentile_that_lands_on_a_failure_is_compared_in_no_way() -> None:
     run, records = a_comparison((1.0,) * 10)
     gone = [
-        replace(failed(sent_at=record.sent_at), arm=record.arm, pair=record.pair, phase=record.phase)
+        replace(
+            failed(sent_at=record.sent_at), arm=record.arm, pair=record.pair, phase=record.phase
+        )
         if record.pair == 1 and record.arm == CANDIDATE
         else record
         for record in records
@@ -266,7 +303,8 @@ def test_a_percentile_that_lands_on_a_failure_is_compared_in_no_way() -> None:
     summary = summarised(run, gone)
     assert the(summary, "TTFT p50 (ms)").note == "it lands on a failure in 1 of 20 blocks"
     assert the(summary, "TTFT avg (ms)").note == (
-        "1 of 20 blocks have no request that counts for it, longer blocks (--block-duration) have more requests"
+        "1 of 20 blocks have no request that counts for it, longer blocks (--block-duration) have "
+        "more requests"
     )
     assert the(summary, "Failures (%)").pairs[0] == (0.0, 100.0)
 
@@ -284,7 +322,12 @@ def test_arms_that_did_not_get_the_same_arrivals_are_warned_of() -> None:
 
 @pytest.mark.parametrize(
     ("ratios", "word"),
-    [((1.5,) * 10, BROKEN), ((1.02,) * 10, HOLDS), ((1.05, 1.15) * 5, UNDECIDED), ((1.0,) * 4, UNDECIDED)],
+    [
+        ((1.5,) * 10, BROKEN),
+        ((1.02,) * 10, HOLDS),
+        ((1.05, 1.15) * 5, UNDECIDED),
+        ((1.0,) * 4, UNDECIDED),
+    ],
 )
 def test_a_tenant_alone_and_beside_others(ratios: tuple[float, ...], word: str) -> None:
     """The others, ten times as slow, are in no figure of it."""

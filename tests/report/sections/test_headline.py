@@ -18,7 +18,12 @@ from locust_llm.slo.grammar import INCONCLUSIVE
 def said(*records: Record, **settings: object) -> str:
     run = a_run(**settings)
     if run.settings.open_loop:
-        run = replace(run, offer=OpenLoopSchedule(due=len(records), never_started=0, duration_s=100.0, most_users=9))
+        run = replace(
+            run,
+            offer=OpenLoopSchedule(
+                due=len(records), never_started=0, duration_s=100.0, most_users=9
+            ),
+        )
     return make_headline(summarise_run(collect_columns(records), run), run)
 
 
@@ -31,20 +36,29 @@ def spread(count: int) -> list[Record]:
     ("settings", "expected"),
     [
         ({"slo": ("ttft p50 < 3s",)}, "With 2 users p50 of TTFT is 100 ms, within 3 s"),
-        ({"slo": ("ttft p50 < 50ms", "itl p50 < 1s")}, "With 2 users p50 of TTFT is 100 ms, above 50 ms"),
+        (
+            {"slo": ("ttft p50 < 50ms", "itl p50 < 1s")},
+            "With 2 users p50 of TTFT is 100 ms, above 50 ms",
+        ),
         (
             {"slo": ("ttft p50 < 3s", "error_rate < 5%"), "request_rate": 4.0},
             "At 4/s p50 of TTFT is 100 ms, within 3 s; all 2 rules hold",
         ),
         (
             {"slo": ("ttft p50 < 3s", "ttft p99 < 300ms"), "request_rate": 4.0},
-            "At 4/s p50 of TTFT is 100 ms, within 3 s; ttft p99 < 300ms undecided: run roughly 1 s longer",
+            "At 4/s p50 of TTFT is 100 ms, within 3 s; ttft p99 < 300ms undecided: run roughly 1 s "
+            "longer",
         ),
         (
             {"slo": ("ttft p99 < 1ms", "itl avg < 1s", "error_rate > 5%", "warn: ttft p50 < 1ms")},
-            "With 2 users p99 of TTFT is 197 ms, above 1 ms; one more rule broken; 1 warn: rule broken",
+            "With 2 users p99 of TTFT is 197 ms, above 1 ms; one more rule broken; 1 warn: rule "
+            "broken",
         ),
-        ({}, "With 2 users p50 of TTFT is 100 ms and p95 189 ms, p50 of ITL 20 ms; 1,817 output tokens/s"),
+        (
+            {},
+            "With 2 users p50 of TTFT is 100 ms and p95 189 ms, p50 of ITL 20 ms; 1,817 output "
+            "tokens/s",
+        ),
     ],
 )
 def test_of_a_load_test(settings: dict[str, object], expected: str) -> None:
@@ -60,7 +74,9 @@ def test_of_a_load_test(settings: dict[str, object], expected: str) -> None:
         (999.7, "ttft p50 < 1s", "p50 of TTFT is 0.9997 s, within 1 s"),
     ],
 )
-def test_a_figure_near_its_limit_has_the_digits_that_part_them(ttft_ms: float, rule: str, expected: str) -> None:
+def test_a_figure_near_its_limit_has_the_digits_that_part_them(
+    ttft_ms: float, rule: str, expected: str
+) -> None:
     records = [answered(ttft_ms, ttft_ms + 20)] * 199
     assert said(*records, slo=(rule,)) == f"With 2 users {expected}"
 
@@ -69,14 +85,23 @@ def test_undecided_rules_are_named() -> None:
     slow = ("ttft p99 < 300ms", "ttft p99 < 310ms")
     both = said(*spread(199), slo=("ttft p50 < 3s", *slow))
     assert "within 3 s; ttft p99 < 300ms and one more rule undecided: run " in both
-    assert "; 2 rules undecided: run " in said(*spread(199), slo=slow)  # the first one's figure stands before
+    # the first one's figure stands before
+    assert "; 2 rules undecided: run " in said(*spread(199), slo=slow)
 
 
 @pytest.mark.parametrize(
     ("longer_s", "exact", "expected"),
     [
-        ((180.0, None, None), False, "3 rules undecided: run roughly 3 min longer for ttft p50 < 1s"),
-        ((None, 180.0, 60.0), False, "3 rules undecided: run roughly 3 min longer for itl p50 < 1s and one more rule"),
+        (
+            (180.0, None, None),
+            False,
+            "3 rules undecided: run roughly 3 min longer for ttft p50 < 1s",
+        ),
+        (
+            (None, 180.0, 60.0),
+            False,
+            "3 rules undecided: run roughly 3 min longer for itl p50 < 1s and one more rule",
+        ),
         ((180.0, 60.0, 60.0), False, "3 rules undecided: run roughly 3 min longer"),
         ((None, None, 180.0), True, "3 rules undecided: run 3 min longer for error_rate < 1%"),
         ((None, None, None), False, "3 rules undecided"),
@@ -88,28 +113,53 @@ def test_the_rules_that_a_longer_run_may_decide_are_named(
     texts = ("ttft p50 < 1s", "itl p50 < 1s", "error_rate < 1%")
     run = a_run(slo=texts)
     results = [
-        SloResult(rule=text, status=INCONCLUSIVE, observed=0.5, limit=1.0, unit="s", longer_s=s, longer_is_exact=exact)
+        SloResult(
+            rule=text,
+            status=INCONCLUSIVE,
+            observed=0.5,
+            limit=1.0,
+            unit="s",
+            longer_s=s,
+            longer_is_exact=exact,
+        )
         for text, s in zip(texts, longer_s, strict=True)
     ]
-    found = make_headline(replace(summarise_run(collect_columns(spread(9)), run), slos=tuple(results)), run)
+    found = make_headline(
+        replace(summarise_run(collect_columns(spread(9)), run), slos=tuple(results)), run
+    )
     assert found.endswith(f"; {expected}")
 
 
 def test_a_percentile_that_is_no_number() -> None:
     found = said(*spread(20), *[failed()] * 20, slo=("ttft p95 < 5s",))
-    assert found.startswith("With 2 users p95 of TTFT falls on a failed request, which counts as above 5 s")
+    assert found.startswith(
+        "With 2 users p95 of TTFT falls on a failed request, which counts as above 5 s"
+    )
 
 
 def test_failures_are_in_it() -> None:
-    assert said(*spread(199), failed(), slo=("ttft p50 < 3s",)).endswith("; 1 of 200 requests failed")
+    assert said(*spread(199), failed(), slo=("ttft p50 < 3s",)).endswith(
+        "; 1 of 200 requests failed"
+    )
     assert said(failed(), failed()) == "None of 2 requests succeeded: reset"
-    kinds = [failed(), failed("timeout", error="after 3 s"), failed("timeout", error="after 4 s"), failed("cut")]
-    assert said(*kinds) == ("None of 4 requests succeeded: 2 x after 3 s; 1 x reset; 1 were cut when the run ended")
+    kinds = [
+        failed(),
+        failed("timeout", error="after 3 s"),
+        failed("timeout", error="after 4 s"),
+        failed("cut"),
+    ]
+    assert said(*kinds) == (
+        "None of 4 requests succeeded: 2 x after 3 s; 1 x reset; 1 were cut when the run ended"
+    )
     assert said() == "No request was sent"
     run = a_run()
     assert (
         format_verdict_line(
-            replace(summarise_run(collect_columns([failed()]), run), client=ClientVerdict(INVALID, ("late",))), run
+            replace(
+                summarise_run(collect_columns([failed()]), run),
+                client=ClientVerdict(INVALID, ("late",)),
+            ),
+            run,
         )
         is None
     )
@@ -121,7 +171,10 @@ def test_failures_are_in_it() -> None:
 
 def test_overload_is_first() -> None:
     """Ten a second for 100 s, of which half are answered: the queue grows."""
-    records = [answered(100, sent_at=10.0 + i / 10, closed_at=10.1 + i / 5, due_at=10.0 + i / 10) for i in range(900)]
+    records = [
+        answered(100, sent_at=10.0 + i / 10, closed_at=10.1 + i / 5, due_at=10.0 + i / 10)
+        for i in range(900)
+    ]
     assert said(*records, request_rate=10.0).startswith("Overloaded: offered 9/s, completed ")
     cut = [failed("cut", sent_at=100.0, due_at=99.9, closed_at=130.0)] * 9
     assert "until the end; of the 900 that were answered p50 of TTFT from due is " in said(
@@ -132,15 +185,18 @@ def test_overload_is_first() -> None:
 def test_what_forbids_to_use_the_figures_is_first() -> None:
     run = a_run(slo=("error_rate < 5%",))
     summary = replace(
-        summarise_run(collect_columns(spread(199)), run), client=ClientVerdict(INVALID, ("merged chunks",))
+        summarise_run(collect_columns(spread(199)), run),
+        client=ClientVerdict(INVALID, ("merged chunks",)),
     )
-    held = "The load generator was too slow to measure this server, but the rules hold all the same: "
+    held = (
+        "The load generator was too slow to measure this server, but the rules hold all the same: "
+    )
     assert make_headline(summary, run) == f"{held}error rate is 0%, within 5%"
     line = format_verdict_line(summary, run)
     assert line is not None
     assert (
-        "distorted them. Merged chunks. The decided rule stands all the same: no such error can have turned it. "
-        in line
+        "distorted them. Merged chunks. The decided rule stands all the same: no such error can "
+        "have turned it. " in line
     )
     summary = replace(summarise_run(collect_columns(spread(199)), a_run()), client=summary.client)
     assert make_headline(summary, a_run()).startswith(
@@ -159,7 +215,8 @@ def test_what_forbids_to_use_the_figures_is_first() -> None:
 def test_a_buffer_on_the_way_is_not_blamed_on_the_load_generator() -> None:
     run = replace(a_run(), notes=("WARNING: BUFFERED STREAM: 9 of 9 answers came whole",))
     summary = replace(
-        summarise_run(collect_columns(spread(199)), run), client=ClientVerdict(INVALID, ("merged chunks 100%",))
+        summarise_run(collect_columns(spread(199)), run),
+        client=ClientVerdict(INVALID, ("merged chunks 100%",)),
     )
     assert make_headline(summary, run).startswith("The streams were buffered on the way")
     assert format_verdict_line(summary, run) == (
@@ -170,10 +227,15 @@ def test_a_buffer_on_the_way_is_not_blamed_on_the_load_generator() -> None:
 
 def test_where_a_gate_held_requests_what_users_waited_comes_first() -> None:
     """A second at the gate, then 100 ms; of a ramp that all limits are in the figures."""
-    times = [{"sent_at": 11.0 + i, "admitted_at": 11.0 + i, "asked_at": 10.0 + i, "due_at": 10.0 + i} for i in range(9)]
+    times = [
+        {"sent_at": 11.0 + i, "admitted_at": 11.0 + i, "asked_at": 10.0 + i, "due_at": 10.0 + i}
+        for i in range(9)
+    ]
     records = [answered(100, 120, limit=1 + (known["sent_at"] >= 15), **known) for known in times]
     run = a_run(((0.0, 1),), prefill_concurrency=1)
-    assert "With 2 users p50 of TTFT from due is 1.1 s and p95 1.1 s, p50 of TTFT is 100 ms" in of(run, records)
+    assert "With 2 users p50 of TTFT from due is 1.1 s and p95 1.1 s, p50 of TTFT is 100 ms" in of(
+        run, records
+    )
     ramp = a_run(((0.0, 1), (15.0, 2)), prefill_concurrency=2)
     assert of(ramp, records).startswith(
         "With 2 users and prefill limits 1 to 2 together (a ramp) p50 of TTFT from due "
@@ -201,7 +263,12 @@ def of(run: Run, records: list[Record]) -> str:
             42.8,
             "shows no difference from a (95% interval -7.5% to 42.8%), and the tolerance is 50%",
         ),
-        ("PASS", -7.55, 42.8, "shows no difference from a (95% interval -7.5% to 42.8%), within the tolerance of 50%"),
+        (
+            "PASS",
+            -7.55,
+            42.8,
+            "shows no difference from a (95% interval -7.5% to 42.8%), within the tolerance of 50%",
+        ),
         ("FAIL", 70.0, 90.0, "is 80% worse than a, beyond the tolerance of 50%"),
     ],
 )
@@ -212,7 +279,14 @@ def test_a_difference_from_a_base_stands_beside_the_tolerance(
     run = a_run(slo=(rule,))
     summary = summarise_run(collect_columns(spread(9)), run)
     result = SloResult(
-        rule=rule, status=status, observed=(low + high) / 2, low=low, high=high, limit=50.0, unit="%", reason="few"
+        rule=rule,
+        status=status,
+        observed=(low + high) / 2,
+        low=low,
+        high=high,
+        limit=50.0,
+        unit="%",
+        reason="few",
     )
     told = make_headline(replace(summary, slos=(result,), slo_status=status), run)
     assert f"p50 of TTFT {expected}" in told

@@ -1,4 +1,5 @@
-"""Disturbed and undisturbed gaps: by pencil, against a slow exact twin, and of policies in virtual time."""
+"""Disturbed and undisturbed gaps: by pencil, against a slow exact twin, and of policies in virtual
+time."""
 
 import math
 from fractions import Fraction
@@ -52,14 +53,16 @@ def found(*records: Record) -> PrefillInterference:
 
 
 def labels(*records: Record) -> list[int]:
-    return label_gaps(compute_occupancy(collect_columns(records).requests, ()), records)[0].prefills.tolist()
+    return label_gaps(compute_occupancy(collect_columns(records).requests, ()), records)[
+        0
+    ].prefills.tolist()
 
 
 def steady(count: int, gap_ms: float, first_ms: float = 100.0) -> list[float]:
     return [first_ms + gap_ms * i for i in range(count + 1)]
 
 
-# -- by pencil ---------------------------------------------------------------------------------------------------------
+# -- by pencil -------------------------------------------------------------------------------------
 
 
 def test_three_requests() -> None:
@@ -80,7 +83,8 @@ def test_three_requests() -> None:
     assert said.rows[1].icl_ms == pytest.approx({50: 200, 90: 200, 99: 200})
     assert said.rows[0].longest_ms == pytest.approx(300)
     assert said.rows[0].requests == 2
-    # one request had 60 gaps of 10 ms, the other one of 300: the mean of each, and the median of the two
+    # one request had 60 gaps of 10 ms, the other one of 300: the mean of each, and the median of
+    # the two
     assert said.rows[0].itl_ms[50] == pytest.approx((10 + 300) / 2)
     assert said.disturbed is not None
     assert said.disturbed.slowdown is None  # one gap is too few to be compared
@@ -88,7 +92,8 @@ def test_three_requests() -> None:
 
 
 def test_slower_and_lost() -> None:
-    """One stream: 40 gaps of 10 ms by itself, then 40 of 40 ms beside a prefill: 4 times, and 40 x 30 ms are lost."""
+    """One stream: 40 gaps of 10 ms by itself, then 40 of 40 ms beside a prefill: 4 times, and 40 x
+    30 ms are lost."""
     one = answered(*steady(40, 10.0), *steady(39, 40.0, 540.0))
     other = failed(sent_at=10.5, closed_at=12.1)
     said = found(one, other)
@@ -100,11 +105,13 @@ def test_slower_and_lost() -> None:
 
 
 def test_compared_at_as_many_streams_only() -> None:
-    """Two streams take 20 ms a gap, one takes 10: by itself 10, beside a prefill 20 with two streams. Nothing is slower."""
+    """Two streams take 20 ms a gap, one takes 10: by itself 10, beside a prefill 20 with two
+    streams. Nothing is slower."""
     long = answered(*steady(40, 10.0, 0.0), *steady(79, 20.0, 420.0), id="long")
     beside = answered(*steady(80, 20.0, 400.0), id="beside", sent_at=10.0)
     prefill = failed(sent_at=11.2, closed_at=12.0)
-    # beside waits for its first token while long has its first 40 gaps: a prefill; so an undisturbed stream goes before
+    # beside waits for its first token while long has its first 40 gaps: a prefill; so an
+    # undisturbed stream goes before
     alone = answered(*steady(40, 10.0, 0.0), sent_at=5.0, id="alone")
     said = found(long, beside, prefill, alone)
     by_label = {row.label: row for row in said.rows}
@@ -115,8 +122,8 @@ def test_compared_at_as_many_streams_only() -> None:
 
 
 def test_failing_as_many_streams_more_of_them() -> None:
-    """Two users who ask again at once: both decode, 20 ms a gap, or one does and the other is in prefill, 60 ms a gap. One
-    alone is never seen, so one is compared with two."""
+    """Two users who ask again at once: both decode, 20 ms a gap, or one does and the other is in
+    prefill, 60 ms a gap. One alone is never seen, so one is compared with two."""
     one = answered(*steady(39, 20.0), *steady(19, 60.0, 940.0), id="one")
     two = answered(*steady(39, 20.0), id="two")
     again = failed(sent_at=10.88, closed_at=12.1)
@@ -126,12 +133,14 @@ def test_failing_as_many_streams_more_of_them() -> None:
     assert by_label["1"].slowdown is None  # of 20 gaps nothing is said
     more = answered(*steady(39, 20.0), *steady(39, 60.0, 940.0), id="one")
     again = failed(sent_at=10.88, closed_at=13.5)
-    assert {row.label: row.slowdown for row in found(more, two, again).rows} == pytest.approx({"0": 1, "1": 3})
+    assert {row.label: row.slowdown for row in found(more, two, again).rows} == pytest.approx(
+        {"0": 1, "1": 3}
+    )
 
 
 def test_fewer_streams_are_nothing_to_compare_with() -> None:
-    """By itself 10 ms; with another stream and a prefill 40 ms: which of the two it was cannot be told. Only the ten gaps
-    beside the other one's own prefill were at one stream."""
+    """By itself 10 ms; with another stream and a prefill 40 ms: which of the two it was cannot be
+    told. Only the ten gaps beside the other one's own prefill were at one stream."""
     one = answered(*steady(40, 10.0), *steady(39, 40.0, 540.0))
     other = answered(*steady(40, 40.0), sent_at=10.4, id="other")
     prefill = failed(sent_at=10.5, closed_at=13.0)
@@ -148,7 +157,9 @@ def test_no_undisturbed_gap() -> None:
 
 @pytest.mark.parametrize(("overlap_ms", "label"), [(0.001, 0), (4.9, 0), (5.0, 1), (9.9, 1)])
 def test_half_of_a_gap_and_more_is_one(overlap_ms: float, label: int) -> None:
-    assert labels(answered(100, 110), failed(sent_at=10.0, closed_at=10.1 + overlap_ms / 1e3)) == [label]
+    assert labels(answered(100, 110), failed(sent_at=10.0, closed_at=10.1 + overlap_ms / 1e3)) == [
+        label
+    ]
 
 
 def test_a_gap_of_no_time_has_the_level_of_its_moment() -> None:
@@ -156,7 +167,8 @@ def test_a_gap_of_no_time_has_the_level_of_its_moment() -> None:
 
 
 def test_only_sharp_gaps_of_successful_requests_of_the_profiling_phase_and_all_prefills() -> None:
-    blurred = answered(100, 110, 120, 130, merged=((2, 111_000),))  # only the first gap has two exact ends
+    # only the first gap has two exact ends
+    blurred = answered(100, 110, 120, 130, merged=((2, 111_000),))
     warm = answered(2000, 3000, phase="warmup")
     lost = answered(100, 110, outcome="reset")
     said = found(blurred, warm, lost)
@@ -167,14 +179,23 @@ def test_only_sharp_gaps_of_successful_requests_of_the_profiling_phase_and_all_p
 
 def test_stamps_of_several_workers_are_of_one_time() -> None:
     here = answered(100, 110)
-    there = failed(sent_at=1010.0, closed_at=1012.0, clock_offset_s=UNIX - 1000, worker="two", asked_at=1010.0)
+    there = failed(
+        sent_at=1010.0, closed_at=1012.0, clock_offset_s=UNIX - 1000, worker="two", asked_at=1010.0
+    )
     assert labels(here, there) == [1]
 
 
 def test_nobody_decoded() -> None:
     columns = collect_columns([failed()])
-    assert measure_interference(columns, compute_occupancy(columns.requests, ()), [failed()]) is None
-    assert measure_interference(collect_columns([]), compute_occupancy(collect_columns([]).requests, ()), []) is None
+    assert (
+        measure_interference(columns, compute_occupancy(columns.requests, ()), [failed()]) is None
+    )
+    assert (
+        measure_interference(
+            collect_columns([]), compute_occupancy(collect_columns([]).requests, ()), []
+        )
+        is None
+    )
 
 
 def test_what_was_ahead() -> None:
@@ -183,7 +204,9 @@ def test_what_was_ahead() -> None:
     third = failed(sent_at=10.4, asked_input_tokens=300)  # not counted by a server: as asked
     fourth = answered(1000, sent_at=10.6, input_tokens=100)
     after = answered(1000, sent_at=13.0)
-    count, tokens = count_prefills_ahead(collect_columns([first, second, third, fourth, after]).requests)
+    count, tokens = count_prefills_ahead(
+        collect_columns([first, second, third, fourth, after]).requests
+    )
     assert count.tolist() == [0, 1, 2, 3, 0]
     assert tokens.tolist() == [0, 4000, 4500, 4800, 0]
 
@@ -218,15 +241,17 @@ def test_no_slope_of_few_of_noise_of_unknown_lengths_and_of_what_is_ahead_of_nob
     assert fit_prefill_slope(random.random(400), own, ahead, at) is None
     assert fit_prefill_slope(ttft_s, own, np.where(ahead > 1000, np.nan, ahead), at) is None
     assert fit_prefill_slope(0.05 + own * 1e-5, own, np.zeros(400), at) is None
-    assert fit_prefill_slope(ttft_s, ahead, ahead, at) is None  # which of the two it is cannot be told
+    # which of the two it is cannot be told
+    assert fit_prefill_slope(ttft_s, ahead, ahead, at) is None
 
 
-# -- a slow twin -------------------------------------------------------------------------------------------------------
+# -- a slow twin -----------------------------------------------------------------------------------
 
 
 @st.composite
 def loads(draw: st.DrawFn) -> list[Record]:
-    """A few requests on a grid of 64 ms / 64: dyadic moments, so that doubles are exact and ties are ties."""
+    """A few requests on a grid of 64 ms / 64: dyadic moments, so that doubles are exact and ties
+    are ties."""
     records = []
     for number in range(draw(st.integers(1, 6))):
         sent = draw(st.integers(0, 40))
@@ -234,7 +259,10 @@ def loads(draw: st.DrawFn) -> list[Record]:
         outcome = draw(st.sampled_from(["ok", "ok", "ok", "reset"]))
         closed = sent + (chunks[-1] if chunks else 0) + draw(st.integers(0, 5))
         record = answered(
-            *(tick * 15.625 for tick in chunks), sent_at=sent / 64, closed_at=closed / 64, clock_offset_s=0.0
+            *(tick * 15.625 for tick in chunks),
+            sent_at=sent / 64,
+            closed_at=closed / 64,
+            clock_offset_s=0.0,
         )
         records.append(replace_of(record, id=str(number), outcome=outcome))
     return records
@@ -274,10 +302,18 @@ def test_ahead_as_a_slow_twin_has_it(records: list[Record]) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([1.0, 1.9, 2.0, 3.0, 50.0]), st.booleans()), min_size=1, max_size=12), st.data()
+    st.lists(
+        st.tuples(st.sampled_from([1.0, 1.9, 2.0, 3.0, 50.0]), st.booleans()),
+        min_size=1,
+        max_size=12,
+    ),
+    st.data(),
 )
-def test_the_usual_gap_as_a_slow_twin_has_it(kinds: list[tuple[float, bool]], data: st.DataObject) -> None:
-    """Groups of gaps of some streams, disturbed or not, each group below, at or above the number that it takes."""
+def test_the_usual_gap_as_a_slow_twin_has_it(
+    kinds: list[tuple[float, bool]], data: st.DataObject
+) -> None:
+    """Groups of gaps of some streams, disturbed or not, each group below, at or above the number
+    that it takes."""
     gaps = []
     for number, (streams, calm) in enumerate(kinds):
         gaps += [(streams, calm, 0.01 + 0.001 * number)] * data.draw(
@@ -302,14 +338,16 @@ def test_the_usual_gap_as_a_slow_twin_has_it(kinds: list[tuple[float, bool]], da
     assert estimate_usual_gaps_s(told, calm).tolist() == pytest.approx(expected, nan_ok=True)
 
 
-# -- policies in virtual time ------------------------------------------------------------------------------------------
+# -- policies in virtual time ----------------------------------------------------------------------
 
 
 def of_policy(policy: str) -> PrefillInterference:
     """Eight short requests that decode, and a prompt of 8,000 tokens now and then."""
     clock = VirtualClock()
     config = SchedulerConfig(
-        max_num_batched_tokens=8192 if policy == "prefill-first" else 512, max_num_seqs=64, kv_tokens=2**19
+        max_num_batched_tokens=8192 if policy == "prefill-first" else 512,
+        max_num_seqs=64,
+        kv_tokens=2**19,
     )
     engine = BatchEngine(Scheduler(config, POLICIES[policy], record=True), LLAMA_8B_H100, clock)
     load = Virtual(clock, engine, keep_tokens=True)
@@ -325,8 +363,8 @@ def of_policy(policy: str) -> PrefillInterference:
 
 
 def test_prefill_first_stalls_and_chunks_slow() -> None:
-    """A prompt of 8,000 tokens in one step stops every decode once for all of it. In pieces of 512 it makes some fifteen
-    steps of theirs longer, each by a piece."""
+    """A prompt of 8,000 tokens in one step stops every decode once for all of it. In pieces of 512
+    it makes some fifteen steps of theirs longer, each by a piece."""
     first, pieces = of_policy("prefill-first"), of_policy("chunked")
     assert first.disturbed is not None
     assert pieces.disturbed is not None
@@ -347,10 +385,15 @@ def measured(
 ) -> tuple[PrefillInterference, float]:
     """(what the report says, the true loss in seconds) of a closed loop."""
     random, clock, cost = Random(users), VirtualClock(), LLAMA_8B_H100
-    config = SchedulerConfig(max_num_batched_tokens=BUDGETS[policy], max_num_seqs=256, kv_tokens=cost.kv_tokens)
+    config = SchedulerConfig(
+        max_num_batched_tokens=BUDGETS[policy], max_num_seqs=256, kv_tokens=cost.kv_tokens
+    )
     engine = TruthEngine(Scheduler(config, POLICIES[policy], record=True), cost, clock)
     run = Virtual(clock, engine, keep_tokens=True)
-    requests = [VirtualRequest(random.randint(*tokens_in), random.randint(*tokens_out)) for _ in range(count)]
+    requests = [
+        VirtualRequest(random.randint(*tokens_in), random.randint(*tokens_out))
+        for _ in range(count)
+    ]
     run.closed_loop(users, iter(requests), stagger_s=0.05)
     records = recorded(run.run())
     columns = collect_columns(records)
@@ -374,14 +417,18 @@ SHORT = [("prefill-first", 4, ((100, 400), (20, 300)))]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "users", "sizes"), LIGHT + SHORT)
-def test_what_is_given_is_within_ten_percent(policy: str, users: int, sizes: tuple[Sizes, Sizes]) -> None:
+def test_what_is_given_is_within_ten_percent(
+    policy: str, users: int, sizes: tuple[Sizes, Sizes]
+) -> None:
     found, true_s = measured(policy, users, *sizes)
     assert found.disturbed is not None
     assert found.disturbed.compared_share >= MIN_COMPARED_SHARE
     assert found.lost_s == pytest.approx(true_s, rel=0.1)
 
 
-@pytest.mark.parametrize(("policy", "users"), [("mixed", 64), ("prefill-first", 64), ("chunked", 128)])
+@pytest.mark.parametrize(
+    ("policy", "users"), [("mixed", 64), ("prefill-first", 64), ("chunked", 128)]
+)
 def test_where_hardly_a_gap_has_a_comparison_none_is_given(policy: str, users: int) -> None:
     """Users of long prompts and short answers: some prompt is computed nearly all the time."""
     found, true_s = measured(policy, users, (2000, 12_000), (50, 50))
@@ -400,7 +447,10 @@ def said(*records: Record, client: str = "OK", **changes: object) -> str:
     found = measure_interference(columns, compute_occupancy(columns.requests, ()), records)
     assert found is not None
     text = "\n".join(
-        map(render_plain_block, make_interference_blocks(msgspec.structs.replace(found, **changes), client))
+        map(
+            render_plain_block,
+            make_interference_blocks(msgspec.structs.replace(found, **changes), client),
+        )
     )
     return text.replace("\n  ", " ")
 
@@ -416,13 +466,18 @@ PREFILL = failed(sent_at=12.0, closed_at=20.0)
 
 def test_slower() -> None:
     text = said(stream(40, 40), PREFILL)
-    assert "took 4.0 times as long as one without (40 ms against 10 ms at as many streams or more)" in text
+    assert (
+        "took 4.0 times as long as one without (40 ms against 10 ms at as many streams or more)"
+        in text
+    )
     assert "decode time lost to prefill: 60.0% (1.2 of 2.0 s)." in text
     assert "sample" not in text
 
 
 def test_no_slower() -> None:
-    assert "took no longer than one without (10 ms against 10 ms" in said(stream(40, 40, 10.0), PREFILL)
+    assert "took no longer than one without (10 ms against 10 ms" in said(
+        stream(40, 40, 10.0), PREFILL
+    )
 
 
 def test_nothing_to_compare_with() -> None:
@@ -432,9 +487,12 @@ def test_nothing_to_compare_with() -> None:
 
 
 def test_gaps_without_a_counterpart_are_said() -> None:
-    """Another request decodes from 14.1 to 14.4 s: its gap, and those beside it, are at two streams."""
+    """Another request decodes from 14.1 to 14.4 s: its gap, and those beside it, are at two
+    streams."""
     text = said(stream(40, 190), PREFILL, answered(100, 400, sent_at=14.0, id="other"))
-    assert "of the disturbed gaps, by number or by time, which have fewer than 30 undisturbed" in text
+    assert (
+        "of the disturbed gaps, by number or by time, which have fewer than 30 undisturbed" in text
+    )
     assert "times as long as one without" in text
 
 
@@ -461,7 +519,10 @@ def test_the_client_was_not_up_to_it() -> None:
 
 def test_slope_in_a_sentence() -> None:
     text = said(stream(40, 40), PREFILL, answered(100, sent_at=13.0), slope=LONG)
-    assert "Each 1,000 tokens ahead add 25.3 ms to TTFT at the same own length (95% interval 23.2 to 27.4;" in text
+    assert (
+        "Each 1,000 tokens ahead add 25.3 ms to TTFT at the same own length (95% interval 23.2 to "
+        "27.4;" in text
+    )
 
 
 def test_a_sample_says_so() -> None:
@@ -476,12 +537,14 @@ def test_texts_are_short() -> None:
     assert sum(isinstance(block, TextBlock) for block in make_interference_blocks(found)) == 3
 
 
-# -- in a folder -------------------------------------------------------------------------------------------------------
+# -- in a folder -----------------------------------------------------------------------------------
 
 
 def written(path: Path, records: list[Record]) -> Path:
     write_run(path, a_run())
-    (path / "profile_export.jsonl").write_bytes(b"".join(format_record_line(record) + b"\n" for record in records))
+    (path / "profile_export.jsonl").write_bytes(
+        b"".join(format_record_line(record) + b"\n" for record in records)
+    )
     return path
 
 

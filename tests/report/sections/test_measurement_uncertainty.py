@@ -38,7 +38,9 @@ def run_with(*certificates: MeasurementAccuracy | None, **settings: object) -> R
         for i, one in enumerate(certificates)
     )
     run = a_run(**settings)
-    return type(run)(**{**{name: getattr(run, name) for name in run.__struct_fields__}, "health": health})
+    return type(run)(
+        **{**{name: getattr(run, name) for name in run.__struct_fields__}, "health": health}
+    )
 
 
 def summary_of(run: Run, *records: Record) -> Summary:
@@ -54,9 +56,12 @@ CERTIFICATE = MeasurementAccuracy(streams=10, chunks=100, ttft=off(0.5), gap=off
 
 
 def test_by_the_largest_difference() -> None:
-    summary = summary_of(run_with(CERTIFICATE), *(answered(100 + i, 120 + i, 140 + i, worker="w0") for i in range(9)))
+    summary = summary_of(
+        run_with(CERTIFICATE), *(answered(100 + i, 120 + i, 140 + i, worker="w0") for i in range(9))
+    )
     ttft, icl, itl = (
-        row(summary, tag) for tag in ("time_to_first_token", "inter_chunk_latency", "inter_token_latency")
+        row(summary, tag)
+        for tag in ("time_to_first_token", "inter_chunk_latency", "inter_token_latency")
     )
     assert ttft.percentiles[50] == 104
     assert ttft.plus_minus[50] == pytest.approx((0.5, 0.5))
@@ -67,29 +72,39 @@ def test_by_the_largest_difference() -> None:
 
 
 def test_a_plus_minus_of_ttft_above_its_own_errors_names_where_it_comes_from() -> None:
-    """Each TTFT was off by 0.4 ms at most, a gap by 4: the plus-minus of TTFT is 4 ms, that of two tokens 2 ms each."""
+    """Each TTFT was off by 0.4 ms at most, a gap by 4: the plus-minus of TTFT is 4 ms, that of two
+    tokens 2 ms each."""
     few = replace(off(0.4), count=12)
     records = [answered(100, 120, 140, worker="w0") for _ in range(9)]
-    summary = summary_of(run_with(replace(CERTIFICATE, ttft=few, gap=replace(off(4), count=84))), *records)
+    summary = summary_of(
+        run_with(replace(CERTIFICATE, ttft=few, gap=replace(off(4), count=84))), *records
+    )
     assert row(summary, "time_to_first_token").plus_minus[50] == pytest.approx((4, 4))
     assert row(summary, "inter_token_latency").plus_minus[50] == pytest.approx((2, 2))
     assert origin_of(summary) == [
-        "TTFT of 12 sentinel streams was off by at most 0.4 ms, their 84 gaps by at most 4 ms. Few TTFTs prove no bound, so the "
-        "plus-minus of TTFT and of Request Latency rests on the gaps' errors. ITL spreads the error of a gap over the tokens of "
+        "TTFT of 12 sentinel streams was off by at most 0.4 ms, their 84 gaps by at most 4 ms. Few "
+        "TTFTs prove no bound, so the "
+        "plus-minus of TTFT and of Request Latency rests on the gaps' errors. ITL spreads the "
+        "error of a gap over the tokens of "
         "a short answer."
     ]
     assert origin_of(summary_of(run_with(replace(CERTIFICATE, gap=off(0.5))), *records)) == []
 
 
 def origin_of(summary: Summary) -> list[str]:
-    texts = (block.text for block in make_detail_tables(summary, a_run()) if isinstance(block, TextBlock))
+    texts = (
+        block.text for block in make_detail_tables(summary, a_run()) if isinstance(block, TextBlock)
+    )
     return [text for text in texts if text.startswith("TTFT of ")]
 
 
 def test_what_came_merged_is_as_uncertain_as_its_record_says() -> None:
-    """Of 5 requests one had its first two chunks in one read: they came between 60 and 140 ms after the send."""
+    """Of 5 requests one had its first two chunks in one read: they came between 60 and 140 ms after
+    the send."""
     merged = answered(140, 140, 160, merged=((0, 60_000), (1, 60_000)), worker="w0")
-    summary = summary_of(run_with(CERTIFICATE), merged, *(answered(100, 120, 140, worker="w0") for _ in range(4)))
+    summary = summary_of(
+        run_with(CERTIFICATE), merged, *(answered(100, 120, 140, worker="w0") for _ in range(4))
+    )
     ttft, icl = (row(summary, tag) for tag in ("time_to_first_token", "inter_chunk_latency"))
     assert ttft.percentiles[99] == pytest.approx(138.4)
     assert ttft.plus_minus[99] == pytest.approx((38.4 + 0.5, 0.5))  # all five may have had 100 ms
@@ -122,9 +137,16 @@ def test_without_a_certificate_of_each_process_there_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "one", [None, MeasurementAccuracy(missing="no python"), MeasurementAccuracy(ttft=off(3), gap=off(0.2))]
+    "one",
+    [
+        None,
+        MeasurementAccuracy(missing="no python"),
+        MeasurementAccuracy(ttft=off(3), gap=off(0.2)),
+    ],
 )
-def test_a_run_that_must_have_a_good_one_is_invalid_without(one: MeasurementAccuracy | None) -> None:
+def test_a_run_that_must_have_a_good_one_is_invalid_without(
+    one: MeasurementAccuracy | None,
+) -> None:
     """3 ms of 100 is worse than DEGRADED allows."""
     records = [answered(100, 120, worker="w0") for _ in range(5)]
     summary = summary_of(run_with(one, selftest=REQUIRE), *records)
@@ -138,7 +160,9 @@ def test_the_report_shows_it() -> None:
     summary = summary_of(run_with(CERTIFICATE), answered(100, 120, worker="w0"))
     text = " ".join(map(str, build_report_document(summary, run_with(CERTIFICATE))))
     assert "± 0.50" in text
-    without = summary_of(run_with(MeasurementAccuracy(missing="that was so")), answered(100, 120, worker="w0"))
+    without = summary_of(
+        run_with(MeasurementAccuracy(missing="that was so")), answered(100, 120, worker="w0")
+    )
     text = " ".join(map(str, build_report_document(without, run_with())))
     assert "that was so" in text
 
@@ -150,7 +174,10 @@ def test_the_exports_have_it() -> None:
     assert said["locust_llm"]["plus_minus"]["time_to_first_token"]["50.0"] == [0.5, 0.5]
     assert "plus_minus" not in said["time_to_first_token"]
     levels = [
-        a_level(1.0, latencies={row.tag: row for row in summary.rows if row.tag == "time_to_first_token"}),
+        a_level(
+            1.0,
+            latencies={row.tag: row for row in summary.rows if row.tag == "time_to_first_token"},
+        ),
         a_level(2.0, latencies={}),
     ]
     sweep = SweepSummary(axis="concurrency", unit="users", levels=tuple(levels), ended="")

@@ -19,7 +19,9 @@ def said(records: list[Record], run: Run | None = None, **settings: object) -> s
     return "\n".join(make_remarks(summarise_run(collect_columns(records), run, 0, records), run))
 
 
-def mixed(base_ms: float, ms_per_token: float, noise: float = 0.0, count: int = 200) -> list[Record]:
+def mixed(
+    base_ms: float, ms_per_token: float, noise: float = 0.0, count: int = 200
+) -> list[Record]:
     """Prompts of 500 to 8,000 tokens."""
     draw = random.Random(1)
     found = []
@@ -30,32 +32,41 @@ def mixed(base_ms: float, ms_per_token: float, noise: float = 0.0, count: int = 
     return found
 
 
-# -- what was cut ------------------------------------------------------------------------------------------------------
+# -- what was cut ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("cut_at", "grace_s", "why"),
     [
         (None, 12.5, "when the grace period of 12.5 s ended, and cut at an age of 5.0 s"),
-        (UNIX + 102, 30.0, "when a second signal (Ctrl-C) came, 2 s after the stop, and cut at an age of 5.0 s"),
+        (
+            UNIX + 102,
+            30.0,
+            "when a second signal (Ctrl-C) came, 2 s after the stop, and cut at an age of 5.0 s",
+        ),
         (None, 0.0, "when the run ended, without a grace period, and cut at an age of 5.0 s"),
     ],
 )
-def test_what_ended_the_wait_for_open_requests_is_named(cut_at: float | None, grace_s: float, why: str) -> None:
+def test_what_ended_the_wait_for_open_requests_is_named(
+    cut_at: float | None, grace_s: float, why: str
+) -> None:
     """The run was stopped at second 100."""
     run = replace(a_run(stop_timeout_s=grace_s), cut_at=cut_at)
     records = [answered(5, 10), failed("cut", sent_at=97.0, closed_at=102.0)]
-    assert f"1 request was still running {why}, 1 of them before the first token" in said(records, run)
+    assert f"1 request was still running {why}, 1 of them before the first token" in said(
+        records, run
+    )
 
 
-# -- a stub, or a cache ------------------------------------------------------------------------------------------------
+# -- a stub, or a cache ----------------------------------------------------------------------------
 
 
 def test_a_ttft_that_does_not_depend_on_the_prompt_is_warned_of() -> None:
     told = said(mixed(300, 0))
     assert "WARNING: TTFT does not grow with the prompt: 300.0 ms" in told
     assert "0.00 ms for each 1,000 tokens (95% interval 0.00 to 0.00). A stub or a cache" in told
-    assert "does not grow" in said(mixed(300, 0.0003, noise=0.001))  # it parses what it does not read
+    # it parses what it does not read
+    assert "does not grow" in said(mixed(300, 0.0003, noise=0.001))
 
 
 @pytest.mark.parametrize(
@@ -76,8 +87,8 @@ def test_where_it_does_or_nobody_can_tell_nothing_is_said(records: list[Record])
 def test_a_cache_nobody_asked_for_is_warned_of() -> None:
     warm = [answered(5, 10, cached_tokens=60)] * 3
     assert (
-        "WARNING: 60% of the input tokens came from the server's prefix cache, though no shared prefix was asked for"
-        in said(warm)
+        "WARNING: 60% of the input tokens came from the server's prefix cache, though no shared "
+        "prefix was asked for" in said(warm)
     )
     assert "prefix cache" not in said([answered(5, 10, cached_tokens=50)] * 3)
     assert "prefix cache" not in said([answered(5, 10)] * 3)
@@ -86,7 +97,10 @@ def test_a_cache_nobody_asked_for_is_warned_of() -> None:
 def test_a_cache_that_was_asked_for_is_told() -> None:
     warm = [answered(5, 10, cached_tokens=60)] * 3
     told = said(warm, num_prefix_prompts=2, prefix_prompt_length=50)
-    assert "\n60% of the input tokens came from the server's prefix cache, because of shared prefixes" in told
+    assert (
+        "\n60% of the input tokens came from the server's prefix cache, because of shared prefixes"
+        in told
+    )
     turns = [answered(5, 10, session="s", turn=turn, cached_tokens=60) for turn in range(3)]
     assert "because of growing conversations" in said(turns)
 
@@ -98,8 +112,17 @@ def test_a_cache_that_was_asked_for_is_told() -> None:
         (0, None, None),
         (0, 0.1, None),  # usage is of these requests alone
         (None, 0.0, None),
-        (40, None, "40% of the input tokens came from the server's prefix cache. --random-seed 7 sends the same words"),
-        (None, 0.87, "87% of the input tokens came from the server's prefix cache, by its metrics. --r"),
+        (
+            40,
+            None,
+            "40% of the input tokens came from the server's prefix cache. --random-seed 7 sends "
+            "the same words",
+        ),
+        (
+            None,
+            0.87,
+            "87% of the input tokens came from the server's prefix cache, by its metrics. --r",
+        ),
     ],
 )
 def test_after_the_load_the_measured_share_stands_in_place_of_a_guess(
@@ -108,7 +131,9 @@ def test_after_the_load_the_measured_share_stands_in_place_of_a_guess(
     note = SAME_WORDS.format(7)
     run = replace(a_run(), notes=(note,))
     summary = summarise_run(collect_columns([answered(5, 10, cached_tokens=cached)] * 3), run)
-    summary = replace(summary, conditions=replace(summary.conditions, cached_share_by_metrics=by_metrics))
+    summary = replace(
+        summary, conditions=replace(summary.conditions, cached_share_by_metrics=by_metrics)
+    )
     found = [one for one in make_remarks(summary, run) if "--random-seed 7" in one]
     assert len(found) == (expected is not None)
     assert expected is None or expected in found[0]
@@ -123,11 +148,17 @@ def test_a_dataset_that_began_again_is_warned_of() -> None:
     assert "dataset" not in said([answered(5, 10)] * 50)
 
 
-# -- a closed loop read as open ----------------------------------------------------------------------------------------
+# -- a closed loop read as open --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "rule", ["ttft_from_due p50 < 1s", "requests_per_s > 1", "goodput > 1 given ttft < 1s", "late p50 < 1s"]
+    "rule",
+    [
+        "ttft_from_due p50 < 1s",
+        "requests_per_s > 1",
+        "goodput > 1 given ttft < 1s",
+        "late p50 < 1s",
+    ],
 )
 def test_a_rule_about_what_arrives_needs_an_open_loop(rule: str) -> None:
     closed = f"In a closed loop a rule about {rule.split()[0]} holds for 2 users"
@@ -136,15 +167,18 @@ def test_a_rule_about_what_arrives_needs_an_open_loop(rule: str) -> None:
 
 
 def test_other_rules_and_texts_that_are_none_say_nothing_of_the_loop() -> None:
-    assert "a rule about" not in said([answered(5, 10)] * 20, slo=("ttft p50 < 1s", "of another version"))
+    assert "a rule about" not in said(
+        [answered(5, 10)] * 20, slo=("ttft p50 < 1s", "of another version")
+    )
 
 
-# -- percentiles of too few --------------------------------------------------------------------------------------------
+# -- percentiles of too few ------------------------------------------------------------------------
 
 
 def test_a_percentile_of_too_few_is_warned_of_once() -> None:
     assert (
-        "WARNING: p99 of 99 requests is little more than the slowest of them: p99 takes 100 requests, and 368 for both ends "
+        "WARNING: p99 of 99 requests is little more than the slowest of them: p99 takes 100 "
+        "requests, and 368 for both ends "
         "of its interval. Run longer (-t), or send more (--request-count)."
     ) in said([answered(5, 10)] * 99)
     assert "p90 and above of 9 requests" in said([answered(5, 10)] * 9)
@@ -154,14 +188,17 @@ def test_a_percentile_of_too_few_is_warned_of_once() -> None:
     assert "little more" not in said([])
 
 
-# -- counts and latencies that cannot be -------------------------------------------------------------------------------
+# -- counts and latencies that cannot be -----------------------------------------------------------
 
 
 def test_counts_that_were_not_taken_are_named_with_their_number() -> None:
     zero = answered(200, 250, tokens_from="chunks", rejected_counts=(("output_tokens", "0"),))
     left_out = answered(200, 250, rejected_counts=(("input_tokens", "0"), ("output_tokens", "3")))
     told = said([zero, zero, left_out, answered(200, 250)])
-    assert "input_tokens of 1 request (0), output_tokens of 3 requests (0, for one). Output tokens were then" in told
+    assert (
+        "input_tokens of 1 request (0), output_tokens of 3 requests (0, for one). Output tokens "
+        "were then" in told
+    )
     assert "contradicts" not in said([answered(200, 250)])
 
 
@@ -173,17 +210,23 @@ def test_requests_without_an_itl_are_counted_with_the_reason() -> None:
     assert "no Inter Token Latency" not in said([answered(200, 250)])
 
 
-# -- the load generator ------------------------------------------------------------------------------------------------
+# -- the load generator ----------------------------------------------------------------------------
 
 
 def test_one_late_request_of_few_is_named_with_its_size_and_what_it_took() -> None:
-    """Of 38 requests of a second, one sent 195 ms late: 0.5 % of the time. Of 100 and more p99 decides."""
+    """Of 38 requests of a second, one sent 195 ms late: 0.5 % of the time. Of 100 and more p99
+    decides."""
     late = answered(805, sent_at=10.195, asked_at=10.0, admitted_at=10.0, worker="local")
     others = [answered(1000, admitted_at=10.0, worker="local")] * 99
-    text = "the load generator (local) sent one of 38 requests 195 ms late. That is 0.5% of the requests' time, "
+    text = (
+        "the load generator (local) sent one of 38 requests 195 ms late. That is 0.5% of the "
+        "requests' time, "
+    )
     assert f"WARNING: {text}so it does not lower the client verdict." in said([late, *others[:37]])
     assert "late. That is" not in said([late, *others])
     little = replace(late, sent_at=10.03)
-    assert "\nThe load generator (local) sent one of 38 requests 30 ms late." in said([little, *others[:37]])
+    assert "\nThe load generator (local) sent one of 38 requests 30 ms late." in said(
+        [little, *others[:37]]
+    )
     assert "late. That is" not in said([late, late, *others[:36]])  # it does lower it
     assert "late. That is" not in said(others[:38])

@@ -31,13 +31,20 @@ def found(records: list[Record], run: Run | None = None) -> tuple[Outage, ...]:
 
 
 def test_a_server_that_dies_answers_nothing_from_then_on() -> None:
-    """The last chunk came at 19.1 s; the last refusal was at 29.01 s. Of 19.01 s 9.91 s were silent."""
+    """The last chunk came at 19.1 s; the last refusal was at 29.01 s. Of 19.01 s 9.91 s were
+    silent."""
     records = [*each_second(10, 20), *refused(20, 30)]
     (one,) = found(records)
-    assert (round(one.began_s, 3), one.ended_s, round(one.seconds, 3), one.unanswered) == (19.1, None, 9.91, 10)
+    assert (round(one.began_s, 3), one.ended_s, round(one.seconds, 3), one.unanswered) == (
+        19.1,
+        None,
+        9.91,
+        10,
+    )
     summary = summarise_run(collect_columns(records), a_run())
     assert format_outage_line(summary) == (
-        "NO ANSWER: nothing answered from 19.1 s on: 10 requests had no answer at all. Rates are over 19 s; without these "
+        "NO ANSWER: nothing answered from 19.1 s on: 10 requests had no answer at all. Rates are "
+        "over 19 s; without these "
         "9.91 s they are 2.2 output tokens/s and 1.1 requests/s."
     )
     assert make_headline(summary, a_run()).endswith(
@@ -46,7 +53,8 @@ def test_a_server_that_dies_answers_nothing_from_then_on() -> None:
 
 
 def test_no_longer_run_is_advised_where_nothing_answers_at_its_end() -> None:
-    """Ten of 20 failed, limit 30%: a rule that is open. The same failures at the begin let a longer run tell."""
+    """Ten of 20 failed, limit 30%: a rule that is open. The same failures at the begin let a longer
+    run tell."""
     run = a_run(slo=("error_rate < 30%",))
     dead = summarise_run(collect_columns([*each_second(10, 20), *refused(20, 30)]), run)
     assert (dead.slos[0].status, dead.slos[0].longer_s) == (INCONCLUSIVE, None)
@@ -62,26 +70,37 @@ def test_a_restart_and_a_late_start() -> None:
     (one,) = found([*each_second(10, 15), *refused(15, 20), *each_second(20, 30)])
     assert (round(one.began_s, 3), round(one.ended_s or 0, 3), one.unanswered) == (14.1, 20.05, 5)
     assert str(one) == "from 14.1 to 20.0 s"  # of 20.05
-    (first,) = found([*refused(10, 15), *each_second(15, 20)], replace(a_run(), profiling_at=UNIX + 10))
+    (first,) = found(
+        [*refused(10, 15), *each_second(15, 20)], replace(a_run(), profiling_at=UNIX + 10)
+    )
     assert str(first) == "until 5.0 s"  # of 5.05
 
 
 def test_a_server_that_hangs() -> None:
     """Ten requests are open when it stops; they are cut at the end of the run, a minute later."""
-    hung = [failed("cut", sent_at=20.0, closed_at=105.0, due_at=20.0, asked_at=20.0) for _ in range(10)]
+    hung = [
+        failed("cut", sent_at=20.0, closed_at=105.0, due_at=20.0, asked_at=20.0) for _ in range(10)
+    ]
     (one,) = found([*each_second(10, 20), *hung])
     assert (round(one.began_s, 3), one.ended_s, one.unanswered) == (19.1, None, 10)
 
 
 def test_what_is_no_outage() -> None:
-    status = [failed("http_status", status=500, sent_at=float(at), closed_at=at + 0.01) for at in range(20, 30)]
+    status = [
+        failed("http_status", status=500, sent_at=float(at), closed_at=at + 0.01)
+        for at in range(20, 30)
+    ]
     assert found([*each_second(10, 20), *status]) == ()  # it answers, with errors
-    assert found([*each_second(10, 40), *refused(20, 30)]) == ()  # some connections were refused beside answers
+    # some connections were refused beside answers
+    assert found([*each_second(10, 40), *refused(20, 30)]) == ()
     assert found([*each_second(10, 20), *refused(20, 22)]) == ()  # two
     assert found(refused(10, 30)) == ()  # nothing was ever answered, which the headline has
     ours = refused(20, 30, "no_socket")
     assert found([*each_second(10, 20), *ours]) == ()
-    slow = [answered(40_000, 41_000, sent_at=10.0), *(failed("cut", sent_at=52.0, closed_at=105.0) for _ in range(5))]
+    slow = [
+        answered(40_000, 41_000, sent_at=10.0),
+        *(failed("cut", sent_at=52.0, closed_at=105.0) for _ in range(5)),
+    ]
     assert found(slow) == ()  # an answer takes 40 s: 53 s of silence tell nothing
     long = answered(50, 30_000, sent_at=10.0)
     assert found([long, *refused(11, 30)]) == ()  # it was decoding all the time
@@ -93,5 +112,6 @@ def test_several_are_named_by_their_length() -> None:
         for at in (10, 20, 30, 40)
     ]
     assert describe_outages(some) == (
-        "nothing answered from 20.0 to 24.0 s, from 30.0 to 35.0 s, from 40.0 to 46.0 s and 1 more time"
+        "nothing answered from 20.0 to 24.0 s, from 30.0 to 35.0 s, from 40.0 to 46.0 s and 1 more "
+        "time"
     )

@@ -42,7 +42,9 @@ def one(rules: PublishedRules, **settings: object) -> tuple[Summary, Run]:
     return replace(summary, validity=check_validity(summary, run)), run
 
 
-def curve(rules: PublishedRules, *levels: LoadLevel, end: str = "all stages ran", **settings: object) -> Validity:
+def curve(
+    rules: PublishedRules, *levels: LoadLevel, end: str = "all stages ran", **settings: object
+) -> Validity:
     summary, run = one(rules, sweep="concurrency=1..256", **settings)
     sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended=end)
     found = check_validity(replace(summary, sweep=sweep), replace(run, sweep_end=end))
@@ -66,8 +68,14 @@ def test_a_run_that_is_too_short_is_not_valid_and_its_slo_stays() -> None:
     sentence = "not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users"
     assert format_broken_rules(found) == sentence
     assert make_headline(summary, run).endswith(f"; {sentence}")
-    before, after = (make_report_result(replace(summary, validity=v), run, "") for v in (None, found))
-    assert (before.slo_status, before.not_valid, after.not_valid) == (after.slo_status, "", sentence)
+    before, after = (
+        make_report_result(replace(summary, validity=v), run, "") for v in (None, found)
+    )
+    assert (before.slo_status, before.not_valid, after.not_valid) == (
+        after.slo_status,
+        "",
+        sentence,
+    )
     warned = replace(run, settings=replace(run.settings, published_rules="warn"))
     assert make_report_result(summary, warned, "").not_valid == ""
     page = text.render_markdown(summary, run)
@@ -89,14 +97,17 @@ def test_a_curve_has_points_in_each_region_and_each_lasts() -> None:
 
     def found(*levels: LoadLevel, sessions: int | None = 80) -> Validity | None:
         sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended="")
-        return check_validity(replace(summary, sweep=sweep), replace(run, dataset_sessions=sessions))
+        return check_validity(
+            replace(summary, sweep=sweep), replace(run, dataset_sessions=sessions)
+        )
 
     whole = found(*levels)
     assert whole is not None
     assert (whole.valid, whole.curve, format_broken_rules(whole)) == (True, True, None)
     assert {check.rule: check.text for check in whole.checks} == {
         "loop": "closed loop", "streaming": "streamed", "duration": "1,200 s",
-        "dataset": "100 requests of a dataset of 80", "client": "client verdict OK", "points": "7 points",
+        "dataset": "100 requests of a dataset of 80", "client": "client verdict OK",
+        "points": "7 points",
         "regions": "a point in each of Ultra Low, Low, Medium and High",
     }  # fmt: skip
     assert broken(found(*levels[:2], *levels[4:])) == {
@@ -153,12 +164,17 @@ def test_the_wrong_load_and_too_few_samples() -> None:
 
 def test_another_value_of_what_the_scenario_fixes_is_not_valid() -> None:
     found = one(INFERENCEX, users=4, scenario_changed=("sweep", "seq-dist"))[0].validity
-    assert broken(found)["options"] == "other values of seq-dist, the rules ask those of the scenario"
+    assert (
+        broken(found)["options"] == "other values of seq-dist, the rules ask those of the scenario"
+    )
 
 
 def test_a_run_without_published_rules_is_neither() -> None:
     summary, run = one(MLPERF)
-    assert check_validity(summary, replace(run, settings=replace(run.settings, published=None))) is None
+    assert (
+        check_validity(summary, replace(run, settings=replace(run.settings, published=None)))
+        is None
+    )
 
 
 def test_rules_go_with_the_run(tmp_path: Path) -> None:
@@ -203,7 +219,9 @@ EXAMPLES = [
 @pytest.mark.parametrize("row", TABLE.split("\n")[1:-1])
 def test_the_table_of_appendix_b(row: str) -> None:
     highest, lowest, *printed = row.split()
-    assert [f"{r.low}-{r.high}" for r in divide_into_regions(int(lowest), int(highest))[1:]] == printed
+    assert [
+        f"{r.low}-{r.high}" for r in divide_into_regions(int(lowest), int(highest))[1:]
+    ] == printed
 
 
 @pytest.mark.parametrize(("name", "lowest", "highest", "printed", "points"), EXAMPLES)
@@ -223,7 +241,9 @@ def test_the_worked_examples(
 
 
 def test_a_region_without_a_point_is_named() -> None:
-    assert [str(region) for region in find_uncovered_regions((1, 2, 64, 128, 256))] == ["Medium (8 to 41)"]
+    assert [str(region) for region in find_uncovered_regions((1, 2, 64, 128, 256))] == [
+        "Medium (8 to 41)"
+    ]
     assert [region.name for region in find_uncovered_regions((1, 256))] == ["Low", "Medium"]
     with pytest.raises(ValueError, match="lowest concurrency must be 1 to 32, and is 33"):
         find_uncovered_regions((33, 256))
@@ -238,4 +258,6 @@ def test_regions_follow_each_other_and_leave_nothing_out(lowest: int, highest: i
     found = divide_into_regions(lowest, highest)
     assert (found[0].low, found[3].high, found[4].low) == (1, highest, highest + 1)
     assert all(after.low == before.high + 1 for before, after in pairwise(found))
-    assert find_uncovered_regions((lowest, *(min(r.low, r.high) for r in found[1:4]), highest)) == []
+    assert (
+        find_uncovered_regions((lowest, *(min(r.low, r.high) for r in found[1:4]), highest)) == []
+    )

@@ -9,9 +9,12 @@ from locust_llm.records.record import Record
 from locust_llm.report.sections.sessions import TurnGroup, summarise_sessions
 
 
-def turn(number: int, sent: float, closed: float, ttft_ms: float = 100, session: str = "s", **fields: Any) -> Record:
+def turn(
+    number: int, sent: float, closed: float, ttft_ms: float = 100, session: str = "s", **fields: Any
+) -> Record:
     return answered(
-        ttft_ms, asked_at=sent, due_at=sent, sent_at=sent, closed_at=closed, session=session, turn=number,
+        ttft_ms, asked_at=sent, due_at=sent, sent_at=sent, closed_at=closed, session=session,
+        turn=number,
         input_tokens=100 * (number + 1), cached_tokens=50 * number, **fields,
     )  # fmt: skip
 
@@ -33,7 +36,13 @@ def test_a_diamond() -> None:
     assert found.model_share == pytest.approx(5 / 6)  # 10 to 13 and 14 to 16
     assert found.tool_s == 1.5
     assert found.by_depth[1] == TurnGroup(
-        first=2, last=2, turns=2, ttft_p50_s=0.25, ttft_p95_s=0.295, input_tokens=250.0, cached=150 / 500
+        first=2,
+        last=2,
+        turns=2,
+        ttft_p50_s=0.25,
+        ttft_p95_s=0.295,
+        input_tokens=250.0,
+        cached=150 / 500,
     )
     assert [group.turns for group in found.by_turn] == [1, 1, 1, 1]
     assert found.example == "s"
@@ -50,7 +59,13 @@ def test_one_that_failed_one_that_was_cut_short_and_a_line() -> None:
     ]
     found = summarise_sessions(records, "profiling")
     assert found is not None
-    assert (found.sessions, found.complete, found.turns, found.unsent, found.depth) == (3, 1, 15, 2, 12)
+    assert (found.sessions, found.complete, found.turns, found.unsent, found.depth) == (
+        3,
+        1,
+        15,
+        2,
+        12,
+    )
     assert found.latency_s == (11.5, 11.5, 11.5)
     assert found.model_share == pytest.approx(6 / 11.5)
     assert (found.tool_s, found.by_turn, found.width, found.example) == (None, (), 1, "line")
@@ -58,4 +73,5 @@ def test_one_that_failed_one_that_was_cut_short_and_a_line() -> None:
     assert summarise_sessions([turn(0, 0.0, 1.0)], "profiling") is None
     led = [turn(n, n, n + 0.5, session=name) for name in ("first", "second") for n in range(2)]
     assert (found := summarise_sessions(led, "profiling")) is not None
-    assert (found.sessions, found.complete, found.example) == (2, 1, "first")  # the second may have had more
+    # the second may have had more
+    assert (found.sessions, found.complete, found.example) == (2, 1, "first")

@@ -1,4 +1,5 @@
-"""Service of tenants by pencil, and a planted unfairness of 4 : 1 read off from a server's own tokens."""
+"""Service of tenants by pencil, and a planted unfairness of 4 : 1 read off from a server's own
+tokens."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -47,7 +48,14 @@ def computed(records: list[Record], high: float = 100.0, **settings: Any) -> Ten
 
 @pytest.mark.parametrize(
     ("values", "index"),
-    [((5, 5, 5, 5), 1.0), ((4, 1), 25 / 34), ((1, 0, 0, 0), 0.25), ((1, 2, 3), 36 / 42), ((0, 0), None), ((), None)],
+    [
+        ((5, 5, 5, 5), 1.0),
+        ((4, 1), 25 / 34),
+        ((1, 0, 0, 0), 0.25),
+        ((1, 2, 3), 36 / 42),
+        ((0, 0), None),
+        ((), None),
+    ],
 )
 def test_jain(values: tuple[float, ...], index: float | None) -> None:
     assert jain_index(values) == (None if index is None else pytest.approx(index))
@@ -61,17 +69,36 @@ def test_covered_is_the_union() -> None:
     some = [(at, at + random.expovariate(2)) for at in (random.uniform(0, 10) for _ in range(30))]
     fine = np.linspace(0, 10, 100_001)[:-1]
     on = np.any([(fine >= low) & (fine < high) for low, high in some], axis=0)
-    found = measure_coverage(np.array([low for low, _ in some]), np.array([high for _, high in some]), edges)
+    found = measure_coverage(
+        np.array([low for low, _ in some]), np.array([high for _, high in some]), edges
+    )
     assert found == pytest.approx(on.reshape(10, -1).mean(axis=1), abs=1e-3)
 
 
 def test_service_by_pencil() -> None:
-    """a: 100 + 2 * 3 and 100 + 2 * 8; b: 50 + 2 * 1 of one that was cut, nothing of one that failed."""
+    """a: 100 + 2 * 3 and 100 + 2 * 8; b: 50 + 2 * 1 of one that was cut, nothing of one that
+    failed."""
     found = computed(
         [
             of("a", 0, 50_000, 60_000, 70_000),
-            of("a", 0, 50_000, 60_000, output_tokens=8, first_chunk_tokens=3, chunk_tokens=((3, 1), (5, 1))),
-            of("b", 10, 80_000, outcome="cut", input_tokens=None, output_tokens=None, asked_input_tokens=50),
+            of(
+                "a",
+                0,
+                50_000,
+                60_000,
+                output_tokens=8,
+                first_chunk_tokens=3,
+                chunk_tokens=((3, 1), (5, 1)),
+            ),
+            of(
+                "b",
+                10,
+                80_000,
+                outcome="cut",
+                input_tokens=None,
+                output_tokens=None,
+                asked_input_tokens=50,
+            ),
             failed("reset", 10.0, tenant="b", asked_input_tokens=50, asked_output_tokens=5),
             of("a", 0, 50_000, phase="warmup"),
             of("a", 0, 50_000, outcome="retried"),
@@ -80,12 +107,26 @@ def test_service_by_pencil() -> None:
     )
     a, b = found.rows
     assert (a.name, a.requests, a.failed, a.service, a.demand) == ("a", 2, 0, 222, 222)
-    assert (b.name, b.requests, b.failed, b.failure_rate, b.service, b.demand) == ("b", 2, 1, 1.0, 52, 50 + 60)
+    assert (b.name, b.requests, b.failed, b.failure_rate, b.service, b.demand) == (
+        "b",
+        2,
+        1,
+        1.0,
+        52,
+        50 + 60,
+    )
     assert (a.share, a.demand_share) == (pytest.approx(222 / 274), pytest.approx(222 / 332))
     assert (a.ttft_p50_s, a.itl_p50_s) == (50.0, pytest.approx((10 + 10 / 5) / 2))
     at, service = found.service.at_s, found.service.received["a"]
     # 200 input tokens and the first chunks' 2 + 6 at 50 s, then 2 + 10 at 60 s, 2 at 70 s
-    assert [service[np.searchsorted(at, t)] for t in (49, 51, 59, 61, 69, 71)] == [0, 208, 208, 220, 220, 222]
+    assert [service[np.searchsorted(at, t)] for t in (49, 51, 59, 61, 69, 71)] == [
+        0,
+        208,
+        208,
+        220,
+        220,
+        222,
+    ]
     assert measure_tenants([of("", 0, 1)], a_run(), UNIX, UNIX + 1) is None
 
 
@@ -126,16 +167,23 @@ def test_no_choice_no_index() -> None:
 
 
 def test_the_tenant_that_was_alone_is_left_out() -> None:
-    records = [of("a", 0, 1000, arm="base"), of("a", 10, 1000, arm="candidate"), of("b", 10, 1000, arm="candidate")]
+    records = [
+        of("a", 0, 1000, arm="base"),
+        of("a", 10, 1000, arm="candidate"),
+        of("b", 10, 1000, arm="candidate"),
+    ]
     found = computed(records, isolate="a", tenant_mix="a=1,b=1")
     assert [row.requests for row in found.rows] == [1, 1]
 
 
 def planted(weights: dict[str, int], seconds: float, step_s: float = 0.01) -> list[Record]:
-    """A server of one request at a time that serves each token to the tenant furthest behind its weight (VTC's rule): all
-    of their requests wait from the start."""
+    """A server of one request at a time that serves each token to the tenant furthest behind its
+    weight (VTC's rule): all of their requests wait from the start."""
     random, served = Random(1), dict.fromkeys(weights, 0.0)
-    queues = {name: deque((random.randint(20, 200), random.randint(5, 60)) for _ in range(4000)) for name in weights}
+    queues = {
+        name: deque((random.randint(20, 200), random.randint(5, 60)) for _ in range(4000))
+        for name in weights
+    }
     now, records = 0.0, list[Record]()
     while now < seconds:
         name = min(weights, key=lambda name: served[name] / weights[name])
@@ -158,15 +206,19 @@ def test_planted_unfairness_is_read_off(weight: int) -> None:
     share = {row.name: row.contended_share or 0.0 for row in found.rows}
     assert share["gold"] / share["free"] == pytest.approx(weight, rel=0.02)
     assert found.jain == pytest.approx((weight + 1) ** 2 / (2 * (weight**2 + 1)), rel=0.02)
-    entitled = computed(planted({"gold": weight, "free": 1}, 100.0), tenant_weight=f"gold={weight},free=1")
+    entitled = computed(
+        planted({"gold": weight, "free": 1}, 100.0), tenant_weight=f"gold={weight},free=1"
+    )
     assert entitled.jain == pytest.approx(1, abs=0.001)
     gaps = found.gap or 0.0, entitled.gap or 0.0
-    assert 0 < gaps[1] < 2 * 2.5 * (200 + 2 * 60)  # VTC's bound: twice the largest request, over the least weight, 0.4
+    # VTC's bound: twice the largest request, over the least weight, 0.4
+    assert 0 < gaps[1] < 2 * 2.5 * (200 + 2 * 60)
     assert weight == 1 or gaps[0] > 10 * gaps[1]
 
 
 def fair(weights: dict[str, float], seconds: float) -> tuple[list[Record], dict[str, float]]:
-    """(the records of two closed loops of 30 users before the simulator's scheduler with a fair queue; the true service)."""
+    """(the records of two closed loops of 30 users before the simulator's scheduler with a fair
+    queue; the true service)."""
     clock, random = VirtualClock(), Random(1)
     config = SchedulerConfig(max_num_batched_tokens=512, max_num_seqs=8, kv_tokens=100_000)
     scheduler = Scheduler(config, POLICIES["chunked"], waiting=Fair(weights), record=True)
@@ -203,7 +255,9 @@ def test_table_and_plots() -> None:
     found = computed(planted({"gold": 4, "free": 1}, 20.0), 20.0, tenant_weight="gold=4,free=1")
     _, table, few, index, gap_text, *_ = make_tenant_blocks(found)
     assert isinstance(table, TableBlock)
-    assert [row[4].endswith("*") for row in table.rows] == [row.requests - row.failed < 20 for row in found.rows]
+    assert [row[4].endswith("*") for row in table.rows] == [
+        row.requests - row.failed < 20 for row in found.rows
+    ]
     assert few == TextBlock(SCARCE_NOTE)
     assert all(len(row) == len(table.head) for row in table.rows)
     assert "service / weight" in str(index)
@@ -217,9 +271,13 @@ def test_table_and_plots() -> None:
 
 
 def test_the_caption_names_the_time_of_tokens_per_s() -> None:
-    """Requests from 0 to 2 s and from 1 to 3 s, with 2 chunks each: the pauses between chunks count, the rest does not."""
+    """Requests from 0 to 2 s and from 1 to 3 s, with 2 chunks each: the pauses between chunks
+    count, the rest does not."""
     found = computed([of("a", 0.0, 1000, 2000), of("b", 1.0, 1000, 2000)])
     assert found.under_load_s == pytest.approx(3.0)
     assert sum(row.tokens_per_s or 0.0 for row in found.rows) == pytest.approx((102 + 102) / 3.0)
     texts = [block.text for block in make_tenant_blocks(found) if isinstance(block, TextBlock)]
-    assert any(f"over the {format_duration(found.under_load_s)} with a request in flight" in text for text in texts)
+    assert any(
+        f"over the {format_duration(found.under_load_s)} with a request in flight" in text
+        for text in texts
+    )

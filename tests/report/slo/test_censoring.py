@@ -1,4 +1,5 @@
-"""Requests that were cut: what is known of each counts, what is not known counts at its best and at its worst."""
+"""Requests that were cut: what is known of each counts, what is not known counts at its best and at
+its worst."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +29,9 @@ COLUMN = {metric.column: metric for metric in LATENCIES}
 
 
 def judged(rule: str, records: Sequence[Record], **settings: object) -> SloResult:
-    return summarise_run(collect_columns(records), a_run(slo=(rule,), **settings), 0, records).slos[0]
+    return summarise_run(collect_columns(records), a_run(slo=(rule,), **settings), 0, records).slos[
+        0
+    ]
 
 
 def cut(age_s: float, *chunk_ms: float, **other: object) -> Record:
@@ -42,7 +45,9 @@ def cancelled(age_s: float, *chunk_ms: float, **other: object) -> Record:
 
 
 def fast(count: int, ttft_ms: float = 20) -> list[Record]:
-    return [answered(ttft_ms, ttft_ms + 10, ttft_ms + 20, sent_at=10.0 + i / 10) for i in range(count)]
+    return [
+        answered(ttft_ms, ttft_ms + 10, ttft_ms + 20, sent_at=10.0 + i / 10) for i in range(count)
+    ]
 
 
 def with_cut(count: int, of: int, age_s: float, *chunk_ms: float) -> list[Record]:
@@ -50,7 +55,7 @@ def with_cut(count: int, of: int, age_s: float, *chunk_ms: float) -> list[Record
     return every(count, fast(of), [cut(age_s, *chunk_ms, sent_at=10.0 + i / 10) for i in range(of)])
 
 
-# -- what is known of a cut request ------------------------------------------------------------------------------------
+# -- what is known of a cut request ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -66,7 +71,8 @@ def with_cut(count: int, of: int, age_s: float, *chunk_ms: float) -> list[Record
         ("longest_stall_s", cut(4, 20, 1020, 3520), 2.5, math.inf),
         ("longest_stall_s", cut(4, 20, 1020), 2.98, math.inf),  # nothing came since
         ("itl_s", cut(4, 1000, 2000), 0, math.inf),
-        ("itl_s", cut(4, 1000, 2000, asked_output_tokens=30), 0.1, math.inf),  # 3 s for 30 tokens at most
+        # 3 s for 30 tokens at most
+        ("itl_s", cut(4, 1000, 2000, asked_output_tokens=30), 0.1, math.inf),
         ("itl_s", cut(4), 0, math.inf),
         ("gate_wait_s", cut(4, asked_at=8.0, admitted_at=9.0), 1, 1),
         ("late_s", cut(4, due_at=7.0), 3, 3),
@@ -92,7 +98,10 @@ def test_in_the_order_of_their_sends() -> None:
     """All four columns alike; of those of the same moment the first stays first."""
     at = np.array([3.0, 1.0, 2.0, 1.0])
     bounds = ValueBounds(
-        np.array([30.0, 10, 20, 11]), np.array([31.0, 11, 21, 12]), at, np.array([True, False, False, True])
+        np.array([30.0, 10, 20, 11]),
+        np.array([31.0, 11, 21, 12]),
+        at,
+        np.array([True, False, False, True]),
     )
     found = bounds.in_order
     assert [column.tolist() for column in found] == [
@@ -104,12 +113,12 @@ def test_in_the_order_of_their_sends() -> None:
     late = [answered(20, sent_at=12.0), answered(10, sent_at=10.0), answered(30, sent_at=11.0)]
     ttft = BY_WORD["ttft"].metric
     assert ttft is not None
-    assert bound_values(parse_rule("ttft p50 < 1s"), _part(late), ttft).in_order.low.tolist() == pytest.approx(
-        [0.01, 0.03, 0.02]
-    )
+    assert bound_values(
+        parse_rule("ttft p50 < 1s"), _part(late), ttft
+    ).in_order.low.tolist() == pytest.approx([0.01, 0.03, 0.02])
 
 
-# -- rules -------------------------------------------------------------------------------------------------------------
+# -- rules -----------------------------------------------------------------------------------------
 
 HUNG = [*fast(132), *(cut(4 + 20 * i / 15, sent_at=10.5 + 0.8 * i) for i in range(16))]
 """16 of 148 requests waited from 4 to 24 s for a token that never came."""
@@ -118,7 +127,8 @@ HUNG = [*fast(132), *(cut(4 + 20 * i / 15, sent_at=10.5 + 0.8 * i) for i in rang
 @pytest.mark.parametrize(
     ("rule", "status", "observed"),
     [
-        ("ttft p95 < 1s", FAIL, 4 + 20 * 8 / 15),  # rank 141 of 148: the ninth of those that were cut
+        # rank 141 of 148: the ninth of those that were cut
+        ("ttft p95 < 1s", FAIL, 4 + 20 * 8 / 15),
         ("ttft max < 1s", FAIL, 24),
         ("ttft p80 < 1s", PASS, 0.02),
         ("request_latency p95 < 1000ms", FAIL, 1e3 * (4 + 20 * 8 / 15)),
@@ -133,13 +143,20 @@ HUNG = [*fast(132), *(cut(4 + 20 * i / 15, sent_at=10.5 + 0.8 * i) for i in rang
         ("rtt p95 < 1s", INCONCLUSIVE, None),
     ],
 )  # fmt: skip
-def test_requests_that_hang_until_they_are_cut(rule: str, status: str, observed: float | None) -> None:
+def test_requests_that_hang_until_they_are_cut(
+    rule: str, status: str, observed: float | None
+) -> None:
     found = judged(rule, HUNG)
-    assert (found.status, found.observed) == (status, observed if observed is None else pytest.approx(observed))
+    assert (found.status, found.observed) == (
+        status,
+        observed if observed is None else pytest.approx(observed),
+    )
 
 
 def test_why() -> None:
-    assert judged("ttft p95 < 1s", HUNG).reason == "16 of the requests were cut, 0 of them undecided"
+    assert (
+        judged("ttft p95 < 1s", HUNG).reason == "16 of the requests were cut, 0 of them undecided"
+    )
     error_rate = judged("error_rate < 5%", HUNG)
     assert (error_rate.observed, error_rate.worst) == (0, pytest.approx(100 * 16 / 148))
     assert error_rate.reason == (
@@ -149,13 +166,20 @@ def test_why() -> None:
 
 
 def test_a_rule_is_decided_by_both_ends() -> None:
-    """Of 100, 20 cut at an age below the limit: p50 holds whatever they become, p95 does not, p85 may."""
+    """Of 100, 20 cut at an age below the limit: p50 holds whatever they become, p95 does not, p85
+    may."""
     records = with_cut(20, 100, 0.5)
     assert judged("ttft p50 < 1s", records).status == PASS
     assert judged("ttft p95 < 1s", records).status == INCONCLUSIVE
     found = judged("ttft p85 < 1s", records)
-    assert (found.status, found.observed, found.worst, found.high) == (INCONCLUSIVE, 0.5, math.inf, math.inf)
-    assert judged("ttft p85 < 0.4s", records).status == INCONCLUSIVE  # by chance 10 of 100 may be beyond
+    assert (found.status, found.observed, found.worst, found.high) == (
+        INCONCLUSIVE,
+        0.5,
+        math.inf,
+        math.inf,
+    )
+    # by chance 10 of 100 may be beyond
+    assert judged("ttft p85 < 0.4s", records).status == INCONCLUSIVE
     assert judged("ttft p60 > 0.4s", records).status == FAIL
     assert judged("attainment >= 60% given ttft < 1s", records).status == PASS
     assert judged("attainment >= 80% given ttft < 1s", records).status == INCONCLUSIVE
@@ -164,7 +188,12 @@ def test_a_rule_is_decided_by_both_ends() -> None:
 def test_a_first_token_that_came_counts_fully() -> None:
     """A healthy closed loop with long answers: the last ones are cut while they decode."""
     records = with_cut(20, 100, 30, 20, 30, 40)
-    for rule in ("ttft p95 < 100ms", "ttft avg < 100ms", "ttft max < 100ms", "ttft_from_due p95 < 1s"):
+    for rule in (
+        "ttft p95 < 100ms",
+        "ttft avg < 100ms",
+        "ttft max < 100ms",
+        "ttft_from_due p95 < 1s",
+    ):
         found = judged(rule, records)
         assert (found.status, found.observed, found.worst) == (
             PASS,
@@ -185,7 +214,8 @@ def test_what_a_cut_request_becomes_is_unknown_and_a_good_one_succeeded() -> Non
 
 
 def test_an_average_is_bounded_by_the_timeout() -> None:
-    """A request that takes longer fails, and is in no average: (99 x 20 ms + 10 s) / 100 at most."""
+    """A request that takes longer fails, and is in no average: (99 x 20 ms + 10 s) / 100 at
+    most."""
     records = with_cut(1, 100, 0.5)
     found = judged("ttft avg < 1s", records, request_timeout_s=10.0)
     assert (found.observed, found.worst) == (
@@ -193,7 +223,10 @@ def test_an_average_is_bounded_by_the_timeout() -> None:
         pytest.approx((99 * 0.02 + 10) / 100),
     )
     assert found.status == PASS
-    assert judged("ttft avg < 1s", with_cut(1, 100, 0.5), request_timeout_s=600.0).status == INCONCLUSIVE
+    assert (
+        judged("ttft avg < 1s", with_cut(1, 100, 0.5), request_timeout_s=600.0).status
+        == INCONCLUSIVE
+    )
 
 
 def test_nobody_but_cut_ones() -> None:
@@ -206,7 +239,8 @@ def test_nobody_but_cut_ones() -> None:
 
 
 def test_arrivals_that_were_never_sent_have_waited_too() -> None:
-    """Of 440 that were due 40 were not sent: the load was not delivered, and p95 of the wait may be anything."""
+    """Of 440 that were due 40 were not sent: the load was not delivered, and p95 of the wait may be
+    anything."""
     offer = OpenLoopSchedule(due=440, never_started=0, duration_s=40.0, most_users=2)
     sent = [answered(ms, ms + 10, sent_at=10.0 + i / 10) for i, ms in enumerate(mixed(400))]
     for rule, status in (
@@ -221,14 +255,16 @@ def test_arrivals_that_were_never_sent_have_waited_too() -> None:
 
 
 def test_only_arrivals_that_were_never_sent_are_open_where_cut_ones_had_a_first_token() -> None:
-    """Of 400 due 180 were not sent. Of the rest 100 were cut while they decoded, with a first token after 20 ms."""
+    """Of 400 due 180 were not sent. Of the rest 100 were cut while they decoded, with a first token
+    after 20 ms."""
     offer = OpenLoopSchedule(due=400, never_started=180, duration_s=22.0, most_users=2)
     sent = with_cut(100, 220, 4.0, 20, 30)
     run = replace(a_run(slo=("ttft_from_due p50 < 1s",), request_rate=18.0), offer=offer)
     found = summarise_run(collect_columns(sent), run, 0, sent).slos[0]
     assert (found.status, found.longer_s) == (INCONCLUSIVE, None)
     assert found.reason == (
-        "its 95% interval crosses the limit, a run that sends all arrivals may tell; what was due and never sent is open: "
+        "its 95% interval crosses the limit, a run that sends all arrivals may tell; what was due "
+        "and never sent is open: "
         "180 arrivals; 100 of the requests were cut, 0 of them undecided"
     )
 
@@ -269,19 +305,27 @@ def test_rows_and_remarks_say_what_was_cut() -> None:
         133 / 148,
     )  # that of 4 s
     adjusted = {row.tag: row for row in summary.adjusted}["adj_time_to_first_token"]
-    assert (adjusted.count, adjusted.percentiles[50.0], adjusted.percentiles[99.0]) == (148, 20, math.inf)
+    assert (adjusted.count, adjusted.percentiles[50.0], adjusted.percentiles[99.0]) == (
+        148,
+        20,
+        math.inf,
+    )
     assert adjusted.at_least[99.0] == pytest.approx(1e3 * (4 + 20 * 14 / 15))
     shown = render_console(summary, run)
     assert "≥ 22667" in shown
     assert "0% to 10.8%" in shown
     # rank 141 of 148 is the ninth of those that were cut: 4 + 20 x 8 / 15 s
     survivors = (
-        "These latencies are too low: they are of the 132 answered requests, and 16 more were cut before their end. With "
+        "These latencies are too low: they are of the 132 answered requests, and 16 more were cut "
+        "before their end. With "
         "them, p95 of Time to First Token is at least 14.7 s."
     )
     assert survivors in " ".join(shown.split())
     assert survivors in " ".join(format_ending(summary, run, "r").split())
-    ended = "16 requests were still running when the grace period of 30 s ended, and cut at an age of 4.0 to 24.0 s"
+    ended = (
+        "16 requests were still running when the grace period of 30 s ended, and cut at an age "
+        "of 4.0 to 24.0 s"
+    )
     assert ended in " ".join(shown.split())
     assert summary.good is not None
     assert (summary.good.attainment, summary.good.attainment_most) == (132 / 148, 133 / 148)
@@ -289,9 +333,12 @@ def test_rows_and_remarks_say_what_was_cut() -> None:
 
 def test_few_requests_that_were_cut_move_no_latency_by_much() -> None:
     records = [*fast(200), *(cut(4.0, sent_at=10.0 + i) for i in range(10))]
-    assert format_survivors_line(summarise_run(collect_columns(records), a_run()), a_run()) is None  # 10 of 210
+    # 10 of 210
+    assert format_survivors_line(summarise_run(collect_columns(records), a_run()), a_run()) is None
     records.append(cut(4.0))  # 11 of 211
-    assert format_survivors_line(summarise_run(collect_columns(records), a_run()), a_run()) is not None
+    assert (
+        format_survivors_line(summarise_run(collect_columns(records), a_run()), a_run()) is not None
+    )
     only = [cut(4.0)] * 3
     assert (
         format_survivors_line(summarise_run(collect_columns(only), a_run()), a_run()) is None
@@ -299,9 +346,13 @@ def test_few_requests_that_were_cut_move_no_latency_by_much() -> None:
 
 
 def test_two_runs_of_which_one_was_cut() -> None:
-    """The same but for what was cut: with it p95 may be anything above, and it is no difference to be seen."""
+    """The same but for what was cut: with it p95 may be anything above, and it is no difference to
+    be seen."""
     rule = parse_rule("ttft p95 < 1s")
-    base, here = _seen(fast(200)), _seen([*fast(180), *(cut(0.01, sent_at=10.0 + i) for i in range(20))])
+    base, here = (
+        _seen(fast(200)),
+        _seen([*fast(180), *(cut(0.01, sent_at=10.0 + i) for i in range(20))]),
+    )
     found = measure_change(rule, base, here)
     assert found.word(rule) == "no difference to be seen"
     assert found.ends is not None
@@ -312,7 +363,9 @@ def test_two_runs_of_which_one_was_cut() -> None:
     rate = parse_rule("attainment > 1% given ttft < 1s")
     assert measure_change(rate, base, hung).word(rate) == "worse"
     assert (
-        measure_change(parse_rule("error_rate < 1%"), base, hung).word(parse_rule("error_rate < 1%"))
+        measure_change(parse_rule("error_rate < 1%"), base, hung).word(
+            parse_rule("error_rate < 1%")
+        )
         == "no difference to be seen"
     )
     assert (
@@ -326,12 +379,12 @@ def _seen(records: Sequence[Record]) -> Evaluation:
     return Evaluation(part, a_run(), None, None, records, part, RateWindow(part.span()))
 
 
-# -- cancelled on purpose ----------------------------------------------------------------------------------------------
+# -- cancelled on purpose --------------------------------------------------------------------------
 
 
 def test_a_cancelled_request_counts_as_one_that_was_still_open_at_its_age() -> None:
-    """Half of the requests are cancelled after 0.1 s, which 20 ms have not reached and 10 of 100 have: without those that
-    were cancelled 10 of 190 would be beyond, 5.3 %."""
+    """Half of the requests are cancelled after 0.1 s, which 20 ms have not reached and 10 of 100
+    have: without those that were cancelled 10 of 190 would be beyond, 5.3 %."""
     slow = [answered(2000, 2010, sent_at=10.0 + i / 10) for i in range(200)]
     stopped = [cancelled(0.1, sent_at=10.0 + i / 10) for i in range(200)]
     records = every(10, every(20, fast(200), slow), stopped)
@@ -346,7 +399,8 @@ def test_a_cancelled_request_counts_as_one_that_was_still_open_at_its_age() -> N
 
 
 def test_where_no_request_outlives_a_cancel_nothing_is_known() -> None:
-    """Each request of a server that may hang is cancelled after half a second: the others are open."""
+    """Each request of a server that may hang is cancelled after half a second: the others are
+    open."""
     records = every(40, fast(200), [cancelled(0.5, sent_at=10.0 + i / 10) for i in range(200)])
     assert judged("ttft p95 < 1s", records).status == INCONCLUSIVE
     assert judged("ttft p95 < 0.4s", records).status == FAIL
@@ -355,23 +409,28 @@ def test_where_no_request_outlives_a_cancel_nothing_is_known() -> None:
 
 
 def test_what_a_cancelled_request_had_counts() -> None:
-    records = every(20, fast(100), [cancelled(0.5, 20, 30, sent_at=10.0 + i / 10) for i in range(100)])
+    records = every(
+        20, fast(100), [cancelled(0.5, 20, 30, sent_at=10.0 + i / 10) for i in range(100)]
+    )
     assert judged("ttft p95 < 1s", records).count == 100
     assert judged("ttft p95 < 1s", records).status == PASS
 
 
-# -- against known truth -----------------------------------------------------------------------------------------------
+# -- against known truth ---------------------------------------------------------------------------
 
 
 def wrong_passes(rule: str, beyond: float, runs: int, requests: int = 400) -> tuple[float, float]:
-    """(how often a rule that does not hold passes, and how often one that does fails), in runs whose requests are cut at
-    random ages: TTFT is exponential with a mean of 1 s, and a share ``beyond`` of it lies above the limit."""
+    """(how often a rule that does not hold passes, and how often one that does fails), in runs
+    whose requests are cut at random ages: TTFT is exponential with a mean of 1 s, and a share
+    ``beyond`` of it lies above the limit."""
     random, limit = np.random.default_rng(7), -math.log(beyond)
     passed = failures = 0
     for _ in range(runs):
         ttft_s, age_s = random.exponential(1.0, requests), random.uniform(0, 20, requests)
         open_ = ttft_s > age_s
-        found = compute_rule_value(parse_rule(rule.format(limit=f"{limit:.9g}s")), _seen_of(ttft_s, age_s, open_))
+        found = compute_rule_value(
+            parse_rule(rule.format(limit=f"{limit:.9g}s")), _seen_of(ttft_s, age_s, open_)
+        )
         holds = found.decides(parse_rule(rule.format(limit=f"{limit:.9g}s")))
         passed, failures = passed + (holds is True), failures + (holds is False)
     return passed / runs, failures / runs
@@ -395,13 +454,20 @@ def _seen_of(ttft_s: np.ndarray, age_s: np.ndarray, open_: np.ndarray) -> Evalua
     return Evaluation(part, a_run(), None, None, (), part, RateWindow(part.span()))
 
 
-ALIKE = ("ttft p95 < {limit}", "request_latency p95 < {limit}", "attainment >= 95% given ttft < {limit}")
+ALIKE = (
+    "ttft p95 < {limit}",
+    "request_latency p95 < {limit}",
+    "attainment >= 95% given ttft < {limit}",
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [ALIKE[0], *(pytest.param(rule, marks=pytest.mark.full) for rule in ALIKE[1:])])
+@pytest.mark.parametrize(
+    "rule", [ALIKE[0], *(pytest.param(rule, marks=pytest.mark.full) for rule in ALIKE[1:])]
+)
 def test_a_rule_at_the_truth_is_decided_wrongly_as_seldom_as_its_interval_says(rule: str) -> None:
-    """The truth is the limit itself: on either side at most 2.5 %, but for three standard errors."""
+    """The truth is the limit itself: on either side at most 2.5 %, but for three standard
+    errors."""
     runs = 150
     room = 3 * math.sqrt(0.025 * 0.975 / runs)
     passed, failures = wrong_passes(rule, 0.05, runs)

@@ -24,15 +24,18 @@ def good(*records: object, **settings: object) -> GoodRequests | None:
         ({}, "", ""),
         ({"slo": ("error_rate < 1%", "output_tokens_per_s > 5")}, "", ""),
         ({"slo": ("ttft p50 < 1s", "ttft avg < 1s", "itl med < 9ms", "ttft p90 > 1ms")}, "", ""),
-        ({"slo": ("warn: ttft p99 < 1s", "ttft{class=a} p99 < 1s", "icl p99 < 1s", "ttft{stage=2} max < 1s")}, "", ""),
+        ({"slo": ("warn: ttft p99 < 1s", "ttft{class=a} p99 < 1s", "icl p99 < 1s",
+            "ttft{stage=2} max < 1s")}, "", ""),
         ({"slo": ("output_tokens_per_s_per_user p90 < 1",)}, "", ""),
         (
-            {"slo": ("ttft p90 < 1s", "ttft max < 5s", "itl p99 <= 40ms", "request_latency p95 < 9s")},
+            {"slo": ("ttft p90 < 1s", "ttft max < 5s", "itl p99 <= 40ms",
+                "request_latency p95 < 9s")},
             "ttft < 1s, itl <= 40ms, request_latency < 9s", "the rules on latencies",
         ),
         ({"slo_preset": "chat"}, "ttft <= 3s, itl <= 300ms", "the rules on latencies"),
         (
-            {"slo": ("ttft p99 < 1s", "attainment > 9% given ttft < 2s and itl < 1s", "goodput > 1 given itl < 9s")},
+            {"slo": ("ttft p99 < 1s", "attainment > 9% given ttft < 2s and itl < 1s",
+                "goodput > 1 given itl < 9s")},
             "ttft < 2s, itl < 1s", "the first rule",
         ),
         (
@@ -43,7 +46,9 @@ def good(*records: object, **settings: object) -> GoodRequests | None:
         ({"slo": ("of another version",)}, "", ""),
     ],
 )  # fmt: skip
-def test_who_says_what_a_good_request_is(settings: dict[str, object], conditions: str, said_by: str) -> None:
+def test_who_says_what_a_good_request_is(
+    settings: dict[str, object], conditions: str, said_by: str
+) -> None:
     found, where = define_good_request(a_run(**settings).settings.rules)
     assert ", ".join(map(str, found)) == conditions
     assert where.startswith(said_by)
@@ -51,8 +56,8 @@ def test_who_says_what_a_good_request_is(settings: dict[str, object], conditions
 
 
 def test_shares_and_rates_of_good_requests() -> None:
-    """Twenty of forty within 20 ms, and ten failures: 20 of 50; the last of 40 requests, a second apart, takes 30 ms more
-    than its TTFT."""
+    """Twenty of forty within 20 ms, and ten failures: 20 of 50; the last of 40 requests, a second
+    apart, takes 30 ms more than its TTFT."""
     found = good(*steps(40), *[failed(sent_at=12.0)] * 10, slo=("ttft p99 <= 20ms",))
     assert found is not None
     assert found.conditions == "ttft <= 20ms (the rules on latencies, for each request)"

@@ -1,4 +1,5 @@
-"""What correlated requests are worth: with a pencil, against slow twins, and how often the intervals hold a known truth."""
+"""What correlated requests are worth: with a pencil, against slow twins, and how often the
+intervals hold a known truth."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -41,8 +42,9 @@ FEW_ENOUGH = 0.07
 
 
 def waiting(phi: float, count: int, runs: int, seed: int) -> Floats:
-    """(runs, count): standard normal values that each have ``phi`` of the one before (autoregressive of order 1). As many
-    independent ones as count x (1 - phi) / (1 + phi) say as much of the mean."""
+    """(runs, count): standard normal values that each have ``phi`` of the one before
+    (autoregressive of order 1). As many independent ones as count x (1 - phi) / (1 + phi) say as
+    much of the mean."""
     noise = np.random.default_rng(seed).normal(size=(count, runs))
     for i in range(1, count):
         noise[i] = phi * noise[i - 1] + math.sqrt(1 - phi * phi) * noise[i]
@@ -50,11 +52,17 @@ def waiting(phi: float, count: int, runs: int, seed: int) -> Floats:
 
 
 def queue(load: float, count: int, runs: int, seed: int) -> Floats:
-    """(runs, count): how long requests are in an M/M/1 queue of mean service time 1 (Lindley's recursion). Below full load
-    it has run for ever: the times are exponential with mean 1 / (1 - load). Above it was empty."""
+    """(runs, count): how long requests are in an M/M/1 queue of mean service time 1 (Lindley's
+    recursion). Below full load it has run for ever: the times are exponential with mean 1 / (1 -
+    load). Above it was empty."""
     random = np.random.default_rng(seed)
-    service, between = random.exponential(1.0, (count, runs)), random.exponential(1 / load, (count, runs))
-    wait = np.where(random.random(runs) < load, random.exponential(1 / max(1 - load, 1e-9), runs), 0.0) * (load < 1)
+    service, between = (
+        random.exponential(1.0, (count, runs)),
+        random.exponential(1 / load, (count, runs)),
+    )
+    wait = np.where(
+        random.random(runs) < load, random.exponential(1 / max(1 - load, 1e-9), runs), 0.0
+    ) * (load < 1)
     inside = np.empty((count, runs))
     for i in range(count):
         inside[i] = wait + service[i]
@@ -67,12 +75,13 @@ def whole(count: int) -> Floats:
     return np.array(mixed(count), np.float64)
 
 
-# -- what a series is worth ----------------------------------------------------------------------------------------------
+# -- what a series is worth ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", [1, 2, 5])
 def test_the_coefficient_of_a_single_cosine(which: int) -> None:
-    """Of a cos(pi j (t + 1/2) / n) the sum over its own cosine is a n / 2; times sqrt(2 / n): a sqrt(n / 2) = 3 x 10."""
+    """Of a cos(pi j (t + 1/2) / n) the sum over its own cosine is a n / 2; times sqrt(2 / n): a
+    sqrt(n / 2) = 3 x 10."""
     count = 200
     series = 3 * np.cos(np.pi * which * (np.arange(count) + 0.5) / count)
     found, most = correlation._cosines(series + 7)
@@ -98,7 +107,9 @@ def test_independent_values_are_worth_their_number() -> None:
 @pytest.mark.parametrize("times", [4, 10])
 def test_values_that_are_each_repeated_are_worth_as_many_as_are_different(times: int) -> None:
     groups = [np.repeat(values, times) for values in waiting(0, 500, 20, 9)]
-    assert np.median([effective_size_by_ranks(values) for values in groups]) == pytest.approx(500, rel=0.2)
+    assert np.median([effective_size_by_ranks(values) for values in groups]) == pytest.approx(
+        500, rel=0.2
+    )
     assert np.median(
         [effective_sample_size(values, effective_size_by_ranks(values)).size for values in groups]
     ) == pytest.approx(500, rel=0.2)
@@ -119,22 +130,41 @@ def test_equal_values_show_no_correlation() -> None:
         assert effective_size_by_ranks(equal) == count
         assert detect_trend(equal) == ""
     for count in (12, 30, 400):
-        for found in (estimate_mean_interval(np.full(count, 0.1)), estimate_rate_interval(np.full(count, 0.1))):
+        for found in (
+            estimate_mean_interval(np.full(count, 0.1)),
+            estimate_rate_interval(np.full(count, 0.1)),
+        ):
             assert found.low == found.high == pytest.approx(0.1)
             assert found.size == count
         assert estimate_percentile_interval(np.full(100, 0.1), 50).ends == (0.1, 0.1)
     nothing = estimate_share_interval(np.zeros(400))
-    assert (nothing.low, nothing.high, nothing.short) == (0, pytest.approx(1 - 0.02 ** (1 / 400), rel=1e-3), False)
-    assert estimate_share_interval(np.ones(400))[:2] == (pytest.approx(0.02 ** (1 / 400), rel=1e-3), 1)
+    assert (nothing.low, nothing.high, nothing.short) == (
+        0,
+        pytest.approx(1 - 0.02 ** (1 / 400), rel=1e-3),
+        False,
+    )
+    assert estimate_share_interval(np.ones(400))[:2] == (
+        pytest.approx(0.02 ** (1 / 400), rel=1e-3),
+        1,
+    )
 
 
-def test_a_long_series_is_worth_what_it_would_be_without_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_series_is_worth_what_it_would_be_without_cells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """24,000 and one in cells of three."""
     values = waiting(0.9, 24_001, 1, 5)[0]
-    in_cells = effective_size_by_ranks(values), effective_sample_size(values, effective_size_by_ranks(values)).size
+    in_cells = (
+        effective_size_by_ranks(values),
+        effective_sample_size(values, effective_size_by_ranks(values)).size,
+    )
     monkeypatch.setattr(correlation, "MAX_CELLS", 10**9)
     assert in_cells == pytest.approx(
-        (effective_size_by_ranks(values), effective_sample_size(values, effective_size_by_ranks(values)).size), rel=0.05
+        (
+            effective_size_by_ranks(values),
+            effective_sample_size(values, effective_size_by_ranks(values)).size,
+        ),
+        rel=0.05,
     )
 
 
@@ -147,20 +177,27 @@ def test_a_run_that_is_short_says_so() -> None:
     assert not estimate_mean_interval(whole(400)).short
 
 
-# -- intervals with a pencil ---------------------------------------------------------------------------------------------
+# -- intervals with a pencil -----------------------------------------------------------------------
 
 
 def test_intervals_of_independent_values() -> None:
-    """1 to 400: the number below the median has a standard deviation of 10, the mean one of 5.77, the share of a tenth one
-    of 1.5 %; 2.75 % may lie below 1.919 of them, 2 % above 2.054, and the other way round where the small ones are rare."""
+    """1 to 400: the number below the median has a standard deviation of 10, the mean one of 5.77,
+    the share of a tenth one of 1.5 %; 2.75 % may lie below 1.919 of them, 2 % above 2.054, and the
+    other way round where the small ones are rare."""
     values = whole(400)
     low, high = 1.9189, 2.0537
     assert estimate_percentile_interval(values, 50).ends == pytest.approx(
         (200.5 - 10 * low, 200.5 + 10 * high), abs=0.1
     )
-    assert estimate_percentile_interval(values, 90).ends == pytest.approx((360.5 - 6 * low, 360.5 + 6 * high), abs=1)
-    assert estimate_percentile_interval(values, 10).ends == pytest.approx((40.5 - 6 * high, 40.5 + 6 * low), abs=1)
-    assert estimate_mean_interval(values).ends == pytest.approx((200.5 - 5.7735 * low, 200.5 + 5.7735 * high), abs=0.1)
+    assert estimate_percentile_interval(values, 90).ends == pytest.approx(
+        (360.5 - 6 * low, 360.5 + 6 * high), abs=1
+    )
+    assert estimate_percentile_interval(values, 10).ends == pytest.approx(
+        (40.5 - 6 * high, 40.5 + 6 * low), abs=1
+    )
+    assert estimate_mean_interval(values).ends == pytest.approx(
+        (200.5 - 5.7735 * low, 200.5 + 5.7735 * high), abs=0.1
+    )
     assert estimate_share_interval((values <= 40) * 1.0).ends == pytest.approx(
         (0.1 - 0.015 * low, 0.1 + 0.015 * high), abs=0.004
     )
@@ -170,15 +207,20 @@ def test_intervals_of_independent_values() -> None:
 
 
 def test_a_bound_beyond_the_largest_of_too_few_values() -> None:
-    """Of 60 the share above the largest is at most 1 - 0.02^(3 / 60) = 17.8 %, 3.55 times 5 %: 1.885 times the value.
-    Towards 0 the same. Where failures are the largest there is none, nor where a rank is an end. Of 20, a short run, ten
-    times as far: 1 - 0.02^(3 / 20) = 44.4 %, 8.88 times 5 %."""
+    """Of 60 the share above the largest is at most 1 - 0.02^(3 / 60) = 17.8 %, 3.55 times 5 %:
+    1.885 times the value. Towards 0 the same. Where failures are the largest there is none, nor
+    where a rank is an end. Of 20, a short run, ten times as far: 1 - 0.02^(3 / 20) = 44.4 %, 8.88
+    times 5 %."""
     found = estimate_percentile_interval(whole(60), 95)
     assert (found.high, found.beyond) == (None, pytest.approx(60 * 1.885, rel=1e-3))
     assert estimate_percentile_interval(whole(60), 5).beyond == pytest.approx(1 / 1.885, rel=1e-3)
-    assert estimate_percentile_interval(np.where(whole(60) > 59, np.inf, whole(60)), 95).beyond is None
+    assert (
+        estimate_percentile_interval(np.where(whole(60) > 59, np.inf, whole(60)), 95).beyond is None
+    )
     assert estimate_percentile_interval(whole(400), 95).beyond is None
-    assert estimate_percentile_interval(whole(20), 95).beyond == pytest.approx(20 * 10 * 2.981, rel=0.05)
+    assert estimate_percentile_interval(whole(20), 95).beyond == pytest.approx(
+        20 * 10 * 2.981, rel=0.05
+    )
 
 
 def test_the_mean_of_skewed_values_reaches_further_up() -> None:
@@ -194,10 +236,14 @@ def test_the_mean_of_skewed_values_reaches_further_up() -> None:
 
 
 def test_a_ratio_of_sums() -> None:
-    """Of amounts that are twice their weights nothing is uncertain; of equal weights it is the mean."""
+    """Of amounts that are twice their weights nothing is uncertain; of equal weights it is the
+    mean."""
     weights = whole(64)
     assert estimate_ratio_interval(2 * weights, weights).ends == pytest.approx((2, 2))
-    alone, ratio = estimate_rate_interval(weights), estimate_ratio_interval(weights, np.full(64, 2.0))
+    alone, ratio = (
+        estimate_rate_interval(weights),
+        estimate_ratio_interval(weights, np.full(64, 2.0)),
+    )
     assert alone.low is not None
     assert alone.high is not None
     assert ratio.ends == pytest.approx((alone.low / 2, alone.high / 2))
@@ -230,7 +276,10 @@ def test_of_too_few_nothing_is_said(count: int) -> None:
 
 def test_a_share_of_few_is_that_of_independent_ones() -> None:
     assert estimate_share_interval(np.empty(0)) is NONE
-    assert estimate_share_interval(np.zeros(5))[:2] == (0, pytest.approx(1 - 0.02 ** (1 / 5), rel=0.01))
+    assert estimate_share_interval(np.zeros(5))[:2] == (
+        0,
+        pytest.approx(1 - 0.02 ** (1 / 5), rel=0.01),
+    )
 
 
 def test_failures_are_values_like_any_other() -> None:
@@ -260,7 +309,12 @@ SERIES = st.builds(
 )  # fmt: skip
 
 
-@given(SERIES, st.sampled_from([1.0, 50.0, 90.0, 95.0]), st.sampled_from([0.5, 2.0, 8.0]), st.integers(-9, 9))
+@given(
+    SERIES,
+    st.sampled_from([1.0, 50.0, 90.0, 95.0]),
+    st.sampled_from([0.5, 2.0, 8.0]),
+    st.integers(-9, 9),
+)
 def test_other_units_and_another_zero_change_nothing(
     values: Floats, percentile: float, times: float, more: int
 ) -> None:
@@ -271,7 +325,10 @@ def test_other_units_and_another_zero_change_nothing(
     for end, moved in zip(found.ends, other.ends, strict=True):
         assert moved == (None if end is None else pytest.approx(end * times + more))
     assert (other.size, other.short) == (found.size, found.short)
-    mean, scaled = estimate_mean_interval(values + 9000), estimate_mean_interval((values + 9000) * times)
+    mean, scaled = (
+        estimate_mean_interval(values + 9000),
+        estimate_mean_interval((values + 9000) * times),
+    )
     assert scaled.ends == pytest.approx([end * times for end in mean.ends if end is not None])
 
 
@@ -313,7 +370,7 @@ def test_the_same_values_in_an_order_of_correlation_are_less_certain() -> None:
         assert wide_high - wide_low > 2 * (high - low)
 
 
-# -- against known truth -------------------------------------------------------------------------------------------------
+# -- against known truth ---------------------------------------------------------------------------
 
 NORMAL_90, NORMAL_95 = 1.281552, 1.644854
 OF_NORMAL = {"p50": 10.0, "p95": 10 + NORMAL_95, "avg": 10.0, "share": 10 + NORMAL_90}
@@ -346,9 +403,11 @@ def known(request: pytest.FixtureRequest) -> tuple[Floats, dict[str, float]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("figure", ["p50", "p95", "avg", "share"])
-def test_how_often_an_interval_holds_the_truth(figure: str, known: tuple[Floats, dict[str, float]]) -> None:
-    """Of 150 runs at least 92 % (of 95 %, 1.7 standard errors). Whose upper end lies below the truth would pass a rule that
-    does not hold."""
+def test_how_often_an_interval_holds_the_truth(
+    figure: str, known: tuple[Floats, dict[str, float]]
+) -> None:
+    """Of 150 runs at least 92 % (of 95 %, 1.7 standard errors). Whose upper end lies below the
+    truth would pass a rule that does not hold."""
     runs, truth = known
     true = 0.1 if figure == "share" else truth[figure]
     found = list(intervals_of(figure, runs, truth[figure]))
@@ -356,7 +415,8 @@ def test_how_often_an_interval_holds_the_truth(figure: str, known: tuple[Floats,
     false_passes = sum(one.high is not None and one.high < true for one in found)
     assert false_passes <= FEW_ENOUGH * RUNS
     assert 1 - (too_high + false_passes) / RUNS >= 0.92
-    assert sum(one.low is None or one.high is None for one in found) <= RUNS / 2  # not held by having no ends
+    # not held by having no ends
+    assert sum(one.low is None or one.high is None for one in found) <= RUNS / 2
 
 
 def test_order_statistics_as_of_independent_requests_hold_it_seldom() -> None:
@@ -372,12 +432,15 @@ def test_order_statistics_as_of_independent_requests_hold_it_seldom() -> None:
 
 @pytest.mark.slow
 def test_two_equal_runs_are_seldom_called_different() -> None:
-    """Of 100 pairs of autoregressive runs at most 8 %; were one of them slower by a standard deviation, most would be."""
+    """Of 100 pairs of autoregressive runs at most 8 %; were one of them slower by a standard
+    deviation, most would be."""
     pairs = (waiting(0.9, 2000, 200, 11) + 10).reshape(100, 2, 2000)
     for percentile in (50, 90):
         different = found = 0
         for one, other in pairs:
-            ends = [estimate_percentile_interval(values, percentile).ends for values in (one, other)]
+            ends = [
+                estimate_percentile_interval(values, percentile).ends for values in (one, other)
+            ]
             if any(None in pair for pair in ends):
                 continue
             base, here = (
@@ -393,11 +456,12 @@ def test_two_equal_runs_are_seldom_called_different() -> None:
         assert found >= 85
 
 
-# -- trends --------------------------------------------------------------------------------------------------------------
+# -- trends ----------------------------------------------------------------------------------------
 
 
 def test_steady_runs_have_no_trend(known: tuple[Floats, dict[str, float]]) -> None:
-    """But for one in fifty: of 150 more than 5 % (seven) are one in fifty of such tests, and the seeds are fixed."""
+    """But for one in fifty: of 150 more than 5 % (seven) are one in fifty of such tests, and the
+    seeds are fixed."""
     assert sum(detect_trend(values) != "" for values in known[0]) <= 0.05 * RUNS
 
 
@@ -415,11 +479,19 @@ def test_the_direction_of_a_trend() -> None:
     assert detect_trend(failing) == RISES
 
 
-@pytest.mark.parametrize("rule", ["ttft p50 < 1000s", "ttft avg < 1000s", "attainment > 50% given ttft < {p60}s"])
-def test_a_rule_does_not_pass_in_a_queue_that_fills_though_its_figure_is_within_the_limit(rule: str) -> None:
+@pytest.mark.parametrize(
+    "rule", ["ttft p50 < 1000s", "ttft avg < 1000s", "attainment > 50% given ttft < {p60}s"]
+)
+def test_a_rule_does_not_pass_in_a_queue_that_fills_though_its_figure_is_within_the_limit(
+    rule: str,
+) -> None:
     def status(inside_s: Floats, rule: str) -> str:
-        records: list[Record] = [answered(1e3 * s, sent_at=10.0 + i) for i, s in enumerate(inside_s.tolist())]
-        return summarise_run(collect_columns(records), a_run(slo=(rule,)), 0, records).slos[0].status
+        records: list[Record] = [
+            answered(1e3 * s, sent_at=10.0 + i) for i, s in enumerate(inside_s.tolist())
+        ]
+        return (
+            summarise_run(collect_columns(records), a_run(slo=(rule,)), 0, records).slos[0].status
+        )
 
     full, half = queue(1.2, 400, 6, 5), queue(0.5, 400, 6, 5)
     rule = rule.format(p60=round(float(np.percentile(full, 60)), 3))

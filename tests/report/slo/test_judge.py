@@ -25,14 +25,20 @@ from locust_llm.slo.grammar import parse_rule
 from locust_llm.slo.intervals import find_interval_ranks
 
 
-def judged(rule: str, records: Sequence[Record], run: Run | None = None, **settings: object) -> SloResult:
+def judged(
+    rule: str, records: Sequence[Record], run: Run | None = None, **settings: object
+) -> SloResult:
     run = run or a_run(slo=(rule,), **settings)
     return summarise_run(collect_columns(records), run, 0, records).slos[0]
 
 
 def steps(count: int, **other: object) -> list[Record]:
-    """A second apart, TTFT 1, 2, 3, ... ms in an order of no correlation, two more chunks 10 and 30 ms later."""
-    return [answered(i, i + 10, i + 30, sent_at=10.0 + at, **other) for at, i in enumerate(mixed(count), 1)]
+    """A second apart, TTFT 1, 2, 3, ... ms in an order of no correlation, two more chunks 10 and 30
+    ms later."""
+    return [
+        answered(i, i + 10, i + 30, sent_at=10.0 + at, **other)
+        for at, i in enumerate(mixed(count), 1)
+    ]
 
 
 def even(count: int, **other: object) -> list[Record]:
@@ -63,16 +69,20 @@ NONE_OF_400 = 100 * (1 - 0.02 ** (1 / 400))
         ("error_rate < 1%", "PASS", 0, 0, NONE_OF_400),
         ("error_rate < 0.9%", "INCONCLUSIVE", 0, 0, NONE_OF_400),
         ("attainment > 45% given ttft <= 200ms", "PASS", 50, 50 - 2.5 * LOW, 50 + 2.5 * HIGH),
-        ("attainment > 0.56 given ttft <= 200ms and itl < 16ms", "FAIL", 0.5, 0.5 - 0.025 * LOW, 0.5 + 0.025 * HIGH),
+        ("attainment > 0.56 given ttft <= 200ms and itl < 16ms", "FAIL", 0.5, 0.5 - 0.025 * LOW,
+            0.5 + 0.025 * HIGH),
         ("attainment > 50% given ttft <= 10ms and itl < 15ms", "FAIL", 0, 0, NONE_OF_400),
         ("ttft{input=100} p50 < 222ms", "PASS", 200.5, 200.5 - 10 * LOW, 200.5 + 10 * HIGH),
         ("ttft avg < 213ms", "PASS", 200.5, 200.5 - 5.7735 * LOW, 200.5 + 5.7735 * HIGH),
         ("ttft avg < 212ms", "INCONCLUSIVE", 200.5, 200.5 - 5.7735 * LOW, 200.5 + 5.7735 * HIGH),
     ],
 )  # fmt: skip
-def test_four_hundred_requests(rule: str, status: str, observed: float, low: float | None, high: float | None) -> None:
-    """Of 400 independent requests the number below the median has a standard deviation of sqrt(400) / 2 = 10, their share
-    one of 2.5 %; the mean of 1 ... 400 one of 400 / sqrt(12) / sqrt(400) = 5.7735."""
+def test_four_hundred_requests(
+    rule: str, status: str, observed: float, low: float | None, high: float | None
+) -> None:
+    """Of 400 independent requests the number below the median has a standard deviation of sqrt(400)
+    / 2 = 10, their share one of 2.5 %; the mean of 1 ... 400 one of 400 / sqrt(12) / sqrt(400) =
+    5.7735."""
     found = judged(rule, steps(400))
     assert (found.status, found.count) == (status, 400)
     assert found.effective == (None if low is None and high is None else 400)
@@ -101,7 +111,8 @@ def drifting(count: int, ms_per_request: float) -> list[Record]:
     ],
 )
 def test_what_gets_worse_over_the_run_does_not_pass(rule: str, word: str) -> None:
-    """TTFT of 1 to 500 ms that rises by 200 ms over the run: within the limit as yet. What gets better may pass."""
+    """TTFT of 1 to 500 ms that rises by 200 ms over the run: within the limit as yet. What gets
+    better may pass."""
     found = judged(rule, drifting(500, 0.4))
     assert (found.status, found.reason) == (
         "INCONCLUSIVE",
@@ -119,9 +130,14 @@ def test_what_is_broken_is_broken_whatever_its_trend() -> None:
 
 
 def test_requests_that_come_in_groups_of_equals_are_worth_as_many_as_there_are_groups() -> None:
-    """400 groups of ten neighbours with the same TTFT: the interval of 4,000 requests is about that of 400."""
+    """400 groups of ten neighbours with the same TTFT: the interval of 4,000 requests is about that
+    of 400."""
     drawn = np.random.default_rng(1).permutation(400).tolist()
-    grouped = [answered(ms + 1, ms + 11, sent_at=10.0 + 10 * at + k) for at, ms in enumerate(drawn) for k in range(10)]
+    grouped = [
+        answered(ms + 1, ms + 11, sent_at=10.0 + 10 * at + k)
+        for at, ms in enumerate(drawn)
+        for k in range(10)
+    ]
     found = judged("ttft p50 < 223ms", grouped)
     assert (found.status, found.count, found.observed) == ("PASS", 4000, 200.5)
     assert found.effective == pytest.approx(400, rel=0.25)
@@ -130,27 +146,36 @@ def test_requests_that_come_in_groups_of_equals_are_worth_as_many_as_there_are_g
 
 
 def test_a_run_that_is_short_for_its_correlation_says_so() -> None:
-    """Eight groups of 50 requests with the same TTFT, two slow waves: nobody can tell from these what is usual."""
+    """Eight groups of 50 requests with the same TTFT, two slow waves: nobody can tell from these
+    what is usual."""
     waves = (3, 4, 8, 7, 1, 2, 6, 5)
-    grouped = [answered(ms, ms + 10, sent_at=10.0 + 50 * at + k) for at, ms in enumerate(waves) for k in range(50)]
+    grouped = [
+        answered(ms, ms + 10, sent_at=10.0 + 50 * at + k)
+        for at, ms in enumerate(waves)
+        for k in range(50)
+    ]
     average = judged("ttft avg < 5ms", grouped)
     assert (average.status, average.observed) == ("INCONCLUSIVE", pytest.approx(4.5))
     assert average.effective is not None
     assert average.effective < 8
-    assert average.reason.startswith("the run is short for the correlation of its requests, roughly ")
+    assert average.reason.startswith(
+        "the run is short for the correlation of its requests, roughly "
+    )
     median = judged("ttft p50 < 5ms", grouped)
     assert (median.status, median.low, median.high) == ("INCONCLUSIVE", None, None)
     assert (
-        "short for the correlation of its requests: there are 400, an effective sample size of 6 for p50"
-        in median.reason
+        "short for the correlation of its requests: there are 400, an effective sample size of 6 "
+        "for p50" in median.reason
     )
 
 
 def test_rates() -> None:
-    """400 requests, the first sent at 11, the last over at 410.03: four in each hundredth of the 399.03 s."""
+    """400 requests, the first sent at 11, the last over at 410.03: four in each hundredth of the
+    399.03 s."""
     duration = 399.03
     for rule, per_request in (
-        ("requests_per_s > 0.5", 1), ("output_tokens_per_s > 1", 3), ("input_tokens_per_s > 1", 100),
+        ("requests_per_s > 0.5", 1), ("output_tokens_per_s > 1", 3),
+        ("input_tokens_per_s > 1", 100),
         ("total_tokens_per_s > 1", 103), ("goodput > 0.5 given itl < 1s", 1),
     ):  # fmt: skip
         found = judged(rule, even(400))
@@ -161,11 +186,14 @@ def test_rates() -> None:
 
 
 def test_the_stretches_of_a_rate() -> None:
-    """400 answers in 400 s. By turns three and five in four seconds: what one has too few the next has, and the interval is
-    narrow. By turns 20 s without any and 20 s of two a second: the same rate, but who knows."""
+    """400 answers in 400 s. By turns three and five in four seconds: what one has too few the next
+    has, and the interval is narrow. By turns 20 s without any and 20 s of two a second: the same
+    rate, but who knows."""
     turns = [answered(10, sent_at=10.0 + 8 * turn + (4 / 3 * i if i < 3 else 4 + 0.8 * (i - 3)))
              for turn in range(50) for i in range(8)]  # fmt: skip
-    bursts = [answered(10, sent_at=30.0 + 40 * burst + i / 2) for burst in range(10) for i in range(40)]
+    bursts = [
+        answered(10, sent_at=30.0 + 40 * burst + i / 2) for burst in range(10) for i in range(40)
+    ]
     bursts[0] = answered(10, sent_at=10.0)
     narrow, wide = judged("requests_per_s > 0.9", turns), judged("requests_per_s > 0.9", bursts)
     assert (narrow.status, wide.status) == ("PASS", "INCONCLUSIVE")
@@ -190,13 +218,15 @@ def test_a_rate_that_falls_does_not_pass() -> None:
 
 
 def test_a_percentile_fails_when_more_requests_failed_than_it_allows() -> None:
-    """200 requests, all fast: with 30 failures p95 is one of them; with 1 not even the end of its interval."""
+    """200 requests, all fast: with 30 failures p95 is one of them; with 1 not even the end of its
+    interval."""
     fast, broken = even(200), [failed(sent_at=10.0 + at) for at in range(1, 201)]
     many = judged("ttft p95 < 1s", every(30, fast, broken))
     assert (many.status, many.count, many.observed) == ("FAIL", 200, float("inf"))
     assert many.reason == "p95 lands on one of 30 failed requests"
     assert judged("ttft p95 < 1s", every(1, fast, broken)).status == "PASS"
-    assert judged("ttft p95 > 5ms", every(30, fast, broken)).status == "PASS"  # the slow end is no help there
+    # the slow end is no help there
+    assert judged("ttft p95 > 5ms", every(30, fast, broken)).status == "PASS"
     assert judged("ttft p5 > 5ms", every(30, fast, broken)).status == "FAIL"
     assert judged("output_tokens_per_s_per_user p5 > 10", every(30, fast, broken)).status == "FAIL"
     average = judged("ttft avg < 1s", every(30, fast, broken))
@@ -205,22 +235,31 @@ def test_a_percentile_fails_when_more_requests_failed_than_it_allows() -> None:
 
 
 def test_failures_are_in_the_denominator_of_attainment_and_what_was_cut_too() -> None:
-    """150 good ones of 200; ten that were cut after a second, without a token: of 210 where a good one has it by then, else
-    they may be ten more."""
+    """150 good ones of 200; ten that were cut after a second, without a token: of 210 where a good
+    one has it by then, else they may be ten more."""
     records = every(50, even(200), [failed(sent_at=10.0 + at) for at in range(1, 201)])
     records += [failed("cut", sent_at=20.5 * i) for i in range(1, 11)]
     broken = judged("attainment > 50% given ttft < 1s", records)
     assert (broken.observed, broken.worst, broken.count) == (pytest.approx(15000 / 210), None, 210)
     assert broken.status == "PASS"
     perhaps = judged("attainment > 50% given ttft < 2s", records)
-    assert (perhaps.observed, perhaps.worst) == (pytest.approx(16000 / 210), pytest.approx(15000 / 210))
+    assert (perhaps.observed, perhaps.worst) == (
+        pytest.approx(16000 / 210),
+        pytest.approx(15000 / 210),
+    )
     assert perhaps.status == "PASS"
     rate = judged("error_rate < 50%", records)
-    assert (rate.observed, rate.worst, rate.status) == (pytest.approx(5000 / 210), pytest.approx(6000 / 210), "PASS")
+    assert (rate.observed, rate.worst, rate.status) == (
+        pytest.approx(5000 / 210),
+        pytest.approx(6000 / 210),
+        "PASS",
+    )
 
 
 def test_waits_of_failed_requests_count_as_they_are() -> None:
-    records = [answered(1, asked_at=9.0, admitted_at=10.0)] * 10 + [failed(asked_at=7.0, admitted_at=10.0)] * 10
+    records = [answered(1, asked_at=9.0, admitted_at=10.0)] * 10 + [
+        failed(asked_at=7.0, admitted_at=10.0)
+    ] * 10
     assert judged("gate_wait max < 4s", records).observed == 3
 
 
@@ -230,27 +269,46 @@ def test_a_percentile_names_the_failures_that_are_in_it() -> None:
     found = judged("ttft p50 < 1s", broken)
     answers = sorted(record.ttft_s for record in broken if record.ttft_s is not None)
     assert (len(answers), found.observed) == (80, pytest.approx(answers[49]))
-    assert found.reason == "with 20 failed requests as +infinity, unlike the tables of successful ones"
+    assert (
+        found.reason == "with 20 failed requests as +infinity, unlike the tables of successful ones"
+    )
     assert judged("ttft p50 < 1s", steps(100)).reason == ""
 
 
 def test_too_few_samples() -> None:
     found = judged("ttft p99 < 500ms", steps(300))
-    assert (found.status, found.low, found.high) == ("INCONCLUSIVE", pytest.approx(293.8, abs=0.5), None)
+    assert (found.status, found.low, found.high) == (
+        "INCONCLUSIVE",
+        pytest.approx(293.8, abs=0.5),
+        None,
+    )
     assert found.reason.startswith(
-        "too few samples: the interval of p99 takes 368 independent requests, there are 300; roughly "
+        "too few samples: the interval of p99 takes 368 independent requests, there are 300; "
+        "roughly "
     )
     far = judged("ttft p99 < 600ms", steps(300))  # 1.959 times 300 ms: see test_intervals.py
     assert (far.status, far.high) == ("PASS", None)
-    assert far.reason == "too few samples for its interval, but at most 588ms if larger values are as rare as usual"
+    assert (
+        far.reason
+        == "too few samples for its interval, but at most 588ms if larger values are as rare as "
+        "usual"
+    )
     assert judged("ttft p99 < 0.6s", steps(300)).reason == far.reason  # in the unit of the table
-    # of 90 requests, 20 by turns at 10 and at 50 ms: with an effective size of 7 p50 has more than the 6 that it takes
+    # of 90 requests, 20 by turns at 10 and at 50 ms: with an effective size of 7 p50 has more than
+    # the 6 that it takes
     turns = [answered(50 if i // 20 % 2 else 10, 60, sent_at=10.0 + i) for i in range(90)]
     correlated = judged("ttft p50 < 30s", turns)
-    assert (correlated.status, correlated.count, round(correlated.effective or 0)) == ("PASS", 90, 7)
-    assert correlated.reason.startswith("its requests are too correlated for both ends of its interval, but at most ")
+    assert (correlated.status, correlated.count, round(correlated.effective or 0)) == (
+        "PASS",
+        90,
+        7,
+    )
+    assert correlated.reason.startswith(
+        "its requests are too correlated for both ends of its interval, but at most "
+    )
     assert judged("ttft p99 < 1s", steps(400)).reason == ""
-    assert judged("ttft p99 < 10ms", steps(50)).status == "FAIL"  # 48 of 50 and more are above: that is decided
+    # 48 of 50 and more are above: that is decided
+    assert judged("ttft p99 < 10ms", steps(50)).status == "FAIL"
     assert "takes 8 requests, there are 7" in judged("ttft avg < 1s", steps(7)).reason
     assert "takes 32 requests, there are 31" in judged("requests_per_s > 0.1", even(31)).reason
     assert judged("ttft avg < 1s", steps(8)).status == "PASS"
@@ -269,14 +327,19 @@ def test_too_few_samples() -> None:
         ("output_tokens_per_s > 0.1", "no request has a count of its tokens"),
         ("delivered > 1%", "a closed loop has no schedule"),
         ("schema_valid_rate > 1%", "it is absent: no request has a value of schema_valid_rate"),
-        ("request_latency{class=Short} p50 < 1s", "no request has class=Short; the class is one of -, Long"),
+        (
+            "request_latency{class=Short} p50 < 1s",
+            "no request has class=Short; the class is one of -, Long",
+        ),
         ("request_latency{turn=later} p50 < 1s", "no request has turn=later"),
         ("ttft p95 < 1", "has no unit"),
     ],
 )
 def test_what_is_absent_never_passes(rule: str, why: str) -> None:
     records = [answered(streamed=False, output_tokens=None, tokens_from="", closed_at=11.0)] * 30
-    records += [answered(streamed=False, output_tokens=None, closed_at=11.0, user_class="Long")] * 30
+    records += [
+        answered(streamed=False, output_tokens=None, closed_at=11.0, user_class="Long")
+    ] * 30
     found = judged(rule, records)
     assert (found.status, found.observed) == ("INCONCLUSIVE", None)
     assert why in found.reason
@@ -290,7 +353,12 @@ def test_the_share_of_valid_answers_is_of_those_that_were_held_against_a_schema(
 
 
 def test_nothing_at_all() -> None:
-    for rule in ("ttft p50 < 1s", "error_rate < 1%", "requests_per_s > 1", "attainment > 1% given ttft < 1s"):
+    for rule in (
+        "ttft p50 < 1s",
+        "error_rate < 1%",
+        "requests_per_s > 1",
+        "attainment > 1% given ttft < 1s",
+    ):
         assert judged(rule, []).reason == "no request succeeded or failed"
     assert judged("ttft p50 < 1s", [failed()] * 20).status == "FAIL"
 
@@ -307,23 +375,34 @@ def test_selectors() -> None:
         *[answered(3, user_class="B", name="x", model="m", input_tokens=1000, turn=1)] * 10,
     ]
     for braces, slowest in (
-        ("class=A", 2), ("name=x", 3), ("model=n", 2), ("input=100", 1), ("input=..1k", 2), ("input=1k-2k", 3),
+        ("class=A", 2), ("name=x", 3), ("model=n", 2), ("input=100", 1), ("input=..1k", 2),
+        ("input=1k-2k", 3),
         ("turn=first", 2), ("turn=later", 3), ("class=A, name=x", 1),
     ):  # fmt: skip
         assert judged(f"ttft{{{braces}}} max < 1000ms", records).observed == slowest
-    assert judged("requests_per_s{class=B} > 0", [*steps(10), answered(1, sent_at=19.99, user_class="B")]).count == 1
+    assert (
+        judged(
+            "requests_per_s{class=B} > 0", [*steps(10), answered(1, sent_at=19.99, user_class="B")]
+        ).count
+        == 1
+    )
     assert judged("error_rate{class=B} < 1", records).status == "INCONCLUSIVE"  # it cannot be read
 
 
 def test_a_rate_of_some_is_over_the_time_of_all() -> None:
     """10 of class B within the first second of ten."""
-    records = [answered(100, sent_at=10 + i / 10, user_class="B") for i in range(10)] + [answered(1000, sent_at=19.0)]
+    records = [answered(100, sent_at=10 + i / 10, user_class="B") for i in range(10)] + [
+        answered(1000, sent_at=19.0)
+    ]
     assert judged("requests_per_s{class=B} > 0.1", records).observed == pytest.approx(1)
 
 
 def test_pooled_gaps() -> None:
     """200 of two gaps each, 10 and 20 ms; between them those of class B with 30 and 40."""
-    records = [*steps(200), *(answered(1, 31, 71, sent_at=10.5 + i, user_class="B") for i in range(200))]
+    records = [
+        *steps(200),
+        *(answered(1, 31, 71, sent_at=10.5 + i, user_class="B") for i in range(200)),
+    ]
     every = judged("icl p50 < 1000ms", records)
     assert (every.observed, every.low, every.high, every.count) == (25, 20, 30, 800)
     assert every.effective is None
@@ -336,29 +415,39 @@ def test_pooled_gaps() -> None:
 
 
 def test_stretches_with_a_stall_widen_the_interval_of_pooled_gaps() -> None:
-    """640 requests in 64 stretches of ten: gaps of 10 and 20 ms, in six scattered stretches 110 and 120 instead, or in one
-    request of each stretch but four. The average is the same."""
+    """640 requests in 64 stretches of ten: gaps of 10 and 20 ms, in six scattered stretches 110 and
+    120 instead, or in one request of each stretch but four. The average is the same."""
 
     def gaps(slow: bool) -> tuple[int, ...]:
         return (1, 111, 231) if slow else (1, 11, 31)
 
     stalled = {rank for rank, place in enumerate(mixed(64)) if place <= 6}
     together = [answered(*gaps(i // 10 in stalled), sent_at=10.0 + i) for i in range(640)]
-    apart = [answered(*gaps(i % 10 == 5 and i // 10 % 16 != 3), sent_at=10.0 + i) for i in range(640)]
+    apart = [
+        answered(*gaps(i % 10 == 5 and i // 10 % 16 != 3), sent_at=10.0 + i) for i in range(640)
+    ]
     wide, narrow = judged("icl avg < 28ms", together), judged("icl avg < 28ms", apart)
-    assert (wide.observed, narrow.observed) == (pytest.approx(15 + 100 * 60 / 640), pytest.approx(15 + 100 * 60 / 640))
+    assert (wide.observed, narrow.observed) == (
+        pytest.approx(15 + 100 * 60 / 640),
+        pytest.approx(15 + 100 * 60 / 640),
+    )
     assert (wide.status, narrow.status) == ("INCONCLUSIVE", "PASS")
 
 
 def late(share: float) -> Record:
     """Chunks of which ``share`` came merged."""
     many = answered(*range(1, 101), sent_at=10.0)
-    return replace(many, merged=tuple((i, 0) for i in range(round(100 * share))), chunk_us=(1000,) * 100)
+    return replace(
+        many, merged=tuple((i, 0) for i in range(round(100 * share))), chunk_us=(1000,) * 100
+    )
 
 
 def test_a_rule_about_itl_does_not_pass_where_no_answer_has_one() -> None:
     one_chunk = [answered(200, sent_at=10.0 + i, output_tokens=50) for i in range(100)]
-    one_read = [answered(200, 200, 200, sent_at=10.0 + i, merged=((0, 1), (1, 1), (2, 1))) for i in range(100)]
+    one_read = [
+        answered(200, 200, 200, sent_at=10.0 + i, merged=((0, 1), (1, 1), (2, 1)))
+        for i in range(100)
+    ]
     for records in (one_chunk, one_read):
         for rule in ("itl p50 < 1ms", "output_tokens_per_s_per_user p50 > 1000"):
             result = judged(rule, records)
@@ -369,7 +458,8 @@ def test_a_rule_about_itl_does_not_pass_where_no_answer_has_one() -> None:
 def test_a_client_that_was_too_slow(share: float, level: str) -> None:
     records = [replace(late(share), clock_offset_s=UNIX + i) for i in range(100)]
     rules = {
-        "request_latency p50 < 1000ms": "PASS",  # the stamp of a merged chunk is too late, if anything
+        # the stamp of a merged chunk is too late, if anything
+        "request_latency p50 < 1000ms": "PASS",
         "request_latency p50 < 0.1ms": "INCONCLUSIVE",
         "attainment > 1% given ttft < 1s": "PASS",
         "itl p50 < 1s": "INCONCLUSIVE",  # all came in one read: they have none
@@ -386,7 +476,10 @@ def test_a_client_that_was_too_slow(share: float, level: str) -> None:
     assert {result.rule: result.status for result in summary.slos} == rules
     undecided = [result for result in summary.slos if result.status == "INCONCLUSIVE"]
     reasons = {result.reason for result in undecided if "itl" not in result.rule}
-    assert all(reason.startswith(f"the client verdict is {level}: chunks came merged") for reason in reasons)
+    assert all(
+        reason.startswith(f"the client verdict is {level}: chunks came merged")
+        for reason in reasons
+    )
     assert summary.slos[0].observed == pytest.approx(1)
 
 
@@ -399,18 +492,33 @@ def test_what_was_delivered_of_a_schedule() -> None:
     rule = replace(run.settings, slo=("completed >= 95%",))
     # sent from second 11 to 210, and 89 by second 100; that of second 100 had no time
     answers = judged("", steps(200), replace(run, settings=rule))
-    assert (answers.status, answers.observed, answers.count) == ("FAIL", pytest.approx(8900 / 199), 200)
-    busy = replace(run, health=(ProcessHealth(worker="local", cpu_share=0.97, loop_lag_p99_ms=1.0),))
+    assert (answers.status, answers.observed, answers.count) == (
+        "FAIL",
+        pytest.approx(8900 / 199),
+        200,
+    )
+    busy = replace(
+        run, health=(ProcessHealth(worker="local", cpu_share=0.97, loop_lag_p99_ms=1.0),)
+    )
     held = judged("", steps(100), busy)
-    assert (held.status, held.reason) == ("INCONCLUSIVE", "the load generator held the load back, not the server")
+    assert (held.status, held.reason) == (
+        "INCONCLUSIVE",
+        "the load generator held the load back, not the server",
+    )
 
 
 def test_lost_records_could_be_the_slow_ones() -> None:
     run = replace(a_run(slo=("ttft p50 < 300ms",)), records_lost=3)
     found = judged("", steps(400), run)
-    assert (found.status, found.reason) == ("INCONCLUSIVE", "records of workers that never arrived: 3")
+    assert (found.status, found.reason) == (
+        "INCONCLUSIVE",
+        "records of workers that never arrived: 3",
+    )
     assert (
-        judged("", steps(400), replace(run, settings=replace(run.settings, slo=("ttft p50 < 6ms",)))).status == "FAIL"
+        judged(
+            "", steps(400), replace(run, settings=replace(run.settings, slo=("ttft p50 < 6ms",)))
+        ).status
+        == "FAIL"
     )
 
 
@@ -424,10 +532,12 @@ def test_lost_records_could_be_the_slow_ones() -> None:
             ObservedValue(10.0, (5.0, 20.0), size=100.0),
             None,
         ),  # 20 is not below: 1 x the time, for a hair
-        ("ttft p50 < 9s", ObservedValue(10.0, (7.0, 20.0), size=100.0), 800.0),  # it fails when the lower end is above
+        # it fails when the lower end is above
+        ("ttft p50 < 9s", ObservedValue(10.0, (7.0, 20.0), size=100.0), 800.0),
         ("ttft p50 > 9s", ObservedValue(10.0, (7.0, 20.0), size=100.0), 800.0),
         ("ttft p50 < 15s", ObservedValue(10.0, (5.0, 12.0), size=100.0), None),  # decided as it is
-        ("ttft p50 < 10s", ObservedValue(10.0, (5.0, 20.0), size=100.0), None),  # at the limit: never
+        # at the limit: never
+        ("ttft p50 < 10s", ObservedValue(10.0, (5.0, 20.0), size=100.0), None),
         ("ttft p50 < 10.5s", ObservedValue(10.0, (5.0, 20.0), size=100.0), None),  # 400 times
         ("ttft p50 < 15s", ObservedValue(10.0, (5.0, float("inf")), size=100.0), None),
         # p95 takes 72, with room three times as many, 216: of 108 twice the time
@@ -438,19 +548,30 @@ def test_lost_records_could_be_the_slow_ones() -> None:
             ObservedValue(10.0, (0.0, None), size=50.0, beyond=21.0),
             96.0,
         ),  # 1.4 times too far: 1.96 times the time
-        ("ttft p95 < 15s", ObservedValue(10.0, (None, None)), None),  # nobody knows what they are worth
+        # nobody knows what they are worth
+        ("ttft p95 < 15s", ObservedValue(10.0, (None, None)), None),
         ("error_rate < 2%", ObservedValue(0.01, (0.0, 0.03), size=100.0), 300.0),
         # none failed: 0.02 ** (1 / n) is above 0.99 from 390 requests on, 3.9 times 100
         ("error_rate < 1%", ObservedValue(0.0, (0.0, 1 - 0.02**0.01), size=100.0), 290.0),
-        ("attainment > 99% given ttft < 1s", ObservedValue(1.0, (0.02**0.01, 1.0), size=100.0), 290.0),
-        ("error_rate < 5%", ObservedValue(0.0, (0.0, 1 - 0.02**0.01), size=100.0), None),  # decided as it is
-        ("error_rate < 0.01%", ObservedValue(0.0, (0.0, 1 - 0.02**0.01), size=100.0), None),  # 391 times
+        (
+            "attainment > 99% given ttft < 1s",
+            ObservedValue(1.0, (0.02**0.01, 1.0), size=100.0),
+            290.0,
+        ),
+        # decided as it is
+        ("error_rate < 5%", ObservedValue(0.0, (0.0, 1 - 0.02**0.01), size=100.0), None),
+        # 391 times
+        ("error_rate < 0.01%", ObservedValue(0.0, (0.0, 1 - 0.02**0.01), size=100.0), None),
         ("ttft max < 15s", ObservedValue(20.0, None), None),
         ("ttft p50 < 15s", ObservedValue(None), None),
     ],
 )
-def test_how_much_longer_a_run_would_decide(rule: str, found: ObservedValue, longer: float | None) -> None:
-    assert estimate_longer_s(parse_rule(rule), found, 100.0) == (None if longer is None else pytest.approx(longer))
+def test_how_much_longer_a_run_would_decide(
+    rule: str, found: ObservedValue, longer: float | None
+) -> None:
+    assert estimate_longer_s(parse_rule(rule), found, 100.0) == (
+        None if longer is None else pytest.approx(longer)
+    )
     assert estimate_longer_s(parse_rule(rule), found, 0.0) is None
 
 
@@ -459,12 +580,15 @@ def median_of(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> ObservedV
     values = np.sort(values)
     low, high = find_interval_ranks(len(values), 50.0)
     return ObservedValue(
-        float(np.median(values)), (float(values[low - 1]), float(values[high - 1])), size=float(len(values))
+        float(np.median(values)),
+        (float(values[low - 1]), float(values[high - 1])),
+        size=float(len(values)),
     )
 
 
 def test_how_much_longer_is_a_hint_that_half_of_the_runs_or_more_keep() -> None:
-    """200 values of a known median, 3 % and 8 % below the limit: the estimate, then the run that it advises."""
+    """200 values of a known median, 3 % and 8 % below the limit: the estimate, then the run that it
+    advises."""
     random, decided = np.random.default_rng(1), list[bool]()
     for limit_s in (1.03, 1.08):
         rule = parse_rule(f"ttft p50 < {limit_s}s")
@@ -473,7 +597,9 @@ def test_how_much_longer_is_a_hint_that_half_of_the_runs_or_more_keep() -> None:
             found = median_of(values[:200])
             more_s = estimate_longer_s(rule, found, 200.0) if found.decides(rule) is None else None
             if more_s is not None:
-                decided.append(median_of(values[: 200 + math.ceil(more_s)]).decides(rule) is not None)
+                decided.append(
+                    median_of(values[: 200 + math.ceil(more_s)]).decides(rule) is not None
+                )
     assert len(decided) > 150
     assert 0.5 < sum(decided) / len(decided) < 0.82
 
@@ -481,7 +607,8 @@ def test_how_much_longer_is_a_hint_that_half_of_the_runs_or_more_keep() -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
-        (0.1, "1 s"), (2.93, "3 s"), (10, "10 s"), (10.1, "20 s"), (89.9, "90 s"), (90, "2 min"), (120, "2 min"),
+        (0.1, "1 s"), (2.93, "3 s"), (10, "10 s"), (10.1, "20 s"), (89.9, "90 s"), (90, "2 min"),
+        (120, "2 min"),
         (121, "3 min"), (5399, "90 min"), (5400, "2 h"), (7201, "3 h"),
     ],
 )  # fmt: skip
@@ -491,7 +618,10 @@ def test_a_duration_in_words(seconds: float, words: str) -> None:
 
 def results(*statuses: str) -> list[SloResult]:
     """``warn PASS`` is a rule that only warns."""
-    return [SloResult(rule="r", status=s.split()[-1], decides=not s.startswith("warn")) for s in statuses]
+    return [
+        SloResult(rule="r", status=s.split()[-1], decides=not s.startswith("warn"))
+        for s in statuses
+    ]
 
 
 @pytest.mark.parametrize(
@@ -521,14 +651,22 @@ def test_presets_and_conditions_of_a_run() -> None:
         "warn: itl p95 <= 100ms",
     ]
     assert [r.decides for r in summary.slos] == [True, True, True, True, False]
-    unknown = summarise_run(collect_columns(steps(60)), a_run(slo=("ttft p50 < 1s",), slo_preset="of another version"))
+    unknown = summarise_run(
+        collect_columns(steps(60)), a_run(slo=("ttft p50 < 1s",), slo_preset="of another version")
+    )
     assert [r.status for r in unknown.slos] == ["PASS", "INCONCLUSIVE"]
 
 
 def test_goodput_as_aiperf_counts_it() -> None:
-    """Ten of twenty within 10 ms, five failures: 10 in the 19.05 s (the failures end within them), 10 of 25."""
-    records = [*(answered(i, i + 10, i + 30, sent_at=10.0 + i) for i in range(1, 21)), *[failed(sent_at=12.0)] * 5]
-    summary = summarise_run(collect_columns(records), a_run(goodput="time_to_first_token:10 inter_token_latency:20"))
+    """Ten of twenty within 10 ms, five failures: 10 in the 19.05 s (the failures end within them),
+    10 of 25."""
+    records = [
+        *(answered(i, i + 10, i + 30, sent_at=10.0 + i) for i in range(1, 21)),
+        *[failed(sent_at=12.0)] * 5,
+    ]
+    summary = summarise_run(
+        collect_columns(records), a_run(goodput="time_to_first_token:10 inter_token_latency:20")
+    )
     rows = {row.tag: row for row in summary.rows}
     assert rows["goodput"].avg == pytest.approx(10 / 19.05)
     assert rows["good_request_count"].avg == 10
@@ -541,14 +679,17 @@ def test_goodput_as_aiperf_counts_it() -> None:
 
 
 @pytest.mark.slow
-@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(0, 5), st.sampled_from([50, 90, 95, 99]),
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(0, 5),
+    st.sampled_from([50, 90, 95, 99]),
        st.integers(1, 1000))  # fmt: skip
 def test_a_decision_needs_the_figure_and_its_interval_on_one_side(
     ttfts: list[int], failures: int, percentile: int, limit: int
 ) -> None:
     records = [answered(ttft) for ttft in ttfts] + [failed()] * failures
     found = judged(f"ttft p{percentile} < {limit}ms", records)
-    sides = {value < limit for value in (found.low, found.observed, found.high) if value is not None}
+    sides = {
+        value < limit for value in (found.low, found.observed, found.high) if value is not None
+    }
     if found.status == "INCONCLUSIVE":
         assert len(sides) == 2 or None in (found.low, found.high)
     else:
@@ -558,13 +699,16 @@ def test_a_decision_needs_the_figure_and_its_interval_on_one_side(
         assert failures <= len(records) * (1 - percentile / 100)
 
 
-# -- rules in a sweep --------------------------------------------------------------------------------------------------
+# -- rules in a sweep ------------------------------------------------------------------------------
 
 
 def test_a_rule_about_stages_has_none_in_a_run_without_them() -> None:
     for run in (None, a_run(repeats=3, slo=("ttft{stage=2} p50 < 1s",))):
         found = judged("ttft{stage=2} p50 < 1s", steps(20), run)
-        assert (found.status, found.reason) == ("INCONCLUSIVE", "it names stages, and this is no sweep")
+        assert (found.status, found.reason) == (
+            "INCONCLUSIVE",
+            "it names stages, and this is no sweep",
+        )
         assert (found.limit, found.unit) == (1, "s")
 
 
@@ -587,10 +731,13 @@ def test_a_stage_is_judged_by_the_rules_that_are_about_it() -> None:
 
 
 def swept(
-    rules: tuple[str, ...], *stages: Sequence[str], sweep: str = "concurrency=1,2,4,8", **other: object
+    rules: tuple[str, ...],
+    *stages: Sequence[str],
+    sweep: str = "concurrency=1,2,4,8",
+    **other: object,
 ) -> list[SloResult]:
-    """The results of a sweep whose stages, 1, 2, 4, ..., came to these: one for each rule, ``-`` for none; ``FAIL?`` of a
-    stage whose client was burnt."""
+    """The results of a sweep whose stages, 1, 2, 4, ..., came to these: one for each rule, ``-``
+    for none; ``FAIL?`` of a stage whose client was burnt."""
     run = replace(a_run(sweep=sweep, slo=rules, users=None), sweep_end="all stages ran")
     levels = []
     for i, statuses in enumerate(stages):
@@ -608,7 +755,9 @@ def swept(
         ]
         burnt = {"client": "INVALID"} if any("?" in status for status in statuses) else {}
         levels.append(a_level(2.0**i, slos=tuple(results), **burnt))
-    found = SweepSummary(axis=sweep.partition("=")[0], unit="users", levels=tuple(levels), ended=run.sweep_end)
+    found = SweepSummary(
+        axis=sweep.partition("=")[0], unit="users", levels=tuple(levels), ended=run.sweep_end
+    )
     return list(summarise_run(collect_columns([]), replace(run, **other), sweep=found).slos)
 
 
@@ -618,14 +767,18 @@ def swept(
         (["PASS", "PASS", "FAIL", "FAIL"], "PASS", 20, "holds up to concurrency 2; broken at 4"),
         (["PASS"] * 4, "PASS", 80, "holds up to concurrency 8; no higher stage was run"),
         (["FAIL", "FAIL"], "FAIL", 10, "at concurrency 1, the lowest"),
-        (["FAIL", "PASS", "PASS"], "PASS", 40, "holds up to concurrency 4; no higher stage was run; broken at conc"),
+        (["FAIL", "PASS", "PASS"], "PASS", 40,
+            "holds up to concurrency 4; no higher stage was run; broken at conc"),
         (["INCONCLUSIVE", "FAIL"], "INCONCLUSIVE", 10, "at concurrency 1, the lowest"),
-        (["PASS", "INCONCLUSIVE?"], "PASS", 10, "holds up to concurrency 1; at 2 the load generator was too slow"),
-        (["PASS", "PASS?"], "PASS", 20, "holds up to concurrency 2; no higher stage was run"),  # it cannot have turned that
+        (["PASS", "INCONCLUSIVE?"], "PASS", 10,
+            "holds up to concurrency 1; at 2 the load generator was too slow"),
+        # it cannot have turned that
+        (["PASS", "PASS?"], "PASS", 20, "holds up to concurrency 2; no higher stage was run"),
         (["PASS", "FAIL?"], "PASS", 10, "holds up to concurrency 1; broken at 2"),
         (["FAIL?", "FAIL?"], "FAIL", 10, "at concurrency 1, the lowest"),
         (["INCONCLUSIVE?", "FAIL"], "FAIL", 20, "at concurrency 2, the lowest"),
-        (["INCONCLUSIVE?"] * 2, "INCONCLUSIVE", None, "no stage may found a conclusion; at concurrency 1 the client"),
+        (["INCONCLUSIVE?"] * 2, "INCONCLUSIVE", None,
+            "no stage may found a conclusion; at concurrency 1 the client"),
         ([], "INCONCLUSIVE", None, "no stage may found a conclusion; there is none"),
     ],
 )  # fmt: skip
@@ -643,14 +796,19 @@ def test_a_sweep_passes_up_to_the_highest_stage_that_does(
         ("ttft{stage=2..4} p50 < 1s", "- PASS PASS -", "PASS", "at concurrency 2"),
         ("ttft{concurrency=2..4} p50 < 1s", "- PASS FAIL -", "FAIL", "at concurrency 4"),
         ("ttft{stage=..2} p50 < 1s", "INCONCLUSIVE PASS - -", "INCONCLUSIVE", "at concurrency 1"),
-        ("ttft{stage=8} p50 < 1s", "- -", "INCONCLUSIVE", "there is no stage of concurrency 8: all stages ran"),
-        ("ttft{stage=2..} p50 < 1s", "- PASS", "INCONCLUSIVE", "there is no stage of concurrency 4, 8: all stages ran"),
+        ("ttft{stage=8} p50 < 1s", "- -", "INCONCLUSIVE",
+            "there is no stage of concurrency 8: all stages ran"),
+        ("ttft{stage=2..} p50 < 1s", "- PASS", "INCONCLUSIVE",
+            "there is no stage of concurrency 4, 8: all stages ran"),
         ("ttft{stage=2..} p50 < 1s", "- FAIL", "FAIL", "at concurrency 2"),
-        ("ttft{stage=3} p50 < 1s", "- -", "INCONCLUSIVE", "this sweep has no such stage: it is of concurrency 1, 2, 4, 8"),
+        ("ttft{stage=3} p50 < 1s", "- -", "INCONCLUSIVE",
+            "this sweep has no such stage: it is of concurrency 1, 2, 4, 8"),
         ("ttft{request-rate=2} p50 < 1s", "- -", "INCONCLUSIVE", "this sweep has no such stage"),
     ],
 )  # fmt: skip
-def test_a_rule_must_hold_at_each_stage_that_it_names(rule: str, statuses: str, status: str, reason: str) -> None:
+def test_a_rule_must_hold_at_each_stage_that_it_names(
+    rule: str, statuses: str, status: str, reason: str
+) -> None:
     (found,) = swept((rule,), *[[status] for status in statuses.split()])
     assert found.status == status
     assert found.reason.startswith(reason)
@@ -664,10 +822,15 @@ def test_rules_that_hold_at_no_stage_together_do_not_hold() -> None:
     assert [r.status for r in swept(rules, ["PASS", "FAIL"], ["PASS", "PASS"])] == ["PASS", "PASS"]
     maybe = swept(rules, ["PASS", "FAIL"], ["INCONCLUSIVE", "PASS"])
     assert [r.status for r in maybe] == ["PASS", "PASS", "INCONCLUSIVE"]
-    warned = swept(("ttft p50 < 1s", "warn: requests_per_s > 5"), ["PASS", "FAIL"], ["FAIL", "PASS"])
+    warned = swept(
+        ("ttft p50 < 1s", "warn: requests_per_s > 5"), ["PASS", "FAIL"], ["FAIL", "PASS"]
+    )
     assert [r.status for r in warned] == ["PASS", "PASS"]
     named = swept(
-        ("ttft p50 < 1s", "requests_per_s{stage=2} > 5"), ["PASS", "-"], ["FAIL", "PASS"], sweep="concurrency=1,2"
+        ("ttft p50 < 1s", "requests_per_s{stage=2} > 5"),
+        ["PASS", "-"],
+        ["FAIL", "PASS"],
+        sweep="concurrency=1,2",
     )
     assert [r.status for r in named] == ["PASS", "PASS"]
 
@@ -675,21 +838,29 @@ def test_rules_that_hold_at_no_stage_together_do_not_hold() -> None:
 def test_a_rule_that_cannot_be_read_is_inconclusive_in_a_sweep_too() -> None:
     run = a_run(sweep="concurrency=1", slo=("of another version",), slo_preset="lost")
     found = SweepSummary(axis="concurrency", unit="users", levels=(), ended="")
-    assert [r.status for r in summarise_run(collect_columns([]), run, sweep=found).slos] == ["INCONCLUSIVE"] * 2
+    assert [r.status for r in summarise_run(collect_columns([]), run, sweep=found).slos] == [
+        "INCONCLUSIVE"
+    ] * 2
 
 
 def test_repeats_are_judged_together() -> None:
     run = a_run(repeats=2, slo=("ttft p50 < 222ms",))
-    both = SweepSummary(axis="repeat", unit="", levels=(a_level(1, slo="FAIL"), a_level(2, slo="FAIL")), ended="")
+    both = SweepSummary(
+        axis="repeat", unit="", levels=(a_level(1, slo="FAIL"), a_level(2, slo="FAIL")), ended=""
+    )
     records = steps(400)
-    assert [r.status for r in summarise_run(collect_columns(records), run, 0, records, both).slos] == ["PASS"]
+    assert [
+        r.status for r in summarise_run(collect_columns(records), run, 0, records, both).slos
+    ] == ["PASS"]
 
 
-# -- what the client verdict voids, and point estimates -----------------------------------------------------------------
+# -- what the client verdict voids, and point estimates --------------------------------------------
 
 
 @pytest.mark.parametrize(("soonest_ms", "level"), [(190, DEGRADED), (160, INVALID)])
-def test_ttft_that_may_be_too_high_voids_no_pass_and_no_other_metric(soonest_ms: int, level: str) -> None:
+def test_ttft_that_may_be_too_high_voids_no_pass_and_no_other_metric(
+    soonest_ms: int, level: str
+) -> None:
     records = [
         answered(200 + rank % 7, 300, 320, sent_at=10.0 + i, merged=((0, 1000 * soonest_ms),))
         for i, rank in enumerate(mixed(400))
@@ -706,9 +877,17 @@ def test_ttft_that_may_be_too_high_voids_no_pass_and_no_other_metric(soonest_ms:
     assert summary.client is not None
     assert summary.client.level == level
     # 200 to 206 ms came at 160 or 190 ms at the soonest, and a stamp may be off by 20 ms
-    assert [result.status for result in summary.slos] == ["PASS", "INCONCLUSIVE", "FAIL", "PASS", "FAIL", "PASS"]
+    assert [result.status for result in summary.slos] == [
+        "PASS",
+        "INCONCLUSIVE",
+        "FAIL",
+        "PASS",
+        "FAIL",
+        "PASS",
+    ]
     assert [result.reason for result in summary.slos if result.reason] == [
-        f"the client verdict is {level}: TTFT may be too high, and the limit lies within what that leaves open"
+        f"the client verdict is {level}: TTFT may be too high, and the limit lies within what that "
+        f"leaves open"
     ]
 
 
@@ -717,7 +896,8 @@ def certified(ms: float, **settings: object) -> Run:
     off = ErrorBounds(count=100, p50_ms=ms, p95_ms=ms, p99_ms=ms, max_ms=ms)
     one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
     return replace(
-        a_run(**settings), health=(ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1, certificate=one),)
+        a_run(**settings),
+        health=(ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1, certificate=one),),
     )
 
 
@@ -725,9 +905,11 @@ def certified(ms: float, **settings: object) -> Run:
 @pytest.mark.parametrize(
     ("rule", "status", "low", "high"),
     [
-        ("ttft p50 < 150ms", "FAIL", 189.5, 200.5),  # all came at the soonest at 190, at the latest at 200 ms
+        # all came at the soonest at 190, at the latest at 200 ms
+        ("ttft p50 < 150ms", "FAIL", 189.5, 200.5),
         ("ttft p50 < 195ms", "INCONCLUSIVE", 189.5, 200.5),
-        ("ttft p50 < 189.9ms", "INCONCLUSIVE", 189.5, 200.5),  # the certificate's half a millisecond
+        # the certificate's half a millisecond
+        ("ttft p50 < 189.9ms", "INCONCLUSIVE", 189.5, 200.5),
         ("ttft p50 > 189.4ms", "PASS", 189.5, 200.5),
         ("ttft avg > 189.4ms", "PASS", 189.5, 200.5),
         ("ttft max > 189.4ms", "PASS", 189.5, 200.5),
@@ -746,13 +928,19 @@ def certified(ms: float, **settings: object) -> Run:
 def test_a_certificate_and_the_records_bound_what_merged_chunks_void(
     rule: str, status: str, low: float | None, high: float | None
 ) -> None:
-    """Of each answer the first two chunks came in one read, between 190 and 200 ms, and 14 more from 240 ms on."""
+    """Of each answer the first two chunks came in one read, between 190 and 200 ms, and 14 more
+    from 240 ms on."""
     chunks = (200, 200, *range(240, 501, 20))
-    records = [answered(*chunks, sent_at=10.0 + i, merged=((0, 190_000), (1, 190_000))) for i in range(400)]
+    records = [
+        answered(*chunks, sent_at=10.0 + i, merged=((0, 190_000), (1, 190_000))) for i in range(400)
+    ]
     found = judged(rule, records, certified(0.5, slo=(rule,)))
     assert found.status == status
     if low is not None:
-        assert (found.low, found.high) == (pytest.approx(low, abs=1e-3), pytest.approx(high, abs=1e-3))
+        assert (found.low, found.high) == (
+            pytest.approx(low, abs=1e-3),
+            pytest.approx(high, abs=1e-3),
+        )
     if status == "INCONCLUSIVE":
         assert found.reason.startswith("the client verdict is DEGRADED: ")
     # without a certificate a stamp may be off by 20 ms
@@ -762,9 +950,15 @@ def test_a_certificate_and_the_records_bound_what_merged_chunks_void(
 
 def test_what_the_certificate_says_of_a_percentile_that_lies_on_failures() -> None:
     """It is above any limit, by however little the stamps of the others are off."""
-    rule, merged, chunks = "ttft p95 < 150ms", ((0, 190_000), (1, 190_000)), (200, 200, *range(240, 501, 20))
+    rule, merged, chunks = (
+        "ttft p95 < 150ms",
+        ((0, 190_000), (1, 190_000)),
+        (200, 200, *range(240, 501, 20)),
+    )
     records = [
-        answered(*chunks, sent_at=10.0 + i, merged=merged) if i % 2 else failed("refused", sent_at=10.0 + i)
+        answered(*chunks, sent_at=10.0 + i, merged=merged)
+        if i % 2
+        else failed("refused", sent_at=10.0 + i)
         for i in range(400)
     ]
     found = judged(rule, records, certified(0.5, slo=(rule,)))
@@ -784,7 +978,8 @@ def test_a_point_estimate_is_compared_alone(rule: str, status: str, of_point: st
     assert judged(rule, steps(400)).status == status
     found = judged(rule, steps(400), slo_mode="point")
     assert found.status == of_point
-    assert (found.low is None) == (judged(rule, steps(400)).low is None)  # what is known of it is shown all the same
+    # what is known of it is shown all the same
+    assert (found.low is None) == (judged(rule, steps(400)).low is None)
 
 
 def test_of_a_point_estimate_only_an_invalid_client_counts() -> None:
@@ -794,14 +989,16 @@ def test_of_a_point_estimate_only_an_invalid_client_counts() -> None:
         assert judged("request_latency p50 < 0.5ms", records).status == "INCONCLUSIVE"
 
 
-# -- what the load generator cannot have turned ------------------------------------------------------------------------
+# -- what the load generator cannot have turned ----------------------------------------------------
 
 
 def unwell(ms: float, **health: float) -> ProcessHealth:
     """Its sentinels were off by as much: 32 ms are INVALID."""
     off = ErrorBounds(count=100, p50_ms=ms, p95_ms=ms, p99_ms=ms, max_ms=ms)
     one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
-    return ProcessHealth(worker="local", cpu_share=0.1, certificate=one, **{"loop_lag_p99_ms": 1.0, **health})
+    return ProcessHealth(
+        worker="local", cpu_share=0.1, certificate=one, **{"loop_lag_p99_ms": 1.0, **health}
+    )
 
 
 BUSY = {"cpu_wait_share": 0.5, "loop_lag_p99_ms": 40.0}
@@ -826,7 +1023,8 @@ BUSY = {"cpu_wait_share": 0.5, "loop_lag_p99_ms": 40.0}
         ("attainment > 90% given ttft < 5s and itl < 5s", 32.0, BUSY, "PASS"),
         ("attainment > 90% given ttft < 5ms", 32.0, {}, "FAIL"),
         ("attainment > 90% given ttft < 420ms", 32.0, {}, "INCONCLUSIVE"),
-        ("output_tokens_per_s_per_user p50 > 1", 0.1, BUSY, "PASS"),  # 66.7 are 15 ms a token, 415 ms at most
+        # 66.7 are 15 ms a token, 415 ms at most
+        ("output_tokens_per_s_per_user p50 > 1", 0.1, BUSY, "PASS"),
         ("output_tokens_per_s_per_user p50 > 3", 0.1, BUSY, "INCONCLUSIVE"),
     ],
 )
@@ -835,7 +1033,9 @@ def test_an_error_that_cannot_reach_the_limit_voids_no_decision(
     rule: str, ms: float, health: dict[str, float], status: str, mode: str
 ) -> None:
     """TTFT of 41 to 440 ms."""
-    records = [answered(i + 40, i + 50, i + 70, sent_at=10.0 + at) for at, i in enumerate(mixed(400), 1)]
+    records = [
+        answered(i + 40, i + 50, i + 70, sent_at=10.0 + at) for at, i in enumerate(mixed(400), 1)
+    ]
     run = replace(a_run(slo=(rule,), slo_mode=mode), health=(unwell(ms, **health),))
     summary = summarise_run(collect_columns(records), run, 0, records)
     assert summary.client is not None
@@ -850,17 +1050,22 @@ def test_an_error_that_cannot_reach_the_limit_voids_no_decision(
 @pytest.mark.parametrize(
     ("rule", "status"),
     [
-        ("requests_per_s > 2.1", "INCONCLUSIVE"),  # 2 were answered; without the delays it had been 2.5 at most
+        # 2 were answered; without the delays it had been 2.5 at most
+        ("requests_per_s > 2.1", "INCONCLUSIVE"),
         ("requests_per_s > 2.6", "FAIL"),
         ("requests_per_s > 1.9", "PASS"),
         ("output_tokens_per_s > 5.1", "FAIL"),
         ("output_tokens_per_s > 4.5", "INCONCLUSIVE"),
     ],
 )
-def test_late_sends_void_no_rule_of_a_rate_that_they_cannot_have_turned(rule: str, status: str) -> None:
-    """Two users, one second a request, each sent 200 ms after its admission: a fifth of the time."""
+def test_late_sends_void_no_rule_of_a_rate_that_they_cannot_have_turned(
+    rule: str, status: str
+) -> None:
+    """Two users, one second a request, each sent 200 ms after its admission: a fifth of the
+    time."""
     records = [
-        answered(400, 800, sent_at=10.2 + i // 2, asked_at=10.0 + i // 2, admitted_at=10.0 + i // 2) for i in range(400)
+        answered(400, 800, sent_at=10.2 + i // 2, asked_at=10.0 + i // 2, admitted_at=10.0 + i // 2)
+        for i in range(400)
     ]
     run = a_run(slo=(rule,))
     summary = summarise_run(collect_columns(records), run, 0, records)
@@ -871,9 +1076,13 @@ def test_late_sends_void_no_rule_of_a_rate_that_they_cannot_have_turned(rule: st
 
 def test_sixty_three_requests_far_within_their_limit_pass_on_a_machine_that_is_not_well() -> None:
     """The largest took 0.49 s, the limit is 5 s."""
-    records = [answered(420 + rank % 71, 500, sent_at=10.0 + at) for at, rank in enumerate(mixed(63))]
+    records = [
+        answered(420 + rank % 71, 500, sent_at=10.0 + at) for at, rank in enumerate(mixed(63))
+    ]
     run = replace(a_run(slo=("ttft p90 < 5s",)), health=(unwell(32.0),))
-    assert [(one.status, one.reason) for one in summarise_run(collect_columns(records), run).slos] == [("PASS", "")]
+    assert [
+        (one.status, one.reason) for one in summarise_run(collect_columns(records), run).slos
+    ] == [("PASS", "")]
 
 
 def test_a_point_estimate_may_rise_over_the_run() -> None:

@@ -1,4 +1,5 @@
-"""The receiver of spans: what it takes and refuses, and that nothing of it reaches the run but lines of spans.jsonl."""
+"""The receiver of spans: what it takes and refuses, and that nothing of it reaches the run but
+lines of spans.jsonl."""
 
 import gzip
 import http.client
@@ -26,7 +27,10 @@ from locust_llm.server.spans.receiver_process import SpanExportServer
 
 RUN = "4bf92f3577b34da6"
 CUT = (BrokenPipeError, ConnectionResetError)
-PROTOBUF, JSON = {"Content-Type": otlp_http.PROTOBUF}, {"Content-Type": "application/json; charset=utf-8"}
+PROTOBUF, JSON = (
+    {"Content-Type": otlp_http.PROTOBUF},
+    {"Content-Type": "application/json; charset=utf-8"},
+)
 
 
 def of(request_id: str) -> dict[str, Any]:
@@ -48,7 +52,9 @@ def server(told: list[SortedSpans]) -> Iterator[SpanExportServer]:
     made.server_close()
 
 
-def post(server: SpanExportServer, body: bytes, headers: dict[str, str], path: str = "/v1/traces") -> tuple[int, bytes]:
+def post(
+    server: SpanExportServer, body: bytes, headers: dict[str, str], path: str = "/v1/traces"
+) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
     connection.request("POST", path, body, headers)
     answer = connection.getresponse()
@@ -65,11 +71,15 @@ def until(true: Callable[[], object]) -> None:
 def test_what_it_takes(server: SpanExportServer, told: list[SortedSpans]) -> None:
     assert post(server, as_json(of("a")), JSON) == (200, b"{}")
     assert post(server, as_protobuf(of("a")), PROTOBUF) == (200, b"")
-    assert post(server, gzip.compress(as_protobuf(of("a"))), PROTOBUF | {"Content-Encoding": "gzip"}) == (200, b"")
+    assert post(
+        server, gzip.compress(as_protobuf(of("a"))), PROTOBUF | {"Content-Encoding": "gzip"}
+    ) == (200, b"")
     assert [one.times[0][1].queue_us for one in told] == [250_000] * 3
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
     for number in range(2):  # on one connection, many spans in lines that are not too long
-        connection.request("POST", "/v1/traces", as_json(*(of(f"{number}-{i}") for i in range(1_500))), JSON)
+        connection.request(
+            "POST", "/v1/traces", as_json(*(of(f"{number}-{i}") for i in range(1_500))), JSON
+        )
         assert connection.getresponse().read() == b"{}"
     assert [len(one.times) for one in told[3:]] == [1_000, 500] * 2
     assert sum(one.counts.get("received", 0) for one in told) == 3_003
@@ -91,7 +101,11 @@ def test_what_it_refuses(server: SpanExportServer, told: list[SortedSpans]) -> N
     ]
     for body, headers, status, why in cases:
         assert (answered := post(server, body, headers))[0] == status
-        assert why in (json.loads(answered[1])["message"] if headers is not PROTOBUF else answered[1][3:].decode())
+        assert why in (
+            json.loads(answered[1])["message"]
+            if headers is not PROTOBUF
+            else answered[1][3:].decode()
+        )
         assert told[-1].counts == {"malformed" if status == 400 else "refused": 1}
         assert why in told[-1].mistake
     assert post(server, b"{}", JSON, "/v1/metrics")[0] == 404
@@ -102,7 +116,9 @@ def test_what_it_refuses(server: SpanExportServer, told: list[SortedSpans]) -> N
     assert post(server, as_json(of("a")), JSON)[0] == 200
 
 
-def test_a_slow_client_is_cut_and_many_are_turned_away(server: SpanExportServer, told: list[SortedSpans]) -> None:
+def test_a_slow_client_is_cut_and_many_are_turned_away(
+    server: SpanExportServer, told: list[SortedSpans]
+) -> None:
     """One that sends its headers, and one that sends its body, a byte at a time."""
     head = b"POST /v1/traces HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n"
     for slow in (head, head + b"\r\n"):
@@ -121,10 +137,13 @@ def test_a_slow_client_is_cut_and_many_are_turned_away(server: SpanExportServer,
 
 
 def test_a_process_of_its_own_from_the_first_connection_to_the_last_line(tmp_path: Path) -> None:
-    """Spans before and after their record, and one of a request that failed; the port is free at the end."""
+    """Spans before and after their record, and one of a request that failed; the port is free at
+    the end."""
     receiver = SpanReceiver("127.0.0.1:0", RUN)
     port = receiver.port
-    with pytest.raises(ValueError, match=f"cannot listen on 127.0.0.1:{port}: .*in use.*another port"):
+    with pytest.raises(
+        ValueError, match=f"cannot listen on 127.0.0.1:{port}: .*in use.*another port"
+    ):
         SpanReceiver(f"127.0.0.1:{port}", RUN)
 
     def send(*request_ids: str) -> None:
@@ -157,7 +176,9 @@ def test_what_breaks_or_never_comes_is_said(tmp_path: Path) -> None:
     receiver._process.kill()
     notes = [*receiver.finish(time.monotonic)]
     assert notes[0] == "WARNING: the receiver of spans ended before the run did (exit status -9)"
-    assert notes[1].startswith("WARNING: no request has a span (none came): the server needs --otlp-traces-endpoint ")
+    assert notes[1].startswith(
+        "WARNING: no request has a span (none came): the server needs --otlp-traces-endpoint "
+    )
     assert not (tmp_path / FILE).exists()
     hurried = SpanReceiver("127.0.0.1:0", RUN)
     hurried.start(gevent.spawn, tmp_path / "gone", BufferedFile)
@@ -165,7 +186,9 @@ def test_what_breaks_or_never_comes_is_said(tmp_path: Path) -> None:
     hurried.request("b", ok=True)
     hurried.take(msgspec.json.encode(SortedSpans(counts={"received": 3, "other_traces": 3})))
     hurried.hurry()
-    assert "(3 spans came, none of them with times of a request)" in next(hurried.finish(lambda: 0.0))
+    assert "(3 spans came, none of them with times of a request)" in next(
+        hurried.finish(lambda: 0.0)
+    )
 
 
 def test_where_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
-"""First on the path of a process: what Linux alone has is not there for locust_llm. Neither for what it is built on, but for
-psutil, which is another program on each system."""
+"""First on the path of a process: what Linux alone has is not there for locust_llm. Neither for
+what it is built on, but for psutil, which is another program on each system."""
 
 import ctypes
 import os
@@ -15,10 +15,13 @@ import socket  # noqa: E402
 
 GONE: dict[Any, tuple[str, ...]] = {
     os: (
-        "eventfd", "eventfd_read", "eventfd_write", "memfd_create", "sched_getaffinity", "sched_setaffinity", "pidfd_open",
-        "splice", "copy_file_range", "getrandom", "posix_fadvise", "posix_fallocate", "setresuid", "unshare",
+        "eventfd", "eventfd_read", "eventfd_write", "memfd_create", "sched_getaffinity",
+        "sched_setaffinity", "pidfd_open",
+        "splice", "copy_file_range", "getrandom", "posix_fadvise", "posix_fallocate", "setresuid",
+        "unshare",
     ),
-    socket: ("TCP_INFO", "TCP_QUICKACK", "TCP_USER_TIMEOUT", "SO_BINDTODEVICE", "SO_PEERCRED", "MSG_ERRQUEUE"),
+    socket: ("TCP_INFO", "TCP_QUICKACK", "TCP_USER_TIMEOUT", "SO_BINDTODEVICE", "SO_PEERCRED",
+        "MSG_ERRQUEUE"),
 }  # fmt: skip
 CALLS = (
     "timerfd_create",
@@ -64,7 +67,11 @@ def asked_by_us() -> bool:
 
 
 def without_files(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in ("open", "os.listdir", "os.scandir") and arguments and isinstance(arguments[0], str):
+    if (
+        event in ("open", "os.listdir", "os.scandir")
+        and arguments
+        and isinstance(arguments[0], str)
+    ):
         path = arguments[0]
         if path.startswith(FILES) and asked_by_us():
             raise FileNotFoundError(2, "No such file or directory", path)

@@ -1,4 +1,5 @@
-"""Agent traces: each format by a file that one can read, with waits by pencil; what is broken is named, with its line."""
+"""Agent traces: each format by a file that one can read, with waits by pencil; what is broken is
+named, with its line."""
 
 import json
 from pathlib import Path
@@ -15,7 +16,11 @@ from locust_llm.workload.dataset import Dataset
 from locust_llm.workload.dataset_summary import check_dataset, explain_too_fast_trace
 from locust_llm.workload.formats import DatasetError, DatasetSession, Turn
 from locust_llm.workload.traces.registry import KINDS
-from locust_llm.workload.traces.start_point import cap_session_waits, parse_start_shares, start_session_at
+from locust_llm.workload.traces.start_point import (
+    cap_session_waits,
+    parse_start_shares,
+    start_session_at,
+)
 from locust_llm.workload.trees import RecordedSpan, order_spans_by_time
 
 Rows = list[dict[str, Any]]
@@ -36,14 +41,18 @@ def items(place: Path, rows: Rows, kind: str | None = None, **more: Any) -> list
 
 def waits(item: DatasetSession) -> list[tuple[tuple[int, ...], float | None, bool]]:
     """(what it waits for, s, is it a tool's) of each turn."""
-    rounded = [turn.delay_s if turn.delay_s is None else round(turn.delay_s, 6) for turn in item.turns]
+    rounded = [
+        turn.delay_s if turn.delay_s is None else round(turn.delay_s, 6) for turn in item.turns
+    ]
     return [
         (after, wait, turn.tool)
-        for after, wait, turn in zip(list_turn_parents(item.turns), rounded, item.turns, strict=True)
+        for after, wait, turn in zip(
+            list_turn_parents(item.turns), rounded, item.turns, strict=True
+        )
     ]
 
 
-# -- our own -----------------------------------------------------------------------------------------------------------
+# -- our own ---------------------------------------------------------------------------------------
 
 
 def tree(*turns: dict[str, Any]) -> Rows:
@@ -66,10 +75,14 @@ def test_our_own_rows_are_trees(place: Path) -> None:
         ((1, 2), None, False),
         ((), None, False),
     ]
-    [item] = items(place, tree({"after": "b", "output_length": 1}, {"id": "b", "after": [], "output_length": 2}))
+    [item] = items(
+        place,
+        tree({"after": "b", "output_length": 1}, {"id": "b", "after": [], "output_length": 2}),
+    )
     assert [turn.output_tokens for turn in item.turns] == [2, 1]  # none waits for a later one
     [item] = items(place, tree({"after": [], "timestamp": 90}, {"after": [], "timestamp": 40}))
-    assert [turn.at_s for turn in item.turns] == [0.04, 0.09]  # the session begins with its earliest
+    # the session begins with its earliest
+    assert [turn.at_s for turn in item.turns] == [0.04, 0.09]
 
 
 @pytest.mark.parametrize(
@@ -102,16 +115,21 @@ def test_what_is_no_tree_is_named(place: Path, turns: Rows, what: str) -> None:
     assert what in str(wrong.value)
 
 
-# -- by time -----------------------------------------------------------------------------------------------------------
+# -- by time ---------------------------------------------------------------------------------------
 
 
 def slow_twin(spans: list[tuple[int, int]]) -> list[set[int]]:
-    """Of requests of one agent: those that ended before, but for those that another which ended before came after."""
+    """Of requests of one agent: those that ended before, but for those that another which ended
+    before came after."""
     found = []
     for at, (start, _) in enumerate(spans):
         before = [one for one in range(len(spans)) if spans[one][1] <= start and one < at]
         found.append(
-            {one for one in before if not any(spans[other][0] >= spans[one][1] and other > one for other in before)}
+            {
+                one
+                for one in before
+                if not any(spans[other][0] >= spans[one][1] and other > one for other in before)
+            }
         )
     return found
 
@@ -128,15 +146,30 @@ def test_requests_wait_for_those_that_had_ended(drawn: list[tuple[int, int]]) ->
         assert one.wait_s == one.start - max(ends, default=spans[0][0]) >= 0
 
 
-# -- Weka --------------------------------------------------------------------------------------------------------------
+# -- Weka ------------------------------------------------------------------------------------------
 
 
 def call(t: float, took: float, tokens: int = 130, **more: Any) -> dict[str, Any]:
-    return {"t": t, "type": "n", "in": tokens, "out": 7, "hash_ids": [1, 2], "api_time": took, **more}
+    return {
+        "t": t,
+        "type": "n",
+        "in": tokens,
+        "out": 7,
+        "hash_ids": [1, 2],
+        "api_time": took,
+        **more,
+    }
 
 
 def weka(*inner_t: float) -> Rows:
-    agents = [{"t": 20.5, "type": "subagent", "duration_ms": 9500, "requests": [call(t, 2) for t in inner_t]}]
+    agents = [
+        {
+            "t": 20.5,
+            "type": "subagent",
+            "duration_ms": 9500,
+            "requests": [call(t, 2) for t in inner_t],
+        }
+    ]
     calls = [
         call(0, 10.4),
         call(12, 8, think_time=1.5, input_types=["tool_result"]),
@@ -152,7 +185,8 @@ def test_a_weka_trace(place: Path, inner_t: tuple[float, ...]) -> None:
     [item] = items(place, weka(*inner_t))
     shift = 20.5 if inner_t[0] == 0 else 0.0
     first, second = inner_t[0] + shift, inner_t[1] + shift
-    # the last one waits for the agent, which ends at 30 (as its marker says), and for the request of 22 to 27
+    # the last one waits for the agent, which ends at 30 (as its marker says), and for the request
+    # of 22 to 27
     assert [turn.at_s for turn in item.turns] == [0, 12, first, 22, second, 35]
     assert waits(item) == [
         ((), 0.0, False),
@@ -164,7 +198,11 @@ def test_a_weka_trace(place: Path, inner_t: tuple[float, ...]) -> None:
     ]
     assert [turn.whole for turn in item.turns] == [True] * 6
     assert item.turns[0].block_tokens == 64
-    assert (item.turns[0].input_tokens, item.turns[0].output_tokens, len(item.turns[0].hash_ids)) == (130, 7, 2)
+    assert (
+        item.turns[0].input_tokens,
+        item.turns[0].output_tokens,
+        len(item.turns[0].hash_ids),
+    ) == (130, 7, 2)
     basis = "their beginning" if shift else "the beginning of the session"
     assert f"times of sub-agents from {basis} (1 sessions)" in str(check_dataset(str(place)))
 
@@ -178,11 +216,17 @@ def test_ids_of_a_weka_trace_are_its_own(place: Path) -> None:
     assert a.turns[0].hash_ids == b.turns[0].hash_ids == (1, 2)
 
 
-# -- OpenTelemetry -----------------------------------------------------------------------------------------------------
+# -- OpenTelemetry ---------------------------------------------------------------------------------
 
 
-def span(id: str, start: float, end: float, operation: str = "chat", parent: str = "", **more: Any) -> dict[str, Any]:
-    usage = {"gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 9} if operation == "chat" else {}
+def span(
+    id: str, start: float, end: float, operation: str = "chat", parent: str = "", **more: Any
+) -> dict[str, Any]:
+    usage = (
+        {"gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 9}
+        if operation == "chat"
+        else {}
+    )
     attributes = {"gen_ai.operation.name": operation, **usage, **more}
     values = [
         {"key": key, "value": {"intValue": str(v)} if isinstance(v, int) else {"stringValue": v}}
@@ -220,7 +264,12 @@ AGENTS = [
         AGENTS,
         [{"resourceSpans": [{"scopeSpans": [{"spans": AGENTS[:4]}, {"spans": AGENTS[4:]}]}]}],
         [{"resourceSpans": [{"scopeSpans": [{"spans": AGENTS[at::2]}]}]} for at in (0, 1)],
-        [{"trace_id": "t", "spans": [{key: v for key, v in one.items() if key != "traceId"} for one in AGENTS]}],
+        [
+            {
+                "trace_id": "t",
+                "spans": [{key: v for key, v in one.items() if key != "traceId"} for one in AGENTS],
+            }
+        ],
     ],
     ids=["a span a row", "OTLP", "two batches", "a trace a row"],
 )
@@ -237,14 +286,19 @@ def test_spans_of_agents(place: Path, rows: Rows) -> None:
         ((2,), 1.0, False),  # a1, b1, b2, a2
         ((5, 4), 2.0, False),  # after both agents
     ]
-    assert {(turn.input_tokens, turn.output_tokens, turn.whole) for turn in item.turns} == {(100, 9, True)}
+    assert {(turn.input_tokens, turn.output_tokens, turn.whole) for turn in item.turns} == {
+        (100, 9, True)
+    }
 
 
 def test_spans_with_texts_and_without(place: Path) -> None:
     said = [{"role": "user", "content": "hi"}]
     parts = [
         {"role": "user", "parts": [{"type": "text", "content": "hi"}]},
-        {"role": "assistant", "parts": [{"type": "tool_call", "id": "1", "name": "f", "arguments": {"x": 1}}]},
+        {
+            "role": "assistant",
+            "parts": [{"type": "tool_call", "id": "1", "name": "f", "arguments": {"x": 1}}],
+        },
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "1", "response": "ok"}]},
     ]
     rows = [
@@ -273,7 +327,7 @@ def test_spans_with_texts_and_without(place: Path) -> None:
     assert (len(other.turns[0].hash_ids), other.turns[0].block_tokens) == (10, 64)
 
 
-# -- MLPerf, Mooncake, AIPerf's DAGs -----------------------------------------------------------------------------------
+# -- MLPerf, Mooncake, AIPerf's DAGs ---------------------------------------------------------------
 
 CALLS = [{"id": "f:0", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 MLPERF: Rows = [
@@ -301,7 +355,10 @@ def test_mlperfs_messages(place: Path) -> None:
     one, other = items(place, MLPERF)
     assert (one.id, other.id) == ("c", "d")
     assert waits(one) == [((), None, False), ((0,), 0.4, True)]
-    assert one.turns[0].messages == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
+    assert one.turns[0].messages == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hi"},
+    ]
     assert one.turns[0].recorded == {"role": "assistant", "content": None, "tool_calls": CALLS}
     assert one.turns[1].messages == [{"role": "tool", "tool_call_id": "f:0", "content": "1"}]
     assert one.turns[1].body == one.turns[0].body == {"tools": [{"type": "function"}]}
@@ -328,13 +385,27 @@ def test_mooncake_with_what_a_request_waits_for(place: Path) -> None:
     ]
     one, other = items(place, rows)
     assert waits(one) == [((), 0.0, False), ((0,), 0.5, True), ((0, 1), 0.0, False)]
-    assert ([turn.at_s for turn in one.turns], one.turns[0].block_tokens) == ([0.05, None, None], 512)
+    assert ([turn.at_s for turn in one.turns], one.turns[0].block_tokens) == (
+        [0.05, None, None],
+        512,
+    )
     assert [turn.row for turn in other.turns] == [2]
     depends = [{"request_id": "a", "trigger": "completion", "delay_ms": 30, "relation": "sequence"}]
     beside = [{"request_id": "b", "trigger": "dispatch", "delay_ms": 0, "relation": "spawn"}]
-    header = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": 64, "hash_id_scope": "local"}
+    header = {
+        "schema": "dynamo.agentic_mooncake",
+        "version": 2,
+        "block_size": 64,
+        "hash_id_scope": "local",
+    }
     play = [
-        {**request(id), "play_id": "p", "session_id": id, "not_before_ms": 5, "dependencies": list(edges)}
+        {
+            **request(id),
+            "play_id": "p",
+            "session_id": id,
+            "not_before_ms": 5,
+            "dependencies": list(edges),
+        }
         for id, edges in (("a", ()), ("b", depends), ("c", beside))
     ]
     [item] = items(place, [header, *play])
@@ -366,7 +437,16 @@ def test_aiperfs_dags(place: Path) -> None:
     texts = [turn.messages[0]["content"] if turn.messages else "" for turn in one.turns]
     assert texts == ["1", "s1", "s2", "l", "2", "3", "4", "f1"]
     assert list_turn_parents(one.turns) == [(), (0,), (1,), (0,), (0, 2), (4,), (5, 3), (6,)]
-    assert [turn.whole for turn in one.turns] == [False, True, False, True, False, False, False, False]
+    assert [turn.whole for turn in one.turns] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
     assert other.id == "alone"
 
 
@@ -391,14 +471,22 @@ def test_aiperfs_dags(place: Path) -> None:
         ([*MLPERF, {**MLPERF[1], "turn": 2}], 5, "the role 'user' comes after the role 'user'"),
         ([*MLPERF, {**MLPERF[2], "turn": 4, "delay_seconds": -1}], 5, "delay_seconds: expected"),
         ([request("a", ("b",)), request("b", ("a",))], 1, "turns wait for each other"),
-        ([request("a"), request("b", ("x",))], 2, "the request 'b' is after 'x', and no turn has this id"),
+        (
+            [request("a"), request("b", ("x",))],
+            2,
+            "the request 'b' is after 'x', and no turn has this id",
+        ),
         ([request("a"), request("b", ("a",), delay=-1)], 2, "delay: expected"),
         (
             [request("a", timestamp=9000), request("b", ("a",), timestamp=2000)],
             2,
             "begins at 2 s, before the request 'a'",
         ),
-        ([{"session_id": "a", "turns": [said("1", forks=["b"])]}], 1, "begins 'b', and no row has this session_id"),
+        (
+            [{"session_id": "a", "turns": [said("1", forks=["b"])]}],
+            1,
+            "begins 'b', and no row has this session_id",
+        ),
         (
             [
                 {"session_id": "r", "turns": [said("1", forks=["a"])]},
@@ -409,7 +497,9 @@ def test_aiperfs_dags(place: Path) -> None:
         ),
     ],
 )
-def test_a_broken_trace_is_named_with_its_line(place: Path, rows: Rows, line: int, what: str) -> None:
+def test_a_broken_trace_is_named_with_its_line(
+    place: Path, rows: Rows, line: int, what: str
+) -> None:
     with pytest.raises(DatasetError) as wrong:
         items(place, rows)
     assert f"{place}, line {line}, column" in str(wrong.value)
@@ -428,9 +518,15 @@ GOOD: dict[str, Rows] = {
     "multi_turn": tree({"id": "a"}, {"after": "a", "tool": 3}),
 }
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**65), 2**65) | st.floats() | st.text(max_size=3) | st.just("a"),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**65), 2**65)
+    | st.floats()
+    | st.text(max_size=3)
+    | st.just("a"),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "t", "after", "turns"]), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["id", "t", "after", "turns"]), inner, max_size=3)
     ),
     max_leaves=6,
 )
@@ -438,7 +534,13 @@ JSON = st.recursive(
 
 def places_in(value: Any) -> list[tuple[Any, Any]]:
     """(container, key) of everything below."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    pairs = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [place for key, inner in pairs for place in ((value, key), *places_in(inner))]
 
 
@@ -466,7 +568,7 @@ def test_whatever_is_in_a_row_it_is_read_or_named(place: Path, data: st.DataObje
         assert all(turn.delay_s is None or turn.delay_s >= 0 for turn in item.turns)
 
 
-# -- waits and beginnings ----------------------------------------------------------------------------------------------
+# -- waits and beginnings --------------------------------------------------------------------------
 
 
 def test_long_waits_are_cut_and_the_times_move_along(place: Path) -> None:
@@ -474,7 +576,9 @@ def test_long_waits_are_cut_and_the_times_move_along(place: Path) -> None:
     short = cap_session_waits(item, 2.5)
     assert [turn.delay_s for turn in short.turns] == [0.0, 1.5, 0.5, 2.0, 2.0, 2.5]
     assert [turn.at_s for turn in short.turns] == [0, 12, 20.5, 22, 24.5, 35 - 5.5]
-    line = DatasetSession(id="", row=1, turns=tuple(Turn(at_s=at, row=1) for at in (10.0, 100.0, 101.0)))
+    line = DatasetSession(
+        id="", row=1, turns=tuple(Turn(at_s=at, row=1) for at in (10.0, 100.0, 101.0))
+    )
     assert [turn.at_s for turn in cap_session_waits(line, 5).turns] == [10, 15, 16]
 
 
@@ -500,12 +604,17 @@ def test_a_session_begins_in_its_middle(place: Path) -> None:
     one, _ = items(place, MLPERF)
     messages = start_session_at(one, 0.6).turns[0].messages or []
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool"]
-    lengths = DatasetSession(id="", row=1, turns=tuple(Turn(input_tokens=10, output_tokens=3, row=1) for _ in range(3)))
+    lengths = DatasetSession(
+        id="", row=1, turns=tuple(Turn(input_tokens=10, output_tokens=3, row=1) for _ in range(3))
+    )
     assert start_session_at(lengths, 0.7).turns == (
         Turn(input_tokens=36, output_tokens=3, whole=True, delay_s=0.0, row=1),
     )
     assert start_session_at(item, 0.2) == item
-    assert (parse_start_shares("0.25..0.75"), parse_start_shares("0.5")) == ((0.25, 0.75), (0.5, 0.5))
+    assert (parse_start_shares("0.25..0.75"), parse_start_shares("0.5")) == (
+        (0.25, 0.75),
+        (0.5, 0.5),
+    )
     for wrong in ("", "0.5..0.2", "1", "-0.1..0.2", "x", "0.1.."):
         with pytest.raises(ValueError):  # noqa: PT011
             parse_start_shares(wrong)
@@ -516,7 +625,14 @@ def test_the_longest_context_is_known_before_the_load(place: Path) -> None:
     assert (check_dataset(str(place)).longest, check_dataset(str(place)).longest_row) == (5007, 2)
     items(
         place,
-        [{"turns": [{"input_length": 100, "output_length": 10}, {"input_length": 20, "output_length": 5}]}],
+        [
+            {
+                "turns": [
+                    {"input_length": 100, "output_length": 10},
+                    {"input_length": 20, "output_length": 5},
+                ]
+            }
+        ],
         "multi_turn",
     )
     assert check_dataset(str(place)).longest == 135
@@ -531,29 +647,33 @@ def test_an_object_over_several_lines_is_one_row(place: Path) -> None:
         Dataset(str(place))
 
 
-# -- Bailian -----------------------------------------------------------------------------------------------------------
+# -- Bailian ---------------------------------------------------------------------------------------
 
 
 def chat(number: int, parent: int, at_s: float, tokens: int, *ids: int) -> dict[str, Any]:
     return {
-        "chat_id": number, "parent_chat_id": parent, "timestamp": at_s, "input_length": tokens, "output_length": 4,
+        "chat_id": number, "parent_chat_id": parent, "timestamp": at_s, "input_length": tokens,
+        "output_length": 4,
         "type": "text", "turn": 1 if parent < 0 else 2, "hash_ids": list(ids),
     }  # fmt: skip
 
 
 def test_bailian_has_seconds_blocks_of_16_and_parents(place: Path) -> None:
     rows = [
-        chat(1, -1, 61.0, 96, *range(6)), chat(2, -1, 62.0, 64, 0, 1, 23, 24), chat(3, 1, 63.5, 128, *range(8)),
+        chat(1, -1, 61.0, 96, *range(6)), chat(2, -1, 62.0, 64, 0, 1, 23, 24),
+        chat(3, 1, 63.5, 128, *range(8)),
         chat(4, 99, 64.0, 16, 7), chat(5, 3, 70.0, 160, *range(10)),
     ]  # fmt: skip
     first, second, orphan = items(place, rows, timed=True)
     assert [turn.at_s for turn in first.turns] == [61.0, 63.5, 70.0]
-    assert [(turn.input_tokens, turn.output_tokens, turn.block_tokens, turn.whole) for turn in first.turns] == [
+    assert [(turn.input_tokens, turn.output_tokens, turn.block_tokens,
+        turn.whole) for turn in first.turns] == [
         (96, 4, 16, True), (128, 4, 16, True), (160, 4, 16, True)
     ]  # fmt: skip
     assert list_turn_parents(first.turns) == [(), (0,), (1,)]
     assert (second.turns[0].hash_ids, second.id) == ((0, 1, 23, 24), "2")
-    assert (orphan.turns[0].at_s, list_turn_parents(orphan.turns)) == (64.0, [()])  # its parent is not in the file
+    # its parent is not in the file
+    assert (orphan.turns[0].at_s, list_turn_parents(orphan.turns)) == (64.0, [()])
 
 
 @examples(100)
@@ -561,7 +681,9 @@ def test_bailian_has_seconds_blocks_of_16_and_parents(place: Path) -> None:
     parents_of=st.lists(st.integers(-1, 8), min_size=1, max_size=9),
     times=st.lists(st.floats(0, 1e6), min_size=9, max_size=9).map(sorted),
 )
-def test_every_row_of_bailian_is_one_turn_at_its_time(place: Path, parents_of: list[int], times: list[float]) -> None:
+def test_every_row_of_bailian_is_one_turn_at_its_time(
+    place: Path, parents_of: list[int], times: list[float]
+) -> None:
     rows = [
         chat(number, min(parent, number - 1), at_s, 32, number)
         for number, (parent, at_s) in enumerate(zip(parents_of, times, strict=False))
@@ -575,18 +697,20 @@ def test_every_row_of_bailian_is_one_turn_at_its_time(place: Path, parents_of: l
 def test_rows_without_a_name_are_bailians_by_choice(place: Path) -> None:
     rows = [{"timestamp": 1.5, "input_length": 40, "output_length": 2, "hash_ids": [1, 2, 3]}] * 2
     found = items(place, rows, "bailian_trace")
-    assert [(item.turns[0].at_s, item.turns[0].block_tokens) for item in found for turn in item.turns] == [
-        (1.5, 16)
-    ] * 2
+    assert [
+        (item.turns[0].at_s, item.turns[0].block_tokens) for item in found for turn in item.turns
+    ] == [(1.5, 16)] * 2
 
 
 def test_small_blocks_are_no_mooncake(place: Path) -> None:
     rows = [{"timestamp": 1, "input_length": 96, "output_length": 2, "hash_ids": list(range(6))}]
-    with pytest.raises(DatasetError, match=r"line 1, column \d+: 6 hash_ids for 96 tokens: .* bailian_trace reads"):
+    with pytest.raises(
+        DatasetError, match=r"line 1, column \d+: 6 hash_ids for 96 tokens: .* bailian_trace reads"
+    ):
         items(place, rows)
 
 
-# -- times that can hardly be meant ------------------------------------------------------------------------------------
+# -- times that can hardly be meant ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -594,7 +718,8 @@ def test_small_blocks_are_no_mooncake(place: Path) -> None:
     [
         (
             [0, 1, 2],
-            "1,000 per second, as mooncake_trace has its times in milliseconds: if they are seconds, give --replay",
+            "1,000 per second, as mooncake_trace has its times in milliseconds: if they are "
+            "seconds, give --replay",
         ),
         ([0, 400], ""),
         ([0, 0, 0, 0], ""),  # a burst is one in any unit

@@ -19,7 +19,10 @@ LATENCY: Final = "request_latency"
 
 
 def is_one(document: Document) -> bool:
-    return isinstance(nested_value(document, LATENCY), dict) and nested_value(document, LATENCY, "unit") is not None
+    return (
+        isinstance(nested_value(document, LATENCY), dict)
+        and nested_value(document, LATENCY, "unit") is not None
+    )
 
 
 def read(document: Document) -> list[Figures]:
@@ -45,15 +48,21 @@ def read(document: Document) -> list[Figures]:
             started_at=_unix(read_text(nested_value(document, "start_time"))),
             requests=counted,
             failed=failed,
-            asked_requests=whole(nested_value(load, "request_count")) or whole(nested_value(load, "requests")),
+            asked_requests=whole(nested_value(load, "request_count"))
+            or whole(nested_value(load, "requests")),
             duration_s=read_finite_or_nan(nested_value(document, "benchmark_duration", "avg")),
-            concurrency=whole(nested_value(load, "concurrency")) or whole(nested_value(conditions, "users")),
+            concurrency=whole(nested_value(load, "concurrency"))
+            or whole(nested_value(conditions, "users")),
             prefill_concurrency=whole(nested_value(load, "prefill_concurrency")),
             rate_per_s=rate,
             requests_per_s=read_finite_or_nan(nested_value(document, "request_throughput", "avg")),
             goodput_per_s=read_finite_or_nan(nested_value(document, "goodput", "avg")),
-            output_tokens_per_s=read_finite_or_nan(nested_value(document, "output_token_throughput", "avg")),
-            total_tokens_per_s=read_finite_or_nan(nested_value(document, "total_token_throughput", "avg")),
+            output_tokens_per_s=read_finite_or_nan(
+                nested_value(document, "output_token_throughput", "avg")
+            ),
+            total_tokens_per_s=read_finite_or_nan(
+                nested_value(document, "total_token_throughput", "avg")
+            ),
             ttft=_of(document, TTFT),
             tpot=_of(document, "inter_token_latency"),
             itl=_of(document, "inter_chunk_latency"),
@@ -70,7 +79,8 @@ def read(document: Document) -> list[Figures]:
 
 
 def _of(document: Document, name: str) -> Distribution:
-    """AIPerf's inter-chunk latency is a mean of each request's; its count is then of requests, as of all others."""
+    """AIPerf's inter-chunk latency is a mean of each request's; its count is then of requests, as
+    of all others."""
     values = nested_value(document, name)
     if not isinstance(values, dict):
         return Distribution()
@@ -88,6 +98,6 @@ def _unix(written: str) -> float | None:
 
 
 def _asked(config: object) -> float | None:
-    return read_finite_or_nan(nested_value(config, "input", "prompt", "output_tokens", "mean")) or read_finite_or_nan(
-        nested_value(config, "datasets", 0, "prompts", "osl", "mean")
-    )
+    return read_finite_or_nan(
+        nested_value(config, "input", "prompt", "output_tokens", "mean")
+    ) or read_finite_or_nan(nested_value(config, "datasets", 0, "prompts", "osl", "mean"))

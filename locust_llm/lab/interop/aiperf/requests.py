@@ -1,4 +1,5 @@
-"""AIPerf: ``profile_export.jsonl``, a line for each request; its load stands in ``profile_export_aiperf.json`` beside it."""
+"""AIPerf: ``profile_export.jsonl``, a line for each request; its load stands in
+``profile_export_aiperf.json`` beside it."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +33,9 @@ def is_one(raw: bytes) -> bool:
     """By its first line, which may be cut."""
     head = raw.lstrip()[:4096].partition(b"\n")[0]
     return (
-        head.startswith(b"{") and b'"metadata"' in head and (b'"session_num"' in head or b'"request_start_ns"' in head)
+        head.startswith(b"{")
+        and b'"metadata"' in head
+        and (b'"session_num"' in head or b'"request_start_ns"' in head)
     )
 
 
@@ -47,7 +50,9 @@ def read(raw: bytes, path: Path) -> Imported:
         try:
             document = msgspec.json.decode(one)
             if nested_value(document, "record") is not None:
-                raise Unusable("it is a run of locust-llm: give its folder to report, compare or audit")
+                raise Unusable(
+                    "it is a run of locust-llm: give its folder to report, compare or audit"
+                )
             start_ns = whole_ns(nested_value(document, "metadata", "request_start_ns"))
             base_ns = start_ns if base_ns is None else base_ns
             found.append(_record(document, place, base_ns))
@@ -65,7 +70,10 @@ def _whole(found: list[Record], unread: list[str], path: Path) -> Imported:
     config = nested_value(document, "input_config")
     load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}
     rate = of(nested_value(load, "request_rate")) or of(nested_value(load, "rate"))
-    asked = sum(whole(nested_value(document, name, "avg")) or 0 for name in ("request_count", "error_request_count"))
+    asked = sum(
+        whole(nested_value(document, name, "avg")) or 0
+        for name in ("request_count", "error_request_count")
+    )
     return Imported(
         tool="AIPerf",
         version=read_text(nested_value(document, "aiperf_version")),
@@ -75,7 +83,8 @@ def _whole(found: list[Record], unread: list[str], path: Path) -> Imported:
         users=whole(nested_value(load, "concurrency")),
         prefills=whole(nested_value(load, "prefill_concurrency")),
         rate_per_s=rate,
-        arrivals=read_text(nested_value(load, "arrival_pattern")) or read_text(nested_value(load, "type"))
+        arrivals=read_text(nested_value(load, "arrival_pattern"))
+        or read_text(nested_value(load, "type"))
         if rate
         else "",
         asked=asked or None,
@@ -111,7 +120,9 @@ def _record(document: object, place: int, base_ns: int) -> Record:
         or read_text(nested_value(error, "type"))
         or ("failed" if error else "")
     )
-    ended = outcome(nested_value(error, "code"), words, nested_value(about, "was_cancelled") is True)
+    ended = outcome(
+        nested_value(error, "code"), words, nested_value(about, "was_cancelled") is True
+    )
     used = read_token_count(nested_value(metrics, "usage_completion_tokens", "value"))
     read = read_token_count(nested_value(metrics, "usage_prompt_tokens", "value"))
     if read is None:
@@ -121,9 +132,15 @@ def _record(document: object, place: int, base_ns: int) -> Record:
     more: dict[str, Any] = {
         **ended,
         **token_fields(read, written, "tokenizer" if used is None else "usage"),
-        "cached_tokens": read_token_count(nested_value(metrics, "usage_prompt_cache_read_tokens", "value")),
-        "reasoning_tokens": read_token_count(nested_value(metrics, "reasoning_token_count", "value")),
-        "headers_at": (ack - base_ns) / 1e9 if isinstance(ack, int) and start_ns <= ack <= end_ns else None,
+        "cached_tokens": read_token_count(
+            nested_value(metrics, "usage_prompt_cache_read_tokens", "value")
+        ),
+        "reasoning_tokens": read_token_count(
+            nested_value(metrics, "reasoning_token_count", "value")
+        ),
+        "headers_at": (ack - base_ns) / 1e9
+        if isinstance(ack, int) and start_ns <= ack <= end_ns
+        else None,
     }
     return record(
         id=read_text(nested_value(about, "x_request_id")) or f"request-{place}",
@@ -150,9 +167,13 @@ def _stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
     unit = read_text(nested_value(metrics, "inter_chunk_latency", "unit"))
     if not isinstance(gaps, list):
         last = first if latency is None else latency
-        return ((round(first * 1e6),), True) if last == first else first_and_last_chunk_us(first, last)
+        return (
+            ((round(first * 1e6),), True) if last == first else first_and_last_chunk_us(first, last)
+        )
     scale = S_PER.get(unit, 1e-3)
-    return chunks(first, [None if (gap := of(one)) is None else gap * scale for one in gaps], latency)
+    return chunks(
+        first, [None if (gap := of(one)) is None else gap * scale for one in gaps], latency
+    )
 
 
 def _time(metrics: object, name: str) -> float | None:
@@ -160,4 +181,6 @@ def _time(metrics: object, name: str) -> float | None:
     value = nested_value(metrics, name, "value")
     if value is None:
         return None
-    return read_duration(value, name) * S_PER.get(read_text(nested_value(metrics, name, "unit")), 1e-3)
+    return read_duration(value, name) * S_PER.get(
+        read_text(nested_value(metrics, name, "unit")), 1e-3
+    )

@@ -1,1 +1,2 @@
-"""Audit: which values of a result cannot be true together; the rules are in shape.py and flow.py."""
+"""Audit: which values of a result cannot be true together; the rules are in shape.py and
+flow.py."""

@@ -24,15 +24,23 @@ NOTHING_CHECKED: Final = "not checked: it has no two figures that depend on each
 
 
 def run_audit(words: list[str]) -> int:
-    """3 where a result cannot be true, 4 with ``--strict`` where one is doubtful, 5 where no file is read, 6 where one."""
+    """3 where a result cannot be true, 4 with ``--strict`` where one is doubtful, 5 where no file
+    is read, 6 where one."""
     parser = argparse.ArgumentParser(
         prog="locust-llm audit",
-        description="Say which figures of a load test's result cannot be true together, whichever tool wrote it.",
+        description="Say which figures of a load test's result cannot be true together, whichever "
+        "tool wrote it.",
     )
     parser.add_argument(
-        "files", type=Path, nargs="+", metavar="FILE", help="a result as JSON or as text, or a run folder"
+        "files",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="a result as JSON or as text, or a run folder",
     )
-    parser.add_argument("--strict", action="store_true", help="end with 4 where figures are doubtful")
+    parser.add_argument(
+        "--strict", action="store_true", help="end with 4 where figures are doubtful"
+    )
     parser.add_argument("--verbose", action="store_true", help="also what holds")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args(words)
@@ -47,13 +55,23 @@ def run_audit(words: list[str]) -> int:
             unread += 1
             continue
         if cut := loads[-1].cut:
-            print(f"locust-llm: {path} ends in the middle of {cut}, which was not read", file=sys.stderr)
+            print(
+                f"locust-llm: {path} ends in the middle of {cut}, which was not read",
+                file=sys.stderr,
+            )
             statuses.append(ExitStatus.INCOMPLETE)
         for figures in loads:
             found = audit(figures)
             statuses.append(_status(found, options.strict))
             findings = [one._asdict() for one in found]
-            results.append({"file": str(path), "tool": figures.title, "verdict": _verdict(found), "findings": findings})
+            results.append(
+                {
+                    "file": str(path),
+                    "tool": figures.title,
+                    "verdict": _verdict(found),
+                    "findings": findings,
+                }
+            )
             if not options.json:
                 print_safely(_said(path, figures, found, options.verbose))
     if options.json:
@@ -64,7 +82,9 @@ def run_audit(words: list[str]) -> int:
 
 
 def _verdict(found: list[Finding]) -> AuditOutcome:
-    return next((v for v in AuditOutcome if any(one.verdict is v for one in found)), AuditOutcome.HOLDS)
+    return next(
+        (v for v in AuditOutcome if any(one.verdict is v for one in found)), AuditOutcome.HOLDS
+    )
 
 
 def _status(found: list[Finding], strict: bool) -> int:
@@ -77,7 +97,11 @@ def _status(found: list[Finding], strict: bool) -> int:
 def _said(path: Path, figures: Figures, found: list[Finding], verbose: bool) -> str:
     shown = [one for one in found if verbose or one.verdict is not AuditOutcome.HOLDS]
     held = sum(one.verdict is AuditOutcome.HOLDS for one in found)
-    outcome = f"{OUTCOME[_verdict(found)]} ({held} of {len(found)} checks hold)" if found else NOTHING_CHECKED
+    outcome = (
+        f"{OUTCOME[_verdict(found)]} ({held} of {len(found)} checks hold)"
+        if found
+        else NOTHING_CHECKED
+    )
     lines = [f"{clean_line(str(path))}, {clean_line(figures.title)}: {outcome}"]
     lines += [f"  {one.verdict:<10}  {one.rule}: {clean_line(one.arithmetic)}" for one in shown]
     return "\n".join(lines) + "\n"

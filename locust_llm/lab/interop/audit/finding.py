@@ -19,7 +19,8 @@ class Finding(NamedTuple):
 
 
 OFF: Final = 0.05
-"""By so much two figures that must be equal may differ: rounding, and what each tool counts to the duration."""
+"""By so much two figures that must be equal may differ: rounding, and what each tool counts to the
+duration."""
 
 
 def check_equal(rule: str, said: float, must: float, words: str, off: float = OFF) -> Finding:
@@ -30,7 +31,9 @@ def check_equal(rule: str, said: float, must: float, words: str, off: float = OF
 
 def check_at_most(rule: str, said: float, most: float, words: str, off: float = OFF) -> Finding:
     """Of a figure that is at most another."""
-    return Finding(rule, AuditOutcome.HOLDS if said <= most * (1 + off) else AuditOutcome.IMPOSSIBLE, words)
+    return Finding(
+        rule, AuditOutcome.HOLDS if said <= most * (1 + off) else AuditOutcome.IMPOSSIBLE, words
+    )
 
 
 def format_seconds_or_ms(value: float) -> str:

@@ -1,4 +1,5 @@
-"""Flow: counts, rates, times and requests in flight are tied together; Little's law and what a schedule asks for."""
+"""Flow: counts, rates, times and requests in flight are tied together; Little's law and what a
+schedule asks for."""
 
 from collections.abc import Iterator
 from math import inf
@@ -15,14 +16,18 @@ ROUNDS: Final = 5
 LATE: Final = 0.05
 FAILED: Final = 0.05
 LENGTH_OFF: Final = 0.2
-"""Mean of (time a token x tokens) beside the product of both means: longer answers may be faster or slower a token."""
+"""Mean of (time a token x tokens) beside the product of both means: longer answers may be faster or
+slower a token."""
 
 
 def check_request_count(figures: Figures) -> Iterator[Finding]:
     """Requests over duration."""
     n, time_s, rate = figures.requests, figures.duration_s, figures.requests_per_s
     if n is not None and time_s and rate is not None:
-        words = f"{n:,} requests in {format_seconds_or_ms(time_s)} are {n / time_s:.4g}/s; said: {rate:.4g}/s"
+        words = (
+            f"{n:,} requests in {format_seconds_or_ms(time_s)} are {n / time_s:.4g}/s; said: "
+            f"{rate:.4g}/s"
+        )
         yield check_equal("requests/s", rate, n / time_s, words)
 
 
@@ -32,12 +37,18 @@ def check_token_throughput(figures: Figures) -> Iterator[Finding]:
     out = figures.output_tokens_per_s
     each = figures.output_tokens.avg
     if rate is not None and out is not None and each is not None:
-        words = f"{rate:.4g} requests/s x {each:.4g} output tokens = {rate * each:,.4g}/s; said: {out:,.4g}/s"
+        words = (
+            f"{rate:.4g} requests/s x {each:.4g} output tokens = {rate * each:,.4g}/s; said: "
+            f"{out:,.4g}/s"
+        )
         yield check_equal("tokens/s", out, rate * each, words)
     whole, read = figures.total_tokens_per_s, figures.input_tokens.avg
     if rate is not None and whole is not None and each is not None and read is not None:
         both = rate * (each + read)
-        words = f"{rate:.4g} requests/s x ({read:.4g} + {each:.4g}) tokens = {both:,.4g}/s; said: {whole:,.4g}/s"
+        words = (
+            f"{rate:.4g} requests/s x ({read:.4g} + {each:.4g}) tokens = {both:,.4g}/s; said: "
+            f"{whole:,.4g}/s"
+        )
         yield check_equal("all tokens/s", whole, both, words)
 
 
@@ -45,7 +56,10 @@ def check_token_counts(figures: Figures) -> Iterator[Finding]:
     """Two counts of the same answers: a tool's with its tokenizer, and the server's."""
     ours, theirs = figures.output_tokens.avg, figures.server_output_tokens
     if ours is not None and theirs is not None:
-        words = f"{ours:.4g} tokens an answer by the tool's tokenizer, {theirs:.4g} by the server's usage"
+        words = (
+            f"{ours:.4g} tokens an answer by the tool's tokenizer, {theirs:.4g} by the "
+            f"server's usage"
+        )
         alike = abs(ours - theirs) <= OFF * max(ours, theirs)
         if not alike:
             words += ": times a token and tokens/s are of other tokens than the model's"
@@ -53,8 +67,8 @@ def check_token_counts(figures: Figures) -> Iterator[Finding]:
 
 
 def check_decode_time(figures: Figures) -> Iterator[Finding]:
-    """Latency is TTFT, and the time a token for each further one: so much as the least and the largest such time allow. The
-    product of both means is near it where lengths are alike."""
+    """Latency is TTFT, and the time a token for each further one: so much as the least and the
+    largest such time allow. The product of both means is near it where lengths are alike."""
     first, last, each = figures.ttft.avg, figures.latency.avg, figures.tpot
     if first is None or last is None or not each.avg or last < first:
         return
@@ -65,12 +79,16 @@ def check_decode_time(figures: Figures) -> Iterator[Finding]:
     must = each.avg * (count - 1)
     source = "output" if known is not None else "asked for"
     words = (
-        f"{format_seconds_or_ms(last)} latency - {format_seconds_or_ms(first)} TTFT = {format_seconds_or_ms(took)} of decode; "
-        f"{format_seconds_or_ms(each.avg)} a token x ({count:.4g} - 1) tokens {source} = {format_seconds_or_ms(must)}"
+        f"{format_seconds_or_ms(last)} latency - {format_seconds_or_ms(first)} TTFT = "
+        f"{format_seconds_or_ms(took)} of decode; "
+        f"{format_seconds_or_ms(each.avg)} a token x ({count:.4g} - 1) tokens {source} = "
+        f"{format_seconds_or_ms(must)}"
     )
     least = each.min or 0.0
     most = inf if each.max is None else each.max
-    if known is not None and not least * (count - 1) * (1 - OFF) <= took <= most * (count - 1) * (1 + OFF):
+    if known is not None and not least * (count - 1) * (1 - OFF) <= took <= most * (count - 1) * (
+        1 + OFF
+    ):
         verdict = AuditOutcome.IMPOSSIBLE
     elif abs(took - must) > LENGTH_OFF * max(took, must):
         verdict = AuditOutcome.DOUBTFUL
@@ -82,7 +100,8 @@ def check_decode_time(figures: Figures) -> Iterator[Finding]:
 
 
 def check_littles_law(figures: Figures) -> Iterator[Finding]:
-    """Little's law, Operations Research 9 (1961): requests in flight on average = requests/s x mean latency."""
+    """Little's law, Operations Research 9 (1961): requests in flight on average = requests/s x mean
+    latency."""
     rate = _rate(figures)
     latency = figures.latency.avg
     most = figures.concurrency
@@ -93,13 +112,20 @@ def check_littles_law(figures: Figures) -> Iterator[Finding]:
         return
     busy = rate * latency
     words = (
-        f"{rate:.4g}/s x {format_seconds_or_ms(latency)} = {busy:.4g} requests in flight on average; {most:,} allowed"
+        f"{rate:.4g}/s x {format_seconds_or_ms(latency)} = {busy:.4g} requests in flight on "
+        f"average; {most:,} allowed"
     )
     found = check_at_most("Little's law", busy, most, words)
     n = figures.requests or 0
-    if found.verdict is AuditOutcome.HOLDS and figures.rate_per_s is None and n >= ROUNDS * most and busy < IDLE * most:
+    if (
+        found.verdict is AuditOutcome.HOLDS
+        and figures.rate_per_s is None
+        and n >= ROUNDS * most
+        and busy < IDLE * most
+    ):
         words += (
-            ". A closed loop keeps them all: the load generator was the limit, the load had pauses, or the server gave no "
+            ". A closed loop keeps them all: the load generator was the limit, the load had "
+            "pauses, or the server gave no "
             "answer for a time"
         )
         found = Finding(found.rule, AuditOutcome.DOUBTFUL, words)
@@ -107,7 +133,8 @@ def check_littles_law(figures: Figures) -> Iterator[Finding]:
 
 
 def check_littles_law_of_prefills(figures: Figures) -> Iterator[Finding]:
-    """The same of the time to the first token, where requests before their first token are limited."""
+    """The same of the time to the first token, where requests before their first token are
+    limited."""
     rate = _rate(figures)
     first = figures.ttft.avg
     most = figures.prefill_concurrency
@@ -123,7 +150,10 @@ def check_stream_speed(figures: Figures) -> Iterator[Finding]:
     if out is not None and least and most:
         n = figures.output_tokens.avg or figures.asked_output_tokens or 2.0
         fastest = most / least * n / max(n - 1, 1)
-        words = f"{most:,} streams at {format_seconds_or_ms(least)} a token at best are {fastest:,.4g} tokens/s; said: {out:,.4g}/s"
+        words = (
+            f"{most:,} streams at {format_seconds_or_ms(least)} a token at best are "
+            f"{fastest:,.4g} tokens/s; said: {out:,.4g}/s"
+        )
         yield check_at_most("tokens/s of the streams", out, fastest, words)
 
 
@@ -140,18 +170,24 @@ def check_latency_within_run(figures: Figures) -> Iterator[Finding]:
 
 
 def check_schedule(figures: Figures) -> Iterator[Finding]:
-    """Whether it was kept: n requests at a rate are sent in n / rate, and the last answer comes a latency later. A Poisson
-    schedule takes longer by two of its deviations at most."""
+    """Whether it was kept: n requests at a rate are sent in n / rate, and the last answer comes a
+    latency later. A Poisson schedule takes longer by two of its deviations at most."""
     rate, n, time_s = figures.rate_per_s, figures.requests, figures.duration_s
     if not rate or not n or not time_s or time_s < 1:
         return
     last = figures.latency.max or (figures.latency.avg or 0.0) * 3
     at_most = (n + figures.failed) / rate * (1 + 2 / n**0.5) + last
     late = time_s > at_most * (1 + LATE)
-    words = f"{n:,} requests at {rate:.4g}/s take {format_seconds_or_ms(n / rate)}, the last {format_seconds_or_ms(last)} more; took {format_seconds_or_ms(time_s)}"
+    words = (
+        f"{n:,} requests at {rate:.4g}/s take {format_seconds_or_ms(n / rate)}, the last "
+        f"{format_seconds_or_ms(last)} more; took {format_seconds_or_ms(time_s)}"
+    )
     busy = (_rate(figures) or 0.0) * (figures.latency.avg or 0.0)
     if late and figures.concurrency and busy > 0.9 * figures.concurrency:
-        words += f": the limit of {figures.concurrency:,} in flight decided, which is a closed loop and no rate"
+        words += (
+            f": the limit of {figures.concurrency:,} in flight decided, which is a closed "
+            f"loop and no rate"
+        )
     yield Finding("schedule", AuditOutcome.DOUBTFUL if late else AuditOutcome.HOLDS, words)
 
 
@@ -174,7 +210,9 @@ def failures(figures: Figures) -> Iterator[Finding]:
         return
     share = figures.failed / all_of_them
     words = f"{figures.failed:,} of {all_of_them:,} requests failed, and are in no percentile"
-    yield Finding("answered", AuditOutcome.DOUBTFUL if share > FAILED else AuditOutcome.HOLDS, words)
+    yield Finding(
+        "answered", AuditOutcome.DOUBTFUL if share > FAILED else AuditOutcome.HOLDS, words
+    )
 
 
 def check_goodput(figures: Figures) -> Iterator[Finding]:
@@ -188,7 +226,9 @@ def client(figures: Figures) -> Iterator[Finding]:
     """What the tool says of itself."""
     if figures.client:
         words = f"the load generator called itself {figures.client}"
-        yield Finding("client", AuditOutcome.HOLDS if figures.client == "OK" else AuditOutcome.DOUBTFUL, words)
+        yield Finding(
+            "client", AuditOutcome.HOLDS if figures.client == "OK" else AuditOutcome.DOUBTFUL, words
+        )
 
 
 def _rate(figures: Figures) -> float | None:

@@ -10,8 +10,11 @@ from .finding import AuditOutcome, Finding
 
 Rule = Callable[[Figures], Iterator[Finding]]
 RULES: Final[tuple[Rule, ...]] = (
-    shape.real, flow.check_request_count, flow.check_littles_law, flow.check_littles_law_of_prefills, flow.check_decode_time, flow.check_token_throughput, flow.check_token_counts, flow.check_stream_speed,
-    flow.check_latency_within_run, shape.check_ttft_within_latency, shape.check_percentile_order, shape.check_mean, shape.check_variance, flow.check_schedule, flow.check_goodput, flow.failures,
+    shape.real, flow.check_request_count, flow.check_littles_law,
+    flow.check_littles_law_of_prefills, flow.check_decode_time, flow.check_token_throughput,
+    flow.check_token_counts, flow.check_stream_speed,
+    flow.check_latency_within_run, shape.check_ttft_within_latency, shape.check_percentile_order,
+    shape.check_mean, shape.check_variance, flow.check_schedule, flow.check_goodput, flow.failures,
     flow.client, shape.check_chunks_apart, shape.check_sample_count,
 )  # fmt: skip
 

@@ -1,9 +1,16 @@
-"""evalscope perf: ``benchmark_summary.json``, and the percentiles in ``benchmark_percentile.json`` beside it."""
+"""evalscope perf: ``benchmark_summary.json``, and the percentiles in ``benchmark_percentile.json``
+beside it."""
 
 from collections.abc import Iterator
 from typing import Final
 
-from locust_llm.lab.interop.json_fields import Document, nested_value, read_distribution, read_finite_or_nan, whole
+from locust_llm.lab.interop.json_fields import (
+    Document,
+    nested_value,
+    read_distribution,
+    read_finite_or_nan,
+    whole,
+)
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
 SUMMARY: Final = "benchmark_summary.json"
@@ -41,7 +48,9 @@ def read(document: Document) -> list[Figures]:
 
 
 def _of(document: Document, name: str, scale: float, mean: str = "") -> Distribution:
-    return read_distribution([("avg", document.get(mean or f"Avg {name}")), *_points(document, name)], scale)
+    return read_distribution(
+        [("avg", document.get(mean or f"Avg {name}")), *_points(document, name)], scale
+    )
 
 
 def _points(document: Document, name: str) -> Iterator[tuple[str, object]]:
@@ -49,4 +58,7 @@ def _points(document: Document, name: str) -> Iterator[tuple[str, object]]:
     for row in rows if isinstance(rows, list) else ():
         label = nested_value(row, "Percentiles")
         if isinstance(label, str):
-            yield (f"p{label.removesuffix('%')}" if label.endswith("%") else label), nested_value(row, name)
+            yield (
+                (f"p{label.removesuffix('%')}" if label.endswith("%") else label),
+                nested_value(row, name),
+            )

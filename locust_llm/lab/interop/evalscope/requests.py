@@ -1,5 +1,6 @@
-"""evalscope perf: ``benchmark_data.db``, a SQLite file with a row for each request, times in seconds on the clock of a
-process; its load stands in ``benchmark_args.json`` beside it, what it counted in ``benchmark_summary.json``.
+"""evalscope perf: ``benchmark_data.db``, a SQLite file with a row for each request, times in
+seconds on the clock of a process; its load stands in ``benchmark_args.json`` beside it, what it
+counted in ``benchmark_summary.json``.
 
 The answers in it are pickles, which may run code when they are read: they are left alone.
 """
@@ -28,7 +29,13 @@ from locust_llm.lab.interop.imported import (
     record,
     token_fields,
 )
-from locust_llm.lab.interop.json_fields import Document, nested_value, read_finite_or_nan, read_text, whole
+from locust_llm.lab.interop.json_fields import (
+    Document,
+    nested_value,
+    read_finite_or_nan,
+    read_text,
+    whole,
+)
 from locust_llm.records.record import Record
 from locust_llm.records.storage import MAX_JSON_BYTES
 
@@ -37,12 +44,21 @@ ARGUMENTS: Final = "benchmark_args.json"
 HEAD: Final = b"SQLite format 3\0"
 TABLE: Final = "result"
 NEEDED: Final = ("start_time", "completed_time", "success", "latency", "first_chunk_latency")
-MORE: Final = ("request", "inter_token_latencies", "prompt_tokens", "completion_tokens", "request_id", "is_stream")
-"""Which of them there are depends on the version: before 1.4 no gaps, before 1.14 no ``request_id`` and no ``is_stream``."""
+MORE: Final = (
+    "request",
+    "inter_token_latencies",
+    "prompt_tokens",
+    "completion_tokens",
+    "request_id",
+    "is_stream",
+)
+"""Which of them there are depends on the version: before 1.4 no gaps, before 1.14 no ``request_id``
+and no ``is_stream``."""
 NO_WORDS: Final = "why requests failed"
 MAX_ROWS: Final = 10**6
 MAX_GAPS_CHARS: Final = 2**23
-"""Of the text of the gaps of an answer: longer ones are left alone, as what JSON makes of them may fill the memory."""
+"""Of the text of the gaps of an answer: longer ones are left alone, as what JSON makes of them may
+fill the memory."""
 
 
 def is_one(path: Path) -> bool:
@@ -54,13 +70,17 @@ def is_one(path: Path) -> bool:
 def read(path: Path) -> list[Imported]:
     """Raises OSError; Unusable where it is damaged, or of another program."""
     if not path.stat().st_size:
-        raise Unusable("it is empty: evalscope was stopped before its first request, or the file is cut")
+        raise Unusable(
+            "it is empty: evalscope was stopped before its first request, or the file is cut"
+        )
     try:
         with read_database(path) as database:
             found, unread = _requests(database, path.stat().st_mtime)
     except sqlite3.Error as error:
         slow = f"it takes longer than {TIMEOUT_S:.0f} s"
-        raise Unusable(f"SQLite cannot read it ({slow if str(error) == 'interrupted' else error})") from None
+        raise Unusable(
+            f"SQLite cannot read it ({slow if str(error) == 'interrupted' else error})"
+        ) from None
     arguments, summary = (_beside(path.with_name(name)) for name in (ARGUMENTS, SUMMARY))
     users = whole(nested_value(arguments, "parallel"))
     rate = read_finite_or_nan(nested_value(arguments, "rate"))
@@ -68,40 +88,54 @@ def read(path: Path) -> list[Imported]:
     return [
         Imported(
             tool="evalscope",
-            model=read_text(nested_value(arguments, "model")) or next(filter(None, (one.model for one in found)), ""),
+            model=read_text(nested_value(arguments, "model"))
+            or next(filter(None, (one.model for one in found)), ""),
             records=tuple(found),
             users=None if open_loop else users,
             rate_per_s=rate if open_loop else None,
             arrivals="poisson" if open_loop else "",
             asked=whole(nested_value(summary, "Total Requests")),
             unread=tuple(unread),
-            lacks=lacking(found, NO_DATE, *([NO_WORDS] if any(one.failed for one in found) else [])),
+            lacks=lacking(
+                found, NO_DATE, *([NO_WORDS] if any(one.failed for one in found) else [])
+            ),
         )
     ]
 
 
 def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Record], list[str]]:
-    """(the requests in the order in which they began, why not of the others). Of a file that is being written the last rows
-    are missing. ``written_s``: Unix seconds, when it was. Raises Unusable, sqlite3.Error."""
+    """(the requests in the order in which they began, why not of the others). Of a file that is
+    being written the last rows are missing. ``written_s``: Unix seconds, when it was. Raises
+    Unusable, sqlite3.Error."""
     database.row_factory = sqlite3.Row
     database.text_factory = lambda raw: raw.decode("utf-8", "replace")
     columns: set[str] = set()
     if has_table(database, TABLE):
-        columns = {str(row["name"]).lower() for row in database.execute(f"PRAGMA table_info({TABLE})")}
+        columns = {
+            str(row["name"]).lower() for row in database.execute(f"PRAGMA table_info({TABLE})")
+        }
     if not columns:
         raise Unusable(f"it is a SQLite file without a table {TABLE!r}: evalscope did not write it")
     if missing := [name for name in NEEDED if name not in columns]:
-        raise Unusable(f"its table {TABLE!r} has no {', '.join(missing)}: evalscope's has, in the known versions")
+        raise Unusable(
+            f"its table {TABLE!r} has no {', '.join(missing)}: evalscope's has, in the known "
+            f"versions"
+        )
     if database.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0] > MAX_ROWS:
         raise Unusable(f"it has more than {MAX_ROWS:,} requests")
     ended_s = 0.0
     for stamps in database.execute(f"SELECT start_time, completed_time FROM {TABLE}"):
-        ended_s = max(ended_s, *(s for s in map(read_finite_or_nan, stamps) if s is not None and abs(s) < 1e11), 0.0)
+        ended_s = max(
+            ended_s,
+            *(s for s in map(read_finite_or_nan, stamps) if s is not None and abs(s) < 1e11),
+            0.0,
+        )
     chosen = ", ".join(name if name in columns else f"NULL AS {name}" for name in (*NEEDED, *MORE))
     found = list[Record]()
     unread = list[str]()
     order = [row[0] for row in database.execute(f"SELECT rowid FROM {TABLE} ORDER BY start_time")]
-    for place, rowid in enumerate(order, 1):  # row by row: SQLite would keep all of them, texts included, to sort them
+    # row by row: SQLite would keep all of them, texts included, to sort them
+    for place, rowid in enumerate(order, 1):
         row = database.execute(f"SELECT {chosen} FROM {TABLE} WHERE rowid = ?", (rowid,)).fetchone()
         if row is None:
             raise Unusable("it is damaged: its rows are not where its index has them")
@@ -144,20 +178,24 @@ def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
     closed_s = finite(row["completed_time"], "end")
     body = _body(row)
     fields: dict[str, Any] = {
-        "id": read_text(row["request_id"]) or f"request-{place}", "worker": "evalscope", "base_s": base_s,
+        "id": read_text(row["request_id"]) or f"request-{place}", "worker": "evalscope",
+        "base_s": base_s,
         "sent_s": sent_s, "closed_s": closed_s, "model": body.model[:200],
     }  # fmt: skip
     if row["success"] != 1:
         return record(**fields, **outcome(None, "failed"), stamps=(), whole=True)
     options = body.stream_options
     counted = (options is not None and bool(options.include_usage)) or row["is_stream"] == 0
-    fields |= token_fields(row["prompt_tokens"], row["completion_tokens"], "usage" if counted else "tokenizer")
+    fields |= token_fields(
+        row["prompt_tokens"], row["completion_tokens"], "usage" if counted else "tokenizer"
+    )
     stamps, complete = ((), True) if row["is_stream"] == 0 else _stamps(row)
     return record(**fields, stamps=stamps, whole=complete)
 
 
 def _stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
-    """Its latency ends with the last event, which may be the one with the usage: the gaps end before that, not behind."""
+    """Its latency ends with the last event, which may be the one with the usage: the gaps end
+    before that, not behind."""
     first = read_duration(row["first_chunk_latency"], "TTFT")
     latency = read_duration(row["latency"], "latency")
     written = str(row["inter_token_latencies"])

@@ -1,7 +1,7 @@
 """guidellm: the JSON of ``guidellm benchmark``, a load for each of its benchmarks.
 
-Its ``time_per_output_token_ms`` holds the first token too (latency / tokens); ``inter_token_latency_ms`` is what others call
-TPOT, weighted by tokens.
+Its ``time_per_output_token_ms`` holds the first token too (latency / tokens);
+``inter_token_latency_ms`` is what others call TPOT, weighted by tokens.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,9 @@ def is_one(document: Document) -> bool:
 
 def read(document: Document) -> list[Figures]:
     return [
-        _load(document, one) for one in nested_value(document, "benchmarks") if nested_value(one, "metrics") is not None
+        _load(document, one)
+        for one in nested_value(document, "benchmarks")
+        if nested_value(one, "metrics") is not None
     ]
 
 
@@ -31,7 +33,9 @@ def _load(document: Document, one: object) -> Figures:
     strategy = nested_value(one, "config", "strategy") or nested_value(one, "args", "strategy")
     kind = read_text(nested_value(strategy, "type_"))
     warnings = nested_value(one, "warnings")
-    places = whole(nested_value(strategy, "max_concurrency")) or whole(nested_value(strategy, "streams"))
+    places = whole(nested_value(strategy, "max_concurrency")) or whole(
+        nested_value(strategy, "streams")
+    )
     return Figures(
         tool="guidellm",
         version=read_text(nested_value(document, "metadata", "guidellm_version")),
@@ -41,8 +45,12 @@ def _load(document: Document, one: object) -> Figures:
         failed=whole(nested_value(one, "metrics", "request_totals", "errored")) or 0,
         duration_s=read_finite_or_nan(nested_value(one, "duration")),
         concurrency=places if kind == "concurrent" else None,
-        rate_per_s=read_finite_or_nan(nested_value(strategy, "rate")) if kind in ("constant", "poisson") else None,
-        most_in_flight=whole(nested_value(one, "metrics", "request_concurrency", "successful", "max")),
+        rate_per_s=read_finite_or_nan(nested_value(strategy, "rate"))
+        if kind in ("constant", "poisson")
+        else None,
+        most_in_flight=whole(
+            nested_value(one, "metrics", "request_concurrency", "successful", "max")
+        ),
         requests_per_s=_mean(one, "requests_per_second"),
         output_tokens_per_s=_mean(one, "output_tokens_per_second"),
         total_tokens_per_s=_mean(one, "tokens_per_second"),
@@ -72,7 +80,11 @@ def _of(one: object, name: str, scale: float) -> Distribution:
 
 def _named(values: Document) -> Iterator[tuple[str, object]]:
     """``p001`` is its 0.1st percentile, ``p99`` the 99th, ``p999`` the 99.9th."""
-    yield from ((name, value) for name, value in values.items() if name not in ("percentiles", "mode", "median"))
+    yield from (
+        (name, value)
+        for name, value in values.items()
+        if name not in ("percentiles", "mode", "median")
+    )
     percentiles = values.get("percentiles")
     for name, value in percentiles.items() if isinstance(percentiles, dict) else ():
         digits = str(name).removeprefix("p")

@@ -1,5 +1,5 @@
-"""guidellm: the requests in the JSON of ``guidellm benchmark``, a load for each of its benchmarks. It keeps the first token
-and the last, not those between."""
+"""guidellm: the requests in the JSON of ``guidellm benchmark``, a load for each of its benchmarks.
+It keeps the first token and the last, not those between."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,13 @@ from locust_llm.lab.interop.imported import (
     record,
     token_fields,
 )
-from locust_llm.lab.interop.json_fields import Document, nested_value, read_finite_or_nan, read_text, whole
+from locust_llm.lab.interop.json_fields import (
+    Document,
+    nested_value,
+    read_finite_or_nan,
+    read_text,
+    whole,
+)
 from locust_llm.records.record import Record
 
 SCHEDULED: Final = ("constant", "poisson")
@@ -50,7 +56,8 @@ def _load(document: Document, one: object) -> Imported:
         version=read_text(nested_value(document, "metadata", "guidellm_version")),
         model=read_text(nested_value(one, "config", "backend", "model")),
         records=tuple(found),
-        users=whole(nested_value(strategy, "max_concurrency")) or whole(nested_value(strategy, "streams"))
+        users=whole(nested_value(strategy, "max_concurrency"))
+        or whole(nested_value(strategy, "streams"))
         if kind == "concurrent"
         else None,
         rate_per_s=read_finite_or_nan(nested_value(strategy, "rate")) if scheduled else None,
@@ -92,7 +99,10 @@ def _record(request: object, end: str, place: int, scheduled: bool) -> Record:
     )
     return record(
         id=read_text(nested_value(request, "request_id")) or f"request-{place}", worker="guidellm",
-        session=read_text(nested_value(request, "info", "conversation_id")), turn=read_token_count(nested_value(request, "info", "turn_index")) or 0,
-        cached_tokens=read_token_count(nested_value(request, "cached_tokens")), base_s=0.0, sent_s=sent_s, closed_s=closed_s, stamps=stamps,
-        whole=complete, due_s=due if due is not None and abs(due) < 1e11 else None, **fields, **failure,
+        session=read_text(nested_value(request, "info", "conversation_id")),
+        turn=read_token_count(nested_value(request, "info", "turn_index")) or 0,
+        cached_tokens=read_token_count(nested_value(request, "cached_tokens")), base_s=0.0,
+        sent_s=sent_s, closed_s=closed_s, stamps=stamps,
+        whole=complete, due_s=due if due is not None and abs(due) < 1e11 else None, **fields,
+        **failure,
     )  # fmt: skip

@@ -1,10 +1,16 @@
 """inference-perf: ``stage_0_lifecycle_metrics.json``, and the summary of all stages.
 
-Its ``output_len`` are the tokens of its own tokenizer, from which it has rates and times a token; ``output_tokens`` are the
-server's.
+Its ``output_len`` are the tokens of its own tokenizer, from which it has rates and times a token;
+``output_tokens`` are the server's.
 """
 
-from locust_llm.lab.interop.json_fields import Document, nested_value, read_distribution, read_finite_or_nan, whole
+from locust_llm.lab.interop.json_fields import (
+    Document,
+    nested_value,
+    read_distribution,
+    read_finite_or_nan,
+    whole,
+)
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
 
@@ -30,9 +36,15 @@ def read(document: Document) -> list[Figures]:
             duration_s=read_finite_or_nan(document.get("benchmark_time_seconds")),
             concurrency=places,
             rate_per_s=None if places else read_finite_or_nan(nested_value(load, "requested_rate")),
-            requests_per_s=read_finite_or_nan(nested_value(found, "throughput", "requests_per_sec")),
-            output_tokens_per_s=read_finite_or_nan(nested_value(found, "throughput", "output_tokens_per_sec")),
-            total_tokens_per_s=read_finite_or_nan(nested_value(found, "throughput", "total_tokens_per_sec")),
+            requests_per_s=read_finite_or_nan(
+                nested_value(found, "throughput", "requests_per_sec")
+            ),
+            output_tokens_per_s=read_finite_or_nan(
+                nested_value(found, "throughput", "output_tokens_per_sec")
+            ),
+            total_tokens_per_s=read_finite_or_nan(
+                nested_value(found, "throughput", "total_tokens_per_sec")
+            ),
             ttft=of("latency", "time_to_first_token"),
             tpot=of("latency", "time_per_output_token"),
             itl=of("latency", "inter_token_latency"),

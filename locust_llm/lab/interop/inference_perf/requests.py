@@ -1,5 +1,5 @@
-"""inference-perf: ``per_request_lifecycle_metrics.json``, with the time of each token on the clock of a process; the load
-stands in ``stage_0_lifecycle_metrics.json`` beside it."""
+"""inference-perf: ``per_request_lifecycle_metrics.json``, with the time of each token on the clock
+of a process; the load stands in ``stage_0_lifecycle_metrics.json`` beside it."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,13 @@ from locust_llm.lab.interop.imported import (
     record,
     token_fields,
 )
-from locust_llm.lab.interop.json_fields import Document, nested_value, read_finite_or_nan, read_text, whole
+from locust_llm.lab.interop.json_fields import (
+    Document,
+    nested_value,
+    read_finite_or_nan,
+    read_text,
+    whole,
+)
 from locust_llm.records.record import Record
 from locust_llm.records.storage import MAX_JSON_BYTES
 
@@ -30,7 +36,8 @@ STAGE: Final = "stage_0_lifecycle_metrics.json"
 
 def is_one(document: object) -> bool:
     return nested_value(document, 0, "info", "response_metrics") is not None or (
-        nested_value(document, 0, "start_time") is not None and nested_value(document, 0, "end_time") is not None
+        nested_value(document, 0, "start_time") is not None
+        and nested_value(document, 0, "end_time") is not None
     )
 
 
@@ -39,7 +46,11 @@ def read(document: Sequence[object], path: Path) -> list[Imported]:
     found = list[Record]()
     unread = list[str]()
     ended_s = max(
-        (end for one in document if (end := read_finite_or_nan(nested_value(one, "end_time"))) and abs(end) < 1e11),
+        (
+            end
+            for one in document
+            if (end := read_finite_or_nan(nested_value(one, "end_time"))) and abs(end) < 1e11
+        ),
         default=0.0,
     )
     base_s = path.stat().st_mtime - ended_s
@@ -48,7 +59,11 @@ def read(document: Sequence[object], path: Path) -> list[Imported]:
             found.append(_record(one, place, base_s))
         except Unusable as error:
             unread.append(f"request {place}: {error}")
-    stage = {} if path.with_name("stage_1_lifecycle_metrics.json").exists() else _stage(path.with_name(STAGE))
+    stage = (
+        {}
+        if path.with_name("stage_1_lifecycle_metrics.json").exists()
+        else _stage(path.with_name(STAGE))
+    )
     load = nested_value(stage, "load_summary")
     places = whole(nested_value(load, "concurrency"))
     asked = (whole(nested_value(stage, "successes", "count")) or 0) + (
@@ -79,7 +94,11 @@ def _stage(path: Path) -> Document:
 def _model(document: Sequence[object]) -> str:
     """As the first request asked for it."""
     try:
-        return read_text(nested_value(msgspec.json.decode(str(nested_value(document, 0, "request")).encode()), "model"))
+        return read_text(
+            nested_value(
+                msgspec.json.decode(str(nested_value(document, 0, "request")).encode()), "model"
+            )
+        )
     except (ValueError, RecursionError):
         words = str(nested_value(document, 0, "request"))
         return words.partition('"model": "')[2].partition('"')[0][:200]  # a cut one
@@ -106,9 +125,12 @@ def _record(one: object, place: int, base_s: float) -> Record:
     )
     times = nested_value(answer, "output_token_times") or nested_value(answer, "chunk_times")
     return record(
-        id=f"request-{place}", worker="inference-perf", base_s=base_s, sent_s=sent_s, closed_s=closed_s,
-        cached_tokens=read_token_count(nested_value(answer, "server_usage", "prompt_tokens_details", "cached_tokens")),
-        stamps=_stamps(times, sent_s) if isinstance(times, list) else (), whole=True, **fields, **outcome(None, words),
+        id=f"request-{place}", worker="inference-perf", base_s=base_s, sent_s=sent_s,
+        closed_s=closed_s,
+        cached_tokens=read_token_count(nested_value(answer, "server_usage", "prompt_tokens_details",
+            "cached_tokens")),
+        stamps=_stamps(times, sent_s) if isinstance(times, list) else (), whole=True, **fields,
+        **outcome(None, words),
     )  # fmt: skip
 
 

@@ -1,7 +1,9 @@
-"""vLLM: the JSON of ``vllm bench serve --save-result`` as of 0.32, and its records for PyTorch's benchmark database.
+"""vLLM: the JSON of ``vllm bench serve --save-result`` as of 0.32, and its records for PyTorch's
+benchmark database.
 
-Its definitions: TPOT of a request is (latency - TTFT) / (tokens - 1), ITL each gap between two chunks; percentiles are
-linear between ranks, the standard deviation is of the population. Retried, cut and cancelled requests have no place in it.
+Its definitions: TPOT of a request is (latency - TTFT) / (tokens - 1), ITL each gap between two
+chunks; percentiles are linear between ranks, the standard deviation is of the population. Retried,
+cut and cancelled requests have no place in it.
 """
 
 import math
@@ -15,7 +17,9 @@ from locust_llm.lab.interop.measured import Floats, MeasuredRun, NotExported, se
 
 PERCENTILES: Final = (50, 90, 95, 99)
 OF_PYTORCH: Final = tuple(
-    f"{point}_{name}_ms" for name in ("ttft", "tpot", "itl") for point in ("mean", "median", "std", "p99")
+    f"{point}_{name}_ms"
+    for name in ("ttft", "tpot", "itl")
+    for point in ("mean", "median", "std", "p99")
 )
 """The metrics that vLLM itself puts there."""
 BACKENDS: Final = {"chat": "openai-chat", "completions": "openai"}
@@ -25,8 +29,8 @@ PATTERNS: Final = {"poisson": 1.0}
 def build_vllm_bench_result(
     found: MeasuredRun, more: Mapping[str, object], *, detailed: bool = False
 ) -> dict[str, Any]:
-    """``more``: fields as of ``--metadata``; ``detailed``: the lists of ``--save-detailed`` too, but for the texts. Raises
-    NotExported for an API that it has not."""
+    """``more``: fields as of ``--metadata``; ``detailed``: the lists of ``--save-detailed`` too,
+    but for the texts. Raises NotExported for an API that it has not."""
     s, run = found.run.settings, found.run
     if s.endpoint_type not in BACKENDS:
         raise NotExported(f"vllm bench has no figures of the endpoint type {s.endpoint_type}")
@@ -62,8 +66,8 @@ def build_vllm_bench_result(
 
 
 def _rates(found: MeasuredRun) -> dict[str, float | None]:
-    """Those that need tokens only where all requests have them. Goodput is None there without a rule; ours may be of other
-    rules, so it is None here."""
+    """Those that need tokens only where all requests have them. Goodput is None there without a
+    rule; ours may be of other rules, so it is None here."""
     n = len(found.ok)
     lasted_s = found.duration_s
     if lasted_s <= 0:
@@ -86,7 +90,9 @@ def _rates(found: MeasuredRun) -> dict[str, float | None]:
 def fullest_second(found: MeasuredRun) -> float:
     """Chunks in the fullest whole second after the first send."""
     first = sent_s(found.ok[0])
-    at = np.concatenate([np.array(one.known_us, np.float64) / 1e6 + (sent_s(one) - first) for one in found.ok])
+    at = np.concatenate(
+        [np.array(one.known_us, np.float64) / 1e6 + (sent_s(one) - first) for one in found.ok]
+    )
     _, counts = np.unique(at.astype(np.int64), return_counts=True)
     return float(counts.max(initial=0))
 
@@ -98,7 +104,8 @@ def most_at_once(found: MeasuredRun) -> int:
     ended = began + np.array([one.latency_s or 0.0 for one in found.ok])
     seconds = np.concatenate([began.astype(np.int64), ended.astype(np.int64) + 1])
     changes = np.repeat([1, -1], len(found.ok))
-    second, at = np.unique(seconds, return_inverse=True)  # only those in which something changes: a run may have years
+    # only those in which something changes: a run may have years
+    second, at = np.unique(seconds, return_inverse=True)
     return int(np.cumsum(np.bincount(at, changes, len(second))).max())
 
 
@@ -134,14 +141,29 @@ def _stats(name: str, values_s: Floats) -> Iterator[tuple[str, float]]:
     ms = values_s * 1e3
     points = {"mean": ms.mean(), "median": np.median(ms), "std": ms.std()}
     points |= {f"p{p}": np.percentile(ms, p) for p in PERCENTILES}
-    yield from ((f"{point}_{name}_ms", float(value)) for point, value in points.items() if math.isfinite(value))
+    yield from (
+        (f"{point}_{name}_ms", float(value))
+        for point, value in points.items()
+        if math.isfinite(value)
+    )
 
 
 def pytorch(found: MeasuredRun, more: Mapping[str, object]) -> list[dict[str, Any]]:
     """A record for each metric; of the arguments of a command line those that a run of ours has."""
     whole = build_vllm_bench_result(found, more)
-    arguments = ("backend", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency")
-    args = {"model" if name == "model_id" else name: whole[name] for name in arguments if whole.get(name) is not None}
+    arguments = (
+        "backend",
+        "model_id",
+        "num_prompts",
+        "request_rate",
+        "burstiness",
+        "max_concurrency",
+    )
+    args = {
+        "model" if name == "model_id" else name: whole[name]
+        for name in arguments
+        if whole.get(name) is not None
+    }
     rest = {name: value for name, value in whole.items() if name not in OF_PYTORCH}
     return [
         {

@@ -1,6 +1,12 @@
 """vLLM: the JSON of ``vllm bench serve --save-result``."""
 
-from locust_llm.lab.interop.json_fields import Document, read_distribution, read_finite_or_nan, read_text, whole
+from locust_llm.lab.interop.json_fields import (
+    Document,
+    read_distribution,
+    read_finite_or_nan,
+    read_text,
+    whole,
+)
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
 

@@ -1,5 +1,5 @@
-"""vLLM: ``vllm bench serve --save-result --save-detailed``: lists with a value for each request, times in seconds on the
-clock of a process."""
+"""vLLM: ``vllm bench serve --save-result --save-detailed``: lists with a value for each request,
+times in seconds on the clock of a process."""
 
 import time
 from collections.abc import Mapping
@@ -33,7 +33,9 @@ def read(document: Document, path: Path) -> list[Imported]:
     """Raises Unusable without what each request had."""
     lists = {name: document.get(name) for name in (*LISTS, "latencies")}
     if not all(isinstance(lists[name], list) for name in ("ttfts", "itls", "output_lens")):
-        raise Unusable("it has no list of its requests (vllm bench serve writes one with --save-detailed)")
+        raise Unusable(
+            "it has no list of its requests (vllm bench serve writes one with --save-detailed)"
+        )
     if not isinstance(lists["start_times"], list):
         raise Unusable("its requests have no start times, as older versions of vllm bench wrote it")
     rate = read_finite_or_nan(document.get("request_rate"))
@@ -61,13 +63,17 @@ def _records(lists: Mapping[str, Any], date: str, path: Path) -> tuple[list[Reco
     found = list[Record]()
     unread = list[str]()
     starts = [
-        value for one in lists["start_times"] if (value := read_finite_or_nan(one)) is not None and abs(value) < 1e11
+        value
+        for one in lists["start_times"]
+        if (value := read_finite_or_nan(one)) is not None and abs(value) < 1e11
     ]
     ended_s = max(starts, default=0.0)
     base_s = _unix(date, path) - ended_s
     for place in range(len(lists["start_times"])):
         try:
-            found.append(_record({name: _nth(lists[name], place) for name in lists}, place + 1, base_s))
+            found.append(
+                _record({name: _nth(lists[name], place) for name in lists}, place + 1, base_s)
+            )
         except Unusable as error:
             unread.append(f"request {place + 1}: {error}")
     return found, unread
@@ -89,7 +95,13 @@ def _record(one: Mapping[str, Any], place: int, base_s: float) -> Record:
     sent_s = finite(one["start_times"], "start time")
     words = one["errors"] if isinstance(one["errors"], str) else ""
     failure = outcome(None, words)
-    fields = {"id": f"request-{place}", "worker": "vllm bench", "base_s": base_s, "sent_s": sent_s, **failure}
+    fields = {
+        "id": f"request-{place}",
+        "worker": "vllm bench",
+        "base_s": base_s,
+        "sent_s": sent_s,
+        **failure,
+    }
     fields |= token_fields(one["input_lens"], one["output_lens"] if not failure else None, "usage")
     latency = None if one["latencies"] is None else read_duration(one["latencies"], "latency")
     if failure:

@@ -8,15 +8,19 @@ from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.text.format import print_safely
 
 COMMANDS: Final = {
-    "fit": "probe and sweep a server, and fit a twin to it; or to the folders of a probe and a sweep",
-    "predict": "ask a twin what if: loads and settings in virtual time, each answer with its interval",
+    "fit": "probe and sweep a server, and fit a twin to it; or to the folders of a probe and a "
+    "sweep",
+    "predict": "ask a twin what if: loads and settings in virtual time, each answer with its "
+    "interval",
     "drift": "one minute on the server: is it still the one that was fitted, and what has moved",
 }
 """Each is a file beside this one, with a function of its name."""
 
 
 def twin(words: list[str]) -> int:
-    usage = "usage: locust-llm twin COMMAND ...\n\n" + "".join(f"  {name:9}{what}\n" for name, what in COMMANDS.items())
+    usage = "usage: locust-llm twin COMMAND ...\n\n" + "".join(
+        f"  {name:9}{what}\n" for name, what in COMMANDS.items()
+    )
     if words and words[0] in ("-h", "--help", "help"):
         print_safely(usage)
         return ExitStatus.OK

@@ -1,4 +1,5 @@
-"""Command: ``locust-llm twin drift``: a minute on the server, or a folder of one, held against its twin."""
+"""Command: ``locust-llm twin drift``: a minute on the server, or a folder of one, held against its
+twin."""
 
 import argparse
 import os
@@ -37,7 +38,8 @@ class DriftRefused(ValueError):
 
 
 def run_drift(words: list[str]) -> int:
-    """0: the same server; 3: it has drifted, or is another one by name; 4: not one load can be used; 5: refused."""
+    """0: the same server; 3: it has drifted, or is another one by name; 4: not one load can be
+    used; 5: refused."""
     try:
         options = _parser().parse_args(words)
         twin = file.read_twin(options.twin)
@@ -67,16 +69,24 @@ def _measured(options: argparse.Namespace, twin: Twin, users: Sequence[int]) -> 
     """The folder of a short sweep over these. Raises ValueError, Stopped, OSError."""
     options.host = options.host or twin.origin.host
     if not options.host:
-        raise DriftRefused("twin drift takes --host URL: the twin does not say of what server it is")
-    folder = started_in(options.report_dir or Path("reports") / time.strftime("drift-%Y%m%d-%H%M%S"))
+        raise DriftRefused(
+            "twin drift takes --host URL: the twin does not say of what server it is"
+        )
+    folder = started_in(
+        options.report_dir or Path("reports") / time.strftime("drift-%Y%m%d-%H%M%S")
+    )
     prompts = [one for one, _ in twin.lengths]
     outputs = [one for _, one in twin.lengths]
     share_s = options.time / len(users)
     words = [
-        "run", *server_words(options), "--headless", f"--sweep=concurrency={','.join(map(str, users))}",
-        f"--run-time={options.time:.0f}s", f"--stage-duration={min(LEAST_STAGE_S, share_s / 2):g}..{share_s:g}",
-        f"--synthetic-input-tokens-mean={fmean(prompts):.0f}", f"--synthetic-input-tokens-stddev={pstdev(prompts):.0f}",
-        f"--output-tokens-mean={fmean(outputs):.0f}", f"--output-tokens-stddev={pstdev(outputs):.0f}",
+        "run", *server_words(options), "--headless",
+        f"--sweep=concurrency={','.join(map(str, users))}",
+        f"--run-time={options.time:.0f}s",
+        f"--stage-duration={min(LEAST_STAGE_S, share_s / 2):g}..{share_s:g}",
+        f"--synthetic-input-tokens-mean={fmean(prompts):.0f}",
+        f"--synthetic-input-tokens-stddev={pstdev(prompts):.0f}",
+        f"--output-tokens-mean={fmean(outputs):.0f}",
+        f"--output-tokens-stddev={pstdev(outputs):.0f}",
         f"--report-dir={folder}",
     ]  # fmt: skip
     log = folder.with_name(f"{folder.name}.log")
@@ -97,8 +107,10 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="locust-llm twin drift", allow_abbrev=False, usage="locust-llm twin drift TWIN [DIR] [options]",
-        description="Is a server still the one that a twin was fitted to? Three loads of its sweep, a minute together, are "
+        prog="locust-llm twin drift", allow_abbrev=False,
+        usage="locust-llm twin drift TWIN [DIR] [options]",
+        description="Is a server still the one that a twin was fitted to? Three loads of its "
+            "sweep, a minute together, are "
         "held against the twin. Exit status 0: it is; 3: it has drifted; 4: not decided.",
         epilog="example: locust-llm twin drift twin.toml --host localhost:8000",
     )  # fmt: skip
@@ -111,6 +123,22 @@ def add_drift_arguments(parser: argparse.ArgumentParser) -> None:
     """Its own; those that reach the server come beside them."""
     add = parser.add_argument
     add("twin", type=Path, metavar="TWIN", help="of locust-llm twin fit")
-    add("folder", nargs="?", metavar="DIR", help="a run of such loads that is there (default: one is made)")
-    add("--time", type=parse_duration_s, default=MINUTE_S, metavar="TIME", help="of the run (default: 1m)")
-    add("--report-dir", type=Path, metavar="DIR", help="where the run goes (default: reports/drift-<time>)")
+    add(
+        "folder",
+        nargs="?",
+        metavar="DIR",
+        help="a run of such loads that is there (default: one is made)",
+    )
+    add(
+        "--time",
+        type=parse_duration_s,
+        default=MINUTE_S,
+        metavar="TIME",
+        help="of the run (default: 1m)",
+    )
+    add(
+        "--report-dir",
+        type=Path,
+        metavar="DIR",
+        help="where the run goes (default: reports/drift-<time>)",
+    )

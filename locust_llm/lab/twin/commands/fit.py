@@ -1,4 +1,5 @@
-"""Command: ``locust-llm twin fit``: a probe and a sweep, or those of folders that are there, made into a twin."""
+"""Command: ``locust-llm twin fit``: a probe and a sweep, or those of folders that are there, made
+into a twin."""
 
 import argparse
 import os
@@ -69,7 +70,8 @@ def run_fit(words: list[str]) -> int:
             _measure(options, folders)
         elif not folders:
             raise FitRefused(
-                "twin fit takes --host URL, or folders of a probe and of a sweep: twin fit reports/a reports/b"
+                "twin fit takes --host URL, or folders of a probe and of a sweep: twin fit "
+                "reports/a reports/b"
             )
         return _fitted(options, folders)
     except Unnamed as error:
@@ -88,7 +90,9 @@ def _fitted(options: argparse.Namespace, folders: Sequence[Path]) -> int:
         raise Unnamed(unnamed)
     try:
         with show_counted_progress("schedulers tried") as told:
-            twin = fitting.fit_twin(seen.said, seen.episodes, seen.stages, _origin(seen), on_progress=told)
+            twin = fitting.fit_twin(
+                seen.said, seen.episodes, seen.stages, _origin(seen), on_progress=told
+            )
         twin = msgspec.structs.replace(twin, reference=reference(twin.model, seen.stages))
     except SystemExit:
         _go_on(folders)
@@ -105,7 +109,8 @@ def _origin(seen: MeasuredServer) -> Origin:
 
 
 def _out(options: argparse.Namespace, folders: Sequence[Path]) -> Path:
-    """A file, or one in a folder. Without --out beside the two runs that were made here, else in the folder of the sweep."""
+    """A file, or one in a folder. Without --out beside the two runs that were made here, else in
+    the folder of the sweep."""
     if options.out:
         out: Path = options.out
         return out / file.NAME if out.is_dir() else out
@@ -120,30 +125,45 @@ def _tell(line: str) -> None:
 def _go_on(folders: Sequence[Path]) -> None:
     """Where a run was stopped: what is there, and how to go on."""
     if len(folders) > 1:
-        _tell(f"Stopped. What was measured stays; this goes on: locust-llm twin fit {shlex.join(map(str, folders))}")
+        _tell(
+            f"Stopped. What was measured stays; this goes on: locust-llm twin fit "
+            f"{shlex.join(map(str, folders))}"
+        )
     elif folders:
-        _tell(f"Stopped. The probe stays in {folders[0]}, but a part of one names no scheduler: begin with a new one")
+        _tell(
+            f"Stopped. The probe stays in {folders[0]}, but a part of one names no scheduler: "
+            f"begin with a new one"
+        )
 
 
-# -- what is missing is measured -----------------------------------------------------------------------------------------
+# -- what is missing is measured -------------------------------------------------------------------
 
 
 def _measure(options: argparse.Namespace, folders: list[Path]) -> None:
-    """The probe and the sweep, as far as ``folders`` has none; they are added to it. Raises ValueError, Unnamed, Stopped."""
+    """The probe and the sweep, as far as ``folders`` has none; they are added to it. Raises
+    ValueError, Unnamed, Stopped."""
     kinds = [Folder(path).is_probe for path in folders]
-    session = started_in(options.report_dir or Path("reports") / time.strftime("twin-%Y%m%d-%H%M%S"))
+    session = started_in(
+        options.report_dir or Path("reports") / time.strftime("twin-%Y%m%d-%H%M%S")
+    )
     env = environment(options, os.environ)
     words = server_words(options)
     if True not in kinds:
         folder = session / "probe"
-        more = [f"--{name}={getattr(options, name)}" for name in TO_PROBE if getattr(options, name) is not None]
+        more = [
+            f"--{name}={getattr(options, name)}"
+            for name in TO_PROBE
+            if getattr(options, name) is not None
+        ]
         _tell(f"The probe, some minutes: {folder}")
         folders.insert(0, folder)
         _child(["probe", *words, *more, f"--report-dir={folder}"], env, folder, folders)
         said = Folder(folder).diagnosis()
         if unnamed := _unnamed(said, [folder]):
             raise Unnamed(unnamed)
-        budget = f", {said.budget[0]:,.0f} to {said.budget[2]:,.0f} tokens a step" if said.budget else ""
+        budget = (
+            f", {said.budget[0]:,.0f} to {said.budget[2]:,.0f} tokens a step" if said.budget else ""
+        )
         _tell(f"probe: {said.name}{budget}")
     if False not in kinds:
         folder = session / "sweep"
@@ -160,15 +180,20 @@ def _child(words: Sequence[str], env: dict[str, str], folder: Path, folders: lis
         if not (folder / "profile_export.jsonl").exists():
             folders.remove(folder)
     if folder not in folders:
-        raise FitRefused(f"the {folder.name} has no requests, exit status {status}: {log} has its log")
+        raise FitRefused(
+            f"the {folder.name} has no requests, exit status {status}: {log} has its log"
+        )
 
 
 def _sweep(options: argparse.Namespace) -> list[str]:
-    """Words of a sweep that doubles its users until the throughput stays flat, in ``options.time`` at most."""
+    """Words of a sweep that doubles its users until the throughput stays flat, in ``options.time``
+    at most."""
     least, most = STAGE_S
     return [
-        "--headless", f"--sweep=concurrency=1..{options.most_users}", f"--run-time={options.time:.0f}s",
-        f"--stage-duration={min(least, options.time / 16):g}..{most:g}", f"--stage-requests-per-user={REQUESTS_A_USER}",
+        "--headless", f"--sweep=concurrency=1..{options.most_users}",
+        f"--run-time={options.time:.0f}s",
+        f"--stage-duration={min(least, options.time / 16):g}..{most:g}",
+        f"--stage-requests-per-user={REQUESTS_A_USER}",
         *(f"--{name}={getattr(options, name.replace('-', '_')):g}" for name in LENGTHS),
     ]  # fmt: skip
 
@@ -180,17 +205,19 @@ def _unnamed(said: Diagnosis, folders: Sequence[Path]) -> str:
         why = "; ".join(said.missing)
         return (
             f"The probe cannot tell which scheduler the server has, so there is no twin: {why}.\n"
-            f"Make a new probe when that is gone: locust-llm twin fit --host URL. The old one stays in {where}."
+            f"Make a new probe when that is gone: locust-llm twin fit --host URL. The old one "
+            f"stays in {where}."
         )
     if not candidates(said, 1):
         return (
-            f"There is no twin of this server: the probe calls its scheduler {said.name!r}, and the simulator has none "
+            f"There is no twin of this server: the probe calls its scheduler {said.name!r}, and "
+            f"the simulator has none "
             f"of that kind that could be fitted. The probe stays in {where}."
         )
     return ""
 
 
-# -- options -------------------------------------------------------------------------------------------------------------
+# -- options ---------------------------------------------------------------------------------------
 
 
 class _Parser(argparse.ArgumentParser):
@@ -203,7 +230,9 @@ def parse_duration_s(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
     value = float(found[1]) * UNITS[found[2] or ""] if found else 0.0
     if not 10 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(f"takes a time such as 90s or 6m, from 10s to 24h, got {text}")
+        raise argparse.ArgumentTypeError(
+            f"takes a time such as 90s or 6m, from 10s to 24h, got {text}"
+        )
     return value
 
 
@@ -227,8 +256,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="locust-llm twin fit", allow_abbrev=False,
         usage="locust-llm twin fit (--host URL | DIR DIR...) [options]",
-        description="Fit a model to a server: its scheduler, what a step of it costs, and how far the model is off. With "
-        "--host a probe and a sweep are made, five to ten minutes together; else those of the folders are taken. With both, "
+        description="Fit a model to a server: its scheduler, what a step of it costs, and how far "
+            "the model is off. With "
+        "--host a probe and a sweep are made, five to ten minutes together; else those of the "
+            "folders are taken. With both, "
         "what is missing is made.",
         epilog="example: locust-llm twin fit --host localhost:8000",
     )  # fmt: skip
@@ -240,12 +271,45 @@ def _parser() -> argparse.ArgumentParser:
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
     """Its own; those that reach the server come beside them."""
     add = parser.add_argument
-    add("folders", nargs="*", metavar="DIR", help="of a probe, and of a sweep or runs of one load each")
-    add("--out", type=Path, metavar="FILE", help="where the twin goes (default: twin.toml beside the runs)")
-    add("--report-dir", type=Path, metavar="DIR", help="where the runs go (default: reports/twin-<time>)")
-    add("--time", type=parse_duration_s, default=SWEEP_S, metavar="TIME", help="of the sweep, at most (default: 6m)")
-    add("--most-users", type=_whole, default=MOST_USERS, metavar="N", help="of the sweep (default: %(default)s)")
+    add(
+        "folders",
+        nargs="*",
+        metavar="DIR",
+        help="of a probe, and of a sweep or runs of one load each",
+    )
+    add(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where the twin goes (default: twin.toml beside the runs)",
+    )
+    add(
+        "--report-dir",
+        type=Path,
+        metavar="DIR",
+        help="where the runs go (default: reports/twin-<time>)",
+    )
+    add(
+        "--time",
+        type=parse_duration_s,
+        default=SWEEP_S,
+        metavar="TIME",
+        help="of the sweep, at most (default: 6m)",
+    )
+    add(
+        "--most-users",
+        type=_whole,
+        default=MOST_USERS,
+        metavar="N",
+        help="of the sweep (default: %(default)s)",
+    )
     for name, value in LENGTHS.items():
-        add(f"--{name}", type=_tokens, default=value, metavar="TOKENS", help="of the sweep (default: %(default)g)")
+        add(
+            f"--{name}",
+            type=_tokens,
+            default=value,
+            metavar="TOKENS",
+            help="of the sweep (default: %(default)g)",
+        )
     for name in TO_PROBE:
         add(f"--{name}", type=_whole, metavar="N", help="as of locust-llm probe")

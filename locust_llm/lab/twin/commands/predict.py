@@ -33,7 +33,8 @@ limit. What lies outside of what the twin was fitted to is marked as extrapolate
 
 
 def run_predict(words: list[str]) -> int:
-    """0: a what-if is surely within the rules, or there are none; 3: none is; 4: it is open; 5: refused."""
+    """0: a what-if is surely within the rules, or there are none; 3: none is; 4: it is open; 5:
+    refused."""
     options = _parser().parse_args(words)
     try:
         asked = _asked(options)
@@ -60,10 +61,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that has one")
+    parser.add_argument(
+        "twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that has one"
+    )
     parser.add_argument(
         "--load", action="append", metavar="AXIS=VALUES",
-        help="concurrency=1..128 or request-rate=0.5..8; may be repeated (default: the concurrency that was measured)",
+        help="concurrency=1..128 or request-rate=0.5..8; may be repeated (default: the concurrency "
+            "that was measured)",
     )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUES",
@@ -72,7 +76,9 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     add_rules(parser)
     workload.add_workload_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print every answer as JSON")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with a plot of the frontier")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write a page with a plot of the frontier"
+    )
 
 
 def add_rules(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +99,9 @@ def _asked(options: argparse.Namespace) -> text.WhatIfReport:
     """Raises ValueError of one sentence."""
     rules = parse_rules(options)
     choices = [grid.choice(one) for one in options.set]
-    at = list(dict.fromkeys(load for one in options.load or () for load in grid.parse_load_values(one)))
+    at = list(
+        dict.fromkeys(load for one in options.load or () for load in grid.parse_load_values(one))
+    )
     twin = file.read_twin(options.twin)
     sent = workload.workload(options, twin)
     if why := limits.refuse_extrapolation(twin, sent.lengths):
@@ -112,7 +120,9 @@ def _asked(options: argparse.Namespace) -> text.WhatIfReport:
         rows = asker.rows(cases, on_progress)
     rivals = None if asker.shape or not rules else rival(rows, rules, twin.trust.errors)
     name = str(options.twin)
-    return text.WhatIfReport(twin, name, str(sent), rules, rows, left_out, far, rivals, sent.words, asker.shape)
+    return text.WhatIfReport(
+        twin, name, str(sent), rules, rows, left_out, far, rivals, sent.words, asker.shape
+    )
 
 
 def _measured(users: tuple[int, int]) -> list[OfferedLoad]:

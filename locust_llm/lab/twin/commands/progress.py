@@ -11,8 +11,11 @@ CLEAR = "\r\x1b[K"
 
 
 @contextmanager
-def show_counted_progress(what: str, out: TextIO | None = None) -> Iterator[Callable[[int, int], None]]:
-    """To be told how many are done, and of how many. Writes nothing where ``out``, standard error, is no terminal."""
+def show_counted_progress(
+    what: str, out: TextIO | None = None
+) -> Iterator[Callable[[int, int], None]]:
+    """To be told how many are done, and of how many. Writes nothing where ``out``, standard error,
+    is no terminal."""
     out = sys.stderr if out is None else out
     lives = out.isatty() and os.environ.get("TERM") != "dumb"
 

@@ -1,4 +1,5 @@
-"""Workload: what a prediction sends, from the options that ``run`` has for it, or else the lengths of the twin."""
+"""Workload: what a prediction sends, from the options that ``run`` has for it, or else the lengths
+of the twin."""
 
 import argparse
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ DRAWN: Final = 400
 """Requests, of which a prediction draws."""
 SEED: Final = 30_000
 OPTIONS: Final = {
-    "--synthetic-input-tokens-mean": "mean length of the prompts, in tokens (default: those of the twin)",
+    "--synthetic-input-tokens-mean": "mean length of the prompts, in tokens (default: those of the "
+    "twin)",
     "--synthetic-input-tokens-stddev": "its standard deviation (default: 0)",
     "--output-tokens-mean": "mean length of the answers, in tokens (default: those of the twin)",
     "--output-tokens-stddev": "its standard deviation (default: 0)",
@@ -36,14 +38,19 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     for option, what in OPTIONS.items():
         parser.add_argument(option, type=float, metavar="N", help=what)
     parser.add_argument(
-        "--seq-dist", metavar="MIX", help="lengths and their shares, as run has it: 64|10,32|8:70;1024,512:30"
+        "--seq-dist",
+        metavar="MIX",
+        help="lengths and their shares, as run has it: 64|10,32|8:70;1024,512:30",
     )
 
 
 def workload(options: argparse.Namespace, twin: Twin) -> PredictedWorkload:
     """Raises ValueError of one sentence."""
     given = [options.synthetic_input_tokens_mean, options.output_tokens_mean]
-    for number, option in ((given[0], "--synthetic-input-tokens-mean"), (given[1], "--output-tokens-mean")):
+    for number, option in (
+        (given[0], "--synthetic-input-tokens-mean"),
+        (given[1], "--output-tokens-mean"),
+    ):
         if number is not None and not 1 <= number <= MOST:
             raise ValueError(f"{option} must be from 1 to {MOST:,}, got {number:g}")
     spread = (options.synthetic_input_tokens_stddev, options.output_tokens_stddev)
@@ -55,22 +62,37 @@ def workload(options: argparse.Namespace, twin: Twin) -> PredictedWorkload:
     random = Random(SEED)
     if options.seq_dist:
         if any(one is not None for one in given):
-            raise ValueError("--seq-dist takes the place of --synthetic-input-tokens-mean and --output-tokens-mean")
+            raise ValueError(
+                "--seq-dist takes the place of --synthetic-input-tokens-mean and "
+                "--output-tokens-mean"
+            )
         sizes = parse_length_mix(options.seq_dist)
-        return PredictedWorkload([sizes(random) for _ in range(DRAWN)], ("--seq-dist", f"'{options.seq_dist}'"))
+        return PredictedWorkload(
+            [sizes(random) for _ in range(DRAWN)], ("--seq-dist", f"'{options.seq_dist}'")
+        )
     if given == [None, None]:
         return PredictedWorkload(twin.lengths, tuple(_nearest(twin.lengths)))
     if None in given and not twin.lengths:
-        raise ValueError("this twin has no lengths: give --synthetic-input-tokens-mean and --output-tokens-mean")
+        raise ValueError(
+            "this twin has no lengths: give --synthetic-input-tokens-mean and --output-tokens-mean"
+        )
     drawn: list[Length | None] = [
-        None if mean is None else normal_length(mean, stddev or 0.0) for mean, stddev in zip(given, spread, strict=True)
+        None if mean is None else normal_length(mean, stddev or 0.0)
+        for mean, stddev in zip(given, spread, strict=True)
     ]
-    lengths = [_length(drawn, random.choice(twin.lengths) if twin.lengths else (1, 1), random) for _ in range(DRAWN)]
+    lengths = [
+        _length(drawn, random.choice(twin.lengths) if twin.lengths else (1, 1), random)
+        for _ in range(DRAWN)
+    ]
     return PredictedWorkload(lengths, tuple(_nearest(lengths)))
 
 
-def _length(drawn: list[Length | None], of_twin: tuple[int, int], random: Random) -> tuple[int, int]:
-    found = [own if draw is None else draw(random) for draw, own in zip(drawn, of_twin, strict=True)]
+def _length(
+    drawn: list[Length | None], of_twin: tuple[int, int], random: Random
+) -> tuple[int, int]:
+    found = [
+        own if draw is None else draw(random) for draw, own in zip(drawn, of_twin, strict=True)
+    ]
     return found[0], found[1]
 
 

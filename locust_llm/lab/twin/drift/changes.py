@@ -29,7 +29,8 @@ class ServerChange(NamedTuple):
     both_ways: bool = True
     """The opposite of it is looked for with it: costs fall as well as rise."""
     size: float = 0.0
-    """By what share it moved here, where it is linear; 0: it is a step from one value to another."""
+    """By what share it moved here, where it is linear; 0: it is a step from one value to
+    another."""
 
 
 class Bursts:
@@ -67,12 +68,18 @@ def _costs(model: ServerModel) -> Iterator[ServerChange]:
         yield ServerChange("stream", "the cost of a stream", scaled("stream_s"), size=share)
     if any((cost.context_s, cost.pair_s, cost.own_pair_s)):
         yield ServerChange(
-            "attention", "the cost of attention", scaled("context_s", "pair_s", "own_pair_s"), size=share
+            "attention",
+            "the cost of attention",
+            scaled("context_s", "pair_s", "own_pair_s"),
+            size=share,
         )
     later = msgspec.structs.replace(front, request_s=front.request_s + FRONT_S)
     both = front.request_s > FRONT_S  # else there is nothing to become less
     yield ServerChange(
-        "front", "the time before the scheduler", msgspec.structs.replace(model, front=later), both_ways=both
+        "front",
+        "the time before the scheduler",
+        msgspec.structs.replace(model, front=later),
+        both_ways=both,
     )
 
 
@@ -88,14 +95,19 @@ def _limits(model: ServerModel, users: int) -> Iterator[ServerChange]:
             more = {"max_num_batched_tokens": int(budget * factor)}
             if threshold:
                 more["long_prefill_token_threshold"] = int(threshold * factor)
-            yield ServerChange("budget", f"the tokens of a step, about {words}", other(**more), both_ways=False)
+            yield ServerChange(
+                "budget", f"the tokens of a step, about {words}", other(**more), both_ways=False
+            )
     seqs = settings.max_num_seqs
     for most, words in (
         (users // 4, "a quarter of the users"), (users // 2, "half of the users"),
     ) if seqs is None else ((seqs // 2, "about half"), (seqs * 2, "about twice")):  # fmt: skip
         if most >= 1 and (seqs is None or most < users or seqs < users):
             yield ServerChange(
-                "max_num_seqs", f"the requests at a time, {words}", other(max_num_seqs=most), both_ways=False
+                "max_num_seqs",
+                f"the requests at a time, {words}",
+                other(max_num_seqs=most),
+                both_ways=False,
             )
     if settings.kv_tokens is not None:
         yield ServerChange(
@@ -108,9 +120,22 @@ def _limits(model: ServerModel, users: int) -> Iterator[ServerChange]:
 
 def _noise(model: ServerModel) -> Iterator[ServerChange]:
     noise = msgspec.structs.replace(model.noise, step_sigma=model.noise.step_sigma + SIGMA)
-    yield ServerChange("noise", "the noise of steps", msgspec.structs.replace(model, noise=noise), both_ways=False)
     yield ServerChange(
-        "neighbour", "steps are slower in bursts, as beside a noisy neighbour", model, slowed=SLOWED, both_ways=False
+        "noise", "the noise of steps", msgspec.structs.replace(model, noise=noise), both_ways=False
     )
-    held = msgspec.structs.replace(model.noise, chunk_s=2 * model.noise.chunk_s + 0.1 * model.cost.fixed_s)
-    yield ServerChange("noise", "the lateness of chunks", msgspec.structs.replace(model, noise=held), both_ways=False)
+    yield ServerChange(
+        "neighbour",
+        "steps are slower in bursts, as beside a noisy neighbour",
+        model,
+        slowed=SLOWED,
+        both_ways=False,
+    )
+    held = msgspec.structs.replace(
+        model.noise, chunk_s=2 * model.noise.chunk_s + 0.1 * model.cost.fixed_s
+    )
+    yield ServerChange(
+        "noise",
+        "the lateness of chunks",
+        msgspec.structs.replace(model, noise=held),
+        both_ways=False,
+    )

@@ -1,4 +1,5 @@
-"""Load features: some figures of a load, as logarithms, that move where a parameter of the server moves."""
+"""Load features: some figures of a load, as logarithms, that move where a parameter of the server
+moves."""
 
 from collections.abc import Sequence
 from random import Random
@@ -15,14 +16,17 @@ from .changes import Bursts, ServerChange
 
 Array = NDArray[np.float64]
 TRAITS: Final = (
-    "gap p20", "gap mean", "gap p99", "gap spread", "stall", "ttft short", "ttft long", "running", "throughput",
+    "gap p20", "gap mean", "gap p99", "gap spread", "stall", "ttft short", "ttft long", "running",
+    "throughput",
 )  # fmt: skip
-"""Of the gaps between two chunks: steps that only decode, all, and steps full of prompts; ``gap spread``: from their 10th
-percentile to the 40th, as a share of the 20th; ``stall``: the longest of each request, on average. ``ttft short`` and ``ttft
-long``: the mean over the requests with prompts up to the median, and above it. ``running``: sequences that decode, on
-average. Percentiles between these jump where steps with and without prompts are about as frequent."""
+"""Of the gaps between two chunks: steps that only decode, all, and steps full of prompts; ``gap
+spread``: from their 10th percentile to the 40th, as a share of the 20th; ``stall``: the longest of
+each request, on average. ``ttft short`` and ``ttft long``: the mean over the requests with prompts
+up to the median, and above it. ``running``: sequences that decode, on average. Percentiles between
+these jump where steps with and without prompts are about as frequent."""
 LEAST_SIGMA: Final = 0.02
-"""Of the steps of a replay: without any noise its order of steps would be one of many that are as likely."""
+"""Of the steps of a replay: without any noise its order of steps would be one of many that are as
+likely."""
 LEAST_SPREAD: Final = 0.05
 LEAST_S: Final = 1e-5
 """Below these, differences mean nothing."""

@@ -21,26 +21,36 @@ MOST_ROWS: Final = 8
 
 
 def others(origin: Origin, folder: Folder) -> list[str]:
-    """In what the server that answered differs by name from the one that was fitted, a sentence each."""
+    """In what the server that answered differs by name from the one that was fitted, a sentence
+    each."""
     run = folder.run
     return [
         f"another {what}: {there or 'none'}, and the twin is of {here or 'none'}"
-        for what, here, there in (("model", origin.model, run.model), ("server", origin.server, run.server))
+        for what, here, there in (
+            ("model", origin.model, run.model),
+            ("server", origin.server, run.server),
+        )
         if here != there
     ]
 
 
-def lines(found: Drift, known: Null, stages: Sequence[ObservedStage], names: Sequence[str]) -> Iterator[str]:
+def lines(
+    found: Drift, known: Null, stages: Sequence[ObservedStage], names: Sequence[str]
+) -> Iterator[str]:
     """``names``: of ``others``."""
     yield from (f"{name[0].upper()}{name[1:]}." for name in names)
     sure = f"false alarms: {FALSE_ALARM:.0%} of all checks"
     if not found.drifted:
         yield (
-            f"The same server, as far as a minute tells: off by {max(0.0, found.largest):.1f} standard errors at most, "
+            f"The same server, as far as a minute tells: off by {max(0.0, found.largest):.1f} "
+            f"standard errors at most, "
             f"and above {found.bound:.1f} it would have drifted ({sure})."
         )
         return
-    yield f"DRIFTED: off by {found.largest:.1f} standard errors, and {found.bound:.1f} is the bound ({sure})."
+    yield (
+        f"DRIFTED: off by {found.largest:.1f} standard errors, and {found.bound:.1f} is the "
+        f"bound ({sure})."
+    )
     if found.named:
         yield f"What moved: {format_shift(found.named[0])}."
         yield from (f"It may as well be: {format_shift(one)}." for one in found.named[1:])
@@ -69,7 +79,10 @@ def format_trait_table(known: Null, stages: Sequence[ObservedStage]) -> str:
     errors = np.sqrt(np.diag(known.covariance))
     labels = [(format_count(stage.users, "user"), name) for stage in stages for name in TRAITS]
     worst = sorted(range(len(off)), key=lambda i: -abs(off[i] / errors[i]))[:MOST_ROWS]
-    rows = [[*labels[i], f"{math.expm1(off[i]):+.1%}", f"{off[i] / errors[i]:+.1f}"] for i in sorted(worst)]
+    rows = [
+        [*labels[i], f"{math.expm1(off[i]):+.1%}", f"{off[i] / errors[i]:+.1f}"]
+        for i in sorted(worst)
+    ]
     return tabulate(
         rows, headers=["load", "figure", "off", "standard errors"], disable_numparse=True,
         colalign=("left", "left", "right", "right"),

@@ -1,4 +1,5 @@
-"""Arrivals: the requests a second over a day, from a trace with times, a rate, or requests a day and a shape."""
+"""Arrivals: the requests a second over a day, from a trace with times, a rate, or requests a day
+and a shape."""
 
 import math
 import re
@@ -36,7 +37,8 @@ class PlannedArrivals(NamedTuple):
 
 
 def parse_planned_arrivals(text: str, shape: str = FLAT) -> PlannedArrivals:
-    """``text``: ``1.4/s``, ``5000/h``, ``120000/day``, or the file of a trace. Raises ValueError of one sentence."""
+    """``text``: ``1.4/s``, ``5000/h``, ``120000/day``, or the file of a trace. Raises ValueError of
+    one sentence."""
     match = _RATE.fullmatch(text.strip())
     if match is None:
         if shape != FLAT:
@@ -49,7 +51,8 @@ def parse_planned_arrivals(text: str, shape: str = FLAT) -> PlannedArrivals:
     hours = tuple(mean * one for one in factors)
     said = {
         FLAT: "spread evenly over the day",
-        DIURNAL: f"over the day 1 + {SWING} cos(2 pi (hour - {PEAK_HOUR}) / 24) times the mean, an assumption",
+        DIURNAL: f"over the day 1 + {SWING} cos(2 pi (hour - {PEAK_HOUR}) / 24) times the mean, an "
+        f"assumption",
     }.get(shape, "over the day as given by --day")
     return PlannedArrivals(hours, max(hours), mean, f"{text.strip()}, {said}")
 
@@ -59,7 +62,10 @@ def factors_of(shape: str) -> list[float]:
     if shape == FLAT:
         return [1.0] * DAY
     if shape == DIURNAL:
-        return [1 + SWING * math.cos(2 * math.pi * (hour + 0.5 - PEAK_HOUR) / DAY) for hour in range(DAY)]
+        return [
+            1 + SWING * math.cos(2 * math.pi * (hour + 0.5 - PEAK_HOUR) / DAY)
+            for hour in range(DAY)
+        ]
     try:
         found = [float(one) for one in shape.split(",")]
     except ValueError:
@@ -73,23 +79,30 @@ def of_trace(path: str) -> PlannedArrivals:
     """Raises ValueError of one sentence."""
     if not Path(path).is_file():
         raise ValueError(
-            f"--arrivals {path[:200]}: there is no such file; for a rate write 1.4/s, 5000/h or 120000/day"
+            f"--arrivals {path[:200]}: there is no such file; for a rate write 1.4/s, 5000/h or "
+            f"120000/day"
         )
     times = array("d")
     lengths = list[tuple[int, int]]()
     for item in Dataset(path):
         for turn in item.turns:
             if turn.at_s is None:
-                raise ValueError(f"{path}: row {turn.row or item.row} has no time, so it says nothing of arrivals")
+                raise ValueError(
+                    f"{path}: row {turn.row or item.row} has no time, so it says nothing of "
+                    f"arrivals"
+                )
             times.append(turn.at_s)
             if turn.input_tokens and turn.output_tokens:
                 lengths.append((turn.input_tokens, turn.output_tokens))
     every = lengths if len(lengths) == len(times) else []
-    return of_times(sorted(times), path)._replace(lengths=tuple(every[:: max(1, -(-len(every) // KEPT))]))
+    return of_times(sorted(times), path)._replace(
+        lengths=tuple(every[:: max(1, -(-len(every) // KEPT))])
+    )
 
 
 def of_times(times: Sequence[float], name: str) -> PlannedArrivals:
-    """``times``: in order. Hours from the first one on, days above each other. Raises ValueError of one sentence."""
+    """``times``: in order. Hours from the first one on, days above each other. Raises ValueError of
+    one sentence."""
     if len(times) < 2 or times[-1] <= times[0]:
         raise ValueError(f"{name}: a trace needs requests at two times or more")
     span = times[-1] - times[0]
@@ -98,7 +111,9 @@ def of_times(times: Sequence[float], name: str) -> PlannedArrivals:
         counts[int((at - times[0]) // HOUR_S) % DAY] += 1
     for hour in range(math.ceil(span / HOUR_S)):
         covered[hour % DAY] += min(HOUR_S, span - hour * HOUR_S)
-    hours = tuple(count / seconds for count, seconds in zip(counts, covered, strict=True) if seconds > 0)
+    hours = tuple(
+        count / seconds for count, seconds in zip(counts, covered, strict=True) if seconds > 0
+    )
     mean = len(times) / span
     window = min(WINDOW_S, span)
     peak, first = 0, 0
@@ -107,6 +122,7 @@ def of_times(times: Sequence[float], name: str) -> PlannedArrivals:
             first += 1
         peak = max(peak, last - first + 1)
     what = (
-        f"{name}, {len(times):,} requests in {span / HOUR_S:.3g} h, its busiest {window / 60:.3g} minutes as the peak"
+        f"{name}, {len(times):,} requests in {span / HOUR_S:.3g} h, its busiest "
+        f"{window / 60:.3g} minutes as the peak"
     )
     return PlannedArrivals(hours, max(peak / window, mean), mean, what)

@@ -29,7 +29,8 @@ shape of a load, and no number of replicas.
 
 
 def run_plan(words: list[str]) -> int:
-    """0: there is a number of replicas; 3: none is surely within the rules; 4: a shape only; 5: refused."""
+    """0: there is a number of replicas; 3: none is surely within the rules; 4: a shape only; 5:
+    refused."""
     options = _parser().parse_args(words)
     try:
         made = _plan(options)
@@ -54,15 +55,25 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that has one")
+    parser.add_argument(
+        "twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that has one"
+    )
     parser.add_argument(
         "--arrivals", required=True, metavar="WHAT",
-        help="1.4/s, 5000/h, 120000/day, or a trace with times, in a format of --input-file; its lengths count too",
+        help="1.4/s, 5000/h, 120000/day, or a trace with times, in a format of --input-file; its "
+            "lengths count too",
     )  # fmt: skip
-    parser.add_argument("--day", default=FLAT, metavar="SHAPE", help=f"of a rate: {SHAPES} (default: {FLAT})")
+    parser.add_argument(
+        "--day", default=FLAT, metavar="SHAPE", help=f"of a rate: {SHAPES} (default: {FLAT})"
+    )
     predict.add_rules(parser)
     workload.add_workload_arguments(parser)
-    parser.add_argument("--gpu-hour", type=float, metavar="PRICE", help="of a GPU; without it nothing is said of costs")
+    parser.add_argument(
+        "--gpu-hour",
+        type=float,
+        metavar="PRICE",
+        help="of a GPU; without it nothing is said of costs",
+    )
     parser.add_argument("--gpus-per-replica", type=int, default=1, metavar="N", help="(default: 1)")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
@@ -78,11 +89,14 @@ def _plan(options: argparse.Namespace) -> plan.CapacityPlan:
         raise ValueError(f"--gpu-hour must be above 0, got {options.gpu_hour:g}")
     twin = file.read_twin(options.twin)
     coming = parse_planned_arrivals(options.arrivals, options.day)
-    sent = workload.workload(options, msgspec.structs.replace(twin, lengths=tuple(coming.lengths) or twin.lengths))
+    sent = workload.workload(
+        options, msgspec.structs.replace(twin, lengths=tuple(coming.lengths) or twin.lengths)
+    )
     if why := limits.refuse_extrapolation(twin, sent.lengths) or limits.unfit(twin, sent.lengths):
         raise ValueError(why)
     with progress.show_counted_progress("rates") as on_progress:
         return plan.plan_capacity(
-            Asker(twin, sent.lengths, rules), str(options.twin), str(sent), coming, options.gpus_per_replica,
+            Asker(twin, sent.lengths, rules), str(options.twin), str(sent), coming,
+            options.gpus_per_replica,
             options.gpu_hour, lambda asked: on_progress(asked, plan.ASKED),
         )  # fmt: skip

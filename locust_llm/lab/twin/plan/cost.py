@@ -25,11 +25,19 @@ class PlanCost(NamedTuple):
     """Of prompts and answers together."""
 
 
-def cost(fleet: Fleet, arrivals: PlannedArrivals, lengths: Lengths, gpus_per_replica: int, gpu_hour: float) -> PlanCost:
+def cost(
+    fleet: Fleet,
+    arrivals: PlannedArrivals,
+    lengths: Lengths,
+    gpus_per_replica: int,
+    gpu_hour: float,
+) -> PlanCost:
     gpus = fleet.replicas * gpus_per_replica
     hourly = gpus * gpu_hour
     bursts = arrivals.peak / max(arrivals.hours)
-    scaled = fmean(fleet.needed(rate * bursts) for rate in arrivals.hours) * gpus_per_replica * gpu_hour
+    scaled = (
+        fmean(fleet.needed(rate * bursts) for rate in arrivals.hours) * gpus_per_replica * gpu_hour
+    )
     requests = arrivals.mean * HOUR_S
     prompt, output = (fmean(one[i] for one in lengths) for i in (0, 1))
     return PlanCost(

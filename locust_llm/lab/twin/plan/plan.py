@@ -1,4 +1,5 @@
-"""Plan: a plan from a twin: what one replica holds, how many there are to be, what they cost, when to change them."""
+"""Plan: a plan from a twin: what one replica holds, how many there are to be, what they cost, when
+to change them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
@@ -52,33 +53,49 @@ def only_shape(twin: Twin) -> str:
     trust = twin.trust
     if trust.verdict != FIGURES:
         why = "; ".join(trust.reasons) or "its file gives no reason"
-        return f"This twin is good for shape, not for figures ({why}), so no number of replicas is given."
+        return (
+            f"This twin is good for shape, not for figures ({why}), so no number of replicas is "
+            f"given."
+        )
     if trust.error is None or trust.error > MAX_ERROR:
         said = "was not measured" if trust.error is None else f"is {trust.error:.0%}"
         return (
-            f"The error of this twin on loads kept out of its fit {said}, and a number of replicas needs {MAX_ERROR:.0%} or "
+            f"The error of this twin on loads kept out of its fit {said}, and a number of replicas "
+            f"needs {MAX_ERROR:.0%} or "
             "less, so none is given."
         )
     return ""
 
 
 def plan_capacity(
-    asker: Asker, name: str, workload: str, arrivals: PlannedArrivals, gpus_per_replica: int = 1, gpu_hour: float | None = None,
+    asker: Asker, name: str, workload: str, arrivals: PlannedArrivals, gpus_per_replica: int = 1,
+    gpu_hour: float | None = None,
     on_progress: Progress = lambda asked: None, processes: int = 0,
 ) -> CapacityPlan:  # fmt: skip
-    """Requests are spread evenly over the replicas, each of which then has arrivals by chance (Poisson)."""
+    """Requests are spread evenly over the replicas, each of which then has arrivals by chance
+    (Poisson)."""
     asked = _Rates(asker, on_progress, processes)
     begun = CapacityPlan(
-        asker.twin, name, workload, asker.lengths, tuple(asker.rules), arrivals, only_shape(asker.twin)
+        asker.twin,
+        name,
+        workload,
+        asker.lengths,
+        tuple(asker.rules),
+        arrivals,
+        only_shape(asker.twin),
     )
     if begun.only_shape:
         falls = most(lambda rates: [not row.falls_behind for row in asked(rates)], arrivals.peak)
-        return begun._replace(rows=tuple(asked([share * falls for share in SHARES])) if falls else ())
+        return begun._replace(
+            rows=tuple(asked([share * falls for share in SHARES])) if falls else ()
+        )
     per_replica = most(lambda rates: [_holds(row) for row in asked(rates)], arrivals.peak)
     if not per_replica:
         return begun._replace(rows=tuple(asked([1e-3 * arrivals.peak])))
     found = fleet(per_replica, arrivals.peak)
-    middle = most(lambda rates: [_holds_by_middle(row, asker.rules) for row in asked(rates)], arrivals.peak)
+    middle = most(
+        lambda rates: [_holds_by_middle(row, asker.rules) for row in asked(rates)], arrivals.peak
+    )
     working = sorted({max(1, found.working - 1), found.working, found.replicas})
     rows = asked([arrivals.peak / count for count in working])
     add, remove = asked([found.add_above, found.remove_below or found.add_above])
@@ -86,7 +103,8 @@ def plan_capacity(
         fleet=found, by_middle=fleet(middle, arrivals.peak) if middle else None, rows=tuple(rows),
         limited=next(_limited(asked, per_replica), ""), add_in_flight=add.answers[IN_FLIGHT].about,
         remove_in_flight=remove.answers[IN_FLIGHT].about if found.remove_below else 0.0,
-        cost=None if gpu_hour is None else cost(found, arrivals, asker.lengths, gpus_per_replica, gpu_hour),
+        cost=None if gpu_hour is None else cost(found, arrivals, asker.lengths, gpus_per_replica,
+            gpu_hour),
     )  # fmt: skip
 
 
@@ -101,7 +119,9 @@ class _Rates:
         new = [rate for rate in dict.fromkeys(rates) if rate not in self.known]
         begun = len(self.known)
         cases = [Case(WhatIf(OfferedLoad(rate=rate)), ()) for rate in new]
-        rows = self.asker.rows(cases, lambda done, _: self.on_progress(begun + done), self.processes)
+        rows = self.asker.rows(
+            cases, lambda done, _: self.on_progress(begun + done), self.processes
+        )
         self.known |= zip(new, rows, strict=True)
         return [self.known[rate] for rate in rates]
 
@@ -111,7 +131,9 @@ def _holds(row: WhatIfRow) -> bool:
 
 
 def _holds_by_middle(row: WhatIfRow, rules: Sequence[Rule]) -> bool:
-    middle = {name: PredictedValue(one.about, one.about, one.about) for name, one in row.answers.items()}
+    middle = {
+        name: PredictedValue(one.about, one.about, one.about) for name, one in row.answers.items()
+    }
     return status(rules, middle) == MET and not row.falls_behind and not row.beyond_load
 
 

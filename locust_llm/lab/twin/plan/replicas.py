@@ -1,4 +1,5 @@
-"""Replicas: the most that one replica holds within the rules, and how many the peak needs with one lost."""
+"""Replicas: the most that one replica holds within the rules, and how many the peak needs with one
+lost."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,8 +16,8 @@ Holds = Callable[[Sequence[float]], Sequence[bool]]
 
 
 def most(holds: Holds, peak: float) -> float:
-    """The highest rate of one replica that holds, within 3%, as far as up to MOST times the peak; 0: none does. A rate holds
-    only where all lower ones that are tried do."""
+    """The highest rate of one replica that holds, within 3%, as far as up to MOST times the peak;
+    0: none does. A rate holds only where all lower ones that are tried do."""
     low, high = 0.0, MOST * peak
     for number, count in enumerate(ROUNDS):
         first = LEAST * peak if number == 0 else low
@@ -60,12 +61,14 @@ class Fleet(NamedTuple):
 
     @property
     def add_above(self) -> float:
-        """Requests a second of each replica: with more, the rest would not hold it when one is lost."""
+        """Requests a second of each replica: with more, the rest would not hold it when one is
+        lost."""
         return self.per_replica * self.working / self.replicas
 
     @property
     def remove_below(self) -> float:
-        """Requests a second of each replica, where one fewer would do, with some room; 0: there are no fewer than two."""
+        """Requests a second of each replica, where one fewer would do, with some room; 0: there are
+        no fewer than two."""
         return HYSTERESIS * self.per_replica * (self.working - 1) / self.replicas
 
 

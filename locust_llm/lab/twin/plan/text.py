@@ -23,8 +23,10 @@ COLUMNS: Final = 4
 BAR: Final = 30
 """Characters of the busiest hour."""
 ASSUMED: Final = (
-    "Requests are spread evenly over the replicas, and come to each by chance (Poisson): a router that looks at the load "
-    "does a little better, one that keeps sessions or prefixes together worse. The time that a new replica takes to start "
+    "Requests are spread evenly over the replicas, and come to each by chance (Poisson): a router "
+    "that looks at the load "
+    "does a little better, one that keeps sessions or prefixes together worse. The time that a new "
+    "replica takes to start "
     "is not in the thresholds."
 )
 
@@ -35,10 +37,12 @@ def plan_document(plan: CapacityPlan) -> Iterator[Block]:
     trust = plan.twin.trust
     if not plan.only_shape:
         yield TextBlock(
-            f"The twin is {VERDICTS[trust.verdict]}: {'; '.join(trust.reasons) or 'its file gives no reason'}."
+            f"The twin is {VERDICTS[trust.verdict]}: "
+            f"{'; '.join(trust.reasons) or 'its file gives no reason'}."
         )
     yield TextBlock(
-        f"Arrivals: {plan.arrivals.what}; mean {rate(plan.arrivals.mean)}, peak {rate(plan.arrivals.peak)}. "
+        f"Arrivals: {plan.arrivals.what}; mean {rate(plan.arrivals.mean)}, peak "
+        f"{rate(plan.arrivals.peak)}. "
         f"{plan.workload[:1].upper()}{plan.workload[1:]}. SLO: {'; '.join(map(str, plan.rules))}."
     )
     if plan.only_shape:
@@ -59,15 +63,20 @@ def plan_headline(plan: CapacityPlan) -> str:
         return plan.only_shape
     found, middle = plan.fleet, plan.by_middle
     if found is None:
-        return "No number of replicas is surely within the SLO: one that has next to nothing to do is not (below)."
+        return (
+            "No number of replicas is surely within the SLO: one that has next to nothing to do "
+            "is not (below)."
+        )
     less = (
-        f" By the middle of the answers instead of their 95% intervals it would be {middle.replicas}."
+        f" By the middle of the answers instead of their 95% intervals it would be "
+        f"{middle.replicas}."
         if middle is not None and middle.replicas != found.replicas
         else ""
     )
     working = f"{found.working} {'holds' if found.working == 1 else 'hold'}"
     return (
-        f"{format_count(found.replicas, 'replica')}: {working} the peak within the SLO when one is lost. One holds "
+        f"{format_count(found.replicas, 'replica')}: {working} the peak within the SLO when one is "
+        f"lost. One holds "
         f"{rate(found.per_replica)}.{less}"
     )
 
@@ -84,7 +93,8 @@ def _replicas(plan: CapacityPlan) -> TableBlock:
             str(round(plan.arrivals.peak / row.case.asked.load.rate)) if plan.fleet else "any",
             format_brief(row.case.asked.load.rate, digits=3),
             *(
-                "grows" if row.falls_behind and name != THROUGHPUT else format_predicted(name, row.answers[name])
+                "grows" if row.falls_behind and name != THROUGHPUT else format_predicted(name,
+                    row.answers[name])
                 for name in figures if name in row.answers
             ),
             f"{row.answers[IN_FLIGHT].about:.1f}",
@@ -93,7 +103,14 @@ def _replicas(plan: CapacityPlan) -> TableBlock:
         for row in plan.rows
     )  # fmt: skip
     return TableBlock(
-        ("Replicas", "requests/s each", *(figure_title(name, False) for name in figures), "in flight", "SLO"), rows
+        (
+            "Replicas",
+            "requests/s each",
+            *(figure_title(name, False) for name in figures),
+            "in flight",
+            "SLO",
+        ),
+        rows,
     )
 
 
@@ -106,7 +123,8 @@ def _columns(plan: CapacityPlan) -> tuple[str, ...]:
 def plan_notes(plan: CapacityPlan) -> Iterator[str]:
     if plan.limited:
         yield (
-            f"A replica is not given more as nothing like it was measured: {plan.limited}. A sweep with more load may show "
+            f"A replica is not given more as nothing like it was measured: {plan.limited}. A sweep "
+            f"with more load may show "
             "that fewer replicas do."
         )
     for what in dict.fromkeys(what for row in plan.rows for what in row.beyond):
@@ -124,12 +142,16 @@ def _shape(plan: CapacityPlan) -> Iterator[Block]:
     rows = tuple(
         (
             f"{share:.0%}",
-            *(format_predicted(name, one, True) if (one := relative(plan, row, name)) else "-" for name in figures),
+            *(
+                format_predicted(name, one, True) if (one := relative(plan, row, name)) else "-"
+                for name in figures
+            ),
         )
         for share, row in zip(SHARES, plan.rows, strict=True)
     )
     yield TextBlock(
-        f"Each figure as times what it is at {SHARES[0]:.0%} of the rate at which a replica falls behind, by the rate as a "
+        f"Each figure as times what it is at {SHARES[0]:.0%} of the rate at which a replica falls "
+        f"behind, by the rate as a "
         "share of that one:"
     )
     yield TableBlock(("Load", *(figure_title(name, True) for name in figures)), rows)
@@ -139,7 +161,10 @@ def relative(plan: CapacityPlan, row: WhatIfRow, figure: str) -> PredictedValue 
     first = plan.rows[0]
     if figure not in row.logs or figure not in first.logs:
         return None
-    return answer(log_ratios(row.logs[figure], first.logs[figure]), standard_error_of(figure, plan.twin.trust.errors))
+    return answer(
+        log_ratios(row.logs[figure], first.logs[figure]),
+        standard_error_of(figure, plan.twin.trust.errors),
+    )
 
 
 def _thresholds(plan: CapacityPlan) -> Iterator[Block]:
@@ -149,11 +174,19 @@ def _thresholds(plan: CapacityPlan) -> Iterator[Block]:
     lost = found.replicas - 1
     rows = [("add one above", format_brief(found.add_above, digits=3), f"{plan.add_in_flight:.1f}")]
     if found.remove_below:
-        rows.append(("remove one below", format_brief(found.remove_below, digits=3), f"{plan.remove_in_flight:.1f}"))
+        rows.append(
+            (
+                "remove one below",
+                format_brief(found.remove_below, digits=3),
+                f"{plan.remove_in_flight:.1f}",
+            )
+        )
     yield TableBlock(("Of each replica", "requests/s", "requests in flight"), tuple(rows))
     yield TextBlock(
-        f"With {found.replicas} replicas: above, {lost} would not hold it; below, one fewer would, with some room. With n, "
-        f"add one above (n - 1) / n x {format_brief(found.per_replica, digits=3)}, remove one below 0.9 x (n - 2) / n x "
+        f"With {found.replicas} replicas: above, {lost} would not hold it; below, one fewer would, "
+        f"with some room. With n, "
+        f"add one above (n - 1) / n x {format_brief(found.per_replica, digits=3)}, remove one "
+        f"below 0.9 x (n - 2) / n x "
         f"{format_brief(found.per_replica, digits=3)} requests/s of each; never fewer than 2."
     )
 
@@ -182,7 +215,8 @@ def _day(plan: CapacityPlan) -> Iterator[Block]:
     bursts = plan.arrivals.peak / max(hours)
     rows = tuple(
         (
-            f"{hour:02}", format_brief(one, digits=3), str(plan.fleet.needed(one * bursts)) if plan.fleet else "-",
+            f"{hour:02}", format_brief(one, digits=3),
+            str(plan.fleet.needed(one * bursts)) if plan.fleet else "-",
             "#" * round(BAR * one / most),
         )
         for hour, one in enumerate(hours)
@@ -191,12 +225,17 @@ def _day(plan: CapacityPlan) -> Iterator[Block]:
 
 
 def plan_as_json(plan: CapacityPlan) -> dict[str, Any]:
-    """Seconds, and a second. Of a shape no figure: how many times what it is at the first row's load."""
+    """Seconds, and a second. Of a shape no figure: how many times what it is at the first row's
+    load."""
     found = plan.fleet
     shape = bool(plan.only_shape)
     return {
         "schema": SCHEMA,
-        "twin": {"file": plan.name, "verdict": plan.twin.trust.verdict, "error": plan.twin.trust.error},
+        "twin": {
+            "file": plan.name,
+            "verdict": plan.twin.trust.verdict,
+            "error": plan.twin.trust.error,
+        },
         "rules": [str(rule) for rule in plan.rules],
         "arrivals": {
             "hours": [float(f"{one:.5g}") for one in plan.arrivals.hours],
@@ -208,7 +247,9 @@ def plan_as_json(plan: CapacityPlan) -> dict[str, Any]:
         "replicas_by_middle": None if plan.by_middle is None else plan.by_middle.replicas,
         "requests_per_s_per_replica": None if found is None else found.per_replica,
         "limited_by_what_was_measured": plan.limited or None,
-        "add_above": None if found is None else {"requests_per_s": found.add_above, "in_flight": plan.add_in_flight},
+        "add_above": None
+        if found is None
+        else {"requests_per_s": found.add_above, "in_flight": plan.add_in_flight},
         "remove_below": None
         if found is None or not found.remove_below
         else {"requests_per_s": found.remove_below, "in_flight": plan.remove_in_flight},
@@ -224,9 +265,12 @@ def plan_as_json(plan: CapacityPlan) -> dict[str, Any]:
                 "answers": {
                     name: list(one)
                     for name in row.answers
-                    if (one := relative(plan, row, name) if shape else row.answers[name]) is not None
+                    if (one := relative(plan, row, name) if shape else row.answers[name])
+                    is not None
                 },
             }
-            for share, row in zip(SHARES if shape else (None,) * len(plan.rows), plan.rows, strict=True)
+            for share, row in zip(
+                SHARES if shape else (None,) * len(plan.rows), plan.rows, strict=True
+            )
         ],
     }

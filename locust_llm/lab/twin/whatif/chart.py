@@ -1,4 +1,5 @@
-"""Chart: what-ifs as SVG, as wide as its page: throughput over a wait, the frontier with intervals, the limit of a rule."""
+"""Chart: what-ifs as SVG, as wide as its page: throughput over a wait, the frontier with intervals,
+the limit of a rule."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,8 +25,13 @@ HUES: Final = {MET: "var(--ok)", NOT_MET: "var(--fail)"}
 
 
 def draw_whatif_chart(rows: Sequence[WhatIfRow], figure: str, rules: Sequence[Rule]) -> str:
-    """Across is ``figure``, a wait in seconds, on a logarithmic axis. Empty where nothing has it."""
-    known = [row for row in rows if figure in row.answers and THROUGHPUT in row.answers and not row.falls_behind]
+    """Across is ``figure``, a wait in seconds, on a logarithmic axis. Empty where nothing has
+    it."""
+    known = [
+        row
+        for row in rows
+        if figure in row.answers and THROUGHPUT in row.answers and not row.falls_behind
+    ]
     best = frontier(known, figure)
     if not best:
         return ""
@@ -33,10 +39,14 @@ def draw_whatif_chart(rows: Sequence[WhatIfRow], figure: str, rules: Sequence[Ru
     scale = _Scale(known, figure)
     rest = [row for row in known if row.case not in on]
     parts = [
-        *scale.axis(), *_limit(scale, rules), *(_dot(scale, row, 2.5) for row in rest[:: max(1, len(rest) // DOTS)]),
+        *scale.axis(), *_limit(scale, rules),
+        *(_dot(scale, row, 2.5) for row in rest[:: max(1, len(rest) // DOTS)]),
         *_line(scale, best), *(part for row in best for part in _marked(scale, row)),
     ]  # fmt: skip
-    label = f"Throughput over {figure_title(figure, False)}: {len(known)} what-ifs, {len(best)} of them on the frontier"
+    label = (
+        f"Throughput over {figure_title(figure, False)}: {len(known)} what-ifs, {len(best)} of "
+        f"them on the frontier"
+    )
     inner = "\n".join(parts)
     size = f'width="100%" height="{HEIGHT}" overflow=visible'
     return f'<div class=lines><svg {size} role=img aria-label="{_text(label)}">{inner}</svg></div>'
@@ -62,29 +72,49 @@ class _Scale:
         for value in self.ticks:
             y = self.y(value)
             yield f'<line x1=0 x2="100%" y1="{y}" y2="{y}" stroke="var(--line)"/>'
-            yield f'<text class=axis x=-8 y="{y + 3.5}" text-anchor=end>{format_brief(value)}</text>'
+            yield (
+                f'<text class=axis x=-8 y="{y + 3.5}" text-anchor=end>{format_brief(value)}</text>'
+            )
         yield f'<text class=axis x=-54 y="{TOP - 12}">output tokens/s</text>'
         least = math.exp(self._low)
         most = math.exp(self._low + self._wide)
         steps = [
-            m * 10.0**e for e in range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1) for m in TICKS
+            m * 10.0**e
+            for e in range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+            for m in TICKS
         ]
         here = [value for value in steps if least <= value <= most]
         for i, value in enumerate(here):
             fine = " fine" if len(here) > 5 and i % 2 else ""
             x = self.x(value)
             yield f'<line x1="{x}%" x2="{x}%" y1={TOP} y2={BOTTOM} stroke="var(--line)"/>'
-            yield f'<text class="axis{fine}" x="{x}%" y="{BOTTOM + 18}" text-anchor=middle>{format_duration(value)}</text>'
+            yield (
+                f'<text class="axis{fine}" x="{x}%" y="{BOTTOM + 18}" '
+                f"text-anchor=middle>{format_duration(value)}</text>"
+            )
         what = figure_title(self.figure, False).partition(" (")[0]
-        yield f'<text class=axis x="50%" y="{BOTTOM + 36}" text-anchor=middle>{_text(what)}, logarithmic</text>'
+        yield (
+            f'<text class=axis x="50%" y="{BOTTOM + 36}" text-anchor=middle>{_text(what)}, '
+            f"logarithmic</text>"
+        )
 
 
 def _limit(scale: _Scale, rules: Sequence[Rule]) -> Iterator[str]:
     for rule in rules:
-        if figure_of(rule) == scale.figure and rule.limit > 0 and 0 <= (x := scale.x(rule.limit)) <= 100:
+        if (
+            figure_of(rule) == scale.figure
+            and rule.limit > 0
+            and 0 <= (x := scale.x(rule.limit)) <= 100
+        ):
             anchor = "end" if x > 50 else "start"
-            yield f'<line x1="{x}%" x2="{x}%" y1={TOP} y2={BOTTOM} stroke="var(--slo)" stroke-dasharray="6 4"/>'
-            yield f'<text x="{x}%" y="{TOP - 4}" text-anchor={anchor} fill="var(--slo)">{_text(str(rule))}</text>'
+            yield (
+                f'<line x1="{x}%" x2="{x}%" y1={TOP} y2={BOTTOM} stroke="var(--slo)" '
+                f'stroke-dasharray="6 4"/>'
+            )
+            yield (
+                f'<text x="{x}%" y="{TOP - 4}" text-anchor={anchor} '
+                f'fill="var(--slo)">{_text(str(rule))}</text>'
+            )
 
 
 def _dot(scale: _Scale, row: WhatIfRow, size: float) -> str:
@@ -98,10 +128,18 @@ def _dot(scale: _Scale, row: WhatIfRow, size: float) -> str:
 
 def _about(row: WhatIfRow, figure: str) -> str:
     """Of the dot that somebody points at."""
-    said = [f"{figure_title(name, False)} {format_predicted(name, row.answers[name])}" for name in (figure, THROUGHPUT)]
+    said = [
+        f"{figure_title(name, False)} {format_predicted(name, row.answers[name])}"
+        for name in (figure, THROUGHPUT)
+    ]
     marked = [f"extrapolated: {'; '.join(row.beyond)}"] if row.beyond else []
     return ", ".join(
-        [f"{row.case.name} at {row.case.asked.load.label}", *said, *([row.status] if row.status else []), *marked]
+        [
+            f"{row.case.name} at {row.case.asked.load.label}",
+            *said,
+            *([row.status] if row.status else []),
+            *marked,
+        ]
     )
 
 
@@ -109,9 +147,13 @@ def _line(scale: _Scale, best: Sequence[WhatIfRow]) -> Iterator[str]:
     """Between neighbours of the frontier; a line each, as a path has no percents."""
     for one, other in pairwise(best):
         (x1, y1), (x2, y2) = (
-            (scale.x(row.answers[scale.figure].about), scale.y(row.answers[THROUGHPUT].about)) for row in (one, other)
+            (scale.x(row.answers[scale.figure].about), scale.y(row.answers[THROUGHPUT].about))
+            for row in (one, other)
         )
-        yield f'<line x1="{x1}%" y1="{y1}" x2="{x2}%" y2="{y2}" stroke="var(--ink)" stroke-width=1.5 />'
+        yield (
+            f'<line x1="{x1}%" y1="{y1}" x2="{x2}%" y2="{y2}" stroke="var(--ink)" '
+            f"stroke-width=1.5 />"
+        )
 
 
 def _marked(scale: _Scale, row: WhatIfRow) -> Iterator[str]:
@@ -119,8 +161,14 @@ def _marked(scale: _Scale, row: WhatIfRow) -> Iterator[str]:
     wait, tokens = row.answers[scale.figure], row.answers[THROUGHPUT]
     x = scale.x(wait.about)
     y = scale.y(tokens.about)
-    yield f'<line x1="{scale.x(wait.low)}%" x2="{scale.x(wait.high)}%" y1="{y}" y2="{y}" stroke="var(--muted)"/>'
-    yield f'<line x1="{x}%" x2="{x}%" y1="{scale.y(tokens.low)}" y2="{scale.y(tokens.high)}" stroke="var(--muted)"/>'
+    yield (
+        f'<line x1="{scale.x(wait.low)}%" x2="{scale.x(wait.high)}%" y1="{y}" y2="{y}" '
+        f'stroke="var(--muted)"/>'
+    )
+    yield (
+        f'<line x1="{x}%" x2="{x}%" y1="{scale.y(tokens.low)}" y2="{scale.y(tokens.high)}" '
+        f'stroke="var(--muted)"/>'
+    )
     yield _dot(scale, row, 4.5)
 
 

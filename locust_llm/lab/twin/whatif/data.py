@@ -12,19 +12,23 @@ SCHEMA: Final = 1
 
 
 def what_ifs_as_json(asked: WhatIfReport) -> dict[str, Any]:
-    """Every what-if, in the order in which it was asked, with every answer as (low, about, high): seconds, or a second; of a
-    twin good for shape only times as much as with the fitted settings."""
+    """Every what-if, in the order in which it was asked, with every answer as (low, about, high):
+    seconds, or a second; of a twin good for shape only times as much as with the fitted
+    settings."""
     on = set() if asked.shape else {row.case for row in frontier(asked.rows, axis(asked))}
     first = None if asked.shape else best_what_if(asked.rows)
     return {
         "schema": SCHEMA,
-        "twin": {"file": asked.name, "verdict": asked.twin.trust.verdict, "error": asked.twin.trust.error},
+        "twin": {"file": asked.name, "verdict": asked.twin.trust.verdict,
+            "error": asked.twin.trust.error},
         "relative_to_fitted": asked.shape,
         "rules": [str(rule) for rule in asked.rules],
         "what_ifs": [_row(asked, row, row.case in on) for row in asked.rows],
-        "best": None if first is None else next(i for i, row in enumerate(asked.rows) if row.case == first.case),
+        "best": None if first is None else next(i for i,
+            row in enumerate(asked.rows) if row.case == first.case),
         "left_out": [
-            *(f"{name}: {why}" for why, names in asked.left_out.items() for name in names), *asked.too_far
+            *(f"{name}: {why}" for why, names in asked.left_out.items() for name in names),
+            *asked.too_far
         ],
         "next_runs": [
             {"server": server, "command": line}
@@ -45,7 +49,9 @@ def _row(asked: WhatIfReport, row: WhatIfRow, on_frontier: bool) -> dict[str, An
         "load": {"concurrency": load.users} if load.users else {"request-rate": load.rate},
         "set": dict(row.case.chosen),
         "answers": {name: [_number(one) for one in answer] for name, answer in row.answers.items()},
-        "rules": {} if asked.shape else {str(rule): judge_answer(rule, row.answers) for rule in asked.rules},
+        "rules": {}
+        if asked.shape
+        else {str(rule): judge_answer(rule, row.answers) for rule in asked.rules},
         "status": row.status or None,
         "falls_behind": row.falls_behind,
         "extrapolated": list(row.beyond),

@@ -1,4 +1,5 @@
-"""Evaluate rules: those of an SLO against predicted figures: met, not met, or open where the interval holds the limit."""
+"""Evaluate rules: those of an SLO against predicted figures: met, not met, or open where the
+interval holds the limit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -32,12 +33,22 @@ def rule(text: str) -> Rule:
 def figure_of(rule: Rule) -> str:
     """The name of the figure that a rule is about. Raises ValueError of one sentence."""
     if rule.base or rule.given or rule.where:
-        what = "of another run" if rule.base else "with conditions" if rule.given else "for some of the requests"
-        raise ValueError(f"SLO {str(rule)!r}: a twin cannot tell a rule {what}; it predicts {PREDICTED}")
+        what = (
+            "of another run"
+            if rule.base
+            else "with conditions"
+            if rule.given
+            else "for some of the requests"
+        )
+        raise ValueError(
+            f"SLO {str(rule)!r}: a twin cannot tell a rule {what}; it predicts {PREDICTED}"
+        )
     if rule.metric in RATES:
         return RATES[rule.metric]
     statistic = "p50" if rule.stat == "med" else rule.stat
-    if rule.metric not in METRICS or not (statistic == "avg" or rule.percentile is not None or rule.stat == "med"):
+    if rule.metric not in METRICS or not (
+        statistic == "avg" or rule.percentile is not None or rule.stat == "med"
+    ):
         raise ValueError(f"SLO {str(rule)!r}: a twin predicts {PREDICTED}")
     return f"{METRICS[rule.metric]} {statistic}"
 
@@ -62,5 +73,6 @@ def status(rules: Sequence[Rule], answers: Mapping[str, PredictedValue]) -> str:
 
 
 def falls_behind(answers: Mapping[str, PredictedValue]) -> bool:
-    """Of a load at a rate: more comes than is completed, so waits grow as long as it lasts, and have no percentile."""
+    """Of a load at a rate: more comes than is completed, so waits grow as long as it lasts, and
+    have no percentile."""
     return SERVED in answers and answers[SERVED].about < MIN_SERVED

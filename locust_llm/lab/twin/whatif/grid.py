@@ -1,4 +1,5 @@
-"""Grid: what ``--load`` and ``--set`` mean: every load with every combination of settings, and which of them cannot be.
+"""Grid: what ``--load`` and ``--set`` mean: every load with every combination of settings, and
+which of them cannot be.
 
 concurrency=1..128                  1, 2, 4, ... 128, as --sweep has it
 concurrency=8..64+8                 from 8 in steps of 8
@@ -17,7 +18,14 @@ import msgspec
 from locust_llm.lab.twin.loads import Lengths, OfferedLoad
 from locust_llm.lab.twin.model import SchedulerSettings
 from locust_llm.lab.twin.predict import WhatIf
-from locust_llm.settings.sweep import CONCURRENCY, LOADS, MAX_STAGES, PREFILL, RATE, parse_sweep_values
+from locust_llm.settings.sweep import (
+    CONCURRENCY,
+    LOADS,
+    MAX_STAGES,
+    PREFILL,
+    RATE,
+    parse_sweep_values,
+)
 from locust_llm.simulator.scheduling.cost import BLOCK_SIZE
 from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.slo.selectors import find_nearest_names
@@ -30,7 +38,11 @@ WITHOUT: Final = {"max_num_seqs": None, "kv_tokens": None, "long_prefill_token_t
 """What ``none`` means, where a setting can be without a limit."""
 OF_THE_WORK: Final = "common_prefix_tokens"
 """A setting that is not the server's."""
-FIELDS: Final = {name.replace("_", "-"): name for name in SchedulerSettings.__struct_fields__ if name != OF_THE_WORK}
+FIELDS: Final = {
+    name.replace("_", "-"): name
+    for name in SchedulerSettings.__struct_fields__
+    if name != OF_THE_WORK
+}
 KEYS: Final = (*FIELDS, PREFILL)
 Value = float | str | None
 """None: ``none``."""
@@ -84,12 +96,16 @@ def choice(text: str) -> SettingChoice:
     key = key.removeprefix("--").replace("_", "-")
     if key not in KEYS or not equals:
         raise ValueError(
-            f"--set {text[:200]!r}: write KEY=VALUES with one of {', '.join(KEYS)}{find_nearest_names(key, KEYS)}"
+            f"--set {text[:200]!r}: write KEY=VALUES with one of "
+            f"{', '.join(KEYS)}{find_nearest_names(key, KEYS)}"
         )
     parts = [part.strip() for part in values.split(",")]
     if key == POLICY:
         if wrong := next((part for part in parts if part not in POLICIES), None):
-            raise ValueError(f"--set {text[:200]!r}: there is no policy {wrong[:40]!r}, but {', '.join(POLICIES)}")
+            raise ValueError(
+                f"--set {text[:200]!r}: there is no policy {wrong[:40]!r}, but "
+                f"{', '.join(POLICIES)}"
+            )
         return SettingChoice(key, tuple(dict.fromkeys(parts)))
     without = [part for part in parts if part == NONE]
     if without and key != PREFILL and FIELDS[key] not in WITHOUT:
@@ -111,16 +127,22 @@ def _numbers(option: str, text: str, values: str) -> Sequence[float]:
     return found
 
 
-def grid(at: Sequence[OfferedLoad], choices: Sequence[SettingChoice], fitted: SchedulerSettings) -> list[Case]:
-    """Every load with every combination, the loads of one combination together. Raises ValueError of one sentence."""
+def grid(
+    at: Sequence[OfferedLoad], choices: Sequence[SettingChoice], fitted: SchedulerSettings
+) -> list[Case]:
+    """Every load with every combination, the loads of one combination together. Raises ValueError
+    of one sentence."""
     keys = [one.key for one in choices]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
-        raise ValueError(f"--set {twice} is given twice: write its values in one, with commas between")
+        raise ValueError(
+            f"--set {twice} is given twice: write its values in one, with commas between"
+        )
     count = len(at) * math.prod(len(one.values) for one in choices)
     if count > MOST:
         raise ValueError(f"these are {count:,} what-ifs, and at most {MOST:,} are possible")
     return [
-        Case(_asked(load, dict(zip(keys, values, strict=True)), fitted), tuple(zip(keys, map(_text, values), strict=True)))
+        Case(_asked(load, dict(zip(keys, values, strict=True)), fitted),
+            tuple(zip(keys, map(_text, values), strict=True)))
         for values in product(*(one.values for one in choices))
         for load in at
     ]  # fmt: skip
@@ -129,12 +151,20 @@ def grid(at: Sequence[OfferedLoad], choices: Sequence[SettingChoice], fitted: Sc
 def _asked(load: OfferedLoad, values: dict[str, Value], fitted: SchedulerSettings) -> WhatIf:
     limit = values.get(PREFILL)
     changed = {
-        FIELDS[key]: WITHOUT[FIELDS[key]] if value is None else value if isinstance(value, str) else int(value)
+        FIELDS[key]: WITHOUT[FIELDS[key]]
+        if value is None
+        else value
+        if isinstance(value, str)
+        else int(value)
         for key, value in values.items()
         if key != PREFILL
     }
     settings = msgspec.structs.replace(fitted, **changed)
-    return WhatIf(load, math.inf if not isinstance(limit, float) else limit, None if settings == fitted else settings)
+    return WhatIf(
+        load,
+        math.inf if not isinstance(limit, float) else limit,
+        None if settings == fitted else settings,
+    )
 
 
 def _text(value: Value) -> str:
@@ -157,7 +187,8 @@ def impossible(settings: SchedulerSettings, lengths: Lengths) -> str:
         return f"a KV cache of {settings.kv_tokens:,} tokens does not hold a request of {most:,}"
     if settings.policy in WHOLE_PROMPTS and budget < longest:
         return (
-            f"{settings.policy} computes whole prompts, and one of {longest:,} tokens is above a budget of {budget:,}"
+            f"{settings.policy} computes whole prompts, and one of {longest:,} tokens is above "
+            f"a budget of {budget:,}"
         )
     if seqs is not None and seqs > budget and settings.policy != "static":
         return f"{seqs:,} sequences of one token each are above a budget of {budget:,} tokens"
@@ -167,7 +198,8 @@ def impossible(settings: SchedulerSettings, lengths: Lengths) -> str:
         return f"{settings.policy} has no max-num-partial-prefills"
     if settings.max_num_partial_prefills > budget:
         return (
-            f"a budget of {budget:,} tokens is too little for {settings.max_num_partial_prefills:,} prompts at a time"
+            f"a budget of {budget:,} tokens is too little for "
+            f"{settings.max_num_partial_prefills:,} prompts at a time"
         )
     return ""
 

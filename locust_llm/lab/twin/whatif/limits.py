@@ -1,4 +1,5 @@
-"""Limits: what lies outside of what a twin was fitted to: refused where it lies far outside, else marked with the range."""
+"""Limits: what lies outside of what a twin was fitted to: refused where it lies far outside, else
+marked with the range."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
@@ -28,12 +29,16 @@ def refuse_extrapolation(twin: Twin, lengths: Lengths) -> str:
         why = "; ".join(twin.trust.reasons) or "its file gives no reason"
         return f"this twin is not to be used: {why}"
     if not lengths:
-        return "this twin has no lengths of requests: give --synthetic-input-tokens-mean and --output-tokens-mean"
+        return (
+            "this twin has no lengths of requests: give --synthetic-input-tokens-mean and "
+            "--output-tokens-mean"
+        )
     for what, column, measured in _of_lengths(twin.ranges):
         most = max(one[column] for one in lengths)
         if measured[1] and most >= FAR_LENGTH * measured[1]:
             return (
-                f"{what} of {most:,} tokens are {most / measured[1]:.0f} times as long as the longest that the twin was "
+                f"{what} of {most:,} tokens are {most / measured[1]:.0f} times as long as the "
+                f"longest that the twin was "
                 f"fitted to, {measured[1]:,}: fit a twin with such requests"
             )
     return ""
@@ -55,21 +60,27 @@ def too_much(load: OfferedLoad, ranges: Ranges) -> str:
 
 
 def beyond_lengths(ranges: Ranges, lengths: Lengths) -> Iterator[str]:
-    """In what the lengths lie outside: the longest one above, or their mean below what was measured."""
+    """In what the lengths lie outside: the longest one above, or their mean below what was
+    measured."""
     for what, column, (least, most) in _of_lengths(ranges):
         tokens = [one[column] for one in lengths]
         if most and (max(tokens) > most or fmean(tokens) < least):
-            yield f"{what} of {min(tokens):,} to {max(tokens):,} tokens ({least:,} to {most:,} were measured)"
+            yield (
+                f"{what} of {min(tokens):,} to {max(tokens):,} tokens ({least:,} to {most:,} "
+                f"were measured)"
+            )
 
 
 def _of_lengths(ranges: Ranges) -> tuple[tuple[str, int, tuple[int, int]], ...]:
     return ("prompts", 0, ranges.prompt_tokens), ("answers", 1, ranges.output_tokens)
 
 
-def beyond_load(asked: WhatIf, answers: Mapping[str, PredictedValue], ranges: Ranges) -> Iterator[str]:
-    """A load by another measure than the sweep's is held against it by what comes of it: users as the requests that are open
-    at once, a rate as those that are completed. Less than the sweep's least load is no extrapolation, as the probe measured
-    requests alone."""
+def beyond_load(
+    asked: WhatIf, answers: Mapping[str, PredictedValue], ranges: Ranges
+) -> Iterator[str]:
+    """A load by another measure than the sweep's is held against it by what comes of it: users as
+    the requests that are open at once, a rate as those that are completed. Less than the sweep's
+    least load is no extrapolation, as the probe measured requests alone."""
     load, users, rate = asked.load, ranges.users[1], ranges.rate[1]
     open_at_once = answers[IN_FLIGHT].about if IN_FLIGHT in answers else 0.0
     completed = answers[REQUESTS_PER_S].about if REQUESTS_PER_S in answers else 0.0
@@ -90,19 +101,26 @@ def beyond_settings(asked: WhatIf, fitted: SchedulerSettings) -> Iterator[str]:
         yield f"policy {settings.policy} (the server ran {fitted.policy})"
     if settings.max_num_batched_tokens > LARGER * fitted.max_num_batched_tokens:
         yield (
-            f"steps of up to {settings.max_num_batched_tokens:,} tokens (up to {fitted.max_num_batched_tokens:,} were "
+            f"steps of up to {settings.max_num_batched_tokens:,} tokens (up to "
+            f"{fitted.max_num_batched_tokens:,} were "
             "measured)"
         )
     for name in ("max_num_seqs", "kv_tokens"):
         here = getattr(settings, name)
         there = getattr(fitted, name)
         if there is not None and (here is None or here > there):
-            yield f"{name.replace('_', '-')} of {'no limit' if here is None else f'{here:,}'} (the server had {there:,})"
+            yield (
+                f"{name.replace('_', '-')} of {'no limit' if here is None else f'{here:,}'} (the "
+                f"server had {there:,})"
+            )
 
 
-def unknown(twin: Twin, asked: WhatIf, chosen: Sequence[str], beyond: Sequence[str]) -> Iterator[str]:
-    """What could not be identified and matters here: under more load or longer requests than were measured, or with other
-    settings, which change how many run at once. ``chosen``: what the asker set, and so knows."""
+def unknown(
+    twin: Twin, asked: WhatIf, chosen: Sequence[str], beyond: Sequence[str]
+) -> Iterator[str]:
+    """What could not be identified and matters here: under more load or longer requests than were
+    measured, or with other settings, which change how many run at once. ``chosen``: what the asker
+    set, and so knows."""
     if not beyond and asked.settings is None:
         return
     for name, why in twin.unknown.items():

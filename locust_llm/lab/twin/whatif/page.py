@@ -1,4 +1,5 @@
-"""Page: what-ifs as one HTML file without a script: the best, the frontier as a plot, the table, the run to do next."""
+"""Page: what-ifs as one HTML file without a script: the best, the frontier as a plot, the table,
+the run to do next."""
 
 from typing import Final
 
@@ -19,8 +20,10 @@ code { font-size: .86rem; overflow-wrap: anywhere; }
 @media (max-width: 40rem) { .lines text { font-size: 11px !important; } .plot .lines { padding-left: 58px; } }
 """
 KEY: Final = (
-    "A dot is a what-if: green within the SLO, red not, blue open or not judged; hollow where it is an extrapolation. The "
-    "line joins those of which no other has more throughput and less of the wait, with their 95% intervals."
+    "A dot is a what-if: green within the SLO, red not, blue open or not judged; hollow where it "
+    "is an extrapolation. The "
+    "line joins those of which no other has more throughput and less of the wait, with their 95% "
+    "intervals."
 )
 
 
@@ -29,7 +32,9 @@ def render_whatif_page(asked: WhatIfReport) -> str:
     drawn = "" if asked.shape else draw_whatif_chart(asked.rows, axis(asked), asked.rules)
     runs = [block.text for block in text.decision(asked) if isinstance(block, TextBlock)]
     return rendered(
-        "whatif.html", OWN, title=f"What if: {asked.name}", headline=text.whatif_headline(asked), about=text.whatif_subtitle(asked),
+        "whatif.html", OWN, title=f"What if: {asked.name}", headline=text.whatif_headline(asked),
+        about=text.whatif_subtitle(asked),
         drawn=Markup(drawn), key=KEY, table=text.whatif_table(asked, shown),
-        statuses=[text.STATUS_CLASSES.get(row.status, "") for row in shown], notes=list(text.whatif_notes(asked)), runs=runs,
+        statuses=[text.STATUS_CLASSES.get(row.status, "") for row in shown],
+        notes=list(text.whatif_notes(asked)), runs=runs,
     )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Text: what-ifs as a document: what was asked, a table of the foremost, the best, the run that would decide."""
+"""Text: what-ifs as a document: what was asked, a table of the foremost, the best, the run that
+would decide."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -61,11 +62,15 @@ def select_shown_rows(asked: WhatIfReport) -> Sequence[WhatIfRow]:
 def whatif_headline(asked: WhatIfReport) -> str:
     if asked.shape:
         return (
-            "This twin is good for shape, not for figures: each figure is given as times what it is with the fitted "
+            "This twin is good for shape, not for figures: each figure is given as times what it "
+            "is with the fitted "
             "settings at the same load, and no rule is judged."
         )
     if not asked.rules:
-        return "No rule was given (--slo), so no what-if is the best; the foremost have most throughput for their TTFT."
+        return (
+            "No rule was given (--slo), so no what-if is the best; the foremost have most "
+            "throughput for their TTFT."
+        )
     first = best_what_if(asked.rows)
     if first is None:
         return "No what-if is within the SLO."
@@ -79,18 +84,25 @@ def whatif_headline(asked: WhatIfReport) -> str:
 
 def whatif_subtitle(asked: WhatIfReport) -> str:
     trust = asked.twin.trust
-    error = "" if trust.error is None else f", off by {trust.error:.0%} (median) on loads kept out of its fit"
+    error = (
+        ""
+        if trust.error is None
+        else f", off by {trust.error:.0%} (median) on loads kept out of its fit"
+    )
     rules = f" SLO: {'; '.join(map(str, asked.rules))}." if asked.rules else ""
     keys = asked.rows[0].case.keys
     settings = f" Settings: {', '.join(keys)}." if keys else ""
     return (
-        f"The twin is {VERDICTS.get(trust.verdict, trust.verdict)}{error}. {format_count(len(asked.rows), 'what-if')}, "
-        f"{asked.workload}.{rules}{settings} In brackets: 95% intervals, of the fit and of the model's own error."
+        f"The twin is {VERDICTS.get(trust.verdict, trust.verdict)}{error}. "
+        f"{format_count(len(asked.rows), 'what-if')}, "
+        f"{asked.workload}.{rules}{settings} In brackets: 95% intervals, of the fit and of the "
+        f"model's own error."
     )
 
 
 def whatif_columns(asked: WhatIfReport) -> tuple[str, ...]:
-    """The figures of the rules first. Where a gate holds requests back, TTFT with the wait at the gate."""
+    """The figures of the rules first. Where a gate holds requests back, TTFT with the wait at the
+    gate."""
     gated = any(row.case.asked.prefill_limit < float("inf") for row in asked.rows)
     usual = [figure.replace("ttft ", "ttft_from_due ") if gated else figure for figure in USUAL]
     found = dict.fromkeys((*map(figure_of, asked.rules), *usual))
@@ -99,7 +111,12 @@ def whatif_columns(asked: WhatIfReport) -> tuple[str, ...]:
 
 
 def whatif_table_head(asked: WhatIfReport) -> tuple[str, ...]:
-    return ("Settings", "Load", *(figure_title(figure, asked.shape) for figure in whatif_columns(asked)), "SLO")
+    return (
+        "Settings",
+        "Load",
+        *(figure_title(figure, asked.shape) for figure in whatif_columns(asked)),
+        "SLO",
+    )
 
 
 def whatif_table(asked: WhatIfReport, rows: Sequence[WhatIfRow]) -> TableBlock:
@@ -128,7 +145,11 @@ def format_predicted(figure: str, answer: PredictedValue, shape: bool = False) -
     """``482 [450, 520]``: ms, or a second; of a shape times as much."""
     factor = 1.0 if shape or figure == THROUGHPUT or "/s" in figure else 1e3
     low, middle, high = (one * factor for one in answer)
-    digits = 2 if shape else min(2 if high < 10 else 1 if high < 100 else 0, decimal_places((high - low) / 2) or 0)
+    digits = (
+        2
+        if shape
+        else min(2 if high < 10 else 1 if high < 100 else 0, decimal_places((high - low) / 2) or 0)
+    )
     return f"{middle:,.{digits}f} [{low:,.{digits}f}, {high:,.{digits}f}]"
 
 
@@ -138,13 +159,22 @@ def whatif_notes(asked: WhatIfReport) -> Iterator[str]:
     beyond = list(dict.fromkeys(what for row in rows for what in row.beyond))
     if beyond:
         more = f"; and {len(beyond) - MOST_NOTES} more" if len(beyond) > MOST_NOTES else ""
-        yield f"Extrapolated, outside of what the twin was fitted to: {'; '.join(beyond[:MOST_NOTES])}{more}."
+        yield (
+            f"Extrapolated, outside of what the twin was fitted to: "
+            f"{'; '.join(beyond[:MOST_NOTES])}{more}."
+        )
     for what in dict.fromkeys(what for row in rows for what in row.unknown):
         yield f"Unknown of this server, and it matters here: {what}."
     if any(row.falls_behind for row in rows):
-        yield "'grows': more requests come than are completed, so waits grow as long as the load lasts."
+        yield (
+            "'grows': more requests come than are completed, so waits grow as long as the load "
+            "lasts."
+        )
     if any(row.case.asked.prefill_limit < float("inf") for row in rows):
-        yield "TTFT from due begins before the wait at the load generator's gate; TTFT at the send, as run reports it."
+        yield (
+            "TTFT from due begins before the wait at the load generator's gate; TTFT at the "
+            "send, as run reports it."
+        )
     if len(asked.rows) > len(rows):
         yield f"The foremost {len(rows)} of {len(asked.rows):,} what-ifs; --json has all of them."
     if asked.left_out:
@@ -174,10 +204,13 @@ def why(found: Rival) -> str:
     one, other = found.best, found.other
     more = "more" if found.difference > 0 else "less"
     return (
-        f"{one.case.name} at {one.case.asked.load.label} and {other.case.name} at {other.case.asked.load.label} cannot be "
-        f"told apart: {format_predicted(THROUGHPUT, one.answers[THROUGHPUT])} and {format_predicted(THROUGHPUT, other.answers[THROUGHPUT])} tokens/s"
+        f"{one.case.name} at {one.case.asked.load.label} and {other.case.name} at "
+        f"{other.case.asked.load.label} cannot be "
+        f"told apart: {format_predicted(THROUGHPUT, one.answers[THROUGHPUT])} and "
+        f"{format_predicted(THROUGHPUT, other.answers[THROUGHPUT])} tokens/s"
         f"{_open(one, other)}. They differ most against their uncertainty at {found.load.label}: "
-        f"{figure_title(found.figure, False).partition(' (')[0]} of {other.case.name} is {abs(found.difference):.0%} {more}, "
+        f"{figure_title(found.figure, False).partition(' (')[0]} of {other.case.name} is "
+        f"{abs(found.difference):.0%} {more}, "
         f"{found.sigmas:.1f} standard errors. Measure both there:"
     )
 

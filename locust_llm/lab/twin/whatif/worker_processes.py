@@ -1,4 +1,5 @@
-"""Worker processes: what-ifs simulated over all cores, in processes; Ctrl-C ends them without a word of theirs."""
+"""Worker processes: what-ifs simulated over all cores, in processes; Ctrl-C ends them without a
+word of theirs."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +38,8 @@ class SharedWork(NamedTuple):
 
 
 class Size(NamedTuple):
-    """Requests of a closed loop: so many of each user, and at least so many; of an open one, where a queue must show."""
+    """Requests of a closed loop: so many of each user, and at least so many; of an open one, where
+    a queue must show."""
 
     rounds: int
     fewest: int
@@ -49,7 +51,11 @@ EXACT: Final = Size(6, 150, 600)
 
 
 def simulate_what_ifs(
-    work: SharedWork, asked: Sequence[WhatIf], *, processes: int = 0, on_progress: Progress = lambda done, most: None
+    work: SharedWork,
+    asked: Sequence[WhatIf],
+    *,
+    processes: int = 0,
+    on_progress: Progress = lambda done, most: None,
 ) -> list[Logarithms]:
     """In the order of ``asked``. ``processes``: 0: as many as there are cores."""
     processes = min(processes or usable_cores(), len(asked))
@@ -62,7 +68,9 @@ def simulate_what_ifs(
     return _over(processes, work, asked, on_progress)
 
 
-def _over(processes: int, work: SharedWork, asked: Sequence[WhatIf], on_progress: Progress) -> list[Logarithms]:
+def _over(
+    processes: int, work: SharedWork, asked: Sequence[WhatIf], on_progress: Progress
+) -> list[Logarithms]:
     size = max(1, min(CHUNK, len(asked) // (4 * processes)))
     found = dict[int, list[Logarithms]]()
     done = 0
@@ -70,7 +78,8 @@ def _over(processes: int, work: SharedWork, asked: Sequence[WhatIf], on_progress
     try:
         with _without_interrupts():  # what is started here ignores Ctrl-C: this process ends it
             futures: dict[Future[list[Logarithms]], int] = {
-                executor.submit(_several, asked[begin : begin + size]): begin for begin in range(0, len(asked), size)
+                executor.submit(_several, asked[begin : begin + size]): begin
+                for begin in range(0, len(asked), size)
             }
         for future in as_completed(futures):
             found[futures[future]] = future.result()

@@ -1,4 +1,5 @@
-"""Waterfall of a run: its requests split, slow ones beside typical ones, the slowest by themselves."""
+"""Waterfall of a run: its requests split, slow ones beside typical ones, the slowest by
+themselves."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,15 +41,19 @@ from .slowest import Since, find_slowest_requests
 PERCENTILES: Final = (99.0, 95.0, 90.0, 75.0)
 """The highest one that there are requests enough for is explained."""
 MIN_REPORTED: Final = 0.9
-"""Share of the requests for which the server must report its times: below, the mean of its queue would be that of a part
-of them."""
+"""Share of the requests for which the server must report its times: below, the mean of its queue
+would be that of a part of them."""
 
 
 def attribute_latencies(
-    columns: RequestColumns, spans: Mapping[str, ServerTimes], run: Run, since: Since, asked: Sequence[str] = ()
+    columns: RequestColumns,
+    spans: Mapping[str, ServerTimes],
+    run: Run,
+    since: Since,
+    asked: Sequence[str] = (),
 ) -> LatencyAttribution | None:
-    """``spans``: by request; ``since``: looks up records; ``asked``: further breakdowns, as ``ttft{model=a} p95``. None
-    where no request was answered."""
+    """``spans``: by request; ``since``: looks up records; ``asked``: further breakdowns, as
+    ``ttft{model=a} p95``. None where no request was answered."""
     table, reported = _table(columns, spans, run.limits, few=False)
     here, cut = table.counted, table.split
     if not here.any():
@@ -69,7 +74,9 @@ def attribute_latencies(
     means_ms[TTFT] = float(table.requests["ttft_s"].to_numpy(np.float64)[here].mean()) * 1e3
     return LatencyAttribution(
         requests=int(here.sum()),
-        reported={name: int(count) for name, count in zip(SOURCES[1:], sources[1:], strict=True) if count},
+        reported={
+            name: int(count) for name, count in zip(SOURCES[1:], sources[1:], strict=True) if count
+        },
         impossible=int((cut.impossible & here).sum()),
         server=ServerTime(
             basis=REQUESTS if cut.known[here].any() else NEITHER,
@@ -84,10 +91,12 @@ def attribute_latencies(
     )
 
 
-def make_parts_frame(columns: RequestColumns, spans: Mapping[str, ServerTimes], run: Run) -> pd.DataFrame:
-    """A row a request, in the order of ``columns.requests``: each part in seconds, ``total_s`` to the first token (or the
-    end, without one), ``reported`` by what, and ``impossible``. Parts after the first token are NaN of requests without
-    one."""
+def make_parts_frame(
+    columns: RequestColumns, spans: Mapping[str, ServerTimes], run: Run
+) -> pd.DataFrame:
+    """A row a request, in the order of ``columns.requests``: each part in seconds, ``total_s`` to
+    the first token (or the end, without one), ``reported`` by what, and ``impossible``. Parts after
+    the first token are NaN of requests without one."""
     table, reported = _table(columns, spans, run.limits, few=True)
     found: dict[str, object] = {"total_s": table.split.total_us / 1e6}
     for name in (*TO_FIRST, *AFTER_FIRST):
@@ -98,9 +107,14 @@ def make_parts_frame(columns: RequestColumns, spans: Mapping[str, ServerTimes], 
 
 
 def _table(
-    columns: RequestColumns, spans: Mapping[str, ServerTimes], limits: Sequence[LimitChange], *, few: bool
+    columns: RequestColumns,
+    spans: Mapping[str, ServerTimes],
+    limits: Sequence[LimitChange],
+    *,
+    few: bool,
 ) -> tuple[LatencyTable, ReportedColumns]:
-    """``limits``: of the gate; ``few``: what the server reports counts, however few requests it reports it for."""
+    """``limits``: of the gate; ``few``: what the server reports counts, however few requests it
+    reports it for."""
     requests, reported = columns.requests, columns.server.reported(spans)
     counted = (
         ((requests["phase"] == "profiling") & (requests["outcome"] == OK)).to_numpy(np.bool_)
@@ -114,12 +128,18 @@ def _table(
     total_ms = np.maximum(latency_s - ttft_s, 0.0) * 1e3
     told_ms = np.where(cut.impossible, np.nan, reported.decode_us) / 1e3
     decode_ms = np.fmin(total_ms, told_ms)
-    after_ms = {DECODE: np.where(np.isnan(total_ms), np.nan, decode_ms), DELIVERY: total_ms - decode_ms}
+    after_ms = {
+        DECODE: np.where(np.isnan(total_ms), np.nan, decode_ms),
+        DELIVERY: total_ms - decode_ms,
+    }
     return LatencyTable(requests, cut, after_ms, ~np.isnan(told_ms), counted), reported
 
 
-def _explained(table: LatencyTable, run: Run, asked: Sequence[str], left_out: list[str]) -> Iterator[Rule]:
-    """TTFT from due at the highest percentile that there are requests for; the percentiles of rules; what was asked for."""
+def _explained(
+    table: LatencyTable, run: Run, asked: Sequence[str], left_out: list[str]
+) -> Iterator[Rule]:
+    """TTFT from due at the highest percentile that there are requests for; the percentiles of
+    rules; what was asked for."""
     count = int(table.counted.sum())
     highest = next((p for p in PERCENTILES if not has_too_few_values(count, p)), None)
     rules = [] if highest is None else [parse_rule(f"{TO_DUE} p{highest:g} < 1s")]
@@ -138,7 +158,8 @@ def _explained(table: LatencyTable, run: Run, asked: Sequence[str], left_out: li
 
 
 def parse_explained_metric(text: str) -> Rule:
-    """The rule whose metric, selectors and percentile are to be explained: ``ttft{model=a} p95``. Raises ValueError."""
+    """The rule whose metric, selectors and percentile are to be explained: ``ttft{model=a} p95``.
+    Raises ValueError."""
     no_parts = f"{text}: only percentiles of {', '.join(PARTS_OF)} have parts"
     try:
         rule = parse_rule(f"{text} < 1s")

@@ -1,4 +1,5 @@
-"""Breakdown: the parts of slow and typical requests as stacked bars, and the slowest requests as waterfalls that open."""
+"""Breakdown: the parts of slow and typical requests as stacked bars, and the slowest requests as
+waterfalls that open."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -50,7 +51,8 @@ def draw_breakdown_bars(found: LatencyAttribution) -> Iterator[BarDrawing]:
         rows = Markup("").join(_waterfall(one, longest, reported) for one in found.slowest)
         yield BarDrawing(
             title=f"The slowest {len(found.slowest)}",
-            caption="From due to the first token. Open one: its parts one after the other, and the requests that waited for "
+            caption="From due to the first token. Open one: its parts one after the other, and the "
+            "requests that waited for "
             "a first token at the same time, on one axis.",
             label=label,
             drawn=_keys(_shown((one.parts for one in found.slowest), longest), reported)
@@ -62,11 +64,17 @@ def _bars(one: LatencyBreakdown, reported: Collection[str]) -> BarDrawing:
     slow = [(part.name, part.slow_ms, part.source) for part in one.parts]
     typical = [(part.name, part.typical_ms, part.source) for part in one.parts]
     longest = max(_whole(slow), _whole(typical)) or 1.0
-    rows = _row(f"p{one.percentile:g} and above", slow, longest, reported) + _row("typical", typical, longest, reported)
-    label = f"{clean_line(name_breakdown(one))}: slow requests {_said(slow, longest, reported)}; typical ones {_said(typical, longest, reported)}"
+    rows = _row(f"p{one.percentile:g} and above", slow, longest, reported) + _row(
+        "typical", typical, longest, reported
+    )
+    label = (
+        f"{clean_line(name_breakdown(one))}: slow requests {_said(slow, longest, reported)}; "
+        f"typical ones {_said(typical, longest, reported)}"
+    )
     return BarDrawing(
         title=clean_line(name_breakdown(one)),
-        caption=f"Mean of the {format_count(one.slow, 'request')} at or above the percentile (their times are in the keys) and of "
+        caption=f"Mean of the {format_count(one.slow, 'request')} at or above the percentile "
+        f"(their times are in the keys) and of "
         f"the {one.typical:,} around the median.",
         label=label,
         drawn=_keys(_shown([slow, typical], longest), reported, {name: ms for name, ms, _ in slow})
@@ -80,13 +88,17 @@ def _groups(one: LatencyBreakdown, reported: Collection[str]) -> BarDrawing:
     for by, some in groupby(one.groups, lambda group: (group.by, group.percentile)):
         rows = Markup("").join(_row(group.label, group.parts, longest, reported) for group in some)
         drawn += Markup("<p class=by>By {}, p{} and above</p>{}").format(by[0], f"{by[1]:g}", rows)
-    each = "; ".join(f"{clean_line(group.label)} {_said(group.parts, longest, reported)}" for group in one.groups)
+    each = "; ".join(
+        f"{clean_line(group.label)} {_said(group.parts, longest, reported)}" for group in one.groups
+    )
     label = f"{clean_line(name_breakdown_metric(one))} of the slow requests of each group: {each}"
     return BarDrawing(
         title=f"{clean_line(name_breakdown_metric(one))} by group",
-        caption="Mean of the slow requests of each group; where groups are small, above a lower percentile.",
+        caption="Mean of the slow requests of each group; where groups are small, above a lower "
+        "percentile.",
         label=label,
-        drawn=_keys(_shown((group.parts for group in one.groups), longest), reported) + _framed("img", label, drawn),
+        drawn=_keys(_shown((group.parts for group in one.groups), longest), reported)
+        + _framed("img", label, drawn),
     )
 
 
@@ -97,7 +109,9 @@ def _framed(role: str, label: str, rows: Markup) -> Markup:
 def _said(parts: Parts, longest_ms: float, reported: Collection[str]) -> str:
     """``3.2 s: the gate 2.7 s, connecting 0.3 s``, of what is drawn."""
     shown = [(name, ms) for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms]
-    each = (f"{name_latency_part(name, reported)} {format_duration(ms / 1e3)}" for name, ms in shown)
+    each = (
+        f"{name_latency_part(name, reported)} {format_duration(ms / 1e3)}" for name, ms in shown
+    )
     return f"{format_duration(_whole(parts) / 1e3)}: {', '.join(each)}"
 
 
@@ -110,7 +124,9 @@ def _shown(several: Iterable[Parts], longest_ms: float) -> set[str]:
     return {name for parts in several for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms}
 
 
-def _keys(names: Iterable[str], reported: Collection[str], times_ms: Mapping[str, float] = NO_TIMES) -> Markup:
+def _keys(
+    names: Iterable[str], reported: Collection[str], times_ms: Mapping[str, float] = NO_TIMES
+) -> Markup:
     shown, order = set(names), list(NAMES)
     keys = Markup("").join(
         Markup('<span class=key><i class="part {}"></i>{}{}</span>').format(
@@ -122,7 +138,11 @@ def _keys(names: Iterable[str], reported: Collection[str], times_ms: Mapping[str
 
 
 def _time_of(ms: float | None) -> Markup:
-    return Markup("") if ms is None else Markup("<small>{}</small>").format(format_duration(round(ms / 1e3, 5)))
+    return (
+        Markup("")
+        if ms is None
+        else Markup("<small>{}</small>").format(format_duration(round(ms / 1e3, 5)))
+    )
 
 
 def _row(label: str, parts: Parts, longest_ms: float, reported: Collection[str]) -> Markup:
@@ -132,32 +152,38 @@ def _row(label: str, parts: Parts, longest_ms: float, reported: Collection[str])
 
 
 def _bar(parts: Parts, longest_ms: float, reported: Collection[str], at_ms: float = 0.0) -> Markup:
-    """An SVG stretched to its width, from ``at_ms`` on: each part a rectangle with its name and time as a tooltip."""
+    """An SVG stretched to its width, from ``at_ms`` on: each part a rectangle with its name and
+    time as a tooltip."""
     drawn = list[Markup]()
     for name, ms, source in parts:
         share = ms / longest_ms
         if share >= MIN_SHARE or len(parts) == 1:
             drawn.append(
-                Markup('<rect class="part {}" x="{:.2f}" width="{:.2f}" height="10"><title>{}</title></rect>').format(
+                Markup('<rect class="part {}" x="{:.2f}" width="{:.2f}" '
+                    'height="10"><title>{}</title></rect>').format(
                     name, 1000 * at_ms / longest_ms, 1000 * max(share, MIN_SHARE),
                     f"{name_latency_part(name, reported)}: {format_duration(ms / 1e3)}, {source}",
                 )
             )  # fmt: skip
         at_ms += ms
-    return Markup('<svg class=bar viewBox="0 0 1000 10" preserveAspectRatio=none aria-hidden=true>{}</svg>').format(
-        Markup("").join(drawn)
-    )
+    return Markup(
+        '<svg class=bar viewBox="0 0 1000 10" preserveAspectRatio=none aria-hidden=true>{}</svg>'
+    ).format(Markup("").join(drawn))
 
 
 def _waterfall(one: SlowRequest, longest_ms: float, reported: Collection[str]) -> Markup:
     tokens = "" if one.input_tokens is None else f", {one.input_tokens:,} tokens"
     head = Markup("<summary class=owner><span>{}</span>{}<b>{}</b></summary>").format(
-        clean_line(one.id or "?"), _bar(one.parts, longest_ms, reported), format_duration(one.total_ms / 1e3)
+        clean_line(one.id or "?"),
+        _bar(one.parts, longest_ms, reported),
+        format_duration(one.total_ms / 1e3),
     )
     rows, at_ms = Markup(""), 0.0
     for part in one.parts:
         name, ms, source = part
-        rows += Markup("<div class=owner><span>{} <small>{}</small></span>{}<b>{}</b></div>").format(
+        rows += Markup(
+            "<div class=owner><span>{} <small>{}</small></span>{}<b>{}</b></div>"
+        ).format(
             name_latency_part(name, reported),
             source,
             _bar([part], one.total_ms, reported, at_ms),
@@ -166,7 +192,9 @@ def _waterfall(one: SlowRequest, longest_ms: float, reported: Collection[str]) -
         at_ms += ms
     rest = one.others - len(one.overlapping)
     more = f" The longest {len(one.overlapping)} of {one.others}:" if rest else ""
-    way = Markup("<p>Waiting for a first token at the same time, on the same axis.{}</p>").format(more)
+    way = Markup("<p>Waiting for a first token at the same time, on the same axis.{}</p>").format(
+        more
+    )
     beside = Markup("").join(_beside(other, one.total_ms) for other in one.overlapping)
     about = f"Due {one.due_s:.2f} s after the start{tokens}, {clean_line(one.model)}."
     return Markup("<details class=slowest>{}<p>{}</p>{}{}{}</details>").format(
@@ -181,7 +209,8 @@ def _beside(other: OverlappingRequest, total_ms: float) -> Markup:
     return Markup(
         "<div class=owner><span>{} <small>{}</small></span>"
         "<svg class=bar viewBox='0 0 1000 10' preserveAspectRatio=none aria-hidden=true>"
-        '<rect class="part overlapping" x="{:.2f}" width="{:.2f}" height="10"/></svg><b>{}</b></div>'
+        '<rect class="part overlapping" x="{:.2f}" width="{:.2f}" '
+        'height="10"/></svg><b>{}</b></div>'
     ).format(
         clean_line(other.id or "?"),
         tokens,

@@ -1,4 +1,5 @@
-"""Waterfall, as found: what a run's slow requests spent their time on, beside its typical ones and all of them."""
+"""Waterfall, as found: what a run's slow requests spent their time on, beside its typical ones and
+all of them."""
 
 from collections.abc import Collection
 from typing import Final
@@ -23,7 +24,8 @@ SERVER: Final = "server"
 CLIENT: Final = "client"
 UNATTRIBUTED: Final = "unattributed"
 TO_FIRST: Final = (
-    LATE, RETRIES, GATE, PERMIT, CONNECT, SEND, NETWORK, HANDOVER, QUEUE, PREFILL, SERVER, CLIENT, UNATTRIBUTED
+    LATE, RETRIES, GATE, PERMIT, CONNECT, SEND, NETWORK, HANDOVER, QUEUE, PREFILL, SERVER, CLIENT,
+    UNATTRIBUTED
 )  # fmt: skip
 """Parts from due to the first token, in the order in which they come."""
 DECODE: Final = "decode"
@@ -60,7 +62,8 @@ BESIDE_PREFILL: Final = "the server's queue and front end"
 BESIDE_QUEUE: Final = "prefill and the server's front end"
 NOT_REPORTED: Final = "in the server, not reported"
 ROUND_TRIP: Final = "network (round trip)"
-"""What SERVER and NETWORK are called where the server reports a part of its time, or less than both of queue and prefill."""
+"""What SERVER and NETWORK are called where the server reports a part of its time, or less than both
+of queue and prefill."""
 
 REQUESTS: Final = "requests"
 HISTOGRAMS: Final = "histograms"
@@ -69,7 +72,8 @@ NEITHER: Final = ""
 
 
 def name_latency_part(part: str, others: Collection[str]) -> str:
-    """``others``: all parts that are known of the requests; of a run ``find_reported_parts`` has those that matter."""
+    """``others``: all parts that are known of the requests; of a run ``find_reported_parts`` has
+    those that matter."""
     reported = {QUEUE, PREFILL}.intersection(others)
     if part == SERVER and reported:
         rest = {frozenset({PREFILL}): BESIDE_PREFILL, frozenset({QUEUE}): BESIDE_QUEUE}
@@ -85,7 +89,8 @@ class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
     typical_ms: float
     all_ms: float
     source: str
-    """``measured``, ``reported``, ``measured less reported`` or ``unattributed``: of most of the slow ones."""
+    """``measured``, ``reported``, ``measured less reported`` or ``unattributed``: of most of the
+    slow ones."""
 
 
 class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +100,8 @@ class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     count: int
     percentile: float
-    """The highest one, up to that of the breakdown, above which each group of this kind has some requests."""
+    """The highest one, up to that of the breakdown, above which each group of this kind has some
+    requests."""
     value_ms: float
     """At it, of this group alone."""
     parts: tuple[tuple[str, float, str], ...]
@@ -108,7 +114,8 @@ class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencyBreakdown(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the requests at or above a percentile spent their time, beside those around the median, and all."""
+    """Where the requests at or above a percentile spent their time, beside those around the median,
+    and all."""
 
     metric: str
     """The word of a measure: ``ttft_from_due``."""
@@ -123,11 +130,12 @@ class LatencyBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     """So many requests at or above the percentile, and from the 40th to the 60th."""
     count: int
     parts: tuple[LatencyPart, ...]
-    """In the order in which they come; those of no time are left out. Their means add up to the mean of the
-    slow requests."""
+    """In the order in which they come; those of no time are left out. Their means add up to the
+    mean of the slow requests."""
     groups: tuple[SlowGroup, ...] = ()
     round_trip_ms: float | None = None
-    """The longest that the kernel measured of a slow request's connection; None: not known of each, or segments were lost."""
+    """The longest that the kernel measured of a slow request's connection; None: not known of each,
+    or segments were lost."""
 
 
 class OverlappingRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +184,8 @@ class ServerHistogramMean(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     """Requests that it is the mean of: those that ended in this time, whoever sent them."""
     here_ms: float | None
-    """The mean of the same over the requests of the run, measured here or reported for single requests; None: neither."""
+    """The mean of the same over the requests of the run, measured here or reported for single
+    requests; None: neither."""
 
 
 class ServerHistogramMeans(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,11 +198,13 @@ class ServerHistogramMeans(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerTime(msgspec.Struct, frozen=True, kw_only=True):
-    """How the time in the server up to the first token is divided: the one answer that every text prints."""
+    """How the time in the server up to the first token is divided: the one answer that every text
+    prints."""
 
     basis: str = NEITHER
-    """``requests``: by what the server reported of single ones, as the parts have it; ``histograms``: by its own ones, as
-    means over all that it served; empty: the server reports neither, and its time is one part."""
+    """``requests``: by what the server reported of single ones, as the parts have it;
+    ``histograms``: by its own ones, as means over all that it served; empty: the server reports
+    neither, and its time is one part."""
     server_ms: float
     """Mean from the send to the first token, less the round trip, measured here."""
     engine: str = ""
@@ -210,7 +221,8 @@ class ServerTime(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def largest(self) -> tuple[str, float]:
-        """(queue, prefill or neither; its share of the time to a first token), of the histograms."""
+        """(queue, prefill or neither; its share of the time to a first token), of the
+        histograms."""
         parts = {"neither": self.rest_ms, "prefill": self.prefill_ms, "queue": self.queue_ms}
         name = max(parts, key=parts.__getitem__)
         return name, parts[name] / max(self.ttft_ms, 1e-9)
@@ -221,7 +233,8 @@ class LatencyAttribution(msgspec.Struct, frozen=True, kw_only=True):
 
     requests: int
     reported: dict[str, int]
-    """By source (spans, timings, headers, metrics): of so many requests the server reported its own times."""
+    """By source (spans, timings, headers, metrics): of so many requests the server reported its own
+    times."""
     impossible: int
     """Requests of which it reported more time than there was: left out of ``reported``."""
     server: ServerTime
@@ -239,8 +252,9 @@ class LatencyAttribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_reported_parts(found: LatencyAttribution) -> set[str]:
-    """Which of queue and prefill the server reports, for ``name_latency_part``: all texts and drawings of a run have the
-    same names, whichever parts they show. A queue of no time is no part, but was reported where the network is a rest."""
+    """Which of queue and prefill the server reports, for ``name_latency_part``: all texts and
+    drawings of a run have the same names, whichever parts they show. A queue of no time is no part,
+    but was reported where the network is a rest."""
     parts = {(part.name, part.source) for one in found.breakdowns for part in one.parts}
     parts |= {(name, source) for one in found.slowest for name, _, source in one.parts}
     if (NETWORK, BETWEEN) in parts:

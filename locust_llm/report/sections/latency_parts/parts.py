@@ -1,7 +1,9 @@
-"""Parts: the time of a request from when it was due to its first token, split so that the parts add up to it exactly.
+"""Parts: the time of a request from when it was due to its first token, split so that the parts add
+up to it exactly.
 
-All in whole microseconds. A part is measured here, or reported by the server for this very request; nothing is estimated.
-What the server does not report of the time between the send and the first token stays one part, ``server``.
+All in whole microseconds. A part is measured here, or reported by the server for this very request;
+nothing is estimated. What the server does not report of the time between the send and the first
+token stays one part, ``server``.
 """
 
 from collections.abc import Sequence
@@ -45,7 +47,8 @@ PREFILL_ONLY: Final = 2
 QUEUE_ONLY: Final = 3
 """What the server reports of a request: nothing; its queue and prefill; one of them."""
 PROMPT_US: Final = 1000
-"""A response whose bytes never lay unread for so long was read at once: chunks that came together were sent together."""
+"""A response whose bytes never lay unread for so long was read at once: chunks that came together
+were sent together."""
 FOLLOWED_S: Final = 2.0
 """Within so much all processes follow a change of the limit."""
 
@@ -85,16 +88,27 @@ def split_latencies(
     whole_us = (requests["closed_at"] - requests["sent_at"]).to_numpy(np.float64) * 1e6
     impossible = reported.impossible(ttft_us, whole_us)
     unusable = impossible | ~first
-    q, p, ttft = (np.where(unusable, np.nan, us) for us in (reported.queue_us, reported.prefill_us, reported.ttft_us))
-    sooner = np.clip(_whole(np.fmax(np.nan_to_num(q) + np.nan_to_num(p), ttft)) - inside, 0, ours[CLIENT])
-    ours[CLIENT], inside = ours[CLIENT] - sooner, inside + sooner  # the first chunk cannot have come before it was sent
-    parts, known = _of_the_server(q, p, ttft, inside, np.minimum(_round_trip(requests), inside), first)
+    q, p, ttft = (
+        np.where(unusable, np.nan, us)
+        for us in (reported.queue_us, reported.prefill_us, reported.ttft_us)
+    )
+    sooner = np.clip(
+        _whole(np.fmax(np.nan_to_num(q) + np.nan_to_num(p), ttft)) - inside, 0, ours[CLIENT]
+    )
+    # the first chunk cannot have come before it was sent
+    ours[CLIENT], inside = ours[CLIENT] - sooner, inside + sooner
+    parts, known = _of_the_server(
+        q, p, ttft, inside, np.minimum(_round_trip(requests), inside), first
+    )
     us = {name: (ours | parts)[name] for name in TO_FIRST}
     return LatencySplit(sum(us.values(), np.zeros(len(requests), np.int64)), us, known, impossible)
 
 
-def _ours(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> tuple[dict[str, Ints], Bools, Ints]:
-    """(the parts that are measured here, whether there was a first token, what lies between send and arrival)."""
+def _ours(
+    requests: pd.DataFrame, limits: Sequence[LimitChange]
+) -> tuple[dict[str, Ints], Bools, Ints]:
+    """(the parts that are measured here, whether there was a first token, what lies between send
+    and arrival)."""
 
     def us(name: str) -> Ints:
         return _whole(requests[name].to_numpy(np.float64) * 1e6)
@@ -104,12 +118,16 @@ def _ours(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> tuple[dict[s
 
     sent, ttft_s = ~np.isnan(at("sent_at")), at("ttft_s")
     first = ~np.isnan(ttft_s)
-    after = np.where(first, us("ttft_s"), np.where(sent, _whole((at("closed_at") - at("sent_at")) * 1e6), 0))
+    after = np.where(
+        first, us("ttft_s"), np.where(sent, _whole((at("closed_at") - at("sent_at")) * 1e6), 0)
+    )
     before = np.where(sent, us("late_s"), _whole((at("closed_at") - at("due_at")) * 1e6))
     given_up = ~sent & np.isnan(at("admitted_at"))
     waited = np.where(given_up, _whole((at("closed_at") - at("asked_at")) * 1e6), us("gate_wait_s"))
     gated = any(change.limit is not None for change in limits)
-    gate = np.where((gated & given_up) | _gate_was_full(requests, limits), np.minimum(waited, before), 0)
+    gate = np.where(
+        (gated & given_up) | _gate_was_full(requests, limits), np.minimum(waited, before), 0
+    )
     permit = np.minimum(_whole(permit_lag_s(requests, limits) * 1e6), gate)
     connect = np.where(sent, np.minimum(us("connect_s"), before - gate), before - gate)
     left = before - gate - connect
@@ -131,23 +149,31 @@ def _ours(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> tuple[dict[s
 
 
 def _gate_was_full(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Bools:
-    """Which requests came to a gate that had no slot for them. Without a gate, or with a free slot, the wait for the
-    admission is one for this machine: its event loop was busy.
+    """Which requests came to a gate that had no slot for them. Without a gate, or with a free slot,
+    the wait for the admission is one for this machine: its event loop was busy.
 
-    The limit is the lowest one from just before it came, as processes follow changes within FOLLOWED_S, to its admission.
-    Slots are divided among the processes, and a process has at least its share of them. Attempts that were tried again held
-    slots too, and have no row here: with such any gate may have been full.
+    The limit is the lowest one from just before it came, as processes follow changes within
+    FOLLOWED_S, to its admission. Slots are divided among the processes, and a process has at least
+    its share of them. Attempts that were tried again held slots too, and have no row here: with
+    such any gate may have been full.
     """
     limit = requests["limit"].to_numpy(np.float64)
     gated = ~np.isnan(limit)
     if (requests["attempt"].to_numpy(np.float64) > 1).any():
         return np.asarray(gated)
     asked, freed, first, closed = (
-        requests[name].to_numpy(np.float64) for name in ("asked_at", "freed_at", "first_chunk_at", "closed_at")
+        requests[name].to_numpy(np.float64)
+        for name in ("asked_at", "freed_at", "first_chunk_at", "closed_at")
     )
     over = np.sort(np.fmin(np.fmin(first, freed), closed))
-    before = np.searchsorted(np.sort(asked), asked, side="right") - np.searchsorted(over, asked, side="right") - 1
-    lowest = np.fmin(limit, np.fmin(_limit_at(asked, limits), _limit_at(asked - FOLLOWED_S, limits)))
+    before = (
+        np.searchsorted(np.sort(asked), asked, side="right")
+        - np.searchsorted(over, asked, side="right")
+        - 1
+    )
+    lowest = np.fmin(
+        limit, np.fmin(_limit_at(asked, limits), _limit_at(asked - FOLLOWED_S, limits))
+    )
     share = np.nan_to_num(lowest) // max(1, requests["worker"].nunique())
     return np.asarray(gated & (before >= share))
 
@@ -155,20 +181,26 @@ def _gate_was_full(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Boo
 def _limit_at(at: Floats, limits: Sequence[LimitChange]) -> Floats:
     """NaN: there was none."""
     changes = sorted(limits, key=lambda change: change.at)
-    levels = np.array([np.nan, *(np.nan if change.limit is None else change.limit for change in changes)], np.float64)
+    levels = np.array(
+        [np.nan, *(np.nan if change.limit is None else change.limit for change in changes)],
+        np.float64,
+    )
     return levels[np.searchsorted([change.at for change in changes], at, side="right")]
 
 
 def _round_trip(requests: pd.DataFrame) -> Ints:
-    """In µs, the shortest that a process saw on the way to the server. The kernel's figure of a single request may hold the
-    delays of either side, as an acknowledgement can wait."""
-    return _whole(requests.groupby("worker", observed=True)["rtt_us"].transform("min").to_numpy(np.float64))
+    """In µs, the shortest that a process saw on the way to the server. The kernel's figure of a
+    single request may hold the delays of either side, as an acknowledgement can wait."""
+    return _whole(
+        requests.groupby("worker", observed=True)["rtt_us"].transform("min").to_numpy(np.float64)
+    )
 
 
 def _of_the_server(
     q: Floats, p: Floats, ttft: Floats, inside: Ints, rtt: Ints, first: Bools
 ) -> tuple[dict[str, Ints], NDArray[np.int8]]:
-    """(the parts of what lies between send and arrival, which add up to ``inside``; what the server reports)."""
+    """(the parts of what lies between send and arrival, which add up to ``inside``; what the server
+    reports)."""
     has_q, has_p = ~np.isnan(q), ~np.isnan(p)
     known = np.select([has_q & has_p, has_p, has_q], [BOTH, PREFILL_ONLY, QUEUE_ONLY], NOTHING)
     queue, prefill = _whole(q), _whole(p)

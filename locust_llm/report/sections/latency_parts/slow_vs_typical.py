@@ -1,4 +1,5 @@
-"""Breakdown: the parts of the slow requests beside those of the typical ones, of any metric and selection of requests."""
+"""Breakdown: the parts of the slow requests beside those of the typical ones, of any metric and
+selection of requests."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -48,7 +49,11 @@ PARTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "request_latency": (*FROM_SEND, *AFTER_FIRST),
 }
 """The metrics, and which parts each is made of."""
-COLUMN: Final = {"ttft_from_due": "ttft_from_due_s", "ttft": "ttft_s", "request_latency": "latency_s"}
+COLUMN: Final = {
+    "ttft_from_due": "ttft_from_due_s",
+    "ttft": "ttft_s",
+    "request_latency": "latency_s",
+}
 
 
 @dataclass(frozen=True)
@@ -72,13 +77,16 @@ class LatencyTable:
         if name not in AFTER_FIRST:
             return find_part_source(name, self.split.known[those])
         mostly = self.decode_reported[those].mean() > 0.5
-        return {(DECODE, True): REPORTED, (DELIVERY, True): BETWEEN}.get((name, bool(mostly)), MEASURED)
+        return {(DECODE, True): REPORTED, (DELIVERY, True): BETWEEN}.get(
+            (name, bool(mostly)), MEASURED
+        )
 
 
 def make_latency_breakdown(
     table: LatencyTable, metric: str, percentile: float, where: str, chosen: Bools
 ) -> LatencyBreakdown | None:
-    """``where``: the selectors, as text; ``chosen``: the requests that they select. None below MIN_GROUP requests."""
+    """``where``: the selectors, as text; ``chosen``: the requests that they select. None below
+    MIN_GROUP requests."""
     values = table.requests[COLUMN[metric]].to_numpy(np.float64) * 1e3
     here = table.counted & chosen & ~np.isnan(values)
     count = int(here.sum())
@@ -129,7 +137,11 @@ def _groups(
 ) -> Iterator[SlowGroup]:
     for by, groups in _divided(table.requests, here):
         fewest = min(int(chosen.sum()) for chosen in groups.values())
-        at = next(p for p in (percentile, *LOWER) if p <= percentile and (fewest - 1) * (100 - p) / 100 >= MIN_SLOW)
+        at = next(
+            p
+            for p in (percentile, *LOWER)
+            if p <= percentile and (fewest - 1) * (100 - p) / 100 >= MIN_SLOW
+        )
         for label, chosen in groups.items():
             value = float(np.percentile(values[chosen], at))
             slow = chosen & (values >= value)
@@ -137,12 +149,14 @@ def _groups(
             split = tuple((name, ms, table.source(name, slow)) for name, ms in means if ms > 0)
             if split:
                 yield SlowGroup(
-                    by=by, label=label, count=int(chosen.sum()), percentile=at, value_ms=value, parts=split
+                    by=by, label=label, count=int(chosen.sum()), percentile=at, value_ms=value,
+                    parts=split
                 )  # fmt: skip
 
 
 def _divided(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[str, Bools]]]:
-    """(by what, the requests of each label): only what divides them, and only groups of MIN_GROUP."""
+    """(by what, the requests of each label): only what divides them, and only groups of
+    MIN_GROUP."""
     length = estimate_input_lengths(RequestSelection(requests, np.ones(len(requests), np.bool_)))
     known = here & (length >= 1)
     yield from _kept("input tokens", _lengths(length, known))
@@ -150,7 +164,9 @@ def _divided(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[st
         if by in requests:
             codes, names = requests[by].cat.codes.to_numpy(), requests[by].cat.categories
             there = np.flatnonzero(np.bincount(codes[here & (codes >= 0)], minlength=len(names)))
-            yield from _kept(by, {str(names[code]): here & (codes == code) for code in there[:MAX_GROUPS]})
+            yield from _kept(
+                by, {str(names[code]): here & (codes == code) for code in there[:MAX_GROUPS]}
+            )
     due = requests["due_at"].to_numpy(np.float64)
     first, last = float(due[here].min()), float(due[here].max())
     edges = np.linspace(first, last, STRETCHES + 1)

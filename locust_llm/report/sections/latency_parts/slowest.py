@@ -1,4 +1,5 @@
-"""The slowest requests by themselves: their parts, and who waited for a first token at the same time."""
+"""The slowest requests by themselves: their parts, and who waited for a first token at the same
+time."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -21,14 +22,16 @@ SAME_S: Final = 1e-5
 LATE_S: Final = 5.0
 """The file of the records is in the order of their ends, by and large."""
 MOST_READ: Final = 100_000
-"""Records that are read to find ids, in all: two seconds. In a file in good order it takes one or two for each."""
+"""Records that are read to find ids, in all: two seconds. In a file in good order it takes one or
+two for each."""
 
 Since = Callable[[float], Iterator[Record]]
 """The records of requests that ended at a moment (Unix seconds) or later."""
 
 
 def find_slowest_requests(table: LatencyTable, run: Run, since: Since) -> tuple[SlowRequest, ...]:
-    """The longest from due to the first token, the slowest first. ``since``: to look up their ids."""
+    """The longest from due to the first token, the slowest first. ``since``: to look up their
+    ids."""
     rows = np.flatnonzero(table.counted)
     order = rows[np.argsort(-table.split.total_us[rows], kind="stable")][:MOST].tolist()
     beside = {row: _beside(table, row) for row in order}
@@ -37,11 +40,15 @@ def find_slowest_requests(table: LatencyTable, run: Run, since: Since) -> tuple[
     return tuple(_one(table, row, shown[row], len(beside[row]), ids, run) for row in order)
 
 
-def _one(table: LatencyTable, row: int, shown: list[int], others: int, ids: dict[int, str], run: Run) -> SlowRequest:
+def _one(
+    table: LatencyTable, row: int, shown: list[int], others: int, ids: dict[int, str], run: Run
+) -> SlowRequest:
     requests, split = table.requests, table.split
     due = float(requests["due_at"].iloc[row])
     known = split.known[row : row + 1]
-    parts = ((name, float(split.us[name][row]) / 1e3, find_part_source(name, known)) for name in TO_FIRST)
+    parts = (
+        (name, float(split.us[name][row]) / 1e3, find_part_source(name, known)) for name in TO_FIRST
+    )
     return SlowRequest(
         id=ids.get(row, ""),
         due_s=due - run.started_at,
@@ -55,7 +62,8 @@ def _one(table: LatencyTable, row: int, shown: list[int], others: int, ids: dict
 
 
 def _beside(table: LatencyTable, row: int) -> NDArray[np.int64]:
-    """Rows of the requests that waited for their first token while this one did: the longest overlap first."""
+    """Rows of the requests that waited for their first token while this one did: the longest
+    overlap first."""
     sent = table.requests["sent_at"].to_numpy(np.float64)
     first = table.requests["first_chunk_at"].to_numpy(np.float64)
     overlap = np.minimum(first, first[row]) - np.maximum(sent, sent[row])
@@ -64,7 +72,9 @@ def _beside(table: LatencyTable, row: int) -> NDArray[np.int64]:
     return found[np.argsort(-overlap[found], kind="stable")]
 
 
-def _overlapping(table: LatencyTable, row: int, due: float, ids: dict[int, str]) -> OverlappingRequest:
+def _overlapping(
+    table: LatencyTable, row: int, due: float, ids: dict[int, str]
+) -> OverlappingRequest:
     requests = table.requests
     return OverlappingRequest(
         id=ids.get(row, ""),
@@ -80,16 +90,21 @@ def _tokens(table: LatencyTable, row: int) -> int | None:
 
 
 def _ids(table: LatencyTable, rows: Iterable[int], since: Since) -> dict[int, str]:
-    """Their records are looked up by when they were sent and ended; one look finds those that ended near by, too. Those that
-    are not found are missing."""
+    """Their records are looked up by when they were sent and ended; one look finds those that ended
+    near by, too. Those that are not found are missing."""
     sent, closed = (table.requests[name].to_numpy(np.float64) for name in ("sent_at", "closed_at"))
     rows = sorted(rows, key=closed.__getitem__)
     begun, ended = sent[rows], closed[rows]
     found: dict[int, str] = {}
     left = iter(range(MOST_READ))
     for row in rows:
-        for _, record in zip(left, since(closed[row] - 1e-3) if row not in found else (), strict=False):
-            at, end = (record.sent_at or 0.0) + record.clock_offset_s, record.closed_at + record.clock_offset_s
+        for _, record in zip(
+            left, since(closed[row] - 1e-3) if row not in found else (), strict=False
+        ):
+            at, end = (
+                (record.sent_at or 0.0) + record.clock_offset_s,
+                record.closed_at + record.clock_offset_s,
+            )
             for place in np.flatnonzero((abs(begun - at) < SAME_S) & (abs(ended - end) < SAME_S)):
                 found.setdefault(rows[place], record.id)
             if row in found or end > closed[row] + LATE_S:

@@ -40,7 +40,8 @@ QUESTION: Final = "Queue or prefill?"
 MIN_NAMED: Final = 0.05
 """Of the whole: smaller parts are not in the sentence."""
 MIN_REST: Final = 0.02
-"""Of the time to a first token: from there on the sentence says that this is neither queue nor prefill."""
+"""Of the time to a first token: from there on the sentence says that this is neither queue nor
+prefill."""
 MORE: Final = 1.1
 """Of the requests of a run: a server that counted more served others too."""
 NAMES_OF_MEANS: Final = {"ttft": "TTFT"}
@@ -48,17 +49,23 @@ RULES: Final = {
     LATE: "The load generator sent late: too few users, or too little CPU.",
     RETRIES: "Earlier attempts were refused; --max-retries decides how long one goes on.",
     GATE: "A higher prefill limit moves this to the server, and the sum stays about the same.",
-    PERMIT: "Permits of the prefill limit were free, and late on their way between the processes: use fewer processes "
+    PERMIT: "Permits of the prefill limit were free, and late on their way between the processes: "
+    "use fewer processes "
     "(--processes), or a machine with more CPU.",
-    CONNECT: "Each connection is opened anew: keep them open, or look at the network and at this machine's CPU.",
+    CONNECT: "Each connection is opened anew: keep them open, or look at the network and at this "
+    "machine's CPU.",
     NETWORK: "Look at the network, a proxy, the tokenizer and the HTTP server.",
-    HANDOVER: "The engine was in the middle of a step, or the server's processes had no CPU: a smaller token budget makes "
+    HANDOVER: "The engine was in the middle of a step, or the server's processes had no CPU: a "
+    "smaller token budget makes "
     "steps shorter.",
-    QUEUE: "A lower prefill limit moves this to the gate, and the sum stays about the same; less load or more servers "
+    QUEUE: "A lower prefill limit moves this to the gate, and the sum stays about the same; less "
+    "load or more servers "
     "make it shorter.",
-    PREFILL: "The prefill holds other requests' prefills in the same steps: shorter prompts, a prefix cache or fewer "
+    PREFILL: "The prefill holds other requests' prefills in the same steps: shorter prompts, a "
+    "prefix cache or fewer "
     "prompts at a time make it shorter.",
-    CLIENT: "First chunks were read late, together with later ones, and may have come sooner: this machine's CPU is short.",
+    CLIENT: "First chunks were read late, together with later ones, and may have come sooner: this "
+    "machine's CPU is short.",
 }
 """What follows from the part that grew most over typical requests."""
 SECOND: Final = 0.5
@@ -78,7 +85,13 @@ def make_latency_parts_blocks(found: LatencyAttribution) -> Iterator[Block]:
         )
     if (grouped := next((one for one in found.breakdowns if one.groups), None)) is not None:
         yield TableBlock(
-            ("Requests", "count", name_breakdown_metric(grouped), "largest part of slow requests", "share"),
+            (
+                "Requests",
+                "count",
+                name_breakdown_metric(grouped),
+                "largest part of slow requests",
+                "share",
+            ),
             tuple(_group(group, reported) for group in grouped.groups),
             numbers=False,
         )
@@ -89,11 +102,12 @@ def make_latency_parts_blocks(found: LatencyAttribution) -> Iterator[Block]:
     yield TextBlock(" ".join(_from(found)))
 
 
-# -- the server --------------------------------------------------------------------------------------------------------
+# -- the server ------------------------------------------------------------------------------------
 
 
 def describe_server_time(found: LatencyAttribution) -> str:
-    """How the time in the server is divided on average; empty where single requests tell, as then the parts have it."""
+    """How the time in the server is divided on average; empty where single requests tell, as then
+    the parts have it."""
     server = found.server
     if server.basis == REQUESTS:
         return ""
@@ -102,14 +116,25 @@ def describe_server_time(found: LatencyAttribution) -> str:
         rest = f", {_time(rest_ms)} neither" if rest_ms >= MIN_REST * server.ttft_ms else ""
         others = " It served other requests too." if server.count > MORE * found.requests else ""
         return (
-            f"{QUESTION} {name.capitalize()}, {share:.0%}, by the server's own histograms ({server.engine}): of "
-            f"{_time(server.ttft_ms)} to a first token {_time(server.queue_ms)} are queue, {_time(server.prefill_ms)} "
+            f"{QUESTION} {name.capitalize()}, {share:.0%}, by the server's own histograms "
+            f"({server.engine}): of "
+            f"{_time(server.ttft_ms)} to a first token {_time(server.queue_ms)} are queue, "
+            f"{_time(server.prefill_ms)} "
             f"prefill{rest}, means of {_counted(server.count, found)}.{others}"
         )
-    where = "in the server and on the way through the proxy" if has_unknown_route(found) else "in the server"
-    known = "The metrics page does not split it: tracing" if found.own_means else "A metrics page or tracing"
+    where = (
+        "in the server and on the way through the proxy"
+        if has_unknown_route(found)
+        else "in the server"
+    )
+    known = (
+        "The metrics page does not split it: tracing"
+        if found.own_means
+        else "A metrics page or tracing"
+    )
     return (
-        f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on average. {known} "
+        f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on "
+        f"average. {known} "
         "(--otlp-receiver) would split it."
     )
 
@@ -123,18 +148,24 @@ def _own(own: ServerHistogramMeans, found: LatencyAttribution) -> Iterator[Block
     count = max(mean.count for mean in own.means)
     server = f"{own.engine}, {own.source}" if own.source else own.engine
     head = (
-        f"Mean of {_counted(count, found)} by the server's histograms ({server})", "server (ms)", "here (ms)",
+        f"Mean of {_counted(count, found)} by the server's histograms ({server})", "server (ms)",
+        "here (ms)",
         "difference (ms)", "from",
     )  # fmt: skip
     yield TableBlock(head, tuple(map(_beside, own.means)), numbers=False)
     if count < found.requests / MORE:
-        yield TextBlock("The server counts a request when it ends: these are the first ones of many.")
+        yield TextBlock(
+            "The server counts a request when it ends: these are the first ones of many."
+        )
     elif count < found.requests:
-        yield TextBlock("The other requests ended before the first reading of its metrics, or after the last.")
+        yield TextBlock(
+            "The other requests ended before the first reading of its metrics, or after the last."
+        )
 
 
 def _counted(count: int, found: LatencyAttribution) -> str:
-    """``50 requests``; ``49 of 50 requests`` where the others ended outside the server's readings."""
+    """``50 requests``; ``49 of 50 requests`` where the others ended outside the server's
+    readings."""
     missed = f" of {found.requests}" if count < found.requests else ""
     return f"{count}{missed} request{'s' if count != 1 or missed else ''}"
 
@@ -144,33 +175,46 @@ def _beside(mean: ServerHistogramMean) -> tuple[str, ...]:
     if here_ms is None:
         return name, format_number(mean.server_ms, 4), "-", "-", "-"
     source = "reported" if mean.name in (QUEUE, PREFILL) else "measured"
-    return name, format_number(mean.server_ms, 4), format_number(here_ms, 4), f"{here_ms - mean.server_ms:+.2f}", source
+    return (
+        name,
+        format_number(mean.server_ms, 4),
+        format_number(here_ms, 4),
+        f"{here_ms - mean.server_ms:+.2f}",
+        source,
+    )
 
 
-# -- slow requests -----------------------------------------------------------------------------------------------------
+# -- slow requests ---------------------------------------------------------------------------------
 
 
 def describe_slow_requests(breakdown: LatencyBreakdown, found: LatencyAttribution) -> str:
-    """``TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.6 s on average (typical ones: 310 ms): 2.1 s the
-    server's queue, 0.9 s prefill.``"""
+    """``TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.6 s on average (typical
+    ones: 310 ms): 2.1 s the server's queue, 0.9 s prefill.``"""
     whole_ms = sum(part.slow_ms for part in breakdown.parts)
     largest = _largest(breakdown, find_reported_parts(found))
     parts = ", ".join(f"{format_duration(ms / 1e3)} {name}" for ms, name, _ in largest)
     typical = format_duration(sum(part.typical_ms for part in breakdown.parts) / 1e3)
-    who = "The slowest request" if breakdown.slow == 1 else f"The {breakdown.slow:,} requests at or above it"
+    who = (
+        "The slowest request"
+        if breakdown.slow == 1
+        else f"The {breakdown.slow:,} requests at or above it"
+    )
     average = "" if breakdown.slow == 1 else " on average"
     return (
-        f"{name_breakdown(breakdown)} is {format_duration(breakdown.value_ms / 1e3)}. {who} took {format_duration(whole_ms / 1e3)}{average} "
+        f"{name_breakdown(breakdown)} is {format_duration(breakdown.value_ms / 1e3)}. {who} took "
+        f"{format_duration(whole_ms / 1e3)}{average} "
         f"(typical ones: {typical}): {parts}. {' '.join(_advise(breakdown, found))}"
     ).rstrip()
 
 
 def _advise(breakdown: LatencyBreakdown, found: LatencyAttribution) -> Iterator[str]:
-    """What follows from the part that grew most over typical requests. It is named where it is not the largest one, or where
-    another grew by half as much: then that one is named, too."""
+    """What follows from the part that grew most over typical requests. It is named where it is not
+    the largest one, or where another grew by half as much: then that one is named, too."""
     grown = sorted(breakdown.parts, key=_growth_ms, reverse=True)
     most_ms = max(map(_growth_ms, grown), default=0.0)
-    causes = [part for part in grown if _growth_ms(part) > 0 and _growth_ms(part) >= SECOND * most_ms][:2]
+    causes = [
+        part for part in grown if _growth_ms(part) > 0 and _growth_ms(part) >= SECOND * most_ms
+    ][:2]
     largest = max(breakdown.parts, key=lambda part: part.slow_ms, default=None)
     if not causes and largest is not None:
         causes = [largest]
@@ -180,7 +224,10 @@ def _advise(breakdown: LatencyBreakdown, found: LatencyAttribution) -> Iterator[
     reported = find_reported_parts(found)
     for part in causes:
         if (growth_ms := _growth_ms(part)) > 0:
-            yield f"{format_duration(growth_ms / 1e3)} more than in typical ones is {name_latency_part(part.name, reported)}."
+            yield (
+                f"{format_duration(growth_ms / 1e3)} more than in typical ones is "
+                f"{name_latency_part(part.name, reported)}."
+            )
         yield _rule_of(part, breakdown, found)
 
 
@@ -189,8 +236,8 @@ def _growth_ms(part: LatencyPart) -> float:
 
 
 def _rule_of(part: LatencyPart, breakdown: LatencyBreakdown, found: LatencyAttribution) -> str:
-    """The network is no cause where the kernel's round trip is a small share of the part; through a proxy that is not the
-    way to the server."""
+    """The network is no cause where the kernel's round trip is a small share of the part; through a
+    proxy that is not the way to the server."""
     round_trip_ms = breakdown.round_trip_ms
     if (
         part.name == NETWORK
@@ -199,31 +246,43 @@ def _rule_of(part: LatencyPart, breakdown: LatencyBreakdown, found: LatencyAttri
         and round_trip_ms < MIN_NAMED * part.slow_ms
     ):
         return (
-            f"The network's round trip is {format_duration(round_trip_ms / 1e3)} at most: look at the tokenizer, the HTTP server or a proxy before "
+            f"The network's round trip is {format_duration(round_trip_ms / 1e3)} at most: look at "
+            f"the tokenizer, the HTTP server or a proxy before "
             "the server."
         )
     return RULES.get(part.name, "")
 
 
-def _largest(breakdown: LatencyBreakdown, reported: Collection[str]) -> list[tuple[float, str, str]]:
+def _largest(
+    breakdown: LatencyBreakdown, reported: Collection[str]
+) -> list[tuple[float, str, str]]:
     """(ms, in words, part) of the parts that are named, the largest first."""
     whole_ms = sum(part.slow_ms for part in breakdown.parts)
     found = sorted(
-        ((part.slow_ms, name_latency_part(part.name, reported), part.name) for part in breakdown.parts),
+        (
+            (part.slow_ms, name_latency_part(part.name, reported), part.name)
+            for part in breakdown.parts
+        ),
         key=lambda one: -one[0],
     )
     return [one for i, one in enumerate(found) if i == 0 or one[0] >= MIN_NAMED * whole_ms]
 
 
 def summarise_latency_parts(found: LatencyAttribution) -> str:
-    """For the console: ``TTFT from Due p99: 62% the server's queue, 27% prefill.``, of the first breakdown; and what else is
-    known of the time in the server, where single requests do not tell."""
-    return " ".join(filter(None, (*map(_in_shares, found.breakdowns[:1], [found]), describe_server_time(found))))
+    """For the console: ``TTFT from Due p99: 62% the server's queue, 27% prefill.``, of the first
+    breakdown; and what else is known of the time in the server, where single requests do not
+    tell."""
+    return " ".join(
+        filter(None, (*map(_in_shares, found.breakdowns[:1], [found]), describe_server_time(found)))
+    )
 
 
 def _in_shares(breakdown: LatencyBreakdown, found: LatencyAttribution) -> str:
     whole_ms = max(sum(part.slow_ms for part in breakdown.parts), 1e-9)
-    parts = ", ".join(f"{ms / whole_ms:.0%} {name}" for ms, name, _ in _largest(breakdown, find_reported_parts(found)))
+    parts = ", ".join(
+        f"{ms / whole_ms:.0%} {name}"
+        for ms, name, _ in _largest(breakdown, find_reported_parts(found))
+    )
     proxy = has_unknown_route(found) and any(part.name == SERVER for part in breakdown.parts)
     return f"{name_breakdown(breakdown)}: {parts}{'; the way through the proxy is in it' * proxy}."
 
@@ -252,17 +311,29 @@ def _group(group: SlowGroup, reported: Collection[str]) -> tuple[str, ...]:
 
 def _from(found: LatencyAttribution) -> Iterator[str]:
     if found.reported:
-        sources = " and ".join(f"{format_count(count, 'request')} ({name})" for name, count in found.reported.items())
-        few = "" if found.server.basis == REQUESTS else ", too few, or too little, to split the time in the server"
+        sources = " and ".join(
+            f"{format_count(count, 'request')} ({name})" for name, count in found.reported.items()
+        )
+        few = (
+            ""
+            if found.server.basis == REQUESTS
+            else ", too few, or too little, to split the time in the server"
+        )
         yield f"The server reported its own times for {sources} of {found.requests:,}{few}."
     else:
         yield "The server reported nothing of single requests."
     if has_unknown_route(found):
-        yield f"The way through the proxy ({found.proxy}) is not known: it is part of the time in the server here."
+        yield (
+            f"The way through the proxy ({found.proxy}) is not known: it is part of the time in "
+            f"the server here."
+        )
     if found.server_clock is not None:
         yield _clock(found.server_clock)
     if found.impossible:
-        yield f"For {format_count(found.impossible, 'request')} it reported more time than there was: left out."
+        yield (
+            f"For {format_count(found.impossible, 'request')} it reported more time than there "
+            f"was: left out."
+        )
     yield from (f"Left out: {why}." for why in found.left_out)
 
 
@@ -272,4 +343,7 @@ def _clock(clock: ServerClock) -> str:
         return f"The server's clock agrees with this machine's within {within}."
     offset = format_supported(abs(clock.ahead_s), clock.within_s, " s", 13)
     way = "ahead of" if clock.ahead_s > 0 else "behind"
-    return f"The server's clock is {offset} {way} this machine's (\N{PLUS-MINUS SIGN} {within}); no part depends on it."
+    return (
+        f"The server's clock is {offset} {way} this machine's (\N{PLUS-MINUS SIGN} {within}); "
+        f"no part depends on it."
+    )

@@ -1,4 +1,5 @@
-"""Best points: the loads of a sweep by what the server and one user get, and which of them no other load beats."""
+"""Best points: the loads of a sweep by what the server and one user get, and which of them no other
+load beats."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,9 +15,11 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     """Of what the sweep changes; of a run by itself its users, of an open loop its rate."""
     per_user: float
-    """1000 / a percentile of TPOT in ms: tokens a second of one user. Of the median it is the median per user."""
+    """1000 / a percentile of TPOT in ms: tokens a second of one user. Of the median it is the
+    median per user."""
     per_gpu: float
-    """Output tokens a second of the server, over its GPUs; of the whole server where nobody said how many it has."""
+    """Output tokens a second of the server, over its GPUs; of the whole server where nobody said
+    how many it has."""
     ttft_ms: float | None = None
     """The same percentile."""
     requests: int = 0
@@ -37,11 +40,13 @@ class PaceLimit(msgspec.Struct, frozen=True, kw_only=True):
 
     rule: str
     per_user: float
-    """Tokens a second at least; of another percentile than that of the points it is a line beside them."""
+    """Tokens a second at least; of another percentile than that of the points it is a line beside
+    them."""
 
 
 def mark_best_points(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """The same points; ``best`` is set of each sound one that no other beats: none has as much of both and more of one."""
+    """The same points; ``best`` is set of each sound one that no other beats: none has as much of
+    both and more of one."""
 
     def better(other: CurvePoint, than: CurvePoint) -> bool:
         least = other.per_user >= than.per_user and other.per_gpu >= than.per_gpu
@@ -49,13 +54,16 @@ def mark_best_points(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
 
     sound = [point for point in points if point.sound]
     return tuple(
-        msgspec.structs.replace(point, best=point.sound and not any(better(other, point) for other in sound))
+        msgspec.structs.replace(
+            point, best=point.sound and not any(better(other, point) for other in sound)
+        )
         for point in points
     )
 
 
 def find_pace_limits(rules: Iterable[Rule]) -> tuple[PaceLimit, ...]:
-    """Of the rules on ITL that hold for all requests: at most 50 ms a token are 20 tokens a second at least."""
+    """Of the rules on ITL that hold for all requests: at most 50 ms a token are 20 tokens a second
+    at least."""
     return tuple(
         PaceLimit(rule=str(rule), per_user=1 / rule.limit)
         for rule in rules

@@ -19,7 +19,11 @@ from locust_llm.report.charts.model import (
     round_values,
 )
 from locust_llm.report.rows import Knee, LoadLevel, SweepSummary
-from locust_llm.report.sections.sweep.best_points import CurvePoint, find_pace_limits, mark_best_points
+from locust_llm.report.sections.sweep.best_points import (
+    CurvePoint,
+    find_pace_limits,
+    mark_best_points,
+)
 from locust_llm.report.sections.sweep.knee import format_knee
 from locust_llm.report.selection import has_too_few_values
 from locust_llm.slo.grammar import Rule
@@ -31,16 +35,22 @@ UNSOUND_NOTE: Final = " Hollow points: stages that the load generator distorted.
 
 
 def plot_stages(sweep: SweepSummary, limits: Limits, rules: Sequence[Rule] = ()) -> Iterator[Plot]:
-    """TTFT and ITL, throughput, goodput and attainment over the value of each stage; tokens a second against what a user
-    gets. ``rules``: their percentiles are those of TTFT and ITL. Nothing of fewer than two stages."""
+    """TTFT and ITL, throughput, goodput and attainment over the value of each stage; tokens a
+    second against what a user gets. ``rules``: their percentiles are those of TTFT and ITL. Nothing
+    of fewer than two stages."""
     if len(sweep.levels) < 2:
         return
     x = _axis(sweep)
     knees = tuple(_knees(sweep.knees))
-    titles = (TTFT, "Time to first token", "TTFT", "ttft_s"), (ITL, "Inter-token latency", "ITL", "itl_s")
+    titles = (
+        (TTFT, "Time to first token", "TTFT", "ttft_s"),
+        (ITL, "Inter-token latency", "ITL", "itl_s"),
+    )
     for metric, title, name, column in titles:
         asked = [rule for rule in rules if BY_WORD[rule.metric].tag == metric.tag]
-        yield from _latency(sweep, x, (metric.tag, title, name), knees + limits.get(column, ()), asked)
+        yield from _latency(
+            sweep, x, (metric.tag, title, name), knees + limits.get(column, ()), asked
+        )
     yield from _throughput(sweep, x, knees)
     yield from _good(sweep, x, knees)
     yield from _pareto(sweep, rules)
@@ -73,11 +83,21 @@ def _knees(knees: Sequence[Knee]) -> Iterator[PlotMark]:
 
 
 def _curve(
-    name: str, hue: str, levels: Sequence[LoadLevel], value: Callable[[LoadLevel], float | None], dashed: bool = False
+    name: str,
+    hue: str,
+    levels: Sequence[LoadLevel],
+    value: Callable[[LoadLevel], float | None],
+    dashed: bool = False,
 ) -> PlotSeries:
-    known = [(level.value, found) for level in levels if (found := value(level)) is not None and np.isfinite(found)]
+    known = [
+        (level.value, found)
+        for level in levels
+        if (found := value(level)) is not None and np.isfinite(found)
+    ]
     x, y = ([pair[i] for pair in known] for i in (0, 1))
-    return PlotSeries(name, hue, round_values(np.array(x)), round_values(np.array(y)), dashed=dashed)
+    return PlotSeries(
+        name, hue, round_values(np.array(x)), round_values(np.array(y)), dashed=dashed
+    )
 
 
 def _unsound(levels: Sequence[LoadLevel], *curves: PlotSeries) -> list[PlotSeries]:
@@ -86,14 +106,26 @@ def _unsound(levels: Sequence[LoadLevel], *curves: PlotSeries) -> list[PlotSerie
     points = [(x, y) for curve in curves for x, y in zip(curve.x, curve.y, strict=True) if x in bad]
     if not points:
         return []
-    return [PlotSeries("client not OK", "fail", [x for x, _ in points], [y for _, y in points], kind="rings")]
+    return [
+        PlotSeries(
+            "client not OK", "fail", [x for x, _ in points], [y for _, y in points], kind="rings"
+        )
+    ]
 
 
 def _latency(
-    sweep: SweepSummary, x: PlotAxis, names: tuple[str, str, str], marks: tuple[PlotMark, ...], rules: Sequence[Rule]
+    sweep: SweepSummary,
+    x: PlotAxis,
+    names: tuple[str, str, str],
+    marks: tuple[PlotMark, ...],
+    rules: Sequence[Rule],
 ) -> Iterator[Plot]:
     tag, title, name = names
-    judged = {rule.percentile: rule for rule in rules if rule.percentile and not rule.base and _whole(rule)}
+    judged = {
+        rule.percentile: rule
+        for rule in rules
+        if rule.percentile and not rule.base and _whole(rule)
+    }
     percentiles = sorted({50.0, *judged, *(() if max(judged, default=0.0) > 50 else (99.0,))})
     curves = [
         _curve(f"p{p:g}", hue, sweep.levels, partial(_percentile, tag, p, judged.get(p)))
@@ -106,7 +138,9 @@ def _latency(
     base = choose_log_base(values)
     points = list(zip(curves[-1].x, curves[-1].y, strict=True))
     figures = ", ".join(
-        f"{format_duration(None if y is None else y / 1e3)} at {at:g}" for at, y in points if at is not None
+        f"{format_duration(None if y is None else y / 1e3)} at {at:g}"
+        for at, y in points
+        if at is not None
     )
     rings = _unsound(sweep.levels, *curves)
     which = f"{' and '.join(curve.name for curve in curves)} of each stage"
@@ -137,20 +171,31 @@ def _percentile(tag: str, percentile: float, rule: Rule | None, level: LoadLevel
     row = level.latencies.get(tag)
     if row is not None and percentile in row.percentiles:
         return row.percentiles[percentile]
-    judged = next((r.observed for r in level.slos if rule is not None and r.rule == str(rule)), None)
+    judged = next(
+        (r.observed for r in level.slos if rule is not None and r.rule == str(rule)), None
+    )
     return None if rule is None or judged is None else judged / rule.factor * 1e3
 
 
 def _scarce(sweep: SweepSummary, tag: str, percentile: float) -> str:
     rows = [(level.value, level.latencies.get(tag)) for level in sweep.levels]
-    few = [f"{value:g}" for value, row in rows if row and row.count and has_too_few_values(row.count, percentile)]
+    few = [
+        f"{value:g}"
+        for value, row in rows
+        if row and row.count and has_too_few_values(row.count, percentile)
+    ]
     if not few:
         return ""
-    return f" Under {100 / (100 - percentile):.0f} requests, too few for a p{percentile:g}, at {', '.join(few)}."
+    return (
+        f" Under {100 / (100 - percentile):.0f} requests, too few for a p{percentile:g}, at "
+        f"{', '.join(few)}."
+    )
 
 
 def _throughput(sweep: SweepSummary, x: PlotAxis, knees: tuple[PlotMark, ...]) -> Iterator[Plot]:
-    curve = _curve("output tokens/s", "decode", sweep.levels, lambda level: level.output_tokens_per_s)
+    curve = _curve(
+        "output tokens/s", "decode", sweep.levels, lambda level: level.output_tokens_per_s
+    )
     unit = "output tokens/s"
     if not curve.x:
         unit = "requests/s"
@@ -178,13 +223,17 @@ def _good(sweep: SweepSummary, x: PlotAxis, knees: tuple[PlotMark, ...]) -> Iter
             curve.name, curve.hue, curve.x, curve.y,
             low=[None if low is None else low for low, _ in ends], high=[high for _, high in ends],
         )  # fmt: skip
-        everything = _curve("all requests/s", "faint", sweep.levels, lambda level: level.requests_per_s, dashed=True)
+        everything = _curve(
+            "all requests/s", "faint", sweep.levels, lambda level: level.requests_per_s, dashed=True
+        )
         best = max(measured, key=lambda level: level.goodput_per_s or 0.0)
         yield Plot(
             title="Goodput",
-            caption=f"Good requests per second, with their 95% interval{_conditions(sweep)}, and all successful ones. "
+            caption=f"Good requests per second, with their 95% interval{_conditions(sweep)}, and "
+            f"all successful ones. "
             "Where they diverge, answers are too slow.",
-            label=f"goodput: best {format_brief(best.goodput_per_s, digits=3)} per second at {best.value:g}",
+            label=f"goodput: best {format_brief(best.goodput_per_s, digits=3)} per second at "
+            f"{best.value:g}",
             x=x,
             y=PlotAxis(label="requests/s", unit="/s"),
             series=(everything, good, *_unsound(sweep.levels, curve)),
@@ -193,7 +242,9 @@ def _good(sweep: SweepSummary, x: PlotAxis, knees: tuple[PlotMark, ...]) -> Iter
     met = _curve("attainment", "ok", sweep.levels, _percent)
     if met.x:
         figures = ", ".join(
-            f"{format_brief(y)}% at {at:g}" for at, y in zip(met.x, met.y, strict=True) if y is not None
+            f"{format_brief(y)}% at {at:g}"
+            for at, y in zip(met.x, met.y, strict=True)
+            if y is not None
         )
         yield Plot(
             title="Attainment",
@@ -226,29 +277,51 @@ def _pareto(sweep: SweepSummary, rules: Sequence[Rule]) -> Iterator[Plot]:
     least, most = min(x for _, x, _ in points), max(x for _, x, _ in points)
     room = (most - least) * 0.08 or 1.0
     curve = PlotSeries(
-        "stages", "decode", round_values(np.array([x for _, x, _ in points])), round_values(np.array([y for _, _, y in points])),
+        "stages", "decode", round_values(np.array([x for _, x, _ in points])),
+        round_values(np.array([y for _, _, y in points])),
         kind="path", labels=tuple(f"{level.value:g}" for level, _, _ in points),
     )  # fmt: skip
     bad = [(x, y) for level, x, y in points if not level.sound]
-    rings = [PlotSeries("client not OK", "fail", [x for x, _ in bad], [y for _, y in bad], kind="rings")] if bad else []
-    places = [CurvePoint(value=level.value, per_user=x, per_gpu=y, client=level.client) for level, x, y in points]
+    rings = (
+        [
+            PlotSeries(
+                "client not OK", "fail", [x for x, _ in bad], [y for _, y in bad], kind="rings"
+            )
+        ]
+        if bad
+        else []
+    )
+    places = [
+        CurvePoint(value=level.value, per_user=x, per_gpu=y, client=level.client)
+        for level, x, y in points
+    ]
     best = sorted((p.per_user, p.per_gpu) for p in mark_best_points(places) if p.best)
     room_left = max(least - room, 0.0)
     steps = PlotSeries(  # each holds down to the pace of the next slower one
         "best", "p50", round_values(np.array([room_left, *(x for x, _ in best)])),
         round_values(np.array([*(y for _, y in best), *(y for _, y in best[-1:])])), kind="steps",
     )  # fmt: skip
-    asked = [PlotMark(f"SLO {limit.rule}", x=limit.per_user, hue="slo") for limit in find_pace_limits(rules)]
+    asked = [
+        PlotMark(f"SLO {limit.rule}", x=limit.per_user, hue="slo")
+        for limit in find_pace_limits(rules)
+    ]
     yield Plot(
         title="Throughput of the server against throughput per user",
-        caption=f"A point for each stage, with its {sweep.axis}. To the right users get tokens faster (median), upwards the "
-        "server makes more. The steps join the best stages: up to the pace of each the server made that much. "
+        caption=f"A point for each stage, with its {sweep.axis}. To the right users get tokens "
+        f"faster (median), upwards the "
+        "server makes more. The steps join the best stages: up to the pace of each the server made "
+        "that much. "
         "locust-llm pareto draws it per GPU, and several runs.",
         label="; ".join(
-            f"{level.value:g}: {y:,.0f} tokens/s, {format_brief(x, digits=3)} per user" for level, x, y in points
+            f"{level.value:g}: {y:,.0f} tokens/s, {format_brief(x, digits=3)} per user"
+            for level, x, y in points
         ),
-        x=PlotAxis(label="output tokens/s per user (median)", unit="/s", low=room_left, high=most + room),
+        x=PlotAxis(
+            label="output tokens/s per user (median)", unit="/s", low=room_left, high=most + room
+        ),
         y=PlotAxis(label="output tokens/s", unit="/s"),
         series=(curve, *([steps] if best else []), *rings),
-        marks=tuple(mark for mark in asked if mark.x is not None and room_left <= mark.x <= most + room),
+        marks=tuple(
+            mark for mark in asked if mark.x is not None and room_left <= mark.x <= most + room
+        ),
     )

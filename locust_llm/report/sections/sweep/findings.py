@@ -20,12 +20,14 @@ from .knee import NORMAL, SLO, describe_levels, find_knees
 MAX_EARLY: Final = 8.0
 """Times the lowest stage; the early slope is over the stages up to there."""
 MAX_LOWEST: Final = 2.0
-"""Users; from a higher lowest stage no early slope is reported, as a busy server is slower whatever the prompts."""
+"""Users; from a higher lowest stage no early slope is reported, as a busy server is slower whatever
+the prompts."""
 MIN_STEEP: Final = 0.25
 MAX_FLAT: Final = 0.1
-"""Of the slope of log request latency (p50) over log concurrency. In the simulator (Llama-3.1-8B on an H100, from 1 to 8) it
-is 0.78 for prompts of 16,000 tokens with 60 out, 0.52 for 8,000 / 100, 0.29 for 3,000 / 100, 0.17 for 1,500 / 100, 0.05 for
-550 / 128, 0.02 for 200 / 64. TTFT shows less of it: a prefill is as fast as alone, and the decoding requests get slower."""
+"""Of the slope of log request latency (p50) over log concurrency. In the simulator (Llama-3.1-8B on
+an H100, from 1 to 8) it is 0.78 for prompts of 16,000 tokens with 60 out, 0.52 for 8,000 / 100,
+0.29 for 3,000 / 100, 0.17 for 1,500 / 100, 0.05 for 550 / 128, 0.02 for 200 / 64. TTFT shows less
+of it: a prefill is as fast as alone, and the decoding requests get slower."""
 MIN_KEPT: Final = 0.9
 """Share of the best; goodput below it has fallen, throughput above it has not."""
 
@@ -46,12 +48,14 @@ def describe_sweep_findings(
 
 
 def describe_latency_slope(sound: Sequence[LoadLevel]) -> Iterator[str]:
-    """How fast the median latency grows with the first users: the longer the prompts, the more each prefill delays the other
-    requests. Nothing where that was not measured."""
+    """How fast the median latency grows with the first users: the longer the prompts, the more each
+    prefill delays the other requests. Nothing where that was not measured."""
     early = [
         (level, p50)
         for level in sound
-        if level.value <= MAX_EARLY * sound[0].value and (p50 := _p50(level, "request_latency")) is not None and p50 > 0
+        if level.value <= MAX_EARLY * sound[0].value
+        and (p50 := _p50(level, "request_latency")) is not None
+        and p50 > 0
     ]
     if len(early) < 3 or early[0][0].value > MAX_LOWEST:
         return
@@ -66,15 +70,20 @@ def describe_latency_slope(sound: Sequence[LoadLevel]) -> Iterator[str]:
     grown = ", ".join((f"request latency x{format_brief(high / low, digits=2)}", *others))
     if steepness >= MIN_STEEP:
         what = (
-            f"steep (from {MIN_STEEP:g}): the prompts are long for this server, or it computes few at a time. Each request "
+            f"steep (from {MIN_STEEP:g}): the prompts are long for this server, or it computes few "
+            f"at a time. Each request "
             "delays the others, so set limits close to the knee"
         )
     elif steepness < MAX_FLAT:
-        what = f"flat (below {MAX_FLAT:g}): the prompts are short for this server, which has capacity left"
+        what = (
+            f"flat (below {MAX_FLAT:g}): the prompts are short for this server, which has "
+            f"capacity left"
+        )
     else:
         what = f"moderate ({MAX_FLAT:g} to {MIN_STEEP:g})"
     yield (
-        f"Early slope: from {describe_levels(CONCURRENCY, first)} to {format_plain_number(last.value)} the medians grow: {grown}. The slope of log "
+        f"Early slope: from {describe_levels(CONCURRENCY, first)} to "
+        f"{format_plain_number(last.value)} the medians grow: {grown}. The slope of log "
         f"request latency over log concurrency is {steepness:.2f}, {what}."
     )
 
@@ -86,9 +95,16 @@ def _wasted(axis: str, sound: Sequence[LoadLevel]) -> Iterator[str]:
         return
     (best, most), (last, least) = max(known, key=lambda pair: pair[1]), known[-1]
     before, after = _throughput(best), _throughput(last)
-    if last.value > best.value and least < MIN_KEPT * most and before and after and after >= MIN_KEPT * before:
+    if (
+        last.value > best.value
+        and least < MIN_KEPT * most
+        and before
+        and after
+        and after >= MIN_KEPT * before
+    ):
         yield (
-            f"Beyond {describe_levels(axis, best)} goodput falls, from {_known(most, best)} to {_known(least, last)} good requests/s "
+            f"Beyond {describe_levels(axis, best)} goodput falls, from {_known(most, best)} to "
+            f"{_known(least, last)} good requests/s "
             f"at {format_plain_number(last.value)}, while throughput stays at {after / before:.0%}."
         )
 
@@ -99,14 +115,22 @@ def _gateway(axis: str, level: LoadLevel) -> Iterator[str]:
         return
     tokens = [
         f"{_known(60 * per_s, level)} {what} tokens"
-        for what, per_s in (("input", level.input_tokens_per_s), ("output", level.output_tokens_per_s))
+        for what, per_s in (
+            ("input", level.input_tokens_per_s),
+            ("output", level.output_tokens_per_s),
+        )
         if per_s is not None
     ]
     parallel = (
-        f", {_known(level.in_flight, level)} requests in flight on average" if level.in_flight is not None else ""
+        f", {_known(level.in_flight, level)} requests in flight on average"
+        if level.in_flight is not None
+        else ""
     )
     amounts = ", ".join([f"{_known(60 * level.requests_per_s, level)} requests", *tokens])
-    yield f"Limits for a gateway, at the SLO ({describe_levels(axis, level)}): {amounts} per minute{parallel}."
+    yield (
+        f"Limits for a gateway, at the SLO ({describe_levels(axis, level)}): {amounts} per "
+        f"minute{parallel}."
+    )
 
 
 def _cost(axis: str, level: LoadLevel, settings: Settings) -> Iterator[str]:
@@ -116,15 +140,23 @@ def _cost(axis: str, level: LoadLevel, settings: Settings) -> Iterator[str]:
     cost = ""
     if settings.gpu_hour is not None:
         million = gpus * settings.gpu_hour / 3600 / per_s * 1e6
-        cost = f"; a million output tokens cost {_known(million, level)} (at {settings.gpu_hour:g} per GPU hour)"
+        cost = (
+            f"; a million output tokens cost {_known(million, level)} (at {settings.gpu_hour:g} "
+            f"per GPU hour)"
+        )
     count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-    yield f"At the SLO ({describe_levels(axis, level)}), on {count}: {_known(per_s / gpus, level)} output tokens/s per GPU{cost}."
+    yield (
+        f"At the SLO ({describe_levels(axis, level)}), on {count}: {_known(per_s / gpus, level)} "
+        f"output tokens/s per GPU{cost}."
+    )
 
 
 def _known(value: float, level: LoadLevel) -> str:
     """A rate of a stage, or what follows from one, as well as its requests a second are known."""
     rate, error = level.requests_per_s, level.requests_per_s_error
-    return format_supported(value, None if error is None or not rate else NORMAL * error / rate * value, digits=3)
+    return format_supported(
+        value, None if error is None or not rate else NORMAL * error / rate * value, digits=3
+    )
 
 
 def _throughput(level: LoadLevel) -> float | None:
@@ -137,17 +169,26 @@ def _p50(level: LoadLevel, tag: str) -> float | None:
     return None if row is None else row.percentiles.get(50.0)
 
 
-# -- sweeps ----------------------------------------------------------------------------------------------------------
+# -- sweeps ----------------------------------------------------------------------------------------
 
-LATENCIES: Final = (TTFT.tag, ITL.tag, TTFT_FROM_DUE.tag, "request_latency", GATE_WAIT.tag, PER_USER.tag)
+LATENCIES: Final = (
+    TTFT.tag,
+    ITL.tag,
+    TTFT_FROM_DUE.tag,
+    "request_latency",
+    GATE_WAIT.tag,
+    PER_USER.tag,
+)
 """Rows of a stage."""
 SPREAD: Final = (("TTFT", TTFT.tag, (50.0, 95.0, 99.0)), ("ITL", ITL.tag, (50.0, 95.0)))
 """Percentiles whose spread over repeats is shown."""
 
 
-def summarise_sweep(run: Run, stages: Sequence[tuple[Run, Summary]], missing: Sequence[str] = ()) -> SweepSummary:
-    """``run``: the whole; ``stages``: those of its stages that could be read, each as a run of its own (``Run.stage`` is
-    set); ``missing``: a sentence for each other one."""
+def summarise_sweep(
+    run: Run, stages: Sequence[tuple[Run, Summary]], missing: Sequence[str] = ()
+) -> SweepSummary:
+    """``run``: the whole; ``stages``: those of its stages that could be read, each as a run of its
+    own (``Run.stage`` is set); ``missing``: a sentence for each other one."""
     axis = find_sweep_axis(run)
     levels = [make_load_level(stage, summary) for stage, summary in stages]
     levels.sort(key=lambda level: level.value)
@@ -160,7 +201,9 @@ def summarise_sweep(run: Run, stages: Sequence[tuple[Run, Summary]], missing: Se
         ended=_ended(run, levels),
         conditions="" if good is None else good.conditions,
         knees=found,
-        findings=() if axis == REPEAT else tuple(describe_sweep_findings(axis, levels, found, run.settings)),
+        findings=()
+        if axis == REPEAT
+        else tuple(describe_sweep_findings(axis, levels, found, run.settings)),
         spread=compute_repeat_spread(levels) if axis == REPEAT else (),
         missing=tuple(missing),
     )
@@ -179,7 +222,10 @@ def _ended(run: Run, levels: Sequence[LoadLevel]) -> str:
         return run.sweep_end
     measured = any(level.number == last.number and level.requests for level in levels)
     nothing = "" if measured else ", of which no request was measured"
-    return f"{run.sweep_end} (-t), in stage {last.number} ({find_sweep_axis(run)} {last.value:g}){nothing}"
+    return (
+        f"{run.sweep_end} (-t), in stage {last.number} ({find_sweep_axis(run)} "
+        f"{last.value:g}){nothing}"
+    )
 
 
 def find_sweep_axis(run: Run) -> str:
@@ -222,7 +268,9 @@ def make_load_level(run: Run, summary: Summary) -> LoadLevel:
         goodput_per_s=None if good is None else good.goodput_per_s,
         goodput_low=None if good is None else good.low,
         goodput_high=None if good is None else good.high,
-        slowdown=beside.disturbed.slowdown if beside is not None and beside.disturbed is not None else None,
+        slowdown=beside.disturbed.slowdown
+        if beside is not None and beside.disturbed is not None
+        else None,
         lost_share=None if beside is None else beside.lost_share,
         slos=summary.slos,
         slo_status=summary.slo_status,
@@ -244,10 +292,18 @@ def compute_repeat_spread(levels: Sequence[LoadLevel]) -> tuple[Row, ...]:
             "tokens/s",
             [level.output_tokens_per_s for level in levels],
         ),
-        ("Request Throughput", "request_throughput", "requests/s", [level.requests_per_s for level in levels]),
+        (
+            "Request Throughput",
+            "request_throughput",
+            "requests/s",
+            [level.requests_per_s for level in levels],
+        ),
         ("Goodput", "goodput", "requests/s", [level.goodput_per_s for level in levels]),
     ]
-    found = (_spread(label, tag, unit, [v for v in values if v is not None]) for label, tag, unit, values in figures)
+    found = (
+        _spread(label, tag, unit, [v for v in values if v is not None])
+        for label, tag, unit, values in figures
+    )
     return tuple(row for row in found if row.count)
 
 

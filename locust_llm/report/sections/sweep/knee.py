@@ -1,5 +1,5 @@
-"""Knee: where a sweep saturates, by named rules, each with its figures. The knee of the SLO uses what the rules decided of
-each stage; no other uses a stage that the load generator distorted."""
+"""Knee: where a sweep saturates, by named rules, each with its figures. The knee of the SLO uses
+what the rules decided of each stage; no other uses a stage that the load generator distorted."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -33,14 +33,18 @@ MIN_R2: Final = 0.95
 NORMAL: Final = 1.96
 """Standard errors to either end of a 95 % interval."""
 MIN_ERRORS: Final = 3.0
-"""So many standard errors of a difference are more than chance, where the best of several stages was picked."""
+"""So many standard errors of a difference are more than chance, where the best of several stages
+was picked."""
 MIN_FALL: Final = 0.02
 """A smaller share of throughput is no fall."""
 
 
 def find_knees(axis: str, levels: Sequence[LoadLevel]) -> tuple[Knee, ...]:
-    """By each rule that there is for this axis. ``levels``: in rising order of their values. None of repeats."""
-    rules: dict[str, Callable[[str, Sequence[LoadLevel]], Knee]] = {} if axis == REPEAT else {SLO: find_slo_knee}
+    """By each rule that there is for this axis. ``levels``: in rising order of their values. None
+    of repeats."""
+    rules: dict[str, Callable[[str, Sequence[LoadLevel]], Knee]] = (
+        {} if axis == REPEAT else {SLO: find_slo_knee}
+    )
     if axis == CONCURRENCY:
         rules |= {ASYMPTOTIC: find_asymptotic_knee, USL: find_scalability_knee}
     elif axis == RATE:
@@ -51,24 +55,33 @@ def find_knees(axis: str, levels: Sequence[LoadLevel]) -> tuple[Knee, ...]:
         why = explain_unsound(axis, levels[0]) if levels else "there are none"
         text = f"INCONCLUSIVE: no stage is valid; {why}."
         return tuple(
-            find_slo_knee(axis, levels) if rule == SLO and _decided(levels) else Knee(rule=rule, value=None, text=text)
+            find_slo_knee(axis, levels)
+            if rule == SLO and _decided(levels)
+            else Knee(rule=rule, value=None, text=text)
             for rule in rules
         )
     without = [level for level in levels if not level.sound]
     left_out = f" Left out: {describe_levels(axis, *without)}." if without else ""
     found = {name: rule(axis, levels) for name, rule in rules.items()}
-    return tuple(knee if name == SLO else replace(knee, text=knee.text + left_out) for name, knee in found.items())
+    return tuple(
+        knee if name == SLO else replace(knee, text=knee.text + left_out)
+        for name, knee in found.items()
+    )
 
 
 def _decided(levels: Sequence[LoadLevel]) -> bool:
-    """The rules are decided at some stage, whatever the load generator did: its error cannot reach their limits."""
+    """The rules are decided at some stage, whatever the load generator did: its error cannot reach
+    their limits."""
     return any(level.slo_status in (PASS, FAIL) and level.succeeded for level in levels)
 
 
 def select_top_knees(sweep: SweepSummary) -> list[Knee]:
-    """Of the rules first, where there are any, also if they found none: they were asked for. Then those that were found."""
+    """Of the rules first, where there are any, also if they found none: they were asked for. Then
+    those that were found."""
     ruled = any(level.slo_status for level in sweep.levels)
-    return sorted(sweep.knees, key=lambda knee: (not (ruled and knee.rule == SLO), knee.value is None))
+    return sorted(
+        sweep.knees, key=lambda knee: (not (ruled and knee.rule == SLO), knee.value is None)
+    )
 
 
 def describe_levels(axis: str, *levels: LoadLevel) -> str:
@@ -90,15 +103,15 @@ def explain_unsound(axis: str, level: LoadLevel) -> str:
     return f"at {describe_levels(axis, level)} the client verdict is {level.client}{reasons}"
 
 
-# -- within the SLO ----------------------------------------------------------------------------------------------------
+# -- within the SLO --------------------------------------------------------------------------------
 
 
 class PassingStages(NamedTuple):
     """Which stages hold a rule."""
 
     highest: LoadLevel | None
-    """The last that holds it below the first that breaks it; None: none holds it. Rules on throughput need some load, so
-    what lies below the first that holds it is no limit."""
+    """The last that holds it below the first that breaks it; None: none holds it. Rules on
+    throughput need some load, so what lies below the first that holds it is no limit."""
     beyond: LoadLevel | None
     """The next one, which breaks it or is not decided; None: the highest stage holds it."""
     broken: LoadLevel | None = None
@@ -112,10 +125,14 @@ class PassingStages(NamedTuple):
 
 
 def find_passing_stages(
-    levels: Sequence[LoadLevel], status_of: Callable[[LoadLevel], str | None], *, distorted_too: bool = False
+    levels: Sequence[LoadLevel],
+    status_of: Callable[[LoadLevel], str | None],
+    *,
+    distorted_too: bool = False,
 ) -> PassingStages:
-    """``status_of``: PASS, FAIL, INCONCLUSIVE, or None for a stage that the rule is not about. A stage that is not decided,
-    below one that holds the rule, decides nothing; nor does one that the load generator distorted, but ``distorted_too``."""
+    """``status_of``: PASS, FAIL, INCONCLUSIVE, or None for a stage that the rule is not about. A
+    stage that is not decided, below one that holds the rule, decides nothing; nor does one that the
+    load generator distorted, but ``distorted_too``."""
 
     def decided(level: LoadLevel) -> bool | None:
         status = status_of(level)
@@ -131,7 +148,9 @@ def find_passing_stages(
     first = next((i for i, (_, holds) in enumerate(judged) if holds), None)
     if first is None:
         broken = next((level for level, holds in judged if holds is False), None)
-        return PassingStages(None, None, broken, undecided=tuple(level for level, holds in judged if holds is None))
+        return PassingStages(
+            None, None, broken, undecided=tuple(level for level, holds in judged if holds is None)
+        )
     end = next((i for i in range(first, len(judged)) if judged[i][1] is False), len(judged))
     last = max(i for i in range(first, end) if judged[i][1])
     beyond = judged[last + 1][0] if last + 1 < len(judged) else None
@@ -145,33 +164,44 @@ def find_passing_stages(
     )
 
 
-def describe_neighbours(axis: str, found: PassingStages, status_of: Callable[[LoadLevel], str | None]) -> str:
+def describe_neighbours(
+    axis: str, found: PassingStages, status_of: Callable[[LoadLevel], str | None]
+) -> str:
     """What lies above and below the highest stage that holds a rule."""
     notes = []
     if (beyond := found.beyond) is None:
         notes.append("no higher stage was run")
     elif is_client_distorted(beyond) and status_of(beyond) not in (PASS, FAIL):
         notes.append(
-            f"at {format_plain_number(beyond.value)} the load generator was too slow: the highest may lie above"
+            f"at {format_plain_number(beyond.value)} the load generator was too slow: the highest "
+            f"may lie above"
         )
     elif status_of(beyond) == FAIL:
         notes.append(f"broken at {format_plain_number(beyond.value)}")
     else:
-        notes.append(f"undecided at {format_plain_number(beyond.value)}, so the highest may lie above")
+        notes.append(
+            f"undecided at {format_plain_number(beyond.value)}, so the highest may lie above"
+        )
     if found.broken is not None and found.broken is not beyond:
         notes.append(f"broken at {format_plain_number(found.broken.value)}")
     notes += _open(axis, found.undecided, status_of, " too")
     if found.before:
         notes.append(f"broken at {describe_levels(axis, *found.before)} below")
     if found.again:
-        notes.append(f"held again at {describe_levels(axis, *found.again)} above: longer stages may decide")
+        notes.append(
+            f"held again at {describe_levels(axis, *found.again)} above: longer stages may decide"
+        )
     return "; ".join(notes)
 
 
 def _open(
-    axis: str, undecided: Sequence[LoadLevel], status_of: Callable[[LoadLevel], str | None], too: str = ""
+    axis: str,
+    undecided: Sequence[LoadLevel],
+    status_of: Callable[[LoadLevel], str | None],
+    too: str = "",
 ) -> Iterator[str]:
-    """Stages that decide nothing: those whose rules are open, and those whose results, as in the table, do not count."""
+    """Stages that decide nothing: those whose rules are open, and those whose results, as in the
+    table, do not count."""
     unused = [level for level in undecided if status_of(level) in (PASS, FAIL)]
     if still_open := [level for level in undecided if level not in unused]:
         yield f"undecided at {describe_levels(axis, *still_open)}{too}"
@@ -194,16 +224,29 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     )  # a rule that the error of the client can turn is undecided there
     if found.highest is not None:
         value, high = found.highest.value, None if found.broken is None else found.broken.value
-        text = f"Within the SLO up to {describe_levels(axis, found.highest)}; {describe_neighbours(axis, found, status_of)}."
+        text = (
+            f"Within the SLO up to {describe_levels(axis, found.highest)}; "
+            f"{describe_neighbours(axis, found, status_of)}."
+        )
         return Knee(rule=SLO, value=value, low=value, high=high, text=text + _because(found.beyond))
     lowest = next(level for level in levels if status_of(level))
     if status_of(lowest) == FAIL:
-        text = f"No stage is within the SLO: it is broken at {describe_levels(axis, lowest)}, the lowest.{_because(lowest)}"
+        text = (
+            f"No stage is within the SLO: it is broken at {describe_levels(axis, lowest)}, the "
+            f"lowest.{_because(lowest)}"
+        )
         return Knee(rule=SLO, value=None, high=lowest.value, text=text)
     notes = list(_open(axis, found.undecided, status_of))
-    notes += [] if found.broken is None else [f"broken at {format_plain_number(found.broken.value)}"]
-    text = f"INCONCLUSIVE: no stage is known to be within the SLO; {'; '.join(notes)}.{_because(lowest)}"
-    return Knee(rule=SLO, value=None, high=None if found.broken is None else found.broken.value, text=text)
+    notes += (
+        [] if found.broken is None else [f"broken at {format_plain_number(found.broken.value)}"]
+    )
+    text = (
+        f"INCONCLUSIVE: no stage is known to be within the SLO; "
+        f"{'; '.join(notes)}.{_because(lowest)}"
+    )
+    return Knee(
+        rule=SLO, value=None, high=None if found.broken is None else found.broken.value, text=text
+    )
 
 
 def _because(level: LoadLevel | None) -> str:
@@ -212,18 +255,20 @@ def _because(level: LoadLevel | None) -> str:
         return ""
     broken = [r for r in level.slos if r.decides and r.status != PASS]
     return "".join(
-        f" {r.rule}: {r.status} at {format_plain_number(level.value)}{f', {r.reason}' * bool(r.reason)}."
+        f" {r.rule}: {r.status} at "
+        f"{format_plain_number(level.value)}{f', {r.reason}' * bool(r.reason)}."
         for r in broken
     )
 
 
-# -- operational laws and fits -----------------------------------------------------------------------------------------
+# -- operational laws and fits ---------------------------------------------------------------------
 
 
 def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
-    """N* = Xmax R1: where the two bounds of a closed loop meet, X <= N / R1 of a server that is never waited for and
-    X <= Xmax of one that is always busy (Denning and Buzen, The Operational Analysis of Queueing Network Models, Computing
-    Surveys 10, 1978; Lazowska et al., Quantitative System Performance, 1984, section 5.2)."""
+    """N* = Xmax R1: where the two bounds of a closed loop meet, X <= N / R1 of a server that is
+    never waited for and X <= Xmax of one that is always busy (Denning and Buzen, The Operational
+    Analysis of Queueing Network Models, Computing Surveys 10, 1978; Lazowska et al., Quantitative
+    System Performance, 1984, section 5.2)."""
     known = _measured(levels)
     if len(known) < MIN_COMPARED:
         return Knee(rule=ASYMPTOTIC, value=None, text=_too_few("A knee", len(known)))
@@ -232,18 +277,25 @@ def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         return Knee(rule=ASYMPTOTIC, value=None, text="There is no request latency.")
     lowest, (best, most) = known[0][0], max(known, key=lambda pair: pair[1])
     alone_s, rate_error = latency.avg / 1e3, best.requests_per_s_error
-    error_s = latency.std / 1e3 / math.sqrt(latency.count) if latency.std is not None and latency.count else None
+    error_s = (
+        latency.std / 1e3 / math.sqrt(latency.count)
+        if latency.std is not None and latency.count
+        else None
+    )
     value, reach = most * alone_s, None
     if rate_error is not None and error_s is not None and alone_s:
         reach = NORMAL * value * math.hypot(rate_error / most, error_s / alone_s)
     notes = [
-        f"with fewer than {_fitted(value, reach)} requests in flight the server has capacity left, with more they wait: "
-        f"{_known(most, rate_error)} requests/s, the highest (at {describe_levels(axis, best)}), x {_known(alone_s, error_s)} s per "
+        f"with fewer than {_fitted(value, reach)} requests in flight the server has capacity left, "
+        f"with more they wait: "
+        f"{_known(most, rate_error)} requests/s, the highest (at {describe_levels(axis, best)}), x "
+        f"{_known(alone_s, error_s)} s per "
         f"request at {describe_levels(axis, lowest)}"
     ]
     if lowest.value > 1:
         notes.append(
-            f"the lowest stage has {format_plain_number(lowest.value)} users and not 1, so its latency may include waiting, and the knee "
+            f"the lowest stage has {format_plain_number(lowest.value)} users and not 1, so its "
+            f"latency may include waiting, and the knee "
             "may lie below"
         )
     rising = _rising(known)
@@ -264,46 +316,71 @@ def _known(value: float, error: float | None) -> str:
 
 
 def _fitted(value: float, reach: float | None) -> str:
-    return format_brief(value, digits=2) if reach is None else format_supported(value, reach, digits=3)
+    return (
+        format_brief(value, digits=2) if reach is None else format_supported(value, reach, digits=3)
+    )
 
 
 def format_knee(knee: Knee) -> str:
     """Its value: that of a stage, or the figure of a fit with the digits that are known."""
     if knee.value is None:
         return "none"
-    return _fitted(knee.value, knee.reach) if knee.rule in (ASYMPTOTIC, USL) else format_plain_number(knee.value)
+    return (
+        _fitted(knee.value, knee.reach)
+        if knee.rule in (ASYMPTOTIC, USL)
+        else format_plain_number(knee.value)
+    )
 
 
 def find_scalability_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
-    """The peak of the Universal Scalability Law fitted to throughput over users. A curve that stays flat at capacity fits it
-    with a kappa above 0 too, so a peak takes that kappa's interval is above 0 and that throughput is seen to fall."""
+    """The peak of the Universal Scalability Law fitted to throughput over users. A curve that stays
+    flat at capacity fits it with a kappa above 0 too, so a peak takes that kappa's interval is
+    above 0 and that throughput is seen to fall."""
     known = _measured(levels)
     if len(known) < MIN_STAGES:
         return Knee(rule=USL, value=None, text=_too_few("A fit", len(known), least=MIN_STAGES))
-    n, x = (np.array(column, np.float64) for column in zip(*((level.value, x) for level, x in known), strict=True))
+    n, x = (
+        np.array(column, np.float64)
+        for column in zip(*((level.value, x) for level, x in known), strict=True)
+    )
     law, errors = fit_scalability_law(n, x), _errors(known)
     low, high = kappa_interval(law, n, x, errors)
     said = (
-        f"X(N) = {law.lam:.3g} N / (1 + {law.sigma:.2g} (N - 1) + {law.kappa:.2g} N (N - 1)) requests/s, "
-        f"R2 {law.r2:.3f} over {len(known)} stages, 95% interval of kappa {max(0.0, low):.2g} to {high:.2g}"
+        f"X(N) = {law.lam:.3g} N / (1 + {law.sigma:.2g} (N - 1) + {law.kappa:.2g} N (N - 1)) "
+        f"requests/s, "
+        f"R2 {law.r2:.3f} over {len(known)} stages, 95% interval of kappa {max(0.0, low):.2g} to "
+        f"{high:.2g}"
     )
     if law.r2 < MIN_R2:
         return Knee(
-            rule=USL, value=None, text=f"{said}: it does not fit the measured throughput (R2 below {MIN_R2:g})."
+            rule=USL,
+            value=None,
+            text=f"{said}: it does not fit the measured throughput (R2 below {MIN_R2:g}).",
         )
     fallen = throughput_falls(x, errors)
     if low > 0 and fallen and law.peak <= n[-1]:
         least_n, most_n = (law._replace(kappa=kappa).peak for kappa in (high, low))
-        peak = Knee(rule=USL, value=law.peak, low=least_n, high=most_n, reach=(most_n - least_n) / 2, text="")
+        peak = Knee(
+            rule=USL,
+            value=law.peak,
+            low=least_n,
+            high=most_n,
+            reach=(most_n - least_n) / 2,
+            text="",
+        )
         ends = " to ".join(format_supported(end, peak.reach, digits=3) for end in (least_n, most_n))
         return replace(
-            peak, text=f"{said}: throughput peaks at {axis} {format_knee(peak)} ({ends} over that interval)."
+            peak,
+            text=f"{said}: throughput peaks at {axis} {format_knee(peak)} ({ends} over that "
+            f"interval).",
         )
     (best, most), (last, least) = max(known, key=lambda pair: pair[1]), known[-1]
     if fallen:
         text = (
-            f"throughput falls from {_known(most, best.requests_per_s_error)}/s at {format_plain_number(best.value)} to "
-            f"{_known(least, last.requests_per_s_error)}/s at {format_plain_number(last.value)}, but where it peaks the fit cannot tell"
+            f"throughput falls from {_known(most, best.requests_per_s_error)}/s at "
+            f"{format_plain_number(best.value)} to "
+            f"{_known(least, last.requests_per_s_error)}/s at {format_plain_number(last.value)}, "
+            f"but where it peaks the fit cannot tell"
         )
         return Knee(rule=USL, value=None, text=f"{said}: {text}.")
     level = f"levels off at {_known(most, best.requests_per_s_error)}/s"
@@ -319,7 +396,8 @@ def _errors(known: Sequence[tuple[LoadLevel, float]]) -> Floats | None:
 
 
 def throughput_falls(x: Floats, errors: Floats | None) -> bool:
-    """Whether throughput ``x`` is lower at the last stage than at the best one, by more than chance."""
+    """Whether throughput ``x`` is lower at the last stage than at the best one, by more than
+    chance."""
     best = int(x.argmax())
     error = 0.0 if errors is None else math.hypot(errors[best], errors[-1])
     return bool(x[best] - x[-1] > max(MIN_ERRORS * error, MIN_FALL * x[best]))
@@ -331,11 +409,12 @@ def _rising(known: Sequence[tuple[LoadLevel, float]]) -> bool:
     return last > max((x for _, x in others), default=0.0) * (1 + MIN_GAIN)
 
 
-# -- of other axes -----------------------------------------------------------------------------------------------------
+# -- of other axes ---------------------------------------------------------------------------------
 
 
 def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
-    """The highest rate that the server keeps up with: answers come at 95 % and more of the rate of arrivals."""
+    """The highest rate that the server keeps up with: answers come at 95 % and more of the rate of
+    arrivals."""
 
     def status_of(level: LoadLevel) -> str | None:
         return None if level.kept_up is None else PASS if level.kept_up else FAIL
@@ -345,10 +424,16 @@ def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         lowest = next((level for level in levels if level.sound and status_of(level)), None)
         if lowest is None:
             return Knee(rule=SATURATION, value=None, text="There is no count of due requests.")
-        text = f"The server keeps up with no rate: at {describe_levels(axis, lowest)} it answered {_answered(lowest)}."
+        text = (
+            f"The server keeps up with no rate: at {describe_levels(axis, lowest)} it answered "
+            f"{_answered(lowest)}."
+        )
         return Knee(rule=SATURATION, value=None, high=lowest.value, text=text)
     value, high = found.highest.value, None if found.broken is None else found.broken.value
-    text = f"The server keeps up to {describe_levels(axis, found.highest)}: it answered {_answered(found.highest)}"
+    text = (
+        f"The server keeps up to {describe_levels(axis, found.highest)}: it answered "
+        f"{_answered(found.highest)}"
+    )
     if found.beyond is not None and found.beyond.sound:
         text += f"; at {format_plain_number(found.beyond.value)} {_answered(found.beyond)}"
     else:
@@ -364,16 +449,23 @@ def _answered(level: LoadLevel) -> str:
     )
     share = level.delivered or 0.0
     if round(share, 3) > 1:
-        return f"more requests than were due ({share:.1%}), as some were due before the measured time"
+        return (
+            f"more requests than were due ({share:.1%}), as some were due before the measured time"
+        )
     return f"{share:.1%} of the due requests{chance}"
 
 
 def find_best_limit(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     """The limit with the best goodput, and those whose intervals overlap with its own."""
-    known = [(level, level.goodput_per_s) for level in levels if level.sound and level.goodput_per_s is not None]
+    known = [
+        (level, level.goodput_per_s)
+        for level in levels
+        if level.sound and level.goodput_per_s is not None
+    ]
     if not known:
         text = (
-            "It takes a definition of a good request (--goodput, or a rule with --slo): the best limit has the "
+            "It takes a definition of a good request (--goodput, or a rule with --slo): the best "
+            "limit has the "
             "best goodput."
         )
         return Knee(rule=BEST, value=None, text=text)
@@ -384,29 +476,40 @@ def find_best_limit(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         return Knee(rule=BEST, value=None, text="No request was good under any limit.")
     ends = (best.goodput_low, best.goodput_high)
     others = [
-        level for level, _ in known if level is not best and _overlap(ends, (level.goodput_low, level.goodput_high))
+        level
+        for level, _ in known
+        if level is not best and _overlap(ends, (level.goodput_low, level.goodput_high))
     ]
     reach = None if ends[0] is None or ends[1] is None else (ends[1] - ends[0]) / 2
     interval = "unknown, too few requests"
     if reach is not None:
         interval = " to ".join(format_supported(end, reach, digits=3) for end in ends)
     goodput = format_supported(most, reach, digits=3)
-    text = f"The best goodput, {goodput} requests/s (95% interval {interval}), is at {describe_levels(axis, best)}"
+    text = (
+        f"The best goodput, {goodput} requests/s (95% interval {interval}), is at "
+        f"{describe_levels(axis, best)}"
+    )
     if others:
         text += f"; the interval overlaps with that of {describe_levels(axis, *others)}"
     values = [level.value for level in (best, *others)]
     return Knee(rule=BEST, value=best.value, low=min(values), high=max(values), text=f"{text}.")
 
 
-def _overlap(one: tuple[float | None, float | None], other: tuple[float | None, float | None]) -> bool:
+def _overlap(
+    one: tuple[float | None, float | None], other: tuple[float | None, float | None]
+) -> bool:
     """Unknown ends overlap with everything."""
     (low, high), (least, most) = one, other
-    return (low is None or most is None or most >= low) and (high is None or least is None or least <= high)
+    return (low is None or most is None or most >= low) and (
+        high is None or least is None or least <= high
+    )
 
 
 def _measured(levels: Sequence[LoadLevel]) -> list[tuple[LoadLevel, float]]:
     """Sound stages that have a throughput, with it: requests a second."""
-    return [(level, level.requests_per_s) for level in levels if level.sound and level.requests_per_s]
+    return [
+        (level, level.requests_per_s) for level in levels if level.sound and level.requests_per_s
+    ]
 
 
 def _too_few(what: str, count: int, *, least: int = MIN_COMPARED, of: str = "stage") -> str:

@@ -3,10 +3,22 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, format_percentile, label_row
+from locust_llm.report.blocks import (
+    Block,
+    Heading,
+    TableBlock,
+    TextBlock,
+    format_percentile,
+    label_row,
+)
 from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.report.sections.metrics import NOTHING
-from locust_llm.report.sections.sweep.knee import describe_levels, explain_unsound, format_knee, is_client_distorted
+from locust_llm.report.sections.sweep.knee import (
+    describe_levels,
+    explain_unsound,
+    format_knee,
+    is_client_distorted,
+)
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, MAX_RESIDUAL, PREFILL, RATE, REPEAT
 from locust_llm.slo.client_verdict import LEVELS, OK
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
@@ -29,22 +41,27 @@ Column = tuple[str, Callable[[LoadLevel], str]]
 
 
 def make_sweep_warnings(sweep: SweepSummary, whole: str | None) -> Iterator[Block]:
-    """The lines above the tables: stages that are missing, or that the load generator distorted. ``whole``: the client
-    verdict of the whole run."""
+    """The lines above the tables: stages that are missing, or that the load generator distorted.
+    ``whole``: the client verdict of the whole run."""
     for missing in sweep.missing:
         yield TextBlock(f"WARNING: {missing}", loud=True)
     distorted = [level for level in sweep.levels if is_client_distorted(level)]
     if distorted and not sweep.repeats:
         reasons = "; ".join(explain_unsound(sweep.axis, level) for level in distorted)
         yield TextBlock(
-            f"CLIENT: the load generator distorted {len(distorted)} of {len(sweep.levels)} stages. Only rules that its "
+            f"CLIENT: the load generator distorted {len(distorted)} of {len(sweep.levels)} stages. "
+            f"Only rules that its "
             f"error cannot reach are decided there, and nothing else uses them: {reasons}.",
             loud=True,
         )
-    worse = [level for level in distorted if LEVELS.index(level.client or OK) > LEVELS.index(whole or OK)]
+    worse = [
+        level for level in distorted if LEVELS.index(level.client or OK) > LEVELS.index(whole or OK)
+    ]
     if worse and sweep.repeats:
         reasons = "; ".join(explain_unsound(sweep.axis, level) for level in worse)
-        yield TextBlock(f"CLIENT: {reasons}. Of all repeats together it is {whole or OK}.", loud=True)
+        yield TextBlock(
+            f"CLIENT: {reasons}. Of all repeats together it is {whole or OK}.", loud=True
+        )
 
 
 def make_sweep_tables(sweep: SweepSummary) -> Iterator[Block]:
@@ -63,7 +80,9 @@ def make_sweep_tables(sweep: SweepSummary) -> Iterator[Block]:
         yield Heading("Knees")
     none = [knee for knee in sweep.knees if knee.value is None]
     for knee in sweep.knees:
-        same = [other.rule for other in none if knee.value is None and other.text == knee.text] or [knee.rule]
+        same = [other.rule for other in none if knee.value is None and other.text == knee.text] or [
+            knee.rule
+        ]
         if knee.rule == same[0]:  # a reason that several have in common once
             yield TextBlock(_knee(sweep, knee, ", ".join(same)))
     if sweep.findings:
@@ -77,7 +96,9 @@ def _latencies(sweep: SweepSummary) -> Iterator[Column]:
     yield "failed", lambda level: "-" if level.failure_rate is None else f"{level.failure_rate:.1%}"
     waits = any(_p99(level, GATE_WAIT.tag) >= 1 for level in sweep.levels)
     for name, tag in LATENCIES:
-        if (tag == GATE_WAIT.tag and not waits) or (tag == TTFT_FROM_DUE.tag and (waits or sweep.axis != RATE)):
+        if (tag == GATE_WAIT.tag and not waits) or (
+            tag == TTFT_FROM_DUE.tag and (waits or sweep.axis != RATE)
+        ):
             continue  # without a wait it equals TTFT
         for p in MAIN_PERCENTILES if tag in (TTFT.tag, ITL.tag) else PERCENTILES:
             yield f"{name} p50" if p == PERCENTILES[0] else f"p{p:g}", _percentile(tag, p)
@@ -87,7 +108,10 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
     levels, limits = sweep.levels, sweep.axis == PREFILL
     yield "tokens/s", lambda level: format_number(level.output_tokens_per_s, 4)
     yield "per user", _percentile(PER_USER.tag, 50.0)
-    yield "completed/s" if sweep.axis == RATE else "requests/s", lambda level: format_number(level.requests_per_s, 4)
+    yield (
+        "completed/s" if sweep.axis == RATE else "requests/s",
+        lambda level: format_number(level.requests_per_s, 4),
+    )
     if not limits:  # there it is the number of users, whatever the limit
         yield "in flight", lambda level: format_number(level.in_flight, 4)
     if any(level.slowdown is not None for level in levels):
@@ -99,7 +123,9 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
     if limits and any(level.goodput_low is not None for level in levels):
         yield (
             "95% interval",
-            lambda level: f"{format_number(level.goodput_low, 4)} to {format_number(level.goodput_high, 4)}",
+            lambda level: (
+                f"{format_number(level.goodput_low, 4)} to {format_number(level.goodput_high, 4)}"
+            ),
         )
     if any(level.slo_status for level in levels):
         yield "SLO", lambda level: level.slo_status or "-"
@@ -111,7 +137,9 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
 
 def _table(axis: str, levels: Sequence[LoadLevel], columns: Iterator[Column]) -> TableBlock:
     titles, cells = zip(*columns, strict=True)
-    rows = tuple((format_plain_number(level.value), *(cell(level) for cell in cells)) for level in levels)
+    rows = tuple(
+        (format_plain_number(level.value), *(cell(level) for cell in cells)) for level in levels
+    )
     return TableBlock((FIRST_COLUMN[axis], *titles), rows)
 
 
@@ -123,19 +151,28 @@ def _legend(sweep: SweepSummary) -> str:
     ]
     if any(level.slowdown is not None for level in sweep.levels):
         notes.append(
-            "slower: mean gap while another request awaits its first token / mean gap without; lost: share of the decode "
+            "slower: mean gap while another request awaits its first token / mean gap without; "
+            "lost: share of the decode "
             "time lost to prefill; - where too few gaps have a comparison"
         )
     if sweep.axis == RATE:
-        notes.append("completed/s: requests answered without a failure in the measured time, whenever they were due")
+        notes.append(
+            "completed/s: requests answered without a failure in the measured time, whenever they "
+            "were due"
+        )
     if sweep.conditions:
         notes.append(f"good: share of requests with {sweep.conditions}; goodput: those per second")
     if not sweep.repeats:
         notes.append(f"the sweep ended: {sweep.ended or 'the run did not end cleanly'}")
-    unsteady = [level for level in sweep.levels if level.residual is not None and level.residual >= MAX_RESIDUAL]
+    unsteady = [
+        level
+        for level in sweep.levels
+        if level.residual is not None and level.residual >= MAX_RESIDUAL
+    ]
     if unsteady:
         notes.append(
-            f"not stationary (off Little's law by {MAX_RESIDUAL:.0%} or more): {describe_levels(sweep.axis, *unsteady)}"
+            f"not stationary (off Little's law by {MAX_RESIDUAL:.0%} or more): "
+            f"{describe_levels(sweep.axis, *unsteady)}"
         )
     return "; ".join(notes) + ". The tables of each stage are in stages/<number>/summary.md."
 
@@ -153,7 +190,10 @@ def _spread(rows: Sequence[Row]) -> TableBlock:
             str(row.count),
         )
 
-    return TableBlock(("Over the repeats", "mean", "std", "std/mean", "min", "max", "count"), tuple(map(cells, rows)))
+    return TableBlock(
+        ("Over the repeats", "mean", "std", "std/mean", "min", "max", "count"),
+        tuple(map(cells, rows)),
+    )
 
 
 def _knee(sweep: SweepSummary, knee: Knee, rules: str) -> str:

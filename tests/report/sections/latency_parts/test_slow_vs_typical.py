@@ -13,10 +13,14 @@ from locust_llm.report.sections.latency_parts.analysis import attribute_latencie
 from locust_llm.report.sections.latency_parts.model import LatencyAttribution, LatencyBreakdown
 
 
-def of(records: list[Record], *asked: str, spans: dict[str, ServerTimes] | None = None) -> LatencyAttribution | None:
+def of(
+    records: list[Record], *asked: str, spans: dict[str, ServerTimes] | None = None
+) -> LatencyAttribution | None:
     def since(at: float) -> Iterator[Record]:
         return (
-            one for one in sorted(records, key=lambda one: one.closed_at) if one.closed_at + one.clock_offset_s >= at
+            one
+            for one in sorted(records, key=lambda one: one.closed_at)
+            if one.closed_at + one.clock_offset_s >= at
         )
 
     columns = collect_columns(records)
@@ -24,13 +28,17 @@ def of(records: list[Record], *asked: str, spans: dict[str, ServerTimes] | None 
 
 
 def a_hundred() -> LatencyAttribution:
-    """10 s apart, of two models in turn: 1 ms on the way, 0 to 99 ms of queue and 50 ms of prefill; 100 ms later another
-    chunk, after a decode of 90 ms. And one that failed."""
+    """10 s apart, of two models in turn: 1 ms on the way, 0 to 99 ms of queue and 50 ms of prefill;
+    100 ms later another chunk, after a decode of 90 ms. And one that failed."""
     records, spans = [failed(id="f", sent_at=5.0)], dict[str, ServerTimes]()
     for i in range(100):
         ttft = 51 + i
-        records.append(answered(ttft, ttft + 100, id=f"{i}", sent_at=10.0 * (i + 1), model="ab"[i % 2]))
-        spans[f"{i}"] = ServerTimes(source=SPANS, queue_us=i * 1000, prefill_us=50_000, decode_us=90_000)
+        records.append(
+            answered(ttft, ttft + 100, id=f"{i}", sent_at=10.0 * (i + 1), model="ab"[i % 2])
+        )
+        spans[f"{i}"] = ServerTimes(
+            source=SPANS, queue_us=i * 1000, prefill_us=50_000, decode_us=90_000
+        )
     found = of(
         records,
         "ttft p90",
@@ -46,20 +54,30 @@ def a_hundred() -> LatencyAttribution:
 def means(found: LatencyBreakdown) -> dict[str, tuple[float, float, float]]:
     """The slow ones, the typical ones, all."""
     return {
-        part.name: (round(part.slow_ms, 3), round(part.typical_ms, 3), round(part.all_ms, 3)) for part in found.parts
+        part.name: (round(part.slow_ms, 3), round(part.typical_ms, 3), round(part.all_ms, 3))
+        for part in found.parts
     }
 
 
 def test_slow_requests_beside_typical_ones() -> None:
-    """At or above the 90th percentile (140.1 ms) are those of 90 to 99 ms of queue; typical are those of 40 to 59."""
+    """At or above the 90th percentile (140.1 ms) are those of 90 to 99 ms of queue; typical are
+    those of 40 to 59."""
     found = a_hundred()
     by = {(one.metric, one.where): one for one in found.breakdowns if one.percentile == 90}
     ttft = by["ttft", ""]
     assert (ttft.value_ms, ttft.typical_ms) == (pytest.approx(140.1), pytest.approx(100.5))
     assert (ttft.slow, ttft.typical, ttft.count) == (10, 20, 100)
-    assert means(ttft) == {"network": (1, 1, 1), "queue": (94.5, 49.5, 49.5), "prefill": (50, 50, 50)}
+    assert means(ttft) == {
+        "network": (1, 1, 1),
+        "queue": (94.5, 49.5, 49.5),
+        "prefill": (50, 50, 50),
+    }
     sources = {part.name: part.source for part in ttft.parts}
-    assert sources == {"network": "measured less reported", "queue": "reported", "prefill": "reported"}
+    assert sources == {
+        "network": "measured less reported",
+        "queue": "reported",
+        "prefill": "reported",
+    }
     latency = by["request_latency", ""]
     assert means(latency) == means(ttft) | {"decode": (90, 90, 90), "delivery": (10, 10, 10)}
     assert [part.source for part in latency.parts[-2:]] == ["reported", "measured less reported"]
@@ -89,12 +107,14 @@ def test_where_it_is_from_and_what_is_left_out() -> None:
     assert found.left_out[-1] == "too few requests for ttft{model=c}"
     assert [one.id for one in found.slowest] == [f"{i}" for i in range(99, 89, -1)]
     assert found.slowest[0].parts == (
-        ("network", 1, "measured less reported"), ("queue", 99, "reported"), ("prefill", 50, "reported"),
+        ("network", 1, "measured less reported"), ("queue", 99, "reported"),
+        ("prefill", 50, "reported"),
     )  # fmt: skip
 
 
 def test_who_waited_beside_the_slowest() -> None:
-    """slow waits from 10.0 to 10.5 s: early's wait overlaps it by 0.3 s, late's by 0.1, and that of before not at all."""
+    """slow waits from 10.0 to 10.5 s: early's wait overlaps it by 0.3 s, late's by 0.1, and that of
+    before not at all."""
     slow = answered(500, 600, id="slow", sent_at=10.0, due_at=9.9)
     early = answered(400, 900, id="early", sent_at=9.9, input_tokens=2000)
     late = answered(300, 900, id="late", sent_at=10.4, input_tokens=None)
@@ -102,7 +122,8 @@ def test_who_waited_beside_the_slowest() -> None:
     assert found is not None
     first = found.slowest[0]
     assert (first.id, round(first.total_ms), first.others) == ("slow", 600, 2)
-    assert [(one.id, one.input_tokens, round(one.from_ms), round(one.to_ms)) for one in first.overlapping] == [
+    assert [(one.id, one.input_tokens, round(one.from_ms),
+        round(one.to_ms)) for one in first.overlapping] == [
         ("early", 2000, 0, 400), ("late", None, 500, 800),
     ]  # fmt: skip
 
@@ -131,7 +152,9 @@ def test_a_server_that_reports_too_few_requests_splits_none(told: int, split: bo
 
 
 def test_a_decode_that_no_server_reports_is_measured() -> None:
-    found = of([answered(5, 15, id=f"{i}", sent_at=10.0 + i) for i in range(50)], "request_latency p90")
+    found = of(
+        [answered(5, 15, id=f"{i}", sent_at=10.0 + i) for i in range(50)], "request_latency p90"
+    )
     assert found is not None
     (latency,) = (one for one in found.breakdowns if one.metric == "request_latency")
     assert means(latency) == {"server": (5, 5, 5), "decode": (10, 10, 10)}

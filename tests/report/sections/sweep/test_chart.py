@@ -10,16 +10,26 @@ from locust_llm.slo.grammar import parse_rule
 
 
 def drawn(
-    *levels: LoadLevel, knees: tuple[Knee, ...] = (), limits: dict[str, tuple[PlotMark, ...]] | None = None
+    *levels: LoadLevel,
+    knees: tuple[Knee, ...] = (),
+    limits: dict[str, tuple[PlotMark, ...]] | None = None,
 ) -> dict[str, Plot]:
-    sweep = SweepSummary(axis="concurrency", unit="users", levels=levels, ended="", conditions="ttft < 1s", knees=knees)
+    sweep = SweepSummary(
+        axis="concurrency",
+        unit="users",
+        levels=levels,
+        ended="",
+        conditions="ttft < 1s",
+        knees=knees,
+    )
     return {plot.title: plot for plot in plot_stages(sweep, limits or {})}
 
 
 def test_curves_over_the_value_of_each_stage() -> None:
     plots = drawn(*(level(2.0**i) for i in range(4)))
     assert list(plots) == [
-        "Time to first token", "Inter-token latency", "Throughput", "Throughput of the server against throughput per user",
+        "Time to first token", "Inter-token latency", "Throughput",
+        "Throughput of the server against throughput per user",
     ]  # fmt: skip
     ttft = plots["Time to first token"]
     assert [(s.name, s.x, s.y) for s in ttft.series] == [
@@ -30,13 +40,24 @@ def test_curves_over_the_value_of_each_stage() -> None:
     assert ttft.x.ticks == ((1, "1"), (2, "2"), (4, "4"), (8, "8"))
     assert ttft.label == "p99 of TTFT: 30 ms at 1, 60 ms at 2, 120 ms at 4, 240 ms at 8"
     pareto = plots["Throughput of the server against throughput per user"].series[0]
-    assert (pareto.x, pareto.y, pareto.labels) == ([100, 50, 25, 12.5], [100, 200, 400, 800], ("1", "2", "4", "8"))
+    assert (pareto.x, pareto.y, pareto.labels) == (
+        [100, 50, 25, 12.5],
+        [100, 200, 400, 800],
+        ("1", "2", "4", "8"),
+    )
 
 
 def test_a_p99_of_too_few_is_told() -> None:
     few = row("time_to_first_token", 5, 9)
     plots = drawn(
-        level(1, latencies={few.tag: Row(label="", tag=few.tag, unit="ms", count=99, percentiles=few.percentiles)}),
+        level(
+            1,
+            latencies={
+                few.tag: Row(
+                    label="", tag=few.tag, unit="ms", count=99, percentiles=few.percentiles
+                )
+            },
+        ),
         level(2),
     )
     assert "too few for a p99, at 1." in plots["Time to first token"].caption
@@ -52,14 +73,21 @@ def test_the_percentiles_of_the_rules_are_drawn() -> None:
         parse_rule("itl p50 < 1s"),
     )
     judged = SloResult(rule="ttft p99.9 < 1s", status="PASS", observed=0.5, unit="s")
-    tail = Row(label="", tag="", unit="ms", count=19, percentiles={50.0: 10.0, 95.0: 20.0, 99.0: 30.0})
+    tail = Row(
+        label="", tag="", unit="ms", count=19, percentiles={50.0: 10.0, 95.0: 20.0, 99.0: 30.0}
+    )
     levels = [
-        level(v, latencies={**level(v).latencies, "time_to_first_token": tail}, slos=(judged,)) for v in (1.0, 2.0)
+        level(v, latencies={**level(v).latencies, "time_to_first_token": tail}, slos=(judged,))
+        for v in (1.0, 2.0)
     ]
     sweep = SweepSummary(axis="concurrency", unit="users", levels=tuple(levels), ended="")
     plots = {plot.title: plot for plot in plot_stages(sweep, {}, rules)}
     ttft = plots["Time to first token"]
-    assert [(s.name, s.y) for s in ttft.series] == [("p50", [10, 10]), ("p95", [20, 20]), ("p99.9", [500, 500])]
+    assert [(s.name, s.y) for s in ttft.series] == [
+        ("p50", [10, 10]),
+        ("p95", [20, 20]),
+        ("p99.9", [500, 500]),
+    ]
     assert ttft.caption.startswith(
         "TTFT of successful requests: p50 and p95 and p99.9 of each stage. Under 1000 requests"
     )
@@ -71,7 +99,8 @@ def test_even_steps_have_an_even_axis() -> None:
 
 
 def test_goodput_has_its_interval_and_attainment_is_a_percentage() -> None:
-    good = [level(v, goodput_per_s=v * share, goodput_low=v * share - 0.1, goodput_high=v * share + 0.1, attainment=share)
+    good = [level(v, goodput_per_s=v * share, goodput_low=v * share - 0.1,
+        goodput_high=v * share + 0.1, attainment=share)
             for v, share in ((1.0, 1.0), (2.0, 0.5))]  # fmt: skip
     plots = drawn(*good, level(4.0))
     goodput = next(s for s in plots["Goodput"].series if s.name == "good requests/s")
@@ -93,7 +122,8 @@ def test_each_knee_is_marked_with_its_rule() -> None:
     plots = drawn(level(2), level(4), level(8), knees=knees, limits=limits)
     marks = plots["Time to first token"].marks
     assert [(m.text, m.x, m.y) for m in marks] == [
-        ("3.5: asymptotic", 3.5, None), ("4: SLO, USL", 4.0, None), ("ttft p99 < 100ms", None, 100.0),
+        ("3.5: asymptotic", 3.5, None), ("4: SLO, USL", 4.0, None),
+        ("ttft p99 < 100ms", None, 100.0),
     ]  # fmt: skip
     assert [m.text for m in plots["Throughput"].marks] == ["3.5: asymptotic", "4: SLO, USL"]
 

@@ -23,7 +23,9 @@ from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 
-def stage(run: Run, number: int, value: float, slowest_ms: float, **other: object) -> tuple[Run, Summary]:
+def stage(
+    run: Run, number: int, value: float, slowest_ms: float, **other: object
+) -> tuple[Run, Summary]:
     one = a_stage(run, number, value, find_sweep_axis(run), **other)
     records = steps(slowest_ms)
     return one, summarise_run(collect_columns(records), one, 0, records)
@@ -36,8 +38,12 @@ def swept(run: Run, *slowest_ms: float, **other: object) -> SweepSummary:
 
 
 def test_a_stage_is_a_row() -> None:
-    """40 requests from second 10 to 30, TTFT 10, 20, ... 400 ms and 30 ms more: all of them end in the measured time."""
-    run = replace(a_run(sweep="concurrency=1,2", users=None, slo=("ttft p90 < 205ms",)), sweep_end="all stages ran")
+    """40 requests from second 10 to 30, TTFT 10, 20, ... 400 ms and 30 ms more: all of them end in
+    the measured time."""
+    run = replace(
+        a_run(sweep="concurrency=1,2", users=None, slo=("ttft p90 < 205ms",)),
+        sweep_end="all stages ran",
+    )
     found = swept(run, 200, 400)
     assert (found.axis, found.unit, found.ended) == ("concurrency", "users", "all stages ran")
     assert found.missing == ("stage 9 is left out.",)
@@ -68,7 +74,9 @@ def test_a_stage_is_a_row() -> None:
 def test_an_open_loop_has_what_it_delivered() -> None:
     run = a_run(sweep="request-rate=1,2", users=None)
     one, summary = stage(run, 1, 2.0, 400)
-    one = replace(one, offer=OpenLoopSchedule(due=50, never_started=0, duration_s=20.0, most_users=9))
+    one = replace(
+        one, offer=OpenLoopSchedule(due=50, never_started=0, duration_s=20.0, most_users=9)
+    )
     records = steps(400)
     found = summarise_sweep(run, [(one, summarise_run(collect_columns(records), one, 0, records))])
     assert found.levels[0].delivered == pytest.approx(0.8)
@@ -86,10 +94,13 @@ def test_repeats_have_a_spread_and_no_knees() -> None:
     found = summarise_sweep(run, stages)
     assert (found.axis, found.knees, found.findings, found.repeats) == ("repeat", (), (), True)
     spread = {row.label: row for row in found.spread}
-    assert list(spread) == ["TTFT p50", "TTFT p95", "TTFT p99", "ITL p50", "ITL p95", "Output Token Throughput",
+    assert list(spread) == ["TTFT p50", "TTFT p95", "TTFT p99", "ITL p50", "ITL p95",
+        "Output Token Throughput",
                             "Request Throughput", "Goodput"]  # fmt: skip
     ttft = spread["TTFT p50"]
-    assert (ttft.avg, ttft.std, ttft.min, ttft.max, ttft.count) == pytest.approx((205, 102.5, 102.5, 307.5, 3))
+    assert (ttft.avg, ttft.std, ttft.min, ttft.max, ttft.count) == pytest.approx(
+        (205, 102.5, 102.5, 307.5, 3)
+    )
     assert spread["ITL p95"].std == 0
     one = summarise_sweep(run, stages[:1]).spread[0]
     assert (one.std, one.count) == (None, 1)
@@ -109,12 +120,18 @@ def test_a_sweep_without_a_stage_concludes_nothing() -> None:
 
 
 def test_a_burnt_client_makes_all_of_it_inconclusive() -> None:
-    """Two of three chunks came merged with others: the stages have figures, and nothing follows from them."""
-    run = replace(a_run(sweep="concurrency=1,2", users=None, slo=("itl p90 < 5ms",), gpus=1), sweep_end="over")
+    """Two of three chunks came merged with others: the stages have figures, and nothing follows
+    from them."""
+    run = replace(
+        a_run(sweep="concurrency=1,2", users=None, slo=("itl p90 < 5ms",), gpus=1), sweep_end="over"
+    )
     stages = []
     for number, value in enumerate((1.0, 2.0), 1):
         one = a_stage(run, number, value, "concurrency")
-        records = [replace(record, merged=((1, 0), (2, 0)), chunk_us=record.chunk_us[:1] * 3) for record in steps(200)]
+        records = [
+            replace(record, merged=((1, 0), (2, 0)), chunk_us=record.chunk_us[:1] * 3)
+            for record in steps(200)
+        ]
         stages.append((one, summarise_run(collect_columns(records), one, 0, records)))
     found = summarise_sweep(run, stages)
     assert [level.client for level in found.levels] == ["INVALID", "INVALID"]
@@ -125,8 +142,12 @@ def test_a_burnt_client_makes_all_of_it_inconclusive() -> None:
     assert summarise_run(collect_columns([]), run, sweep=found).slo_status == "INCONCLUSIVE"
 
 
-@pytest.mark.parametrize(("rule", "status"), [("ttft p90 < 5s", "PASS"), ("ttft p90 < 1ms", "FAIL")])
-def test_a_decision_that_a_burnt_client_cannot_have_turned_stands_in_a_sweep(rule: str, status: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "status"), [("ttft p90 < 5s", "PASS"), ("ttft p90 < 1ms", "FAIL")]
+)
+def test_a_decision_that_a_burnt_client_cannot_have_turned_stands_in_a_sweep(
+    rule: str, status: str
+) -> None:
     """TTFT of 100 to 299 ms, sentinels 32 ms off."""
     run = replace(a_run(sweep="concurrency=1,2", users=None, slo=(rule,)), sweep_end="over")
     off = ErrorBounds(count=100, p50_ms=32.0, p95_ms=32.0, p99_ms=32.0, max_ms=32.0)
@@ -137,24 +158,33 @@ def test_a_decision_that_a_burnt_client_cannot_have_turned_stands_in_a_sweep(rul
     stages = []
     for number, value in enumerate((1.0, 2.0), 1):
         one = replace(a_stage(run, number, value, "concurrency"), health=(health,))
-        records = [answered(99 + i, 400, 420, sent_at=10.0 + at) for at, i in enumerate(mixed(200), 1)]
+        records = [
+            answered(99 + i, 400, 420, sent_at=10.0 + at) for at, i in enumerate(mixed(200), 1)
+        ]
         stages.append((one, summarise_run(collect_columns(records), one, 0, records)))
     found = summarise_sweep(run, stages)
     assert [level.client for level in found.levels] == ["INVALID", "INVALID"]
     assert summarise_run(collect_columns([]), run, sweep=found).slo_status == status
 
 
-# -- a server whose knee is known --------------------------------------------------------------------------------------
+# -- a server whose knee is known ------------------------------------------------------------------
 
 STEP_S = 0.1
 SLOTS, PROMPT, OUT = 8, 10, 10
-NOTHING = CostModel(parameters=0, weight_bytes=0, num_layers=0, hidden_size=0, kv_bytes_per_token=0, max_model_len=1000)
+NOTHING = CostModel(
+    parameters=0,
+    weight_bytes=0,
+    num_layers=0,
+    hidden_size=0,
+    kv_bytes_per_token=0,
+    max_model_len=1000,
+)
 COST = replaced(LLAMA_8B_H100, model=NOTHING, step_overhead_s=STEP_S, seq_overhead_s=0.0)
 
 
 def virtual(run: Run, number: int, users: int, burnt: bool) -> tuple[Run, Summary]:
-    """A stage in virtual time: eight slots, steps of 0.1 s, a request takes ten of them; so 8 requests/s, and one alone 1 s.
-    Measured from second 10 to second 30."""
+    """A stage in virtual time: eight slots, steps of 0.1 s, a request takes ten of them; so 8
+    requests/s, and one alone 1 s. Measured from second 10 to second 30."""
     clock = VirtualClock()
     config = SchedulerConfig(max_num_batched_tokens=1000, max_num_seqs=SLOTS, kv_tokens=16 * 1024)
     engine = BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), COST, clock)
@@ -165,7 +195,11 @@ def virtual(run: Run, number: int, users: int, burnt: bool) -> tuple[Run, Summar
         chunks = [1000 * (at - row.sent_at) for at in row.token_at]
         phase = "profiling" if 10 <= row.sent_at <= 30 else "warmup"
         record = answered(*chunks, sent_at=row.sent_at, phase=phase)
-        records.append(replace(record, merged=((1, 0), (2, 0)), chunk_us=record.chunk_us[:1] * 3) if burnt else record)
+        records.append(
+            replace(record, merged=((1, 0), (2, 0)), chunk_us=record.chunk_us[:1] * 3)
+            if burnt
+            else record
+        )
     one = a_stage(run, number, users, "concurrency")
     return one, summarise_run(collect_columns(records), one, 0, records)
 
@@ -177,14 +211,21 @@ def virtual_sweep(*, burnt: bool = False) -> SweepSummary:
 
 def test_the_knee_of_a_server_is_found_where_its_parameters_say() -> None:
     found = virtual_sweep()
-    assert [level.requests_per_s for level in found.levels] == pytest.approx([1, 2, 4, 8, 8, 8], rel=0.1)
-    assert [level.in_flight for level in found.levels] == pytest.approx([1, 2, 4, 8, 16, 32], rel=0.02)
+    assert [level.requests_per_s for level in found.levels] == pytest.approx(
+        [1, 2, 4, 8, 8, 8], rel=0.1
+    )
+    assert [level.in_flight for level in found.levels] == pytest.approx(
+        [1, 2, 4, 8, 16, 32], rel=0.02
+    )
     by_rule = {knee.rule: knee for knee in found.knees}
     assert by_rule["asymptotic"].value == pytest.approx(SLOTS, rel=0.1)
     assert by_rule["asymptotic"].low is None  # throughput has stopped to rise
     assert (by_rule["SLO"].value, by_rule["SLO"].high) == (8, 16)
-    assert any(finding.startswith("Beyond concurrency 8 goodput falls") for finding in found.findings)
-    assert any("at the SLO (concurrency 8): 4" in finding for finding in found.findings)  # 480 a minute, or nearly
+    assert any(
+        finding.startswith("Beyond concurrency 8 goodput falls") for finding in found.findings
+    )
+    # 480 a minute, or nearly
+    assert any("at the SLO (concurrency 8): 4" in finding for finding in found.findings)
 
 
 def test_with_a_burnt_client_only_the_rule_is_decided() -> None:

@@ -20,7 +20,8 @@ def knee(rule: str, axis: str, *levels: LoadLevel) -> Knee:
 
 
 def levels(*statuses: str, **other: object) -> list[LoadLevel]:
-    """Stages 1, 2, 4, ... with these results of their rules; ``?`` for one whose client was burnt."""
+    """Stages 1, 2, 4, ... with these results of their rules; ``?`` for one whose client was
+    burnt."""
     return [
         a_level(2.0**i, slo=status.strip("?"), **(BURNT if "?" in status else {}), **other)
         for i, status in enumerate(statuses)
@@ -29,33 +30,51 @@ def levels(*statuses: str, **other: object) -> list[LoadLevel]:
 
 @pytest.mark.parametrize("axis", [CONCURRENCY, RATE, PREFILL, INPUT])
 def test_each_axis_has_its_rules(axis: str) -> None:
-    own = {CONCURRENCY: ["asymptotic", "USL"], RATE: ["saturation"], PREFILL: ["best limit"], INPUT: []}[axis]
+    own = {
+        CONCURRENCY: ["asymptotic", "USL"],
+        RATE: ["saturation"],
+        PREFILL: ["best limit"],
+        INPUT: [],
+    }[axis]
     assert [found.rule for found in find_knees(axis, levels("PASS"))] == ["SLO", *own]
     assert find_knees(REPEAT, levels("PASS")) == ()
 
 
-# -- SLO ---------------------------------------------------------------------------------------------------------------
+# -- SLO -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("statuses", "value", "high", "said"),
     [
-        (["PASS", "PASS", "FAIL", "FAIL"], 2, 4, "up to concurrency 2; broken at 4. ttft p50 < 1s: FAIL at 4."),
+        (["PASS", "PASS", "FAIL", "FAIL"], 2, 4,
+            "up to concurrency 2; broken at 4. ttft p50 < 1s: FAIL at 4."),
         (["PASS", "PASS"], 2, None, "up to concurrency 2; no higher stage was run."),
-        (["PASS", "INCONCLUSIVE"], 1, None, "undecided at 2, so the highest may lie above. ttft p50 < 1s: INC"),
-        (["PASS", "INCONCLUSIVE", "FAIL"], 1, 4, "undecided at 2, so the highest may lie above; broken at 4. ttft"),
-        (["PASS", "INCONCLUSIVE", "PASS", "FAIL"], 4, 8, "to concurrency 4; broken at 8; undecided at concurrency 2 too."),
-        (["INCONCLUSIVE", "INCONCLUSIVE", "PASS", "FAIL"], 4, 8, "; broken at 8; undecided at concurrency 1 and 2 too."),
-        (["PASS", "PASS?", "FAIL"], 2, 4, "up to concurrency 2; broken at 4. ttft p50 < 1s: FAIL at 4."),
-        (["PASS", "INCONCLUSIVE?", "FAIL"], 1, 4, "at 2 the load generator was too slow: the highest may lie above; broken "
+        (["PASS", "INCONCLUSIVE"], 1, None,
+            "undecided at 2, so the highest may lie above. ttft p50 < 1s: INC"),
+        (["PASS", "INCONCLUSIVE", "FAIL"], 1, 4,
+            "undecided at 2, so the highest may lie above; broken at 4. ttft"),
+        (["PASS", "INCONCLUSIVE", "PASS", "FAIL"], 4, 8,
+            "to concurrency 4; broken at 8; undecided at concurrency 2 too."),
+        (["INCONCLUSIVE", "INCONCLUSIVE", "PASS", "FAIL"], 4, 8,
+            "; broken at 8; undecided at concurrency 1 and 2 too."),
+        (["PASS", "PASS?", "FAIL"], 2, 4,
+            "up to concurrency 2; broken at 4. ttft p50 < 1s: FAIL at 4."),
+        (["PASS", "INCONCLUSIVE?", "FAIL"], 1, 4,
+            "at 2 the load generator was too slow: the highest may lie above; broken "
             "at 4."),
         (["PASS", "PASS", "INCONCLUSIVE?"], 2, None, "at 4 the load generator was too slow"),
-        (["INCONCLUSIVE", "PASS?", "PASS", "FAIL"], 4, 8, "; broken at 8; undecided at concurrency 1 too."),
-        (["FAIL", "PASS", "PASS", "FAIL"], 4, 8, "up to concurrency 4; broken at 8; broken at concurrency 1 below."),
-        (["PASS", "FAIL", "PASS", "PASS"], 1, 2, "broken at 2; held again at concurrency 4 and 8 above"),
-        (["FAIL", "FAIL"], None, 1, "it is broken at concurrency 1, the lowest. ttft p50 < 1s: FAIL at 1."),
-        (["INCONCLUSIVE", "FAIL"], None, 2, "be within the SLO; undecided at concurrency 1; broken at 2. ttft p50 < 1s: I"),
-        (["FAIL?", "FAIL"], None, 1, "it is broken at concurrency 1, the lowest. ttft p50 < 1s: FAIL at 1."),
+        (["INCONCLUSIVE", "PASS?", "PASS", "FAIL"], 4, 8,
+            "; broken at 8; undecided at concurrency 1 too."),
+        (["FAIL", "PASS", "PASS", "FAIL"], 4, 8,
+            "up to concurrency 4; broken at 8; broken at concurrency 1 below."),
+        (["PASS", "FAIL", "PASS", "PASS"], 1, 2,
+            "broken at 2; held again at concurrency 4 and 8 above"),
+        (["FAIL", "FAIL"], None, 1, "it is broken at concurrency 1, the lowest. ttft p50 < 1s: "
+            "FAIL at 1."),
+        (["INCONCLUSIVE", "FAIL"], None, 2,
+            "be within the SLO; undecided at concurrency 1; broken at 2. ttft p50 < 1s: I"),
+        (["FAIL?", "FAIL"], None, 1, "it is broken at concurrency 1, the lowest. ttft p50 < 1s: "
+            "FAIL at 1."),
     ],
 )  # fmt: skip
 def test_the_highest_stage_within_the_slo(
@@ -75,7 +94,10 @@ def test_without_rules_there_is_no_stage_within_them() -> None:
 
 def test_a_stage_that_the_rules_are_not_about_bounds_nothing() -> None:
     found = knee(
-        "SLO", CONCURRENCY, a_level(1), *[replace(level, value=level.value + 1) for level in levels("PASS", "FAIL")]
+        "SLO",
+        CONCURRENCY,
+        a_level(1),
+        *[replace(level, value=level.value + 1) for level in levels("PASS", "FAIL")],
     )
     assert (found.value, found.high) == (2, 3)
 
@@ -101,16 +123,19 @@ def test_from_the_first_stage_that_holds_none_breaks_up_to_the_highest(statuses:
     assert holds[at]
     assert True not in holds[at + 1 : end]
     assert found.beyond is (stages[at + 1] if at + 1 < len(stages) else None)
-    assert [stages.index(level) for level in found.before] == [i for i in range(first) if holds[i] is False]
+    assert [stages.index(level) for level in found.before] == [
+        i for i in range(first) if holds[i] is False
+    ]
     undecided = {stages.index(level) for level in found.undecided}
     assert undecided == {i for i in range(end) if holds[i] is None and i != at + 1}
 
 
-# -- operational laws and USL ------------------------------------------------------------------------------------------
+# -- operational laws and USL ----------------------------------------------------------------------
 
 
 def saturating(*users: int, most: float = 10.0, alone_s: float = 0.8) -> list[LoadLevel]:
-    """A server that answers one user each 0.8 s and 10 requests/s at most: X = min(N / 0.8, 10), R = N / X."""
+    """A server that answers one user each 0.8 s and 10 requests/s at most: X = min(N / 0.8, 10), R
+    = N / X."""
     rates = [min(n / alone_s, most) for n in users]
     return [a_level(n, x, 1000 * n / x) for n, x in zip(users, rates, strict=True)]
 
@@ -122,7 +147,9 @@ def test_the_asymptotic_knee_is_where_both_bounds_meet() -> None:
     assert found.text.startswith(
         "With fewer than 8 requests in flight the server has capacity left, with more they wait: "
     )
-    assert found.text.endswith(": 10 requests/s, the highest (at concurrency 8), x 0.8 s per request at concurrency 1.")
+    assert found.text.endswith(
+        ": 10 requests/s, the highest (at concurrency 8), x 0.8 s per request at concurrency 1."
+    )
 
 
 def test_a_lowest_stage_that_waits_already_is_said() -> None:
@@ -138,12 +165,15 @@ def test_where_throughput_still_rises_the_knee_may_lie_above() -> None:
 
 
 def test_one_valid_stage_has_no_knee() -> None:
-    """By Little's law its throughput times its latency is its own number of users, on whatever server."""
+    """By Little's law its throughput times its latency is its own number of users, on whatever
+    server."""
     first, *others = saturating(1, 2, 4)
     burnt = [replace(level, client="INVALID") for level in others]
     found = knee("asymptotic", CONCURRENCY, first, *burnt)
     assert (found.value, found.low) == (None, None)
-    assert found.text == "A knee takes 2 valid stages, and there is 1. Left out: concurrency 2 and 4."
+    assert (
+        found.text == "A knee takes 2 valid stages, and there is 1. Left out: concurrency 2 and 4."
+    )
     assert knee("USL", CONCURRENCY, first).text == "A fit takes 5 valid stages, and there is 1."
 
 
@@ -163,13 +193,18 @@ def by_law(*users: int, lam: float = 2.0, sigma: float, kappa: float) -> list[Lo
 def test_the_peak_of_the_scalability_law() -> None:
     found = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 8, 16, sigma=0.19, kappa=0.01))
     assert found.value == pytest.approx(9)
-    assert "X(N) = 2 N / (1 + 0.19 (N - 1) + 0.01 N (N - 1)) requests/s, R2 1.000 over 5 stages" in found.text
+    assert (
+        "X(N) = 2 N / (1 + 0.19 (N - 1) + 0.01 N (N - 1)) requests/s, R2 1.000 over 5 stages"
+        in found.text
+    )
 
 
 def test_a_peak_beyond_the_highest_stage_is_none() -> None:
     near = knee("USL", CONCURRENCY, *by_law(1, 2, 3, 4, 5, sigma=0.19, kappa=0.01))
     assert (near.value, near.low) == (None, 5)
-    assert near.text.endswith("throughput still rises at concurrency 5, no peak within what was measured.")
+    assert near.text.endswith(
+        "throughput still rises at concurrency 5, no peak within what was measured."
+    )
     flat = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 6, 8, 9, 10, sigma=0.19, kappa=0.01))
     assert flat.value is None
     assert flat.text.endswith("throughput levels off at 5.56/s, no peak within what was measured.")
@@ -178,7 +213,9 @@ def test_a_peak_beyond_the_highest_stage_is_none() -> None:
 def test_a_fall_that_may_be_chance_is_no_peak() -> None:
     stages = by_law(1, 2, 4, 8, 16, sigma=0.19, kappa=0.01)
     assert knee("USL", CONCURRENCY, *stages).value == pytest.approx(9)
-    vague = [replace(level, requests_per_s_error=0.1 * (level.requests_per_s or 0.0)) for level in stages]
+    vague = [
+        replace(level, requests_per_s_error=0.1 * (level.requests_per_s or 0.0)) for level in stages
+    ]
     found = knee("USL", CONCURRENCY, *vague)
     assert found.value is None
     assert "levels off at" in found.text
@@ -186,12 +223,18 @@ def test_a_fall_that_may_be_chance_is_no_peak() -> None:
 
 def test_a_fall_that_the_law_does_not_explain_is_said() -> None:
     """It falls at the last stage alone."""
-    found = knee("USL", CONCURRENCY, *[a_level(n, x) for n, x in ((1, 1.0), (2, 1.9), (4, 3.4), (8, 5.4), (16, 5.1))])
+    found = knee(
+        "USL",
+        CONCURRENCY,
+        *[a_level(n, x) for n, x in ((1, 1.0), (2, 1.9), (4, 3.4), (8, 5.4), (16, 5.1))],
+    )
     assert found.value is None or found.value < 16
 
 
 def test_a_law_that_does_not_fit_finds_nothing() -> None:
-    found = knee("USL", CONCURRENCY, *[a_level(n, x) for n, x in ((1, 5), (2, 1), (4, 9), (8, 2), (16, 9))])
+    found = knee(
+        "USL", CONCURRENCY, *[a_level(n, x) for n, x in ((1, 5), (2, 1), (4, 9), (8, 2), (16, 9))]
+    )
     assert found.value is None
     assert "does not fit the measured throughput (R2 below 0.95)" in found.text
 
@@ -201,7 +244,7 @@ def test_five_stages_make_a_fit() -> None:
     assert (found.value, found.text) == (None, "A fit takes 5 valid stages, and there are 4.")
 
 
-# -- other axes --------------------------------------------------------------------------------------------------------
+# -- other axes ------------------------------------------------------------------------------------
 
 
 def test_the_rate_that_the_server_keeps_up_with() -> None:
@@ -210,12 +253,16 @@ def test_the_rate_that_the_server_keeps_up_with() -> None:
     found = knee("saturation", RATE, *stages)
     assert (found.value, found.low, found.high) == (4, 4, 8)
     assert found.text == (
-        "The server keeps up to request-rate 4: it answered 90.0% of the due requests, the rest may be in flight by "
+        "The server keeps up to request-rate 4: it answered 90.0% of the due requests, the rest "
+        "may be in flight by "
         "chance; at 8 94.0% of the due requests."
     )
     assert knee("saturation", RATE, stages[0]).high is None
     more = knee("saturation", RATE, a_level(2, delivered=1.03, kept_up=True))
-    assert "it answered more requests than were due (103.0%), as some were due before the measured time; " in more.text
+    assert (
+        "it answered more requests than were due (103.0%), as some were due before the measured "
+        "time; " in more.text
+    )
     assert "no higher stage was run" in knee("saturation", RATE, stages[0]).text
     none = knee("saturation", RATE, *stages[2:])
     assert (none.value, none.high) == (None, 8)
@@ -226,12 +273,18 @@ def test_the_rate_that_the_server_keeps_up_with() -> None:
 def test_the_best_limit_and_those_that_are_as_good() -> None:
     def limits(*goodputs: tuple[float | None, float | None, float | None]) -> Knee:
         values = zip((1, 2, 4, 8), goodputs, strict=False)
-        found = [a_level(k, goodput_low=low, goodput_per_s=x, goodput_high=high) for k, (low, x, high) in values]
+        found = [
+            a_level(k, goodput_low=low, goodput_per_s=x, goodput_high=high)
+            for k, (low, x, high) in values
+        ]
         return knee("best limit", PREFILL, *found)
 
     alone = limits((1, 2, 3), (4, 5, 6), (2, 3, 3.9))
     assert (alone.value, alone.low, alone.high) == (2, 2, 2)
-    assert alone.text == "The best goodput, 5 requests/s (95% interval 4 to 6), is at prefill-concurrency 2."
+    assert (
+        alone.text
+        == "The best goodput, 5 requests/s (95% interval 4 to 6), is at prefill-concurrency 2."
+    )
     alike = limits((1, 2, 3), (4, 5, 6), (3, 4.9, 7), (3, 4, 4.1))
     assert (alike.value, alike.low, alike.high) == (2, 2, 8)
     assert "the interval overlaps with that of prefill-concurrency 4 and 8" in alike.text
@@ -243,13 +296,15 @@ def test_the_best_limit_and_those_that_are_as_good() -> None:
     assert (only.value, only.text) == (None, "A comparison takes 2 valid limits, and there is 1.")
 
 
-# -- the load generator ------------------------------------------------------------------------------------------------
+# -- the load generator ----------------------------------------------------------------------------
 
 
 def test_nothing_rests_on_a_stage_to_which_the_client_was_not_up() -> None:
     """The last stage, were it to count, would double Xmax and fit no law."""
     whole = saturating(1, 2, 4, 8, 16)
-    burnt = a_level(32, 20.0, 100.0, slo="PASS", goodput_per_s=99.0, delivered=1.0, kept_up=True, **BURNT)
+    burnt = a_level(
+        32, 20.0, 100.0, slo="PASS", goodput_per_s=99.0, delivered=1.0, kept_up=True, **BURNT
+    )
     for axis in (CONCURRENCY, RATE, PREFILL, INPUT):
         sound = find_knees(axis, whole)[1:]
         slo, *with_it = find_knees(axis, [*whole, burnt])
@@ -262,9 +317,14 @@ def test_nothing_rests_on_a_stage_to_which_the_client_was_not_up() -> None:
 
 @pytest.mark.parametrize("axis", [CONCURRENCY, RATE, PREFILL, INPUT])
 def test_where_every_stage_is_burnt_all_is_inconclusive(axis: str) -> None:
-    slo, *found = find_knees(axis, levels("PASS?", "FAIL?", goodput_per_s=1.0, delivered=1.0, kept_up=True))
+    slo, *found = find_knees(
+        axis, levels("PASS?", "FAIL?", goodput_per_s=1.0, delivered=1.0, kept_up=True)
+    )
     assert (slo.value, slo.high) == (1, 2)
-    found += find_knees(axis, levels("INCONCLUSIVE?", "INCONCLUSIVE?", goodput_per_s=1.0, delivered=1.0, kept_up=True))
+    found += find_knees(
+        axis,
+        levels("INCONCLUSIVE?", "INCONCLUSIVE?", goodput_per_s=1.0, delivered=1.0, kept_up=True),
+    )
     assert all(k.value is None and k.low is None and k.high is None for k in found)
     assert {k.text for k in found} == {
         f"INCONCLUSIVE: no stage is valid; at {axis} 1 the client verdict is INVALID (read lag)."
@@ -273,7 +333,8 @@ def test_where_every_stage_is_burnt_all_is_inconclusive(axis: str) -> None:
     assert "no request succeeded" in find_knees(axis, [a_level(1, None, succeeded=0)])[0].text
 
 
-@given(st.lists(st.tuples(st.integers(1, 500), st.floats(0.01, 1e4), st.floats(1, 1e6)), min_size=1, max_size=9,
+@given(st.lists(st.tuples(st.integers(1, 500), st.floats(0.01, 1e4), st.floats(1, 1e6)), min_size=1,
+    max_size=9,
                 unique_by=lambda stage: stage[0]))  # fmt: skip
 def test_whatever_was_measured_there_is_an_answer(measured: list[tuple[int, float, float]]) -> None:
     stages = [a_level(n, x, ms) for n, x, ms in sorted(measured)]

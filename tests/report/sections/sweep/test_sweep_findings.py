@@ -1,4 +1,5 @@
-"""What follows from a sweep: the early slope on mixes of the simulator, limits of a gateway, cost."""
+"""What follows from a sweep: the early slope on mixes of the simulator, limits of a gateway,
+cost."""
 
 from random import Random
 from statistics import median
@@ -25,17 +26,23 @@ from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 
 
 def simulated(users: int, prompt: int, out: int) -> LoadLevel:
-    """A closed loop in virtual time, without its first and its last wave; lengths vary by a fifth, else users would ask in
-    lockstep."""
+    """A closed loop in virtual time, without its first and its last wave; lengths vary by a fifth,
+    else users would ask in lockstep."""
     random, clock = Random(users), VirtualClock()
-    config = SchedulerConfig(max_num_batched_tokens=8192, max_num_seqs=1024, kv_tokens=H100.kv_tokens)
-    load = Virtual(clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), H100, clock))
+    config = SchedulerConfig(
+        max_num_batched_tokens=8192, max_num_seqs=1024, kv_tokens=H100.kv_tokens
+    )
+    load = Virtual(
+        clock, BatchEngine(Scheduler(config, POLICIES["chunked"], record=True), H100, clock)
+    )
 
     def around(length: int) -> int:
         return round(random.uniform(0.8, 1.2) * length)
 
     load.closed_loop(
-        users, iter([VirtualRequest(around(prompt), around(out)) for _ in range(60 + 2 * users)]), stagger_s=1e-3
+        users,
+        iter([VirtualRequest(around(prompt), around(out)) for _ in range(60 + 2 * users)]),
+        stagger_s=1e-3,
     )
     rows = sorted(load.run(), key=lambda row: row.sent_at)[users:-users]
     values = {
@@ -51,7 +58,9 @@ def simulated(users: int, prompt: int, out: int) -> LoadLevel:
 
 
 @pytest.mark.parametrize(("prompt", "out", "shape"), [(8000, 100, "steep"), (550, 128, "flat")])
-def test_the_early_slope_tells_long_prompts_from_short_ones(prompt: int, out: int, shape: str) -> None:
+def test_the_early_slope_tells_long_prompts_from_short_ones(
+    prompt: int, out: int, shape: str
+) -> None:
     (said,) = describe_latency_slope([simulated(users, prompt, out) for users in (1, 2, 4, 8)])
     assert "from concurrency 1 to 8 the medians grow: request latency x" in said
     assert f", {shape} (" in said
@@ -64,7 +73,10 @@ def growing(*latencies_ms: float, first: float = 1) -> list[LoadLevel]:
 def test_the_slope_is_of_logarithms() -> None:
     """Latency as the root of concurrency: 0.5; what comes after 8 is not early."""
     (said,) = describe_latency_slope(growing(100, 100 * 2**0.5, 200, 200 * 2**0.5, 99_999))
-    assert "grow: request latency x2.8. The slope of log request latency over log concurrency is 0.50, steep" in said
+    assert (
+        "grow: request latency x2.8. The slope of log request latency over log concurrency is "
+        "0.50, steep" in said
+    )
     assert MAX_FLAT < 0.2 < MIN_STEEP
     (between,) = describe_latency_slope(growing(100, 100 * 2**0.2, 100 * 4**0.2))
     assert "is 0.20, moderate (0.1 to 0.25)" in between
@@ -80,16 +92,23 @@ def test_what_is_not_early_or_too_little_has_no_slope() -> None:
 
 
 def told(levels: list[LoadLevel], axis: str = CONCURRENCY, **settings: object) -> list[str]:
-    return list(describe_sweep_findings(axis, levels, find_knees(axis, levels), a_run(**settings).settings))
+    return list(
+        describe_sweep_findings(axis, levels, find_knees(axis, levels), a_run(**settings).settings)
+    )
 
 
 RATES = {"input_tokens_per_s": 3000.0, "output_tokens_per_s": 250.0, "in_flight": 15.96}
 
 
 def test_limits_for_a_gateway_are_those_at_the_slo() -> None:
-    levels = [a_level(8, 2.5, slo="PASS"), a_level(16, 5.0, slo="PASS", **RATES), a_level(32, 6.0, slo="FAIL")]
+    levels = [
+        a_level(8, 2.5, slo="PASS"),
+        a_level(16, 5.0, slo="PASS", **RATES),
+        a_level(32, 6.0, slo="FAIL"),
+    ]
     assert told(levels) == [
-        "Limits for a gateway, at the SLO (concurrency 16): 300 requests, 180,000 input tokens, 15,000 output tokens "
+        "Limits for a gateway, at the SLO (concurrency 16): 300 requests, 180,000 input tokens, "
+        "15,000 output tokens "
         "per minute, 16 requests in flight on average."
     ]
     assert told([a_level(8, 2.5, slo="FAIL")]) == []
@@ -100,12 +119,19 @@ def test_limits_for_a_gateway_are_those_at_the_slo() -> None:
 
 def test_cost_is_told_at_the_slo() -> None:
     """Two GPUs at 1.80 an hour, 250 tokens/s: 3.60 / 900,000 tokens, 4 for a million."""
-    levels = [a_level(16, 5.0, slo="PASS", **RATES), a_level(32, 9.0, slo="FAIL", output_tokens_per_s=900.0)]
+    levels = [
+        a_level(16, 5.0, slo="PASS", **RATES),
+        a_level(32, 9.0, slo="FAIL", output_tokens_per_s=900.0),
+    ]
     assert told(levels, gpus=2, gpu_hour=1.8)[-1] == (
-        "At the SLO (concurrency 16), on 2 GPUs: 125 output tokens/s per GPU; a million output tokens cost 4 (at 1.8 per "
+        "At the SLO (concurrency 16), on 2 GPUs: 125 output tokens/s per GPU; a million output "
+        "tokens cost 4 (at 1.8 per "
         "GPU hour)."
     )
-    assert told(levels, gpus=1)[-1] == "At the SLO (concurrency 16), on 1 GPU: 250 output tokens/s per GPU."
+    assert (
+        told(levels, gpus=1)[-1]
+        == "At the SLO (concurrency 16), on 1 GPU: 250 output tokens/s per GPU."
+    )
     assert len(told(levels)) == 1
 
 
@@ -115,7 +141,8 @@ def test_goodput_that_falls_while_throughput_stays() -> None:
         for n, tokens, good in ((1, 50, 1), (2, 100, 2), (4, 99, 0.2))
     ]
     assert told(levels, INPUT) == [
-        "Beyond input-tokens 2 goodput falls, from 2 to 0.2 good requests/s at 4, while throughput stays at 99%."
+        "Beyond input-tokens 2 goodput falls, from 2 to 0.2 good requests/s at 4, while throughput "
+        "stays at 99%."
     ]
     assert told(levels[:2], INPUT) == []
     assert told([*levels[:2], a_level(4, output_tokens_per_s=50.0, goodput_per_s=0.2)], INPUT) == []

@@ -19,7 +19,15 @@ def law(n: np.ndarray, lam: float, sigma: float, kappa: float) -> np.ndarray:
 @pytest.mark.parametrize("n", [DOUBLING, DOUBLING[:5], DOUBLING[2:]])
 @pytest.mark.parametrize(
     ("lam", "sigma", "kappa"),
-    [(10, 0.02, 0.0005), (2, 0.1, 0), (5, 0, 0.001), (3, 0, 0), (100, 0.5, 0.01), (0.01, 0.05, 1e-6), (7, 1, 0)],
+    [
+        (10, 0.02, 0.0005),
+        (2, 0.1, 0),
+        (5, 0, 0.001),
+        (3, 0, 0),
+        (100, 0.5, 0.01),
+        (0.01, 0.05, 1e-6),
+        (7, 1, 0),
+    ],
 )
 def test_known_parameters_come_back(n: np.ndarray, lam: float, sigma: float, kappa: float) -> None:
     found = fit_scalability_law(n, law(n, lam, sigma, kappa))
@@ -38,9 +46,13 @@ def test_the_peak() -> None:
     st.floats(0.1, 100), st.floats(0, 1), st.floats(0, 0.01), st.integers(0, 1000),
     st.lists(st.floats(0.97, 1.03), min_size=3, max_size=3),
 )  # fmt: skip
-def test_no_parameters_nearby_fit_better(lam: float, sigma: float, kappa: float, seed: int, off: list[float]) -> None:
+def test_no_parameters_nearby_fit_better(
+    lam: float, sigma: float, kappa: float, seed: int, off: list[float]
+) -> None:
     """With errors of 5 % in what was measured: least squares, by trying."""
-    x = law(DOUBLING, lam, sigma, kappa) * (1 + 0.05 * np.random.default_rng(seed).standard_normal(len(DOUBLING)))
+    x = law(DOUBLING, lam, sigma, kappa) * (
+        1 + 0.05 * np.random.default_rng(seed).standard_normal(len(DOUBLING))
+    )
     found = fit_scalability_law(DOUBLING, x)
     assert min(found[:3]) >= 0
 
