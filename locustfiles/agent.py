@@ -1,5 +1,4 @@
-"""An agent: a question with a tool, the tool (a request of this user to the server), and the answer
-made of what it gave.
+"""An agent: a question with a tool, the tool (a request of this user to the server), and the answer made of what it gave.
 
 locust -f locustfiles/agent.py --host localhost:8000 --headless -u 10 -t 60s
 vLLM calls tools where it was started with --enable-auto-tool-choice and --tool-call-parser.

@@ -1,5 +1,4 @@
-"""Conversations: sessions of four turns with think time, whose history grows by what the server
-really answered.
+"""Conversations: sessions of four turns with think time, whose history grows by what the server really answered.
 
 locust -f locustfiles/conversations.py --host localhost:8000 --headless -u 20 -t 60s
 """

@@ -1,5 +1,4 @@
-"""The interference probe: what prefills do to decodes, and which scheduler the server has; one to
-six minutes.
+"""The interference probe: what prefills do to decodes, and which scheduler the server has; one to six minutes.
 
 locust -f locustfiles/interference.py --host localhost:8000 --headless
 """

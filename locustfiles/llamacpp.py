@@ -1,8 +1,6 @@
-"""A protocol of your own: llama.cpp's native /completion, whose events have their text in
-``content``.
+"""A protocol of your own: llama.cpp's native /completion, whose events have their text in ``content``.
 
-locust -f locustfiles/llamacpp.py --host localhost:8080 --endpoint-type llamacpp --headless -u 10 -t
-60s
+locust -f locustfiles/llamacpp.py --host localhost:8080 --endpoint-type llamacpp --headless -u 10 -t 60s
 """
 
 from typing import Any

@@ -1,5 +1,4 @@
-"""Open loop: ten requests a second, whatever the server does, of which at most five are in their
-prefill.
+"""Open loop: ten requests a second, whatever the server does, of which at most five are in their prefill.
 
 locust -f locustfiles/open_loop.py --host localhost:8000 --headless -t 60s
 """

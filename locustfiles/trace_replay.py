@@ -1,5 +1,4 @@
-"""Trace replay: a trace in Mooncake's format, each request sent at the trace's own time, shared
-prefixes as in the trace.
+"""Trace replay: a trace in Mooncake's format, each request sent at the trace's own time, shared prefixes as in the trace.
 
 locust -f locustfiles/trace_replay.py --host localhost:8000 --headless
 """
@@ -14,8 +13,7 @@ from locust_llm import LLMUser
 
 @events.init_command_line_parser.add_listener
 def defaults(parser: Any, **kw: Any) -> None:
-    """The command line may say otherwise: --input-file names another trace, --replay-speedup plays
-    it faster."""
+    """The command line may say otherwise: --input-file names another trace, --replay-speedup plays it faster."""
     trace = Path(__file__).parent / "traces" / "sample.jsonl"
     parser.set_defaults(input_file=str(trace), fixed_schedule=True)
 

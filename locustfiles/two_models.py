@@ -1,8 +1,7 @@
-"""Two models behind one address: short questions to the small one, long documents to the large one,
-one gate for both.
+"""Two models behind one address: short questions to the small one, long documents to the large one, one gate for both.
 
-locust-llm simulate --served-model-name small large locust -f locustfiles/two_models.py --host
-localhost:8000 --headless -u 10 -t 60s --prefill-concurrency 4
+locust-llm simulate --served-model-name small large
+locust -f locustfiles/two_models.py --host localhost:8000 --headless -u 10 -t 60s --prefill-concurrency 4
 """
 
 from locust import task
