@@ -60,39 +60,40 @@ def explain_shortage(
     connection needs one of its own, on the loopback device too. None of either: not known, and
     taken for enough. ``sources``: addresses that connections leave from, each with so many.
     """
-    if ports is not None and users > (there := _count(ports) * sources):
-        most = _count(WIDEST_PORTS) * sources
-        wider = (
-            f"sysctl -w net.ipv4.ip_local_port_range='{WIDEST_PORTS[0]} {WIDEST_PORTS[1]}' (as "
-            f"root), "
-        )
-        apiece = f" at each of {sources} addresses" if sources > 1 else ""
-        return (
-            f"{users} users (-u) need as many ports towards the server, and this machine has "
-            f"{there} ({ports[0]} to "
-            f"{ports[1]}{apiece}): "
-            f"{wider if there < users <= most else ''}{-(-users // _count(ports))} addresses of "
-            f"this "
-            f"machine (--source-ip), workers on more machines (--master, --worker), or at most "
-            f"{there} users"
-        )
     each = -(-users // processes) + SPARE_FILES
-    if files is not None and each > files:
-        room = files - SPARE_FILES
-        share = (
-            f"with -u {users}" if processes == 1 else f"with -u {users} over {processes} processes"
+    room = None if files is None else max(0, files - SPARE_FILES)
+    there = None if ports is None else _count(ports) * sources
+    reasons = list[str]()
+    if ports is not None and there is not None and users > there:
+        apiece = f" at each of {sources} addresses" if sources > 1 else ""
+        reasons.append(
+            f"{users} users (-u) need as many ports towards the server, and this machine has "
+            f"{there} ({ports[0]} to {ports[1]}{apiece}): "
+            f"{_widen(users, there, sources)}{-(-users // _count(ports))} addresses of this "
+            f"machine (--source-ip), workers on more machines (--master, --worker)"
         )
-        more = (
-            f"--processes {-(-users // room)}, or at most {room * processes} users"
-            if room > 0
-            else "fewer users"
+    if files is not None and room is not None and each > files:
+        share = "" if processes == 1 else f" over {processes} processes"
+        more = f", --processes {-(-users // room)}" if room else ""
+        reasons.append(
+            f"with -u {users}{share} a process needs {each} open files, and the system lets it "
+            f"have {files}: ulimit -Hn {each} (as root; "
+            f"of a container: --ulimit nofile={each}){more}"
         )
-        return (
-            f"{share} a process needs {each} open files, and the system lets it have {files}: "
-            f"ulimit -Hn {each} (as root; "
-            f"of a container: --ulimit nofile={each}), {more}"
-        )
-    return None
+    if not reasons:
+        return None
+    limits = [there] if room is None else [there, room * processes]
+    most = min(limit for limit in limits if limit is not None)
+    fewer = f"at most {most} users" if most else "fewer users"
+    return f"{'; and '.join(reasons)}, or {fewer}"
+
+
+def _widen(users: int, there: int, sources: int) -> str:
+    """The command for the widest range of ports, where that is enough and changes something."""
+    if not there < users <= _count(WIDEST_PORTS) * sources:
+        return ""
+    first, last = WIDEST_PORTS
+    return f"sysctl -w net.ipv4.ip_local_port_range='{first} {last}' (as root), "
 
 
 def raise_open_files() -> int:

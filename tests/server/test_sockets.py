@@ -48,7 +48,7 @@ def test_too_few_files() -> None:
     assert said.startswith("with -u 1969 over 2 processes a process needs 1025 open files")
     assert said.endswith("--processes 3, or at most 1968 users")
     assert (explain_shortage(1, 1, 40, None) or "").endswith(
-        "nofile=41), fewer users"
+        "nofile=41), or fewer users"
     )  # no number of processes would do
 
 
@@ -67,6 +67,20 @@ def test_too_few_ports() -> None:
     assert "sysctl" not in beyond
     # no range is wide enough
     assert "sysctl" not in (explain_shortage(70_000, 8, 100_000, PORTS) or "")
+
+
+def test_at_most_keeps_every_limit() -> None:
+    """20,000 open files are less than 28,232 ports: 19,960 users have both."""
+    said = explain_shortage(30_000, 1, 20_000, PORTS) or ""
+    assert "(--master, --worker); and with -u 30000 a process needs 30040 open files" in said
+    assert said.endswith("--processes 2, or at most 19960 users")
+    assert explain_shortage(19_960, 1, 20_000, PORTS) is None
+    assert explain_shortage(19_961, 1, 20_000, PORTS) is not None
+    files_alone = explain_shortage(28_000, 1, 20_000, PORTS) or ""
+    assert files_alone.endswith("--processes 2, or at most 19960 users")
+    ports_alone = explain_shortage(30_000, 2, 20_000, PORTS) or ""
+    assert "open files" not in ports_alone
+    assert ports_alone.endswith("or at most 28232 users")
 
 
 def test_ports_are_those_of_each_source_address() -> None:

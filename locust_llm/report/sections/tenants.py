@@ -274,8 +274,9 @@ def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> TenantsSum
         for each in ([one.began for one in taken.values()], [one.closed for one in taken.values()])
     )
     under_load = measure_coverage(began, closed, edges)
-    waits, active, active_s = cover >= THROUGHOUT, under_load > 0, float(under_load.sum())
-    waiting = waits.sum(axis=1) / max(1, int(active.sum()))
+    waits, active_s = cover >= THROUGHOUT, float(under_load.sum())
+    waited_s = cover.sum(axis=1) * events.width
+    waiting = waited_s / active_s if active_s else np.zeros(len(names))
     weight = _weights(names, run.settings.tenant_weight)
     backlogged = [i for i in range(len(names)) if waiting[i] >= BACKLOGGED]
     contended = waits[backlogged].all(axis=0) if len(backlogged) > 1 else np.zeros(BINS, np.bool_)
@@ -445,7 +446,10 @@ def describe_fairness(found: TenantsSummary, *, weighted: bool = False) -> str:
     names = ", ".join(truncate_text(name, NAME) for name in found.backlogged)
     if found.jain is None:
         if len(found.backlogged) > 1:
-            return f"No Jain's index: {names} were backlogged, but never at the same time."
+            return (
+                f"No Jain's index: {names} were backlogged, but in no step of {_step(found)} did "
+                f"all of them wait from its start to its end."
+            )
         some = f"only {names} was" if names else "no tenant was"
         return (
             f"No Jain's index: {some} backlogged (waiting through half of the time), so the "
@@ -457,8 +461,15 @@ def describe_fairness(found: TenantsSummary, *, weighted: bool = False) -> str:
     return (
         f"Jain's index {found.jain:.3f} of service{per} (1: equal, {1 / len(rows):.2g}: one has "
         f"all): in the "
-        f"{format_duration(found.contended_s)} in which all of {names} waited, they received {got}."
+        f"{format_duration(found.contended_s)} in which all of {names} waited (whole steps of "
+        f"{_step(found)}), they received {got}."
     )
+
+
+def _step(found: TenantsSummary) -> str:
+    """How long one is in which waiting tenants are compared."""
+    at_s = found.service.at_s
+    return format_duration((at_s[-1] - at_s[0]) / BINS)
 
 
 def _cells(row: TenantRow, weighted: bool) -> Iterator[str]:

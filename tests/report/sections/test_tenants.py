@@ -160,10 +160,21 @@ def test_no_choice_no_index() -> None:
     assert "only a was backlogged" in describe_fairness(alone)
     apart = computed([of("a", 0, 50_000), of("b", 50, 50_000)])
     assert apart.jain is None
-    assert "never at the same time" in describe_fairness(apart)
+    assert "in no step of 100 ms did all of them wait" in describe_fairness(apart)
     many = computed([of(f"t{n}", 0, 10_000) for n in range(103)])
     assert len(many.rows) == 101
     assert OTHERS in {row.name for row in many.rows}
+
+
+def test_waits_shorter_than_a_step_count() -> None:
+    """Every second a request waits for 10 ms, and one second of tokens follows: 1% of the time,
+    though no step of 100 ms is waited through."""
+    records = [of("a", float(at), 10, 1000) for at in range(100)]
+    (row,) = computed(records).rows
+    assert row.waiting == pytest.approx(0.01, abs=1e-6)
+    apart = [of("b", at + 0.5, 400, 500) for at in range(100)]
+    both = {row.name: row.waiting for row in computed([*records, *apart], 100.5).rows}
+    assert both == {"a": pytest.approx(1 / 100), "b": pytest.approx(40 / 100)}
 
 
 def test_the_tenant_that_was_alone_is_left_out() -> None:

@@ -212,7 +212,14 @@ class ServerTime(msgspec.Struct, frozen=True, kw_only=True):
     ttft_ms: float = 0.0
     queue_ms: float = 0.0
     prefill_ms: float = 0.0
-    """Of the histograms: whose they are, of how many requests, and the means."""
+    """Of the histograms: whose they are, of how many requests at most, and the means."""
+    least: int = 0
+    """Requests of the histogram that counted fewest: a server counts some of these times only
+    when a request has ended."""
+    unsplit_of: int = 0
+    unsplit_ms: float = 0.0
+    """First tokens that the server counted, where these are of other requests than its queue and
+    prefill, and their mean; ``ttft_ms`` is then queue and prefill alone."""
 
     @property
     def rest_ms(self) -> float:

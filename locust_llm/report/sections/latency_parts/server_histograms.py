@@ -40,6 +40,10 @@ REPORTED_PARTS: Final = ("queue", "prefill")
 MIN_COUNTED: Final = 0.9
 """Of the requests of a run: a server that counted fewer has not ended the others, and its means are
 of the first ones."""
+MIN_SAME: Final = 0.95
+"""Of the larger count: from there on first tokens and queues are of the same requests. First tokens
+are counted when they come, queues when a request ends, and few end where a server is
+overloaded."""
 
 AFTER_S: Final = 5.0
 """Seconds after the end of a run in which a reading still counts as its last one."""
@@ -100,19 +104,25 @@ def _by_histograms(
 ) -> ServerTime | None:
     """Of all servers together. None where they lack queue or prefill, or counted too few
     requests."""
-    (queue_ms, queued), (prefill_ms, prefilled), (ttft_ms, _) = (
+    (queue_ms, queued), (prefill_ms, prefilled), (ttft_ms, first) = (
         _mean_over(servers, what) for what in ("queue", "prefill", "ttft")
     )
-    if min(queued, prefilled) < MIN_COUNTED * found.requests:
+    split = [count for count in (queued, prefilled) if count]
+    if not split or min(queued, prefilled) < MIN_COUNTED * found.requests:
         return None
+    same = MIN_SAME * first <= min(split) and MIN_SAME * max(split) <= first
+    counts = [*split, first] if same else split
     return ServerTime(
         basis=HISTOGRAMS,
         engine=" and ".join(dict.fromkeys(server.engine for server in servers)),
         server_ms=found.server.server_ms,
-        count=queued,
-        ttft_ms=max(ttft_ms, queue_ms + prefill_ms),
+        count=max(counts),
+        least=min(counts),
+        ttft_ms=max(ttft_ms if same else 0.0, queue_ms + prefill_ms),
         queue_ms=queue_ms,
         prefill_ms=prefill_ms,
+        unsplit_of=0 if same else first,
+        unsplit_ms=0.0 if same else ttft_ms,
     )
 
 

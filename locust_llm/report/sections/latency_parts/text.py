@@ -44,6 +44,10 @@ MIN_REST: Final = 0.02
 prefill."""
 MORE: Final = 1.1
 """Of the requests of a run: a server that counted more served others too."""
+COUNTS_DIFFER: Final = (
+    "The means here are of {}. Where the server counted more (a warmup, other clients) or fewer, "
+    "its mean is of other requests, and no difference is shown."
+)
 NAMES_OF_MEANS: Final = {"ttft": "TTFT"}
 RULES: Final = {
     LATE: "The load generator sent late: too few users, or too little CPU.",
@@ -115,12 +119,20 @@ def describe_server_time(found: LatencyAttribution) -> str:
         (name, share), rest_ms = server.largest, server.rest_ms
         rest = f", {_time(rest_ms)} neither" if rest_ms >= MIN_REST * server.ttft_ms else ""
         others = " It served other requests too." if server.count > MORE * found.requests else ""
+        least = f"{server.least} to " if 0 < server.least < server.count else ""
+        whole = "of queue and prefill" if server.unsplit_of else "to a first token"
+        unsplit = (
+            f" {format_count(server.unsplit_of, 'first token')} came within the time of these "
+            f"readings, after {_time(server.unsplit_ms)} on average: a server counts queue and "
+            f"prefill only when a request ends, so most of that time is not split."
+            if server.unsplit_of
+            else ""
+        )
         return (
             f"{QUESTION} {name.capitalize()}, {share:.0%}, by the server's own histograms "
-            f"({server.engine}): of "
-            f"{_time(server.ttft_ms)} to a first token {_time(server.queue_ms)} are queue, "
-            f"{_time(server.prefill_ms)} "
-            f"prefill{rest}, means of {_counted(server.count, found)}.{others}"
+            f"({server.engine}): of {_time(server.ttft_ms)} {whole} {_time(server.queue_ms)} are queue, "
+            f"{_time(server.prefill_ms)} prefill{rest}, means of {least}"
+            f"{_counted(server.count, found)}.{others}{unsplit}"
         )
     where = (
         "in the server and on the way through the proxy"
@@ -145,14 +157,20 @@ def _time(ms: float) -> str:
 
 
 def _own(own: ServerHistogramMeans, found: LatencyAttribution) -> Iterator[Block]:
-    count = max(mean.count for mean in own.means)
+    """A server counts a first token when it comes, and other times when a request has ended: each
+    mean may be of another number of requests."""
+    counts = [mean.count for mean in own.means]
+    count, alike = max(counts), {*counts} == {found.requests}
     server = f"{own.engine}, {own.source}" if own.source else own.engine
+    whose = f" of {_counted(count, found)}" if alike else ""
     head = (
-        f"Mean of {_counted(count, found)} by the server's histograms ({server})", "server (ms)",
-        "here (ms)",
-        "difference (ms)", "from",
+        f"Mean{whose} by the server's histograms ({server})", "server (ms)",
+        *([] if alike else ["requests"]), "here (ms)", "difference (ms)", "from",
     )  # fmt: skip
-    yield TableBlock(head, tuple(map(_beside, own.means)), numbers=False)
+    rows = tuple(tuple(_beside(mean, found.requests, alike)) for mean in own.means)
+    yield TableBlock(head, rows, numbers=False)
+    if not alike:
+        yield TextBlock(COUNTS_DIFFER.format(format_count(found.requests, "request")))
     if count < found.requests / MORE:
         yield TextBlock(
             "The server counts a request when it ends: these are the first ones of many."
@@ -170,18 +188,19 @@ def _counted(count: int, found: LatencyAttribution) -> str:
     return f"{count}{missed} request{'s' if count != 1 or missed else ''}"
 
 
-def _beside(mean: ServerHistogramMean) -> tuple[str, ...]:
-    name, here_ms = NAMES_OF_MEANS.get(mean.name, mean.name), mean.here_ms
+def _beside(mean: ServerHistogramMean, requests: int, alike: bool) -> Iterator[str]:
+    """``alike``: all means are of the same requests, and no cell says of how many."""
+    yield NAMES_OF_MEANS.get(mean.name, mean.name)
+    yield format_number(mean.server_ms, 4)
+    if not alike:
+        yield f"{mean.count:,}"
+    here_ms = mean.here_ms
     if here_ms is None:
-        return name, format_number(mean.server_ms, 4), "-", "-", "-"
-    source = "reported" if mean.name in (QUEUE, PREFILL) else "measured"
-    return (
-        name,
-        format_number(mean.server_ms, 4),
-        format_number(here_ms, 4),
-        f"{here_ms - mean.server_ms:+.2f}",
-        source,
-    )
+        yield from ("-", "-", "-")
+        return
+    yield format_number(here_ms, 4)
+    yield f"{here_ms - mean.server_ms:+.2f}" if mean.count == requests else "-"
+    yield "reported" if mean.name in (QUEUE, PREFILL) else "measured"
 
 
 # -- slow requests ---------------------------------------------------------------------------------

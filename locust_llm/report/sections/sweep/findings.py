@@ -105,8 +105,15 @@ def _wasted(axis: str, sound: Sequence[LoadLevel]) -> Iterator[str]:
         yield (
             f"Beyond {describe_levels(axis, best)} goodput falls, from {_known(most, best)} to "
             f"{_known(least, last)} good requests/s "
-            f"at {format_plain_number(last.value)}, while throughput stays at {after / before:.0%}."
+            f"at {format_plain_number(last.value)}, while throughput {_change(before, after)}."
         )
+
+
+def _change(before: float, after: float) -> str:
+    """``stays at 98% of what it was there``."""
+    share = after / before
+    what = "rises to" if share > 1 / MIN_KEPT else "stays at"
+    return f"{what} {share:.0%} of what it was there"
 
 
 def _gateway(axis: str, level: LoadLevel) -> Iterator[str]:

@@ -273,8 +273,12 @@ def test_the_servers_own_means_stand_beside_what_it_reports_of_single_requests()
     few = with_(replace(SLOW, means_ms=MEANS, requests=60), history)
     assert any("first ones of many" in text for text in texts(few))
     one_less = with_(replace(SLOW, means_ms=MEANS, requests=51), history)
-    assert any("Mean of 50 of 51 requests by" in block.head[0] for block in tables_of(one_less))
+    (table,) = (one for one in tables_of(one_less) if one.head[0].startswith("Mean"))
+    # means of other requests have no difference
+    assert table.head[:3] == ("Mean by the server's histograms (vLLM)", "server (ms)", "requests")
+    assert table.rows[0] == ("queue", "40.00", "50", "50.00", "-", "reported")
     assert any("before the first reading of its metrics" in text for text in texts(one_less))
+    assert not any("means here are of" in text for text in texts(made))
     # the parts have it
     assert "Queue or prefill?" not in str([texts(made), summarise_latency_parts(made)])
     assert add_server_histograms(SLOW, EngineHistory(), a_run()) == SLOW
@@ -306,6 +310,51 @@ def test_histograms_split_the_servers_time_where_single_requests_do_not() -> Non
     )
     assert table.rows[0] == ("queue", "0.02", "-", "-", "-")
     assert table.rows[-1] == ("TTFT", "24.00", "160.0", "+136.00", "measured")
+
+
+def test_each_mean_names_its_own_number_of_requests() -> None:
+    """The server counted 50 first tokens and 48 queues, as its counters began anew between."""
+    history = EngineHistory()
+    for at, more in ((-1.0, 0), (50.0, 1)):
+        history.add(
+            EngineSample(
+                at=UNIX + at, engine="vLLM", ttft_s=100 + 1.2 * more, ttft_count=100 + 50 * more,
+                queue_s=100 + 0.48 * more, queue_count=100 + 48 * more,
+                prefill_s=100 + 0.96 * more, prefill_count=100 + 48 * more,
+            )
+        )  # fmt: skip
+    made = with_(replace(UNKNOWN, means_ms=MEANS), history)
+    assert describe_server_time(made).endswith("means of 48 to 50 requests.")
+    (table,) = (one for one in tables_of(made) if one.head[0].startswith("Mean"))
+    assert table.head[0] == "Mean by the server's histograms (vLLM)"
+    assert [row[2] for row in table.rows] == ["48", "48", "50"]
+    # 160 ms here and 1200 / 50 ms there, both of 50 requests
+    assert table.rows[-1] == ("TTFT", "24.00", "50", "160.0", "+136.00", "measured")
+    assert any("means here are of 50 requests" in text for text in texts(made))
+
+
+def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division() -> None:
+    """47 requests ended, of 875 ms queue and 292 ms prefill; 223 had a first token, after 6.04 s:
+    nothing of that is "neither"."""
+    history = EngineHistory()
+    for at, more in ((-1.0, 0), (50.0, 1)):
+        history.add(
+            EngineSample(
+                at=UNIX + at, engine="vLLM", ttft_s=9 + 6.04 * 223 * more,
+                ttft_count=9 + 223 * more, queue_s=9 + 0.875 * 47 * more,
+                queue_count=9 + 47 * more, prefill_s=9 + 0.292 * 47 * more,
+                prefill_count=9 + 47 * more,
+            )
+        )  # fmt: skip
+    made = with_(replace(UNKNOWN, requests=47, means_ms=MEANS), history)
+    assert describe_server_time(made) == (
+        "Queue or prefill? Queue, 75%, by the server's own histograms (vLLM): of 1.17 s of queue "
+        "and prefill 875 ms are queue, 292 ms prefill, means of 47 requests. 223 first tokens came "
+        "within the time of these readings, after 6.04 s on average: a server counts queue and "
+        "prefill only when a request ends, so most of that time is not split."
+    )
+    (table,) = (one for one in tables_of(made) if one.head[0].startswith("Mean"))
+    assert table.rows[-1] == ("TTFT", "6040", "223", "160.0", "-", "measured")
 
 
 @pytest.mark.parametrize(
