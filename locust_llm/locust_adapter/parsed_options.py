@@ -399,10 +399,15 @@ def build_settings(options: Namespace | None) -> Settings:
         ),
         **values,
     )
-    counted = settings.open_loop or settings.sweeps(CONCURRENCY) or LoadTestShape.__subclasses__()
-    if settings.users is None and options.headless and not counted:
-        settings = msgspec.structs.replace(settings, users=1)  # Locust's default
+    if settings.users is None and options.headless:
+        settings = msgspec.structs.replace(settings, users=default_user_count(settings))
     return settings
+
+
+def default_user_count(s: Settings) -> int | None:
+    """Of a run that was given none: Locust's own, or None where the load or a shape has it."""
+    counted = s.open_loop or s.sweeps(CONCURRENCY) or LoadTestShape.__subclasses__()
+    return None if counted else 1
 
 
 def read_given_rules(options: Namespace) -> list[str]:

@@ -16,6 +16,7 @@ from werkzeug.datastructures import MultiDict
 from locust_llm.locust_adapter.parsed_options import (
     build_settings,
     check_options,
+    default_user_count,
     fill_in_form,
     read_given_rules,
 )
@@ -40,7 +41,7 @@ RULE_END: Final = ";"
 """Between two rules: Locust's form has no field of several lines."""
 RULES_HELP: Final = "SLO rules, separated by semicolons: ttft p95 < 500ms; error_rate < 1%"
 SPAWN_RATE: Final = 100
-"""Users per second by default: the gate ramps, not the users."""
+"""Users per second that Locust's own page shows, which needs some: the gate ramps, not they."""
 FIELDS: Final = {option.dest: option for option in OPTIONS}
 """Our options by their fields."""
 CHOICES: Final = {
@@ -143,23 +144,24 @@ def fill_options(options: Namespace, form: Mapping[str, str]) -> Namespace:
     return options
 
 
-def read_form_settings(options: Namespace, runner: Any) -> Settings:
+def read_form_settings(
+    options: Namespace, runner: Any, *, from_locusts_page: bool = False
+) -> Settings:
     """The settings of a run with these options and the connected processes. Raises Refused.
 
-    Locust's form always has a number of users. In an open loop one counts as none, and in a sweep
-    of concurrency any number does.
+    A sweep of concurrency sets its users. Locust's own page cannot leave their number out: in an
+    open loop its 1 counts as none.
     """
     users = read_requested_load(options).users
     try:
         loose = build_settings(options)
     except (ValueError, OSError):
         loose = Settings()  # the check reports it
-    if loose.sweeps(CONCURRENCY) or (
-        loose.open_loop and not loose.user_centric_rate and users in (0, 1)
-    ):
+    unasked = from_locusts_page and loose.open_loop and users == 1
+    if loose.sweeps(CONCURRENCY) or (unasked and not loose.user_centric_rate):
         users = None
     elif users is None:
-        users = 1
+        users = default_user_count(loose)
     options.llm_users = users
     settings = check_options(
         options,
@@ -202,7 +204,7 @@ def make_locust_form(form: MultiDict[str, str], settings: Settings) -> MultiDict
     )
     rest["user_count"] = str(settings.first_users or 1)
     if not rest.get("spawn_rate", "").strip():
-        rest["spawn_rate"] = str(SPAWN_RATE)
+        rest["spawn_rate"] = rest["user_count"]  # all at once, as on the command line
     rest["host"] = settings.host
     return rest
 

@@ -15,7 +15,7 @@ from locust_llm.text.format import capitalise_sentence
 from locust_llm.text.numbers import format_quoted_number
 
 from .datasets import MAX_UPLOAD_BYTES, Datasets
-from .locust_form import CHOICES, DATASET_FIELD, FIELDS, NO_CHOICE, SPAWN_RATE, read_requested_load
+from .locust_form import CHOICES, DATASET_FIELD, FIELDS, NO_CHOICE, read_requested_load
 from .whitelist import select_locustfile_fields
 
 GROUPS: Final = {
@@ -28,6 +28,7 @@ OTHERS: Final = "Rules"
 RULES_FIELD: Final = "slo"
 """The one repeated flag that a form can fill in: a line each."""
 RULES_HELP: Final = "What must hold, such as error_rate < 1%"
+USERS_BY_DEFAULT: Final = "1, or as many as needed"
 LOCUSTFILE: Final = "Locustfile"
 """The group of its own flags."""
 MAIN: Final = (
@@ -225,9 +226,9 @@ def _with_dependents(field: FormField, fields: list[FormField]) -> Iterator[Form
 def _of_users(options: Namespace) -> Iterator[FormField]:
     users, rate, run_time = read_requested_load(options)
     yield FormField(
-        "user_count", "Users", "whole", str(users or ""), "1", flag="-u",
-        help="Concurrent sessions. Empty with a request rate: as many as it needs. A sweep of "
-            "concurrency sets them itself",
+        "user_count", "Users", "whole", str(users or ""), USERS_BY_DEFAULT, flag="-u",
+        help="Concurrent sessions. Empty: 1, and with a request rate or a trace as many as needed. "
+            "A sweep of concurrency sets them itself",
     )  # fmt: skip
     yield FormField(
         "run_time", "Run time (s, or with a unit)", "text", str(run_time or ""), "until Stop",
@@ -236,7 +237,7 @@ def _of_users(options: Namespace) -> Iterator[FormField]:
     )  # fmt: skip
     yield FormField(
         "spawn_rate", "Users started per second", "number", _number(rate) if rate else "",
-        str(SPAWN_RATE), flag="-r",
+        "all at once", flag="-r",
         help="The gate ramps, not the users",
     )  # fmt: skip
 

@@ -35,7 +35,7 @@ from .locust_form import (
     read_form_settings,
 )
 from .view import RunView
-from .whitelist import PICKED, Whitelist
+from .whitelist import LABEL_FIELD, PICKED, Whitelist
 
 logger = logging.getLogger("locust_llm")
 
@@ -117,7 +117,9 @@ class SwarmView:
             if DATASET_FIELD in form:
                 options.input_file = self._datasets.path(form[DATASET_FIELD])
             self._look_at_dataset(options)
-            settings = read_form_settings(options, runner)
+            settings = read_form_settings(
+                options, runner, from_locusts_page=LABEL_FIELD in flask.request.form
+            )
             headers = read_run_headers(options)
             self.keep_key(settings.host)
             found = prepare_run(

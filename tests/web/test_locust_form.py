@@ -13,11 +13,16 @@ from support.command_line import parse
 from support.unpatched_locust import get_empty_argument_parser, setup_parser_arguments
 from werkzeug.datastructures import MultiDict
 
-from locust_llm.locust_adapter.parsed_options import add_options, fill_in_form
+from locust_llm.locust_adapter.parsed_options import (
+    add_options,
+    build_settings,
+    fill_in_form,
+)
 from locust_llm.locust_adapter.parser import OPTIONS
 from locust_llm.settings.refusal import RunRefused
 from locust_llm.settings.settings import Settings
 from locust_llm.web.locust_form import (
+    FIELDS,
     MAIN_FIELDS,
     NO_CHOICE,
     fill_options,
@@ -186,11 +191,15 @@ def test_an_earlier_runs_time_is_forgotten() -> None:
     [
         ({"user_count": "1"}, 1, 1),
         ({"user_count": "5"}, 5, 5),
-        ({"user_count": "1", "request_rate": "3"}, None, None),  # as many as the arrivals need
+        ({"user_count": "1", "request_rate": "3"}, 1, 1),
+        ({"user_count": "", "request_rate": "3"}, None, None),  # as many as the arrivals need
+        ({"request_rate": "3"}, None, None),
+        ({"user_count": ""}, 1, 1),
         ({"user_count": "5", "request_rate": "3"}, 5, 5),
         ({"user_count": "1", "user_centric_rate": "3"}, 1, 1),
         ({"user_count": "7", "sweep": "concurrency=2..8"}, None, 2),
-        ({"user_count": "1", "sweep": "request-rate=1,2"}, None, None),
+        ({"user_count": "", "sweep": "concurrency=2..8"}, None, 2),
+        ({"user_count": "", "sweep": "request-rate=1,2"}, None, None),
         ({"user_count": "8", "warmup_concurrency": "2", "warmup_request_count": "4"}, 8, 2),
         ({}, 1, 1),
     ],
@@ -201,6 +210,43 @@ def test_users_are_those_of_the_form_unless_the_load_says(
     found = of(form)
     assert (found.users, found.first_users) == (users, first)
     assert make_locust_form(MultiDict(form), found)["user_count"] == str(first or 1)
+
+
+def test_the_1_that_locusts_page_cannot_leave_out_is_no_number_of_an_open_loop() -> None:
+    def users(**form: str) -> int | None:
+        filled = fill_options(options(), {"user_count": "1", **form})
+        return read_form_settings(filled, SimpleNamespace(), from_locusts_page=True).users
+
+    assert users() == 1
+    assert users(request_rate="3") is None
+    assert users(request_rate="3", user_count="2") == 2
+    assert users(user_centric_rate="3") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "form"),
+    [
+        ((), {}),
+        (("--request-rate", "5"), {"request_rate": "5"}),
+        (("--sweep", "request-rate=1,2"), {"sweep": "request-rate=1,2"}),
+        (("--sweep", "concurrency=2..8"), {"sweep": "concurrency=2..8"}),
+    ],
+)
+def test_an_empty_field_is_an_option_that_was_not_given(
+    words: tuple[str, ...], form: dict[str, str]
+) -> None:
+    """Of every field of the page, as a browser sends it."""
+    sends = {
+        name: "true" if field["default_value"] is True else ""
+        for name, field in order_form_fields(extra(), options()).items()
+        if name in FIELDS
+    }
+    typed = {**sends, "user_count": "", "spawn_rate": "", "run_time": "", **form}
+    found, headless = of(typed), build_settings(parse(*words, headless=True))
+    assert found == headless
+    if found.users:
+        asked = make_locust_form(MultiDict(typed), found)
+        assert asked["spawn_rate"] == asked["user_count"]  # as before_load has it
 
 
 def test_workers_that_are_there_are_counted() -> None:
@@ -314,7 +360,7 @@ def test_locust_reads_what_is_its_own() -> None:
         "user_classes": ["A", "B"],
         "my_own": ["x"], "user_count": ["9"],
     }  # fmt: skip
-    assert make_locust_form(MultiDict(), Settings(host="h", users=2))["spawn_rate"] == "100"
+    assert make_locust_form(MultiDict(), Settings(host="h", users=2))["spawn_rate"] == "2"
 
 
 def test_what_differs_is_told_by_name() -> None:
