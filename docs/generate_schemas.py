@@ -15,6 +15,7 @@ from locust_llm.records.run import Run
 from locust_llm.report import columns, exports
 from locust_llm.report.build import FACTS
 from locust_llm.report.readability import Readability
+from locust_llm.report.sections.registry import REPORT_SECTIONS
 from locust_llm.report.summary import Summary
 from locust_llm.slo import grammar, metrics, selectors
 
@@ -37,7 +38,9 @@ def _run() -> dict[str, Any]:
     """Of run.json: the run, and what its report found. A number that is not finite is null in
     JSON."""
     types = get_type_hints(Summary) | {"examination": ProbeFindings}
-    fields = [("run", Run), *((name, types[name] | None, None) for name in FACTS)]
+    types |= {section.name: section.finding for section in REPORT_SECTIONS}
+    sections = tuple(section.name for section in REPORT_SECTIONS)
+    fields = [("run", Run), *((name, types[name] | None, None) for name in FACTS + sections)]
     found = msgspec.json.schema(msgspec.defstruct("RunFile", fields, kw_only=True))
     for name, schema in found["$defs"].items():
         if name != "Run":

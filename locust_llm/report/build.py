@@ -11,15 +11,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import pandas as pd
 from msgspec.structs import replace as replaced
 
-from locust_llm.records.record import RETRIED, Record
+from locust_llm.records.record import RETRIED
 from locust_llm.records.run import Run
 from locust_llm.records.server_metrics import EngineHistory
 from locust_llm.records.spans.reported_times import read_spans
@@ -64,9 +64,9 @@ from .sections.latency_parts.server_histograms import add_server_histograms
 from .sections.measurement_uncertainty import add_measurement_errors
 from .sections.prefix_cache import find_cached_share, measure_prefix_cache
 from .sections.published import check_validity
-from .sections.sessions import summarise_sessions
+from .sections.registry import REPORT_SECTIONS
+from .sections.section import ReportMaterial
 from .sections.speculation import measure_speculation
-from .sections.tenants import summarise_tenants
 from .spans_file import SpansRefused as SpansRefused
 from .spans_file import join_spans_file
 
@@ -77,10 +77,10 @@ FACTS: Final = (
     "conditions", "client", "evidence", "counts", "gate", "delivery", "breakdowns", "cancelled",
     "reading", "failures",
     "slos", "slo_status", "good", "steady", "interference", "examination", "speculation",
-    "sessions", "waterfall",
-    "prefix_cache", "tenants", "sweep", "validity", "energy", "unread", "outages",
+    "waterfall",
+    "prefix_cache", "sweep", "validity", "energy", "unread", "outages",
 )  # fmt: skip
-"""Fields of the summary that run.json has beside the run."""
+"""Fields of the summary that run.json has beside the run, and beside what the sections found."""
 OWN_FOLDER: Final = Path(__file__).parent
 
 T = TypeVar("T")
@@ -211,16 +211,11 @@ def _write(
         unmade,
         lambda: measure_prefix_cache(records, by_metrics, run),
     )
-    by_tenant = _made(
-        "the service of the tenants",
-        unmade,
-        lambda: summarise_tenants(columns.requests, run, records),
-    )
     summary = replaced(
         summary,
         speculation=tuple(measure_speculation(history, run, columns.requests)),
         prefix_cache=reuse,
-        tenants=by_tenant,
+        sections=_find_sections(ReportMaterial(run, columns, records, history), unmade),
     )
     power = _made(
         "the energy of a token", unmade, lambda: measure_run_energy(summary, run, history)
@@ -259,7 +254,7 @@ def _make_files(
     def html() -> bytes:
         known = replaced(summary, unmade=tuple(unmade))
         return render_report_page(
-            known, run, columns, levels, shown, unmade, history, _example(folder, summary)
+            known, run, columns, levels, shown, unmade, history, RecordFile(folder / RECORDS)
         ).encode()
 
     make(RUN, lambda: _facts(run, summary))
@@ -304,12 +299,12 @@ def _history(folder: Path, unmade: list[str]) -> EngineHistory:
         return EngineHistory()
 
 
-def _example(folder: Path, summary: Summary) -> list[Record]:
-    """The records of the session that is shown."""
-    one = summary.sessions.example if summary.sessions is not None else ""
-    return (
-        [record for record in RecordFile(folder / RECORDS) if record.session == one] if one else []
-    )
+def _find_sections(material: ReportMaterial, unmade: list[str]) -> dict[str, Any]:
+    """By their name."""
+    return {
+        section.name: _made(section.subject, unmade, partial(section.find, material))
+        for section in REPORT_SECTIONS
+    }
 
 
 def _summary(
@@ -357,8 +352,6 @@ def _summary(
             ),
         )
         summary = replaced(summary, waterfall=parts)
-    if (columns.requests["turn"] > 0).any():
-        summary = replaced(summary, sessions=summarise_sessions(records, "profiling"))
     summary = add_measurement_errors(summary, columns, run)
     by_rules = _made(
         "whether it is valid by published rules", unmade, lambda: check_validity(summary, run)
@@ -385,7 +378,7 @@ def _made(what: str, unmade: list[str], make: Callable[[], T]) -> T | None:
 
 def _facts(run: Run, summary: Summary) -> bytes:
     plus_minus = {row.tag: row.plus_minus for row in summary.rows if row.plus_minus}
-    found = {name: getattr(summary, name) for name in FACTS}
+    found = {name: getattr(summary, name) for name in FACTS} | summary.sections
     return encode_run_json(run, plus_minus=plus_minus, **found, definitions=DEFINITIONS)
 
 

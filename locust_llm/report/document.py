@@ -65,9 +65,8 @@ from .sections.notes import (
     make_remarks,
 )
 from .sections.published import format_energy, make_validity_table
-from .sections.sessions import make_sessions_blocks
+from .sections.registry import REPORT_SECTIONS
 from .sections.sweep.text import make_sweep_tables, make_sweep_warnings
-from .sections.tenants import make_tenant_blocks
 
 RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""
@@ -78,8 +77,6 @@ STAGES: Final = "Stage by stage"
 OVER_TIME: Final = "Over time"
 SERVER: Final = "Server"
 TIMELINE: Final = "Timeline"
-WATERFALL: Final = "One session"
-SERVICE: Final = "Service by tenant"
 DISTRIBUTIONS: Final = "Distributions"
 """Headings of charts."""
 POOLED_LATENCY: Final = "Latency over time"
@@ -146,17 +143,17 @@ def _figures(summary: Summary, run: Run) -> Iterator[Block | Charts]:
 
 
 def _breakdowns(summary: Summary) -> Iterator[Block | Charts]:
-    """The figures by part of the latency, by session and by tenant."""
+    """The figures by part of the latency, then the sections that stand by themselves."""
     probe = summary.examination
     if summary.waterfall is not None and not summary.swept and probe is None:
         yield from make_latency_parts_blocks(summary.waterfall)
         yield Charts(BARS)
-    if summary.sessions is not None and not summary.swept:
-        yield from make_sessions_blocks(summary.sessions)
-        yield Charts(WATERFALL)
-    if summary.tenants is not None and probe is None:
-        yield from make_tenant_blocks(summary.tenants)
-        yield Charts(SERVICE)
+    for section in REPORT_SECTIONS:
+        found = summary.sections.get(section.name)
+        shown = probe is None and (section.shows_arms or not summary.swept)
+        if found is not None and shown:
+            yield from section.make_blocks(found)
+            yield Charts(section.chart_heading)
 
 
 def make_opening(summary: Summary, run: Run) -> Iterator[Block]:

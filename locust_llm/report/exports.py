@@ -88,7 +88,7 @@ def export_summary_json(summary: Summary, run: Run) -> bytes:
             "conditions": summary.conditions,
             "counts": summary.counts,
             "speculation": summary.speculation or None,
-            "sessions": summary.sessions,
+            "sessions": summary.sections.get("sessions"),
             "prefix_cache": summary.prefix_cache,
             "gate": summary.gate,
             "delivery": summary.delivery,

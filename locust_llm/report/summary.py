@@ -1,6 +1,8 @@
 """Summary: what a run amounts to, as frozen data; summarise.py makes it, tables, exports and the
 page show it."""
 
+from typing import Any
+
 import msgspec
 
 from locust_llm.records.accuracy import ErrorBounds
@@ -26,9 +28,7 @@ from locust_llm.report.sections.latency_parts.model import LatencyAttribution
 from locust_llm.report.sections.outages import Outage
 from locust_llm.report.sections.prefix_cache import PrefixCache
 from locust_llm.report.sections.published import Validity
-from locust_llm.report.sections.sessions import SessionsSummary
 from locust_llm.report.sections.speculation import Speculation
-from locust_llm.report.sections.tenants import TenantsSummary
 from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence
 
 
@@ -82,9 +82,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Of the first broken lines, which it is and why."""
     prefix_cache: PrefixCache | None = None
     speculation: tuple[Speculation, ...] = ()
-    sessions: SessionsSummary | None = None
     waterfall: LatencyAttribution | None = None
-    tenants: TenantsSummary | None = None
+    sections: dict[str, Any] = {}
+    """By their name, what the sections of sections/registry.py found."""
     validity: Validity | None = None
     """None: its scenario has no published rules."""
     energy: Energy | None = None

@@ -7,7 +7,7 @@ outside. The page's own policy names its script and style by hash, so nothing el
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from itertools import islice
@@ -34,19 +34,17 @@ from locust_llm.report.document import (
     OVER_TIME,
     POOLED_LATENCY,
     SERVER,
-    SERVICE,
     STAGES,
     TIMELINE,
-    WATERFALL,
     build_report_document,
     make_report_title,
 )
 from locust_llm.report.occupancy import Occupancy
 from locust_llm.report.sections.latency_parts.chart import BarDrawing, draw_breakdown_bars
 from locust_llm.report.sections.latency_parts.text import BARS
-from locust_llm.report.sections.sessions import make_session_timeline
+from locust_llm.report.sections.registry import REPORT_SECTIONS
+from locust_llm.report.sections.section import ReportMaterial
 from locust_llm.report.sections.sweep.chart import plot_stages
-from locust_llm.report.sections.tenants import plot_tenant_service
 from locust_llm.report.summary import Summary
 from locust_llm.slo.client_verdict import NEVER, ProcessEvidence, SignalLimit, measure_signals
 from locust_llm.slo.grammar import Rule
@@ -93,16 +91,19 @@ def render_report_page(
     shown: TimelineScene | None,
     unmade: list[str] | None = None,
     history: EngineHistory | None = None,
-    session: Sequence[Record] = (),
+    records: Iterable[Record] = (),
 ) -> str:
     """The whole page. ``shown``: in its timeline; ``history``: of the server's metrics;
-    ``session``: the records of one. Charts that cannot be drawn are left out, and ``unmade`` gets a
-    line."""
+    ``records``: those of the columns. Charts that cannot be drawn are left out, and ``unmade`` gets
+    a line."""
     made = _charts(summary, run, columns, levels, shown, history)
     made[BARS] = lambda: (
         draw_breakdown_bars(summary.waterfall) if summary.waterfall is not None else ()
     )
-    made[WATERFALL] = lambda: [make_session_timeline(session, run.started_at)] if session else []
+    material = ReportMaterial(run, columns, records, history or EngineHistory())
+    for section in REPORT_SECTIONS:
+        if (found := summary.sections.get(section.name)) is not None:
+            made[section.chart_heading] = partial(section.draw, found, material)
 
     def charted(heading: str) -> Iterator[PageSection]:
         try:
@@ -150,10 +151,6 @@ def _charts(
         found[DISTRIBUTIONS] = lambda: plot_distributions(columns, run.settings.open_loop, limits)
     found[LATENCY] = lambda: plot_latencies(columns.requests, run, limits)
     found[OVER_TIME] = lambda: plot_rates_over_time(columns.requests, levels, run)
-    if (by_tenant := summary.tenants) is not None:
-        found[SERVICE] = lambda: plot_tenant_service(
-            by_tenant, find_time_axis(columns.requests, run)
-        )
     if history is not None:
         found[SERVER] = lambda: plot_server_metrics(history, find_time_axis(columns.requests, run))
     return found

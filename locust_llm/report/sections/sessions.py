@@ -9,11 +9,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import OK, RETRIED, Record
 from locust_llm.report.blocks import SCARCE_NOTE, Block, Heading, TableBlock, TextBlock, mark_scarce
 from locust_llm.report.charts.timeline import MAX_ROWS, Timeline
 from locust_llm.report.charts.timeline_lines import MAX_DOTS, TimelineRow, make_timeline_row
 from locust_llm.text.format import clean_line, format_count, format_duration, format_number
+
+from .section import ReportMaterial, ReportSection
 
 MAX_GROUPS: Final = 10
 """Rows of a table by turn or by depth; what lies beyond is together in the last one."""
@@ -323,3 +326,30 @@ def _row(record: Record, start: float, length_s: float) -> TimelineRow:
 
 def _asked_at(record: Record) -> float:
     return record.asked_at + record.clock_offset_s
+
+
+# -- section ---------------------------------------------------------------------------------------
+
+
+def _find(material: ReportMaterial) -> SessionsSummary | None:
+    if not (material.columns.requests["turn"] > 0).any():
+        return None
+    return summarise_sessions(material.records, PROFILING)
+
+
+def _draw(found: SessionsSummary, material: ReportMaterial) -> Iterator[Timeline]:
+    """The session of median latency."""
+    if found.example:
+        turns = [record for record in material.records if record.session == found.example]
+        yield make_session_timeline(turns, material.run.started_at)
+
+
+SESSIONS: Final = ReportSection(
+    name="sessions",
+    subject="the figures of whole sessions",
+    finding=SessionsSummary,
+    find=_find,
+    make_blocks=make_sessions_blocks,
+    chart_heading="One session",
+    draw=_draw,
+)

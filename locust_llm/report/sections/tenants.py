@@ -27,10 +27,12 @@ from locust_llm.records.record import OK, RETRIED, Record
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import SCARCE_NOTE, Block, Heading, TableBlock, TextBlock, mark_scarce
 from locust_llm.report.charts.model import Plot, PlotAxis, PlotSeries, round_values
-from locust_llm.report.charts.over_time import GROUP, TimeAxis
+from locust_llm.report.charts.over_time import GROUP, TimeAxis, find_time_axis
 from locust_llm.settings.ab import BASE
 from locust_llm.text.format import format_brief, format_duration, format_number, truncate_text
 from locust_llm.workload.mix import parse_tenant_weights as weights_of
+
+from .section import ReportMaterial, ReportSection
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -533,3 +535,26 @@ def plot_tenant_service(found: TenantsSummary, time: TimeAxis) -> Iterator[Plot]
             group=GROUP,
             low=True,
         )
+
+
+# -- section ---------------------------------------------------------------------------------------
+
+
+def _find(material: ReportMaterial) -> TenantsSummary | None:
+    return summarise_tenants(material.columns.requests, material.run, material.records)
+
+
+def _draw(found: TenantsSummary, material: ReportMaterial) -> Iterator[Plot]:
+    return plot_tenant_service(found, find_time_axis(material.columns.requests, material.run))
+
+
+TENANTS: Final = ReportSection(
+    name="tenants",
+    subject="the service of the tenants",
+    finding=TenantsSummary,
+    find=_find,
+    make_blocks=make_tenant_blocks,
+    chart_heading="Service by tenant",
+    draw=_draw,
+    shows_arms=True,
+)
