@@ -427,10 +427,10 @@ class RunStore:
             self.add_gap(explain_unwritten_lines(self._file))
             return ""
         self.result, missing = make_reports(self.folder)
-        if self.result is None:
-            return "".join(f"INCOMPLETE: {line}\n" for line in (*self._missing, missing))
-        if missing and not self._missing:
+        if missing and (self.result is None or not self._missing):
             self._missing.append(missing)
+        if self.result is None:
+            return "".join(f"INCOMPLETE: {line}\n" for line in self._missing)
         return self.result.tables if verbose else self.result.text
 
     def outcome(self) -> RunOutcome:

@@ -6,9 +6,11 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
+
+from locust.runners import STATE_INIT
 
 import gevent
 import psutil
@@ -23,18 +25,21 @@ END_S: Final = 8.0
 """Longest wait for their end at the end of their master; then they are killed."""
 
 
-def attend_children(runner: Any, give_up: Callable[[], object]) -> None:
-    """Of this process. ``give_up()``: all have ended before any of them was there."""
+def attend_children(runner: Any, give_up: Callable[[], object], *, needs_all: bool) -> gevent.Greenlet:
+    """Of this process. ``give_up()``: the run cannot begin, as too many have ended. ``needs_all``: Locust begins it when all
+    of them are there, else when a user asks for it. Returns the greenlet that looks."""
     children = psutil.Process().children()
-    spawn_critical(lambda why: give_up(), 0.0, _await, runner, children, give_up)
-    # before Locust's own, which waits for them without an end
-    atexit.register(end_children, children)
+    looking = spawn_critical(lambda why: give_up(), 0.0, _await, runner, children, give_up, needs_all)
+    atexit.register(end_children, children)  # before Locust's own, which waits for them without an end
+    return looking
 
 
-def _await(runner: Any, children: Iterable[psutil.Process], give_up: Callable[[], object]) -> None:
-    while not len(runner.clients):
-        if not any(map(_lives, children)):
-            logger.error("All worker processes ended before they had connected")
+def _await(runner: Any, children: Sequence[psutil.Process], give_up: Callable[[], object], needs_all: bool) -> None:
+    while runner.state == STATE_INIT if needs_all else not len(runner.clients):
+        ended = len(children) - sum(map(_lives, children))
+        if ended == len(children) or (needs_all and ended):
+            before = "the run began" if needs_all else "any of them had connected"
+            logger.error(f"{ended} of {len(children)} worker processes ended before {before}")
             give_up()
             return
         gevent.sleep(LOOK_S)

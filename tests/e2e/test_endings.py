@@ -3,6 +3,7 @@ hang is a failure."""
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -150,6 +151,17 @@ def test_so_does_one_whose_workers_die_before_they_send(server: Server, tmp_path
         for child in its.children():
             child.kill()
         assert its.ends(LOST_S) != 0, its.text
+
+
+@pytest.mark.slow
+def test_so_does_one_of_which_a_worker_dies_before_it_begins(server: Server, tmp_path: Path) -> None:
+    """Locust waits for as many as were asked for."""
+    with command(tmp_path, *run_words(server, "--processes", "2", "-u", "2")) as its:
+        its.until(lambda: len(its.children()) == 2)
+        its.children()[0].kill()
+        assert its.ends(LOST_S) == ExitStatus.BROKEN, its.text
+        assert "1 of 2 worker processes ended before the run began" in its.text
+        assert not its.left_behind()
 
 
 @full
@@ -379,6 +391,77 @@ def test_a_second_one_hurries(server: Server, tmp_path: Path, mode: str, number:
         assert its.ends(30) == ExitStatus.INCOMPLETE, its.text  # all are cut: there is no figure
         assert (tmp_path / "r" / "report.html").exists(), its.text
         assert not its.left_behind()
+
+
+ANY_SIGNAL: Final = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP, signal.SIGSTOP, signal.SIGUSR1, signal.SIGKILL,
+)  # fmt: skip
+DEADLY: Final = (-signal.SIGUSR1, -signal.SIGKILL)
+RUN_S: Final = 7.0
+"""From the start of a run of two seconds to its end, about."""
+
+
+def send_any_signals(its: Command, drawn: random.Random) -> int:
+    """To the first process, its children or the whole group; whoever was stopped goes on. How many killed a child."""
+    deaths = 0
+    for _ in range(drawn.randrange(1, 5)):
+        if its.process.poll() is not None:
+            break
+        child = drawn.choice([None, *its.children()])
+        number = drawn.choice(ANY_SIGNAL[:5] if child is None and drawn.random() < 0.7 else ANY_SIGNAL)
+        pause_s = drawn.choice((0.02, 0.1, 0.6, 2.5))
+        with suppress(psutil.Error):
+            if child is not None:
+                child.send_signal(number)
+                deaths += -number in DEADLY
+            else:
+                send(its, number, group=drawn.random() < 0.5)
+        time.sleep(pause_s)
+        with suppress(psutil.Error, OSError):
+            os.killpg(its.process.pid, signal.SIGCONT)
+            if child is not None:  # the process of the reports has a session of its own
+                child.send_signal(signal.SIGCONT)
+        time.sleep(drawn.choice((0.0, 0.1, 0.6)))
+    return deaths
+
+
+@pytest.mark.parametrize(
+    ("mode", "seed"),
+    [
+        pytest.param(mode, seed, marks=pytest.mark.slow if seed == 1 else full)
+        for mode in ("alone", "processes")
+        for seed in range(1, 21)
+    ],
+)
+def test_any_signals_at_any_moment_lose_no_request_silently(
+    server: Server, tmp_path: Path, mode: str, seed: int
+) -> None:
+    """From the import to the report. What the server has seen has a record, or is counted as lost, and then the status
+    says so."""
+    drawn, users = random.Random(f"{mode} {seed}"), 4
+    server.reset()
+    with command(tmp_path, *in_mode(server, mode, "-t", "2", "-s", "5")) as its:
+        time.sleep(drawn.uniform(0.0, RUN_S))
+        killed_children = send_any_signals(its, drawn)
+        status = its.ends(60)
+        assert not its.left_behind(), its.text
+    seen = len(server.rows())
+    assert f'File "{PACKAGE}' not in its.text, its.text
+    if status in DEADLY and (tmp_path / "r" / "run.json").exists():
+        words = [sys.executable, "-m", "locust_llm", "report", "r"]
+        made = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert made.returncode in (ExitStatus.OK, ExitStatus.INCOMPLETE), made.stdout + made.stderr
+    got = records(tmp_path / "r") if (tmp_path / "r").exists() else []
+    assert len({record.id for record in got}) == len(got)
+    if not got:
+        assert status != ExitStatus.OK, its.text
+        return
+    lost = json.loads((tmp_path / "r" / "run.json").read_text())["run"]["records_lost"]
+    if mode == "processes" or status not in DEADLY:  # else nobody knows what the process had sent in its last second
+        slack = users if killed_children or status in DEADLY else 0  # admitted, and killed before it was sent
+        assert seen <= len(got) + lost <= seen + slack, its.text
+    if status == ExitStatus.OK:
+        assert (lost, (tmp_path / "r" / "report.html").exists()) == (0, True), its.text
 
 
 def reporting(its: Command) -> bool:
