@@ -164,13 +164,17 @@ class Plugin:
         if isinstance(runner, LocalRunner):
             self._sender = WorkerContext(environment, settings, self._add_record)
             attach_worker_context(environment, self._sender)
-            from_control.receive_from_control(runner, self._sender, self._end_sender, self._telemetry.begin)
+            from_control.receive_from_control(
+                runner, self._sender, self._end_sender, self._telemetry.begin
+            )
         self._children: gevent.Greenlet | None = None
         """Looks after the forked workers until the run begins."""
         options = environment.parsed_options
         if isinstance(runner, MasterRunner) and options and options.processes:
             waits = options.headless or options.autostart
-            self._children = attend_children(runner, lambda: leave_process(ExitStatus.BROKEN), needs_all=waits)
+            self._children = attend_children(
+                runner, lambda: leave_process(ExitStatus.BROKEN), needs_all=waits
+            )
         hooks = environment.events
         _listen_first(hooks.worker_report, self._group_failures)
         _listen_first(hooks.test_start, self.start)
@@ -178,7 +182,8 @@ class Plugin:
         _listen_first(hooks.test_stop, self.stop)
         _listen_first(hooks.quitting, self.quitting)
         _listen_first(hooks.quit, self.quit)
-        hooks.quitting.add_listener(self._begin_to_leave)  # Locust calls those that were added last first
+        # Locust calls those that were added last first
+        hooks.quitting.add_listener(self._begin_to_leave)
 
     def _set_next(self, settings: Settings, survey: Discovery) -> None:
         """For the run that begins next."""
@@ -211,13 +216,22 @@ class Plugin:
         options = self._environment.parsed_options
         if self._leaving and self._reported.is_set():
             return  # whoever interrupts Locust now leaves a traceback, and no status of the run
-        if not self._reported.is_set() or (self._control is not None and self._control.shutdown.begun):
-            logger.info("The run is already ending; press Ctrl-C again to cut the requests that are still open")
+        if not self._reported.is_set() or (
+            self._control is not None and self._control.shutdown.begun
+        ):
+            logger.info(
+                "The run is already ending; press Ctrl-C again to cut the requests that are still "
+                "open"
+            )
             if self._environment.web_ui is not None:
                 self._reported.wait()
                 if not self._leaving:
                     interrupt_main()
-        elif self._runner.state == STATE_INIT and options is not None and (options.headless or options.autostart):
+        elif (
+            self._runner.state == STATE_INIT
+            and options is not None
+            and (options.headless or options.autostart)
+        ):
             if self._children is not None:
                 self._children.kill(block=False)
             self._runner.quit()  # Locust waits for workers; those that are there would wait on

@@ -7,6 +7,8 @@ from typing import Final
 import gevent
 from gevent.lock import BoundedSemaphore
 
+SLICE_S: Final = 0.005
+"""Of work in one piece."""
 LONG_S: Final = 0.0002
 """Nothing that can wait begins when the loop has not looked at its timers and sockets for so
 long."""
@@ -18,6 +20,20 @@ def yield_to_event_loop() -> None:
     hub = gevent.get_hub()
     with hub.loop.timer(0.0) as turn:
         hub.wait(turn)
+
+
+class WorkSlices:
+    """Long work in pieces: after ``SLICE_S`` of it the event loop has a turn."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began_at = clock()
+
+    def pause(self) -> None:
+        """Between two pieces."""
+        if self._clock() - self._began_at > SLICE_S:
+            yield_to_event_loop()
+            self._began_at = self._clock()
 
 
 class LoopTurns:

@@ -17,7 +17,7 @@ import msgspec
 
 from locust_llm.access.headers import read_candidate_headers, read_request_headers
 from locust_llm.access.proxies import note_different_proxy
-from locust_llm.client.loop_turns import yield_to_event_loop
+from locust_llm.client.loop_turns import WorkSlices
 from locust_llm.controller.schedule import add_priming_phase
 from locust_llm.exit_status import RunOutcome
 from locust_llm.gate.messages import GateStatus
@@ -55,7 +55,7 @@ from .phases import PhaseRunner
 from .run_store import RunStore
 from .shutdown import Shutdown
 from .users import UserPool
-from .workers import WorkerRegistry
+from .workers import WorkerRegistry, WorkerState
 
 logger = logging.getLogger("locust_llm")
 
@@ -70,11 +70,10 @@ NOBODY_S: Final = 10.0
 ENDED: Final = "was ended by the locustfile"
 MAX_FORMS: Final = 8
 """That a run notes: there are two arms and two fields."""
+ACCOUNT_S: Final = 0.05
+"""Between two checks whether the accounts of all lost processes are closed."""
 WORKERS_S: Final = 0.25
 """Between two checks for lost processes."""
-TURN_S: Final = 0.005
-"""Of work on records, after which the event loop has a turn: one of a million chunks takes 200
-ms."""
 FLUSH_S: Final = 1.0
 """Between two writes of records to the disk."""
 
@@ -128,6 +127,8 @@ class Controller:
         )
         self._workers = WorkerRegistry(environment.runner, self.folder, time.monotonic)
         self._greenlets: list[gevent.Greenlet] = []
+        self._leaving: set[str] = set()
+        """Workers whose account is being closed."""
         context = RunContext(
             environment.runner, settings, survey, epoch, self.store, self._workers, self.fail, time
         )
@@ -341,7 +342,16 @@ class Controller:
     def _lose(self, worker: str, how: str = "was lost") -> None:
         """What it had made is recovered, what it had to send goes to the others, and what cannot is
         counted as lost."""
-        recovered = self._recover(worker)
+        if worker in self._leaving:
+            return
+        self._leaving.add(worker)
+        try:
+            self._write_off(worker, how, self._recover(worker))
+        finally:
+            self._leaving.discard(worker)
+
+    def _write_off(self, worker: str, how: str, recovered: int) -> None:
+        """All that it had is accounted for. ``recovered``: records of its disk."""
         loss = self._workers.drop(worker)
         self.phases.limit.shares.leave(worker)
         self.live_stats.update(worker, used=0, waiting=0, decoding=0, reads=loss.reads)
@@ -355,8 +365,8 @@ class Controller:
                 f"{LOST_WORKER} {worker} {how} {self.store.since_start()}: "
                 f"{format_count(loss.sent, 'request')} that it had sent "
                 f"{'has' if loss.sent == 1 else 'have'} {NO_RECORD}, "
-                f"{format_count(len(recovered), 'record')} "
-                f"{'was' if len(recovered) == 1 else 'were'} recovered from its disk"
+                f"{format_count(recovered, 'record')} {'was' if recovered == 1 else 'were'} "
+                "recovered from its disk"
                 + (f", {never} arrivals were never sent" if never else "")
                 + (f", {sessions} sessions ended with it" if sessions else "")
             )
@@ -366,11 +376,15 @@ class Controller:
         if not self.draining:
             self._send(AskAgain(self.plan.phase))
 
-    def _recover(self, worker: str) -> list[Record]:
-        """What it had made and not delivered, added to the records."""
-        recovered = self._workers.recover(worker)
-        for record in recovered:
-            self.add_record(record)
+    def _recover(self, worker: str) -> int:
+        """What it had made and not delivered, added to the records; how many those are. The event
+        loop goes on meanwhile."""
+        recovered, slices = 0, WorkSlices(self._time.monotonic)
+        for records in self._workers.recover(worker):
+            for record in records:
+                self.add_record(record)
+            recovered += len(records)
+            slices.pause()
         self.flush()
         return recovered
 
@@ -393,7 +407,7 @@ class Controller:
     def on_records(self, worker: str, batch: Records) -> None:
         """Of a worker."""
         self._workers.seen(worker)
-        held_at = self._time.monotonic()
+        slices = WorkSlices(self._time.monotonic)
         try:
             records = self._workers.take(worker, batch)
         except ValueError as error:
@@ -403,9 +417,7 @@ class Controller:
             )
             return
         for record in records:
-            if self._time.monotonic() - held_at > TURN_S:
-                yield_to_event_loop()
-                held_at = self._time.monotonic()
+            slices.pause()
             self.add_record(record)
         self.flush()  # what is acknowledged outlives this process
         self._send(Ack(batch.number), worker)
@@ -453,6 +465,8 @@ class Controller:
         for worker in self.shutdown.wait(self.settings.stop_timeout_s + DRAIN_MARGIN_S):
             if worker in self._workers.active():
                 self._lose(worker, "did not hand over its last records, and was given up")
+        while self._leaving:
+            self._time.sleep(ACCOUNT_S)
         for note in self._workers.remarks():
             self.store.add_note(note)
 
@@ -496,11 +510,27 @@ class Controller:
             self.phases.end_count(worker)
         self.store.turned_away += ended.turned_away
         known = self._workers.seen(worker)
-        if known is None:  # it had been given up: the rest is accounted for
+        if known is None or worker in self._leaving:  # it was given up: the rest is accounted for
             return
         if self._missing(worker, ended):
-            self._recover(worker)
+            # its journal may be long, and the others are heard meanwhile
+            self._leaving.add(worker)
+            self._spawn(self._recover_and_end, worker, known, ended)
+        else:
+            self._end_worker(worker, known, ended)
+
+    def _recover_and_end(self, worker: str, known: WorkerState, ended: Ended) -> None:
+        try:
+            recovered = self._recover(worker)
             self._workers.remove_journal(worker)
+            self._end_worker(worker, known, ended, recovered)
+        finally:
+            self._leaving.discard(worker)
+
+    def _end_worker(
+        self, worker: str, known: WorkerState, ended: Ended, recovered: int = 0
+    ) -> None:
+        """``recovered``: records of its disk."""
         if self.draining:  # else they are counted with what went with it
             self.store.lost += self._missing(worker, ended)
         self.allocator.missed += ended.missed
@@ -512,7 +542,8 @@ class Controller:
             self.store.add_note(note)
         known.through, known.health = True, None
         if not self.draining:
-            self._lose(worker, ENDED if ended.leaves else "left")
+            recovered += self._recover(worker)
+            self._write_off(worker, ENDED if ended.leaves else "left", recovered)
             if ended.leaves and not self._workers.active():
                 self.shutdown.begin()
         self.shutdown.ended(worker)

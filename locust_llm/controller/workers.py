@@ -14,7 +14,7 @@ from locust.runners import LocalRunner
 import msgspec
 import zmq
 
-from locust_llm.records.journal import JOURNALS, read_journal, select_intact_records
+from locust_llm.records.journal import JOURNALS, read_journal_counts, read_journal_frames
 from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth
 from locust_llm.text.format import format_count, format_duration
@@ -200,14 +200,22 @@ class WorkerRegistry:
         for worker in self._members.values():
             worker.seen_at += held_s
 
-    def recover(self, name: str) -> list[Record]:
-        """The records that it had made and not delivered, as far as its disk can be read here."""
-        journaled = read_journal(self._folder / JOURNALS / name)
-        if journaled is None:
-            return []
+    def recover(self, name: str) -> Iterator[list[Record]]:
+        """The records that it had made and not delivered, as far as its disk can be read here: one
+        at a time, or none instead of one that was delivered, so that who asks can pause in
+        between."""
+        path = self._folder / JOURNALS / name
+        counts = read_journal_counts(path)
+        if counts is None:
+            return
         worker = self._members[name]
-        worker.admitted, worker.sessions = journaled.admitted, (journaled.begun, journaled.ended)
-        return self._count(name, self.inbox.take(name, select_intact_records(journaled.frames)))
+        worker.admitted, worker.sessions = counts.admitted, (counts.begun, counts.ended)
+        for frame in read_journal_frames(path):
+            try:
+                taken = self.inbox.take(name, [frame])
+            except ValueError:  # a machine that stopped may have written half of it
+                return
+            yield self._count(name, taken)
 
     def remove_journal(self, name: str) -> None:
         """What was recovered of it is on the disk elsewhere."""

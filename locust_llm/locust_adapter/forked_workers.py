@@ -25,16 +25,24 @@ END_S: Final = 8.0
 """Longest wait for their end at the end of their master; then they are killed."""
 
 
-def attend_children(runner: Any, give_up: Callable[[], object], *, needs_all: bool) -> gevent.Greenlet:
-    """Of this process. ``give_up()``: the run cannot begin, as too many have ended. ``needs_all``: Locust begins it when all
-    of them are there, else when a user asks for it. Returns the greenlet that looks."""
+def attend_children(
+    runner: Any, give_up: Callable[[], object], *, needs_all: bool
+) -> gevent.Greenlet:
+    """Of this process. ``give_up()``: the run cannot begin, as too many have ended. ``needs_all``:
+    Locust begins it when all of them are there, else when a user asks for it. Returns the greenlet
+    that looks."""
     children = psutil.Process().children()
-    looking = spawn_critical(lambda why: give_up(), 0.0, _await, runner, children, give_up, needs_all)
-    atexit.register(end_children, children)  # before Locust's own, which waits for them without an end
+    looking = spawn_critical(
+        lambda why: give_up(), 0.0, _await, runner, children, give_up, needs_all
+    )
+    # before Locust's own, which waits for them without an end
+    atexit.register(end_children, children)
     return looking
 
 
-def _await(runner: Any, children: Sequence[psutil.Process], give_up: Callable[[], object], needs_all: bool) -> None:
+def _await(
+    runner: Any, children: Sequence[psutil.Process], give_up: Callable[[], object], needs_all: bool
+) -> None:
     while runner.state == STATE_INIT if needs_all else not len(runner.clients):
         ended = len(children) - sum(map(_lives, children))
         if ended == len(children) or (needs_all and ended):

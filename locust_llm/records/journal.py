@@ -7,7 +7,7 @@ Packed, a record is its fields without the chunk stamps (msgpack), and the stamp
 import fcntl
 import os
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from locust_llm.files.regular_file import read_regular
+from locust_llm.files.regular_file import open_regular
 
 from .record import MOST_CHUNKS, Record
 
@@ -23,8 +23,6 @@ JOURNALS: Final = "journal"
 """In the folder of a run."""
 EMPTY_AT: Final = 1 << 22
 """Bytes from which on a file is cut, once all in it is delivered."""
-MAX_BYTES: Final = 1 << 31
-"""Of a file that is read: a worker that is cut off for hours writes less."""
 _COUNTS: Final = Struct("<QQQ")
 _FRAME_HEAD: Final = Struct("<II")
 
@@ -68,34 +66,44 @@ class Journal:
                 self.path.parent.rmdir()  # when it was the last
 
 
-class JournalContents(NamedTuple):
-    """What a journal holds."""
+class JournalCounts(NamedTuple):
+    """Requests that the gate let through, and sessions that were begun and have ended."""
 
     admitted: int
     begun: int
     ended: int
-    frames: list[tuple[int, bytes]]
-    """(serial, packed record), up to the first that is not whole."""
 
 
-def read_journal(path: Path) -> JournalContents | None:
-    """None where there is none."""
+def read_journal_counts(path: Path) -> JournalCounts | None:
+    """None where there is no journal."""
     try:
-        data = read_regular(path, MAX_BYTES)
+        with open_regular(path) as file:
+            head = file.read(_COUNTS.size)
     except OSError:
         return None
-    if len(data) < _COUNTS.size:
-        return JournalContents(0, 0, 0, [])
-    frames, at = [], _COUNTS.size
-    while at + _FRAME_HEAD.size <= len(data):
-        serial, length = _FRAME_HEAD.unpack_from(data, at)
-        at += _FRAME_HEAD.size
-        if not length or at + length > len(data):
-            break
-        frames.append((serial, data[at : at + length]))
-        at += length
-    admitted, begun, ended = _COUNTS.unpack_from(data)
-    return JournalContents(admitted, begun, ended, frames)
+    return (
+        JournalCounts(*_COUNTS.unpack(head))
+        if len(head) == _COUNTS.size
+        else JournalCounts(0, 0, 0)
+    )
+
+
+def read_journal_frames(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(serial, packed record) of all that a journal holds when it is opened, up to the first that
+    is not whole; one at a time, as a worker that was cut off for hours has written more than should
+    lie in memory."""
+    with suppress(OSError), open_regular(path) as file:
+        end = os.fstat(file.fileno()).st_size
+        at = file.seek(_COUNTS.size)
+        while len(head := file.read(_FRAME_HEAD.size)) == _FRAME_HEAD.size:
+            serial, length = _FRAME_HEAD.unpack(head)
+            at += _FRAME_HEAD.size + length
+            if not length or length > MAX_PACKED_BYTES or at > end:
+                return
+            packed = file.read(length)
+            if len(packed) < length:
+                return
+            yield serial, packed
 
 
 def lock_file(path: Path) -> int | None:
@@ -124,6 +132,8 @@ _TYPES: Final = b"IQ"
 MAX_FIELDS_BYTES: Final = 1 << 24
 """Of the fields: twice what an answer of ``MOST_CHUNKS`` can have, each of them merged and
 counted."""
+MAX_PACKED_BYTES: Final = _HEAD.size + MAX_FIELDS_BYTES + 2 * MOST_CHUNKS * array("Q").itemsize
+"""Of a whole record."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Record).decode
@@ -161,14 +171,12 @@ def unpack_record(packed: bytes) -> Record:
     return record
 
 
-def select_intact_records(frames: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+def read_journal_records(path: Path) -> Iterator[Record]:
     """Those of a journal up to the first that is no record: a machine that stopped may have written
     half of it."""
-    whole = []
-    for serial, packed in frames:
+    for _, packed in read_journal_frames(path):
         try:
-            unpack_record(packed)
+            record = unpack_record(packed)
         except ValueError:
-            break
-        whole.append((serial, packed))
-    return whole
+            return
+        yield record

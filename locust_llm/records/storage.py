@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, Self, TypeVar
 
 import msgspec
 
@@ -251,21 +251,39 @@ def _why(line: bytes, error: ValueError) -> str:
     return str(error)[:200]
 
 
+class RecordAppender:
+    """Adds to a file of records those that it does not have; in memory are their ids alone. Raises
+    OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._there = {record.id for record in RecordFile(path)}
+        self._lines = path.open("r+b")
+        size = self._lines.seek(0, os.SEEK_END)
+        self._whole = size == 0 or (
+            self._lines.seek(-1, os.SEEK_END) >= 0 and self._lines.read() == b"\n"
+        )
+
+    def add(self, record: Record) -> bool:
+        """False: it was there."""
+        if record.id in self._there:
+            return False
+        self._lines.write((b"" if self._whole else b"\n") + format_record_line(record) + b"\n")
+        self._there.add(record.id)
+        self._whole = True
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lines.close()
+
+
 def add_records(path: Path, records: Iterable[Record]) -> int:
     """To a file of records, each on a line of its own, but for those that are there; how many were
     not. Raises OSError."""
-    there = {record.id for record in RecordFile(path)}
-    with path.open("r+b") as lines:
-        whole = lines.seek(0, os.SEEK_END) == 0 or (
-            lines.seek(-1, os.SEEK_END) >= 0 and lines.read() == b"\n"
-        )
-        before = len(there)
-        for record in records:
-            if record.id not in there:
-                lines.write((b"" if whole else b"\n") + format_record_line(record) + b"\n")
-                there.add(record.id)
-                whole = True
-    return len(there) - before
+    with RecordAppender(path) as lines:
+        return sum(lines.add(record) for record in records)
 
 
 def write_run(folder: Path | str, run: Run, **more: Any) -> None:

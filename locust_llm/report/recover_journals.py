@@ -3,7 +3,7 @@ its records."""
 
 import os
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -12,13 +12,12 @@ from msgspec.structs import replace
 from locust_llm.records.journal import (
     JOURNALS,
     lock_file,
-    read_journal,
-    select_intact_records,
-    unpack_record,
+    read_journal_counts,
+    read_journal_records,
 )
 from locust_llm.records.record import Record
 from locust_llm.records.run import Run
-from locust_llm.records.storage import RECORDS, RecordFile, add_records, read_run, write_run
+from locust_llm.records.storage import RECORDS, RecordAppender, RecordFile, read_run, write_run
 from locust_llm.text.format import format_count
 
 KILLED: Final = "the run has no end, as its load generator was killed"
@@ -42,19 +41,11 @@ def _add(folder: Path) -> None:
     run = None
     with suppress(OSError, ValueError):  # the report names what is wrong with it
         run = read_run(folder)
-    admitted, journaled = Counter[str](), list[Record]()
-    for path in journals:
-        found = read_journal(path)
-        if found is not None:
-            admitted[path.name] = found.admitted
-            journaled += [
-                unpack_record(packed) for _, packed in select_intact_records(found.frames)
-            ]
-    added = add_records(folder / RECORDS, journaled) if journaled else 0
-    for number in {record.stage for record in journaled if record.stage}:
-        stage = folder / "stages" / str(number) / RECORDS
-        if stage.is_file():
-            add_records(stage, (record for record in journaled if record.stage == number))
+    found = {path.name: read_journal_counts(path) for path in journals}
+    admitted = {name: counts.admitted for name, counts in found.items() if counts is not None}
+    with ExitStack() as opened:
+        files = _RecordFiles(folder, opened)
+        added = sum(files.add(record) for path in journals for record in read_journal_records(path))
     if run is None or run.imported or run.stage is not None:
         return
     changed = (
@@ -62,6 +53,27 @@ def _add(folder: Path) -> None:
     )
     if changed != run:
         write_run(folder, changed)
+
+
+class _RecordFiles:
+    """Those of a run and of its stages, as far as they are there."""
+
+    def __init__(self, folder: Path, opened: ExitStack) -> None:
+        self._folder, self._opened = folder, opened
+        self._appenders: dict[Path, RecordAppender] = {}
+
+    def add(self, record: Record) -> bool:
+        """False: the run had it."""
+        if record.stage:
+            self._append(self._folder / "stages" / str(record.stage) / RECORDS, record)
+        return self._append(self._folder / RECORDS, record)
+
+    def _append(self, path: Path, record: Record) -> bool:
+        if path not in self._appenders:
+            if not path.is_file():
+                return False
+            self._appenders[path] = self._opened.enter_context(RecordAppender(path))
+        return self._appenders[path].add(record)
 
 
 def _ended(run: Run, added: int) -> Run:
@@ -73,7 +85,7 @@ def _ended(run: Run, added: int) -> Run:
     )
 
 
-def _killed(run: Run, folder: Path, added: int, admitted: Counter[str]) -> Run:
+def _killed(run: Run, folder: Path, added: int, admitted: dict[str, int]) -> Run:
     """Beside what its master had counted until then it has lost what its last workers had sent, and
     has no record."""
     if KILLED in run.unread:  # this was done before

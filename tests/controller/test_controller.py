@@ -9,10 +9,12 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import gevent
+import gevent.event
 import msgspec
 import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.exports import as_json, span
+from support.loop_watch import HELD_S, loop_watched
 from support.records import answered
 from support.virtual_time import UNIX, VirtualTime, turn
 
@@ -586,6 +588,69 @@ def test_records_that_came_are_not_lost_whatever_became_of_their_acknowledgement
     drain.join(timeout=5)
     assert control.facts().records_lost == lost
     assert control.live_stats.counts.total() == 4 - lost
+
+
+@pytest.mark.parametrize("how", ["lost", "ended"])
+def test_a_long_journal_does_not_hold_the_event_loop(begun: Any, how: str) -> None:
+    """A worker that could not reach its master for hours may have written gigabytes, and other
+    workers are there."""
+    runner = Master("a", "b")
+    control = begun(runner)
+    journal = Journal(control.folder / "journal" / "a")
+    for number in range(1, 1501):
+        journal.add(
+            number,
+            pack_record(answered(*range(100, 500), id=f"r{number}", worker="a", admitted_at=10.0)),
+        )
+    journal.count(admitted=1501, begun=0, ended=0)
+    with loop_watched() as held:
+        if how == "lost":
+            del runner.clients["a"]
+        else:
+            control.on_ended("a", Ended(records=1501))
+            control.on_ended("a", Ended(records=1501))  # it is not counted twice
+        wait_for(lambda: any("recovered from its disk" in note for note in control.facts().notes))
+    assert max(held) < HELD_S
+    facts = control.facts()
+    assert (control.live_stats.counts.total(), facts.records_lost) == (1500, 1)
+    (note,) = [note for note in facts.notes if "recovered from its disk" in note]
+    assert (
+        "1 request that it had sent has no record, 1500 records were recovered from its disk"
+        in note
+    )
+
+
+def test_a_run_does_not_end_before_a_long_journal_is_read(
+    begun: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = begun(Master("a"))
+    read, go_on = gevent.event.Event(), gevent.event.Event()
+    recover = control._workers.recover
+
+    def slowly(worker: str) -> Iterator[Any]:
+        for records in recover(worker):
+            read.set()
+            go_on.wait()
+            yield records
+
+    monkeypatch.setattr(control._workers, "recover", slowly)
+    journal = Journal(control.folder / "journal" / "a")
+    for number in (1, 2):
+        journal.add(
+            number, pack_record(answered(100, id=f"r{number}", worker="a", admitted_at=10.0))
+        )
+    drain = gevent.spawn(control.drain)
+    turn()
+    control.on_ended("a", Ended(records=3))
+    read.wait(timeout=5)
+    control.cut_open()
+    control.shutdown.within(0.0)
+    gevent.sleep(0.3)
+    assert not drain.ready()
+    go_on.set()
+    drain.join(timeout=5)
+    assert drain.ready()
+    assert (control.live_stats.counts.total(), control.facts().records_lost) == (2, 1)
 
 
 def test_what_a_lost_worker_had_goes_to_the_others_and_the_rest_is_counted(begun: Any) -> None:

@@ -154,7 +154,9 @@ def test_so_does_one_whose_workers_die_before_they_send(server: Server, tmp_path
 
 
 @pytest.mark.slow
-def test_so_does_one_of_which_a_worker_dies_before_it_begins(server: Server, tmp_path: Path) -> None:
+def test_so_does_one_of_which_a_worker_dies_before_it_begins(
+    server: Server, tmp_path: Path
+) -> None:
     """Locust waits for as many as were asked for."""
     with command(tmp_path, *run_words(server, "--processes", "2", "-u", "2")) as its:
         its.until(lambda: len(its.children()) == 2)
@@ -394,7 +396,8 @@ def test_a_second_one_hurries(server: Server, tmp_path: Path, mode: str, number:
 
 
 ANY_SIGNAL: Final = (
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP, signal.SIGSTOP, signal.SIGUSR1, signal.SIGKILL,
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP, signal.SIGSTOP, signal.SIGUSR1,
+    signal.SIGKILL,
 )  # fmt: skip
 DEADLY: Final = (-signal.SIGUSR1, -signal.SIGKILL)
 RUN_S: Final = 7.0
@@ -402,13 +405,16 @@ RUN_S: Final = 7.0
 
 
 def send_any_signals(its: Command, drawn: random.Random) -> int:
-    """To the first process, its children or the whole group; whoever was stopped goes on. How many killed a child."""
+    """To the first process, its children or the whole group; whoever was stopped goes on. How many
+    killed a child."""
     deaths = 0
     for _ in range(drawn.randrange(1, 5)):
         if its.process.poll() is not None:
             break
         child = drawn.choice([None, *its.children()])
-        number = drawn.choice(ANY_SIGNAL[:5] if child is None and drawn.random() < 0.7 else ANY_SIGNAL)
+        number = drawn.choice(
+            ANY_SIGNAL[:5] if child is None and drawn.random() < 0.7 else ANY_SIGNAL
+        )
         pause_s = drawn.choice((0.02, 0.1, 0.6, 2.5))
         with suppress(psutil.Error):
             if child is not None:
@@ -436,8 +442,8 @@ def send_any_signals(its: Command, drawn: random.Random) -> int:
 def test_any_signals_at_any_moment_lose_no_request_silently(
     server: Server, tmp_path: Path, mode: str, seed: int
 ) -> None:
-    """From the import to the report. What the server has seen has a record, or is counted as lost, and then the status
-    says so."""
+    """From the import to the report. What the server has seen has a record, or is counted as lost,
+    and then the status says so."""
     drawn, users = random.Random(f"{mode} {seed}"), 4
     server.reset()
     with command(tmp_path, *in_mode(server, mode, "-t", "2", "-s", "5")) as its:
@@ -449,7 +455,9 @@ def test_any_signals_at_any_moment_lose_no_request_silently(
     assert f'File "{PACKAGE}' not in its.text, its.text
     if status in DEADLY and (tmp_path / "r" / "run.json").exists():
         words = [sys.executable, "-m", "locust_llm", "report", "r"]
-        made = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        made = subprocess.run(
+            words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
         assert made.returncode in (ExitStatus.OK, ExitStatus.INCOMPLETE), made.stdout + made.stderr
     got = records(tmp_path / "r") if (tmp_path / "r").exists() else []
     assert len({record.id for record in got}) == len(got)
@@ -457,8 +465,12 @@ def test_any_signals_at_any_moment_lose_no_request_silently(
         assert status != ExitStatus.OK, its.text
         return
     lost = json.loads((tmp_path / "r" / "run.json").read_text())["run"]["records_lost"]
-    if mode == "processes" or status not in DEADLY:  # else nobody knows what the process had sent in its last second
-        slack = users if killed_children or status in DEADLY else 0  # admitted, and killed before it was sent
+    if (
+        mode == "processes" or status not in DEADLY
+    ):  # else nobody knows what the process had sent in its last second
+        slack = (
+            users if killed_children or status in DEADLY else 0
+        )  # admitted, and killed before it was sent
         assert seen <= len(got) + lost <= seen + slack, its.text
     if status == ExitStatus.OK:
         assert (lost, (tmp_path / "r" / "report.html").exists()) == (0, True), its.text

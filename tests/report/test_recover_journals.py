@@ -2,6 +2,7 @@
 record once, and says that the run has no end."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run import Run
 from locust_llm.records.storage import RECORDS, read_run, write_run
 from locust_llm.report.cli import run_report_command
-from locust_llm.report.recover_journals import KILLED
+from locust_llm.report.recover_journals import KILLED, add_journaled
 
 
 def record(number: int, worker: str) -> Record:
@@ -100,3 +101,24 @@ def test_records_of_a_run_that_ended_are_not_lost_any_more(tmp_path: Path) -> No
     killed(tmp_path, replace(a_run(), records_lost=11))
     run_report_command([str(tmp_path)])
     assert (len(ids(tmp_path)), read_run(tmp_path).records_lost) == (12, 2)
+
+
+def test_large_journals_are_not_in_memory_at_once(tmp_path: Path) -> None:
+    """A record of 20,000 chunks is a megabyte there."""
+    killed(tmp_path, replace(a_run(), ended_at=None, stopping_at=None))
+    for worker in ("c", "d"):
+        its = Journal(tmp_path / JOURNALS / worker)
+        for number in range(30):
+            large = answered(*range(100, 20_100), id=f"{worker}-{number}", worker=worker, stage=1)
+            its.add(number + 1, pack_record(large))
+        its.close(keep=True)
+    stage = tmp_path / "stages" / "1"
+    stage.mkdir(parents=True)
+    (stage / RECORDS).write_bytes(b"")
+    tracemalloc.start()
+    add_journaled(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10e6
+    assert len(ids(tmp_path)) == 12 + 60
+    assert len(ids(stage)) == 60

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.records import journal as journals
-from locust_llm.records.journal import Journal, pack_record, read_journal, unpack_record
+from locust_llm.records.journal import (
+    Journal,
+    pack_record,
+    read_journal_counts,
+    read_journal_frames,
+    read_journal_records,
+    unpack_record,
+)
 from locust_llm.records.record import FAILURES, MOST_CHUNKS, OK, Record
 from locust_llm.wire import messages
 from locust_llm.wire.messages import Records, unpack_to_control
@@ -161,11 +168,19 @@ def test_what_was_not_delivered_is_found_in_the_journal_and_the_rest_not_taken_t
     wire.outbox.count(9, 4, 3)
     _, second = wire.sent
     assert inbox.take("w", list_record_frames(second)) == [record(2), record(3)]
-    found = read_journal(tmp_path / "run" / "w")  # the process is killed here
-    assert found is not None
-    assert (found.admitted, found.begun, found.ended) == (9, 4, 3)
-    assert inbox.take("w", found.frames) == [record(0), record(1), record(4), record(5)]
-    assert inbox.take("w", found.frames) == inbox.take("w", list_record_frames(wire.sent[0])) == []
+    path = tmp_path / "run" / "w"  # the process is killed here
+    assert read_journal_counts(path) == (9, 4, 3)
+    assert inbox.take("w", read_journal_frames(path)) == [
+        record(0),
+        record(1),
+        record(4),
+        record(5),
+    ]
+    assert (
+        inbox.take("w", read_journal_frames(path))
+        == inbox.take("w", list_record_frames(wire.sent[0]))
+        == []
+    )
     assert wire.outbox.undelivered() == [record(number) for number in range(6)]
 
 
@@ -182,7 +197,7 @@ def test_a_journal_is_gone_when_all_is_delivered_and_stays_when_not(tmp_path: Pa
     assert wire.outbox.undelivered() == [record(1)]  # of this run
     wire.outbox.close(keep=True)
     assert wire.outbox.kept == tmp_path / "run" / "w"
-    assert len(read_journal(wire.outbox.kept).frames) == 1  # type: ignore[arg-type, union-attr]
+    assert len([*read_journal_frames(tmp_path / "run" / "w")]) == 1
 
 
 def test_a_journal_does_not_grow_without_end(
@@ -197,9 +212,7 @@ def test_a_journal_does_not_grow_without_end(
         wire.outbox.acknowledged(number + 1)
     assert path.stat().st_size < 1200
     wire.outbox.add(record(50))
-    found = read_journal(path)
-    assert found is not None
-    assert found.frames[-1] == (51, pack_record(record(50)))
+    assert [*read_journal_frames(path)][-1] == (51, pack_record(record(50)))
 
 
 def test_a_journal_that_ends_in_the_middle_of_a_record_gives_the_whole_ones(tmp_path: Path) -> None:
@@ -210,12 +223,24 @@ def test_a_journal_that_ends_in_the_middle_of_a_record_gives_the_whole_ones(tmp_
     first_ends = 24 + (len(data) - 24) // 2
     for length in range(len(data)):
         (tmp_path / "w").write_bytes(data[:length])
-        found = read_journal(tmp_path / "w")
-        assert found is not None
-        assert [unpack_record(packed) for _, packed in found.frames] == [record(1)] * (
-            length >= first_ends
-        )
-    assert read_journal(tmp_path / "nothing") is None
+        assert read_journal_counts(tmp_path / "w") == (0, 0, 0)
+        assert [*read_journal_records(tmp_path / "w")] == [record(1)] * (length >= first_ends)
+    assert read_journal_counts(tmp_path / "nothing") is None
+    assert [*read_journal_frames(tmp_path / "nothing")] == []
+
+
+def test_a_journal_is_read_as_far_as_it_was_there(tmp_path: Path) -> None:
+    """A worker that was given up, and lives, may write on; and no length in it is believed."""
+    journal = Journal(tmp_path / "w")
+    for serial in (1, 2):
+        journal.add(serial, pack_record(record(serial)))
+    frames = read_journal_frames(tmp_path / "w")
+    assert next(frames)[0] == 1
+    journal.add(3, pack_record(record(3)))
+    assert [serial for serial, _ in frames] == [2]
+    with (tmp_path / "w").open("ab") as file:
+        file.write(b"\4\0\0\0\xff\xff\xff\xff and much more")
+    assert [serial for serial, _ in read_journal_frames(tmp_path / "w")] == [1, 2, 3]
 
 
 def test_a_full_disk_ends_the_journal_and_nothing_else(
