@@ -61,7 +61,7 @@ from locust_llm.server.survey import survey_servers as survey_of
 from locust_llm.settings.refusal import LINE, RunRefused, refuse_run
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import CONCURRENCY
-from locust_llm.settings.validate import find_too_few_requests, validate_settings
+from locust_llm.settings.validate import find_rules_that_cannot_pass, validate_settings
 from locust_llm.text.ci_log import guard_streams, print_ci_commands
 from locust_llm.text.console import discard_if_unread, settle_output_at_exit, write_console
 from locust_llm.text.numbers import truncate_quoted_text
@@ -295,7 +295,7 @@ class Plugin:
             environment, settings, survey, self._epoch, self._greeted,
             on_record_over=self._view.on_record if self._view is not None else lambda record: None,
         )  # fmt: skip
-        for note in (*survey.notes, *find_too_few_requests(settings)):
+        for note in (*survey.notes, *find_rules_that_cannot_pass(settings)):
             log_note(note)
         self._control = self._shown = control  # the answers of its workers are for it
         try:

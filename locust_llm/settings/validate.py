@@ -278,7 +278,17 @@ def _dataset(s: Settings) -> Iterator[str]:
             )
 
 
-def find_too_few_requests(s: Settings) -> Iterator[str]:
+def find_rules_that_cannot_pass(s: Settings) -> Iterator[str]:
+    """Each in a sentence: those that no run passes, and those that this one has too few requests
+    for."""
+    if s.slo_mode != slo.POINT:
+        for rule in s.rules.readable:
+            if rule.is_at_edge:
+                yield f"{rule} cannot pass: no number of requests shows exactly that; {slo.AT_EDGE}"
+    yield from _too_few_requests(s)
+
+
+def _too_few_requests(s: Settings) -> Iterator[str]:
     """Rules that this run has too few requests to pass, but by far, each in a sentence."""
     if s.staged is not None:
         return  # stages go on until they have enough

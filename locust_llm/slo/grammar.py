@@ -167,6 +167,15 @@ class Rule(msgspec.Struct, frozen=True):
         return self.kind != WARN
 
     @property
+    def is_at_edge(self) -> bool:
+        """``error_rate <= 0%``: however many requests there are, their interval reaches beyond."""
+        measure = BY_WORD[self.metric]
+        is_count = measure.metric is None and measure.units is SHARE
+        if self.base or self.metric in OF_SCHEDULE or not is_count:
+            return False
+        return self.limit == (0.0 if self.op.startswith("<") else 1.0)
+
+    @property
     def staged(self) -> bool:
         """It is for some stages of a sweep."""
         return any(key in STAGES for key, _ in self.where)

@@ -15,6 +15,8 @@ INTERVAL: Final = "interval"
 POINT: Final = "point"
 MODES: Final = (INTERVAL, POINT)
 """What is held against a limit: the 95 % interval of a figure, or its point estimate alone."""
+AT_EDGE: Final = "allow 0.1% beyond it, or use --slo-mode point"
+"""What to do about a rule that no interval meets."""
 FAILS: Final = "fail"
 WARNS: Final = "warn"
 PASSES: Final = "pass"

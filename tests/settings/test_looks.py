@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from locust_llm.settings.settings import Settings, interim_analysis_times
-from locust_llm.settings.validate import find_too_few_requests, validate_settings
+from locust_llm.settings.validate import find_rules_that_cannot_pass, validate_settings
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_what_has_too_few_requests_to_pass_is_said_before_the_run() -> None:
     def few(**given: object) -> list[str]:
         rules = ["ttft p99 < 1s", "ttft p50 < 1s", "error_rate < 1%"]
         return list(
-            find_too_few_requests(
+            find_rules_that_cannot_pass(
                 msgspec.convert({"host": "http://h", "slo": rules, **given}, Settings)
             )
         )
@@ -60,3 +60,16 @@ def test_what_has_too_few_requests_to_pass_is_said_before_the_run() -> None:
     assert line.startswith("5 requests/s for 60 s")
     assert few(request_rate=5.0, run_time_s=60.0, until_decided_s=120.0) == []
     assert few(users=3, run_time_s=10.0) == []  # nobody knows how many a closed loop sends
+
+
+def test_a_rule_that_no_run_passes_is_named_before_it() -> None:
+    def lines(rule: str, **given: object) -> list[str]:
+        settings = msgspec.convert({"host": "http://h", "slo": [rule], **given}, Settings)
+        return list(find_rules_that_cannot_pass(settings))
+
+    for rule in ("error_rate <= 0%", "attainment >= 100% given ttft < 1s"):
+        (line,) = lines(rule)
+        assert line.startswith(f"{rule} cannot pass: no number of requests shows exactly that")
+        assert lines(rule, slo_mode="point") == []
+    assert lines("error_rate <= 0.1%") == lines("delivered >= 100%", request_rate=5.0) == []
+    assert lines("fluidity p50 >= 100%") == []

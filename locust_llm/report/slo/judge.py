@@ -47,7 +47,7 @@ from locust_llm.slo.measurement_bias import (
     find_rule_error,
 )
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, SHARE
-from locust_llm.slo.rules import POINT, RuleEntry
+from locust_llm.slo.rules import AT_EDGE, POINT, RuleEntry
 from locust_llm.slo.selectors import format_plain_number
 from locust_llm.text.format import digits_to_tell_apart, format_brief, format_count
 
@@ -60,6 +60,7 @@ from .observed import (
     explain_missing_end,
     explain_short_run,
     has_enough_values,
+    shows_correlation,
 )
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
@@ -149,7 +150,7 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         low=shown(low),
         high=shown(high),
         count=found.count,
-        effective=found.size,
+        effective=found.size if shows_correlation(found) else None,
         longer_s=longer,
         longer_is_exact=longer is not None and is_pure_share(rule, tested),
         reason=reason,
@@ -206,12 +207,15 @@ def _decided(
     if lost := seen.run.records_lost:
         return INCONCLUSIVE, f"records of workers that never arrived: {lost}", None
     if found.trend and _gets_worse(rule, found):
-        return (
-            INCONCLUSIVE,
-            f"it {found.trend} over the run: only a run that has settled can pass",
-            None,
-        )
+        return INCONCLUSIVE, _unsettled(found, seen), None
     return PASS, told, None
+
+
+def _unsettled(found: ObservedValue, seen: Evaluation) -> str:
+    """A server that answers nothing at the end has not settled, and does not."""
+    if seen.silent_end:
+        return f"it {found.trend} over the run, and nothing answered at the end of it"
+    return f"it {found.trend} over the run: only a run that has settled can pass"
 
 
 def _gets_worse(rule: Rule, found: ObservedValue) -> bool:
@@ -261,7 +265,10 @@ def _undecided(rule: Rule, found: ObservedValue, seen: Evaluation) -> tuple[str,
         and found.value is not None
         and rule.holds(found.value)
     ):
-        return f"it {found.trend} over the run: only a run that has settled can pass", None
+        return _unsettled(found, seen), None
+    if rule.is_at_edge and rule.holds(found.value or 0.0):
+        edge = format_brief(rule.limit * rule.factor, rule.unit)
+        return f"no number of requests shows exactly {edge}: {AT_EDGE}", None
     longer = (
         None
         if found.never_sent or found.undecided

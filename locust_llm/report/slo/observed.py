@@ -492,9 +492,15 @@ def _none(word: str) -> str:
     return f"it is absent: no request has a value of {word}"
 
 
+def shows_correlation(found: ObservedValue) -> bool:
+    """Fewer requests have no effective sample size that a reader could use: the one that their
+    interval is made of is a guess for the worst."""
+    return found.count >= SHORT
+
+
 def explain_short_run(found: ObservedValue) -> str:
     """Why an interval is as wide as it is in a short run."""
-    if (found.count or 0) < SHORT:
+    if not shows_correlation(found):
         return f"fewer than {SHORT:.0f} requests do not show how they are correlated"
     return "the run is short for the correlation of its requests"
 
@@ -510,7 +516,9 @@ def explain_missing_end(rule: Rule, found: ObservedValue) -> str:
     if found.gaps_of:
         some = f"{found.count:,} gaps of {format_count(found.gaps_of, 'request')}"
         return f"{some} vary too much over the run for both ends of the interval of {rule.stat}"
-    correlated = found.size is not None and round(found.size) < found.count
+    correlated = (
+        shows_correlation(found) and found.size is not None and round(found.size) < found.count
+    )
     there = f"there are {found.count:,}" + (
         f", an effective sample size of {found.size:,.0f} for {rule.stat}" if correlated else ""
     )

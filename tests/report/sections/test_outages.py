@@ -66,6 +66,20 @@ def test_no_longer_run_is_advised_where_nothing_answers_at_its_end() -> None:
     assert "longer" in make_headline(late, run)
 
 
+def test_a_dead_server_does_not_settle() -> None:
+    """Latencies that rise to the last answer: a server that answers goes on, one that is dead does
+    not."""
+    rising = [answered(ms, ms + 10, sent_at=10.0 + ms / 10) for ms in range(500)]
+    run = a_run(slo=("ttft p50 < 1s",))
+    alive = summarise_run(collect_columns(rising), run).slos[0]
+    assert alive.reason == "it rises over the run: only a run that has settled can pass"
+    dead = summarise_run(collect_columns([*rising, *refused(61, 90)]), run).slos[0]
+    assert (dead.status, dead.reason.split("; ")[0]) == (
+        INCONCLUSIVE,
+        "it rises over the run, and nothing answered at the end of it",
+    )
+
+
 def test_a_restart_and_a_late_start() -> None:
     (one,) = found([*each_second(10, 15), *refused(15, 20), *each_second(20, 30)])
     assert (round(one.began_s, 3), round(one.ended_s or 0, 3), one.unanswered) == (14.1, 20.05, 5)

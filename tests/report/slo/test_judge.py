@@ -1087,3 +1087,30 @@ def test_sixty_three_requests_far_within_their_limit_pass_on_a_machine_that_is_n
 
 def test_a_point_estimate_may_rise_over_the_run() -> None:
     assert judged("ttft p50 < 1s", drifting(500, 0.4), slo_mode="point").status == "PASS"
+
+
+def test_no_run_is_long_enough_for_a_share_of_nothing() -> None:
+    """However many of 400 succeed: the interval's far end is above 0%, and no longer run is
+    advised."""
+    for rule, edge in (
+        ("error_rate <= 0%", "0%"),
+        ("attainment >= 100% given ttft <= 1s", "100%"),
+    ):
+        found = judged(rule, steps(400))
+        assert (found.status, found.longer_s) == ("INCONCLUSIVE", None)
+        assert found.reason == (
+            f"no number of requests shows exactly {edge}: allow 0.1% beyond it, "
+            "or use --slo-mode point"
+        )
+        assert judged(rule, steps(400), slo_mode="point").status == "PASS"
+
+
+def test_few_requests_have_no_effective_sample_size() -> None:
+    """Of 24 nobody knows how correlated they are, so no figure of it stands beside; of 25 one may
+    stand."""
+    waves = [answered(10 * (at // 3), 500, sent_at=10.0 + at) for at in range(25)]
+    few = judged("ttft p50 < 35ms", waves[:24])
+    assert (few.status, few.count, few.effective) == ("INCONCLUSIVE", 24, None)
+    assert "fewer than 25 requests do not show how they are correlated" in few.reason
+    assert "effective" not in few.reason
+    assert judged("ttft p50 < 35ms", waves).effective is not None
