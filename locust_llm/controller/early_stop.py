@@ -27,7 +27,7 @@ from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.grammar import ABORT, Condition, Rule
 from locust_llm.slo.intervals import TAIL, binomial_cdf, count_needed_values
-from locust_llm.slo.metrics import BY_WORD, POOLED, SCHEMA_VALID, Metric
+from locust_llm.slo.metrics import BY_WORD, POOLED, Metric
 from locust_llm.slo.selectors import INPUT, make_predicates
 from locust_llm.text.format import digits_to_tell_apart, format_brief, format_count
 
@@ -83,10 +83,6 @@ def certain_standard_errors(worth: float) -> float:
     return math.sqrt(
         2 * (1 + MIXED / worth) * math.log(1 + math.sqrt(worth / MIXED + 1) / (2 * TAIL))
     )
-
-
-BAD: Final = {"error_rate": "failed", SCHEMA_VALID: "without a valid answer"}
-"""What requests are that such a share counts."""
 
 
 class ShareMonitor:
@@ -199,7 +195,7 @@ class RuleMonitor:
         self.tally: ShareMonitor | MeanMonitor
         if metric is None:
             usual = down == (rule.metric == "error_rate")
-            what = BAD.get(rule.metric, "not good") if usual else "beyond the limit"
+            what = measure.against if usual else "beyond the limit"
             self.tally = ShareMonitor(rule.limit if down else 1 - rule.limit, MIN_COUNTED, what)
             self._add = partial(self._share, self.tally, down)
         elif rule.stat == "avg":
@@ -264,9 +260,10 @@ class RuleMonitor:
         if self.rule.metric == "error_rate":
             tally.add(record.failed == down)
             return
-        if self.rule.metric == SCHEMA_VALID:
-            if record.schema_valid is not None:
-                tally.add(record.schema_valid == down)
+        if flag := BY_WORD[self.rule.metric].flag:
+            hit = getattr(record, flag) if record.outcome == OK else None
+            if hit is not None:
+                tally.add(hit == down)
             return
         if record.outcome == OK:
             self._known.add("")

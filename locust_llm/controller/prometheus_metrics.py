@@ -14,7 +14,8 @@ from itertools import accumulate
 from math import ceil, log
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import Metric as MetricFamily
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -26,6 +27,7 @@ from prometheus_client.utils import floatToGoString
 
 from locust_llm.records.record import FAILURES, OK, Record
 from locust_llm.slo.client_verdict import LEVELS
+from locust_llm.slo.metrics import METRICS, Metric
 
 from .live_stats import PARTS, RATE_S, LiveStats, TTFTParts
 
@@ -37,10 +39,10 @@ STEP: Final = 1.25
 25 % at most."""
 
 
-def refine_bounds(least: float, bounds: tuple[float, ...]) -> tuple[float, ...]:
-    """With all of these bounds, and as many between and before them as it takes for STEP."""
-    found = [least]
-    for bound in bounds:
+def refine_bounds(bounds: tuple[float, ...]) -> tuple[float, ...]:
+    """With all of these bounds, and as many between them as it takes for STEP."""
+    found = [bounds[0]]
+    for bound in bounds[1:]:
         parts = max(1, ceil(log(bound / found[-1]) / log(STEP) - 1e-9))
         ratio = (bound / found[-1]) ** (1 / parts)
         begin = found[-1]
@@ -48,31 +50,13 @@ def refine_bounds(least: float, bounds: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(found)
 
 
-SECONDS: Final = refine_bounds(0.01, (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
-    480.0, 960.0, 1920.0,
-    7680.0,
-))  # fmt: skip
-TTFT: Final = refine_bounds(0.0005, (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
-    20.0, 40.0, 80.0, 160.0,
-    640.0, 2560.0,
-))  # fmt: skip
-ITL: Final = refine_bounds(0.0005, (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
-    40.0, 80.0,
-))  # fmt: skip
-HISTOGRAMS: Final = (
-    ("time_to_first_token_seconds", "ttft_s", TTFT,
-        "First chunk with content after the send, of successful requests"),
-    ("inter_token_latency_seconds", "itl_s", ITL,
-     "(Request latency - TTFT) / tokens after the first chunk: one number a request, of successful "
-         "requests"),
-    ("request_latency_seconds", "latency_s", SECONDS,
-        "Last chunk after the send, of successful requests"),
-    ("prefill_gate_wait_seconds", "gate_wait_s", TTFT,
-        "Wait at the prefill gate, of requests that succeeded or failed"),
-)  # fmt: skip
+HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.buckets)
+
+
+def describe_histogram(metric: Metric) -> str:
+    """Its help text."""
+    of = "requests that succeeded or failed" if metric.waits else "successful requests"
+    return f"{metric.label}, of {of}: {metric.means}"
 
 
 class BucketCounts:
@@ -101,10 +85,12 @@ class RunTotals:
         self._input_tokens: Counter[str] = Counter()
         self._output_tokens: Counter[str] = Counter()
         self._buckets = {
-            name: defaultdict[str, BucketCounts](partial(BucketCounts, bounds))
-            for name, _, bounds, _ in HISTOGRAMS
+            metric.tag: defaultdict[str, BucketCounts](
+                partial(BucketCounts, refine_bounds(metric.buckets))
+            )
+            for metric in HISTOGRAMS
         }
-        """By name, then by phase."""
+        """By the tag of the metric, then by phase."""
 
     def add(self, record: Record) -> None:
         """A request is over."""
@@ -113,13 +99,13 @@ class RunTotals:
         self._chunks[phase] += len(record.chunk_us)
         self._input_tokens[phase] += record.input_tokens or 0
         self._output_tokens[phase] += record.output_tokens or 0
-        for name, what, _, _ in HISTOGRAMS:
-            if record.outcome == OK or (what == "gate_wait_s" and record.outcome in FAILURES):
-                value = getattr(record, what)
+        for metric in HISTOGRAMS:
+            if record.outcome == OK or (metric.waits and record.outcome in FAILURES):
+                value = getattr(record, metric.column)
                 if value is not None:
-                    self._buckets[name][phase].add(value)
+                    self._buckets[metric.tag][phase].add(value * metric.base)
 
-    def families(self) -> Iterator[Metric]:
+    def families(self) -> Iterator[MetricFamily]:
         requests = CounterMetricFamily(
             f"{PREFIX}requests",
             "Requests that are over, by what became of them",
@@ -141,14 +127,16 @@ class RunTotals:
             for phase, count in counts.items():
                 counter.add_metric((phase,), count)
             yield counter
-        for name, _, _, text in HISTOGRAMS:
-            histogram = HistogramMetricFamily(PREFIX + name, text, labels=("phase",))
-            for phase, buckets in self._buckets[name].items():
+        for metric in HISTOGRAMS:
+            histogram = HistogramMetricFamily(
+                PREFIX + metric.prometheus_name, describe_histogram(metric), labels=("phase",)
+            )
+            for phase, buckets in self._buckets[metric.tag].items():
                 histogram.add_metric((phase,), buckets.cumulative(), buckets.sum)
             yield histogram
 
 
-def build_part_counters(parts: TTFTParts) -> Iterator[Metric]:
+def build_part_counters(parts: TTFTParts) -> Iterator[MetricFamily]:
     """Over the count of ``time_to_first_token_seconds`` they are means."""
     counter = CounterMetricFamily(
         f"{PREFIX}part_seconds",
@@ -163,7 +151,7 @@ def build_part_counters(parts: TTFTParts) -> Iterator[Metric]:
 
 def build_gauges(
     stats: LiveStats, *, users: int, limit: int | None, info: Mapping[str, str], over: bool = False
-) -> Iterator[Metric]:
+) -> Iterator[MetricFamily]:
     """The run at this moment; one that is ``over`` has none, and its last values would look like a
     run that goes on. ``limit``: of the prefill gate; ``info``: what run it is."""
     yield InfoMetricFamily(f"{PREFIX}run", "What this run is; always 1", dict(info))
@@ -190,14 +178,14 @@ def build_gauges(
 class CollectedMetrics(Collector):
     """Families that are there already."""
 
-    def __init__(self, families: Iterable[Metric]) -> None:
+    def __init__(self, families: Iterable[MetricFamily]) -> None:
         self._families = families
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[MetricFamily]:
         return self._families
 
 
-def format_exposition(*families: Metric) -> str:
+def format_exposition(*families: MetricFamily) -> str:
     """As text, those that have samples."""
     registry = CollectorRegistry()
     registry.register(CollectedMetrics(family for family in families if family.samples))

@@ -53,15 +53,6 @@ WAITS: Final = (
     ("gate_wait", "p99"),
 )
 """With a gate, or an open loop."""
-SINGLE_LABELS: Final = {
-    "requests_per_s": "Throughput (requests/s)",
-    "output_tokens_per_s": "Output (tokens/s)",
-    "error_rate": "Failures (%)",
-    "attainment": "Attainment (%)",
-    "goodput": "Goodput (requests/s)",
-}
-"""Labels of the measures that are one number of a run."""
-SHORT_NAMES: Final = {"ttft": "TTFT", "itl": "ITL", "icl": "ICL"}
 STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
 HEAD: Final = ("difference", "%", "95% interval", "")
 NOTES: Final = (
@@ -340,10 +331,10 @@ def _line(rule: Rule, found: MetricChange) -> ComparisonLine:
 
 
 def _label(rule: Rule) -> str:
-    metric = BY_WORD[rule.metric].metric
-    if metric is None:
-        return SINGLE_LABELS[rule.metric]
-    return f"{SHORT_NAMES.get(rule.metric, metric.label)} {rule.stat} (ms)"
+    measure = BY_WORD[rule.metric]
+    if measure.metric is None:
+        return measure.short or measure.word
+    return f"{measure.metric.short or measure.metric.label} {rule.stat} (ms)"
 
 
 # -- problems and differences ----------------------------------------------------------------------

@@ -37,6 +37,17 @@ class Metric(NamedTuple):
     instead: str | None = None
     """Of generated answers alone: the measure that a rule on embeddings or rerank takes in its
     place; empty: none. None: all answers have it."""
+    short: str = ""
+    """Its abbreviation, in the heads of tables and in sentences."""
+    spoken: str = ""
+    """Its name in sentences, where that is neither ``short`` nor ``word``."""
+    buckets: tuple[float, ...] = ()
+    """Of a time: the bounds of its histogram for Prometheus, in seconds. Empty: it has none."""
+
+    @property
+    def prometheus_name(self) -> str:
+        """Of its histogram."""
+        return f"{self.tag}_seconds"
 
     @property
     def censored(self) -> bool:
@@ -50,50 +61,65 @@ class Metric(NamedTuple):
         return self.scale / (SHARE["%"] if self.unit == "%" else 1e3)
 
 
+REQUEST_BUCKETS: Final = (
+    0.01, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0,
+    240.0, 480.0, 960.0, 1920.0, 7680.0,
+)  # fmt: skip
+FIRST_TOKEN_BUCKETS: Final = (
+    0.0005, 0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
+    10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)  # fmt: skip
+TOKEN_BUCKETS: Final = (
+    0.0005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0,
+)  # fmt: skip
+"""Those of vLLM's own histograms, behind a first one; Prometheus gets finer ones between them."""
 POOLED: Final = "inter_chunk_latency"
 """Its values are the gaps of all requests, not one per request."""
 LATENCY: Final = Metric(
     "Request Latency", "request_latency", "ms", "latency_s", 1e3,
     "last chunk - send; without a stream: end of the answer - send", word="request_latency",
-    adjusted=True,
+    adjusted=True, buckets=REQUEST_BUCKETS,
 )  # fmt: skip
 TTFT: Final = Metric(
     "Time to First Token", "time_to_first_token", "ms", "ttft_s", 1e3,
     "first chunk with content, reasoning or a tool call - send, on an open connection",
-    word="ttft", adjusted=True, instead="request_latency",
+    word="ttft", adjusted=True, instead="request_latency", short="TTFT",
+    buckets=FIRST_TOKEN_BUCKETS,
 )  # fmt: skip
 ITL: Final = Metric(
     "Inter Token Latency", "inter_token_latency", "ms", "itl_s", 1e3,
     "one value per request: (request latency - TTFT) / (output tokens - tokens of the first "
         "chunk); many tools call it TPOT",
-    word="itl", adjusted=True, two_tokens=True, instead="request_latency",
+    word="itl", adjusted=True, two_tokens=True, instead="request_latency", short="ITL",
+    buckets=TOKEN_BUCKETS,
 )  # fmt: skip
 GATE_WAIT: Final = Metric(
     "Gate Wait", "prefill_gate_wait", "ms", "gate_wait_s", 1e3,
     "admission by the prefill gate - request for a slot",
-    word="gate_wait", waits=True,
+    word="gate_wait", waits=True, buckets=FIRST_TOKEN_BUCKETS,
 )  # fmt: skip
 LATE: Final = Metric(
     "Schedule Delay", "schedule_delay", "ms", "late_s", 1e3,
     "send - due time; what coordinated omission hides",
-    word="late", waits=True,
+    word="late", waits=True, spoken="schedule delay",
 )  # fmt: skip
 TTFT_FROM_DUE: Final = Metric(
     "TTFT from Due", "time_to_first_token_from_due", "ms", "ttft_from_due_s", 1e3,
     "first chunk - due time: what a user would have waited",
-    word="ttft_from_due", adjusted=True, instead="request_latency",
+    word="ttft_from_due", adjusted=True, instead="request_latency", spoken="TTFT from due",
 )  # fmt: skip
 LATENCIES: Final = (
     LATENCY,
     TTFT,
     Metric("Time to First Output Token", "time_to_first_output_token", "ms", "ttfo_s", 1e3,
            "first chunk that is no reasoning - send", word="ttfo", adjusted=True, optional=True,
-           instead="request_latency"),
+           instead="request_latency", spoken="TTFO"),
     ITL,
     Metric("Inter Chunk Latency", POOLED, "ms", "", 1e3,
            "every gap between neighbouring chunks, pooled over all requests; gaps beside merged "
                "chunks are left out",
-           word="icl", instead="request_latency"),
+           word="icl", instead="request_latency", short="ICL"),
     Metric("Longest Stall", "longest_stall", "ms", "longest_stall_s", 1e3,
         "the largest gap of a request",
            word="longest_stall", adjusted=True, two_tokens=True, instead="request_latency"),
@@ -107,7 +133,7 @@ LATENCIES: Final = (
     Metric("TCP Round Trip", "tcp_round_trip", "ms", "rtt_us", 1e-3,
            "the kernel's shortest round trip of the connection until the end of the answer: was it "
                "the network?",
-           word="rtt"),
+           word="rtt", spoken="round trip"),
     Metric("Read Lag", "read_lag", "ms", "read_lag_us", 1e-3,
            "longest time that bytes of the answer lay in the kernel unread: health of the load "
                "generator", word="read_lag"),
@@ -117,6 +143,7 @@ PER_USER: Final = Metric(
     1.0,
     "1 / inter token latency, one value per request",
     word="output_tokens_per_s_per_user", inverse=True, instead="input_tokens_per_s",
+    spoken="output token throughput per user",
 )  # fmt: skip
 FELT: Final = (
     Metric("Fluidity", "fluidity", "%", "fluidity", 1e2,
@@ -230,6 +257,21 @@ class RuleMeasure(NamedTuple):
     requests. None: it is no throughput."""
     instead: str | None = None
     """As of a metric."""
+    flag: str = ""
+    """A share: the column that is true of the successful answers that count for it, false of the
+    others, and neither of those that it is not about. Empty: it is made in another way."""
+    against: str = "not good"
+    """A share: what the requests are called that count against it, as *3 of 40 requests failed*."""
+    short: str = ""
+    """Its label in tables that compare runs; empty: its word."""
+    spoken: str = ""
+    """As of a metric, which has its own."""
+
+    @property
+    def spoken_name(self) -> str:
+        """In sentences."""
+        of_metric = "" if self.metric is None else self.metric.spoken or self.metric.short
+        return self.spoken or of_metric or self.word.replace("_", " ")
 
     @property
     def less_is_better(self) -> bool:
@@ -251,18 +293,20 @@ SCHEMA_VALID: Final = "schema_valid_rate"
 """Of the successful answers that were held against a schema."""
 THROUGHPUTS: Final = (
     RuleMeasure("requests_per_s", "request_throughput", RATE, label="Request Throughput",
-        unit="requests/s", sums=()),
+        unit="requests/s", sums=(), short="Throughput (requests/s)", spoken="request throughput"),
     RuleMeasure("inputs_per_s", "input_throughput", RATE, label="Input Throughput", unit="inputs/s",
-        sums=("inputs",)),
+        sums=("inputs",), spoken="input throughput"),
     RuleMeasure("output_tokens_per_s", "output_token_throughput", RATE,
         label="Output Token Throughput", unit="tokens/s",
-            sums=("output_tokens",), instead="input_tokens_per_s"),
+            sums=("output_tokens",), instead="input_tokens_per_s",
+            short="Output (tokens/s)", spoken="output token throughput"),
     RuleMeasure("input_tokens_per_s", "input_token_throughput", RATE,
         label="Input Token Throughput", unit="tokens/s",
-            sums=("input_tokens",)),
+            sums=("input_tokens",), spoken="input token throughput"),
     RuleMeasure("total_tokens_per_s", "total_token_throughput", RATE,
         label="Total Token Throughput", unit="tokens/s",
-            sums=("input_tokens", "output_tokens"), instead="input_tokens_per_s"),
+            sums=("input_tokens", "output_tokens"), instead="input_tokens_per_s",
+            spoken="token throughput"),
 )  # fmt: skip
 """In the order of the tables."""
 MEASURES: Final = (
@@ -272,13 +316,15 @@ MEASURES: Final = (
         if one.word
     ),
     *THROUGHPUTS,
-    RuleMeasure("goodput", "goodput", RATE),
-    RuleMeasure("attainment", "good_request_fraction", SHARE),
-    RuleMeasure(ERROR_RATE, "request_error_rate", SHARE),
-    RuleMeasure(SCHEMA_VALID, SCHEMA_VALID, SHARE),
-    RuleMeasure("delivered", "delivered", SHARE),
-    RuleMeasure("completed", "completed", SHARE),
-)
+    RuleMeasure("goodput", "goodput", RATE, short="Goodput (requests/s)"),
+    RuleMeasure("attainment", "good_request_fraction", SHARE, short="Attainment (%)",
+        spoken="share of good requests"),
+    RuleMeasure(ERROR_RATE, "request_error_rate", SHARE, short="Failures (%)", against="failed"),
+    RuleMeasure(SCHEMA_VALID, SCHEMA_VALID, SHARE, flag="schema_valid",
+        against="without a valid answer", spoken="share of valid answers"),
+    RuleMeasure("delivered", "delivered", SHARE, spoken="share delivered"),
+    RuleMeasure("completed", "completed", SHARE, spoken="share completed"),
+)  # fmt: skip
 OF_SCHEDULE: Final = ("delivered", "completed")
 """The measures of an open loop's schedule."""
 BY_WORD: Final = {measure.word: measure for measure in MEASURES}

@@ -286,13 +286,6 @@ def _figure(rule: Rule, block: BlockRequests) -> float:
 
 STATS: Final = ("avg", "p50", "p95", "p99")
 LATENCIES: Final = ("ttft", "itl", "longest_stall", "request_latency")
-LABELS: Final = {
-    "ttft": "TTFT", "itl": "ITL", "longest_stall": "Longest Stall",
-    "request_latency": "Request Latency",
-    "ttft_from_due": "TTFT from Due",
-    "requests_per_s": "Throughput (requests/s)", "output_tokens_per_s": "Output (tokens/s)",
-    "error_rate": "Failures (%)", "attainment": "Attainment (%)", "goodput": "Goodput (requests/s)",
-}  # fmt: skip
 NORMAL: Final = 1.959963984540054
 FLIPS: Final = 12
 """Up to so many pairs each way to exchange their signs is tried, of more a part."""
@@ -637,11 +630,11 @@ def _compared(
 
 def _label(rule: Rule) -> str:
     measure = BY_WORD[rule.metric]
-    label = LABELS.get(rule.metric) or (
-        rule.metric if measure.metric is None else measure.metric.label
-    )
-    if measure.metric is not None:
-        label = f"{label} {rule.stat} ({rule.unit})"
+    if measure.metric is None:
+        label = measure.short or measure.word
+    else:
+        name = measure.metric.short or measure.metric.label
+        label = f"{name} {rule.stat} ({rule.unit})"
     where = ", ".join(f"{key}={value}" for key, value in rule.where)
     return f"{label}, {where}" if where else label
 

@@ -34,19 +34,6 @@ from .delivery import describe_overload, describe_undelivered
 from .notes import FIRST_FAILED, was_stream_buffered
 from .published import format_broken_rules
 
-NAMES: Final = {
-    "ttft": "TTFT", "ttfo": "TTFO", "itl": "ITL", "icl": "ICL", "ttft_from_due": "TTFT from due",
-    "late": "schedule delay",
-    "rtt": "round trip", "requests_per_s": "request throughput",
-    "output_tokens_per_s": "output token throughput",
-    "input_tokens_per_s": "input token throughput", "inputs_per_s": "input throughput",
-    "total_tokens_per_s": "token throughput",
-    "output_tokens_per_s_per_user": "output token throughput per user",
-    "attainment": "share of good requests",
-    "schema_valid_rate": "share of valid answers",
-    "delivered": "share delivered", "completed": "share completed",
-}  # fmt: skip
-"""Of the measures of rules, where it is not their word."""
 STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
 OPEN: Final = f"{INCONCLUSIVE}: "
 """How the text of a knee begins that no stage may found."""
@@ -245,7 +232,7 @@ def _advice(undecided: Sequence[SloResult]) -> str:
 
 def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
     """``p95 of TTFT is 810 ms, within 3 s``"""
-    name = NAMES.get(rule.metric, rule.metric.replace("_", " "))
+    name = BY_WORD[rule.metric].spoken_name
     what = (
         f"{rule.stat} of {name}"
         if rule.percentile is not None

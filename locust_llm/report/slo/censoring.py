@@ -34,7 +34,6 @@ from locust_llm.slo.metrics import (
     BY_WORD,
     ITL,
     LATENCY,
-    SCHEMA_VALID,
     TTFT,
     TTFT_FROM_DUE,
     Metric,
@@ -42,12 +41,6 @@ from locust_llm.slo.metrics import (
 
 Mask = NDArray[np.bool_]
 
-AMOUNTS: Final = {
-    "output_token_throughput": ("output_tokens",),
-    "input_token_throughput": ("input_tokens",),
-    "input_throughput": ("inputs",),
-    "total_token_throughput": ("input_tokens", "output_tokens"),
-}
 COUNTED: Final = (OK, *FAILURES, CUT)
 MOMENTS: Final = ("ttft_s", "ttfo_s", "ttft_from_due_s", "latency_s")
 """Columns that say when something came: a request has none yet, or has it for good."""
@@ -215,10 +208,10 @@ def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
         cut = outcome == CUT
         failed = (outcome == "failed").astype(np.float64)
         return ValueBounds(failed, failed + cut, find_send_times(counted), cut)
-    if rule.metric == SCHEMA_VALID:
-        checked = part.only(~part.requests["schema_valid"].isna()).outcome(OK)
-        valid = checked["schema_valid"]
-        return ValueBounds(valid, valid, find_send_times(checked), np.zeros(len(valid), np.bool_))
+    if flag := BY_WORD[rule.metric].flag:
+        known = part.only(~part.requests[flag].isna()).outcome(OK)
+        hits = known[flag]
+        return ValueBounds(hits, hits, find_send_times(known), np.zeros(len(hits), np.bool_))
     counted = part.outcome(*COUNTED, CANCELLED)
     outcome = _outcomes(counted)
     ok = outcome == OK
@@ -240,7 +233,7 @@ def bound_rate_amounts(rule: Rule, part: RequestSelection) -> ValueBounds:
     if rule.metric == "goodput":
         good = meets_conditions(these, rule.given).astype(np.float64)
         return ValueBounds(np.where(cut, 0.0, good), good, over, cut)
-    columns = [np.nan_to_num(these[column]) for column in AMOUNTS.get(BY_WORD[rule.metric].tag, ())]
+    columns = [np.nan_to_num(these[column]) for column in BY_WORD[rule.metric].sums or ()]
     through = np.sum(columns, axis=0) if columns else np.ones(these.size)
     return ValueBounds(through, through, over, cut)
 

@@ -24,7 +24,6 @@ from locust_llm.text.format import format_count
 
 from . import intervals
 from .censoring import (
-    AMOUNTS,
     COUNTED,
     ValueBounds,
     bound_metric,
@@ -340,7 +339,7 @@ def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> O
     if absent := _absent(part, rule.given):
         return ObservedValue(None, note=absent)
     if ok.size and any(
-        sum_of_known(ok[column]) is None for column in AMOUNTS.get(BY_WORD[rule.metric].tag, ())
+        sum_of_known(ok[column]) is None for column in BY_WORD[rule.metric].sums or ()
     ):
         return ObservedValue(None, note="no request has a count of its tokens")
     known = bound_rate_amounts(rule, part)
