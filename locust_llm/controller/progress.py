@@ -104,12 +104,12 @@ def format_phase_position(control: Controller) -> str:
 
 def format_request_counts(control: Controller) -> str:
     """Of this phase: ``36 ok, 56 failed``; ``92/200: 36 ok, 56 failed``. Of a sweep, over all its
-    stages and the warmup, ``in all 36 ok, 56 failed``."""
+    stages, ``all stages: 36 ok, 56 failed``."""
     stats, s = control.live_stats, control.settings
-    if control.stages is not None:
-        return f"in all {stats.done - stats.failed:>4} ok, {stats.failed} failed"
     warms = control.plan.phase == WARMUP
     done, failed = stats.count_phase(WARMUP if warms else PROFILING)
+    if control.stages is not None and not warms:
+        return f"all stages: {done - failed:>4} ok, {failed} failed"
     planned = s.warmup_request_count if warms else s.request_count
     ok = done - failed
     return (

@@ -106,6 +106,8 @@ LABELS: Final = {
     ITL.tag: "ITL (ms)",
     "output_token_throughput": "Output (tokens/s)",
 }
+OF_FAILURES: Final = "Percentiles count each failure as +infinity."
+"""Of tables that compare: those of one run leave failures out."""
 ARM_ROWS: Final = (
     ("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("longest_stall", "p95"),
     ("request_latency", "p95"),
@@ -130,6 +132,8 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
         first = [*_wrapped(missing, width, MAX_MISSING), *first]
     basis = [] if not summary.conditions.succeeded else _wrapped(_basis(summary, run), width)
     table = _explain_mark([*_aligned(*_table(summary, run), width)], width)
+    if table and summary.paired is not None:
+        table += _wrapped(OF_FAILURES, width)
     room = (
         LINES
         - len(first)
@@ -421,7 +425,7 @@ def format_comparison_ending(found: Comparison, width: int) -> str:
     last = _wrapped(
         "These runs came one after the other: what changed in between looks like a difference of "
             "theirs, and locust-llm ab "
-        "cancels it. All figures: --verbose, --markdown FILE.", width,
+        f"cancels it. {OF_FAILURES} All figures: --verbose, --markdown FILE.", width,
     )  # fmt: skip
     room = (LINES - len(last) - 1) // len(found.runs) - 1
     parts = [_pair(found, pair, width, max(1, room)) for pair in found.runs]

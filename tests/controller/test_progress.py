@@ -24,7 +24,7 @@ from locust_llm.controller.progress import (
     keep_logs_off_live_line,
     show_run_progress,
 )
-from locust_llm.records.phase_plan import PROFILING
+from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.client_verdict import DEGRADED, ClientVerdict
 
@@ -95,7 +95,17 @@ def test_a_sentence_at_the_start_without_a_gate() -> None:
 
 def test_failures_are_no_part_of_what_succeeded() -> None:
     assert "|   36 ok, 56 failed |" in said(control({"ok": 36, "refused": 50, "closed": 6}))
-    assert "| in all   36 ok, 2 failed |" in said(control({"ok": 36, "refused": 2}, stages=Step()))
+    swept = control({"ok": 36, "refused": 2}, stages=Step())
+    assert "| all stages:   36 ok, 2 failed |" in said(swept)
+
+
+def test_a_sweep_counts_its_warmup_by_itself() -> None:
+    """Of 46 that succeeded 10 were of the warmup."""
+    swept = control({"ok": 36}, stages=Step())
+    swept.live_stats.counts = Counter({"ok": 46})
+    assert "| all stages:   36 ok, 0 failed |" in said(swept)
+    swept.plan.phase = WARMUP
+    assert "|   10 ok, 0 failed |" in said(swept)
 
 
 def test_whole_answers_are_in_flight() -> None:
