@@ -1,25 +1,17 @@
 """The protocols by name, as ``--endpoint-type`` has them: ours, and those that a locustfile
 adds."""
 
+import pkgutil
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from locust_llm.settings.endpoint_types import ENDPOINT_TYPES
 from locust_llm.workload.media import encode_in_pieces
 
-from .chat import ChatProtocol
-from .completions import CompletionsProtocol
-from .embeddings import EmbeddingsProtocol, RerankProtocol
-from .messages import MessagesProtocol
 from .protocol import Messages, Protocol
-from .responses import ResponsesProtocol
 
 PROTOCOLS: Final[dict[str, Protocol[Any]]] = {
-    "chat": ChatProtocol(),
-    "completions": CompletionsProtocol(),
-    "responses": ResponsesProtocol(),
-    "messages": MessagesProtocol(),
-    "embeddings": EmbeddingsProtocol(),
-    "rerank": RerankProtocol(),
+    name: pkgutil.resolve_name(kind.protocol)() for name, kind in ENDPOINT_TYPES.items()
 }
 AIPERF_NAMES: Final = {"cohere_rankings": "rerank"}
 """Of --endpoint-type, where ours is another; its other rankings have bodies of their own."""

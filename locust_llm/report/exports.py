@@ -26,7 +26,7 @@ UNITS: Final = {
     "tokens/s": "tokens/sec",
     "tokens/s/gpu": "tokens/sec/gpu",
 }
-ENDPOINT_TYPES: Final = (
+AIPERF_ENDPOINT_TYPES: Final = (
     "chat",
     "completions",
     "responses",
@@ -323,7 +323,7 @@ def _endpoint(s: Settings) -> dict[str, Any]:
     """AIPerf has rerank by the API that its body is of, and no protocols of others."""
     kind = {"rerank": "cohere_rankings"}.get(s.endpoint_type, s.endpoint_type)
     found = {
-        "type": kind if kind in ENDPOINT_TYPES else "chat",
+        "type": kind if kind in AIPERF_ENDPOINT_TYPES else "chat",
         "path": s.endpoint,
         "streaming": s.streaming,
     }

@@ -37,13 +37,12 @@ from .declare import (
     Option,
     OptionRange,
 )
+from .endpoint_types import ENDPOINT_TYPES, POOLING
 from .selftest_modes import AUTO, OFF, REQUIRE
 from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, parse_sweep
 
 LOOK_STEP: Final = 1.5
 """Each look comes after so many times the time of the one before."""
-POOLING: Final = ("embeddings", "rerank")
-"""Endpoint types whose answers are vectors or scores, in one piece: nothing is generated."""
 SESSION_HEADERS: Final = {
     "aiperf": "X-Session-Affinity", "mlperf": "X-Session-ID", "dynamo": "X-Dynamo-Session-ID",
 }  # fmt: skip
@@ -560,7 +559,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             "Protocol: chat or plain completions, OpenAI's Responses, Anthropic's Messages, "
             "embeddings, rerank",
             "responses",
-            choices=("chat", "completions", "responses", "messages", "embeddings", "rerank"),
+            choices=tuple(ENDPOINT_TYPES),
         ),
     ] = "chat"
     model: Annotated[

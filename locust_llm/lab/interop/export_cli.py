@@ -2,10 +2,10 @@
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,13 +18,6 @@ from . import benchmark_report
 from .measured import MeasuredRun, NotExported, measure_run
 from .vllm_bench import export as vllm_bench
 
-FILES: Final = {
-    "vllm-bench": "vllm_bench.json",
-    "pytorch": "vllm_bench.pytorch.json",
-    "benchmark-report": "benchmark_report.json",
-    "parquet": "records.parquet",
-}
-"""In the run folder, by format."""
 REMOVED: Final = {
     "inferencex": "--format inferencex was removed: its process_result.py makes rows of --format "
     "vllm-bench",
@@ -38,16 +31,11 @@ def run_export(words: list[str]) -> int:
         return fail(why)
     options = _parser().parse_args(words)
     folder: Path = options.folder
-    out: Path = options.out or folder / FILES[options.format]
+    chosen = EXPORT_FORMATS[options.format]
+    out: Path = options.out or folder / chosen.file
     try:
         more = dict(_pair(word) for word in options.set)
-        if options.format == "parquet":
-            _parquet(folder, out)
-        else:
-            data = msgspec.json.format(
-                msgspec.json.encode(_document(folder, options, more)), indent=2
-            )
-            storage.replace_file(out, data + b"\n")
+        chosen.write(folder, out, ExportOptions(more, options.detailed))
     except (OSError, NotExported, parquet.PyarrowMissing) as error:
         why = clean_line(str(getattr(error, "strerror", None) or error))
         return fail(f"{folder}: {why}")
@@ -65,8 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "folder", type=Path, metavar="DIR", help="the folder of a run, or of one stage of a sweep"
     )
-    parser.add_argument("--format", choices=[*FILES], required=True)
-    names = ", ".join(FILES.values())
+    parser.add_argument("--format", choices=[*EXPORT_FORMATS], required=True)
+    names = ", ".join(each.file for each in EXPORT_FORMATS.values())
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"default: in the folder, {names}")
     parser.add_argument(
         "--detailed",
@@ -98,26 +86,47 @@ def _pair(word: str) -> tuple[str, object]:
         return name.strip(), value
 
 
-def _document(folder: Path, options: argparse.Namespace, more: dict[str, object]) -> object:
-    if stages := _stages(folder):
-        raise NotExported(f"it is a sweep: export one of its stages, such as {stages[0]}")
-    writers: dict[str, Callable[[MeasuredRun], Any]] = {
-        "vllm-bench": lambda found: vllm_bench.build_vllm_bench_result(
-            found, more, detailed=options.detailed
-        ),
-        "pytorch": lambda found: vllm_bench.pytorch(found, more),
-        "benchmark-report": benchmark_report.build_benchmark_report,
-    }
-    return writers[options.format](measure_run(folder))
-
-
 def _stages(folder: Path) -> Sequence[Path]:
     """Folders of a sweep's stages, in their order."""
     found = [path for path in (folder / "stages").glob("*") if (path / storage.RECORDS).is_file()]
     return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
-def _parquet(folder: Path, out: Path) -> None:
+# -- formats ---------------------------------------------------------------------------------------
+
+
+class ExportOptions(NamedTuple):
+    """What else the command line asks for."""
+
+    more: Mapping[str, object]
+    """Fields that the run does not know."""
+    detailed: bool
+
+
+class ExportFormat(NamedTuple):
+    """One format."""
+
+    file: str
+    """Its name in the run folder."""
+    write: Callable[[Path, Path, ExportOptions], None]
+    """Takes the run folder and the file; raises OSError and NotExported."""
+
+
+def _write_json(
+    build: Callable[[MeasuredRun, ExportOptions], Any],
+) -> Callable[[Path, Path, ExportOptions], None]:
+    """``build``: makes what the file holds, of one run or one stage."""
+
+    def write(folder: Path, out: Path, options: ExportOptions) -> None:
+        if stages := _stages(folder):
+            raise NotExported(f"it is a sweep: export one of its stages, such as {stages[0]}")
+        document = msgspec.json.encode(build(measure_run(folder), options))
+        storage.replace_file(out, msgspec.json.format(document, indent=2) + b"\n")
+
+    return write
+
+
+def _write_parquet(folder: Path, out: Path, options: ExportOptions) -> None:
     """All at once, or nothing."""
     facts = measure_run(folder).run
     draft = out.with_name(f".{out.name}.{os.getpid()}")
@@ -126,3 +135,24 @@ def _parquet(folder: Path, out: Path) -> None:
         os.replace(draft, out)
     finally:
         draft.unlink(missing_ok=True)
+
+
+EXPORT_FORMATS: Final = {
+    "vllm-bench": ExportFormat(
+        "vllm_bench.json",
+        _write_json(
+            lambda found, options: vllm_bench.build_vllm_bench_result(
+                found, options.more, detailed=options.detailed
+            )
+        ),
+    ),
+    "pytorch": ExportFormat(
+        "vllm_bench.pytorch.json",
+        _write_json(lambda found, options: vllm_bench.pytorch(found, options.more)),
+    ),
+    "benchmark-report": ExportFormat(
+        "benchmark_report.json",
+        _write_json(lambda found, options: benchmark_report.build_benchmark_report(found)),
+    ),
+    "parquet": ExportFormat("records.parquet", _write_parquet),
+}

@@ -67,7 +67,7 @@ def a_folder(folder: Path, *more: Record, **settings: Any) -> Path:
 
 def exported(folder: Path, name: str, *words: str) -> Any:
     assert command.run_export([str(folder), "--format", name, *words]) == 0
-    return json.loads((folder / command.FILES[name]).read_bytes())
+    return json.loads((folder / command.EXPORT_FORMATS[name].file).read_bytes())
 
 
 def test_vllm_bench(tmp_path: Path) -> None:

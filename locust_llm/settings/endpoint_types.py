@@ -1,0 +1,27 @@
+"""Endpoint types: a table from the value of ``--endpoint-type`` to the protocol that writes and
+reads it.
+
+Settings know the names alone; protocols/known.py imports the classes.
+"""
+
+from typing import Final, NamedTuple
+
+
+class EndpointType(NamedTuple):
+    """An API of a server."""
+
+    protocol: str
+    """Its class: module and name."""
+    generates: bool = True
+    """False: answers are vectors or scores, in one piece."""
+
+
+ENDPOINT_TYPES: Final = {
+    "chat": EndpointType("locust_llm.protocols.chat:ChatProtocol"),
+    "completions": EndpointType("locust_llm.protocols.completions:CompletionsProtocol"),
+    "responses": EndpointType("locust_llm.protocols.responses:ResponsesProtocol"),
+    "messages": EndpointType("locust_llm.protocols.messages:MessagesProtocol"),
+    "embeddings": EndpointType("locust_llm.protocols.embeddings:EmbeddingsProtocol", False),
+    "rerank": EndpointType("locust_llm.protocols.embeddings:RerankProtocol", False),
+}
+POOLING: Final = tuple(name for name, kind in ENDPOINT_TYPES.items() if not kind.generates)
