@@ -527,11 +527,10 @@ def _rejected(counts: RunCounts) -> Iterator[str]:
 
 
 def _without_itl(counts: RunCounts, succeeded: int) -> Iterator[str]:
-    """Requests of which nobody knows when their tokens came."""
-    why = {
-        reason: number for reason, number in counts.without_itl.items() if reason != NOT_STREAMED
-    }
-    if not why:
+    """Requests of which nobody knows when their tokens came; where none was streamed at all,
+    another note has it."""
+    why = counts.without_itl
+    if not why or why.get(NOT_STREAMED, 0) == succeeded:
         return
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in why.items())
     yield (

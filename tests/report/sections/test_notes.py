@@ -208,6 +208,13 @@ def test_requests_without_an_itl_are_counted_with_the_reason() -> None:
     why = "2 came in one chunk, 1 were read at once."
     assert f"3 of 5 requests have no Inter Token Latency, and no token rate per user: {why}" in told
     assert "no Inter Token Latency" not in said([answered(200, 250)])
+    empty = answered(output_tokens=1)  # the end of a sentence, without a chunk
+    assert "2 of 3 requests have no Inter Token Latency" in said(
+        [answered(200), empty, answered(200, 250)]
+    )
+    assert "1 had no chunk" in said([empty, answered(200, 250)])
+    whole = answered(streamed=False)
+    assert "no Inter Token Latency" not in said([whole, whole])
 
 
 # -- the load generator ----------------------------------------------------------------------------
