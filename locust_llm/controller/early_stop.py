@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
+from locust_llm.records.run import BrokenRule
 from locust_llm.slo.correlation_time import CorrelationTime
 from locust_llm.slo.grammar import ABORT, Condition, Rule
 from locust_llm.slo.intervals import TAIL, binomial_cdf, count_needed_values
@@ -342,12 +343,12 @@ class EarlyStop:
         for watched in self._watched:
             watched.add(record, first_wave=first_wave)
 
-    def broken(self) -> str:
-        """Why the run shall end; empty while it need not."""
+    def broken(self) -> BrokenRule | None:
+        """Why the run shall end; None while it need not."""
         for watched in self._watched:
             if watched.rule.kind == ABORT and self._is_broken(watched):
-                return f"{watched.rule} is broken: {watched.tally}"
-        return ""
+                return BrokenRule(rule=str(watched.rule), why=str(watched.tally))
+        return None
 
     def _is_broken(self, watched: RuleMonitor) -> bool:
         left_out = self._first_wave - len(self._users) if self._overdue else self._sends.open

@@ -377,15 +377,19 @@ class PhaseRunner:
         certainly broken."""
         while not self._shutdown.begun:
             self._time.sleep(RULES_S)
-            if not (why := self.abort.broken()):
+            if (broken := self.abort.broken()) is None:
                 continue
             self.abort = EarlyStop(())
             if self.stages is None:
-                self._store.add_note(f"The run was ended early: {why}.")
+                self._store.broken_rules.append(broken)
+                self._store.add_note(f"The run was ended early: {broken}.")
                 self._shutdown.begin()
             else:
+                self._store.broken_rules.append(
+                    msgspec.structs.replace(broken, stage=self.stages.number)
+                )
                 self._store.add_note(
-                    f"{capitalise_sentence(str(self.stages))}, was ended early: {why}."
+                    f"{capitalise_sentence(str(self.stages))}, was ended early: {broken}."
                 )
                 self.allocator.close(self.plan.phase)
 

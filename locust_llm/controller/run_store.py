@@ -28,6 +28,7 @@ from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import CANCELLED, OK, RETRIED, Record
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run import (
+    BrokenRule,
     LimitChange,
     ProcessHealth,
     Run,
@@ -225,6 +226,7 @@ class RunStore:
         self.users: list[UserChange] = []
         self.health: list[ProcessHealth] = []
         self.stopped_early = ""
+        self.broken_rules: list[BrokenRule] = []
         self.cut_at: float | None = None
         """As in Run."""
         self.turned_away = self.lost = 0
@@ -369,6 +371,7 @@ class RunStore:
             "gaps": tuple(self._missing),
             "stages": stages,
             "stopped_early": self.stopped_early,
+            "broken_rules": tuple(self.broken_rules),
             "cut_at": self.cut_at,
             "notes": (
                 *self._notes,

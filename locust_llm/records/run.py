@@ -138,6 +138,19 @@ class OpenLoopSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """``--max-users`` was reached while arrivals waited."""
 
 
+class BrokenRule(msgspec.Struct, frozen=True, kw_only=True):
+    """An ``abort:`` rule that was certainly broken, and ended the run or a stage of it."""
+
+    rule: str
+    why: str
+    """What was counted."""
+    stage: Count = 0
+    """0: it ended the run."""
+
+    def __str__(self) -> str:
+        return f"{self.rule} is broken: {self.why}"
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a run. Times are Unix seconds."""
 
@@ -215,6 +228,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     stopped_early: str = ""
     """How far it was when somebody stopped it before its end: ``after 6.9 of 60 s``; empty: it came
     to its end."""
+    broken_rules: tuple[BrokenRule, ...] = ()
+    """Those that ended the run, or its stages."""
     cut_at: Unix | None = None
     """When somebody ended the wait for what was still open, with a second Ctrl-C; None: nobody
     did."""

@@ -56,10 +56,8 @@ WAITS: Final = (
 STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
 HEAD: Final = ("difference", "%", "95% interval", "")
 NOTES: Final = (
-    "Difference: this run minus the base. 95% interval: both runs resampled in blocks of time, as "
-    "requests that "
-    "run together "
-    "are not independent. No difference to be seen: the interval holds 0. Of 20 figures of two "
+    "Difference: this run minus the base. 95% interval: made of those of both runs, each as wide "
+    "as its own requests' correlation makes it. No difference to be seen: the interval holds 0. Of 20 figures of two "
     "equal runs, one is better or "
     "worse by chance. No interval covers what changes between runs (a restart of the server, other "
     "programs on the "

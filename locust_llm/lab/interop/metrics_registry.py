@@ -95,5 +95,10 @@ def _loads(document: object) -> list[Figures]:
             found = list(reader.read(document))
             if found:
                 return found
-    tools = ", ".join(reader.__name__.rpartition(".")[2] for reader in READERS)
+    tools = ", ".join(_name_tool(reader.__name__) for reader in READERS)
     raise UnknownFormat(f"no tool that is known here wrote it (known: {tools}, and tables as text)")
+
+
+def _name_tool(module: str) -> str:
+    """``vllm_bench`` of ``....vllm_bench.metrics``."""
+    return module.removesuffix(".metrics").rpartition(".")[2].replace("_", " ")

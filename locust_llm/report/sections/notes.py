@@ -492,7 +492,7 @@ def _too_few(summary: Summary, run: Run) -> Iterator[str]:
         yield (
             f"WARNING: p{p:g}{above} of {format_count(count, 'request')} is little more than the "
             f"slowest of them: p{p:g} takes "
-            f"{math.ceil(100 / (100 - p))} requests, and {count_needed_values(p)} for both ends of "
+            f"{math.ceil(100 / (100 - p) - 1e-6)} requests, and {count_needed_values(p)} for both ends of "
             f"its interval.{advice}"
         )
 

@@ -125,6 +125,8 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         ):
             found = tested = wide
     status, reason, longer = _decided(rule, tested, seen, blame)
+    if status == INCONCLUSIVE and not blame and (ended := _ended_by(rule, found, seen.run)):
+        status, reason, longer = FAIL, f"it ended the {ended}", None
     if found.infinite and found.value is not None and math.isfinite(found.value):
         counted = format_count(found.infinite, "failed request")
         reason = "; ".join(
@@ -155,6 +157,19 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         longer_is_exact=longer is not None and is_pure_share(rule, tested),
         reason=reason,
     )
+
+
+def _ended_by(rule: Rule, found: ObservedValue, run: Run) -> str:
+    """What the rule ended as certainly broken, and what was counted by then; empty: nothing. It
+    was looked at each second, in another way than here, and the seconds that an interval lacks are
+    those that it cut off."""
+    if rule.kind != ABORT or found.value is None or rule.holds(found.value):
+        return ""
+    number, what = (run.stage.number, "stage") if run.stage is not None else (0, "run")
+    for broken in run.broken_rules:
+        if (broken.rule, broken.stage) == (str(rule), number):
+            return f"{what} early: {broken.why}"
+    return ""
 
 
 def _base_of(rule: Rule, seen: Evaluation) -> tuple[Evaluation | None, ObservedValue | None]:

@@ -120,7 +120,8 @@ def test_each_result_of_a_list_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_strange_result_is_named(tmp_path: Path) -> None:
     path = several(tmp_path, f"[{(DATA / 'concurrency-8.json').read_text()}, {{}}]")
     with pytest.raises(
-        known.UnknownFormat, match=r"^result 2: no tool that is known here wrote it"
+        known.UnknownFormat,
+        match=r"^result 2: no tool that is known here wrote it \(known: aiperf, evalscope, genai bench",
     ):
         known.read_figures(path)
 

@@ -184,7 +184,9 @@ def test_a_percentile_of_too_few_is_warned_of_once() -> None:
     assert "p90 and above of 9 requests" in said([answered(5, 10)] * 9)
     assert "p50 and above of 1 request is" in said([answered(5, 10)])
     assert "little more" not in said([answered(5, 10)] * 100)
-    assert "p99.9 of 100 requests" in said([answered(5, 10)] * 100, percentiles=(50.0, 99.9))
+    rare = said([answered(5, 10)] * 100, percentiles=(50.0, 99.9))
+    assert "p99.9 of 100 requests" in rare
+    assert "p99.9 takes 1000 requests" in rare  # 100 / 0.1
     assert "little more" not in said([])
 
 

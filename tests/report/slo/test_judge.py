@@ -13,7 +13,7 @@ from support.stages import a_level, a_stage
 
 from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
-from locust_llm.records.run import OpenLoopSchedule, ProcessHealth, Run
+from locust_llm.records.run import BrokenRule, OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.rows import SloResult, SweepSummary
 from locust_llm.report.selection import has_too_few_values
@@ -1114,3 +1114,25 @@ def test_few_requests_have_no_effective_sample_size() -> None:
     assert "fewer than 25 requests do not show how they are correlated" in few.reason
     assert "effective" not in few.reason
     assert judged("ttft p50 < 35ms", waves).effective is not None
+
+
+def test_the_rule_that_ended_the_run_is_broken() -> None:
+    """It cut off the seconds that its interval lacks: eight groups of equals in two slow waves, all
+    beyond the limit, have no end on that side."""
+    waves = (3, 4, 8, 7, 1, 2, 6, 5)
+    records = [
+        answered(21 + 40 * ms, 500, sent_at=10.0 + (20 * at + k) / 40)
+        for at, ms in enumerate(waves)
+        for k in range(20)
+    ]
+    rule, why = "abort: ttft p50 < 60ms", "160 of 160 beyond the limit; 50% may be"
+    assert judged(rule, records).status == "INCONCLUSIVE"
+    ended = replace(a_run(slo=(rule,)), broken_rules=(BrokenRule(rule=rule, why=why),))
+    found = judged(rule, records, ended)
+    assert (found.status, found.longer_s) == ("FAIL", None)
+    assert found.reason == f"it ended the run early: {why}"
+    other = replace(ended, broken_rules=(BrokenRule(rule=rule, why=why, stage=2),))
+    assert judged(rule, records, other).status == "INCONCLUSIVE"
+    # what came afterwards may hold
+    fast = [answered(1, 500, sent_at=10.0 + at) for at in range(24)]
+    assert judged(rule, fast, ended).status != "FAIL"
