@@ -117,6 +117,8 @@ ENDED: Final = 100
 CHANCE: Final = 0.001
 """Probability of what is not taken for chance."""
 
+AT_THE_STOP_S: Final = 0.05
+"""Arrivals that are due so shortly before the stop may not be sent any more."""
 MIN_EXPECTED_SHARE: Final = 0.5
 """Of what was due; where less could be over by the stop, the share that was completed says
 nothing."""
@@ -432,7 +434,15 @@ def _cause(d: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
         return GATE if _enough_without_gate(d) else USERS
     if d.out_of_users:
         return USERS
-    return BURST if late == FINE else CLIENT
+    if late != FINE:
+        return CLIENT
+    return "" if _were_due_at_the_stop(d) else BURST
+
+
+def _were_due_at_the_stop(d: Delivery) -> bool:
+    """No more are missing than are due in the last moment of any run, or a single one: no cause of
+    anything."""
+    return d.due - d.sent <= max(1.0, AT_THE_STOP_S * d.offered_per_s)
 
 
 def _level_of_delays(verdict: ClientVerdict | None) -> str:

@@ -409,6 +409,14 @@ def test_the_users_by_littles_law() -> None:
 BRIEF = [answered(100)] * 50
 
 
+def test_an_arrival_of_the_last_moment_is_nobodys_fault() -> None:
+    """One of 31 was due as the run was stopped; two of 32 at 0.3 a second are more than that."""
+    assert delivered([answered(100)] * 30, open_run(31)).cause == ""
+    assert delivered([answered(100)] * 30, open_run(32)).cause == "end"
+    # 90 of 2,000 at 20 a second: 4.5 s of arrivals
+    assert delivered([answered(100)] * 1910, open_run(2000)).cause == "end"
+
+
 @pytest.mark.parametrize(
     ("records", "cpu", "verdict", "cause"),
     [

@@ -139,11 +139,13 @@ def describe_server_time(found: LatencyAttribution) -> str:
         if has_unknown_route(found)
         else "in the server"
     )
-    known = (
-        "The metrics page does not split it: tracing"
-        if found.own_means
-        else "A metrics page or tracing"
-    )
+    known = "A metrics page or tracing"
+    if found.own_means:
+        known = "The metrics page does not split it: tracing"
+    if split := sum(_count_of(own, "prefill") for own in found.own_means):
+        known = (
+            f"The metrics page splits it for {split:,} of {found.requests:,} requests only: tracing"
+        )
     return (
         f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on "
         f"average. {known} "
@@ -173,12 +175,17 @@ def _own(own: ServerHistogramMeans, found: LatencyAttribution) -> Iterator[Block
         yield TextBlock(COUNTS_DIFFER.format(format_count(found.requests, "request")))
     if count < found.requests / MORE:
         yield TextBlock(
-            "The server counts a request when it ends: these are the first ones of many."
+            "A server counts the requests that it served, most of their times when they end: "
+            "these are fewer than the requests here."
         )
     elif count < found.requests:
         yield TextBlock(
             "The other requests ended before the first reading of its metrics, or after the last."
         )
+
+
+def _count_of(own: ServerHistogramMeans, name: str) -> int:
+    return sum(mean.count for mean in own.means if mean.name == name)
 
 
 def _counted(count: int, found: LatencyAttribution) -> str:

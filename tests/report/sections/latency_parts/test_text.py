@@ -271,7 +271,7 @@ def test_the_servers_own_means_stand_beside_what_it_reports_of_single_requests()
         ("TTFT", "150.0", "160.0", "+10.00", "measured"),
     )  # fmt: skip
     few = with_(replace(SLOW, means_ms=MEANS, requests=60), history)
-    assert any("first ones of many" in text for text in texts(few))
+    assert any("fewer than the requests here" in text for text in texts(few))
     one_less = with_(replace(SLOW, means_ms=MEANS, requests=51), history)
     (table,) = (one for one in tables_of(one_less) if one.head[0].startswith("Mean"))
     # means of other requests have no difference
@@ -310,6 +310,16 @@ def test_histograms_split_the_servers_time_where_single_requests_do_not() -> Non
     )
     assert table.rows[0] == ("queue", "0.02", "-", "-", "-")
     assert table.rows[-1] == ("TTFT", "24.00", "160.0", "+136.00", "measured")
+
+
+def test_a_metrics_page_of_some_requests_splits_these() -> None:
+    """As of one of two replicas: its table stands below the sentence."""
+    made = with_(replace(UNKNOWN, means_ms=MEANS), history_of(32, queue=0.01, prefill=0.05))
+    assert describe_server_time(made).endswith(
+        "The metrics page splits it for 32 of 50 requests only: tracing (--otlp-receiver) would "
+        "split it."
+    )
+    assert any("these are fewer than the requests here" in text for text in texts(made))
 
 
 def test_each_mean_names_its_own_number_of_requests() -> None:
