@@ -1,5 +1,6 @@
 """Contents: the bytes of a result's file, and the JSON in them."""
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,8 @@ from locust_llm.files.regular_file import decode_utf8, open_regular, read_regula
 MAX_BYTES: Final = 2**31
 MAX_TEXT_BYTES: Final = 2**25
 """Of a file that is no JSON: a table as a tool printed it."""
+MAX_VALUES: Final = 2**26
+"""Of a file of JSON: an empty list takes three bytes of it, and 64 bytes of memory."""
 HEAD_BYTES: Final = 2**12
 MAX_DOCUMENTS: Final = 10_000
 """Of a file."""
@@ -23,10 +26,15 @@ _DECODER: Final = json.JSONDecoder()
 
 
 def contents(path: Path) -> bytes:
-    """All of it. Raises OSError for what is no regular file, or larger than any result."""
+    """All of it. Raises OSError for what is no regular file, or larger than any result. What JSON
+    makes of it takes at most 5 GB, and nine times the file for text."""
     with open_regular(path) as file:
         head = file.read(HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
-    return read_regular(path, MAX_BYTES if head[:1] in (b"{", b"[") else MAX_TEXT_BYTES)
+    is_json = head[:1] in (b"{", b"[")
+    raw = read_regular(path, MAX_BYTES if is_json else MAX_TEXT_BYTES)
+    if is_json and sum(map(raw.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise OSError(errno.EFBIG, f"{path.name} has more than {MAX_VALUES:,} values", str(path))
+    return raw
 
 
 def decode_json(raw: bytes) -> object:

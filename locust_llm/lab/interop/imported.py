@@ -1,8 +1,8 @@
 """Imported: what a result of another load tester says of each request, as records; what it does not
 say is marked."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -11,6 +11,8 @@ from locust_llm.records.jsonl import format_record_line, parse_record_line
 from locust_llm.records.record import CANCELLED, DUE, GAPS, MOST_CHUNKS, OK, UNNAMED, Record
 
 MAX_ERROR: Final = 4096
+MAX_REQUESTS: Final = 10**6
+"""Of a result."""
 MAX_S: Final = 1e7
 """Longer than any request: 115 days."""
 OFF_S: Final = 1e-3
@@ -25,8 +27,23 @@ NO_GAPS: Final = (
 NO_DATE: Final = "the time of day: the run is dated by the file"
 
 
+T = TypeVar("T")
+
+
 class Unusable(ValueError):
     """No record can be made of it. One sentence, without a full stop."""
+
+
+def number_requests(requests: Iterable[T]) -> Iterator[tuple[int, T]]:
+    """Each with its place, from 1. Raises Unusable where there are more than a result has: a few
+    bytes may be one."""
+    too_many = Unusable(f"it has more than {MAX_REQUESTS:,} requests")
+    if isinstance(requests, Sized) and len(requests) > MAX_REQUESTS:
+        raise too_many
+    for place, request in enumerate(requests, 1):
+        if place > MAX_REQUESTS:
+            raise too_many
+        yield place, request
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """AIPerf: ``profile_export.jsonl``, a line for each request; its load stands in
 ``profile_export_aiperf.json`` beside it."""
 
+import io
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from locust_llm.lab.interop.imported import (
     chunks,
     first_and_last_chunk_us,
     lacking,
+    number_requests,
     outcome,
     read_duration,
     read_token_count,
@@ -44,7 +46,7 @@ def read(raw: bytes, path: Path) -> Imported:
     found = list[Record]()
     unread = list[str]()
     base_ns: int | None = None
-    for place, one in enumerate(raw.splitlines(), 1):
+    for place, one in number_requests(io.BytesIO(raw)):
         if not one.strip():
             continue
         try:

@@ -17,6 +17,7 @@ from locust_llm.files.regular_file import open_regular, read_regular
 from locust_llm.files.sqlite_file import TIMEOUT_S, has_table, read_database
 from locust_llm.lab.interop.evalscope.metrics import SUMMARY
 from locust_llm.lab.interop.imported import (
+    MAX_REQUESTS,
     NO_DATE,
     Imported,
     Unusable,
@@ -55,7 +56,6 @@ MORE: Final = (
 """Which of them there are depends on the version: before 1.4 no gaps, before 1.14 no ``request_id``
 and no ``is_stream``."""
 NO_WORDS: Final = "why requests failed"
-MAX_ROWS: Final = 10**6
 MAX_GAPS_CHARS: Final = 2**23
 """Of the text of the gaps of an answer: longer ones are left alone, as what JSON makes of them may
 fill the memory."""
@@ -121,8 +121,8 @@ def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Reco
             f"its table {TABLE!r} has no {', '.join(missing)}: evalscope's has, in the known "
             f"versions"
         )
-    if database.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0] > MAX_ROWS:
-        raise Unusable(f"it has more than {MAX_ROWS:,} requests")
+    if database.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0] > MAX_REQUESTS:
+        raise Unusable(f"it has more than {MAX_REQUESTS:,} requests")
     ended_s = 0.0
     for stamps in database.execute(f"SELECT start_time, completed_time FROM {TABLE}"):
         ended_s = max(

@@ -11,6 +11,7 @@ from locust_llm.lab.interop.imported import (
     finite,
     first_and_last_chunk_us,
     lacking,
+    number_requests,
     outcome,
     read_token_count,
     record,
@@ -46,7 +47,7 @@ def _load(document: Document, one: object) -> Imported:
         raise Unusable("it has no list of its requests (guidellm leaves it out of summaries)")
     found = list[Record]()
     unread = list[str]()
-    for place, (end, request) in enumerate(_requests(one), 1):
+    for place, (end, request) in number_requests(_requests(one)):
         try:
             found.append(_record(request, end, place, scheduled))
         except Unusable as error:

@@ -15,6 +15,7 @@ from locust_llm.lab.interop.imported import (
     Unusable,
     finite,
     lacking,
+    number_requests,
     outcome,
     read_token_count,
     record,
@@ -54,7 +55,7 @@ def read(document: Sequence[object], path: Path) -> list[Imported]:
         default=0.0,
     )
     base_s = path.stat().st_mtime - ended_s
-    for place, one in enumerate(document, 1):
+    for place, one in number_requests(document):
         try:
             found.append(_record(one, place, base_s))
         except Unusable as error:

@@ -14,6 +14,7 @@ from locust_llm.lab.interop.imported import (
     chunks,
     finite,
     lacking,
+    number_requests,
     outcome,
     read_duration,
     record,
@@ -69,13 +70,13 @@ def _records(lists: Mapping[str, Any], date: str, path: Path) -> tuple[list[Reco
     ]
     ended_s = max(starts, default=0.0)
     base_s = _unix(date, path) - ended_s
-    for place in range(len(lists["start_times"])):
+    for place, _ in number_requests(lists["start_times"]):
         try:
             found.append(
-                _record({name: _nth(lists[name], place) for name in lists}, place + 1, base_s)
+                _record({name: _nth(lists[name], place - 1) for name in lists}, place, base_s)
             )
         except Unusable as error:
-            unread.append(f"request {place + 1}: {error}")
+            unread.append(f"request {place}: {error}")
     return found, unread
 
 
