@@ -188,6 +188,7 @@ seeds: $(VENV)/.installed-tests   ## the seed documents' claims in the simulator
 
 docs: $(VENV)/.installed-docs     ## the documentation as a site in build/docs; a dead link is an error
 	$(BIN)/python docs/generate_options.py
+	$(BIN)/python docs/generate_metrics.py
 	$(BIN)/python docs/generate_scenarios.py
 	$(BIN)/python docs/generate_schemas.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -262,6 +262,8 @@ class RuleMeasure(NamedTuple):
     others, and neither of those that it is not about. Empty: it is made in another way."""
     against: str = "not good"
     """A share: what the requests are called that count against it, as *3 of 40 requests failed*."""
+    means: str = ""
+    """Its definition, for the docs; that of a metric is the metric's."""
     short: str = ""
     """Its label in tables that compare runs; empty: its word."""
     spoken: str = ""
@@ -293,19 +295,24 @@ SCHEMA_VALID: Final = "schema_valid_rate"
 """Of the successful answers that were held against a schema."""
 THROUGHPUTS: Final = (
     RuleMeasure("requests_per_s", "request_throughput", RATE, label="Request Throughput",
-        unit="requests/s", sums=(), short="Throughput (requests/s)", spoken="request throughput"),
+        unit="requests/s", sums=(), means="successful requests / duration",
+        short="Throughput (requests/s)", spoken="request throughput"),
     RuleMeasure("inputs_per_s", "input_throughput", RATE, label="Input Throughput", unit="inputs/s",
-        sums=("inputs",), spoken="input throughput"),
+        sums=("inputs",), means="texts of embeddings, documents of rerank, of successful requests / "
+            "duration", spoken="input throughput"),
     RuleMeasure("output_tokens_per_s", "output_token_throughput", RATE,
         label="Output Token Throughput", unit="tokens/s",
             sums=("output_tokens",), instead="input_tokens_per_s",
+            means="output tokens of successful requests / duration",
             short="Output (tokens/s)", spoken="output token throughput"),
     RuleMeasure("input_tokens_per_s", "input_token_throughput", RATE,
         label="Input Token Throughput", unit="tokens/s",
-            sums=("input_tokens",), spoken="input token throughput"),
+            sums=("input_tokens",), means="input tokens of successful requests / duration",
+            spoken="input token throughput"),
     RuleMeasure("total_tokens_per_s", "total_token_throughput", RATE,
         label="Total Token Throughput", unit="tokens/s",
             sums=("input_tokens", "output_tokens"), instead="input_tokens_per_s",
+            means="input and output tokens of successful requests / duration",
             spoken="token throughput"),
 )  # fmt: skip
 """In the order of the tables."""
@@ -316,14 +323,20 @@ MEASURES: Final = (
         if one.word
     ),
     *THROUGHPUTS,
-    RuleMeasure("goodput", "goodput", RATE, short="Goodput (requests/s)"),
+    RuleMeasure("goodput", "goodput", RATE, short="Goodput (requests/s)",
+        means="requests that meet every given limit, per second"),
     RuleMeasure("attainment", "good_request_fraction", SHARE, short="Attainment (%)",
+        means="share of requests that meet every given limit; failures do not meet it",
         spoken="share of good requests"),
-    RuleMeasure(ERROR_RATE, "request_error_rate", SHARE, short="Failures (%)", against="failed"),
+    RuleMeasure(ERROR_RATE, "request_error_rate", SHARE, short="Failures (%)", against="failed",
+        means="failed / (failed + successful)"),
     RuleMeasure(SCHEMA_VALID, SCHEMA_VALID, SHARE, flag="schema_valid",
+        means="share of the answers held against a schema that fit it; a failure is none of them",
         against="without a valid answer", spoken="share of valid answers"),
-    RuleMeasure("delivered", "delivered", SHARE, spoken="share delivered"),
-    RuleMeasure("completed", "completed", SHARE, spoken="share completed"),
+    RuleMeasure("delivered", "delivered", SHARE, spoken="share delivered",
+        means="sent / due, of the arrivals that a schedule had for the profiling phase"),
+    RuleMeasure("completed", "completed", SHARE, spoken="share completed",
+        means="answered without a failure by the stop / due, of the same arrivals"),
 )  # fmt: skip
 OF_SCHEDULE: Final = ("delivered", "completed")
 """The measures of an open loop's schedule."""

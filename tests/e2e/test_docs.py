@@ -305,7 +305,7 @@ def test_targets_of_make_that_pages_name_exist() -> None:
     assert named <= targets
 
 
-@pytest.mark.parametrize("maker", ["generate_options", "generate_scenarios"])
+@pytest.mark.parametrize("maker", ["generate_options", "generate_metrics", "generate_scenarios"])
 def test_a_page_that_is_made_is_up_to_date(maker: str) -> None:
     spec = importlib.util.spec_from_file_location(maker, ROOT / "docs" / f"{maker}.py")
     assert spec is not None

@@ -1,0 +1,50 @@
+"""Two tables of docs/metrics.md, made from the declared metrics and measures: `make docs` writes
+them, a test says when they are old."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from locust_llm.slo.metrics import BY_NAME, LATENCIES, LENGTHS, MEASURES, PER_USER, Metric
+from locust_llm.slo.metrics import RuleMeasure as Measure
+
+PAGE: Final = Path(__file__).with_name("metrics.md")
+BEGIN: Final = "<!-- {}, made by docs/generate_metrics.py: do not edit -->\n"
+END: Final = "<!-- end -->\n"
+HEAD: Final = "| metric | definition | word in rules | tag |\n|---|---|---|---|\n"
+
+
+def page() -> str:
+    text = _with(PAGE.read_text("utf-8"), "latencies", map(_metric_row, LATENCIES))
+    whole_run = [measure for measure in MEASURES if measure.metric is None]
+    rows = [*map(_measure_row, whole_run), *map(_metric_row, (PER_USER, *LENGTHS))]
+    return _with(text, "rates, counts and shares", rows)
+
+
+def _with(text: str, name: str, rows: Iterable[str]) -> str:
+    begin = BEGIN.format(name)
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n{HEAD}{''.join(rows)}\n{END}{rest.partition(END)[2]}"
+
+
+def _metric_row(metric: Metric) -> str:
+    label = metric.label
+    if metric.short and metric.short not in label:
+        label += f" ({metric.short})"
+    return _row(label, metric.means, metric.word, metric.tag)
+
+
+def _measure_row(measure: Measure) -> str:
+    label = measure.label or measure.spoken_name.capitalize()
+    return _row(label, measure.means, measure.word, measure.tag)
+
+
+def _row(label: str, means: str, word: str, tag: str) -> str:
+    """With the other names of ``word`` that rules know; the tag is one of them."""
+    others = [name for name, one in BY_NAME.items() if one.word == word and name != tag]
+    words = ", ".join(f"`{name}`" for name in dict.fromkeys((word, *others)) if name)
+    return f"| {label} | {means} | {words} | `{tag}` |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
