@@ -3,6 +3,7 @@ show stays as it is."""
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -15,6 +16,9 @@ import pytest
 import requests
 from support.runs import free_port
 from support.tiny_server import tiny_server
+from support.wild_options import VALUES, spelt
+
+from locust_llm.locust_adapter.parser import OPTIONS
 
 LOCUSTFILE: Final = """
 import json
@@ -57,6 +61,10 @@ ATTACKS: Final = (
 )  # fmt: skip
 
 
+SHOWN: Final = {option.dest for option in OPTIONS if option.in_form} | {"num_users", "llm_users"}
+"""What the page may set, by the name of its option."""
+
+
 @pytest.fixture
 def processes() -> Iterator[list[Any]]:
     started: list[Any] = []
@@ -79,8 +87,21 @@ def until(true: Callable[[], object], seconds: float = 40.0) -> None:
     raise AssertionError(f"not within {seconds} s")
 
 
+def wild_form(draw: random.Random, names: list[str], plain: dict[str, str]) -> dict[str, Any]:
+    """Of a run, with one to three fields more, each with a value or a list of them."""
+    form: dict[str, Any] = dict(plain)
+    for _ in range(draw.choice((1, 1, 2, 3))):
+        name = spelt(draw, draw.choice(names)).encode("utf-8", "replace").decode()
+        values = [value.encode("utf-8", "replace").decode() for value in draw.choices(VALUES, k=2)]
+        form[name] = values if draw.random() < 0.2 else values[0]
+    return form
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
 @pytest.mark.full  # tests/web/test_whitelist.py asks the same of one process
-def test_two_workers_get_only_what_the_page_shows(processes: list[Any], tmp_path: Path) -> None:
+def test_two_workers_get_only_what_the_page_shows(
+    processes: list[Any], tmp_path: Path, seed: int
+) -> None:
     (tmp_path / "lf.py").write_text(LOCUSTFILE)
     (tmp_path / "victim").write_text("precious")
     port, web = free_port(), free_port()
@@ -133,6 +154,27 @@ def test_two_workers_get_only_what_the_page_shows(processes: list[Any], tmp_path
             answer = requests.post(f"{base}/swarm", data={**plain, **more}, timeout=60)
             assert answer.status_code == 200
             assert answer.json()["success"] is False, more
+        draw, started = random.Random(f"options of two workers {seed}"), 0
+
+        def run_wildly(form: dict[str, Any]) -> bool:
+            """Whether it could start; then it is stopped."""
+            answer = requests.post(f"{base}/swarm", data=form, timeout=60)
+            assert answer.status_code == 200, (form, answer.text)
+            assert "Error: " not in answer.text, (form, answer.text)
+            if not answer.json()["success"]:
+                return False
+            requests.post(f"{base}/stop", timeout=60)
+            until(lambda: requests.get(f"{base}/llm/live", timeout=5).json()["state"] == "over")
+            return True
+
+        assert run_wildly({**plain, "my_plain": "earlier"})
+        until((tmp_path / "options-first").exists)
+        names = list(json.loads((tmp_path / "options-first").read_text().splitlines()[0]))
+        wild = [name for name in names if name not in plain and name not in SHOWN]
+        for _ in range(150):
+            form = wild_form(draw, [*wild, "llm_secrets", "__class__", "environment"], plain)
+            started += run_wildly(form)
+        assert started < 15  # a few name what the page shows, as --model
         got = requests.post(f"{base}/swarm", data=plain, timeout=60).json()
         assert got["success"], got
         assert got["user_classes"] == ["Bob"]
@@ -144,8 +186,10 @@ def test_two_workers_get_only_what_the_page_shows(processes: list[Any], tmp_path
     assert (tmp_path / "victim").read_text() == "precious"
     assert not (tmp_path / "victim2").exists()
     for who in ("first", "second"):
-        (line,) = (tmp_path / f"options-{who}").read_text().splitlines()
+        first, *_, line = (tmp_path / f"options-{who}").read_text().splitlines()
         options = json.loads(line)
+        before = {**json.loads(first), "my_plain": "'changed'"}
+        assert {name for name, value in options.items() if value != before[name]} <= SHOWN
         assert options["my_secret"] == repr(f"secret-of-{who}")
         assert options["my_plain"] == "'changed'"
         assert [options[name] for name in ("html_file", "json_file", "processes",

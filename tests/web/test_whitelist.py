@@ -5,7 +5,7 @@ import json
 import os
 import random
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.tiny_server import TinyServer, tiny_server
 from support.web_pages import Page
+from support.wild_options import VALUES, spelt
 
 from locust_llm.locust_adapter.parser import OPTIONS
 from locust_llm.web.whitelist import spell_in_camel_case
@@ -277,26 +278,6 @@ def test_no_user_class_takes_the_key_elsewhere(
 
 
 # -- any name --------------------------------------------------------------------------------------
-
-VALUES: Final = (
-    "true", "false", "0", "1", "50", "-1", "2.5", "nan", "1e999", "", " ", "none", "victim",
-    "/etc/passwd", "../x",
-    "my_secret", "a,b", "[1]", "{}", '{"a": 1}', "\0", "\udcff", "Ann", "Default", "<script>",
-    "ttft p95 < 1s",
-    "error_rate within 5% of /etc", "x" * 5000,
-)  # fmt: skip
-
-
-def spelt(draw: random.Random, name: str) -> str:
-    """The name, or one that a careless reader takes for it."""
-    ways: list[Callable[[], str]] = [
-        lambda: name, lambda: name, lambda: name, name.upper, name.title,
-        lambda: name.replace("_", "-"),
-        lambda: f"--{name.replace('_', '-')}", lambda: f" {name}", lambda: f"{name}\0",
-        lambda: f"{name}[]",
-        lambda: name.replace("i", "ı"), lambda: f"options.{name}", lambda: f"{name}\r\nhost",
-    ]  # fmt: skip
-    return draw.choice(ways)()
 
 
 def attack(page: RealPage, draw: random.Random, names: list[str]) -> Any:
