@@ -30,8 +30,8 @@ UTF_MARKS: Final = (
 )
 """Byte order marks of texts that are not UTF-8, the longer ones first, as UTF-32's begins like
 UTF-16's."""
-MANY_PARTS: Final = re.compile(r"""(?:\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*){100}""")
-"""A dotted key of TOML with more parts than anybody writes."""
+MANY_PARTS: Final = re.compile(r"""(?:\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*){20}""")
+"""A dotted key of TOML with more parts than anybody writes: each takes the time of all before it."""
 MAX_HOLE_BYTES: Final = 2**26
 """Of a file, that were never written. A killed machine may leave a few."""
 MAX_EXTENTS: Final = 1000

@@ -15,6 +15,8 @@ from locust_llm.files.user_file import read_small_text
 FOLDER: Final = Path(__file__).parents[1] / "scenarios"
 ABOUT: Final = ("description", "source", "date")
 """Keys that are no options."""
+MOST_BYTES: Final = 1 << 20
+"""Of a file: TOML takes seconds a megabyte where it is crafted for that."""
 PUBLISHED: Final = "published"
 """The table of what a benchmark asks of a run."""
 
@@ -58,7 +60,7 @@ def read_scenario(wanted: str) -> Scenario:
     and OSError."""
     own = wanted.endswith(".toml")
     file = wanted if own else f"{wanted}.toml"
-    text = read_small_text(wanted) if own else read_packaged_scenario(wanted)
+    text = read_small_text(wanted, most_bytes=MOST_BYTES) if own else read_packaged_scenario(wanted)
     try:
         content = decode_toml(text)
     except ValueError as error:

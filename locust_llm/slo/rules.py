@@ -68,7 +68,9 @@ def resolve_rules(slo: Iterable[str], slo_preset: str | None, good: str | None) 
         texts += expand_preset(slo_preset) if slo_preset else ()
     except ValueError as error:
         unknown = str(error)
-    entries = tuple(_entry(text, conditions, mistake) for text in texts)
+    entries = tuple(_entry(text, conditions, mistake) for text in texts[:MAX_RULES])
+    unread = _too_many(len(texts))
+    entries += tuple(RuleEntry(text, why=unread) for text in texts[MAX_RULES:])
     lost = (RuleEntry(slo_preset or "", why=unknown),) if unknown else ()
     return Rules((*entries, *lost), conditions, mistake)
 
@@ -77,11 +79,15 @@ def validate_rules(rules: Rules, axis: str = "") -> Iterator[str]:
     """Each reason why these rules cannot be judged, one sentence each. ``axis``: what the sweep
     changes, if there is one."""
     if len(rules.entries) > MAX_RULES:
-        yield f"there are {len(rules.entries):,} SLO rules, and at most {MAX_RULES:,} are possible"
+        yield _too_many(len(rules.entries))
         return
     found = [entry.why or _misplaced(entry, axis) for entry in rules.entries]
     found += [_too_early(entry) for entry in rules.entries]
     yield from dict.fromkeys(filter(None, (*found, rules.good_mistake)))
+
+
+def _too_many(count: int) -> str:
+    return f"there are {count:,} SLO rules, and at most {MAX_RULES:,} are possible"
 
 
 def _entry(text: str, good: tuple[Condition, ...], good_mistake: str) -> RuleEntry:

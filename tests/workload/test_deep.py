@@ -3,6 +3,7 @@ moment."""
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,26 @@ def test_there_are_a_thousand_rules_at_most() -> None:
     )
     assert why == "there are 1,001 SLO rules, and at most 1,000 are possible"
     assert not list(validate_rules(resolve_rules(["ttft p95 < 1s"] * 1_000, None, None)))
+
+
+def test_many_wrong_rules_are_refused_in_a_moment() -> None:
+    """A file of 4 MB may hold them: none but the first thousand is looked at."""
+    began = time.monotonic()
+    (why,) = validate_rules(resolve_rules(["1,2"] * 300_000, None, None))
+    assert time.monotonic() - began < BOUND_S
+    assert why == "there are 300,000 SLO rules, and at most 1,000 are possible"
+
+
+@pytest.mark.parametrize(
+    "line", ["a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.b{}=1\n", "[a.a.a.a.a.a.a.a.a.a.a.a.b{}]\n"]
+)
+def test_a_scenario_of_many_long_keys_takes_no_time(line: str, tmp_path: Path) -> None:
+    """Four megabytes of keys of a hundred parts took half a minute."""
+    many = "".join(line.format(number) for number in range((1 << 20) // (len(line) + 4)))
+    file = written(tmp_path, many)
+    began = time.monotonic()
+    with suppress(ValueError):
+        scenario.read_scenario(str(file))
+    assert time.monotonic() - began < BOUND_S
+    with pytest.raises(OSError, match="holds more than 1 MB"):
+        scenario.read_scenario(str(written(tmp_path, many * 2)))
