@@ -14,11 +14,11 @@ from .json_fields import (
 )
 
 
-def is_one(document: Document) -> bool:
+def has_figures(document: Document) -> bool:
     return nested_value(document, "aggregated_metrics", "stats", "ttft") is not None
 
 
-def read(document: Document) -> list[Figures]:
+def read_tool_figures(document: Document) -> list[Figures]:
     found = nested_value(document, "aggregated_metrics")
     scale = S_PER.get(read_text(document.get("_time_unit")), 1.0)
 

@@ -91,8 +91,8 @@ def _of_several(result: object, place: int, cut: str) -> list[Figures]:
 def _loads(document: object) -> list[Figures]:
     """Of one result. Raises UnknownFormat."""
     for reader in READERS:
-        if isinstance(document, dict) and reader.is_one(document):
-            found = list(reader.read(document))
+        if isinstance(document, dict) and reader.has_figures(document):
+            found = list(reader.read_tool_figures(document))
             if found:
                 return found
     tools = ", ".join(_name_tool(reader.__name__) for reader in READERS)

@@ -31,11 +31,11 @@ def read_imported_runs(path: Path) -> list[Imported]:
     sentence."""
     if path.is_dir():
         return _of_folder(path)
-    if evalscope.is_one(path):
-        return _used(evalscope.read(path))
+    if evalscope.has_requests(path):
+        return _used(evalscope.read_tool_requests(path))
     raw = contents(path)
-    if aiperf.is_one(raw):
-        return _used([aiperf.read(raw, path)])
+    if aiperf.has_requests(raw):
+        return _used([aiperf.read_tool_requests(raw, path)])
     documents = Documents([None])
     with suppress(ValueError):
         documents = decode_documents(raw)
@@ -48,7 +48,9 @@ def read_imported_runs(path: Path) -> list[Imported]:
             if len(results) == 1:
                 raise
             raise Unusable(f"result {place}: {error}") from None
-    if documents.cut and inference_perf.is_one(documents.found[0]):  # its entries are requests
+    if documents.cut and inference_perf.has_requests(
+        documents.found[0]
+    ):  # its entries are requests
         return [replace(load, unread=(*load.unread, f"{documents.cut}: cut off")) for load in loads]
     return [replace(load, cut=documents.cut) for load in loads]
 
@@ -56,18 +58,18 @@ def read_imported_runs(path: Path) -> list[Imported]:
 def _results(documents: Documents) -> list[object]:
     """Each result of a file: a list is one of inference-perf, or holds several."""
     alone = documents.found[0]
-    several = len(documents.found) > 1 or inference_perf.is_one(alone)
+    several = len(documents.found) > 1 or inference_perf.has_requests(alone)
     return documents.found if several else results_of(alone)
 
 
 def _loads(document: object, path: Path) -> list[Imported]:
     """Of one result of this file."""
-    if isinstance(document, list) and inference_perf.is_one(document):
-        return _used(inference_perf.read(document, path))
+    if isinstance(document, list) and inference_perf.has_requests(document):
+        return _used(inference_perf.read_tool_requests(document, path))
     try:
         for reader in (vllm_bench, guidellm):
-            if isinstance(document, dict) and reader.is_one(document):
-                return _used(reader.read(document, path))
+            if isinstance(document, dict) and reader.has_requests(document):
+                return _used(reader.read_tool_requests(document, path))
     except Unusable as error:
         raise Unusable(f"{error}; {ELSE}") from None
     if nested_value(document, "individual_request_metrics") is not None:

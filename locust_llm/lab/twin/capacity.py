@@ -37,11 +37,13 @@ def limited(model: ServerModel, stages: Sequence[ObservedStage]) -> SchedulerSet
     loaded = [stage for stage in users if _running(stage)[0] * BEYOND < stage.users]
     if not loaded:
         return model.settings
-    without = _distance(model, loaded)
-    if without < max(LEAST, _distance(model, [stage for stage in users if stage not in loaded])):
+    without = _ttft_distance(model, loaded)
+    if without < max(
+        LEAST, _ttft_distance(model, [stage for stage in users if stage not in loaded])
+    ):
         return model.settings
     tried = [
-        (_distance(model.with_settings(settings), loaded), settings)
+        (_ttft_distance(model.with_settings(settings), loaded), settings)
         for settings in _tried(model.settings, loaded)
     ]
     least, settings = min(tried, key=lambda one: one[0] / (KV_GAIN if one[1].kv_tokens else 1.0))
@@ -79,7 +81,7 @@ def _output(one: ObservedRequest, moments: Array) -> Array:
     )
 
 
-def _distance(model: ServerModel, loaded: Sequence[ObservedStage]) -> float:
+def _ttft_distance(model: ServerModel, loaded: Sequence[ObservedStage]) -> float:
     off = []
     for stage in loaded:
         said = replay_stage(model, stage).ttft_s

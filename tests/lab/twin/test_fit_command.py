@@ -34,7 +34,7 @@ QUIET = Noise(steps=0.02)
 
 
 def options(*words: str) -> argparse.Namespace:
-    return module._parser().parse_args(words)
+    return module._fit_parser().parse_args(words)
 
 
 @pytest.mark.slow

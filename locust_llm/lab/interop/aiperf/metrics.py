@@ -18,14 +18,14 @@ TTFT: Final = "time_to_first_token"
 LATENCY: Final = "request_latency"
 
 
-def is_one(document: Document) -> bool:
+def has_figures(document: Document) -> bool:
     return (
         isinstance(nested_value(document, LATENCY), dict)
         and nested_value(document, LATENCY, "unit") is not None
     )
 
 
-def read(document: Document) -> list[Figures]:
+def read_tool_figures(document: Document) -> list[Figures]:
     config = nested_value(document, "input_config")
     load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}
     ours = nested_value(document, "locust_llm")

@@ -31,7 +31,7 @@ SUMMARY: Final = "profile_export_aiperf.json"
 MAX_REASONS: Final = 1000
 
 
-def is_one(raw: bytes) -> bool:
+def has_requests(raw: bytes) -> bool:
     """By its first line, which may be cut."""
     head = raw.lstrip()[:4096].partition(b"\n")[0]
     return (
@@ -41,7 +41,7 @@ def is_one(raw: bytes) -> bool:
     )
 
 
-def read(raw: bytes, path: Path) -> Imported:
+def read_tool_requests(raw: bytes, path: Path) -> Imported:
     """Raises Unusable where it is a run of locust-llm's own."""
     found = list[Record]()
     unread = list[str]()

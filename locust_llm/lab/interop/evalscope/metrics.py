@@ -17,11 +17,11 @@ SUMMARY: Final = "benchmark_summary.json"
 PERCENTILES: Final = "benchmark_percentile.json"
 
 
-def is_one(document: Document) -> bool:
+def has_figures(document: Document) -> bool:
     return "Avg TTFT (ms)" in document and "Test Duration (s)" in document
 
 
-def read(document: Document) -> list[Figures]:
+def read_tool_figures(document: Document) -> list[Figures]:
     """``document``: the summary; under PERCENTILES the other file, where it is there."""
     places = whole(document.get("Concurrency"))
     rate = read_finite_or_nan(document.get("Request Rate (req/s)"))

@@ -61,13 +61,13 @@ MAX_GAPS_CHARS: Final = 2**23
 fill the memory."""
 
 
-def is_one(path: Path) -> bool:
+def has_requests(path: Path) -> bool:
     """By its name, or its first bytes. Raises OSError."""
     with open_regular(path) as file:
         return path.name == FILE or file.read(len(HEAD)) == HEAD
 
 
-def read(path: Path) -> list[Imported]:
+def read_tool_requests(path: Path) -> list[Imported]:
     """Raises OSError; Unusable where it is damaged, or of another program."""
     if not path.stat().st_size:
         raise Unusable(

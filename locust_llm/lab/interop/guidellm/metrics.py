@@ -17,19 +17,19 @@ from locust_llm.lab.interop.json_fields import (
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
 
-def is_one(document: Document) -> bool:
+def has_figures(document: Document) -> bool:
     return nested_value(document, "benchmarks", 0, "metrics", "time_to_first_token_ms") is not None
 
 
-def read(document: Document) -> list[Figures]:
+def read_tool_figures(document: Document) -> list[Figures]:
     return [
-        _load(document, one)
+        _figures_of_load(document, one)
         for one in nested_value(document, "benchmarks")
         if nested_value(one, "metrics") is not None
     ]
 
 
-def _load(document: Document, one: object) -> Figures:
+def _figures_of_load(document: Document, one: object) -> Figures:
     strategy = nested_value(one, "config", "strategy") or nested_value(one, "args", "strategy")
     kind = read_text(nested_value(strategy, "type_"))
     warnings = nested_value(one, "warnings")

@@ -30,16 +30,16 @@ SCHEDULED: Final = ("constant", "poisson")
 ENDS: Final = ("successful", "errored", "incomplete")
 
 
-def is_one(document: Document) -> bool:
+def has_requests(document: Document) -> bool:
     return nested_value(document, "benchmarks", 0, "metrics", "time_to_first_token_ms") is not None
 
 
-def read(document: Document, path: Path) -> list[Imported]:
+def read_tool_requests(document: Document, path: Path) -> list[Imported]:
     """Raises Unusable without requests."""
-    return [_load(document, one) for one in nested_value(document, "benchmarks")]
+    return [_requests_of_load(document, one) for one in nested_value(document, "benchmarks")]
 
 
-def _load(document: Document, one: object) -> Imported:
+def _requests_of_load(document: Document, one: object) -> Imported:
     strategy = nested_value(one, "config", "strategy") or nested_value(one, "args", "strategy")
     kind = read_text(nested_value(strategy, "type_"))
     scheduled = kind in SCHEDULED

@@ -14,11 +14,11 @@ from locust_llm.lab.interop.json_fields import (
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
 
-def is_one(document: Document) -> bool:
+def has_figures(document: Document) -> bool:
     return nested_value(document, "successes", "latency", "time_to_first_token") is not None
 
 
-def read(document: Document) -> list[Figures]:
+def read_tool_figures(document: Document) -> list[Figures]:
     load = document.get("load_summary")
     found = document.get("successes")
     places = whole(nested_value(load, "concurrency"))

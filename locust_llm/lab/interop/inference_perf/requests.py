@@ -35,14 +35,14 @@ FILE: Final = "per_request_lifecycle_metrics.json"
 STAGE: Final = "stage_0_lifecycle_metrics.json"
 
 
-def is_one(document: object) -> bool:
+def has_requests(document: object) -> bool:
     return nested_value(document, 0, "info", "response_metrics") is not None or (
         nested_value(document, 0, "start_time") is not None
         and nested_value(document, 0, "end_time") is not None
     )
 
 
-def read(document: Sequence[object], path: Path) -> list[Imported]:
+def read_tool_requests(document: Sequence[object], path: Path) -> list[Imported]:
     """Of several stages only the first has its load beside it, so they have none."""
     found = list[Record]()
     unread = list[str]()

@@ -10,11 +10,11 @@ from locust_llm.lab.interop.json_fields import (
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
 
-def is_one(document: Document) -> bool:
+def has_figures(document: Document) -> bool:
     return "mean_ttft_ms" in document and "request_throughput" in document
 
 
-def read(document: Document) -> list[Figures]:
+def read_tool_figures(document: Document) -> list[Figures]:
     completed = whole(document.get("completed"))
     out = read_finite_or_nan(document.get("total_output_tokens"))
     read_tokens = read_finite_or_nan(document.get("total_input_tokens"))

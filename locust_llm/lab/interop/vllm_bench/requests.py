@@ -26,11 +26,11 @@ from locust_llm.records.record import Record
 LISTS: Final = ("ttfts", "itls", "start_times", "input_lens", "output_lens", "errors")
 
 
-def is_one(document: Document) -> bool:
+def has_requests(document: Document) -> bool:
     return "mean_ttft_ms" in document and "request_throughput" in document
 
 
-def read(document: Document, path: Path) -> list[Imported]:
+def read_tool_requests(document: Document, path: Path) -> list[Imported]:
     """Raises Unusable without what each request had."""
     lists = {name: document.get(name) for name in (*LISTS, "latencies")}
     if not all(isinstance(lists[name], list) for name in ("ttfts", "itls", "output_lens")):

@@ -41,11 +41,11 @@ def run_drift(words: list[str]) -> int:
     """0: the same server; 3: it has drifted, or is another one by name; 4: not one load can be
     used; 5: refused."""
     try:
-        options = _parser().parse_args(words)
+        options = _drift_parser().parse_args(words)
         twin = file.read_twin(options.twin)
         users = check.loads_of(twin)
         given = split_host_and_folders(options, [options.folder] if options.folder else [])
-        folder = Folder(given[0] if given else _measured(options, twin, users))
+        folder = Folder(given[0] if given else _measure_loads(options, twin, users))
         found = read_folder_loads(folder)
     except Stopped as error:
         return error.status
@@ -65,7 +65,7 @@ def run_drift(words: list[str]) -> int:
     return ExitStatus.RULE_FAILED if result.drifted or names else ExitStatus.OK
 
 
-def _measured(options: argparse.Namespace, twin: Twin, users: Sequence[int]) -> Path:
+def _measure_loads(options: argparse.Namespace, twin: Twin, users: Sequence[int]) -> Path:
     """The folder of a short sweep over these. Raises ValueError, Stopped, OSError."""
     options.host = options.host or twin.origin.host
     if not options.host:
@@ -100,13 +100,13 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-class _Parser(argparse.ArgumentParser):
+class _DriftParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise DriftRefused(f"{message}: locust-llm twin drift --help has all options")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _drift_parser() -> argparse.ArgumentParser:
+    parser = _DriftParser(
         prog="locust-llm twin drift", allow_abbrev=False,
         usage="locust-llm twin drift TWIN [DIR] [options]",
         description="Is a server still the one that a twin was fitted to? Three loads of its "

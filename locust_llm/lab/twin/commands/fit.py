@@ -64,7 +64,7 @@ def run_fit(words: list[str]) -> int:
     """0: a twin; 4: none that can be used, or the probe cannot tell; 5: refused."""
     folders = list[Path]()
     try:
-        options = _parser().parse_args(words)
+        options = _fit_parser().parse_args(words)
         folders = split_host_and_folders(options, options.folders)
         if options.host:
             _measure(options, folders)
@@ -220,7 +220,7 @@ def _unnamed(said: Diagnosis, folders: Sequence[Path]) -> str:
 # -- options ---------------------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
+class _FitParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise FitRefused(f"{message}: locust-llm twin fit --help has all options")
 
@@ -252,8 +252,8 @@ def _tokens(text: str) -> float:
     return value
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _fit_parser() -> argparse.ArgumentParser:
+    parser = _FitParser(
         prog="locust-llm twin fit", allow_abbrev=False,
         usage="locust-llm twin fit (--host URL | DIR DIR...) [options]",
         description="Fit a model to a server: its scheduler, what a step of it costs, and how far "

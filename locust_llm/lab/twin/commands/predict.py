@@ -35,7 +35,7 @@ limit. What lies outside of what the twin was fitted to is marked as extrapolate
 def run_predict(words: list[str]) -> int:
     """0: a what-if is surely within the rules, or there are none; 3: none is; 4: it is open; 5:
     refused."""
-    options = _parser().parse_args(words)
+    options = _predict_parser().parse_args(words)
     try:
         asked = _asked(options)
         if options.html:
@@ -51,7 +51,7 @@ def run_predict(words: list[str]) -> int:
     return _status(asked)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _predict_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="locust-llm twin predict", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -106,7 +106,7 @@ def _asked(options: argparse.Namespace) -> text.WhatIfReport:
     sent = workload.workload(options, twin)
     if why := limits.refuse_extrapolation(twin, sent.lengths):
         raise ValueError(why)
-    at = at or _measured(twin.ranges.users)
+    at = at or _measured_loads(twin.ranges.users)
     if not at:
         raise ValueError("this twin was fitted at request rates: give --load request-rate=VALUES")
     fitted = twin.model.settings
@@ -125,7 +125,7 @@ def _asked(options: argparse.Namespace) -> text.WhatIfReport:
     )
 
 
-def _measured(users: tuple[int, int]) -> list[OfferedLoad]:
+def _measured_loads(users: tuple[int, int]) -> list[OfferedLoad]:
     return grid.parse_load_values(f"concurrency={max(1, users[0])}..{users[1]}") if users[1] else []
 
 
