@@ -10,13 +10,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.lab.interop import vllm_bench
 from locust_llm.records import storage
 from locust_llm.report import parquet
 from locust_llm.text.format import clean_line, print_safely
 
 from . import benchmark_report
 from .measured import MeasuredRun, NotExported, measure_run
-from .vllm_bench import export as vllm_bench
 
 REMOVED: Final = {
     "inferencex": "--format inferencex was removed: its process_result.py makes rows of --format "

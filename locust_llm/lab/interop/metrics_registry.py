@@ -7,15 +7,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from locust_llm.lab.interop import aiperf, evalscope, guidellm, inference_perf, vllm_bench
 from locust_llm.lab.interop.load_metrics import Figures
 
 from . import genai_bench, text_table
-from .aiperf import metrics as aiperf
-from .evalscope import metrics as evalscope
 from .file_contents import contents, decode_documents, decode_json, results_of
-from .guidellm import metrics as guidellm
-from .inference_perf import metrics as inference_perf
-from .vllm_bench import metrics as vllm_bench
 
 READERS: Final[tuple[ModuleType, ...]] = (
     aiperf,

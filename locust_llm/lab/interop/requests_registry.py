@@ -6,16 +6,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from locust_llm.lab.interop import aiperf, evalscope, guidellm, inference_perf, vllm_bench
 from locust_llm.lab.interop import metrics_registry as figures
 from locust_llm.lab.interop.file_contents import Documents, contents, decode_documents, results_of
 from locust_llm.lab.interop.json_fields import nested_value
 
-from .aiperf import requests as aiperf
-from .evalscope import requests as evalscope
-from .guidellm import requests as guidellm
 from .imported import Imported, Unusable
-from .inference_perf import requests as inference_perf
-from .vllm_bench import requests as vllm_bench
 
 NAMES: Final = (aiperf.FILE, evalscope.FILE, inference_perf.FILE)
 """Of files in the folder of a result."""

@@ -15,7 +15,7 @@ from locust_llm.lab.interop import side_by_side
 from locust_llm.lab.interop.audit.cli import run_audit as audit
 from locust_llm.lab.interop.file_contents import decode_documents
 from locust_llm.lab.interop.import_cli import run_import
-from locust_llm.lab.interop.inference_perf.requests import FILE
+from locust_llm.lab.interop.inference_perf import FILE
 
 DATA = Path(__file__).parents[2] / "data" / "results" / "vllm-bench-0.32.0"
 OBJECTS = st.dictionaries(

@@ -12,7 +12,7 @@ from support.records import UNIX, a_run, answered, failed
 from locust_llm.lab.interop import export_cli as command
 from locust_llm.lab.interop import import_cli as imports
 from locust_llm.lab.interop.measured import MeasuredRun, sent_s
-from locust_llm.lab.interop.vllm_bench.export import fullest_second, most_at_once
+from locust_llm.lab.interop.vllm_bench import fullest_second, most_at_once
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.storage import write_run

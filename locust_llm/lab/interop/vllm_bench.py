@@ -1,19 +1,172 @@
-"""vLLM: the JSON of ``vllm bench serve --save-result`` as of 0.32, and its records for PyTorch's
-benchmark database.
-
-Its definitions: TPOT of a request is (latency - TTFT) / (tokens - 1), ITL each gap between two
-chunks; percentiles are linear between ranks, the standard deviation is of the population. Retried,
-cut and cancelled requests have no place in it.
-"""
+"""vLLM: the JSON of ``vllm bench serve --save-result``."""
 
 import math
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from locust_llm.lab.interop.imported import (
+    NO_DATE,
+    Imported,
+    Unusable,
+    chunks,
+    finite,
+    lacking,
+    number_requests,
+    outcome,
+    read_duration,
+    record,
+    token_fields,
+)
+from locust_llm.lab.interop.json_fields import (
+    Document,
+    read_distribution,
+    read_finite_or_nan,
+    read_text,
+    whole,
+)
+from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.measured import Floats, MeasuredRun, NotExported, sent_s
+from locust_llm.records.record import Record
+
+
+def has_figures(document: Document) -> bool:
+    return "mean_ttft_ms" in document and "request_throughput" in document
+
+
+def read_tool_figures(document: Document) -> list[Figures]:
+    completed = whole(document.get("completed"))
+    out = read_finite_or_nan(document.get("total_output_tokens"))
+    read_tokens = read_finite_or_nan(document.get("total_input_tokens"))
+    rate = read_finite_or_nan(document.get("request_rate"))
+    return [
+        Figures(
+            tool="vllm bench",
+            model=read_text(document.get("model_id")),
+            requests=completed,
+            failed=whole(document.get("failed")) or 0,
+            asked_requests=whole(document.get("num_prompts")),
+            duration_s=read_finite_or_nan(document.get("duration")),
+            concurrency=whole(document.get("max_concurrency")),
+            rate_per_s=None if rate is None or rate == float("inf") else rate,
+            requests_per_s=read_finite_or_nan(document.get("request_throughput")),
+            goodput_per_s=read_finite_or_nan(document.get("request_goodput")),
+            output_tokens_per_s=read_finite_or_nan(document.get("output_throughput")),
+            total_tokens_per_s=read_finite_or_nan(document.get("total_token_throughput")),
+            ttft=_of(document, "ttft"),
+            tpot=_of(document, "tpot"),
+            itl=_of(document, "itl"),
+            latency=_of(document, "e2el"),
+            output_tokens=_mean(out, completed),
+            input_tokens=_mean(read_tokens, completed),
+        )
+    ]
+
+
+def _of(document: Document, name: str) -> Distribution:
+    end = f"_{name}_ms"
+    found = ((key.removesuffix(end), value) for key, value in document.items() if key.endswith(end))
+    return read_distribution(found, 1e-3)
+
+
+def _mean(total: float | None, count: int | None) -> Distribution:
+    return Distribution(avg=total / count) if total is not None and count else Distribution()
+
+
+LISTS: Final = ("ttfts", "itls", "start_times", "input_lens", "output_lens", "errors")
+
+
+def has_requests(document: Document) -> bool:
+    return "mean_ttft_ms" in document and "request_throughput" in document
+
+
+def read_tool_requests(document: Document, path: Path) -> list[Imported]:
+    """Raises Unusable without what each request had."""
+    lists = {name: document.get(name) for name in (*LISTS, "latencies")}
+    if not all(isinstance(lists[name], list) for name in ("ttfts", "itls", "output_lens")):
+        raise Unusable(
+            "it has no list of its requests (vllm bench serve writes one with --save-detailed)"
+        )
+    if not isinstance(lists["start_times"], list):
+        raise Unusable("its requests have no start times, as older versions of vllm bench wrote it")
+    rate = read_finite_or_nan(document.get("request_rate"))
+    burstiness = read_finite_or_nan(document.get("burstiness"))
+    open_loop = rate is not None and 0 < rate < float("inf")
+    found, unread = _records(lists, read_text(document.get("date")), path)
+    asked = (whole(document.get("completed")) or 0) + (whole(document.get("failed")) or 0)
+    return [
+        Imported(
+            tool="vllm bench",
+            model=read_text(document.get("model_id")),
+            records=tuple(found),
+            users=whole(document.get("max_concurrency")),
+            rate_per_s=rate if open_loop else None,
+            arrivals="" if not open_loop or burstiness is None
+            else "poisson" if burstiness == 1 else f"gamma (smoothness {burstiness:g})",
+            asked=asked or None,
+            unread=tuple(unread),
+            lacks=lacking(found, NO_DATE),
+        )
+    ]  # fmt: skip
+
+
+def _records(lists: Mapping[str, Any], date: str, path: Path) -> tuple[list[Record], list[str]]:
+    found = list[Record]()
+    unread = list[str]()
+    starts = [
+        value
+        for one in lists["start_times"]
+        if (value := read_finite_or_nan(one)) is not None and abs(value) < 1e11
+    ]
+    ended_s = max(starts, default=0.0)
+    base_s = _unix(date, path) - ended_s
+    for place, _ in number_requests(lists["start_times"]):
+        try:
+            found.append(
+                _record({name: _nth(lists[name], place - 1) for name in lists}, place, base_s)
+            )
+        except Unusable as error:
+            unread.append(f"request {place}: {error}")
+    return found, unread
+
+
+def _nth(values: object, place: int) -> Any:
+    return values[place] if isinstance(values, list) and place < len(values) else None
+
+
+def _unix(date: str, path: Path) -> float:
+    """When the tool wrote the file: its date, which has no time zone, as UTC."""
+    with suppress(ValueError, OverflowError):
+        return float(time.mktime(time.strptime(date, "%Y%m%d-%H%M%S")) - time.timezone)
+    return path.stat().st_mtime
+
+
+def _record(one: Mapping[str, Any], place: int, base_s: float) -> Record:
+    """The first event may carry nothing but the role: so does its TTFT."""
+    sent_s = finite(one["start_times"], "start time")
+    words = one["errors"] if isinstance(one["errors"], str) else ""
+    failure = outcome(None, words)
+    fields = {
+        "id": f"request-{place}",
+        "worker": "vllm bench",
+        "base_s": base_s,
+        "sent_s": sent_s,
+        **failure,
+    }
+    fields |= token_fields(one["input_lens"], one["output_lens"] if not failure else None, "usage")
+    latency = None if one["latencies"] is None else read_duration(one["latencies"], "latency")
+    if failure:
+        return record(**fields, closed_s=sent_s + (latency or 0.0), stamps=(), whole=True)
+    if not isinstance(one["itls"], list):
+        raise Unusable("its list of gaps is missing")
+    stamps, complete = chunks(read_duration(one["ttfts"], "TTFT"), one["itls"], latency)
+    return record(**fields, closed_s=sent_s + stamps[-1] / 1e6, stamps=stamps, whole=complete)
+
 
 PERCENTILES: Final = (50, 90, 95, 99)
 OF_PYTORCH: Final = tuple(

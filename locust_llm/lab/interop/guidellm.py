@@ -1,5 +1,8 @@
-"""guidellm: the requests in the JSON of ``guidellm benchmark``, a load for each of its benchmarks.
-It keeps the first token and the last, not those between."""
+"""guidellm: the JSON of ``guidellm benchmark``, a load for each of its benchmarks.
+
+Its ``time_per_output_token_ms`` holds the first token too (latency / tokens);
+``inter_token_latency_ms`` is what others call TPOT, weighted by tokens.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +23,89 @@ from locust_llm.lab.interop.imported import (
 from locust_llm.lab.interop.json_fields import (
     Document,
     nested_value,
+    read_distribution,
     read_finite_or_nan,
     read_text,
     whole,
 )
+from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.records.record import Record
+
+
+def has_figures(document: Document) -> bool:
+    return nested_value(document, "benchmarks", 0, "metrics", "time_to_first_token_ms") is not None
+
+
+def read_tool_figures(document: Document) -> list[Figures]:
+    return [
+        _figures_of_load(document, one)
+        for one in nested_value(document, "benchmarks")
+        if nested_value(one, "metrics") is not None
+    ]
+
+
+def _figures_of_load(document: Document, one: object) -> Figures:
+    strategy = nested_value(one, "config", "strategy") or nested_value(one, "args", "strategy")
+    kind = read_text(nested_value(strategy, "type_"))
+    warnings = nested_value(one, "warnings")
+    places = whole(nested_value(strategy, "max_concurrency")) or whole(
+        nested_value(strategy, "streams")
+    )
+    return Figures(
+        tool="guidellm",
+        version=read_text(nested_value(document, "metadata", "guidellm_version")),
+        label=kind,
+        model=read_text(nested_value(one, "config", "backend", "model")),
+        requests=whole(nested_value(one, "metrics", "request_totals", "successful")),
+        failed=whole(nested_value(one, "metrics", "request_totals", "errored")) or 0,
+        duration_s=read_finite_or_nan(nested_value(one, "duration")),
+        concurrency=places if kind == "concurrent" else None,
+        rate_per_s=read_finite_or_nan(nested_value(strategy, "rate"))
+        if kind in ("constant", "poisson")
+        else None,
+        most_in_flight=whole(
+            nested_value(one, "metrics", "request_concurrency", "successful", "max")
+        ),
+        requests_per_s=_mean(one, "requests_per_second"),
+        output_tokens_per_s=_mean(one, "output_tokens_per_second"),
+        total_tokens_per_s=_mean(one, "tokens_per_second"),
+        ttft=_of(one, "time_to_first_token_ms", 1e-3),
+        tpot=_of(one, "inter_token_latency_ms", 1e-3),
+        latency=_of(one, "request_latency", 1.0),
+        input_tokens=_of(one, "prompt_token_count", 1.0),
+        output_tokens=_of(one, "output_token_count", 1.0),
+        client=f"limited ({read_text(nested_value(warnings, 0, 'code'))})"
+        if isinstance(warnings, list) and warnings
+        else "",
+    )
+
+
+def _mean(one: object, name: str) -> float | None:
+    return read_finite_or_nan(nested_value(one, "metrics", name, "successful", "mean"))
+
+
+def _of(one: object, name: str, scale: float) -> Distribution:
+    values = nested_value(one, "metrics", name, "successful")
+    return (
+        read_distribution(_named(values), scale)
+        if isinstance(values, dict) and values.get("count") != 0
+        else Distribution()
+    )
+
+
+def _named(values: Document) -> Iterator[tuple[str, object]]:
+    """``p001`` is its 0.1st percentile, ``p99`` the 99th, ``p999`` the 99.9th."""
+    yield from (
+        (name, value)
+        for name, value in values.items()
+        if name not in ("percentiles", "mode", "median")
+    )
+    percentiles = values.get("percentiles")
+    for name, value in percentiles.items() if isinstance(percentiles, dict) else ():
+        digits = str(name).removeprefix("p")
+        if digits.isascii() and digits.isdigit():
+            yield f"p{int(digits) / 10 ** (len(digits) - 2):g}", value
+
 
 SCHEDULED: Final = ("constant", "poisson")
 ENDS: Final = ("successful", "errored", "incomplete")

@@ -1,1 +1,0 @@
-"""AIPerf: its metrics and its requests."""

@@ -1,1 +1,0 @@
-"""evalscope: its metrics and its requests."""

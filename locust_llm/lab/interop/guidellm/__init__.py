@@ -1,1 +1,0 @@
-"""guidellm: its metrics and its requests."""

@@ -1,1 +1,0 @@
-"""inference-perf: its metrics and its requests."""
