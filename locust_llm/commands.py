@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "compare": "locust_llm.lab.compare_cli:run_compare",
     "pareto": "locust_llm.lab.pareto.cli:run_pareto_command",
     "history": "locust_llm.lab.history.cli:run_history",
-    "audit": "locust_llm.lab.interop.audit.cli:run_audit",
+    "audit": "locust_llm.lab.interop.audit_cli:run_audit",
     "twin": "locust_llm.lab.twin.commands.command:twin",
     "plan": "locust_llm.lab.twin.plan.cli:run_plan",
     "import": "locust_llm.lab.interop.import_cli:run_import",

@@ -45,7 +45,7 @@ def of_the_lab(modules: set[str]) -> set[str]:
 
 
 def test_the_lab_is_seen_where_it_is() -> None:
-    assert "locust_llm.lab.interop.audit.cli" in of_the_lab(modules_of("audit", "--help"))
+    assert "locust_llm.lab.interop.audit_cli" in of_the_lab(modules_of("audit", "--help"))
     assert of_the_lab({"locust_llm.probes", "locust_llm.report.build"}) == set()
 
 

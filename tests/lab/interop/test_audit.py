@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus
+from locust_llm.lab.interop import audit_cli as command
 from locust_llm.lab.interop import metrics_registry
-from locust_llm.lab.interop.audit import cli as command
-from locust_llm.lab.interop.audit.finding import AuditOutcome, Finding
-from locust_llm.lab.interop.audit.rules import audit
+from locust_llm.lab.interop.audit import AuditOutcome, Finding, audit
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
 TTFT = Distribution(avg=0.5, min=0.2, max=1.0, std=0.2, percentiles={50.0: 0.45, 99.0: 0.95})

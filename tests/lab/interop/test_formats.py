@@ -7,8 +7,7 @@ from typing import Final
 import pytest
 
 from locust_llm.lab.interop import metrics_registry
-from locust_llm.lab.interop.audit.finding import AuditOutcome
-from locust_llm.lab.interop.audit.rules import audit
+from locust_llm.lab.interop.audit import AuditOutcome, audit
 from locust_llm.lab.interop.load_metrics import Figures
 
 DATA: Final = Path(__file__).parents[2] / "data" / "results"

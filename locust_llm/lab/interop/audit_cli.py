@@ -9,11 +9,9 @@ import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail, worst_exit_status
 from locust_llm.lab.interop import metrics_registry
+from locust_llm.lab.interop.audit import AuditOutcome, Finding, audit
 from locust_llm.lab.interop.load_metrics import Figures
 from locust_llm.text.format import clean_line, print_safely
-
-from .finding import AuditOutcome, Finding
-from .rules import audit
 
 OUTCOME: Final = {
     AuditOutcome.IMPOSSIBLE: "cannot be true",
