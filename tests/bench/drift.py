@@ -25,8 +25,8 @@ from locust_llm.lab.probe.diagnosis import diagnose_scheduler
 from locust_llm.lab.probe.measurements import measure_probe
 from locust_llm.lab.twin.drift.check import Drift, check_drift, loads_of, null, reference
 from locust_llm.lab.twin.fit import fit_twin
+from locust_llm.lab.twin.model import Twin
 from locust_llm.lab.twin.observations import ObservedStage, episodes_of
-from locust_llm.lab.twin.twin import Twin
 
 SWEEP: Final = (1, 2, 4, 8, 16, 32, 64)
 STAGE_S: Final = 20.0

@@ -13,10 +13,17 @@ import sys
 from pathlib import Path
 
 from locust_llm.lab.twin import file
-from locust_llm.lab.twin.load_metrics import FIGURES
-from locust_llm.lab.twin.model import SchedulerSettings, ServerModel, StepCosts
-from locust_llm.lab.twin.twin import FIGURES as GOOD
-from locust_llm.lab.twin.twin import Origin, Ranges, Trust, Twin
+from locust_llm.lab.twin.model import FIGURES as GOOD
+from locust_llm.lab.twin.model import (
+    Origin,
+    Ranges,
+    SchedulerSettings,
+    ServerModel,
+    StepCosts,
+    Trust,
+    Twin,
+)
+from locust_llm.lab.twin.observations import FIGURES
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100 as H100
 
 ERROR = 0.104

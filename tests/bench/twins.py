@@ -25,12 +25,10 @@ from tabulate import tabulate
 from locust_llm.lab.probe.diagnosis import diagnose_scheduler
 from locust_llm.lab.probe.measurements import measure_probe
 from locust_llm.lab.twin.fit import fit_twin
-from locust_llm.lab.twin.load_metrics import stage_figures
-from locust_llm.lab.twin.loads import OfferedLoad
-from locust_llm.lab.twin.model import step_work
-from locust_llm.lab.twin.observations import episodes_of
+from locust_llm.lab.twin.model import FIGURES, Twin, step_work
+from locust_llm.lab.twin.observations import episodes_of, stage_figures
 from locust_llm.lab.twin.predict import PredictedValue, WhatIf, predict_what_if
-from locust_llm.lab.twin.twin import FIGURES, Twin
+from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.simulator.scheduling.cost import GPUS, MODELS, StepCostConstants
 from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
 

@@ -26,11 +26,10 @@ from tabulate import tabulate
 
 from locust_llm.lab.twin import file
 from locust_llm.lab.twin.folders import Folder, read_folder_loads
-from locust_llm.lab.twin.load_metrics import stage_figures
-from locust_llm.lab.twin.loads import Lengths, OfferedLoad
-from locust_llm.lab.twin.predict import WhatIf, answers
-from locust_llm.lab.twin.twin import Twin
-from locust_llm.lab.twin.whatif.errors import standard_error_of
+from locust_llm.lab.twin.model import Twin
+from locust_llm.lab.twin.observations import stage_figures
+from locust_llm.lab.twin.predict import WhatIf, answers, standard_error_of
+from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.text.format import format_brief
 from locust_llm.workload.lengths import parse_length_mix
 

@@ -2,8 +2,16 @@
 
 from typing import Any
 
-from locust_llm.lab.twin.model import SchedulerSettings, ServerModel, StepCosts
-from locust_llm.lab.twin.twin import FIGURES, Draw, Ranges, Trust, Twin
+from locust_llm.lab.twin.model import (
+    FIGURES,
+    Draw,
+    Ranges,
+    SchedulerSettings,
+    ServerModel,
+    StepCosts,
+    Trust,
+    Twin,
+)
 
 STEP_S = 0.01
 STEPS = StepCosts(fixed_s=STEP_S, token_s=0.0)

@@ -1,23 +1,62 @@
-"""Cost fit: seconds of a step, by least squares over what a replay says that each measured time was
-made of.
-
-A replay needs costs, and costs need a replay: both in turn, until they agree.
-"""
+"""Least squares whose factors are not below 0, exact: of all subsets of the columns the best whose
+factors are positive."""
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import FrontendDelay, ServerModel, StepCosts
-from .nonnegative import least_squares
-from .observations import IdleEpisode, ObservedRequest, ObservedStage
-from .replay import Replay, as_replayed, replay_episodes, replay_stage
+from locust_llm.lab.twin.model import FrontendDelay, ServerModel, StepCosts
+from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage
+from locust_llm.lab.twin.replay import Replay, as_replayed, replay_episodes, replay_stage
 
 Array = NDArray[np.float64]
+NEVER = 1e-12
+"""Of a column's own square: below this share two columns say the same."""
+NOTHING = 1e-12
+"""Of the target's square: what is explained by less than this more is explained alike."""
+
+
+def least_squares(columns: Array, target: Array) -> Array:
+    """The x >= 0 with the least |columns x - target|. ``columns``: (rows, up to about ten); a
+    column of zeros gets 0. The minimum of a convex problem is the ordinary solution on the columns
+    where it is above 0 (Lawson & Hanson, Solving Least Squares Problems, 1974, ch. 23), so trying
+    each subset finds it. Of those that explain the target alike, as where there are fewer rows than
+    columns, the one with the fewest columns, and the foremost ones."""
+    size = np.sqrt((columns**2).sum(axis=0))
+    size[size == 0] = np.inf
+    scaled = columns / size
+    gram, right = scaled.T @ scaled, scaled.T @ target
+    count = columns.shape[1]
+    least = NOTHING * float(target @ target)
+    best = np.zeros(count)
+    best_gain = 0.0
+    for number in range(1, count + 1):
+        subsets = np.array(list(combinations(range(count), number)))
+        inner = gram[subsets[:, :, None], subsets[:, None, :]]
+        told = np.linalg.cond(inner) <= 1 / NEVER
+        subsets, inner = subsets[told], inner[told]
+        found = np.linalg.solve(inner, right[subsets][:, :, None])[:, :, 0]
+        # by so much the square error is below that of 0
+        gains = (right[subsets] * found).sum(axis=1)
+        gains[(found < 0).any(axis=1)] = 0.0
+        most = float(gains.max(initial=0.0))
+        if most > best_gain + least:
+            first = int(np.argmax(gains >= most - least))
+            best = np.zeros(count)
+            best_gain = most
+            best[subsets[first]] = found[first]
+    return np.asarray(best / size)
+
+
+# -- cost fit --------------------------------------------------------------------------------------
+# Seconds of a step, by least squares over what a replay says that each measured time was made of. A
+# replay needs costs, and costs need a replay: both in turn, until they agree.
+
 Indices = NDArray[np.int_]
 TURNS: Final = 8
 ENOUGH: Final = 0.002

@@ -9,10 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.files.regular_file import decode_toml, decode_utf8, read_regular
+from locust_llm.lab.twin.model import VERDICTS, Twin
 from locust_llm.records.storage import replace_file
 from locust_llm.simulator.scheduling.policies import POLICIES
-
-from .twin import VERDICTS, Twin
 
 VERSION: Final = 1
 NAME: Final = "twin.toml"

@@ -1,21 +1,43 @@
 """Fit: from what was seen of a server to its twin: the model, what is uncertain or unknown in it,
 how far to trust it."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from statistics import fmean, median
 from typing import Final
 
 import msgspec
+from tabulate import tabulate
 
 from locust_llm.lab.probe.diagnosis import Diagnosis
-
-from .load_metrics import throughput
-from .loads import Lengths
-from .model import SchedulerSettings
-from .model_fit import ModelFit, Progress, fit_model
-from .observations import IdleEpisode, ObservedRequest, ObservedStage
-from .predict import of_cost
-from .trust import check_predictions, held_out, trust
-from .twin import Origin, Ranges, Twin, drawn
+from locust_llm.lab.twin.model import (
+    FIGURES,
+    NOT_TO_BE_USED,
+    SHAPE,
+    VERDICTS,
+    HeldOutCheck,
+    Origin,
+    Ranges,
+    SchedulerSettings,
+    ServerModel,
+    Trust,
+    Twin,
+    drawn,
+)
+from locust_llm.lab.twin.model_fit import ModelFit, Progress, fit_model
+from locust_llm.lab.twin.observations import FIGURES as NAMES
+from locust_llm.lab.twin.observations import (
+    IdleEpisode,
+    ObservedRequest,
+    ObservedStage,
+    stage_figures,
+    steady_requests,
+    throughput,
+)
+from locust_llm.lab.twin.predict import SEED, WIDTH, alone, answer_of_run, of_cost
+from locust_llm.lab.twin.replay import Lengths, again
+from locust_llm.text.format import format_brief, format_count
 
 NUM_LENGTHS: Final = 400
 MAX_FAILED_SHARE: Final = 0.05
@@ -131,3 +153,277 @@ def sample_lengths(stages: Sequence[ObservedStage]) -> Lengths:
     """Of the sweep, at most NUM_LENGTHS, evenly."""
     every = [(one.prompt_tokens, one.output_tokens) for stage in stages for one in stage.requests]
     return every[:: max(1, -(-len(every) // NUM_LENGTHS))]
+
+
+# -- trust -----------------------------------------------------------------------------------------
+# What a twin says of loads that were kept out of its fit, beside what was measured there.
+
+MAX_ERROR: Final = 0.1
+"""Median of a figure's errors, up to which a twin is good for figures,"""
+MAX_SHAPE_ERROR: Final = 0.25
+"""and up to which it is good for shape."""
+HALVINGS: Final = 60
+
+
+def held_out(stages: Sequence[ObservedStage]) -> tuple[list[ObservedStage], list[ObservedStage]]:
+    """(for the fit, for the check): every second one between the first and the last, so that a
+    check is never an extrapolation."""
+    ordered = sorted(stages, key=lambda one: (one.rate, one.users))
+    out = [stage for number, stage in enumerate(ordered[:-1]) if number % 2]
+    return [stage for stage in ordered if stage not in out], out
+
+
+def check_predictions(
+    models: Sequence[ServerModel], stages: Sequence[ObservedStage]
+) -> list[HeldOutCheck]:
+    """Each figure of each stage, as measured and as the models have it of the same requests: like
+    with like, so a percentile of few requests is held against those of as few. ``low``, ``high``:
+    where such a run is, if nothing is wrong with the model but what is uncertain in its costs. The
+    requests are the same, so only the noise is left to chance."""
+    found = list[HeldOutCheck]()
+    for stage in stages:
+        said = {
+            figure: answer_of_run(logs)
+            for figure, logs in alone(
+                [again(model, stage, SEED + number // 2) for number, model in enumerate(models)],
+                NAMES,
+            ).items()
+        }
+        for figure, measured in stage_figures(stage).items():
+            if figure in said:
+                low, about, high = said[figure]
+                found.append(
+                    HeldOutCheck(
+                        load=stage.label,
+                        figure=figure,
+                        said=about,
+                        low=low,
+                        high=high,
+                        measured=measured,
+                        requests=len(steady_requests(stage)),
+                    )
+                )
+    return found
+
+
+def trust(checks: Sequence[HeldOutCheck], doubts: Sequence[str] = ()) -> Trust:
+    """``doubts``: why it cannot be used whatever the checks say. Medians of the errors decide: a
+    single p99 of few requests is chance."""
+    errors = {
+        figure: [abs(one.error) for one in checks if one.figure == figure] for figure in NAMES
+    }
+    typical = {figure: median(some) for figure, some in errors.items() if some}
+    beyond = _beyond(checks)
+    if doubts or not typical:
+        why = tuple(doubts) or (
+            "no stage of the sweep was left to check the twin with: measure three loads or more",
+        )
+        return Trust(verdict=NOT_TO_BE_USED, error=None, reasons=why, errors=beyond)
+    error = median(abs(one.error) for one in checks)
+    worst = max(typical, key=lambda figure: typical[figure])
+    said = (
+        f"on loads that were kept out of the fit, {worst} was off by {typical[worst]:.0%} "
+        f"(median), "
+        f"all figures by {error:.0%}"
+    )
+    if error <= MAX_ERROR and typical[worst] <= MAX_SHAPE_ERROR:
+        verdict = FIGURES
+    else:
+        verdict = (
+            SHAPE
+            if error <= MAX_SHAPE_ERROR and typical[worst] <= 2 * MAX_SHAPE_ERROR
+            else NOT_TO_BE_USED
+        )
+    return Trust(verdict=verdict, error=error, reasons=(said,), errors=beyond)
+
+
+def _beyond(checks: Sequence[HeldOutCheck]) -> dict[str, float]:
+    """By figure: the error that neither the uncertainty of the fit nor the chance of the
+    measurement explains, a share. A figure has few checks, so all of a metric have one error
+    together."""
+    offs: dict[str, list[tuple[float, float]]] = {}
+    for one in checks:
+        if one.measured > 0 and one.low > 0:
+            known = (math.log(one.high / one.low) / (2 * WIDTH)) ** 2
+            offs.setdefault(_metric(one.figure), []).append(
+                (math.log(one.said / one.measured), known)
+            )
+    errors = {metric: math.sqrt(_variance_beyond(some)) for metric, some in offs.items()}
+    return {figure: errors[_metric(figure)] for figure in NAMES if _metric(figure) in errors}
+
+
+def _metric(figure: str) -> str:
+    return figure.partition(" ")[0]
+
+
+def _variance_beyond(offs: Sequence[tuple[float, float]]) -> float:
+    """``offs``: each with the variance that is known of it. What has to be added to these for the
+    squares to be as large as they should be, 1 on average, so that those that are hardly known
+    hardly count (Paule & Mandel, "Consensus Values and Weighting Factors", 1982; their mean is 0
+    here)."""
+    least = 0.0
+    most = max(off * off for off, _ in offs)
+    for _ in range(HALVINGS if most else 0):
+        middle = (least + most) / 2
+        if fmean(off * off / (known + middle) for off, known in offs) > 1:
+            least = middle
+        else:
+            most = middle
+    return least
+
+
+# -- fit report ------------------------------------------------------------------------------------
+# What a fit came to, for the console: scheduler, cost of a step in words, what is unknown, checks.
+
+THROUGHPUT: Final = "throughput"
+CONTEXT: Final = 1000
+"""Tokens, of which the time that their attention takes is told."""
+
+
+def format_fit_report(twin: Twin, said: Diagnosis) -> str:
+    return "\n".join(_lines(twin, said)) + "\n"
+
+
+def _lines(twin: Twin, said: Diagnosis) -> Iterator[str]:
+    origin = twin.origin
+    server = f" ({origin.server})" if origin.server else ""
+    yield (
+        f"Twin of {origin.model or 'the model'} on {origin.host}{server}: "
+        f"{VERDICTS[twin.trust.verdict]}."
+    )
+    yield from (f"Why: {why}." for why in twin.trust.reasons)
+    yield ""
+    yield f"Scheduler: {format_scheduler_settings(twin.model.settings)}."
+    yield from (f"Because: {why}." for why in said.reasons)
+    yield ""
+    yield from costs(twin)
+    if twin.unknown:
+        yield ""
+        yield from (
+            f"Not known: {name.replace('_', '-')}: {why}." for name, why in twin.unknown.items()
+        )
+    yield from (f"Note: {note}." for note in origin.notes)
+    if twin.checks:
+        yield ""
+        yield (
+            "Loads that were kept out of the fit, as the twin says them and as they were measured:"
+        )
+        yield format_check_table(twin.checks)
+
+
+def format_scheduler_settings(s: SchedulerSettings) -> str:
+    """In one sentence, without its end."""
+    whole = s.policy in ("static", "prefill-first", "mixed")
+    words = [s.policy, f"{'at least ' if whole else ''}{s.max_num_batched_tokens:,} tokens a step"]
+    if s.long_prefill_token_threshold:
+        words.append(f"at most {s.long_prefill_token_threshold:,} of one prompt")
+    if s.max_num_partial_prefills > 1:
+        words.append(f"{s.max_num_partial_prefills} prompts at a time")
+    words += [f"at most {s.max_num_seqs:,} requests at a time"] if s.max_num_seqs else []
+    words += [f"{s.kv_tokens:,} tokens in the KV cache"] if s.kv_tokens else []
+    return ", ".join(words)
+
+
+# -- the cost of a step ----------------------------------------------------------------------------
+
+
+def predict_step_s(model: ServerModel, tokens: int, streams: int) -> float:
+    """Of a step with so many tokens of a prompt beside so many streams, without attention."""
+    cost = model.cost
+    every = tokens + streams
+    sequences = streams + (tokens > 0)
+    return (
+        cost.fixed_s + cost.token_s * max(0.0, every - cost.free_tokens) + cost.stream_s * sequences
+    )
+
+
+def costs(twin: Twin) -> Iterator[str]:
+    """What a step takes, a line each, with 95% intervals."""
+    budget = twin.model.settings.max_num_batched_tokens
+    whole = twin.model.settings.policy in ("static", "prefill-first", "mixed")
+    most = twin.ranges.prompt_tokens[1] if whole else budget
+    many_streams = max(2, min(64, twin.ranges.users[1] or 16))
+
+    def told(what: str, of: Callable[[ServerModel], float]) -> str:
+        return f"{what}: {timed(of(twin.model), [of(model) for model in twin.models()])}"
+
+    yield told("A step of one stream takes", lambda model: predict_step_s(model, 0, 1))
+    yield told(
+        f"A step of {many_streams} streams", lambda model: predict_step_s(model, 0, many_streams)
+    )
+    yield told("Each token of a prompt", lambda model: model.cost.token_s)
+    if twin.model.cost.free_tokens:
+        yield (
+            f"The first {twin.model.cost.free_tokens:,.0f} tokens of a step cost nothing more: "
+            f"weights are read meanwhile"
+        )
+    step = (
+        f"A step with a whole prompt of {most:,} tokens"
+        if whole
+        else f"A full step of {most:,} tokens"
+    )
+    yield told(step, lambda model: predict_step_s(model, most, 0))
+    yield told(
+        f"Reading {CONTEXT:,} tokens of context", lambda model: CONTEXT * model.cost.context_s
+    )
+    yield told(
+        f"Attention within a prompt of {CONTEXT:,} tokens",
+        lambda model: CONTEXT**2 / 2 * (model.cost.pair_s + model.cost.own_pair_s),
+    )
+    if twin.model.cost.admission_s:
+        yield told(
+            "Each request holds up all others, when it is taken, by",
+            lambda model: model.cost.admission_s,
+        )
+    yield told("Before the scheduler has a request", lambda model: model.front.request_s)
+    yield told(
+        f"and for each {CONTEXT:,} tokens of its prompt",
+        lambda model: CONTEXT * model.front.token_s,
+    )
+    noise = twin.model.noise
+    beside = f" and {timed(noise.step_s)}" if noise.step_s else ""
+    yield (
+        f"Equal steps differ by {noise.step_sigma:.1%}{beside}; a chunk comes "
+        f"{timed(noise.chunk_s)} late on average"
+    )
+    if noise.pause_every_s:
+        yield (
+            f"The server pauses for {timed(noise.pause_s)}, about every {noise.pause_every_s:.1f} s"
+        )
+
+
+def timed(seconds: float, drawn: Sequence[float] = ()) -> str:
+    """``12.3 ms (12.1 to 12.5)``"""
+    scale, unit = (1e6, "µs") if seconds < 1e-3 else (1e3, "ms") if seconds < 1 else (1.0, "s")
+    text = f"{format_brief(seconds * scale, digits=3)} {unit}"
+    if len(drawn) < 2:
+        return text
+    low, high = of_cost(drawn)
+    return (
+        f"{text} ({format_brief(low * scale, digits=3)} to {format_brief(high * scale, digits=3)})"
+    )
+
+
+# -- the checks ------------------------------------------------------------------------------------
+
+
+def format_check_table(checks: Sequence[HeldOutCheck]) -> str:
+    rows = [
+        [label if number == 0 else "", one.figure, format_checked_value(one, one.said),
+            f"{format_checked_value(one, one.low)} to {format_checked_value(one, one.high)}",
+         format_checked_value(one, one.measured), f"{one.error:+.0%}"]
+        for label, some in groupby(checks,
+            key=lambda one: f"{one.load} ({format_count(one.requests, 'request')})")
+        for number, one in enumerate(some)
+    ]  # fmt: skip
+    return tabulate(
+        rows, headers=["load", "figure", "said", "95%", "measured", "error"], disable_numparse=True,
+        colalign=("left", "left", "right", "right", "right", "right"),
+    )  # fmt: skip
+
+
+def format_checked_value(check: HeldOutCheck, value: float) -> str:
+    """Milliseconds, or tokens a second."""
+    if check.figure == THROUGHPUT:
+        return f"{format_brief(value, digits=3)}/s"
+    return f"{format_brief(value * 1e3, digits=3)} ms"

@@ -11,6 +11,7 @@ import msgspec
 from locust_llm.lab.probe.diagnosis import Diagnosis
 from locust_llm.lab.probe.findings import examine_probe
 from locust_llm.lab.probe.requests import ProbeResult, read_probe_results
+from locust_llm.lab.twin.model import Origin
 from locust_llm.records.record import CANCELLED, CUT, GAPS, OK, Record
 from locust_llm.records.run import Run
 from locust_llm.records.storage import RECORDS, RUN, RecordFile, decode_json_file
@@ -20,7 +21,6 @@ from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.text.format import format_count
 
 from .observations import IdleEpisode, ObservedStage, episodes_of, observe_requests
-from .twin import Origin
 
 LEAST_REQUESTS: Final = 8
 LEAST_A_USER: Final = 2

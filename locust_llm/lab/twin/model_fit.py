@@ -1,25 +1,301 @@
-"""Model fit: the settings that replay what was seen of a server best, their costs, the noise."""
+"""Candidates: the settings that a server may have by its diagnosis; which of them replays the probe
+best is the fit's."""
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from statistics import fmean, median
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from locust_llm.lab.probe.diagnosis import Diagnosis
+from locust_llm.lab.probe.diagnosis import CHUNKED, PARTIAL, PREFILL_FIRST, STATIC, Diagnosis
+from locust_llm.lab.twin.cost_fit import (
+    FREE_TOKENS,
+    Array,
+    Fitted,
+    Solved,
+    Terms,
+    draws,
+    fit_cost,
+    times,
+)
+from locust_llm.lab.twin.model import Draw, Noise, Origin, SchedulerSettings, ServerModel, StepCosts
+from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage
+from locust_llm.lab.twin.replay import as_replayed, replay_episodes, replay_stage
 from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
 
-from .candidates import candidates
-from .capacity import limited
-from .cost_fit import FREE_TOKENS, Array, Fitted, Solved, Terms, draws, fit_cost, times
-from .model import SchedulerSettings, ServerModel, StepCosts
-from .noise import noise
-from .observations import IdleEpisode, ObservedStage
-from .replay import as_replayed, replay_episodes
-from .twin import Draw, Origin
+TRIED_BUDGETS: Final = 9
+"""Evenly over the range of the diagnosis, beside round ones."""
+ROUND: Final = 128
+"""Flags are mostly multiples of this, or powers of two."""
+MOST_ROUND: Final = 12
+WIDER: Final = (1, 2, 4, 8, 16)
+"""Budgets of servers that compute whole prompts, in longest prompts of the probe."""
+
+
+def candidates(said: Diagnosis, longest: int, origin: Origin = Origin()) -> list[SchedulerSettings]:  # noqa: B008
+    """``longest``: tokens of the longest prompt seen. ``origin``: whether it is llama.cpp. Empty:
+    the simulator has none, or the probe cannot tell."""
+    return list(_candidates(said, longest + 1, origin))
+
+
+def _candidates(said: Diagnosis, widest: int, origin: Origin) -> Iterator[SchedulerSettings]:
+    if said.name == CHUNKED and said.budget is not None and origin.slots:
+        for budget in budgets(said.budget[0], said.budget[2]):
+            yield SchedulerSettings(
+                policy="llama.cpp", max_num_batched_tokens=budget, max_num_seqs=origin.slots,
+                common_prefix_tokens=origin.common_prefix_tokens,
+            )  # fmt: skip
+    elif said.name == STATIC:
+        yield from (
+            SchedulerSettings(policy="static", max_num_batched_tokens=times * widest)
+            for times in WIDER
+        )
+    elif said.name == PREFILL_FIRST:
+        for policy in ("prefill-first", "mixed"):
+            for times in WIDER:
+                yield SchedulerSettings(policy=policy, max_num_batched_tokens=times * widest)
+    elif said.name == CHUNKED and said.budget is not None:
+        for budget in budgets(said.budget[0], said.budget[2]):
+            yield SchedulerSettings(policy="chunked", max_num_batched_tokens=budget)
+    elif said.name == PARTIAL and said.budget is not None and said.slots:
+        for tokens in budgets(said.budget[0], said.budget[2]):
+            yield SchedulerSettings(
+                policy="chunked",
+                max_num_batched_tokens=tokens * said.slots,
+                long_prefill_token_threshold=tokens,
+            )
+            yield SchedulerSettings(
+                policy="partial-prefills",
+                max_num_batched_tokens=tokens,
+                max_num_partial_prefills=said.slots,
+            )
+
+
+def budgets(low: float, high: float) -> list[int]:
+    """To be tried between these: some evenly, and the round ones."""
+    first = max(1, math.ceil(low))
+    last = math.floor(min(high, 4 * max(low, 1.0)))
+    if last <= first:
+        return [max(1, round((low + high) / 2))] if math.isfinite(high) else [first]
+    even = {round(first + (last - first) * i / (TRIED_BUDGETS - 1)) for i in range(TRIED_BUDGETS)}
+    step = ROUND
+    while (last - first) / step > MOST_ROUND:
+        step *= 2
+    rounded = set(range(math.ceil(first / step) * step, last + 1, step))
+    powers = {
+        1 << n
+        for n in range(first.bit_length() - 1, last.bit_length() + 1)
+        if first <= 1 << n <= last
+    }
+    return sorted(even | rounded | powers)
+
+
+# -- capacity --------------------------------------------------------------------------------------
+# How many sequences run at once, and how many tokens the KV cache holds, where the sweep went
+# beyond it.
+
+BEYOND: Final = 1.2
+"""Users / sequences that ran at once, in a stage that shows a limit."""
+MORE_SEQS: Final = (0, 1, 2, 4)
+MORE_TOKENS: Final = (0.95, 1.0, 1.05, 1.1, 1.2)
+"""Tried, beside what was seen to run: those in prefill are not seen."""
+BETTER: Final = 0.5
+"""A limit is taken where it leaves at most this share of the distance that there is without."""
+KV_GAIN: Final = 0.8
+"""A KV cache must leave less than this share of what a limit on sequences leaves: that is a flag of
+every server, and noise makes either look better."""
+LEAST: Final = 0.05
+"""And where that distance is more than this, and more than at the loads that no limit touches: mean
+of the logarithms of said / measured TTFT. Users who wait for the prompts before theirs look as if
+they waited for a place, and a limit then mends what a model is off by anyway."""
+
+
+def limited(model: ServerModel, stages: Sequence[ObservedStage]) -> SchedulerSettings:
+    """The settings, with the limit that explains the waits of the stages best; as they are, where
+    none is needed, or the server has told its own."""
+    if model.settings.max_num_seqs:
+        return model.settings
+    users = [stage for stage in stages if stage.users]
+    loaded = [stage for stage in users if _running(stage)[0] * BEYOND < stage.users]
+    if not loaded:
+        return model.settings
+    without = _ttft_distance(model, loaded)
+    if without < max(
+        LEAST, _ttft_distance(model, [stage for stage in users if stage not in loaded])
+    ):
+        return model.settings
+    tried = [
+        (_ttft_distance(model.with_settings(settings), loaded), settings)
+        for settings in _tried(model.settings, loaded)
+    ]
+    least, settings = min(tried, key=lambda one: one[0] / (KV_GAIN if one[1].kv_tokens else 1.0))
+    return settings if least < BETTER * without else model.settings
+
+
+def _tried(
+    settings: SchedulerSettings, loaded: Sequence[ObservedStage]
+) -> Iterator[SchedulerSettings]:
+    seqs = max(_running(stage)[0] for stage in loaded)
+    tokens = max(_running(stage)[1] for stage in loaded)
+    for more in MORE_SEQS:
+        yield msgspec.structs.replace(settings, max_num_seqs=seqs + more)
+    for share in MORE_TOKENS:
+        yield msgspec.structs.replace(settings, kv_tokens=int(share * tokens))
+
+
+def _running(stage: ObservedStage) -> tuple[int, float]:
+    """How many decoded, and with how many tokens in all of their contexts: above it for a tenth of
+    the time only."""
+    moments = np.linspace(stage.requests[0].sent_at, stage.requests[-1].sent_at, 400)
+    counts = np.zeros(len(moments))
+    tokens = np.zeros(len(moments))
+    for one in stage.requests:
+        here = (moments >= one.token_at[0]) & (moments < one.token_at[-1])
+        counts += here
+        tokens += here * (one.prompt_tokens + _output(one, moments))
+    return int(np.percentile(counts, 90)), float(np.percentile(tokens, 90))
+
+
+def _output(one: ObservedRequest, moments: Array) -> Array:
+    at = np.array(one.token_at)
+    return np.asarray(
+        np.searchsorted(at, moments, side="right") * one.tokens_a_chunk, dtype=np.float64
+    )
+
+
+def _ttft_distance(model: ServerModel, loaded: Sequence[ObservedStage]) -> float:
+    off = []
+    for stage in loaded:
+        said = replay_stage(model, stage).ttft_s
+        measured = np.array([one.ttft_s for one in stage.requests])
+        quantiles = (25, 50, 75, 95)
+        off.append(np.log(np.percentile(said, quantiles) / np.percentile(measured, quantiles)))
+    return float(np.abs(np.concatenate(off)).mean()) if off else 0.0
+
+
+# -- noise -----------------------------------------------------------------------------------------
+# How unlike equal steps of a server are at the client, from the gaps of decoders.
+
+USUAL: Final = (0.4, 1.6)
+"""Gap / median of a single step; above it two tokens came in one chunk, or the server paused."""
+PAUSE: Final = 3.5
+"""The same, above which it is a pause."""
+MIN_PAUSES: Final = 3
+"""With fewer nothing can be said of them."""
+LONG: Final = 0.5
+"""Of the longest gap beside a prompt: a step of the prompt."""
+MIN_LONG: Final = 8
+"""Steps of prompts, to tell how unlike these are,"""
+MORE_ALIKE: Final = 1.5
+"""and by what factor they must be more alike than those of decoders."""
+
+
+def noise(episodes: Sequence[IdleEpisode], model: ServerModel | None = None) -> Noise:
+    """``model``: what a step of a prompt is held against; None: all steps are taken for as unlike
+    as those of decoders.
+
+    A gap is a step, and by how much its chunk is later than the one before: ``g_k = s_k + e_k -
+    e_(k-1)``. So twice the covariance of neighbours is taken from the variance to have that of the
+    steps, and what was taken is the chunks'."""
+    every = list(_quiet(episodes))
+    streams = [gaps for stream in every for gaps in stream]
+    if not any(len(gaps) > 2 for gaps in streams):
+        return Noise()
+    usual = median(gap for gaps in streams for gap in gaps)
+    off = [[gap / usual - 1 for gap in gaps] for gaps in streams]
+    single = [one for gaps in off for one in gaps if _is_single(one)]
+    pairs = [
+        one * other
+        for gaps in off
+        for one, other in pairwise(gaps)
+        if _is_single(one) and _is_single(other)
+    ]
+    variance = float(np.var(single))
+    middle = fmean(single)
+    chunks = min(max(0.0, middle**2 - fmean(pairs)), variance / 2) if pairs else 0.0
+    alone = [stream[0] for stream in every]  # a pause is everybody's
+    pauses = [gap - usual for gaps in alone for gap in gaps if gap > PAUSE * usual]
+    enough = len(pauses) >= MIN_PAUSES
+    quiet = [
+        one for episode in episodes if episode.kind in ("quiet", "warm") for one in episode.requests
+    ]
+    short = math.sqrt(math.log1p(variance - 2 * chunks))
+    long = _long(episodes, model) if model else None
+    sigma = long if long is not None and long * MORE_ALIKE < short else short
+    return Noise(
+        step_sigma=sigma,
+        step_s=math.sqrt(short**2 - sigma**2) * usual,
+        chunk_s=math.sqrt(chunks) * usual,
+        merged=1
+        - sum(len(one.token_at) for one in quiet) / max(1, sum(one.output_tokens for one in quiet)),
+        pause_s=median(pauses) if enough else 0.0,
+        pause_every_s=sum(map(sum, alone)) / len(pauses) if enough else 0.0,
+    )
+
+
+def _long(episodes: Sequence[IdleEpisode], model: ServerModel) -> float | None:
+    """Standard deviation of the logarithm of a prompt's step: measured / replayed, step by step, by
+    their median absolute deviation, as some meet a pause. None: there are too few."""
+    replay = replay_episodes(model, episodes)
+    at = 0
+    off = list[float]()
+    for episode in episodes:
+        prompts = range(at + len(episode.requests) - episode.beside, at + len(episode.requests))
+        if episode.beside and at < prompts[0]:
+            said = _long_gaps(
+                replay.token_at[at], replay.sent_at[prompts[0]], replay.first_at[prompts[-1]]
+            )
+            first = max(one.token_at[0] for one in episode.requests[-episode.beside :])
+            decoder = episode.requests[0]
+            measured = _long_gaps(
+                decoder.token_at, episode.requests[-episode.beside].sent_at, first
+            )
+            if len(said) == len(measured):
+                off += [math.log(one / other) for one, other in zip(measured, said, strict=True)]
+        at += len(episode.requests)
+    if len(off) < MIN_LONG:
+        return None
+    middle = median(off)
+    return 1.4826 * median(abs(one - middle) for one in off)
+
+
+def _long_gaps(token_at: Sequence[float], begin: float, end: float) -> list[float]:
+    """The gaps of a decoder that end in this time and are as long as a prompt's step."""
+    gaps = [
+        later - sooner
+        for sooner, later in pairwise(token_at)
+        if begin < later <= end + (later - sooner) / 2
+    ]
+    return [gap for gap in gaps if gap > LONG * max(gaps)]
+
+
+def _is_single(off: float) -> bool:
+    return USUAL[0] < 1 + off < USUAL[1]
+
+
+def _quiet(episodes: Sequence[IdleEpisode]) -> Iterator[list[list[float]]]:
+    """The gaps of the decoders of each episode, while all decode and no prompt is computed."""
+    for episode in episodes:
+        decoders = episode.requests[: len(episode.requests) - episode.beside]
+        if episode.kind in ("quiet", "stall", "pair") and decoders:
+            begin = max(one.token_at[0] for one in decoders)
+            end = min(one.token_at[-1] for one in decoders)
+            if episode.beside:
+                end = min(end, episode.requests[-episode.beside].sent_at)
+            yield [_gaps(one, begin, end) for one in decoders]
+
+
+def _gaps(one: ObservedRequest, begin: float, end: float) -> list[float]:
+    at = [moment for moment in one.token_at if begin < moment <= end]
+    return [later - sooner for sooner, later in pairwise(at)]
+
+
+# -- model fit -------------------------------------------------------------------------------------
+# The settings that replay what was seen of a server best, their costs, the noise.
 
 MAX_OFF: Final = 1.0
 """A logarithm of said / measured counts at most so much in the score of a candidate."""

@@ -6,10 +6,10 @@ from random import Random
 import msgspec
 import pytest
 
-from locust_llm.lab.twin.loads import OfferedLoad, again, simulated, stratified
 from locust_llm.lab.twin.model import Noise, SchedulerSettings
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
 from locust_llm.lab.twin.predict import WIDTH, WhatIf, answer_of_run, answers
+from locust_llm.lab.twin.replay import OfferedLoad, again, simulated, stratified
 
 from .models import plain
 

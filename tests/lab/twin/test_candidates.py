@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.lab.probe.diagnosis import CHUNKED, DISAGGREGATED, PARTIAL, PREFILL_FIRST, Diagnosis
-from locust_llm.lab.twin.candidates import budgets, candidates
-from locust_llm.lab.twin.twin import Origin
+from locust_llm.lab.twin.model import Origin
+from locust_llm.lab.twin.model_fit import budgets, candidates
 
 
 def test_a_budget_is_tried_over_its_range_with_the_round_ones() -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from support.probing import Noise, Server
 
-from locust_llm.lab.twin.capacity import limited
+from locust_llm.lab.twin.model_fit import limited
 
 from .models import h100, sweep
 

@@ -29,9 +29,9 @@ from locust_llm.lab.twin.drift.check import (
 )
 from locust_llm.lab.twin.drift.load_features import TRAITS, traits
 from locust_llm.lab.twin.drift.text import format_shift
+from locust_llm.lab.twin.model import FIGURES, Origin, Ranges, Reference, Trust, Twin
 from locust_llm.lab.twin.model import Noise as ModelNoise
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
-from locust_llm.lab.twin.twin import FIGURES, Origin, Ranges, Reference, Trust, Twin
 from locust_llm.simulator.scheduling.clock import VirtualClock
 
 from .models import h100, plain

@@ -8,8 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from locust_llm.lab.twin.predict import WIDTH
-from locust_llm.lab.twin.whatif.errors import OTHER_SETTINGS, standard_error_of
+from locust_llm.lab.twin.predict import OTHER_SETTINGS, WIDTH, standard_error_of
 
 WRITTEN_BEFORE = ("llamacpp_what_if", "vllm_what_if", "vllm_what_if_2", "vllm_what_if_3")
 AS_FITTED = ("as it was", "max-num-batched-tokens=2048")

@@ -2,8 +2,13 @@
 
 import pytest
 
-from locust_llm.lab.twin.load_metrics import stage_figures, steady_requests, throughput
-from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
+from locust_llm.lab.twin.observations import (
+    ObservedRequest,
+    ObservedStage,
+    stage_figures,
+    steady_requests,
+    throughput,
+)
 
 
 def one(

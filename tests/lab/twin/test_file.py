@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from locust_llm.lab.twin.file import NAME, format_twin, read_twin, write_twin
-from locust_llm.lab.twin.model import FrontendDelay, Noise
-from locust_llm.lab.twin.twin import Draw, HeldOutCheck, Origin, Ranges, Trust, Twin
+from locust_llm.lab.twin.model import (
+    Draw,
+    FrontendDelay,
+    HeldOutCheck,
+    Noise,
+    Origin,
+    Ranges,
+    Trust,
+    Twin,
+)
 
 from .models import h100
 

@@ -19,14 +19,22 @@ from locust_llm.lab.twin import file
 from locust_llm.lab.twin.child_runs import HEADERS, Stopped, environment, learned, server_words
 from locust_llm.lab.twin.commands import fit as module
 from locust_llm.lab.twin.commands.command import twin as command
-from locust_llm.lab.twin.fit_report import (
+from locust_llm.lab.twin.fit import (
     format_fit_report,
     format_scheduler_settings,
     predict_step_s,
     timed,
 )
-from locust_llm.lab.twin.model import SchedulerSettings, ServerModel, StepCosts
-from locust_llm.lab.twin.twin import SHAPE, HeldOutCheck, Ranges, Trust, Twin
+from locust_llm.lab.twin.model import (
+    SHAPE,
+    HeldOutCheck,
+    Ranges,
+    SchedulerSettings,
+    ServerModel,
+    StepCosts,
+    Trust,
+    Twin,
+)
 
 from .models import plain, sweep
 

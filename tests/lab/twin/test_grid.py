@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.lab.twin.loads import OfferedLoad
 from locust_llm.lab.twin.model import SchedulerSettings
+from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.whatif import grid
 
 FITTED = SchedulerSettings(policy="chunked", max_num_batched_tokens=2048)

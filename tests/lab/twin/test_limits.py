@@ -5,9 +5,9 @@ import msgspec
 import pytest
 from support.made_twins import made
 
-from locust_llm.lab.twin.loads import OfferedLoad
+from locust_llm.lab.twin.model import NOT_TO_BE_USED
 from locust_llm.lab.twin.predict import PredictedValue, WhatIf
-from locust_llm.lab.twin.twin import NOT_TO_BE_USED
+from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.whatif import evaluate_rules, limits
 from locust_llm.slo.grammar import parse_rule
 

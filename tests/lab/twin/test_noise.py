@@ -8,7 +8,7 @@ import pytest
 from support.probing import Noise, Server
 
 from locust_llm.lab.twin import model as twin_model
-from locust_llm.lab.twin import noise as twin_noise
+from locust_llm.lab.twin import model_fit as twin_noise
 from locust_llm.lab.twin.engine import factor
 from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest
 from locust_llm.lab.twin.replay import replay_episodes

@@ -7,13 +7,11 @@ from statistics import fmean
 import msgspec
 import pytest
 
-from locust_llm.lab.twin.load_metrics import stage_figures
-from locust_llm.lab.twin.loads import OfferedLoad, again, simulated
-from locust_llm.lab.twin.model import Noise
-from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
+from locust_llm.lab.twin.fit import check_predictions, held_out, trust
+from locust_llm.lab.twin.model import HeldOutCheck, Noise
+from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage, stage_figures
 from locust_llm.lab.twin.predict import WIDTH
-from locust_llm.lab.twin.trust import check_predictions, held_out, trust
-from locust_llm.lab.twin.twin import HeldOutCheck
+from locust_llm.lab.twin.replay import OfferedLoad, again, simulated
 
 from .models import plain
 

@@ -11,7 +11,7 @@ from support.made_twins import QUEUE, STEPS, draws, made
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.twin import file
-from locust_llm.lab.twin.twin import NOT_TO_BE_USED, SHAPE
+from locust_llm.lab.twin.model import NOT_TO_BE_USED, SHAPE
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from locust_llm.lab.twin.child_runs import (
 from locust_llm.lab.twin.drift import check
 from locust_llm.lab.twin.drift.text import lines, others
 from locust_llm.lab.twin.folders import Folder, read_folder_loads
-from locust_llm.lab.twin.twin import Twin
+from locust_llm.lab.twin.model import Twin
 from locust_llm.text.format import describe_error, print_safely
 
 from .fit import parse_duration_s

@@ -18,7 +18,6 @@ from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.lab.probe.diagnosis import CANNOT_TELL, Diagnosis
 from locust_llm.lab.twin import file
 from locust_llm.lab.twin import fit as fitting
-from locust_llm.lab.twin.candidates import candidates
 from locust_llm.lab.twin.child_runs import (
     Stopped,
     add_server_options,
@@ -29,9 +28,10 @@ from locust_llm.lab.twin.child_runs import (
     started_in,
 )
 from locust_llm.lab.twin.drift.check import reference
-from locust_llm.lab.twin.fit_report import format_fit_report
+from locust_llm.lab.twin.fit import format_fit_report
 from locust_llm.lab.twin.folders import Folder, MeasuredServer, read_measured_server
-from locust_llm.lab.twin.twin import NOT_TO_BE_USED, Origin
+from locust_llm.lab.twin.model import NOT_TO_BE_USED, Origin
+from locust_llm.lab.twin.model_fit import candidates
 from locust_llm.text.format import describe_error, print_safely
 
 from .progress import show_counted_progress

@@ -8,8 +8,8 @@ import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.lab.twin import file
-from locust_llm.lab.twin.loads import OfferedLoad
-from locust_llm.lab.twin.twin import SHAPE
+from locust_llm.lab.twin.model import SHAPE
+from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.whatif import data, evaluate_rules, grid, limits, text
 from locust_llm.lab.twin.whatif.choice import best_what_if, rival
 from locust_llm.lab.twin.whatif.rows import Asker

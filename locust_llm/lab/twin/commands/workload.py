@@ -7,8 +7,8 @@ from random import Random
 from statistics import fmean, pstdev
 from typing import Final, NamedTuple
 
-from locust_llm.lab.twin.loads import Lengths
-from locust_llm.lab.twin.twin import Twin
+from locust_llm.lab.twin.model import Twin
+from locust_llm.lab.twin.replay import Lengths
 from locust_llm.workload.lengths import Length, normal_length, parse_length_mix
 
 DRAWN: Final = 400

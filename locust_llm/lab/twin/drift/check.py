@@ -18,9 +18,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from locust_llm.lab.twin.model import ServerModel
+from locust_llm.lab.twin.model import Reference, ServerModel, Twin
 from locust_llm.lab.twin.observations import ObservedStage
-from locust_llm.lab.twin.twin import Reference, Twin
 
 from .changes import ServerChange, possible_changes
 from .load_features import TRAITS, Array, replayed, traits, traits_of

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.lab.twin.loads import again
 from locust_llm.lab.twin.observations import ObservedStage
+from locust_llm.lab.twin.replay import again
 
 from .changes import Bursts, ServerChange
 

@@ -8,8 +8,8 @@ import numpy as np
 from tabulate import tabulate
 
 from locust_llm.lab.twin.folders import Folder
+from locust_llm.lab.twin.model import Origin
 from locust_llm.lab.twin.observations import ObservedStage
-from locust_llm.lab.twin.twin import Origin
 from locust_llm.text.format import format_count
 
 from .changes import FRONT_S, MORE

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from locust_llm.lab.twin.loads import Lengths
+from locust_llm.lab.twin.replay import Lengths
 from locust_llm.workload.dataset import Dataset
 
 SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}

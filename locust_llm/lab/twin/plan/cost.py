@@ -3,7 +3,7 @@
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from locust_llm.lab.twin.loads import Lengths
+from locust_llm.lab.twin.replay import Lengths
 
 from .arrivals import HOUR_S, PlannedArrivals
 from .replicas import Fleet

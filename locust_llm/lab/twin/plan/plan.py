@@ -4,11 +4,11 @@ to change them."""
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from locust_llm.lab.twin.load_metrics import IN_FLIGHT
-from locust_llm.lab.twin.loads import Lengths, OfferedLoad
+from locust_llm.lab.twin.fit import MAX_ERROR
+from locust_llm.lab.twin.model import FIGURES, Twin
+from locust_llm.lab.twin.observations import IN_FLIGHT
 from locust_llm.lab.twin.predict import PredictedValue, WhatIf
-from locust_llm.lab.twin.trust import MAX_ERROR
-from locust_llm.lab.twin.twin import FIGURES, Twin
+from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.lab.twin.whatif.evaluate_rules import MET, status
 from locust_llm.lab.twin.whatif.grid import Case
 from locust_llm.lab.twin.whatif.rows import Asker, WhatIfRow

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from locust_llm.lab.twin.load_metrics import IN_FLIGHT
-from locust_llm.lab.twin.predict import PredictedValue, answer, log_ratios
-from locust_llm.lab.twin.twin import VERDICTS
-from locust_llm.lab.twin.whatif.errors import standard_error_of
+from locust_llm.lab.twin.model import VERDICTS
+from locust_llm.lab.twin.observations import IN_FLIGHT
+from locust_llm.lab.twin.predict import PredictedValue, answer, log_ratios, standard_error_of
 from locust_llm.lab.twin.whatif.evaluate_rules import figure_of
 from locust_llm.lab.twin.whatif.rows import THROUGHPUT, WhatIfRow
 from locust_llm.lab.twin.whatif.text import figure_title, format_predicted

@@ -5,12 +5,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from locust_llm.lab.twin.load_metrics import REQUESTS_PER_S
-from locust_llm.lab.twin.loads import OfferedLoad
-from locust_llm.lab.twin.predict import WIDTH, log_ratios, uncertain
+from locust_llm.lab.twin.observations import REQUESTS_PER_S
+from locust_llm.lab.twin.predict import WIDTH, log_ratios, standard_error_of, uncertain
+from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.slo.grammar import Rule
 
-from .errors import standard_error_of
 from .evaluate_rules import MET, OPEN, figure_of
 from .rows import THROUGHPUT, WAIT, WhatIfRow, top_rows
 

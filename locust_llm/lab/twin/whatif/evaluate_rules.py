@@ -4,7 +4,7 @@ interval holds the limit."""
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from locust_llm.lab.twin.load_metrics import REQUESTS_PER_S, SERVED
+from locust_llm.lab.twin.observations import REQUESTS_PER_S, SERVED
 from locust_llm.lab.twin.predict import PredictedValue
 from locust_llm.slo.grammar import Rule, parse_rule
 

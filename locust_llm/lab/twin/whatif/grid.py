@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from locust_llm.lab.twin.loads import Lengths, OfferedLoad
 from locust_llm.lab.twin.model import SchedulerSettings
 from locust_llm.lab.twin.predict import WhatIf
+from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.settings.sweep import (
     CONCURRENCY,
     LOADS,

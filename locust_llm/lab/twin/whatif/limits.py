@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final
 
-from locust_llm.lab.twin.load_metrics import IN_FLIGHT, REQUESTS_PER_S
-from locust_llm.lab.twin.loads import Lengths, OfferedLoad
-from locust_llm.lab.twin.model import SchedulerSettings
+from locust_llm.lab.twin.model import NOT_TO_BE_USED, Ranges, SchedulerSettings, Twin
+from locust_llm.lab.twin.observations import IN_FLIGHT, REQUESTS_PER_S
 from locust_llm.lab.twin.predict import PredictedValue, WhatIf
-from locust_llm.lab.twin.twin import NOT_TO_BE_USED, Ranges, Twin
+from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 
 from .grid import impossible
 

@@ -4,14 +4,12 @@ model."""
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from locust_llm.lab.twin.load_metrics import IN_FLIGHT, REQUESTS_PER_S, SERVED
-from locust_llm.lab.twin.loads import Lengths
-from locust_llm.lab.twin.model import ServerModel
-from locust_llm.lab.twin.predict import WIDTH, PredictedValue, answer, log_ratios
-from locust_llm.lab.twin.twin import SHAPE, Twin
+from locust_llm.lab.twin.model import SHAPE, ServerModel, Twin
+from locust_llm.lab.twin.observations import IN_FLIGHT, REQUESTS_PER_S, SERVED
+from locust_llm.lab.twin.predict import WIDTH, PredictedValue, answer, log_ratios, standard_error_of
+from locust_llm.lab.twin.replay import Lengths
 from locust_llm.slo.grammar import Rule
 
-from .errors import standard_error_of
 from .evaluate_rules import MET, NOT_MET, OPEN, falls_behind, figure_of, status
 from .grid import Case, as_fitted
 from .limits import beyond_lengths, beyond_load, beyond_settings, unknown

@@ -4,8 +4,8 @@ would decide."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from locust_llm.lab.twin.model import VERDICTS, Twin
 from locust_llm.lab.twin.predict import PredictedValue
-from locust_llm.lab.twin.twin import VERDICTS, Twin
 from locust_llm.report.blocks import Block, Heading, Headline, TableBlock, TextBlock
 from locust_llm.slo.grammar import Rule
 from locust_llm.text.format import decimal_places, format_count

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Final, NamedTuple
 
-from locust_llm.lab.twin.loads import Lengths, OfferedLoad
 from locust_llm.lab.twin.model import ServerModel
 from locust_llm.lab.twin.predict import WhatIf, logarithms
+from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.records.machine import usable_cores
 
 FEW: Final = 24
