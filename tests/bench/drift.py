@@ -23,7 +23,7 @@ from tabulate import tabulate
 
 from locust_llm.lab.probe.diagnosis import diagnose_scheduler
 from locust_llm.lab.probe.measurements import measure_probe
-from locust_llm.lab.twin.drift.check import Drift, check_drift, loads_of, null, reference
+from locust_llm.lab.twin.drift import Drift, check_drift, loads_of, null, reference
 from locust_llm.lab.twin.fit import fit_twin
 from locust_llm.lab.twin.model import Twin
 from locust_llm.lab.twin.observations import ObservedStage, episodes_of

@@ -14,21 +14,25 @@ from support.twin_folders import swept_folder
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.twin import file
 from locust_llm.lab.twin.commands.drift import run_drift as command
-from locust_llm.lab.twin.drift.changes import BURST_S, Bursts, ServerChange, possible_changes
-from locust_llm.lab.twin.drift.check import (
+from locust_llm.lab.twin.drift import (
+    BURST_S,
+    TRAITS,
+    Bursts,
     Null,
+    ServerChange,
     Shift,
     bonferroni,
     by_requests,
     check_drift,
+    format_shift,
     loads_of,
     null,
+    possible_changes,
     reference,
     shifts,
+    traits,
     varies,
 )
-from locust_llm.lab.twin.drift.load_features import TRAITS, traits
-from locust_llm.lab.twin.drift.text import format_shift
 from locust_llm.lab.twin.model import FIGURES, Origin, Ranges, Reference, Trust, Twin
 from locust_llm.lab.twin.model import Noise as ModelNoise
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
@@ -173,8 +177,8 @@ def test_the_reference_is_kept_in_the_file(twin: Twin, tmp_path: Path) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replays: more would only move the bound a little."""
-    monkeypatch.setattr("locust_llm.lab.twin.drift.check.REPLAYS", 24)
-    monkeypatch.setattr("locust_llm.lab.twin.drift.check.REPLAYS_OF_CHANGE", 4)
+    monkeypatch.setattr("locust_llm.lab.twin.drift.REPLAYS", 24)
+    monkeypatch.setattr("locust_llm.lab.twin.drift.REPLAYS_OF_CHANGE", 4)
 
 
 @pytest.mark.usefixtures("few")

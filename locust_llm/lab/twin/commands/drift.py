@@ -11,7 +11,7 @@ from statistics import fmean, pstdev
 from typing import Final, NoReturn
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.lab.twin import file
+from locust_llm.lab.twin import drift, file
 from locust_llm.lab.twin.child_runs import (
     Stopped,
     add_server_options,
@@ -21,8 +21,7 @@ from locust_llm.lab.twin.child_runs import (
     split_host_and_folders,
     started_in,
 )
-from locust_llm.lab.twin.drift import check
-from locust_llm.lab.twin.drift.text import lines, others
+from locust_llm.lab.twin.drift import lines, others
 from locust_llm.lab.twin.folders import Folder, read_folder_loads
 from locust_llm.lab.twin.model import Twin
 from locust_llm.text.format import describe_error, print_safely
@@ -43,7 +42,7 @@ def run_drift(words: list[str]) -> int:
     try:
         options = _drift_parser().parse_args(words)
         twin = file.read_twin(options.twin)
-        users = check.loads_of(twin)
+        users = drift.loads_of(twin)
         given = split_host_and_folders(options, [options.folder] if options.folder else [])
         folder = Folder(given[0] if given else _measure_loads(options, twin, users))
         found = read_folder_loads(folder)
@@ -59,8 +58,8 @@ def run_drift(words: list[str]) -> int:
         undecided = f"Not decided: no load of {folder.path} can be held against the twin."
         print_safely("\n".join([*names, undecided, *told]) + "\n")
         return ExitStatus.RULE_FAILED if names else ExitStatus.INCONCLUSIVE
-    unchanged = check.null(twin, stages, check.REPLAYS)
-    result = check.check_drift(unchanged, stages)
+    unchanged = drift.null(twin, stages, drift.REPLAYS)
+    result = drift.check_drift(unchanged, stages)
     print_safely("\n".join([*lines(result, unchanged, stages, names), *told]) + "\n")
     return ExitStatus.RULE_FAILED if result.drifted or names else ExitStatus.OK
 

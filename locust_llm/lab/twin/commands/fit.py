@@ -27,7 +27,7 @@ from locust_llm.lab.twin.child_runs import (
     split_host_and_folders,
     started_in,
 )
-from locust_llm.lab.twin.drift.check import reference
+from locust_llm.lab.twin.drift import reference
 from locust_llm.lab.twin.fit import format_fit_report
 from locust_llm.lab.twin.folders import Folder, MeasuredServer, read_measured_server
 from locust_llm.lab.twin.model import NOT_TO_BE_USED, Origin
