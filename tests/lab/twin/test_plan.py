@@ -9,9 +9,15 @@ from support.made_twins import QUEUE, draws, made
 
 from locust_llm.lab.twin.model import SHAPE
 from locust_llm.lab.twin.plan import plan, text
-from locust_llm.lab.twin.plan.arrivals import factors_of, of_times, parse_planned_arrivals
-from locust_llm.lab.twin.plan.cost import cost
-from locust_llm.lab.twin.plan.replicas import Fleet, fleet, most
+from locust_llm.lab.twin.plan.plan import (
+    Fleet,
+    cost,
+    factors_of,
+    fleet,
+    most,
+    of_times,
+    parse_planned_arrivals,
+)
 from locust_llm.lab.twin.whatif.rows import Asker
 from locust_llm.slo.grammar import parse_rule
 

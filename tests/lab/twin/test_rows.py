@@ -9,7 +9,8 @@ from support.made_twins import QUEUE, STEP_S, draws, made
 from locust_llm.lab.twin.model import SHAPE
 from locust_llm.lab.twin.predict import OTHER_SETTINGS, WIDTH, WhatIf
 from locust_llm.lab.twin.replay import OfferedLoad
-from locust_llm.lab.twin.whatif import evaluate_rules, grid
+from locust_llm.lab.twin.whatif import grid
+from locust_llm.lab.twin.whatif import rows as evaluate_rules
 from locust_llm.lab.twin.whatif.rows import Asker, frontier, top_rows
 from locust_llm.lab.twin.whatif.worker_processes import SharedWork, simulate_what_ifs
 from locust_llm.slo.grammar import parse_rule

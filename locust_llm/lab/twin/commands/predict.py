@@ -10,9 +10,11 @@ from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.lab.twin import file
 from locust_llm.lab.twin.model import SHAPE
 from locust_llm.lab.twin.replay import OfferedLoad
-from locust_llm.lab.twin.whatif import data, evaluate_rules, grid, limits, text
-from locust_llm.lab.twin.whatif.choice import best_what_if, rival
-from locust_llm.lab.twin.whatif.rows import Asker
+from locust_llm.lab.twin.whatif import grid, text
+from locust_llm.lab.twin.whatif import grid as limits
+from locust_llm.lab.twin.whatif import rows as evaluate_rules
+from locust_llm.lab.twin.whatif import text as data
+from locust_llm.lab.twin.whatif.rows import Asker, best_what_if, rival
 from locust_llm.records.storage import replace_file
 from locust_llm.report.console_end import find_console_width
 from locust_llm.report.render.text import render_plain_blocks
@@ -39,7 +41,7 @@ def run_predict(words: list[str]) -> int:
     try:
         asked = _asked(options)
         if options.html:
-            from locust_llm.lab.twin.whatif.page import render_whatif_page
+            from locust_llm.lab.twin.whatif.chart import render_whatif_page
 
             replace_file(options.html, render_whatif_page(asked).encode())
     except (OSError, ValueError) as error:

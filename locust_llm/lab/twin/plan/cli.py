@@ -9,14 +9,14 @@ import msgspec
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.lab.twin import file
 from locust_llm.lab.twin.commands import predict, progress, workload
-from locust_llm.lab.twin.whatif import limits
+from locust_llm.lab.twin.plan.plan import FLAT, SHAPES, parse_planned_arrivals
+from locust_llm.lab.twin.whatif import grid
 from locust_llm.lab.twin.whatif.rows import Asker
 from locust_llm.report.console_end import find_console_width
 from locust_llm.report.render.text import render_plain_blocks
 from locust_llm.text.format import print_safely
 
 from . import plan, text
-from .arrivals import FLAT, SHAPES, parse_planned_arrivals
 
 DESCRIPTION: Final = """\
 The fewest replicas that hold an SLO with one of them lost, what they cost, and when to add and to remove one, by a twin."""
@@ -92,7 +92,7 @@ def _plan(options: argparse.Namespace) -> plan.CapacityPlan:
     sent = workload.workload(
         options, msgspec.structs.replace(twin, lengths=tuple(coming.lengths) or twin.lengths)
     )
-    if why := limits.refuse_extrapolation(twin, sent.lengths) or limits.unfit(twin, sent.lengths):
+    if why := grid.refuse_extrapolation(twin, sent.lengths) or grid.unfit(twin, sent.lengths):
         raise ValueError(why)
     with progress.show_counted_progress("rates") as on_progress:
         return plan.plan_capacity(

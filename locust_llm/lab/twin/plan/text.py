@@ -5,14 +5,13 @@ from typing import Any, Final
 
 from locust_llm.lab.twin.model import VERDICTS
 from locust_llm.lab.twin.observations import IN_FLIGHT
+from locust_llm.lab.twin.plan.plan import MONTH_H
 from locust_llm.lab.twin.predict import PredictedValue, answer, log_ratios, standard_error_of
-from locust_llm.lab.twin.whatif.evaluate_rules import figure_of
-from locust_llm.lab.twin.whatif.rows import THROUGHPUT, WhatIfRow
+from locust_llm.lab.twin.whatif.rows import THROUGHPUT, WhatIfRow, figure_of
 from locust_llm.lab.twin.whatif.text import figure_title, format_predicted
 from locust_llm.report.blocks import Block, Heading, Headline, TableBlock, TextBlock
 from locust_llm.text.format import format_brief, format_count
 
-from .cost import MONTH_H
 from .plan import SHARES, CapacityPlan
 
 SCHEMA: Final = 1

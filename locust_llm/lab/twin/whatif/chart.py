@@ -7,13 +7,16 @@ from html import escape
 from itertools import pairwise
 from typing import Final
 
+from markupsafe import Markup
+
+from locust_llm.lab.page import render_page as rendered
 from locust_llm.lab.pareto.chart import choose_ticks
+from locust_llm.lab.twin.whatif import text
+from locust_llm.lab.twin.whatif.rows import MET, NOT_MET, THROUGHPUT, WhatIfRow, figure_of, frontier
+from locust_llm.lab.twin.whatif.text import WhatIfReport, axis, figure_title, format_predicted
+from locust_llm.report.blocks import TextBlock
 from locust_llm.slo.grammar import Rule
 from locust_llm.text.format import clean_line, format_brief, format_duration
-
-from .evaluate_rules import MET, NOT_MET, figure_of
-from .rows import THROUGHPUT, WhatIfRow, frontier
-from .text import figure_title, format_predicted
 
 HEIGHT: Final = 340
 TOP, BOTTOM = 26, 300
@@ -174,3 +177,34 @@ def _marked(scale: _Scale, row: WhatIfRow) -> Iterator[str]:
 
 def _text(text: str) -> str:
     return escape(clean_line(text))
+
+
+# -- page ------------------------------------------------------------------------------------------
+# What-ifs as one HTML file without a script: the best, the frontier as a plot, the table, the run
+# to do next.
+
+OWN: Final = """
+body { display: block; max-width: 76rem; }
+.lines text { font-size: 12px; } .lines .axis { fill: var(--muted); } .lines text:not(.axis, [fill]) { fill: var(--ink); }
+code { font-size: .86rem; overflow-wrap: anywhere; }
+@media (max-width: 40rem) { .lines text { font-size: 11px !important; } .plot .lines { padding-left: 58px; } }
+"""
+KEY: Final = (
+    "A dot is a what-if: green within the SLO, red not, blue open or not judged; hollow where it "
+    "is an extrapolation. The "
+    "line joins those of which no other has more throughput and less of the wait, with their 95% "
+    "intervals."
+)
+
+
+def render_whatif_page(asked: WhatIfReport) -> str:
+    shown = text.select_shown_rows(asked)
+    drawn = "" if asked.shape else draw_whatif_chart(asked.rows, axis(asked), asked.rules)
+    runs = [block.text for block in text.decision(asked) if isinstance(block, TextBlock)]
+    return rendered(
+        "whatif.html", OWN, title=f"What if: {asked.name}", headline=text.whatif_headline(asked),
+        about=text.whatif_subtitle(asked),
+        drawn=Markup(drawn), key=KEY, table=text.whatif_table(asked, shown),
+        statuses=[text.STATUS_CLASSES.get(row.status, "") for row in shown],
+        notes=list(text.whatif_notes(asked)), runs=runs,
+    )  # fmt: skip

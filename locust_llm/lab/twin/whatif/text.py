@@ -1,18 +1,31 @@
 """Text: what-ifs as a document: what was asked, a table of the foremost, the best, the run that
 would decide."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from locust_llm.lab.twin.model import VERDICTS, Twin
 from locust_llm.lab.twin.predict import PredictedValue
+from locust_llm.lab.twin.whatif.rows import (
+    MET,
+    NOT_MET,
+    OPEN,
+    SHOWN,
+    THROUGHPUT,
+    WAIT,
+    Rival,
+    WhatIfRow,
+    best_what_if,
+    commands,
+    figure_of,
+    frontier,
+    judge_answer,
+    top_rows,
+)
 from locust_llm.report.blocks import Block, Heading, Headline, TableBlock, TextBlock
 from locust_llm.slo.grammar import Rule
 from locust_llm.text.format import decimal_places, format_count
-
-from .choice import Rival, best_what_if, commands
-from .evaluate_rules import MET, NOT_MET, OPEN, figure_of
-from .rows import SHOWN, THROUGHPUT, WhatIfRow, top_rows
 
 COLUMNS: Final = 4
 """Figures of the table."""
@@ -221,3 +234,63 @@ def _open(one: WhatIfRow, other: WhatIfRow) -> str:
 
 
 STATUS_CLASSES: Final = {MET: "pass", NOT_MET: "loud", OPEN: "open"}
+
+
+# -- data ------------------------------------------------------------------------------------------
+# What-ifs for machines.
+
+SCHEMA: Final = 1
+
+
+def what_ifs_as_json(asked: WhatIfReport) -> dict[str, Any]:
+    """Every what-if, in the order in which it was asked, with every answer as (low, about, high):
+    seconds, or a second; of a twin good for shape only times as much as with the fitted
+    settings."""
+    on = set() if asked.shape else {row.case for row in frontier(asked.rows, axis(asked))}
+    first = None if asked.shape else best_what_if(asked.rows)
+    return {
+        "schema": SCHEMA,
+        "twin": {"file": asked.name, "verdict": asked.twin.trust.verdict,
+            "error": asked.twin.trust.error},
+        "relative_to_fitted": asked.shape,
+        "rules": [str(rule) for rule in asked.rules],
+        "what_ifs": [_row(asked, row, row.case in on) for row in asked.rows],
+        "best": None if first is None else next(i for i,
+            row in enumerate(asked.rows) if row.case == first.case),
+        "left_out": [
+            *(f"{name}: {why}" for why, names in asked.left_out.items() for name in names),
+            *asked.too_far
+        ],
+        "next_runs": [
+            {"server": server, "command": line}
+            for server, line in (commands(asked.rival, asked.words) if asked.rival else ())
+        ],
+    }  # fmt: skip
+
+
+def axis(asked: WhatIfReport) -> str:
+    """What a frontier has beside the throughput: the figure of the first rule on a latency."""
+    figures = (figure_of(rule) for rule in asked.rules if rule.less_is_better)
+    return next(figures, WAIT)
+
+
+def _row(asked: WhatIfReport, row: WhatIfRow, on_frontier: bool) -> dict[str, Any]:
+    load = row.case.asked.load
+    return {
+        "load": {"concurrency": load.users} if load.users else {"request-rate": load.rate},
+        "set": dict(row.case.chosen),
+        "answers": {name: [_number(one) for one in answer] for name, answer in row.answers.items()},
+        "rules": {}
+        if asked.shape
+        else {str(rule): judge_answer(rule, row.answers) for rule in asked.rules},
+        "status": row.status or None,
+        "falls_behind": row.falls_behind,
+        "extrapolated": list(row.beyond),
+        "unknown": list(row.unknown),
+        "frontier": on_frontier,
+        "models": row.models,
+    }
+
+
+def _number(value: float) -> float | None:
+    return float(f"{value:.5g}") if math.isfinite(value) else None
