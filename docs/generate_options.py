@@ -12,7 +12,7 @@ from typing import Final
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 
 from locust_llm.lab.probe.user import ProbeOptions
-from locust_llm.lab.twin.commands import drift, fit, predict
+from locust_llm.lab.twin import cli
 from locust_llm.lab.twin.plan import cli as plan
 from locust_llm.locust_adapter.parser import (
     OPTIONS,
@@ -78,17 +78,17 @@ def page() -> str:
         (
             "twin fit",
             f"A twin [of a server, or of folders](twin.md#fit); {reaching}.",
-            fit.add_fit_arguments,
+            cli.add_fit_arguments,
         ),
         (
             "twin drift",
             f"[A minute held against a twin](twin.md#drift); {reaching}.",
-            drift.add_drift_arguments,
+            cli.add_drift_arguments,
         ),
         (
             "twin predict",
             "What if: [loads and settings on a twin](twin.md#what-if).",
-            predict.add_predict_arguments,
+            cli.add_predict_arguments,
         ),
         ("plan", "[Replicas that hold an SLO](twin.md#plan), by a twin.", plan.add_plan_arguments),
     ):

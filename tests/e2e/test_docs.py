@@ -230,11 +230,11 @@ def known_options() -> set[str]:
         "lab/history/cli.py",
         "lab/interop/import_cli.py",
         "lab/interop/export_cli.py",
-        "lab/twin/commands/fit.py",
-        "lab/twin/commands/drift.py",
-        "lab/twin/commands/predict.py",
+        "lab/twin/cli.py",
+        "lab/twin/cli.py",
+        "lab/twin/cli.py",
         "lab/twin/plan/cli.py",
-        "lab/twin/commands/workload.py",
+        "lab/twin/cli.py",
     )
     sources = "".join((package / name).read_text() for name in files)
     return found | set(re.findall(r'"(--[a-z-]+)"', sources))

@@ -13,7 +13,7 @@ from support.twin_folders import swept_folder
 
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.twin import file
-from locust_llm.lab.twin.commands.drift import run_drift as command
+from locust_llm.lab.twin.cli import run_drift as command
 from locust_llm.lab.twin.drift import (
     BURST_S,
     TRAITS,

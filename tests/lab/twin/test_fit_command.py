@@ -15,10 +15,10 @@ from support.twin_folders import probed_folder, swept_folder
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.probe.diagnosis import CHUNKED, Diagnosis
 from locust_llm.lab.twin import child_runs as runs
+from locust_llm.lab.twin import cli as module
 from locust_llm.lab.twin import file
 from locust_llm.lab.twin.child_runs import HEADERS, Stopped, environment, learned, server_words
-from locust_llm.lab.twin.commands import fit as module
-from locust_llm.lab.twin.commands.command import twin as command
+from locust_llm.lab.twin.cli import twin as command
 from locust_llm.lab.twin.fit import (
     format_fit_report,
     format_scheduler_settings,

@@ -7,8 +7,7 @@ from typing import Final
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.lab.twin import file
-from locust_llm.lab.twin.commands import predict, progress, workload
+from locust_llm.lab.twin import cli, file
 from locust_llm.lab.twin.plan.plan import FLAT, SHAPES, parse_planned_arrivals
 from locust_llm.lab.twin.whatif import grid
 from locust_llm.lab.twin.whatif.rows import Asker
@@ -66,8 +65,8 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--day", default=FLAT, metavar="SHAPE", help=f"of a rate: {SHAPES} (default: {FLAT})"
     )
-    predict.add_rules(parser)
-    workload.add_workload_arguments(parser)
+    cli.add_rules(parser)
+    cli.add_workload_arguments(parser)
     parser.add_argument(
         "--gpu-hour",
         type=float,
@@ -80,7 +79,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _plan(options: argparse.Namespace) -> plan.CapacityPlan:
     """Raises ValueError of one sentence."""
-    rules = predict.parse_rules(options)
+    rules = cli.parse_rules(options)
     if not any(rule.decides for rule in rules):
         raise ValueError("a plan needs a rule that the replicas are to hold: --slo 'ttft p95 < 1s'")
     if options.gpus_per_replica < 1:
@@ -89,12 +88,12 @@ def _plan(options: argparse.Namespace) -> plan.CapacityPlan:
         raise ValueError(f"--gpu-hour must be above 0, got {options.gpu_hour:g}")
     twin = file.read_twin(options.twin)
     coming = parse_planned_arrivals(options.arrivals, options.day)
-    sent = workload.workload(
+    sent = cli.workload(
         options, msgspec.structs.replace(twin, lengths=tuple(coming.lengths) or twin.lengths)
     )
     if why := grid.refuse_extrapolation(twin, sent.lengths) or grid.unfit(twin, sent.lengths):
         raise ValueError(why)
-    with progress.show_counted_progress("rates") as on_progress:
+    with cli.show_counted_progress("rates") as on_progress:
         return plan.plan_capacity(
             Asker(twin, sent.lengths, rules), str(options.twin), str(sent), coming,
             options.gpus_per_replica,

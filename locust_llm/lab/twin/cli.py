@@ -1,0 +1,730 @@
+"""Command: ``locust-llm twin fit | predict | drift``."""
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from statistics import fmean, pstdev
+from typing import Final, NamedTuple, NoReturn, TextIO
+
+import msgspec
+
+from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.lab.probe.diagnosis import CANNOT_TELL, Diagnosis
+from locust_llm.lab.twin import drift, file
+from locust_llm.lab.twin import fit as fitting
+from locust_llm.lab.twin.child_runs import (
+    Stopped,
+    add_server_options,
+    environment,
+    run_locust_llm,
+    server_words,
+    split_host_and_folders,
+    started_in,
+)
+from locust_llm.lab.twin.drift import lines, others, reference
+from locust_llm.lab.twin.fit import format_fit_report
+from locust_llm.lab.twin.folders import (
+    Folder,
+    MeasuredServer,
+    read_folder_loads,
+    read_measured_server,
+)
+from locust_llm.lab.twin.model import NOT_TO_BE_USED, SHAPE, Origin, Twin
+from locust_llm.lab.twin.model_fit import candidates
+from locust_llm.lab.twin.replay import Lengths, OfferedLoad
+from locust_llm.lab.twin.whatif import grid, text
+from locust_llm.lab.twin.whatif import grid as limits
+from locust_llm.lab.twin.whatif import rows as evaluate_rules
+from locust_llm.lab.twin.whatif import text as data
+from locust_llm.lab.twin.whatif.rows import Asker, best_what_if, rival
+from locust_llm.records.storage import replace_file
+from locust_llm.report.console_end import find_console_width
+from locust_llm.report.render.text import render_plain_blocks
+from locust_llm.slo.grammar import Rule, expand_preset
+from locust_llm.text.format import describe_error, print_safely
+from locust_llm.workload.lengths import Length, normal_length, parse_length_mix
+
+COMMANDS: Final = {
+    "fit": "probe and sweep a server, and fit a twin to it; or to the folders of a probe and a "
+    "sweep",
+    "predict": "ask a twin what if: loads and settings in virtual time, each answer with its "
+    "interval",
+    "drift": "one minute on the server: is it still the one that was fitted, and what has moved",
+}
+"""Each is a file beside this one, with a function of its name."""
+
+
+def twin(words: list[str]) -> int:
+    usage = "usage: locust-llm twin COMMAND ...\n\n" + "".join(
+        f"  {name:9}{what}\n" for name, what in COMMANDS.items()
+    )
+    if words and words[0] in ("-h", "--help", "help"):
+        print_safely(usage)
+        return ExitStatus.OK
+    if not words or words[0] not in COMMANDS:
+        if words:
+            return fail(f"unknown command twin {words[0]!r}\n\n{usage.rstrip()}")
+        print(usage, end="", file=sys.stderr)
+        return ExitStatus.REFUSED
+    command = getattr(import_module(f"{__package__}.{words[0]}"), f"run_{words[0]}")
+    return int(command(words[1:]))
+
+
+# -- progress --------------------------------------------------------------------------------------
+# A line on a terminal of how far long work is, gone when it is done.
+
+CLEAR = "\r\x1b[K"
+
+
+@contextmanager
+def show_counted_progress(
+    what: str, out: TextIO | None = None
+) -> Iterator[Callable[[int, int], None]]:
+    """To be told how many are done, and of how many. Writes nothing where ``out``, standard error,
+    is no terminal."""
+    out = sys.stderr if out is None else out
+    lives = out.isatty() and os.environ.get("TERM") != "dumb"
+
+    def told(done: int, most: int) -> None:
+        if lives:
+            said = f"{done:,} of {most:,} {what}"
+            out.write(CLEAR + said[: shutil.get_terminal_size().columns - 1])
+            out.flush()
+
+    try:
+        yield told
+    finally:
+        if lives:
+            out.write(CLEAR)
+            out.flush()
+
+
+# Command: ``locust-llm twin fit``: a probe and a sweep, or those of folders that are there, made
+# into a twin.
+
+LENGTHS: Final = {
+    "synthetic-input-tokens-mean": 1000.0,
+    "synthetic-input-tokens-stddev": 500.0,
+    "output-tokens-mean": 80.0,
+    "output-tokens-stddev": 40.0,
+}
+"""Options of the sweep's requests, which differ: equal ones do not tell one cost from another."""
+MOST_USERS: Final = 128
+SWEEP_S: Final = 360.0
+STAGE_S: Final = (10.0, 60.0)
+"""Of a stage, at least and at most; ``--time`` is shared out among the stages that are left."""
+REQUESTS_A_USER: Final = 4
+TO_PROBE: Final = ("longest", "rounds", "decoders")
+UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+
+class FitRefused(ValueError):
+    """There can be no twin, and why."""
+
+
+class Unnamed(Exception):
+    """The probe does not name a scheduler that the simulator has."""
+
+
+def run_fit(words: list[str]) -> int:
+    """0: a twin; 4: none that can be used, or the probe cannot tell; 5: refused."""
+    folders = list[Path]()
+    try:
+        options = _fit_parser().parse_args(words)
+        folders = split_host_and_folders(options, options.folders)
+        if options.host:
+            _measure(options, folders)
+        elif not folders:
+            raise FitRefused(
+                "twin fit takes --host URL, or folders of a probe and of a sweep: twin fit "
+                "reports/a reports/b"
+            )
+        return _fitted(options, folders)
+    except Unnamed as error:
+        print_safely(f"{error}\n")
+        return ExitStatus.INCONCLUSIVE
+    except Stopped as error:
+        _go_on(folders)
+        return error.status
+    except (OSError, ValueError) as error:
+        return fail(describe_error(error))
+
+
+def _fitted(options: argparse.Namespace, folders: Sequence[Path]) -> int:
+    seen = read_measured_server(folders)
+    if unnamed := _unnamed(seen.said, folders):
+        raise Unnamed(unnamed)
+    try:
+        with show_counted_progress("schedulers tried") as told:
+            twin = fitting.fit_twin(
+                seen.said, seen.episodes, seen.stages, _origin(seen), on_progress=told
+            )
+        twin = msgspec.structs.replace(twin, reference=reference(twin.model, seen.stages))
+    except SystemExit:
+        _go_on(folders)
+        raise
+    out = _out(options, folders)
+    file.write_twin(twin, out)
+    print_safely(format_fit_report(twin, seen.said))
+    print_safely(f"\nWritten: {out}\n")
+    return ExitStatus.INCONCLUSIVE if twin.trust.verdict == NOT_TO_BE_USED else ExitStatus.OK
+
+
+def _origin(seen: MeasuredServer) -> Origin:
+    return msgspec.structs.replace(seen.origin, fitted_on=date.today().isoformat())
+
+
+def _out(options: argparse.Namespace, folders: Sequence[Path]) -> Path:
+    """A file, or one in a folder. Without --out beside the two runs that were made here, else in
+    the folder of the sweep."""
+    if options.out:
+        out: Path = options.out
+        return out / file.NAME if out.is_dir() else out
+    sweep = next(path for path in reversed(folders) if not Folder(path).is_probe)
+    return (sweep.parent if options.host else sweep) / file.NAME
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _go_on(folders: Sequence[Path]) -> None:
+    """Where a run was stopped: what is there, and how to go on."""
+    if len(folders) > 1:
+        _tell(
+            f"Stopped. What was measured stays; this goes on: locust-llm twin fit "
+            f"{shlex.join(map(str, folders))}"
+        )
+    elif folders:
+        _tell(
+            f"Stopped. The probe stays in {folders[0]}, but a part of one names no scheduler: "
+            f"begin with a new one"
+        )
+
+
+# -- what is missing is measured -------------------------------------------------------------------
+
+
+def _measure(options: argparse.Namespace, folders: list[Path]) -> None:
+    """The probe and the sweep, as far as ``folders`` has none; they are added to it. Raises
+    ValueError, Unnamed, Stopped."""
+    kinds = [Folder(path).is_probe for path in folders]
+    session = started_in(
+        options.report_dir or Path("reports") / time.strftime("twin-%Y%m%d-%H%M%S")
+    )
+    env = environment(options, os.environ)
+    words = server_words(options)
+    if True not in kinds:
+        folder = session / "probe"
+        more = [
+            f"--{name}={getattr(options, name)}"
+            for name in TO_PROBE
+            if getattr(options, name) is not None
+        ]
+        _tell(f"The probe, some minutes: {folder}")
+        folders.insert(0, folder)
+        _child(["probe", *words, *more, f"--report-dir={folder}"], env, folder, folders)
+        said = Folder(folder).diagnosis()
+        if unnamed := _unnamed(said, [folder]):
+            raise Unnamed(unnamed)
+        budget = (
+            f", {said.budget[0]:,.0f} to {said.budget[2]:,.0f} tokens a step" if said.budget else ""
+        )
+        _tell(f"probe: {said.name}{budget}")
+    if False not in kinds:
+        folder = session / "sweep"
+        _tell(f"The sweep, at most {options.time / 60:.1f} minutes: {folder}")
+        folders.append(folder)
+        _child(["run", *words, *_sweep(options), f"--report-dir={folder}"], env, folder, folders)
+
+
+def _child(words: Sequence[str], env: dict[str, str], folder: Path, folders: list[Path]) -> None:
+    log = folder.with_name(f"{folder.name}.log")
+    try:
+        status = run_locust_llm(words, env, log, _tell)
+    finally:
+        if not (folder / "profile_export.jsonl").exists():
+            folders.remove(folder)
+    if folder not in folders:
+        raise FitRefused(
+            f"the {folder.name} has no requests, exit status {status}: {log} has its log"
+        )
+
+
+def _sweep(options: argparse.Namespace) -> list[str]:
+    """Words of a sweep that doubles its users until the throughput stays flat, in ``options.time``
+    at most."""
+    least, most = STAGE_S
+    return [
+        "--headless", f"--sweep=concurrency=1..{options.most_users}",
+        f"--run-time={options.time:.0f}s",
+        f"--stage-duration={min(least, options.time / 16):g}..{most:g}",
+        f"--stage-requests-per-user={REQUESTS_A_USER}",
+        *(f"--{name}={getattr(options, name.replace('-', '_')):g}" for name in LENGTHS),
+    ]  # fmt: skip
+
+
+def _unnamed(said: Diagnosis, folders: Sequence[Path]) -> str:
+    """Why no twin follows from the probe, and what to do; empty: one may."""
+    where = next((path for path in folders if Folder(path).is_probe), folders[0])
+    if said.name == CANNOT_TELL:
+        why = "; ".join(said.missing)
+        return (
+            f"The probe cannot tell which scheduler the server has, so there is no twin: {why}.\n"
+            f"Make a new probe when that is gone: locust-llm twin fit --host URL. The old one "
+            f"stays in {where}."
+        )
+    if not candidates(said, 1):
+        return (
+            f"There is no twin of this server: the probe calls its scheduler {said.name!r}, and "
+            f"the simulator has none "
+            f"of that kind that could be fitted. The probe stays in {where}."
+        )
+    return ""
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+class _FitParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise FitRefused(f"{message}: locust-llm twin fit --help has all options")
+
+
+def parse_duration_s(text: str) -> float:
+    """``90``, ``90s``, ``6m``: a minute to a day."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
+    value = float(found[1]) * UNITS[found[2] or ""] if found else 0.0
+    if not 10 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(
+            f"takes a time such as 90s or 6m, from 10s to 24h, got {text}"
+        )
+    return value
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or not 2 <= int(text) <= 10_000:
+        raise argparse.ArgumentTypeError(f"takes a whole number from 2 to 10,000, got {text}")
+    return int(text)
+
+
+def _tokens(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1e7:
+        raise argparse.ArgumentTypeError(f"takes a number of tokens, got {text}")
+    return value
+
+
+def _fit_parser() -> argparse.ArgumentParser:
+    parser = _FitParser(
+        prog="locust-llm twin fit", allow_abbrev=False,
+        usage="locust-llm twin fit (--host URL | DIR DIR...) [options]",
+        description="Fit a model to a server: its scheduler, what a step of it costs, and how far "
+            "the model is off. With "
+        "--host a probe and a sweep are made, five to ten minutes together; else those of the "
+            "folders are taken. With both, "
+        "what is missing is made.",
+        epilog="example: locust-llm twin fit --host localhost:8000",
+    )  # fmt: skip
+    add_fit_arguments(parser)
+    add_server_options(parser)
+    return parser
+
+
+def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its own; those that reach the server come beside them."""
+    add = parser.add_argument
+    add(
+        "folders",
+        nargs="*",
+        metavar="DIR",
+        help="of a probe, and of a sweep or runs of one load each",
+    )
+    add(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where the twin goes (default: twin.toml beside the runs)",
+    )
+    add(
+        "--report-dir",
+        type=Path,
+        metavar="DIR",
+        help="where the runs go (default: reports/twin-<time>)",
+    )
+    add(
+        "--time",
+        type=parse_duration_s,
+        default=SWEEP_S,
+        metavar="TIME",
+        help="of the sweep, at most (default: 6m)",
+    )
+    add(
+        "--most-users",
+        type=_whole,
+        default=MOST_USERS,
+        metavar="N",
+        help="of the sweep (default: %(default)s)",
+    )
+    for name, value in LENGTHS.items():
+        add(
+            f"--{name}",
+            type=_tokens,
+            default=value,
+            metavar="TOKENS",
+            help="of the sweep (default: %(default)g)",
+        )
+    for name in TO_PROBE:
+        add(f"--{name}", type=_whole, metavar="N", help="as of locust-llm probe")
+
+
+# Command: ``locust-llm twin drift``: a minute on the server, or a folder of one, held against its
+# twin.
+
+MINUTE_S: Final = 60.0
+LEAST_STAGE_S: Final = 5.0
+
+
+class DriftRefused(ValueError):
+    """There can be no check, and why."""
+
+
+def run_drift(words: list[str]) -> int:
+    """0: the same server; 3: it has drifted, or is another one by name; 4: not one load can be
+    used; 5: refused."""
+    try:
+        options = _drift_parser().parse_args(words)
+        twin = file.read_twin(options.twin)
+        users = drift.loads_of(twin)
+        given = split_host_and_folders(options, [options.folder] if options.folder else [])
+        folder = Folder(given[0] if given else _measure_loads(options, twin, users))
+        found = read_folder_loads(folder)
+    except Stopped as error:
+        return error.status
+    except (OSError, ValueError) as error:
+        return fail(describe_error(error))
+    names = others(twin.origin, folder)
+    known = {one.users for one in twin.reference}
+    stages = [stage for stage in found.stages if stage.users in known]
+    told = [f"Note: {note}." for note in found.notes]
+    if not stages:
+        undecided = f"Not decided: no load of {folder.path} can be held against the twin."
+        print_safely("\n".join([*names, undecided, *told]) + "\n")
+        return ExitStatus.RULE_FAILED if names else ExitStatus.INCONCLUSIVE
+    unchanged = drift.null(twin, stages, drift.REPLAYS)
+    result = drift.check_drift(unchanged, stages)
+    print_safely("\n".join([*lines(result, unchanged, stages, names), *told]) + "\n")
+    return ExitStatus.RULE_FAILED if result.drifted or names else ExitStatus.OK
+
+
+def _measure_loads(options: argparse.Namespace, twin: Twin, users: Sequence[int]) -> Path:
+    """The folder of a short sweep over these. Raises ValueError, Stopped, OSError."""
+    options.host = options.host or twin.origin.host
+    if not options.host:
+        raise DriftRefused(
+            "twin drift takes --host URL: the twin does not say of what server it is"
+        )
+    folder = started_in(
+        options.report_dir or Path("reports") / time.strftime("drift-%Y%m%d-%H%M%S")
+    )
+    prompts = [one for one, _ in twin.lengths]
+    outputs = [one for _, one in twin.lengths]
+    share_s = options.time / len(users)
+    words = [
+        "run", *server_words(options), "--headless",
+        f"--sweep=concurrency={','.join(map(str, users))}",
+        f"--run-time={options.time:.0f}s",
+        f"--stage-duration={min(LEAST_STAGE_S, share_s / 2):g}..{share_s:g}",
+        f"--synthetic-input-tokens-mean={fmean(prompts):.0f}",
+        f"--synthetic-input-tokens-stddev={pstdev(prompts):.0f}",
+        f"--output-tokens-mean={fmean(outputs):.0f}",
+        f"--output-tokens-stddev={pstdev(outputs):.0f}",
+        f"--report-dir={folder}",
+    ]  # fmt: skip
+    log = folder.with_name(f"{folder.name}.log")
+    status = run_locust_llm(words, environment(options, os.environ), log, _tell)
+    if not (folder / "profile_export.jsonl").exists():
+        raise DriftRefused(f"the run has no requests, exit status {status}: {log} has its log")
+    return folder
+
+
+class _DriftParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise DriftRefused(f"{message}: locust-llm twin drift --help has all options")
+
+
+def _drift_parser() -> argparse.ArgumentParser:
+    parser = _DriftParser(
+        prog="locust-llm twin drift", allow_abbrev=False,
+        usage="locust-llm twin drift TWIN [DIR] [options]",
+        description="Is a server still the one that a twin was fitted to? Three loads of its "
+            "sweep, a minute together, are "
+        "held against the twin. Exit status 0: it is; 3: it has drifted; 4: not decided.",
+        epilog="example: locust-llm twin drift twin.toml --host localhost:8000",
+    )  # fmt: skip
+    add_drift_arguments(parser)
+    add_server_options(parser)
+    return parser
+
+
+def add_drift_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its own; those that reach the server come beside them."""
+    add = parser.add_argument
+    add("twin", type=Path, metavar="TWIN", help="of locust-llm twin fit")
+    add(
+        "folder",
+        nargs="?",
+        metavar="DIR",
+        help="a run of such loads that is there (default: one is made)",
+    )
+    add(
+        "--time",
+        type=parse_duration_s,
+        default=MINUTE_S,
+        metavar="TIME",
+        help="of the run (default: 1m)",
+    )
+    add(
+        "--report-dir",
+        type=Path,
+        metavar="DIR",
+        help="where the run goes (default: reports/drift-<time>)",
+    )
+
+
+# -- workload --------------------------------------------------------------------------------------
+# What a prediction sends, from the options that ``run`` has for it, or else the lengths of the
+# twin.
+
+DRAWN: Final = 400
+"""Requests, of which a prediction draws."""
+SEED: Final = 30_000
+OPTIONS: Final = {
+    "--synthetic-input-tokens-mean": "mean length of the prompts, in tokens (default: those of the "
+    "twin)",
+    "--synthetic-input-tokens-stddev": "its standard deviation (default: 0)",
+    "--output-tokens-mean": "mean length of the answers, in tokens (default: those of the twin)",
+    "--output-tokens-stddev": "its standard deviation (default: 0)",
+}
+MOST: Final = 10**7
+
+
+class PredictedWorkload(NamedTuple):
+    lengths: Lengths
+    words: tuple[str, ...]
+    """The options of ``run`` that send it, or the nearest that there are."""
+
+    def __str__(self) -> str:
+        prompts, answers = ([one[i] for one in self.lengths] for i in (0, 1))
+        return f"prompts of {_said(prompts)} tokens, answers of {_said(answers)}"
+
+
+def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
+    for option, what in OPTIONS.items():
+        parser.add_argument(option, type=float, metavar="N", help=what)
+    parser.add_argument(
+        "--seq-dist",
+        metavar="MIX",
+        help="lengths and their shares, as run has it: 64|10,32|8:70;1024,512:30",
+    )
+
+
+def workload(options: argparse.Namespace, twin: Twin) -> PredictedWorkload:
+    """Raises ValueError of one sentence."""
+    given = [options.synthetic_input_tokens_mean, options.output_tokens_mean]
+    for number, option in (
+        (given[0], "--synthetic-input-tokens-mean"),
+        (given[1], "--output-tokens-mean"),
+    ):
+        if number is not None and not 1 <= number <= MOST:
+            raise ValueError(f"{option} must be from 1 to {MOST:,}, got {number:g}")
+    spread = (options.synthetic_input_tokens_stddev, options.output_tokens_stddev)
+    for stddev, mean, kind in zip(spread, given, ("synthetic-input", "output"), strict=True):
+        if stddev is not None and mean is None:
+            raise ValueError(f"--{kind}-tokens-stddev needs --{kind}-tokens-mean")
+        if stddev is not None and not 0 <= stddev <= MOST:
+            raise ValueError(f"--{kind}-tokens-stddev must be from 0 to {MOST:,}, got {stddev:g}")
+    random = Random(SEED)
+    if options.seq_dist:
+        if any(one is not None for one in given):
+            raise ValueError(
+                "--seq-dist takes the place of --synthetic-input-tokens-mean and "
+                "--output-tokens-mean"
+            )
+        sizes = parse_length_mix(options.seq_dist)
+        return PredictedWorkload(
+            [sizes(random) for _ in range(DRAWN)], ("--seq-dist", f"'{options.seq_dist}'")
+        )
+    if given == [None, None]:
+        return PredictedWorkload(twin.lengths, tuple(_nearest(twin.lengths)))
+    if None in given and not twin.lengths:
+        raise ValueError(
+            "this twin has no lengths: give --synthetic-input-tokens-mean and --output-tokens-mean"
+        )
+    drawn: list[Length | None] = [
+        None if mean is None else normal_length(mean, stddev or 0.0)
+        for mean, stddev in zip(given, spread, strict=True)
+    ]
+    lengths = [
+        _length(drawn, random.choice(twin.lengths) if twin.lengths else (1, 1), random)
+        for _ in range(DRAWN)
+    ]
+    return PredictedWorkload(lengths, tuple(_nearest(lengths)))
+
+
+def _length(
+    drawn: list[Length | None], of_twin: tuple[int, int], random: Random
+) -> tuple[int, int]:
+    found = [
+        own if draw is None else draw(random) for draw, own in zip(drawn, of_twin, strict=True)
+    ]
+    return found[0], found[1]
+
+
+def _nearest(lengths: Lengths) -> Iterator[str]:
+    for option, column in (("--synthetic-input-tokens", 0), ("--output-tokens", 1)):
+        tokens = [one[column] for one in lengths]
+        if tokens:
+            yield f"{option}-mean {fmean(tokens):.0f}"
+            if (stddev := pstdev(tokens)) >= 0.5:
+                yield f"{option}-stddev {stddev:.0f}"
+
+
+def _said(tokens: list[int]) -> str:
+    least = min(tokens)
+    most = max(tokens)
+    return f"{most:,}" if least == most else f"{least:,} to {most:,} (mean {fmean(tokens):,.0f})"
+
+
+# Command: ``locust-llm twin predict TWIN``.
+
+DESCRIPTION: Final = """\
+Ask a twin what if: every load with every combination of settings, in virtual time, each answer with its interval."""
+EPILOG: Final = """\
+Values are as --sweep has them: 1..128 is 1, 2, 4, ... 128, 8..64+8 goes in steps of 8, and lists have commas; none is no
+limit. What lies outside of what the twin was fitted to is marked as extrapolated, and far outside refused.
+
+  locust-llm twin predict twin.toml --load concurrency=1..128 --set max-num-batched-tokens=512,1024,2048 \\
+    --set prefill-concurrency=none,1..8 --slo 'ttft p95 < 1s' --slo 'itl p99 < 50ms'
+"""
+
+
+def run_predict(words: list[str]) -> int:
+    """0: a what-if is surely within the rules, or there are none; 3: none is; 4: it is open; 5:
+    refused."""
+    options = _predict_parser().parse_args(words)
+    try:
+        asked = _asked(options)
+        if options.html:
+            from locust_llm.lab.twin.whatif.chart import render_whatif_page
+
+            replace_file(options.html, render_whatif_page(asked).encode())
+    except (OSError, ValueError) as error:
+        return fail(str(error))
+    if options.json:
+        print_safely(msgspec.json.encode(data.what_ifs_as_json(asked)).decode() + "\n")
+    else:
+        print_safely(render_plain_blocks(text.whatif_document(asked), find_console_width()))
+    return _status(asked)
+
+
+def _predict_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="locust-llm twin predict", description=DESCRIPTION, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add_predict_arguments(parser)
+    return parser
+
+
+def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that has one"
+    )
+    parser.add_argument(
+        "--load", action="append", metavar="AXIS=VALUES",
+        help="concurrency=1..128 or request-rate=0.5..8; may be repeated (default: the concurrency "
+            "that was measured)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUES",
+        help=f"may be repeated; {', '.join(grid.KEYS)}, the last one of the load generator's gate",
+    )  # fmt: skip
+    add_rules(parser)
+    add_workload_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print every answer as JSON")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write a page with a plot of the frontier"
+    )
+
+
+def add_rules(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--slo", action="append", default=[], metavar="RULE",
+        help=f"may be repeated; of {evaluate_rules.PREDICTED}: 'ttft p95 < 1s'",
+    )  # fmt: skip
+    parser.add_argument("--slo-preset", metavar="NAME", help="rules by name, as run has them: chat")
+
+
+def parse_rules(options: argparse.Namespace) -> tuple[Rule, ...]:
+    """Raises ValueError of one sentence."""
+    named = expand_preset(options.slo_preset) if options.slo_preset else ()
+    return tuple(evaluate_rules.rule(text) for text in (*options.slo, *named))
+
+
+def _asked(options: argparse.Namespace) -> text.WhatIfReport:
+    """Raises ValueError of one sentence."""
+    rules = parse_rules(options)
+    choices = [grid.choice(one) for one in options.set]
+    at = list(
+        dict.fromkeys(load for one in options.load or () for load in grid.parse_load_values(one))
+    )
+    twin = file.read_twin(options.twin)
+    sent = workload(options, twin)
+    if why := limits.refuse_extrapolation(twin, sent.lengths):
+        raise ValueError(why)
+    at = at or _measured_loads(twin.ranges.users)
+    if not at:
+        raise ValueError("this twin was fitted at request rates: give --load request-rate=VALUES")
+    fitted = twin.model.settings
+    cases, left_out = grid.possible(grid.grid(at, choices, fitted), fitted, sent.lengths)
+    far = [why for load in at if (why := limits.too_much(load, twin.ranges))]
+    cases = [case for case in cases if not limits.too_much(case.asked.load, twin.ranges)]
+    if not cases:
+        raise ValueError(f"nothing is left to predict: {[*left_out, *far][0]}")
+    asker = Asker(twin, sent.lengths, rules)
+    with show_counted_progress("what-ifs") as on_progress:
+        rows = asker.rows(cases, on_progress)
+    rivals = None if asker.shape or not rules else rival(rows, rules, twin.trust.errors)
+    name = str(options.twin)
+    return text.WhatIfReport(
+        twin, name, str(sent), rules, rows, left_out, far, rivals, sent.words, asker.shape
+    )
+
+
+def _measured_loads(users: tuple[int, int]) -> list[OfferedLoad]:
+    return grid.parse_load_values(f"concurrency={max(1, users[0])}..{users[1]}") if users[1] else []
+
+
+def _status(asked: text.WhatIfReport) -> int:
+    if asked.twin.trust.verdict == SHAPE and asked.rules:
+        return ExitStatus.INCONCLUSIVE
+    if not asked.rules:
+        return ExitStatus.OK
+    first = best_what_if(asked.rows)
+    if first is None:
+        return ExitStatus.RULE_FAILED
+    return ExitStatus.OK if first.status == evaluate_rules.MET else ExitStatus.INCONCLUSIVE
