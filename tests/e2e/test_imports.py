@@ -13,8 +13,8 @@ LAB: Final = (
     "locust_llm.lab.twin", "locust_llm.lab.probe", "locust_llm.lab.interop",
     "locust_llm.lab.probe.user", "locust_llm.lab.probe.cli",
     "locust_llm.lab.canary", "locust_llm.lab.probe.report_kind", "locust_llm.lab.probe.report",
-    "locust_llm.lab.probe.chart", "locust_llm.lab.pareto.cli", "locust_llm.lab.pareto.curve",
-    "locust_llm.lab.pareto.table", "locust_llm.lab.pareto.chart",
+    "locust_llm.lab.probe.report", "locust_llm.lab.pareto.cli", "locust_llm.lab.pareto.curve",
+    "locust_llm.lab.pareto.cli", "locust_llm.lab.pareto.chart",
 )  # fmt: skip
 
 

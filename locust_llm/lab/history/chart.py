@@ -8,11 +8,11 @@ from html import escape
 from itertools import pairwise
 from typing import Final
 
+from locust_llm.lab.history.entry import KeyFigure
 from locust_llm.text.format import clean_line, format_bound
 
 from .change_points import median_interval
 from .entry import HistoryEntry
-from .key_metrics import KeyFigure
 from .series import FigureChange, RunSeries
 from .text import commit, when
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.lab.history.entry import KEY_FIGURES, key_figure_by_name
 from locust_llm.records.storage import replace_file
 from locust_llm.text.format import describe_error, print_safely
 
 from . import page, text
 from .change_points import LEAST
 from .index import Runs, runs_in
-from .key_metrics import KEY_FIGURES, key_figure_by_name
 from .select_runs import add_run_filter_arguments, choice_of
 from .series import RunSeries, series_of, turns
 

@@ -19,11 +19,11 @@ from zlib import crc32
 import msgspec
 
 from locust_llm.files.sqlite_file import has_table, limit, read_database
+from locust_llm.lab.history.entry import KEY_FIGURES
 from locust_llm.lab.interop.metrics_registry import IN_FOLDERS
 from locust_llm.records.storage import RUN
 
 from .entry import HistoryEntry, Unreadable, entry_of
-from .key_metrics import KEY_FIGURES
 
 INDEX: Final = "history.sqlite"
 FILES: Final = (RUN, *IN_FOLDERS)

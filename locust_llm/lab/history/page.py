@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from locust_llm.lab.history.entry import KEY_FIGURES
 from locust_llm.lab.page import render_page as rendered
 from locust_llm.text.format import format_count
 
 from .change_points import LEAST
 from .chart import draw_history_chart
 from .entry import HistoryEntry
-from .key_metrics import KEY_FIGURES
 from .series import FigureChange, RunSeries, doubts, turns
 from .text import commit, when
 

@@ -4,11 +4,11 @@ beside it."""
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure
 from locust_llm.text.format import format_count
 
 from .change_points import LEAST, SCORES, LevelChange, find_level_changes, resemblance
 from .entry import HistoryEntry
-from .key_metrics import KEY_FIGURES, KeyFigure
 
 ENOUGH: Final = min(SCORES)
 """Runs without which no change can be told."""

@@ -5,12 +5,12 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
+from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure
 from locust_llm.text.format import clean_line, format_count, truncate_text
 
 from .change_points import LEAST, median_interval
 from .entry import NOT_ENDED, HistoryEntry
 from .index import Runs
-from .key_metrics import KEY_FIGURES, KeyFigure
 from .series import ENOUGH, FigureChange, RunSeries, all_turns, doubts, turns
 
 NAME: Final = 34

@@ -1,20 +1,141 @@
-"""Command: ``locust-llm pareto DIR...``, throughput per GPU against throughput per user, of sweeps
-and of runs."""
+"""Curves of several runs from their folders, as a table and as JSON."""
 
 import argparse
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.lab.pareto import chart as pareto_svg
+from locust_llm.lab.pareto.curve import (
+    ParetoCurve,
+    describe_curve_differences,
+    make_curve_of_runs,
+    make_sweep_curve,
+)
 from locust_llm.records import storage
+from locust_llm.records.run import Run
+from locust_llm.records.storage import RECORDS, read_history
 from locust_llm.report import build, console_end
 from locust_llm.report import timeline_figure as drawing
+from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.report.render import text as tables
-from locust_llm.text.format import print_safely
+from locust_llm.report.sections.energy import measure_stage_energies
+from locust_llm.report.sections.notes import SIMULATED
+from locust_llm.report.sections.sweep.best_points import CurvePoint
+from locust_llm.report.summary import Summary
+from locust_llm.text.format import format_brief, format_count, format_number, print_safely
 
-from . import chart as pareto_svg
-from . import table
+Summarise = Callable[[Path], tuple[Summary, Run]]
+ALONE = "runs"
+"""The name of the curve of all runs that are no sweep."""
+
+
+def load_pareto_curves(
+    folders: Sequence[Path], summarised: Summarise, gpus: int | None, percentile: float
+) -> list[ParetoCurve]:
+    """One for each sweep, and one of all runs that have a single load. ``gpus``: instead of each
+    run's own. Raises ValueError of one sentence, and OSError."""
+    found = list[ParetoCurve]()
+    alone = list[tuple[Run, Summary]]()
+    for folder in folders:
+        if not (folder / RECORDS).is_file():
+            raise ValueError(f"{folder} holds no run: it has no {RECORDS}")
+        summary, run = summarised(folder)
+        if summary.examination is not None or summary.paired is not None:
+            raise ValueError(f"{folder} is a probe or a comparison of two arms: it has no curve")
+        if summary.sweep is not None and summary.swept:
+            joules = measure_stage_energies(summary.sweep, run, read_history(folder))
+            found.append(
+                make_sweep_curve(
+                    run,
+                    summary,
+                    gpus or run.settings.gpus,
+                    percentile,
+                    joules,
+                    folder.resolve().name,
+                )
+            )
+        else:
+            alone.append((run, summary))
+    if alone:
+        own = {run.settings.gpus for run, _ in alone}
+        if gpus is None and len(own) > 1:
+            raise ValueError(
+                "runs of different numbers of GPUs make no curve: give --gpus, or draw them one by one"
+            )
+        models = {summary.conditions.model for _, summary in alone}
+        if len(models) > 1:
+            raise ValueError(f"runs of different models make no curve: {', '.join(sorted(models))}")
+        name = (
+            alone[0][0].name
+            if len(alone) == 1
+            else f"{ALONE} of {next(iter(models)) or 'one model'}"
+        )
+        found.append(make_curve_of_runs(alone, gpus or own.pop(), percentile, name))
+    if len({bool(curve.gpus) for curve in found}) > 1:
+        lacking = ", ".join(curve.name for curve in found if not curve.gpus)
+        raise ValueError(f"nobody said how many GPUs {lacking} had: give --gpus")
+    return found
+
+
+def build_pareto_document(found: Sequence[ParetoCurve], percentile: float) -> Iterator[Block]:
+    """In reading order. Nothing in it is escaped yet."""
+    per_gpu = "per GPU" if all(curve.gpus for curve in found) else "whole server"
+    yield Heading(f"Tokens/s {per_gpu} against tokens/s per user (TPOT p{percentile:g})")
+    if any(curve.simulated for curve in found):
+        yield TextBlock(SIMULATED, loud=True)
+    if why := describe_curve_differences(found):
+        yield TextBlock(f"WARNING: {why}.", loud=True)
+    for curve in found:
+        gpus = (
+            "GPUs unknown, so the whole server"
+            if curve.gpus is None
+            else format_count(curve.gpus, "GPU")
+        )
+        yield Heading(f"{curve.name}, {gpus}")
+        if curve.not_valid:
+            yield TextBlock(f"NOT VALID by {curve.not_valid}.", loud=True)
+        head = (
+            curve.axis,
+            "tokens/s/user",
+            "tokens/s/GPU" if curve.gpus else "tokens/s",
+            f"TTFT p{percentile:g} (ms)",
+        )
+        energy = any(point.joules_per_output_token is not None for point in curve.points)
+        yield TableBlock(
+            (*head, *(["J/token"] if energy else []), "ok", "SLO", ""), tuple(_rows(curve, energy))
+        )
+        for limit in curve.limits:
+            yield TextBlock(
+                f"{limit.rule}: {format_brief(limit.per_user, digits=3)} tokens/s per user at "
+                f"least."
+            )
+
+
+def _rows(curve: ParetoCurve, energy: bool) -> Iterator[tuple[str, ...]]:
+    for point in curve.points:
+        figures = (point.per_user, point.per_gpu, point.ttft_ms)
+        joules = [format_number(point.joules_per_output_token, 3)] if energy else []
+        cells = (
+            *(format_number(figure, 4) for figure in figures),
+            *joules,
+            str(point.requests),
+            point.slo_status or "-",
+        )
+        yield f"{point.value:g}", *cells, _word(curve, point)
+
+
+def _word(curve: ParetoCurve, point: CurvePoint) -> str:
+    if not point.sound:
+        return f"client {point.client}"
+    words = ["best"] * point.best + [f"knee ({curve.knee_rule})"] * (point.value == curve.knee)
+    return ", ".join(words) or "dominated"
+
+
+# Command: ``locust-llm pareto DIR...``, throughput per GPU against throughput per user, of sweeps
+# and of runs.
 
 
 def run_pareto_command(words: list[str]) -> int:
@@ -45,13 +166,13 @@ def run_pareto_command(words: list[str]) -> int:
         if options.gpus is not None and options.gpus < 1:
             raise ValueError(f"--gpus must be at least 1, got {options.gpus}")
         formats = [drawing.choose_image_format(path.name) for path in options.output]
-        found = table.load_pareto_curves(
+        found = load_pareto_curves(
             options.folders, build.summarise_folder, options.gpus, options.percentile
         )
         svg = (
             pareto_svg.draw_pareto_svg(found, options.percentile, options.title) if formats else ""
         )
-        blocks = [*table.build_pareto_document(found, options.percentile)]
+        blocks = [*build_pareto_document(found, options.percentile)]
         for path, to_bytes in zip(options.output, formats, strict=True):
             storage.replace_file(path, to_bytes(svg))
         if options.json:

@@ -11,6 +11,7 @@ import msgspec
 
 from locust_llm.lab.probe.diagnosis import CANNOT_TELL
 from locust_llm.lab.probe.findings import ProbeFindings, examine_probe, itl_limit_s, shortest_ttft_s
+from locust_llm.lab.probe.report import plot_probe_by_length
 from locust_llm.lab.probe.requests import ProbeResult, read_probe_results
 from locust_llm.records.record import Record
 from locust_llm.records.run import Run
@@ -19,7 +20,6 @@ from locust_llm.report.charts.model import Plot
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.text.format import format_brief, format_count, format_duration
 
-from .chart import plot_probe_by_length
 from .report import describe_scheduler, format_diagnosis, make_probe_blocks, make_stall_table
 
 

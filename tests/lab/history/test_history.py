@@ -17,9 +17,8 @@ from support.years import DAY_S, START, run_folder, year
 from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.history import index
-from locust_llm.lab.history.entry import HistoryEntry
+from locust_llm.lab.history.entry import KEY_FIGURES, HistoryEntry, key_figure_by_name
 from locust_llm.lab.history.index import INDEX, runs_in
-from locust_llm.lab.history.key_metrics import KEY_FIGURES, key_figure_by_name
 from locust_llm.lab.history.select_runs import RunFilter, last, put_in_front
 from locust_llm.lab.history.workload_key import (
     SentLengths,

@@ -11,7 +11,7 @@ from support.records import answered
 from support.stages import fill_sweep
 
 from locust_llm.lab.pareto.chart import MAX_CURVES, choose_ticks, draw_pareto_svg
-from locust_llm.lab.pareto.cli import run_pareto_command
+from locust_llm.lab.pareto.cli import load_pareto_curves, run_pareto_command
 from locust_llm.lab.pareto.curve import (
     CurveWorkload,
     ParetoCurve,
@@ -19,7 +19,6 @@ from locust_llm.lab.pareto.curve import (
     make_level_point,
     throughput_at_pace,
 )
-from locust_llm.lab.pareto.table import load_pareto_curves
 from locust_llm.records.record import Record
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.build import summarise_folder

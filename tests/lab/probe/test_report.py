@@ -9,11 +9,15 @@ from support.probing import Noise, Server, probed
 from support.records import a_run, answered
 from support.symptoms import stall, symptoms
 
-from locust_llm.lab.probe.chart import plot_probe_by_length
 from locust_llm.lab.probe.diagnosis import CANNOT_TELL, CHUNKED, DISAGGREGATED, PARTIAL, Diagnosis
 from locust_llm.lab.probe.findings import ProbeFindings
 from locust_llm.lab.probe.measurements import CachedPrompt, ProbeMeasurements
-from locust_llm.lab.probe.report import describe_scheduler, format_diagnosis, make_probe_blocks
+from locust_llm.lab.probe.report import (
+    describe_scheduler,
+    format_diagnosis,
+    make_probe_blocks,
+    plot_probe_by_length,
+)
 from locust_llm.lab.probe.requests import ProbeResult
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
