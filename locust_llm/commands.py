@@ -27,7 +27,7 @@ COMMANDS: Final = {
     "pareto": "locust_llm.lab.pareto.cli:run_pareto_command",
     "history": "locust_llm.lab.history.cli:run_history",
     "audit": "locust_llm.lab.interop.audit_cli:run_audit",
-    "twin": "locust_llm.lab.twin.cli:twin",
+    "twin": "locust_llm.lab.twin.cli:run_twin",
     "plan": "locust_llm.lab.twin.plan.cli:run_plan",
     "import": "locust_llm.lab.interop.import_cli:run_import",
     "export": "locust_llm.lab.interop.export_cli:run_export",

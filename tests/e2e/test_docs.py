@@ -231,10 +231,7 @@ def known_options() -> set[str]:
         "lab/interop/import_cli.py",
         "lab/interop/export_cli.py",
         "lab/twin/cli.py",
-        "lab/twin/cli.py",
-        "lab/twin/cli.py",
         "lab/twin/plan/cli.py",
-        "lab/twin/cli.py",
     )
     sources = "".join((package / name).read_text() for name in files)
     return found | set(re.findall(r'"(--[a-z-]+)"', sources))

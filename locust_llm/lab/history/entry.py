@@ -1,4 +1,7 @@
-"""Key metrics: the few of each run that the history keeps, named as rules name them."""
+"""History entry: what the history knows of one run, out of its folder, and its key metrics.
+
+The key metrics are few, and have the names that rules give them.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

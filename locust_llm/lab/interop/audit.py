@@ -1,4 +1,7 @@
-"""Finding: what one rule says of one load, with the arithmetic that a reader can check."""
+"""Audit: what must hold between the figures of one load, whoever measured it.
+
+A finding is what one rule says of one load, with the arithmetic that a reader can check.
+"""
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum

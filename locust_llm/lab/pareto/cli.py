@@ -1,4 +1,4 @@
-"""Curves of several runs from their folders, as a table and as JSON."""
+"""Command: ``locust-llm pareto``: the curves of several runs as a table, as a chart and as JSON."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence

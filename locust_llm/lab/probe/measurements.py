@@ -1,9 +1,12 @@
-"""Step count: in which of a decoder's gaps the server computed a prompt beside it.
+"""Measurements: what an interference probe measured: cost of prompts, stalls, waits, steps.
 
-A *step* of the server gives each decoder one token, so these gaps count the steps. The count does
-not depend on the length of a step, and noise in time hardly changes it. While the server receives
-and tokenizes a prompt, decoders go on: so where gaps are much longer than those before, only the
-long ones count.
+Everything is a difference of stamps of one process or a count of chunks, so it is as exact as the
+stamps.
+
+A *step* of the server gives each decoder one token, so the gaps of the decoders beside a prompt
+count its steps. The count does not depend on the length of a step, and noise in time hardly changes
+it. While the server receives and tokenizes a prompt, decoders go on: so where gaps are much longer
+than those before, only the long ones count.
 """
 
 import math
@@ -137,10 +140,7 @@ def time_weighted_median(gaps: Sequence[float]) -> float:
 
 
 # -- measurements ----------------------------------------------------------------------------------
-# What an interference probe measured: cost of prompts, stalls of decoders beside them, waits behind
-# them. Everything is a difference of stamps of one process or a count of chunks, so it is as exact
-# as the stamps. The steps that the server took for a prompt are counted in the gaps of the decoders
-# beside it (step_count.py).
+# The cost of prompts, the stalls of decoders beside them, and the waits behind them.
 
 MAX_SERIAL_SHARES: Final = 1.5
 """First token of the first of equal prompts, in shares of the time of all: 1 if it is computed

@@ -1,4 +1,4 @@
-"""Plots of a probe over prompt length: TTFT, and the longest gap of decoders."""
+"""Probe report: the scheduler first, then the measurements with their plots, then the advice."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise

@@ -1,4 +1,4 @@
-"""Command: ``locust-llm twin fit | predict | drift``."""
+"""Command: ``locust-llm twin fit | predict | drift``: each has a section here, with its options."""
 
 import argparse
 import os
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
-from importlib import import_module
 from pathlib import Path
 from random import Random
 from statistics import fmean, pstdev
@@ -43,10 +42,14 @@ from locust_llm.lab.twin.model import NOT_TO_BE_USED, SHAPE, Origin, Twin
 from locust_llm.lab.twin.model_fit import candidates
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.lab.twin.whatif import grid, text
-from locust_llm.lab.twin.whatif import grid as limits
-from locust_llm.lab.twin.whatif import rows as evaluate_rules
-from locust_llm.lab.twin.whatif import text as data
-from locust_llm.lab.twin.whatif.rows import Asker, best_what_if, rival
+from locust_llm.lab.twin.whatif.rows import (
+    MET,
+    PREDICTED,
+    Asker,
+    best_what_if,
+    parse_predicted_rule,
+    rival,
+)
 from locust_llm.records.storage import replace_file
 from locust_llm.report.console_end import find_console_width
 from locust_llm.report.render.text import render_plain_blocks
@@ -54,30 +57,16 @@ from locust_llm.slo.grammar import Rule, expand_preset
 from locust_llm.text.format import describe_error, print_safely
 from locust_llm.workload.lengths import Length, normal_length, parse_length_mix
 
-COMMANDS: Final = {
-    "fit": "probe and sweep a server, and fit a twin to it; or to the folders of a probe and a "
-    "sweep",
-    "predict": "ask a twin what if: loads and settings in virtual time, each answer with its "
-    "interval",
-    "drift": "one minute on the server: is it still the one that was fitted, and what has moved",
-}
-"""Each is a file beside this one, with a function of its name."""
+
+class TwinRefused(ValueError):
+    """There can be no twin, or no check of one. Its text says why."""
 
 
-def twin(words: list[str]) -> int:
-    usage = "usage: locust-llm twin COMMAND ...\n\n" + "".join(
-        f"  {name:9}{what}\n" for name, what in COMMANDS.items()
-    )
-    if words and words[0] in ("-h", "--help", "help"):
-        print_safely(usage)
-        return ExitStatus.OK
-    if not words or words[0] not in COMMANDS:
-        if words:
-            return fail(f"unknown command twin {words[0]!r}\n\n{usage.rstrip()}")
-        print(usage, end="", file=sys.stderr)
-        return ExitStatus.REFUSED
-    command = getattr(import_module(f"{__package__}.{words[0]}"), f"run_{words[0]}")
-    return int(command(words[1:]))
+class _TwinParser(argparse.ArgumentParser):
+    """A parser whose errors are raised as TwinRefused, so that each command ends in one place."""
+
+    def error(self, message: str) -> NoReturn:
+        raise TwinRefused(f"{message}: {self.prog} --help has all options")
 
 
 # -- progress --------------------------------------------------------------------------------------
@@ -128,10 +117,6 @@ TO_PROBE: Final = ("longest", "rounds", "decoders")
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
-class FitRefused(ValueError):
-    """There can be no twin, and why."""
-
-
 class Unnamed(Exception):
     """The probe does not name a scheduler that the simulator has."""
 
@@ -145,7 +130,7 @@ def run_fit(words: list[str]) -> int:
         if options.host:
             _measure(options, folders)
         elif not folders:
-            raise FitRefused(
+            raise TwinRefused(
                 "twin fit takes --host URL, or folders of a probe and of a sweep: twin fit "
                 "reports/a reports/b"
             )
@@ -256,7 +241,7 @@ def _child(words: Sequence[str], env: dict[str, str], folder: Path, folders: lis
         if not (folder / "profile_export.jsonl").exists():
             folders.remove(folder)
     if folder not in folders:
-        raise FitRefused(
+        raise TwinRefused(
             f"the {folder.name} has no requests, exit status {status}: {log} has its log"
         )
 
@@ -296,11 +281,6 @@ def _unnamed(said: Diagnosis, folders: Sequence[Path]) -> str:
 # -- options ---------------------------------------------------------------------------------------
 
 
-class _FitParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise FitRefused(f"{message}: locust-llm twin fit --help has all options")
-
-
 def parse_duration_s(text: str) -> float:
     """``90``, ``90s``, ``6m``: a minute to a day."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
@@ -329,7 +309,7 @@ def _tokens(text: str) -> float:
 
 
 def _fit_parser() -> argparse.ArgumentParser:
-    parser = _FitParser(
+    parser = _TwinParser(
         prog="locust-llm twin fit", allow_abbrev=False,
         usage="locust-llm twin fit (--host URL | DIR DIR...) [options]",
         description="Fit a model to a server: its scheduler, what a step of it costs, and how far "
@@ -398,10 +378,6 @@ MINUTE_S: Final = 60.0
 LEAST_STAGE_S: Final = 5.0
 
 
-class DriftRefused(ValueError):
-    """There can be no check, and why."""
-
-
 def run_drift(words: list[str]) -> int:
     """0: the same server; 3: it has drifted, or is another one by name; 4: not one load can be
     used; 5: refused."""
@@ -434,9 +410,7 @@ def _measure_loads(options: argparse.Namespace, twin: Twin, users: Sequence[int]
     """The folder of a short sweep over these. Raises ValueError, Stopped, OSError."""
     options.host = options.host or twin.origin.host
     if not options.host:
-        raise DriftRefused(
-            "twin drift takes --host URL: the twin does not say of what server it is"
-        )
+        raise TwinRefused("twin drift takes --host URL: the twin does not say of what server it is")
     folder = started_in(
         options.report_dir or Path("reports") / time.strftime("drift-%Y%m%d-%H%M%S")
     )
@@ -457,17 +431,12 @@ def _measure_loads(options: argparse.Namespace, twin: Twin, users: Sequence[int]
     log = folder.with_name(f"{folder.name}.log")
     status = run_locust_llm(words, environment(options, os.environ), log, _tell)
     if not (folder / "profile_export.jsonl").exists():
-        raise DriftRefused(f"the run has no requests, exit status {status}: {log} has its log")
+        raise TwinRefused(f"the run has no requests, exit status {status}: {log} has its log")
     return folder
 
 
-class _DriftParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise DriftRefused(f"{message}: locust-llm twin drift --help has all options")
-
-
 def _drift_parser() -> argparse.ArgumentParser:
-    parser = _DriftParser(
+    parser = _TwinParser(
         prog="locust-llm twin drift", allow_abbrev=False,
         usage="locust-llm twin drift TWIN [DIR] [options]",
         description="Is a server still the one that a twin was fitted to? Three loads of its "
@@ -635,7 +604,7 @@ def run_predict(words: list[str]) -> int:
     except (OSError, ValueError) as error:
         return fail(str(error))
     if options.json:
-        print_safely(msgspec.json.encode(data.what_ifs_as_json(asked)).decode() + "\n")
+        print_safely(msgspec.json.encode(text.what_ifs_as_json(asked)).decode() + "\n")
     else:
         print_safely(render_plain_blocks(text.whatif_document(asked), find_console_width()))
     return _status(asked)
@@ -674,7 +643,7 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
 def add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slo", action="append", default=[], metavar="RULE",
-        help=f"may be repeated; of {evaluate_rules.PREDICTED}: 'ttft p95 < 1s'",
+        help=f"may be repeated; of {PREDICTED}: 'ttft p95 < 1s'",
     )  # fmt: skip
     parser.add_argument("--slo-preset", metavar="NAME", help="rules by name, as run has them: chat")
 
@@ -682,7 +651,7 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
 def parse_rules(options: argparse.Namespace) -> tuple[Rule, ...]:
     """Raises ValueError of one sentence."""
     named = expand_preset(options.slo_preset) if options.slo_preset else ()
-    return tuple(evaluate_rules.rule(text) for text in (*options.slo, *named))
+    return tuple(parse_predicted_rule(rule) for rule in (*options.slo, *named))
 
 
 def _asked(options: argparse.Namespace) -> text.WhatIfReport:
@@ -694,15 +663,15 @@ def _asked(options: argparse.Namespace) -> text.WhatIfReport:
     )
     twin = file.read_twin(options.twin)
     sent = workload(options, twin)
-    if why := limits.refuse_extrapolation(twin, sent.lengths):
+    if why := grid.refuse_extrapolation(twin, sent.lengths):
         raise ValueError(why)
     at = at or _measured_loads(twin.ranges.users)
     if not at:
         raise ValueError("this twin was fitted at request rates: give --load request-rate=VALUES")
     fitted = twin.model.settings
     cases, left_out = grid.possible(grid.grid(at, choices, fitted), fitted, sent.lengths)
-    far = [why for load in at if (why := limits.too_much(load, twin.ranges))]
-    cases = [case for case in cases if not limits.too_much(case.asked.load, twin.ranges)]
+    far = [why for load in at if (why := grid.too_much(load, twin.ranges))]
+    cases = [case for case in cases if not grid.too_much(case.asked.load, twin.ranges)]
     if not cases:
         raise ValueError(f"nothing is left to predict: {[*left_out, *far][0]}")
     asker = Asker(twin, sent.lengths, rules)
@@ -727,4 +696,39 @@ def _status(asked: text.WhatIfReport) -> int:
     first = best_what_if(asked.rows)
     if first is None:
         return ExitStatus.RULE_FAILED
-    return ExitStatus.OK if first.status == evaluate_rules.MET else ExitStatus.INCONCLUSIVE
+    return ExitStatus.OK if first.status == MET else ExitStatus.INCONCLUSIVE
+
+
+# -- twin ------------------------------------------------------------------------------------------
+
+COMMANDS: Final[dict[str, tuple[Callable[[list[str]], int], str]]] = {
+    "fit": (
+        run_fit,
+        "probe and sweep a server, and fit a twin to it; or to the folders of a probe and a sweep",
+    ),
+    "predict": (
+        run_predict,
+        "ask a twin what if: loads and settings in virtual time, each answer with its interval",
+    ),
+    "drift": (
+        run_drift,
+        "one minute on the server: is it still the one that was fitted, and what has moved",
+    ),
+}
+"""The function of each command, and what it does."""
+
+
+def run_twin(words: list[str]) -> int:
+    """Runs the command of the first word; exit status 5 where there is no such command."""
+    rows = [f"  {name:9}{what}\n" for name, (_, what) in COMMANDS.items()]
+    usage = "usage: locust-llm twin COMMAND ...\n\n" + "".join(rows)
+    if words and words[0] in ("-h", "--help", "help"):
+        print_safely(usage)
+        return ExitStatus.OK
+    if not words:
+        print(usage, end="", file=sys.stderr)
+        return ExitStatus.REFUSED
+    if words[0] not in COMMANDS:
+        return fail(f"unknown command twin {words[0]!r}\n\n{usage.rstrip()}")
+    run, _ = COMMANDS[words[0]]
+    return run(words[1:])

@@ -1,5 +1,7 @@
-"""Least squares whose factors are not below 0, exact: of all subsets of the columns the best whose
-factors are positive."""
+"""Cost fit: the seconds of a step, by least squares whose factors are not below 0.
+
+The least squares are exact: of all subsets of the columns the best one whose factors are positive.
+"""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,7 @@
-"""Changes: what may have moved in a server, each as another model of it."""
+"""Drift: whether a server is still the one of its twin, and which change explains what moved.
+
+A change is another model of the server.
+"""
 
 import math
 from collections.abc import Iterator, Sequence

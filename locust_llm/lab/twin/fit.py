@@ -1,5 +1,7 @@
-"""Fit: from what was seen of a server to its twin: the model, what is uncertain or unknown in it,
-how far to trust it."""
+"""Fit: from what was seen of a server to its twin, how far to trust it, and the report of both.
+
+The twin is the model, what is uncertain in it, and what is unknown of the server.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,5 @@
-"""Model: what a twin is made of, as frozen data: the scheduler, the cost of a step, what is around
-it."""
+"""Twin: the model of a server (scheduler, cost of a step, what is around it), and the twin that holds
+it, as frozen data."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple

@@ -1,5 +1,7 @@
-"""Candidates: the settings that a server may have by its diagnosis; which of them replays the probe
-best is the fit's."""
+"""Model fit: the settings that replay best what a client saw of a server, their costs, the noise.
+
+The settings that a server may have by its diagnosis come first; then the limits, and the noise.
+"""
 
 import math
 from bisect import bisect_right

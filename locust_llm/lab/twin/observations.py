@@ -1,5 +1,7 @@
-"""Observations: what a client measured of a server, request by request: the episodes of a probe and
-the stages of a sweep."""
+"""Observations: what a client measured of a server, request by request, and the figures of a load.
+
+Requests come from the episodes of a probe and from the stages of a sweep.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

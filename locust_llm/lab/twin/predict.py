@@ -1,4 +1,4 @@
-"""Predict: the figures of a load as a twin predicts them, each with its interval."""
+"""Predict: the figures of a load as a twin predicts them, each with its interval and error."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,5 @@
-"""Replay: the measured requests once more, on a model in virtual time, and what each of them was
-made of."""
+"""Replay: the measured requests once more on a model in virtual time, and loads that it has never
+seen."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import nan

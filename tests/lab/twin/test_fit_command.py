@@ -18,7 +18,7 @@ from locust_llm.lab.twin import child_runs as runs
 from locust_llm.lab.twin import cli as module
 from locust_llm.lab.twin import file
 from locust_llm.lab.twin.child_runs import HEADERS, Stopped, environment, learned, server_words
-from locust_llm.lab.twin.cli import twin as command
+from locust_llm.lab.twin.cli import run_twin as command
 from locust_llm.lab.twin.fit import (
     format_fit_report,
     format_scheduler_settings,

@@ -130,7 +130,7 @@ def test_the_worst_of_all_rules_that_decide_counts():
     ],
 )
 def test_rules_by_any_name_are_about_a_figure(text, figure):
-    assert rows.figure_of(rows.rule(text)) == figure
+    assert rows.figure_of(rows.parse_predicted_rule(text)) == figure
 
 
 @pytest.mark.parametrize(
@@ -144,4 +144,4 @@ def test_what_a_twin_cannot_tell_is_refused_with_what_it_predicts(text):
         ValueError,
         match="predicts ttft, ttft_from_due, itl, longest_stall, request_latency with avg, med",
     ):
-        rows.rule(text)
+        rows.parse_predicted_rule(text)

@@ -10,7 +10,7 @@ from locust_llm.lab.twin.model import SHAPE
 from locust_llm.lab.twin.predict import OTHER_SETTINGS, WIDTH, WhatIf
 from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.whatif import grid
-from locust_llm.lab.twin.whatif import rows as evaluate_rules
+from locust_llm.lab.twin.whatif import rows as whatif_rows
 from locust_llm.lab.twin.whatif.rows import Asker, frontier, top_rows
 from locust_llm.lab.twin.whatif.worker_processes import SharedWork, simulate_what_ifs
 from locust_llm.slo.grammar import parse_rule
@@ -34,7 +34,7 @@ def test_steps_of_one_time_are_the_itl_and_ten_of_them_a_request():
     assert row.answers["ttft p95"] == pytest.approx((STEP_S,) * 3)
     assert row.answers["request_latency p50"] == pytest.approx((10 * STEP_S,) * 3)
     assert row.answers["throughput"] == pytest.approx((100,) * 3, rel=0.02)
-    assert row.status == evaluate_rules.MET
+    assert row.status == whatif_rows.MET
 
 
 def test_a_smaller_budget_takes_twice_the_steps_for_a_prompt():
@@ -83,7 +83,7 @@ def test_more_than_the_capacity_falls_behind():
     )
     assert row.answers["served"].about == pytest.approx(0.8, rel=0.03)
     assert row.falls_behind
-    assert row.status == evaluate_rules.NOT_MET, "a wait that grows has no percentile"
+    assert row.status == whatif_rows.NOT_MET, "a wait that grows has no percentile"
 
 
 def test_the_wait_at_a_gate_is_in_ttft_from_due_alone():

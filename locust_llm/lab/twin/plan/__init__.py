@@ -1,6 +1,5 @@
 """Plan: how many replicas hold an SLO with one lost, what they cost, and when to add and to remove
 one.
 
-Read first: arrivals.py (what comes over a day), then replicas.py (what one replica holds) and
-cost.py.
+Read first: plan.py (what comes over a day, what one replica holds, what it costs).
 """

@@ -1,5 +1,7 @@
-"""Arrivals: the requests a second over a day, from a trace with times, a rate, or requests a day
-and a shape."""
+"""Plan: from the requests of a day to the replicas that hold the rules, their cost and their hours.
+
+The requests a second come from a trace with times, a rate, or requests a day and a shape.
+"""
 
 import math
 import re

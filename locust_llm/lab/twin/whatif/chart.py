@@ -1,5 +1,7 @@
-"""Chart: what-ifs as SVG, as wide as its page: throughput over a wait, the frontier with intervals,
-the limit of a rule."""
+"""Chart: what-ifs as SVG, as wide as its page, and the page around it.
+
+The chart has throughput over a wait, the frontier with intervals, and the limit of a rule.
+"""
 
 import math
 from collections.abc import Iterator, Sequence

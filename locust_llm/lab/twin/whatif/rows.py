@@ -1,5 +1,7 @@
-"""Evaluate rules: those of an SLO against predicted figures: met, not met, or open where the
-interval holds the limit."""
+"""Rows: what-ifs with their answers, held against the rules of an SLO, and the best of them.
+
+A rule is met, not met, or open where the interval holds its limit.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +49,7 @@ MIN_SERVED: Final = 0.97
 """Of what comes, the share that a server completes that keeps up."""
 
 
-def rule(text: str) -> Rule:
+def parse_predicted_rule(text: str) -> Rule:
     """Raises ValueError of one sentence, also for a rule that no twin can tell."""
     found = parse_rule(text)
     figure_of(found)

@@ -1,5 +1,4 @@
-"""Text: what-ifs as a document: what was asked, a table of the foremost, the best, the run that
-would decide."""
+"""Text: what-ifs as a document and as JSON: the foremost, the best, the run that would decide."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -236,7 +235,7 @@ def _open(one: WhatIfRow, other: WhatIfRow) -> str:
 STATUS_CLASSES: Final = {MET: "pass", NOT_MET: "loud", OPEN: "open"}
 
 
-# -- data ------------------------------------------------------------------------------------------
+# -- JSON ------------------------------------------------------------------------------------------
 # What-ifs for machines.
 
 SCHEMA: Final = 1
