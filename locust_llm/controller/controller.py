@@ -330,7 +330,7 @@ class Controller:
         """A worker could not begin; why the run cannot be, empty where the others can do without
         it."""
         why = f"worker {worker} cannot begin: {self._shown(why)}"
-        if self.live_stats.done and len(self._workers.active()) > 1:
+        if self.live_stats.counts and len(self._workers.active()) > 1:
             self._lose(worker, f"could not begin ({why}), and was left out")
             return ""
         if self.shutdown.begun:

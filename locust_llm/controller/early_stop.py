@@ -172,10 +172,10 @@ class MeanMonitor:
         return worth >= MIN_WORTH and self._beyond.mean > certain_standard_errors(worth) * error
 
     def __str__(self) -> str:
-        value = self.value * self._factor
-        written = format_brief(
-            value, self._unit, digits_to_tell_apart(value, self._limit * self._factor, digits=4)
-        )
+        value, limit, unit = self.value * self._factor, self._limit * self._factor, self._unit
+        if unit == "s" and value < 1:  # as in the report
+            value, limit, unit = value * 1e3, limit * 1e3, "ms"
+        written = format_brief(value, unit, digits_to_tell_apart(value, limit, digits=4))
         return f"over {self.count} requests it is {written}, and its interval lies beyond the limit"
 
 

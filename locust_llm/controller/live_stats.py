@@ -9,16 +9,17 @@ average.
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.records.histogram import Histogram, SlidingHistogram
+from locust_llm.records.histogram import Histogram, SlidingHistogram, histogram_percentiles
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.record import CANCELLED, CUT, OK, Record
 from locust_llm.records.run import ProcessHealth
 from locust_llm.records.server_times import ServerTimes
+from locust_llm.slo.client_verdict import OK as CLIENT_OK
 from locust_llm.slo.client_verdict import (
     ClientVerdict,
     ProcessEvidence,
@@ -29,6 +30,8 @@ from locust_llm.slo.client_verdict import (
 SETTLED_S: Final = 5.0
 """Before there is a client verdict: a p99 of the first few requests is the slowest of them, and a
 start is slow."""
+OPEN_ENDED: Final = 2.0
+"""A run without a known end is taken to last so many times as long as it has."""
 WINDOW_S: Final = 10
 """Seconds that recent percentiles are of."""
 MAX_NAMES: Final = 1000
@@ -94,33 +97,66 @@ class ClientLateness:
             if ttft_s is not None:
                 histogram.add(round(ttft_s * 1e6))
 
-    def evidence(self, worker: str) -> ProcessEvidence:
-        health = self.health
+    def evidence(self, worker: str, times: float = 1.0) -> ProcessEvidence:
+        """``times``: as if the run were so many times as long, and all the rest of it had gone
+        without a delay of the load generator."""
+        health, more = self.health, times - 1
+        undelayed = _scale(self.soonest.counts, more)
+        waited = None if health is None else health.cpu_wait_share
         return ProcessEvidence(
             worker=worker,
-            requests=self.requests,
-            answered=self.answered,
-            ttft_p99_ms=_p99_ms(self.ttft),
-            ttft_p99_least_ms=_p99_ms(self.soonest),
-            merged_share=self.merged / self.chunks if self.chunks else None,
-            read_lag_p99_ms=_p99_ms(self.read_lag),
-            send_lag_p99_ms=_p99_ms(self.send_lag),
+            requests=round(self.requests * times),
+            answered=round(self.answered * times),
+            ttft_p99_ms=_p99_ms(self.ttft.counts, undelayed),
+            ttft_p99_least_ms=_p99_ms(self.soonest.counts, undelayed),
+            merged_share=self.merged / (self.chunks * times) if self.chunks else None,
+            read_lag_p99_ms=_p99_ms(self.read_lag.counts, {0: self.answered * more}),
+            send_lag_p99_ms=_p99_ms(self.send_lag.counts, {0: self.requests * more}),
             latest_send_ms=self.latest_s * 1e3,
-            late_share=self.late_s / self.taken_s if self.taken_s > 0 else None,
-            loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
+            late_share=self.late_s / (self.taken_s * times) if self.taken_s > 0 else None,
+            # only its p99 is known: nobody can tell what so much more time makes of it
+            loop_lag_p99_ms=None
+            if health is None or times > OPEN_ENDED
+            else health.loop_lag_p99_ms,
             cpu_share=None if health is None else health.cpu_share,
-            cpu_wait_share=None if health is None else health.cpu_wait_share,
+            cpu_wait_share=None if waited is None else waited / times,
         )
 
 
-def _p99_ms(histogram: Histogram) -> float | None:
-    found = histogram.percentiles_ms(highest_known_percent(histogram.count))
-    return found[0] if found else None
+def _scale(counts: Mapping[int, int], times: float) -> dict[int, float]:
+    return {us: count * times for us, count in counts.items()}
 
 
-def _count_done(counts: Counter[str]) -> int:
-    """Requests that succeeded or failed: those that the load generator ended itself did neither."""
-    return counts.total() - counts[CUT] - counts[CANCELLED]
+def _p99_ms(counts: Mapping[int, int], more: Mapping[int, float]) -> float | None:
+    """Of both together."""
+    if not counts:
+        return None
+    both = {us: counts.get(us, 0) + more.get(us, 0.0) for us in counts.keys() | more.keys()}
+    known = {us: count for us, count in both.items() if count}
+    count = round(sum(known.values()))
+    return histogram_percentiles(known, [highest_known_percent(count)])[0] / 1e3
+
+
+class RequestCounts(NamedTuple):
+    """Of requests that are over."""
+
+    ok: int
+    failed: int
+    cancelled: int
+    """By ``--request-cancellation-rate``."""
+    cut: int
+    """At the end of the run."""
+
+    @property
+    def ended_by_us(self) -> dict[str, int]:
+        """Those that the load generator ended itself, by their word; none that counts none."""
+        words = {"cancelled": self.cancelled, "cut": self.cut}
+        return {word: count for word, count in words.items() if count}
+
+
+def _count_outcomes(counts: Counter[str]) -> RequestCounts:
+    ok, cancelled, cut = counts[OK], counts[CANCELLED], counts[CUT]
+    return RequestCounts(ok, counts.total() - ok - cancelled - cut, cancelled, cut)
 
 
 class TTFTParts:
@@ -213,8 +249,16 @@ class TTFTParts:
 class LiveStats:
     """Of one run."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        longest_s: float | None = None,
+        request_count: int | None = None,
+    ) -> None:
+        """``longest_s``, ``request_count``: of the profiling phase; None: it is not known."""
         self._clock = clock
+        self._longest_s, self._request_count = longest_s, request_count
         self.counts: Counter[str] = Counter()
         """Requests that are over, by outcome."""
         self.profiled: Counter[str] = Counter()
@@ -334,21 +378,13 @@ class LiveStats:
     def inside(self) -> int:
         return self.used + self.waiting + self.decoding
 
-    @property
-    def done(self) -> int:
-        """Requests that succeeded or failed."""
-        return _count_done(self.counts)
+    def count_all(self) -> RequestCounts:
+        """Of all phases."""
+        return _count_outcomes(self.counts)
 
-    @property
-    def failed(self) -> int:
-        return self.done - self.counts[OK]
-
-    def count_phase(self, phase: str) -> tuple[int, int]:
-        """(requests that succeeded or failed, those that failed) of the warmup, or of the profiling
-        phase."""
-        counts = self.counts - self.profiled if phase == WARMUP else self.profiled
-        done = _count_done(counts)
-        return done, done - counts[OK]
+    def count_phase(self, phase: str) -> RequestCounts:
+        """Of the warmup, or of the profiling phase."""
+        return _count_outcomes(self.counts - self.profiled if phase == WARMUP else self.profiled)
 
     def tokens_per_s(self) -> float:
         """Of the last ``RATE_S``; the estimate is explained at the top of this file. One figure for
@@ -372,12 +408,33 @@ class LiveStats:
 
     def client(self) -> ClientVerdict | None:
         """The client verdict, were the run over now; None until ``SETTLED_S`` after the first
-        request of the profiling phase was over."""
+        request of the profiling phase was over, and while the rest of the run may still lift it: a
+        slow start is most of a young run, and nothing of a long one."""
         if self._first_at is None or self._clock() - self._first_at < SETTLED_S:
             return None
+        verdict = self._judge()
+        if verdict is None or verdict.level == CLIENT_OK:
+            return verdict
+        at_the_end = self._judge(self._remaining_times())
+        holds = at_the_end is not None and at_the_end.level == verdict.level
+        return verdict if holds else None
+
+    def _judge(self, times: float = 1.0) -> ClientVerdict | None:
+        """``times``: see ClientLateness.evidence."""
         found = [
-            client.evidence(worker) for worker, client in self._clients.items() if client.requests
+            client.evidence(worker, times)
+            for worker, client in self._clients.items()
+            if client.requests
         ]
         if self.activity:  # of a probe p99 of TTFT is not judged at the end either
             found = [replace(one, ttft_p99_ms=None, ttft_p99_least_ms=None) for one in found]
         return judge_client(found)
+
+    def _remaining_times(self) -> float:
+        """How many times as long as now the profiling phase will have been at its end."""
+        ends = []
+        if self._longest_s is not None and self._first_at is not None:
+            ends.append(self._longest_s / (self._clock() - self._first_at))
+        if self._request_count is not None:
+            ends.append(self._request_count / self.profiled.total())
+        return max(1.0, min(ends, default=OPEN_ENDED))

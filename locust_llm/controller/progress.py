@@ -12,11 +12,13 @@ from typing import Final, NamedTuple, TextIO
 import gevent
 
 from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
-from locust_llm.slo.client_verdict import OK, ClientVerdict
+from locust_llm.slo.client_verdict import LEVELS, OK, ClientVerdict
 from locust_llm.text.format import format_duration
 
 from .controller import Controller
-from .live_stats import RATE_S, WINDOW_S
+from .live_stats import RATE_S, WINDOW_S, RequestCounts
+
+logger = logging.getLogger("locust_llm")
 
 EVERY_S: Final = 1.0
 """Between two looks."""
@@ -81,7 +83,8 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
             f"SLO {broken or known} of {known} {within} the limit so far",
                           f"SLO {broken or known}/{known} {within} so far"))  # fmt: skip
     if client is not None:
-        found.append(ProgressPart(9 if client.level == OK else 3, f"client {client.level}"))
+        level = f"client {client.level}"
+        found.append(ProgressPart(9 if client.level == OK else 3, f"{level} so far", level))
     return found
 
 
@@ -103,20 +106,22 @@ def format_phase_position(control: Controller) -> str:
 
 
 def format_request_counts(control: Controller) -> str:
-    """Of this phase: ``36 ok, 56 failed``; ``92/200: 36 ok, 56 failed``. Of a sweep, over all its
-    stages, ``all stages: 36 ok, 56 failed``."""
+    """Of this phase: ``36 ok, 56 failed``; of as many as were asked for ``95/200: 36 ok, 56 failed,
+    3 cancelled``. Of a sweep, over all its stages, ``all stages: 36 ok, 56 failed``."""
     stats, s = control.live_stats, control.settings
     warms = control.plan.phase == WARMUP
-    done, failed = stats.count_phase(WARMUP if warms else PROFILING)
+    counts = stats.count_phase(WARMUP if warms else PROFILING)
     if control.stages is not None and not warms:
-        return f"all stages: {done - failed:>4} ok, {failed} failed"
+        return f"all stages: {_write_counts(counts)}"
     planned = s.warmup_request_count if warms else s.request_count
-    ok = done - failed
-    return (
-        f"{ok:>4} ok, {failed} failed"
-        if planned is None
-        else f"{done:>4}/{planned}: {ok} ok, {failed} failed"
-    )
+    if planned is None:
+        return _write_counts(counts)
+    return f"{sum(counts):>4}/{planned}: {_write_counts(counts).lstrip()}"
+
+
+def _write_counts(counts: RequestCounts) -> str:
+    ended = "".join(f", {count} {word}" for word, count in counts.ended_by_us.items())
+    return f"{counts.ok:>4} ok, {counts.failed} failed{ended}"
 
 
 def fit_progress_line(found: Sequence[ProgressPart], columns: int) -> str:
@@ -150,7 +155,10 @@ def _look(control: Controller, out: TextIO, live: bool) -> None:
             gevent.sleep(EVERY_S)
             looks += 1
             if live or looks % PLAIN_EVERY == 0:
-                verdict = control.live_stats.shown_client = control.live_stats.client()
+                verdict = control.live_stats.client()
+                if line := explain_withdrawal(control.live_stats.shown_client, verdict):
+                    logger.info(line)
+                control.live_stats.shown_client = verdict
                 found = build_progress_parts(control, verdict)
                 line = fit_progress_line(
                     found, terminal_width(out) - 1
@@ -161,6 +169,14 @@ def _look(control: Controller, out: TextIO, live: bool) -> None:
         if live:
             out.write(CLEAR)
             out.flush()
+
+
+def explain_withdrawal(before: ClientVerdict | None, now: ClientVerdict | None) -> str:
+    """Of a verdict that was shown and holds no longer; empty: none is withdrawn."""
+    if before is None or LEVELS.index(before.level) <= LEVELS.index(now.level if now else OK):
+        return ""
+    reasons = "; ".join(before.reasons)
+    return f"Client {before.level} is withdrawn, as it holds no longer: {reasons}"
 
 
 def is_live_terminal(out: TextIO) -> bool:

@@ -216,7 +216,9 @@ class RunStore:
             SpanReceiver(settings.otlp_receiver, self.trace) if settings.otlp_receiver else None
         )
         self.folder = make_run_folder(settings, survey.model)
-        self.live_stats = LiveStats(monotonic)
+        self.live_stats = LiveStats(
+            monotonic, longest_s=settings.longest_s, request_count=settings.request_count
+        )
         self.totals = RunTotals()
         self.buffering = Buffering()
         self.started_at = now()

@@ -27,8 +27,8 @@ def round_to_three_digits(us: int) -> int:
     return (us + step // 2) // step * step
 
 
-def histogram_percentiles(counts: Mapping[Time, int], percents: Sequence[float]) -> list[float]:
-    """Of values by how often each came, at least one; ``percents`` from 0 to 100. Interpolated
+def histogram_percentiles(counts: Mapping[Time, float], percents: Sequence[float]) -> list[float]:
+    """Of values by how often each came, at least one in all; ``percents`` from 0 to 100. Interpolated
     linearly between neighbouring ranks, as numpy does."""
     values = sorted(counts)
     # upto[i] times a value is at most values[i]

@@ -4,7 +4,7 @@ const charts = (() => {
   const { css, swatch, written, letters, fontOf, rowHeight } = plots;
   const RATE_S = 5, HEIGHT = 210, FAR = 4;
   // Places in a point of the history: live.py, Point. Those with _S are totals over time.
-  const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, DONE = 9, FAILED = 10, SERVER = 11, LATENCY = 12, IN_FLIGHT_AT = 13;
+  const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, OK = 9, FAILED = 10, SERVER = 11, LATENCY = 12, IN_FLIGHT_AT = 13;
   const history = { points: [], marks: [], classes: [], limits: [], generates: true };  // limits: [measure, limit in the chart's unit, text]
 
   // -- values ------------------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ const charts = (() => {
       ...(history.generates ? [{ name: `decoding, mean of ${RATE_S} s`, hue: "decode", values: mean(DECODING_S) }] : []),
     ] },
     { title: "Requests per second", unit: "", measure: "requests_per_s", series: () => [
-      { name: `ended, last ${RATE_S} s`, hue: "p50", values: rate((p) => p[DONE]) },
+      { name: `ok, last ${RATE_S} s`, hue: "p50", values: rate((p) => p[OK]) },
       ...history.classes.map((name, i) => ({ name: `failed: ${name}, last ${RATE_S} s`, hue: ["fail", "prefill", "p99", "p95", "faint"][i % 5],
         dashed: i > 4, values: rate((p) => p[FAILED][i] ?? 0) })),
     ] },
@@ -172,7 +172,7 @@ const charts = (() => {
   plots.narrow.addEventListener("change", each("again"));
   const remove = (some) => { all = all.filter((one) => !some.includes(one)); };
   return {
-    history, AT, SERVER, RATE_S, add, remove, column, ended: () => rate((point) => point[DONE])().at(-1),
+    history, AT, SERVER, RATE_S, add, remove, column, succeeded: () => rate((point) => point[OK])().at(-1),
     update: each("update"), forget: each("forget"), redraw: each("redraw"),
   };
 })();

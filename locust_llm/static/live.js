@@ -58,12 +58,12 @@
     const word = { none: "no run yet", starting: "starting", on: "running", ending: "ending", over: "ended" }[status.state];
     all.push([word, { on: "pass", starting: "open", ending: "open" }[status.state] || "plain"]);
     if (status.slo) all.push([`SLO ${status.slo}`, kindOf(status.slo)]);
-    if (status.client) all.push([`client ${status.client.level}`, kindOf(status.client.level)]);
+    if (status.client) all.push([`client ${status.client.level}${status.state === "over" ? "" : " so far"}`, kindOf(status.client.level)]);
     if (status.simulated) all.push(["simulated", "open"]);
     by("badges").replaceChildren(...all.map(([text, kind]) => element("li", text, kind)));
     const reasons = status.client?.reasons || [];
     by("client").hidden = !reasons.length;
-    by("client").textContent = reasons.length ? `Client ${status.client.level}: ${reasons.join("; ")}.` : "";
+    by("client").textContent = reasons.length ? `Client ${status.client.level}${status.state === "over" ? "" : " so far"}: ${reasons.join("; ")}.` : "";
   }
 
   // A percentile of a row of the table; with a star where there are too few values for it.
@@ -74,14 +74,15 @@
   function tiles(status) {
     const over = status.state === "over";
     const shown = (row, i) => starred((over ? row.whole_ms : row.recent_ms)?.[i], over ? row.whole_count : row.count, i, ms);
-    const ended = charts.ended();
+    const succeeded = charts.succeeded();
     const named = status.table.filter((row) => row.named), first = named.length ? named.slice(0, 3) : status.table.slice(0, 2);
     const all = [
       ["Time", written("s")(Math.round(status.seconds)), status.where],
-      [status.warms_up ? "Requests of the warmup" : "Requests", `${many(status.done - status.failed)} ok`, `${many(status.failed)} failed`],
+      [status.warms_up ? "Requests of the warmup" : "Requests", `${many(status.ok)} ok`,
+        [[status.failed, "failed"], ...Object.entries(status.ended_by_us).map(([word, count]) => [count, word])].map(([count, word]) => `${many(count)} ${word}`).join(", ")],
       ...first.map((row) => [`${row.label}${over ? "" : ", last 10 s"}`, `p50 ${shown(row, 0)}`, `p95 ${shown(row, 2)}, p99 ${shown(row, 3)}`]),
     ];
-    const each = over ? status.requests_per_s : ended, span = over ? "whole run" : `last ${charts.RATE_S} s`;
+    const each = over ? status.requests_per_s : succeeded, span = over ? "whole run" : `last ${charts.RATE_S} s`;
     if (status.generates === false) all.push([`Requests/s, ${span}`, rate(each), ""]);
     if ("tokens_per_s" in status) all.push([`Tokens/s, ${span}`, rate(status.tokens_per_s), typeof each === "number" ? `${rate(each)} requests/s` : ""]);
     if (!over) {

@@ -70,8 +70,8 @@ class LiveSample(msgspec.Struct, frozen=True, array_like=True):
     """p50, p95, p99."""
     itl_ms: tuple[float, ...] | None
     tokens_per_s: float
-    done: int
-    """Requests ended so far."""
+    ok: int
+    """Requests that succeeded so far, as Request Throughput of the report counts them."""
     failed: tuple[int, ...]
     """Failures so far by class, in the order of Live.classes; shorter if a class came later."""
     server: tuple[tuple[float | None, ...] | None, ...] = ()
@@ -221,7 +221,7 @@ class LiveStatistics:
                 ttft_ms=None if ttft_ms is None else tuple(round(ms, 1) for ms in ttft_ms),
                 itl_ms=None if itl_ms is None else tuple(round(ms, 2) for ms in itl_ms),
                 tokens_per_s=self.tokens_per_s,
-                done=stats.done,
+                ok=stats.counts[OK],
                 failed=tuple(stats.counts[name] for name in self.classes),
                 server=server,
                 latency_ms=None if whole is None else tuple(round(ms, 1) for ms in whole),

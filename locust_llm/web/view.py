@@ -183,7 +183,7 @@ class RunView:
                 "simulated": survey.simulated,
             }
         warms_up = control is not None and control.plan.phase == WARMUP
-        done, failed = live.stats.count_phase(WARMUP if warms_up else PROFILING)
+        counts = live.stats.count_phase(WARMUP if warms_up else PROFILING)
         seconds = live.seconds
         if not self._goes_on:
             seconds = max(self._last_s, live.points[-1].at if live.points else 0.0)
@@ -196,8 +196,9 @@ class RunView:
             "classes": live.classes,
             "generates": live.generates,
             "warms_up": warms_up,
-            "done": done,
-            "failed": failed,
+            "ok": counts.ok,
+            "failed": counts.failed,
+            "ended_by_us": counts.ended_by_us,
             "failures": live.failures(),
             "server_charts": {
                 "names": self._replicas,

@@ -1,6 +1,7 @@
 """The stats of a run: what it counts and what it estimates, by pencil, on a clock of its own."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from locust_llm.records.server_times import ServerTimes
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.selection import RequestSelection
 from locust_llm.report.summarise import collect_evidence
+from locust_llm.slo.client_verdict import ClientVerdict
 
 
 class Clock:
@@ -33,11 +35,12 @@ def tell(stats: LiveStats, worker: str = "a", **news: object) -> None:
     stats.update(worker, **{"used": 0, "waiting": 0, "decoding": 0, **news})  # type: ignore[arg-type]
 
 
-def test_what_is_over_is_counted_and_what_we_ended_ourselves_is_not_done(clock: Clock) -> None:
+def test_what_is_over_is_counted_and_what_we_ended_ourselves_is_apart(clock: Clock) -> None:
     stats = LiveStats(clock)
     for record in [answered(5, 10)] * 3 + [failed(), failed("cut"), failed("cancelled")]:
         stats.add(record)
-    assert (stats.done, stats.failed, stats.output_tokens) == (4, 1, 6)
+    assert stats.count_all() == (3, 1, 1, 1)  # ok, failed, cancelled, cut
+    assert stats.output_tokens == 6
 
 
 def test_processes_are_added_up_as_they_last_told(clock: Clock) -> None:
@@ -197,6 +200,47 @@ def test_the_client_verdict_so_far(clock: Clock) -> None:
         ),
     )
     assert stats.client().level == "DEGRADED"
+
+
+def late_and_prompt(late: int, prompt: int) -> list[Record]:
+    """Sends 150 ms after their admission, which is INVALID above 100, and others at once."""
+    return [answered(5, 10, admitted_at=9.85)] * late + [answered(5, 10, admitted_at=10.0)] * prompt
+
+
+@pytest.mark.parametrize(
+    ("late", "ends", "level"),
+    [
+        (2, {"longest_s": 200.0}, None),  # of 10 in a 20th of the run: of 200 one in a hundred
+        (9, {"longest_s": 200.0}, "INVALID"),  # of 200 more are, whatever comes
+        (2, {"longest_s": 20.0}, "INVALID"),  # of 20 the second largest
+        (2, {"request_count": 400}, None),
+        (9, {"request_count": 400}, "INVALID"),
+        (2, {"request_count": 10}, "INVALID"),  # all are over
+        (9, {"longest_s": 1e6}, None),
+        (2, {}, "INVALID"),  # no end is known: as long again
+        (0, {"longest_s": 100.0}, "OK"),
+    ],
+)
+def test_an_alarm_waits_until_the_rest_of_the_run_cannot_lift_it(
+    clock: Clock, late: int, ends: dict[str, Any], level: str | None
+) -> None:
+    stats = LiveStats(clock, **ends)
+    for record in late_and_prompt(late, 10 - late):
+        stats.add(record)
+    clock.now += 10
+    found = stats.client()
+    assert (found and found.level) == level
+
+
+def test_an_alarm_of_a_run_without_an_end_may_go_again(clock: Clock) -> None:
+    stats = LiveStats(clock)
+    for record in late_and_prompt(9, 1):
+        stats.add(record)
+    clock.now += 10
+    assert stats.client().level == "INVALID"
+    for record in late_and_prompt(0, 980):
+        stats.add(record)
+    assert stats.client() == ClientVerdict("OK")  # 9 of 990 are fewer than one in a hundred
 
 
 # -- parts -----------------------------------------------------------------------------------------

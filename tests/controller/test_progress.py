@@ -18,6 +18,7 @@ from locust_llm.controller.progress import (
     CLEAR,
     ProgressPart,
     build_progress_parts,
+    explain_withdrawal,
     fit_progress_line,
     format_request_counts,
     is_live_terminal,
@@ -26,7 +27,7 @@ from locust_llm.controller.progress import (
 )
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.settings.settings import Settings
-from locust_llm.slo.client_verdict import DEGRADED, ClientVerdict
+from locust_llm.slo.client_verdict import DEGRADED, INVALID, ClientVerdict
 
 
 class Step:
@@ -65,11 +66,12 @@ def test_a_sentence_with_everything() -> None:
     gated.live_stats.update("a", used=2, waiting=10, decoding=4, ttfts_s=[0.1, 0.2])
     gated.live_stats.update("b", used=1, waiting=3, decoding=5)
     assert said(gated, client=ClientVerdict(DEGRADED)) == (
-        "profiling 12/45 s |   42/100: 40 ok, 2 failed | last 10 s: TTFT from due p50    4 s, p99 "
-        "4.98 s | gate  3/3, "
+        "profiling 12/45 s |   48/100: 40 ok, 2 failed, 1 cancelled, 5 cut | last 10 s: TTFT from "
+        "due p50    4 s, p99 4.98 s | gate  3/3, "
         " 13 waiting | last 5 s:     0 tokens/s |   9 decoding | SLO 1 of 3 beyond the limit so "
-        "far | client DEGRADED"
+        "far | client DEGRADED so far"
     )
+    gated.live_stats.profiled = Counter({"ok": 40, "reset": 2})
     all_ = build_progress_parts(gated, ClientVerdict(DEGRADED))
     assert (
         fit_progress_line(all_, 87)
@@ -84,6 +86,17 @@ def test_a_sentence_with_everything() -> None:
     assert fit_progress_line(build_progress_parts(gated, ClientVerdict("OK")), 85) == (
         "profiling 12/45 s |   42/100: 40 ok, 2 failed | 10 s: TTFT from due p50    4 s"
     )
+
+
+def test_a_verdict_that_holds_no_longer_is_withdrawn_aloud() -> None:
+    late = ClientVerdict(INVALID, ("send after admission p99 150 ms",))
+    line = "Client INVALID is withdrawn, as it holds no longer: send after admission p99 150 ms"
+    assert explain_withdrawal(late, ClientVerdict("OK")) == line
+    assert explain_withdrawal(late, ClientVerdict(DEGRADED)) == line
+    assert explain_withdrawal(late, None) == line  # the rest of the run may lift it
+    assert explain_withdrawal(late, late) == ""
+    assert explain_withdrawal(ClientVerdict(DEGRADED), late) == ""
+    assert explain_withdrawal(ClientVerdict("OK"), None) == explain_withdrawal(None, late) == ""
 
 
 def test_a_sentence_at_the_start_without_a_gate() -> None:

@@ -177,7 +177,7 @@ def test_a_point_by_pencil(live: LiveStatistics, clock: Clock) -> None:
     assert (point.at, point.users, point.limit) == (1.0, 9, 4)
     assert (point.used_s, point.waiting_s, point.decoding_s, point.in_flight_at) == (2, 3, 4, 1)
     assert (point.ttft_ms, point.itl_ms) == ((100.0,) * 3, (50.0,) * 3)
-    assert (point.done, point.failed, live.classes) == (2, (1,), ["timeout"])
+    assert (point.ok, point.failed, live.classes) == (1, (1,), ["timeout"])
     assert point.server == ()
 
 
@@ -276,7 +276,7 @@ def test_totals_survive_what_is_dropped(live: LiveStatistics, clock: Clock) -> N
     """One request a second: between any two points as many as seconds."""
     run_for(live, clock, 3 * MAX_POINTS, lambda second: keep(live, answered(100, 150)))
     first, *_, last = live.points
-    assert last.done - first.done == last.at - first.at
+    assert last.ok - first.ok == last.at - first.at
 
 
 def test_only_what_is_later_is_told(live: LiveStatistics, clock: Clock) -> None:

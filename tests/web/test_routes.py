@@ -645,15 +645,15 @@ def test_the_warmup_is_counted_while_it_lasts_and_not_with_the_run(on: tuple[Pag
     for record in [answered(5, 10)] * 8:
         run.live_stats.add(msgspec.structs.replace(record, phase=WARMUP))
     found = page.live()
-    assert (found["warms_up"], found["done"], found["failed"]) == (True, 8, 0)
+    assert (found["warms_up"], found["ok"], found["failed"]) == (True, 8, 0)
     run.plan.phase = PROFILING
     for record in [answered(5, 10)] * 18:
         run.live_stats.add(record)
     page.view.settled()
     found = page.live()
-    assert (found["warms_up"], found["done"], found["failed"]) == (False, 18, 0)
+    assert (found["warms_up"], found["ok"], found["failed"]) == (False, 18, 0)
     page.view.ends()
-    assert (page.live()["done"], page.live()["failed"]) == (18, 0)
+    assert (page.live()["ok"], page.live()["failed"]) == (18, 0)
 
 
 def test_at_the_end_nothing_runs_and_the_time_stops(on: tuple[Page, Any]) -> None:
