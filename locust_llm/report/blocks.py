@@ -78,13 +78,14 @@ def format_flags(flags: Mapping[str, str]) -> str:
 
 
 def format_observed(result: SloResult) -> str:
-    """``612ms``, as in the headline and the tiles. Where cut requests leave it open, ``590ms to
+    """``612ms``, in the unit of headline and tiles. Where cut requests leave it open, ``590ms to
     640ms``, or ``≥ 590ms`` where nothing bounds it above."""
     if result.observed is None:
         return "-"
-    result = _readable(result)
+    digits = choose_value_digits(_readable(result))
+    result = _readable(replace(result, low=None, high=None))  # beside tiles, where it has no ends
     if result.worst is None or result.observed is None:
-        return format_brief(result.observed, result.unit, choose_value_digits(result))
+        return format_brief(result.observed, result.unit, digits)
     low, high = sorted((result.observed, result.worst))
     least, most = (
         format_brief(end, result.unit, digits_to_tell_apart(end, result.limit, digits=4))

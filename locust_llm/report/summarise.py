@@ -310,17 +310,18 @@ def _amount(ok: RequestSelection, columns: Sequence[str]) -> float | None:
 def _adjusted(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
     ok, cut, failures = part.outcome(OK), part.outcome(CUT), part.outcome(*FAILURES).size
 
-    def row(metric: Metric) -> Row:
+    def row(metric: Metric) -> Row | None:
         low, high = bound_metric(cut, metric)
         known, values = low == high, ok[metric.column]
         if ok.size and np.isnan(values).all():  # answers have none: nor would these have had one
-            return adjust_for_failures(metric, values, np.empty(0), failures, percentiles)
+            return None
         values = np.append(values, low[known] / (metric.scale / 1e3))
         return adjust_for_failures(
             metric, values, low[~known] / (metric.scale / 1e3), failures, percentiles
         )
 
-    return tuple(row(metric) for metric in _latencies(ok) if metric.adjusted)
+    rows = (row(metric) for metric in _latencies(ok) if metric.adjusted)
+    return tuple(filter(None, rows))
 
 
 def _given_up(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:

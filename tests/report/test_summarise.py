@@ -128,6 +128,22 @@ def test_failures_are_infinite() -> None:
     assert summary_of(*records[:8]).adjusted == ()
 
 
+def test_a_figure_that_no_answer_has_is_no_failure_either() -> None:
+    """Of an imported result without due times: nothing has a TTFT from due, a failure neither."""
+    lacks = {"lacks": ("due",)}
+    summary = summary_of(*[answered(100, 150, **lacks)] * 8, *[failed(**lacks)] * 4)
+    tags = [row.tag for row in summary.adjusted]
+    assert "adj_time_to_first_token" in tags
+    assert "adj_time_to_first_token_from_due" not in tags
+    one_chunk = summary_of(*[answered(100)] * 8, *[failed()] * 4)
+    tags = [row.tag for row in one_chunk.adjusted]
+    assert tags == [
+        "adj_request_latency",
+        "adj_time_to_first_token",
+        "adj_time_to_first_token_from_due",
+    ]
+
+
 def test_partial_answers_of_failures_are_no_successes() -> None:
     summary = summary_of(answered(200, 300), failed("truncated", chunk_us=(5, 7), first_output=0))
     assert row(summary, "time_to_first_token").count == 1

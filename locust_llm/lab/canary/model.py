@@ -182,10 +182,11 @@ def find_quiet_gap(gaps: Sequence[float]) -> tuple[float, float]:
 
 
 def estimate_background_load(
-    rounds: Iterable[CanaryRound], session: Iterable[CanaryRound]
+    rounds: Iterable[CanaryRound], session: Iterable[CanaryRound], *, without_noise: bool = False
 ) -> BackgroundLoad | None:
     """Of some rounds, the last few minutes say. ``session``: all so far, which know the pace of an
-    empty server. None: no round has enough gaps."""
+    empty server; ``without_noise``: stalls of rounds in which nobody else was there count as none.
+    None: no round has enough gaps."""
     some = [one for one in rounds if one.quiet_s is not None]
     if not some:
         return None
@@ -196,6 +197,8 @@ def estimate_background_load(
         _filled(one, usual_s) if (one.quiet_s or 0.0) > (1 + MOST_ABOVE) * usual_s else one
         for one in some
     ]
+    if without_noise:
+        some = [replace(one, stalls=0, lost_s=0.0) if one.others is False else one for one in some]
     watched_s = sum(one.watched_s for one in some)
     lost_s = sum(one.lost_s for one in some)
     lost = lost_s / watched_s

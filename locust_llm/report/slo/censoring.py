@@ -111,12 +111,12 @@ def bound_values(
     outcome = _outcomes(everything)
     failed = outcome == "failed"
     if not metric.waits:
-        counts = rule.stat != "avg" and metric.censored
+        ok = outcome == OK
+        absent = bool(ok.any()) and bool(np.isnan(low[ok]).all())
+        counts = rule.stat != "avg" and metric.censored and not absent
         low[failed] = high[failed] = (
             (math.inf if rule.op.startswith("<") else -math.inf) if counts else math.nan
         )
-        ok = outcome == OK
-        absent = bool(ok.any()) and bool(np.isnan(low[ok]).all())
         if absent or not metric.censored:
             low[~ok & ~failed] = math.nan  # answers have none: nor would these have had one
     there = ~np.isnan(low)

@@ -200,7 +200,9 @@ def _distribution(
     """Percentiles as in the tables: linear without failures, else nearest rank."""
     counted = part.outcome(*FAILURES).size if metric.censored else 0
     if not len(known.low):
-        return ObservedValue(None, note="no request succeeded" if counted else _none(rule.metric))
+        answered = part.outcome(OK).size
+        note = "no request succeeded" if counted and not answered else _none(rule.metric)
+        return ObservedValue(None, note=note)
     trend = intervals.detect_trend(known.low[~known.cut])
     if rule.stat == "avg":
         note = (

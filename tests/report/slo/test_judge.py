@@ -363,6 +363,13 @@ def test_nothing_at_all() -> None:
     assert judged("ttft p50 < 1s", [failed()] * 20).status == "FAIL"
 
 
+def test_answers_without_the_figure_succeeded_all_the_same() -> None:
+    records = [*[answered(100, 150, lacks=("due",))] * 20, *[failed(lacks=("due",))] * 4]
+    why = "it is absent: no request has a value of ttft_from_due"
+    assert judged("ttft_from_due p50 < 1s", records).reason == why
+    assert judged("ttft_from_due avg < 1s", [failed()] * 4).reason == "no request succeeded"
+
+
 def test_an_answer_of_one_token_has_no_itl_to_be_too_slow() -> None:
     records = [*[answered(100)] * 10, *[answered(100, 150)] * 10, *[answered(100, 900)] * 10]
     assert judged("attainment > 1% given itl <= 50ms", records).observed == pytest.approx(200 / 3)
