@@ -378,10 +378,6 @@ class LiveStats:
     def inside(self) -> int:
         return self.used + self.waiting + self.decoding
 
-    def count_all(self) -> RequestCounts:
-        """Of all phases."""
-        return _count_outcomes(self.counts)
-
     def count_phase(self, phase: str) -> RequestCounts:
         """Of the warmup, or of the profiling phase."""
         return _count_outcomes(self.counts - self.profiled if phase == WARMUP else self.profiled)

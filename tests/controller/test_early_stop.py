@@ -182,7 +182,7 @@ def test_an_average_is_broken_from_128_requests_on() -> None:
         "abort: ttft avg < 100ms is broken: over 128 requests it is 201ms, and its interval lies "
         "beyond the limit"
     )
-    in_seconds = fed(["abort: ttft avg < 0.1s"], slow).broken()
+    in_seconds = str(fed(["abort: ttft avg < 0.1s"], slow).broken())
     assert "over 128 requests it is 201ms" in in_seconds  # as in the report
     assert not fed(rule, slow[:64] + some(1, 64)).broken()  # one long wave
     assert not fed(rule, [failed()] * 128).broken()  # failures are in no average

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.records import answered, failed
 
 from locust_llm.controller.live_stats import PARTS, PARTS_S, LiveStats
+from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth
 from locust_llm.records.server_times import ServerTimes
@@ -39,7 +40,7 @@ def test_what_is_over_is_counted_and_what_we_ended_ourselves_is_apart(clock: Clo
     stats = LiveStats(clock)
     for record in [answered(5, 10)] * 3 + [failed(), failed("cut"), failed("cancelled")]:
         stats.add(record)
-    assert stats.count_all() == (3, 1, 1, 1)  # ok, failed, cancelled, cut
+    assert stats.count_phase(PROFILING) == (3, 1, 1, 1)  # ok, failed, cancelled, cut
     assert stats.output_tokens == 6
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -86,6 +87,17 @@ def _pair(word: str) -> tuple[str, object]:
         return name.strip(), value
 
 
+def explain_coalesced_gaps(found: MeasuredRun) -> str:
+    """A line where the file has gaps that the report leaves out; else nothing."""
+    coalesced, every = found.coalesced_gaps
+    if not (coalesced and found.gaps_known):
+        return ""
+    return (
+        f"{coalesced:,} of {every:,} gaps have a chunk that came in one read with others. The "
+        f"format's inter-token latency counts them, the report's Inter Chunk Latency does not.\n"
+    )
+
+
 def _stages(folder: Path) -> Sequence[Path]:
     """Folders of a sweep's stages, in their order."""
     found = [path for path in (folder / "stages").glob("*") if (path / storage.RECORDS).is_file()]
@@ -120,8 +132,10 @@ def _write_json(
     def write(folder: Path, out: Path, options: ExportOptions) -> None:
         if stages := _stages(folder):
             raise NotExported(f"it is a sweep: export one of its stages, such as {stages[0]}")
-        document = msgspec.json.encode(build(measure_run(folder), options))
+        found = measure_run(folder)
+        document = msgspec.json.encode(build(found, options))
         storage.replace_file(out, msgspec.json.format(document, indent=2) + b"\n")
+        sys.stderr.write(explain_coalesced_gaps(found))
 
     return write
 

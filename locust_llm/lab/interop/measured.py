@@ -74,6 +74,13 @@ class MeasuredRun:
         )
 
     @property
+    def coalesced_gaps(self) -> tuple[int, int]:
+        """(how many of the gaps have an end whose chunk came in one read with others, all gaps):
+        the report leaves the former out."""
+        every = sum(len(one.gaps_us) for one in self.ok)
+        return every - sum(len(one.sharp_gaps_us) for one in self.ok), every
+
+    @property
     def gaps_known(self) -> bool:
         return bool(self.ok) and all(one.known_us or not one.chunk_us for one in self.ok)
 

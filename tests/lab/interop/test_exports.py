@@ -127,6 +127,21 @@ def test_what_vllm_bench_gets_comes_back_by_import(
     }
 
 
+def test_gaps_that_the_report_leaves_out_are_counted_aloud(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 6 + 3 gaps the second and third chunk's are not sharp: all three of that answer."""
+    exported(a_folder(tmp_path / "sharp"), "vllm-bench")
+    assert capsys.readouterr().err == ""
+    merged = answered(100, 120, 120, 140, id="m", merged=((1, 110_000), (2, 110_000)))
+    found = exported(a_folder(tmp_path / "merged", merged), "vllm-bench")
+    assert capsys.readouterr().err == (
+        "3 of 9 gaps have a chunk that came in one read with others. The format's inter-token "
+        "latency counts them, the report's Inter Chunk Latency does not.\n"
+    )
+    assert found["mean_itl_ms"] == pytest.approx((550 + 40) / 9)
+
+
 def test_without_counts_and_gaps_they_are_left_out(tmp_path: Path) -> None:
     uncounted = answered(
         300, 400, id="u", sent_at=10.1, output_tokens=None, tokens_from="", lacks=("gaps",)
