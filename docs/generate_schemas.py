@@ -17,7 +17,7 @@ from locust_llm.report.build import FACTS
 from locust_llm.report.readability import Readability
 from locust_llm.report.sections.registry import REPORT_SECTIONS
 from locust_llm.report.summary import Summary
-from locust_llm.slo import grammar, metrics, selectors
+from locust_llm.slo import grammar, metrics
 
 FOLDER: Final = Path(__file__).with_name("schemas")
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -104,10 +104,10 @@ def _slo() -> str:
             )
             for kind in ("latency", "felt", "per_user")
         },
-        columns=_choice(selectors.COLUMNS),
-        stages=_choice(selectors.STAGES),
-        turns=_choice(selectors.TURNS),
-        lengths=_choice((selectors.INPUT, selectors.IMAGES)),
+        columns=_choice(grammar.COLUMNS),
+        stages=_choice(grammar.STAGES),
+        turns=_choice(grammar.TURNS),
+        lengths=_choice((grammar.INPUT, grammar.IMAGES)),
     )
 
 

@@ -50,12 +50,12 @@ from locust_llm.settings.sweep import PREFILL, RATE
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.metrics import ITL, TTFT, TTFT_FROM_DUE
-from locust_llm.slo.selectors import format_plain_number
 from locust_llm.text.format import (
     clean_line,
     format_brief,
     format_count,
     format_number,
+    format_plain_number,
     format_supported,
     name_percentile,
     truncate_text,

@@ -28,8 +28,7 @@ from locust_llm.settings.sweep import parse_sweep as parse_sweep
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.rules import Rules
-from locust_llm.slo.selectors import format_plain_number
-from locust_llm.text.format import format_count, truncate_text
+from locust_llm.text.format import format_count, format_plain_number, truncate_text
 
 from .blocks import (
     Block,

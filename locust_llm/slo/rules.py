@@ -6,9 +6,8 @@ from typing import Final
 
 import msgspec
 
-from .grammar import ABORT, Condition, Rule, expand_preset, parse_goodput, parse_rule
+from .grammar import ABORT, STAGES, Condition, Rule, expand_preset, parse_goodput, parse_rule
 from .metrics import GIVEN
-from .selectors import STAGES
 
 MAX_RULES: Final = 1_000
 INTERVAL: Final = "interval"

@@ -3,6 +3,8 @@
 import math
 import os
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 
@@ -223,3 +225,19 @@ def describe_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
+
+
+def shorten_foreign_text(text: str, length: int) -> str:
+    """What a message shows of a text from outside."""
+    return text if len(text) <= length else f"{text[:length]}..."
+
+
+def find_nearest_names(name: str, names: Iterable[str], most: int = 1) -> str:
+    """What a message about an unknown name adds; empty where no name is near."""
+    near = get_close_matches(name, names, most)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
+
+
+def format_plain_number(number: float) -> str:
+    """All digits, without a fraction of zero: ``32``, ``0.5``."""
+    return repr(number).removesuffix(".0")

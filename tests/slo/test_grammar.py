@@ -9,9 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.settings.sweep import AXES
-from locust_llm.slo.grammar import MAX_RULE_CHARS, Condition, Rule, parse_goodput, parse_rule
+from locust_llm.slo.grammar import (
+    MAX_RULE_CHARS,
+    STAGES,
+    Condition,
+    Rule,
+    parse_goodput,
+    parse_length_range,
+    parse_rule,
+)
 from locust_llm.slo.metrics import BY_WORD, GIVEN, MEASURES, OF_SCHEDULE, POOLED, RATE, SHARE
-from locust_llm.slo.selectors import STAGES, parse_length_range
 
 
 @pytest.mark.parametrize(

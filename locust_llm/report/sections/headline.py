@@ -19,13 +19,13 @@ from locust_llm.report.time_course import describe_users, format_limit_range
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import FAIL, PASS, Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
-from locust_llm.slo.selectors import format_plain_number
 from locust_llm.text.format import (
     MOST_DIGITS,
     digits_to_tell_apart,
     format_brief,
     format_count,
     format_duration,
+    format_plain_number,
     truncate_text,
 )
 

@@ -48,8 +48,12 @@ from locust_llm.slo.measurement_bias import (
 )
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, SHARE
 from locust_llm.slo.rules import AT_EDGE, POINT, RuleEntry
-from locust_llm.slo.selectors import format_plain_number
-from locust_llm.text.format import digits_to_tell_apart, format_brief, format_count
+from locust_llm.text.format import (
+    digits_to_tell_apart,
+    format_brief,
+    format_count,
+    format_plain_number,
+)
 
 from .client_error import is_bounded_by_stamps, widen_by_both_errors, widen_by_client_error
 from .intervals import RISES

@@ -16,10 +16,9 @@ from locust_llm.report.sections.delivery import Delivery
 from locust_llm.report.selection import Floats, RequestSelection, has_too_few_values, sum_of_known
 from locust_llm.report.window import RateWindow
 from locust_llm.slo.client_verdict import ClientVerdict
-from locust_llm.slo.grammar import OPERATORS, Condition, Rule
+from locust_llm.slo.grammar import COLUMNS, INPUT, OPERATORS, Condition, Rule, make_predicates
 from locust_llm.slo.intervals import Ends, count_needed_values
 from locust_llm.slo.metrics import BY_WORD, LATE, OF_SCHEDULE, POOLED, RATE, TTFT_FROM_DUE, Metric
-from locust_llm.slo.selectors import COLUMNS, INPUT, make_predicates
 from locust_llm.text.format import format_count
 
 from . import intervals

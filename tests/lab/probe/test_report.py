@@ -23,7 +23,7 @@ from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.report import build as report
 from locust_llm.report.blocks import Heading, TableBlock, TextBlock
-from locust_llm.report.process_result import make_report_result
+from locust_llm.report.cli import make_report_result
 from locust_llm.report.render.text import render_console
 
 INF = float("inf")

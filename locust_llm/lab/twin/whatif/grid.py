@@ -30,7 +30,7 @@ from locust_llm.settings.sweep import (
 )
 from locust_llm.simulator.scheduling.cost import BLOCK_SIZE
 from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
-from locust_llm.slo.selectors import find_nearest_names
+from locust_llm.text.format import find_nearest_names
 
 MOST: Final = 20_000
 """What-ifs of a grid."""

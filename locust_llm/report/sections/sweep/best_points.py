@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from locust_llm.slo.grammar import Rule
-from locust_llm.slo.selectors import STAGES
+from locust_llm.slo.grammar import STAGES, Rule
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,7 @@ from locust_llm.report.summary import Summary
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, REPEAT, STOPPED, TIME_UP
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
-from locust_llm.slo.selectors import format_plain_number
-from locust_llm.text.format import format_brief, format_supported
+from locust_llm.text.format import format_brief, format_plain_number, format_supported
 
 from .knee import NORMAL, SLO, describe_levels, find_knees
 

@@ -13,8 +13,7 @@ from locust_llm.report.window import MIN_ANSWERED_SHARE
 from locust_llm.settings.sweep import CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import FAIL, PASS
-from locust_llm.slo.selectors import format_plain_number
-from locust_llm.text.format import format_brief, format_supported
+from locust_llm.text.format import format_brief, format_plain_number, format_supported
 
 from .usl import Floats, fit_scalability_law, kappa_interval
 

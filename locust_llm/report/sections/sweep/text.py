@@ -22,8 +22,7 @@ from locust_llm.report.sections.sweep.knee import (
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, MAX_RESIDUAL, PREFILL, RATE, REPEAT
 from locust_llm.slo.client_verdict import LEVELS, OK
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
-from locust_llm.slo.selectors import format_plain_number
-from locust_llm.text.format import format_number
+from locust_llm.text.format import format_number, format_plain_number
 
 FIRST_COLUMN: Final = {
     CONCURRENCY: "users", RATE: "rate/s", PREFILL: "limit", INPUT: "input", REPEAT: "repeat",
