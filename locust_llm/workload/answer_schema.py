@@ -8,6 +8,7 @@ fetched: a ``$ref`` to another address leaves it unknown whether an answer fits.
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from importlib import import_module
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,6 +20,8 @@ from locust_llm.text.numbers import truncate_quoted_text
 MISSING: Final = "the package jsonschema is not there: pip install 'locust-llm[schema]'"
 MAX_CHARS: Final = 1 << 20
 """Of a text that is looked at."""
+MAX_OBJECTS: Final = 10_000
+"""Of the schemas of a request: each takes half a millisecond to check."""
 OBJECT: Final = {"type": "object"}
 """Of JSON mode, which has no schema."""
 
@@ -78,10 +81,18 @@ def _choice(choice: Any) -> tuple[Any, str]:
 def check_response_schema(body: Mapping[str, Any]) -> None:
     """Raises SchemaError for a schema that is none. Without jsonschema only their shape is looked
     at."""
-    for field, schema in _of_text(body):
-        _check(field, "", schema)
-    for where, _, schema in _of_tools(body.get("tools"), strict=True):
-        _check("tools", f"{where}: ", schema)
+    objects = 0
+    found = [(field, "", schema) for field, schema in _of_text(body)]
+    tools = _of_tools(body.get("tools"), strict=True)
+    for field, where, schema in chain(found, (("tools", f"{one}: ", its) for one, _, its in tools)):
+        if not isinstance(schema, dict | bool):
+            raise SchemaError(field, f"{where}has no schema: it must be an object")
+        packed = msgspec.json.encode(schema)
+        objects += packed.count(b"{")
+        if objects > MAX_OBJECTS:
+            raise SchemaError(field, f"{where}its schemas have more than {MAX_OBJECTS:,} objects")
+        if has_jsonschema() and (wrong := _mistake(packed)):
+            raise SchemaError(field, f"{where}is no schema: {wrong}")
 
 
 def _of_text(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -173,13 +184,6 @@ def has_jsonschema() -> bool:
     except ImportError:
         return False
     return True
-
-
-def _check(field: str, where: str, schema: Any) -> None:
-    if not isinstance(schema, dict | bool):
-        raise SchemaError(field, f"{where}has no schema: it must be an object")
-    if has_jsonschema() and (wrong := _mistake(msgspec.json.encode(schema))):
-        raise SchemaError(field, f"{where}is no schema: {wrong}")
 
 
 @lru_cache(1024)

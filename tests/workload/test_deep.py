@@ -1,6 +1,7 @@
 """What a user hands over may be nested without end: each place says so in one sentence, in a
 moment."""
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -82,9 +83,9 @@ def test_there_are_a_thousand_rules_at_most() -> None:
 
 def test_many_wrong_rules_are_refused_in_a_moment() -> None:
     """A file of 4 MB may hold them: none but the first thousand is looked at."""
-    began = time.monotonic()
+    began = time.process_time()
     (why,) = validate_rules(resolve_rules(["1,2"] * 300_000, None, None))
-    assert time.monotonic() - began < BOUND_S
+    assert time.process_time() - began < BOUND_S
     assert why == "there are 300,000 SLO rules, and at most 1,000 are possible"
 
 
@@ -95,9 +96,28 @@ def test_a_scenario_of_many_long_keys_takes_no_time(line: str, tmp_path: Path) -
     """Four megabytes of keys of a hundred parts took half a minute."""
     many = "".join(line.format(number) for number in range((1 << 20) // (len(line) + 4)))
     file = written(tmp_path, many)
-    began = time.monotonic()
+    began = time.process_time()
     with suppress(ValueError):
         scenario.read_scenario(str(file))
-    assert time.monotonic() - began < BOUND_S
+    assert time.process_time() - began < BOUND_S
     with pytest.raises(OSError, match="holds more than 1 MB"):
         scenario.read_scenario(str(written(tmp_path, many * 2)))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"anyOf": [{"type": "string"}] * 100_000},
+        {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(100_000)}},
+    ],
+)
+def test_the_schemas_of_tools_have_a_number_of_objects_at_most(
+    parameters: object, tmp_path: Path
+) -> None:
+    """A file of 4 MB took minutes to check."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    file = written(tmp_path, json.dumps([tool]))
+    began = time.process_time()
+    with pytest.raises(ValueError, match=r"\[0\] \(f\): its schemas have more than 10,000 objects"):
+        schema.read_tools_file(str(file))
+    assert time.process_time() - began < BOUND_S
