@@ -53,6 +53,8 @@ from locust_llm.text.format import clean_line, format_brief
 
 from .tiles import RESULT_CLASSES, describe_run_facts, make_badges, make_tiles
 
+_CONTROL: Final = re.compile(r"(\\[^bfrtnu]|\\u00[2-9a-f]|\\u[1-9a-f])|\\(?:[bfrtn]|u00[01].)")
+"""An escaped control character of JSON; any other escape is the group."""
 SCRIPTS: Final = ("uPlot.iife.min.js", "plots.js", "timeline.js", "page.js")
 STYLES: Final = ("uPlot.min.css", "plots.css", "page.css")
 ZOOM_HINT: Final = (
@@ -180,7 +182,6 @@ def _written(
     summary: Summary, run: Run, first: Sequence[Block], sections: Sequence[PageSection]
 ) -> str:
     described = [plot for section in sections for plot, drawn in section.charts if drawn is None]
-    data = msgspec.json.encode(described).decode().replace("<", "\\u003c")
     script = _static(SCRIPTS)
     style = _static(STYLES)
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
@@ -199,11 +200,20 @@ def _written(
         tiles=list(make_tiles(summary, run)),
         sections=sections,
         results=RESULT_CLASSES,
-        data=Markup(data),
+        data=Markup(_embed(described)),
         script=Markup(script),
         style=Markup(style),
         policy=Markup(policy),
     )
+
+
+def _embed(plots: Sequence[Drawing]) -> str:
+    """As JSON in a script. A name in a label may hold control characters and marks of direction,
+    which a browser shows as what they are."""
+    data = msgspec.json.encode(plots).decode().replace("<", "\\u003c")
+    if not data.isprintable():
+        data = clean_line(data)
+    return _CONTROL.sub(lambda found: found[1] or " ", data)
 
 
 def _drawn(plot: Drawing) -> Markup | None:

@@ -150,8 +150,9 @@ TIMELINES = {"gate": 1, "owners": 5, "sweep": 1, "failures": 1, "one": 1, "empty
 
 
 def test_what_comes_from_outside_is_only_text() -> None:
+    named = [replace(one, name=HOSTILE, tenant=f"{HOSTILE}{n % 2}") for n, one in enumerate(some())]
     text = made(
-        some(),
+        named,
         replace(a_run(slo=RULES, host=HOSTILE), name=HOSTILE, model=HOSTILE, server=HOSTILE),
         split=True,
     )
@@ -178,6 +179,8 @@ def test_what_comes_from_outside_is_only_text() -> None:
     assert len(said.named("script")) == 2  # the data and the code
     assert "\u202e" not in text
     assert "\u0000" not in text
+    assert "\\u0000" not in text
+    assert json.loads(text.split("id=plots>")[1].split("</script>")[0])
 
 
 def test_only_the_pages_own_script_and_style_may_run() -> None:
