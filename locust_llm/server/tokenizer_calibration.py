@@ -3,7 +3,9 @@
 A server with ``/tokenize`` counts the whole corpus, which costs it no prefill, so two runs against
 one model never differ in their lengths: it has the pieces of each text, or counts the corpus in
 parts. Any other server counts a few stretches by chat completions of one token: always the same
-ones, evenly over the corpus, for the same reason.
+ones, evenly over the corpus, for the same reason. What lies between and within the stretches is
+known by profiles: each word alike, by its letters, as in another vocabulary or by both, whichever
+fits.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +25,12 @@ from locust_llm.workload.prompts import (
     draw_sample_numbers,
     fit_prompt_lengths,
 )
-from locust_llm.workload.tokens import count_corpus_words, cut_corpus_text
+from locust_llm.workload.tokens import (
+    count_corpus_words,
+    cut_corpus_text,
+    load_corpus,
+    load_reference_tokens,
+)
 
 from .identity import count_template_head_tokens
 
@@ -131,7 +138,7 @@ def calibrate_tokenizer(
         return TokenizerCalibration(PromptLengthModel(), (), tuple(notes))
     try:
         lengths = (
-            fit_prompt_lengths((probe.words, probe.tokens) for probe in probes)
+            _of_stretches(probes[:numbers], probes[numbers:], context)
             if corpus is None
             else _of_corpus(corpus, probes)
         )
@@ -180,14 +187,20 @@ def _count_each(
 
 def _stretches(context: int | None) -> Iterator[str]:
     """Evenly over the corpus, each behind the same number as the first of the short prompts."""
+    (number,) = draw_sample_numbers(1)
+    for at, words in _places(context):
+        yield f"{number} {cut_corpus_text(at, words)}"
+
+
+def _places(context: int | None) -> Iterator[tuple[int, int]]:
+    """(first word, how many words of the corpus) of each stretch."""
     words = (
         LONGEST_STRETCH
         if context is None
         else max(2, min(LONGEST_STRETCH, context // TOKENS_A_WORD))
     )
-    (number,) = draw_sample_numbers(1)
     for place in range(STRETCHES):
-        yield f"{number} {cut_corpus_text(place * count_corpus_words() // STRETCHES, words - 1)}"
+        yield place * count_corpus_words() // STRETCHES, words - 1
 
 
 # -- the corpus, without one -----------------------------------------------------------------------
@@ -201,7 +214,7 @@ class _Corpus(NamedTuple):
 
 def _count_corpus(ask: Ask, model: str | None) -> _Corpus | None:
     """The tokens of the whole corpus; None: the server does not count plain texts."""
-    total, sums = 0, [0]
+    total, sums, parts = 0, [0], list[_CountedStretch]()
     for at in range(0, count_corpus_words(), WORDS_A_REQUEST):
         text = cut_corpus_text(at, min(WORDS_A_REQUEST, count_corpus_words() - at))
         # vLLM and SGLang want a prompt, llama.cpp wants content: each leaves the other's fields
@@ -222,8 +235,9 @@ def _count_corpus(ask: Ask, model: str | None) -> _Corpus | None:
             return None
         sums += [total + tokens for tokens in before]
         total += found.known
+        parts.append(_CountedStretch(at, len(text.split(" ")), found.known))
     whole = len(sums) == 1 + -(-count_corpus_words() // SUMS_EACH) and sums[-1] == total
-    return _Corpus(total, tuple(sums) if whole else ())
+    return _Corpus(total, tuple(sums) if whole else _fill_in(parts))
 
 
 def _sums_of(text: str, pieces: Sequence[str]) -> Iterator[int]:
@@ -261,6 +275,80 @@ def _sums_of_parts(ask: Ask, model: str | None, text: str, known: int) -> list[i
     if found is None or len(found.count) != len(parts) or min(found.count) < 1:
         return []
     return [round(sum_ * known / sum(found.count)) for sum_ in accumulate(found.count)]
+
+
+# -- stretches of the corpus -----------------------------------------------------------------------
+
+
+class _CountedStretch(NamedTuple):
+    at: int
+    words: int
+    tokens: float
+
+
+def _make_profiles() -> list[tuple[int, ...]]:
+    """What the corpus has before each SUMS_EACH words of it: words, characters, tokens of another
+    vocabulary, and both of these in equal parts."""
+    words = (*range(0, count_corpus_words(), SUMS_EACH), count_corpus_words())
+    _, starts = load_corpus()
+    characters, reference = tuple(starts[at] for at in words), load_reference_tokens()
+    halves = tuple(
+        one * reference[-1] + other * characters[-1]
+        for one, other in zip(characters, reference, strict=True)
+    )
+    return [words, characters, reference, halves]
+
+
+def _choose_profile(counted: Sequence[_CountedStretch]) -> tuple[tuple[int, ...], float]:
+    """The one that these fit best, and tokens for each of its units."""
+    found = list[tuple[float, tuple[int, ...], float]]()
+    for profile in _make_profiles():
+        model = PromptLengthModel(sums=profile)
+        units = [
+            model.tokens_before(one.at + one.words) - model.tokens_before(one.at) for one in counted
+        ]
+        scale = sum(one.tokens for one in counted) / sum(units)
+        error = sum(
+            (one.tokens - scale * unit) ** 2 for one, unit in zip(counted, units, strict=True)
+        )
+        found.append((error, profile, scale))
+    _, profile, scale = min(found, key=lambda one: one[0])
+    return profile, scale
+
+
+def _fill_in(parts: Sequence[_CountedStretch]) -> tuple[int, ...]:
+    """Tokens before each SUMS_EACH words, of parts one after the other of which only the whole is
+    known."""
+    model = PromptLengthModel(sums=_choose_profile(parts)[0])
+    sums, total = [0], 0.0
+    for part in parts:
+        before = model.tokens_before(part.at)
+        scale = part.tokens / (model.tokens_before(part.at + part.words) - before)
+        ends = [*range(part.at, part.at + part.words, SUMS_EACH)[1:], part.at + part.words]
+        sums += [round(total + scale * (model.tokens_before(end) - before)) for end in ends]
+        total += part.tokens
+    return tuple(sums)
+
+
+def _of_stretches(
+    numbers: Sequence[CalibrationRequest],
+    stretches: Sequence[CalibrationRequest],
+    context: int | None,
+) -> PromptLengthModel:
+    """``numbers``: prompts of one word, a number, the first of which every stretch begins with.
+    Raises ValueError where no line fits."""
+    line = fit_prompt_lengths((probe.words, probe.tokens) for probe in (*numbers, *stretches))
+    counted = [
+        _CountedStretch(at, words, probe.tokens - numbers[0].tokens)
+        for (at, words), probe in zip(_places(context), stretches, strict=False)
+    ]
+    if len(counted) < STRETCHES:
+        return line
+    profile, scale = _choose_profile(counted)
+    if profile[-1] == count_corpus_words():  # each word alike, which is the line
+        return line
+    sums = tuple(round(scale * units) for units in profile)
+    return _of_corpus(_Corpus(sums[-1], sums), numbers)
 
 
 def _of_corpus(corpus: _Corpus, probes: Sequence[CalibrationRequest]) -> PromptLengthModel:

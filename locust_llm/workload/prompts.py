@@ -84,9 +84,9 @@ class PromptLengthModel(msgspec.Struct, frozen=True):
                 [*heads, cut_corpus_text(at, words - len(heads))]
             ), words * self.tokens_a_word
         of_heads = len(heads) * self.tokens_a_word
-        before = self._before(at)
+        before = self.tokens_before(at)
         count = max(1, round(self._word_at(before + tokens - of_heads) - at))
-        return " ".join([*heads, cut_corpus_text(at, count)]), of_heads + self._before(
+        return " ".join([*heads, cut_corpus_text(at, count)]), of_heads + self.tokens_before(
             at + count
         ) - before
 
@@ -94,7 +94,7 @@ class PromptLengthModel(msgspec.Struct, frozen=True):
         """The same; with fewer tokens it begins as with more."""
         return self.fill(head, at, tokens)
 
-    def _before(self, word: float) -> float:
+    def tokens_before(self, word: float) -> float:
         """Tokens of the corpus, over and over, before a word of it, by the sums."""
         rounds, word = divmod(word, count_corpus_words())
         number = int(word // SUMS_EACH)

@@ -42,6 +42,14 @@ def count_corpus_words() -> int:
     return len(load_corpus()[1]) // 2
 
 
+@cache
+def load_reference_tokens() -> tuple[int, ...]:
+    """Tokens of the corpus before each 50 words of it, all of them last, by the vocabulary of
+    GPT-2: where other vocabularies take more for a word, this one mostly does too."""
+    each = files("locust_llm").joinpath("shakespeare_tokens.txt").read_text("ascii").split()
+    return tuple(accumulate(map(int, each), initial=0))
+
+
 def cut_corpus_text(at: int, count: int) -> str:
     """``count`` words from number ``at`` (below ``size()``) on, from the end back to the
     beginning."""

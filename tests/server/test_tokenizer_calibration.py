@@ -144,6 +144,32 @@ def test_so_are_thirty_runs_without_pieces(server: TinyServer) -> None:
     assert means == pytest.approx([550] * 30, rel=0.01)
 
 
+@pytest.mark.parametrize("plain", [one_text, None], ids=["whole texts", "chat alone"])
+def test_so_are_thirty_runs_where_stretches_are_counted(
+    server: TinyServer, plain: Callable[[dict[str, Any]], Any] | None
+) -> None:
+    server.tokenize_plain = plain
+    lengths = found(server).lengths
+    means = [mean(delivered(lengths, seed, 20)) for seed in range(30)]
+    assert means == pytest.approx([550] * 30, rel=0.015)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_server_that_counts_words_or_letters_gets_what_was_asked_for(
+    server: TinyServer, plain: bool
+) -> None:
+    """Two tokens for each word, or one for each letter: the profile of the corpus that fits."""
+    server.tokenize_plain = None
+
+    def count_alike(text: str) -> int:
+        return TEMPLATE + (2 * len(text.split(" ")) if plain else len(text))
+
+    server.count = count_alike
+    prompts = Prompts(found(server).lengths, input_tokens=(4000, 0), output_tokens=(1, 0), seed=2)
+    each = [count_alike(prompts.draw().text) for _ in range(20)]
+    assert each == pytest.approx([4000] * 20, rel=0.012)
+
+
 def test_what_counts_another_tokenizer_is_not_believed(server: TinyServer) -> None:
     server.tokenize_plain = another
     kinds = [probe.kind for probe in found(server).probes if not probe.kind.startswith("length")]
@@ -166,7 +192,9 @@ def test_counts_of_parts_that_cannot_be_are_not_taken(server: TinyServer, wrong:
     server.tokenize_plain = plain
     lengths = found(server).lengths
     assert lengths.measured
-    assert lengths.sums == ()
+    # of the whole texts, and by what stretches of words have in common
+    assert lengths.sums[-1] == len(pieces(cut_corpus_text(0, count_corpus_words())))
+    assert mean(delivered(lengths, 1, 40)) == pytest.approx(550, rel=0.01)
 
 
 def test_tokens_before_every_fifty_words_by_pencil() -> None:
