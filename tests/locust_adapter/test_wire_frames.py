@@ -4,7 +4,7 @@ handled."""
 import logging
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import locust
 import locust.log
@@ -105,10 +105,17 @@ def test_what_has_other_data_is_not(kind: str, data: Any, says: str) -> None:
 
 def test_who_names_another_worker_or_itself_a_path_is_not_heard() -> None:
     assert "another worker" in find_frame_mistake(Message("quit", None, "a"), TO_MASTER, "b")
-    for name in ("\x1b[2J", "a\nb", "", "x" * 300):
+    for name in ("\x1b[2J", "a\nb", "", "x" * 300, *(f"host{sign}red" for sign in UNSEEN)):
         assert "none of Locust's" in find_frame_mistake(
             Message("quit", None, name), TO_MASTER, name
         )
+
+
+UNSEEN: Final = (
+    "\x00", "\x07", "\x08", "\t", "\r", "\x0b", "\x0c", "\x1b", "\x1c", "\x7f", "\x85", "\x9b",
+    "\u200b", "\u200e", "\u2028", "\u2029", "\u202e", "\u2066", "\ufeff", "\U000e0041",
+)  # fmt: skip
+"""What moves the cursor, ends a line somewhere, or turns the direction of what follows."""
 
 
 class Peer:
@@ -194,10 +201,15 @@ def test_a_master_listens_on_whatever_comes(
         nasty = Peer(master.server.port, b"\x1b[31mred\n::error::")
         nasty.says("client_ready", locust.__version__)
         nasty.socket.send(b"\xc1")
+        for sign in drawn.sample(UNSEEN, 5):
+            unseen = Peer(master.server.port, f"host{sign}red{drawn.random()}".encode())
+            unseen.says("client_ready", locust.__version__)
+            unseen.says("exception", {"msg": f"a{sign}b", "traceback": f"c{sign}d"})
+            unseen.socket.send(b"\xc1")
         assert joins(master, "good")
     assert not locust.log.unhandled_greenlet_exception
-    assert all("\x1b" not in record.getMessage() for record in caplog.records)
-    assert all("\n" not in record.getMessage() for record in caplog.records)
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+    assert all(client.id.isprintable() for client in master.clients.values())
     assert "Traceback" not in caplog.text
     assert len(caplog.records) < MAX_LINES + 200  # what Locust has of workers that come and go
 
