@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from locust_llm.lab.history import workload_key as conditions
 from locust_llm.lab.history.workload_key import SentLengths
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
-from locust_llm.lab.interop.metrics_registry import IN_FOLDERS, UnknownFormat, read_figures
+from locust_llm.lab.interop.registry import UnknownFormat, list_figures_files, read_figures
 from locust_llm.records.machine import Commit
 from locust_llm.records.run import Unix
 from locust_llm.records.storage import RUN, decode_json_file
@@ -234,7 +234,9 @@ def _utf8(text: str) -> str:
 
 def _of_load(folder: Path, name: str, load: Figures, note: str) -> HistoryEntry:
     workload = conditions.of_figures(load)
-    file = next((folder / name for name in IN_FOLDERS if (folder / name).is_file()), folder)
+    file = next(
+        (folder / name for name in list_figures_files() if (folder / name).is_file()), folder
+    )
     started = load.started_at if load.started_at is not None else file.stat().st_mtime
     return HistoryEntry(
         folder=name, started=started, tool=load.tool, model=load.model, machine=load.version,

@@ -20,13 +20,13 @@ import msgspec
 
 from locust_llm.files.sqlite_file import has_table, limit, read_database
 from locust_llm.lab.history.entry import KEY_FIGURES
-from locust_llm.lab.interop.metrics_registry import IN_FOLDERS
+from locust_llm.lab.interop.registry import list_figures_files
 from locust_llm.records.storage import RUN
 
 from .entry import HistoryEntry, Unreadable, entry_of
 
 INDEX: Final = "history.sqlite"
-FILES: Final = (RUN, *IN_FOLDERS)
+FILES: Final = (RUN, *list_figures_files())
 """A folder with one of them is a run, or the result of another tool."""
 OURS: Final = 0x6C6C6D68
 """SQLite's application id of an index: a database of somebody else is left alone."""

@@ -1,4 +1,7 @@
-"""AIPerf: ``profile_export_aiperf.json``. locust-llm writes the same, with a word on itself."""
+"""AIPerf: its figures in ``profile_export_aiperf.json``, and its requests in ``profile_export.jsonl``.
+
+The second file has a line for each request. locust-llm writes both too, with a word on itself.
+"""
 
 import io
 from datetime import UTC, datetime
@@ -8,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.files.regular_file import read_regular
+from locust_llm.lab.interop.file_contents import ResultFile
 from locust_llm.lab.interop.imported import (
     Imported,
     Unusable,
@@ -30,8 +34,8 @@ from locust_llm.lab.interop.json_fields import (
     read_text,
     whole,
 )
-from locust_llm.lab.interop.json_fields import read_finite_or_nan as of
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.lab.interop.tool_format import FiguresReader, RequestsReader, ToolFormat
 from locust_llm.records.record import Record
 from locust_llm.records.storage import MAX_JSON_BYTES
 
@@ -39,14 +43,14 @@ TTFT: Final = "time_to_first_token"
 LATENCY: Final = "request_latency"
 
 
-def has_figures(document: Document) -> bool:
+def _has_figures(document: Document) -> bool:
     return (
         isinstance(nested_value(document, LATENCY), dict)
         and nested_value(document, LATENCY, "unit") is not None
     )
 
 
-def read_tool_figures(document: Document) -> list[Figures]:
+def _read_figures(document: Document, path: Path) -> list[Figures]:
     config = nested_value(document, "input_config")
     load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}
     ours = nested_value(document, "locust_llm")
@@ -129,9 +133,9 @@ SUMMARY: Final = "profile_export_aiperf.json"
 MAX_REASONS: Final = 1000
 
 
-def has_requests(raw: bytes) -> bool:
+def _has_requests(file: ResultFile) -> bool:
     """By its first line, which may be cut."""
-    head = raw.lstrip()[:4096].partition(b"\n")[0]
+    head = file.head.lstrip()[:4096].partition(b"\n")[0]
     return (
         head.startswith(b"{")
         and b'"metadata"' in head
@@ -139,12 +143,12 @@ def has_requests(raw: bytes) -> bool:
     )
 
 
-def read_tool_requests(raw: bytes, path: Path) -> Imported:
+def _read_requests(file: ResultFile) -> list[Imported]:
     """Raises Unusable where it is a run of locust-llm's own."""
     found = list[Record]()
     unread = list[str]()
     base_ns: int | None = None
-    for place, one in number_requests(io.BytesIO(raw)):
+    for place, one in number_requests(io.BytesIO(file.raw)):
         if not one.strip():
             continue
         try:
@@ -162,14 +166,16 @@ def read_tool_requests(raw: bytes, path: Path) -> Imported:
             unread.append(f"line {place}: {error}")
         except (ValueError, RecursionError):
             unread.append(f"line {place}: it is no JSON, or cut")
-    return _whole(found, unread[:MAX_REASONS], path)
+    return [_whole(found, unread[:MAX_REASONS], file.path)]
 
 
 def _whole(found: list[Record], unread: list[str], path: Path) -> Imported:
     document = _summary(path.with_name(SUMMARY))
     config = nested_value(document, "input_config")
     load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}
-    rate = of(nested_value(load, "request_rate")) or of(nested_value(load, "rate"))
+    rate = read_finite_or_nan(nested_value(load, "request_rate")) or read_finite_or_nan(
+        nested_value(load, "rate")
+    )
     asked = sum(
         whole(nested_value(document, name, "avg")) or 0
         for name in ("request_count", "error_request_count")
@@ -272,7 +278,9 @@ def _stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
         )
     scale = S_PER.get(unit, 1e-3)
     return chunks(
-        first, [None if (gap := of(one)) is None else gap * scale for one in gaps], latency
+        first,
+        [None if (gap := read_finite_or_nan(one)) is None else gap * scale for one in gaps],
+        latency,
     )
 
 
@@ -284,3 +292,10 @@ def _time(metrics: object, name: str) -> float | None:
     return read_duration(value, name) * S_PER.get(
         read_text(nested_value(metrics, name, "unit")), 1e-3
     )
+
+
+FORMAT: Final = ToolFormat(
+    "AIPerf",
+    FiguresReader(_has_figures, _read_figures, SUMMARY),
+    RequestsReader(_has_requests, _read_requests, FILE, SUMMARY),
+)

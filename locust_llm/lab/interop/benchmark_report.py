@@ -10,9 +10,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from locust_llm.lab.interop.tool_format import ToolFormat
 from locust_llm.report.selection import SEVERAL
 
-from .measured import Floats, MeasuredRun, NotExported
+from .measured import Floats, MeasuredRun, NotExported, export_as_json
 
 VERSION: Final = "0.2.1"
 POINTS: Final = {
@@ -144,3 +145,13 @@ def _statistics(values: Floats, units: str) -> dict[str, Any]:
     found |= {"min": float(values.min())}
     found |= {name: float(np.percentile(values, p)) for name, p in POINTS.items()}
     return found | {"max": float(values.max())}
+
+
+FORMAT: Final = ToolFormat(
+    "Benchmark Report",
+    exports={
+        "benchmark-report": export_as_json(
+            "benchmark_report.json", lambda run, options: build_benchmark_report(run)
+        )
+    },
+)

@@ -1,16 +1,23 @@
-"""evalscope perf: ``benchmark_summary.json``, and the percentiles in ``benchmark_percentile.json``
-beside it."""
+"""evalscope perf: its figures in ``benchmark_summary.json``, its requests in ``benchmark_data.db``.
+
+The percentiles are in ``benchmark_percentile.json`` beside the summary. The requests are a SQLite
+file with a row for each, times in seconds on the clock of a process; the load is in
+``benchmark_args.json``. The answers in it are pickles, which may run code when they are read: they
+are left alone.
+"""
 
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from locust_llm.files.regular_file import open_regular, read_regular
+from locust_llm.files.regular_file import read_regular
 from locust_llm.files.sqlite_file import TIMEOUT_S, has_table, read_database
+from locust_llm.lab.interop.file_contents import ResultFile, contents, decode_json
 from locust_llm.lab.interop.imported import (
     MAX_REQUESTS,
     NO_DATE,
@@ -34,6 +41,7 @@ from locust_llm.lab.interop.json_fields import (
     whole,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.lab.interop.tool_format import FiguresReader, RequestsReader, ToolFormat
 from locust_llm.records.record import Record
 from locust_llm.records.storage import MAX_JSON_BYTES
 
@@ -41,12 +49,16 @@ SUMMARY: Final = "benchmark_summary.json"
 PERCENTILES: Final = "benchmark_percentile.json"
 
 
-def has_figures(document: Document) -> bool:
+def _has_figures(document: Document) -> bool:
     return "Avg TTFT (ms)" in document and "Test Duration (s)" in document
 
 
-def read_tool_figures(document: Document) -> list[Figures]:
-    """``document``: the summary; under PERCENTILES the other file, where it is there."""
+def _read_figures(document: Document, path: Path) -> list[Figures]:
+    """The summary, with the percentiles of the file beside it, where that can be read."""
+    if path.name == SUMMARY:
+        with suppress(OSError, ValueError):
+            percentiles = decode_json(contents(path.with_name(PERCENTILES)))
+            document = {**document, PERCENTILES: percentiles}
     places = whole(document.get("Concurrency"))
     rate = read_finite_or_nan(document.get("Request Rate (req/s)"))
     return [
@@ -109,14 +121,14 @@ MAX_GAPS_CHARS: Final = 2**23
 fill the memory."""
 
 
-def has_requests(path: Path) -> bool:
+def _has_requests(file: ResultFile) -> bool:
     """By its name, or its first bytes. Raises OSError."""
-    with open_regular(path) as file:
-        return path.name == FILE or file.read(len(HEAD)) == HEAD
+    return file.head.startswith(HEAD) or file.path.name == FILE
 
 
-def read_tool_requests(path: Path) -> list[Imported]:
+def _read_requests(file: ResultFile) -> list[Imported]:
     """Raises OSError; Unusable where it is damaged, or of another program."""
+    path = file.path
     if not path.stat().st_size:
         raise Unusable(
             "it is empty: evalscope was stopped before its first request, or the file is cut"
@@ -256,3 +268,10 @@ def _stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
     known = [gap for gap in map(read_finite_or_nan, gaps) if gap is not None and gap >= 0]
     last = first + sum(known) if len(known) == len(gaps) else latency
     return chunks(first, gaps, min(last, latency))
+
+
+FORMAT: Final = ToolFormat(
+    "evalscope",
+    FiguresReader(_has_figures, _read_figures, SUMMARY),
+    RequestsReader(_has_requests, _read_requests, FILE, SUMMARY),
+)

@@ -3,6 +3,7 @@
 import errno
 import json
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -35,6 +36,24 @@ def contents(path: Path) -> bytes:
     if is_json and sum(map(raw.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise OSError(errno.EFBIG, f"{path.name} has more than {MAX_VALUES:,} values", str(path))
     return raw
+
+
+class ResultFile:
+    """A file that a tool wrote, read when it is needed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def head(self) -> bytes:
+        """Its first bytes. Raises OSError."""
+        with open_regular(self.path) as file:
+            return file.read(2 * HEAD_BYTES)
+
+    @cached_property
+    def raw(self) -> bytes:
+        """All of it. Raises OSError, as ``contents`` does."""
+        return contents(self.path)
 
 
 def decode_json(raw: bytes) -> object:

@@ -1,7 +1,12 @@
 """genai-bench: the JSON that it writes for each load,
 ``D128_64_..._num_concurrency_8_....json``."""
 
+from pathlib import Path
+from typing import Final
+
+from locust_llm.lab.interop.imported import Imported, Unusable
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.lab.interop.tool_format import DocumentRequestsReader, FiguresReader, ToolFormat
 
 from .json_fields import (
     S_PER,
@@ -14,11 +19,11 @@ from .json_fields import (
 )
 
 
-def has_figures(document: Document) -> bool:
+def _has_figures(document: Document) -> bool:
     return nested_value(document, "aggregated_metrics", "stats", "ttft") is not None
 
 
-def read_tool_figures(document: Document) -> list[Figures]:
+def _read_figures(document: Document, path: Path) -> list[Figures]:
     found = nested_value(document, "aggregated_metrics")
     scale = S_PER.get(read_text(document.get("_time_unit")), 1.0)
 
@@ -51,3 +56,20 @@ def read_tool_figures(document: Document) -> list[Figures]:
             output_tokens=of("num_output_tokens", 1.0),
         )
     ]
+
+
+def _has_requests(document: object) -> bool:
+    return nested_value(document, "individual_request_metrics") is not None
+
+
+def _refuse_requests(document: object, path: Path) -> list[Imported]:
+    raise Unusable(
+        "genai-bench keeps no start time of a request, so nothing over time can be known"
+    )
+
+
+FORMAT: Final = ToolFormat(
+    "genai-bench",
+    FiguresReader(_has_figures, _read_figures),
+    DocumentRequestsReader(_has_requests, _refuse_requests, importable=False),
+)

@@ -1,7 +1,8 @@
 """guidellm: the JSON of ``guidellm benchmark``, a load for each of its benchmarks.
 
 Its ``time_per_output_token_ms`` holds the first token too (latency / tokens);
-``inter_token_latency_ms`` is what others call TPOT, weighted by tokens.
+``inter_token_latency_ms`` is what others call TPOT, weighted by tokens. Of a request it keeps the
+times of the first and of the last token, not those between.
 """
 
 from collections.abc import Iterator
@@ -29,14 +30,15 @@ from locust_llm.lab.interop.json_fields import (
     whole,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.lab.interop.tool_format import DocumentRequestsReader, FiguresReader, ToolFormat
 from locust_llm.records.record import Record
 
 
-def has_figures(document: Document) -> bool:
+def _is_result(document: object) -> bool:
     return nested_value(document, "benchmarks", 0, "metrics", "time_to_first_token_ms") is not None
 
 
-def read_tool_figures(document: Document) -> list[Figures]:
+def _read_figures(document: Document, path: Path) -> list[Figures]:
     return [
         _figures_of_load(document, one)
         for one in nested_value(document, "benchmarks")
@@ -111,11 +113,7 @@ SCHEDULED: Final = ("constant", "poisson")
 ENDS: Final = ("successful", "errored", "incomplete")
 
 
-def has_requests(document: Document) -> bool:
-    return nested_value(document, "benchmarks", 0, "metrics", "time_to_first_token_ms") is not None
-
-
-def read_tool_requests(document: Document, path: Path) -> list[Imported]:
+def _read_requests(document: Document, path: Path) -> list[Imported]:
     """Raises Unusable without requests."""
     return [_requests_of_load(document, one) for one in nested_value(document, "benchmarks")]
 
@@ -188,3 +186,10 @@ def _record(request: object, end: str, place: int, scheduled: bool) -> Record:
         whole=complete, due_s=due if due is not None and abs(due) < 1e11 else None, **fields,
         **failure,
     )  # fmt: skip
+
+
+FORMAT: Final = ToolFormat(
+    "guidellm",
+    FiguresReader(_is_result, _read_figures),
+    DocumentRequestsReader(_is_result, _read_requests),
+)

@@ -15,7 +15,7 @@ from locust_llm.report.sections.notes import list_missing_parts
 from locust_llm.settings.settings import Settings
 from locust_llm.text.format import clean_line, format_count, print_safely
 
-from . import requests_registry
+from . import registry
 from .imported import Imported, Unusable
 
 MAX_UNREAD = 3
@@ -27,7 +27,7 @@ def run_import(words: list[str]) -> int:
         prog="locust-llm import",
         description="Make a run folder of another load tester's result, where it has its requests: "
         "report, compare and "
-        f"audit then work on it. Takes {requests_registry.KNOWN}.",
+        f"audit then work on it. Takes {registry.name_importable_tools()}.",
     )
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="the file with the requests, or its folder"
@@ -40,7 +40,7 @@ def run_import(words: list[str]) -> int:
     )
     options = parser.parse_args(words)
     try:
-        found = _chosen(requests_registry.read_imported_runs(options.file), options.load)
+        found = _chosen(registry.read_imported_runs(options.file), options.load)
         folder = storage.make_run_folder(
             Settings(report_dir=options.report_dir), found.model or None
         )

@@ -1,7 +1,8 @@
-"""inference-perf: ``stage_0_lifecycle_metrics.json``, and the summary of all stages.
+"""inference-perf: its figures in ``stage_0_lifecycle_metrics.json``, or those of all stages.
 
 Its ``output_len`` are the tokens of its own tokenizer, from which it has rates and times a token;
-``output_tokens`` are the server's.
+``output_tokens`` are the server's. Its requests are in ``per_request_lifecycle_metrics.json``, with
+the time of each token on the clock of a process.
 """
 
 import math
@@ -33,15 +34,16 @@ from locust_llm.lab.interop.json_fields import (
     whole,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
+from locust_llm.lab.interop.tool_format import DocumentRequestsReader, FiguresReader, ToolFormat
 from locust_llm.records.record import Record
 from locust_llm.records.storage import MAX_JSON_BYTES
 
 
-def has_figures(document: Document) -> bool:
+def _has_figures(document: Document) -> bool:
     return nested_value(document, "successes", "latency", "time_to_first_token") is not None
 
 
-def read_tool_figures(document: Document) -> list[Figures]:
+def _read_figures(document: Document, path: Path) -> list[Figures]:
     load = document.get("load_summary")
     found = document.get("successes")
     places = whole(nested_value(load, "concurrency"))
@@ -83,14 +85,17 @@ FILE: Final = "per_request_lifecycle_metrics.json"
 STAGE: Final = "stage_0_lifecycle_metrics.json"
 
 
-def has_requests(document: object) -> bool:
+def _has_requests(document: object) -> bool:
+    """A list of requests, whose first one has the times of a request."""
+    if not isinstance(document, list):
+        return False
     return nested_value(document, 0, "info", "response_metrics") is not None or (
         nested_value(document, 0, "start_time") is not None
         and nested_value(document, 0, "end_time") is not None
     )
 
 
-def read_tool_requests(document: Sequence[object], path: Path) -> list[Imported]:
+def _read_requests(document: Sequence[object], path: Path) -> list[Imported]:
     """Of several stages only the first has its load beside it, so they have none."""
     found = list[Record]()
     unread = list[str]()
@@ -191,3 +196,10 @@ def _stamps(times: list[object], sent_s: float) -> tuple[int, ...]:
     if us and (us[0] < 0 or sorted(us) != us):
         raise Unusable("the times of its tokens fall, or begin before the request")
     return tuple(us)
+
+
+FORMAT: Final = ToolFormat(
+    "inference-perf",
+    FiguresReader(_has_figures, _read_figures),
+    DocumentRequestsReader(_has_requests, _read_requests, FILE, STAGE, is_list=True),
+)

@@ -1,16 +1,19 @@
 """Measured: the requests of a run's profiling phase, from which each format makes its figures by
 its own definitions."""
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from locust_llm.lab.interop.tool_format import ExportFormat, ExportOptions
 from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.records.run import Run
-from locust_llm.records.storage import RECORDS, RecordFile, read_run
+from locust_llm.records.storage import RECORDS, RecordFile, read_run, replace_file
 
 Floats = NDArray[np.float64]
 
@@ -121,3 +124,36 @@ def of(run: Run, records: Sequence[Record]) -> MeasuredRun:
     cut = sum(one.outcome in (CUT, CANCELLED) for one in records)
     failed = tuple(one for one in records if one.failed)
     return MeasuredRun(run, ok, failed, cut, sent_s(records[0]), max(*ends, *chunks))
+
+
+def export_as_json(
+    file: str, build: Callable[[MeasuredRun, ExportOptions], object]
+) -> ExportFormat:
+    """A format of one JSON document, which ``build`` makes of one run or of one stage."""
+
+    def write(folder: Path, out: Path, options: ExportOptions) -> None:
+        if stages := _list_stages(folder):
+            raise NotExported(f"it is a sweep: export one of its stages, such as {stages[0]}")
+        run = measure_run(folder)
+        document = msgspec.json.encode(build(run, options))
+        replace_file(out, msgspec.json.format(document, indent=2) + b"\n")
+        sys.stderr.write(explain_coalesced_gaps(run))
+
+    return ExportFormat(file, write)
+
+
+def explain_coalesced_gaps(run: MeasuredRun) -> str:
+    """A line where the file has gaps that the report leaves out; else nothing."""
+    coalesced, every = run.coalesced_gaps
+    if not (coalesced and run.gaps_known):
+        return ""
+    return (
+        f"{coalesced:,} of {every:,} gaps have a chunk that came in one read with others. The "
+        f"format's inter-token latency counts them, the report's Inter Chunk Latency does not.\n"
+    )
+
+
+def _list_stages(folder: Path) -> list[Path]:
+    """The folders of a sweep's stages, in their order."""
+    stages = [path for path in (folder / "stages").glob("*") if (path / RECORDS).is_file()]
+    return sorted(stages, key=lambda path: (len(path.name), path.name))

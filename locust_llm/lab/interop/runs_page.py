@@ -19,7 +19,7 @@ from locust_llm.report.comparison import (
 from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.text.format import clean_line
 
-from . import metrics_registry as known
+from . import registry
 from .load_metrics import Figures
 from .side_by_side import audited, conditions_of, distinct, said
 
@@ -94,8 +94,8 @@ def _figures(
     unread = list[str]()
     for folder, name in zip(folders, names, strict=True):
         try:
-            found.append(known.read_figures(Path(folder))[0])
-        except (OSError, known.UnknownFormat) as error:
+            found.append(registry.read_figures(Path(folder))[0])
+        except (OSError, registry.UnknownFormat) as error:
             found.append(None)
             unread.append(f"{name}: not audited: {getattr(error, 'strerror', None) or error}")
     return found, unread

@@ -17,7 +17,7 @@ from locust_llm.records.storage import replace_file
 from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, find_work_differences
 from locust_llm.text.format import clean_line, format_brief, print_safely
 
-from . import metrics_registry as known
+from . import evalscope, registry
 from .load_metrics import Distribution, Figures
 
 OWN: Final = """
@@ -34,8 +34,8 @@ def compare_results(words: Sequence[str]) -> int:
     files: list[tuple[Path, Figures]] = []
     for path in options.results:
         try:
-            files += [(path, figures) for figures in known.read_figures(path)]
-        except (OSError, known.UnknownFormat) as error:
+            files += [(path, figures) for figures in registry.read_figures(path)]
+        except (OSError, registry.UnknownFormat) as error:
             return fail(f"{path}: {getattr(error, 'strerror', None) or error}")
     found = build_result_table(files)
     text = format_results_markdown(found)
@@ -76,7 +76,7 @@ def of_files(words: Sequence[str]) -> bool:
     evalscope's."""
     results: list[Path] = parser().parse_known_args(words)[0].results
     return len(results) > 1 and any(
-        path.is_file() or (path / known.IN_FOLDERS[1]).is_file() for path in results
+        path.is_file() or (path / evalscope.SUMMARY).is_file() for path in results
     )
 
 
@@ -151,7 +151,7 @@ def audited(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list[str]]
 
 
 def conditions_of(columns: Sequence[Figures | None]) -> list[list[str]]:
-    """Rows, each with its name first; None: nothing is known."""
+    """Rows, each with its name first; None: nothing is registry."""
     return [
         [name, *("-" if one is None else condition(one) for one in columns)]
         for name, condition in CONDITIONS.items()

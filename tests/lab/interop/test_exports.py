@@ -12,7 +12,8 @@ from support.records import UNIX, a_run, answered, failed
 from locust_llm.lab.interop import export_cli as command
 from locust_llm.lab.interop import import_cli as imports
 from locust_llm.lab.interop.measured import MeasuredRun, sent_s
-from locust_llm.lab.interop.vllm_bench import fullest_second, most_at_once
+from locust_llm.lab.interop.registry import list_export_formats
+from locust_llm.lab.interop.vllm_bench_export import fullest_second, most_at_once
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.storage import write_run
@@ -67,7 +68,7 @@ def a_folder(folder: Path, *more: Record, **settings: Any) -> Path:
 
 def exported(folder: Path, name: str, *words: str) -> Any:
     assert command.run_export([str(folder), "--format", name, *words]) == 0
-    return json.loads((folder / command.EXPORT_FORMATS[name].file).read_bytes())
+    return json.loads((folder / list_export_formats()[name].file).read_bytes())
 
 
 def test_vllm_bench(tmp_path: Path) -> None:

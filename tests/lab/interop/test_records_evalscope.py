@@ -17,8 +17,8 @@ from support.evalscope import TYPES, a_database
 
 from locust_llm.files import sqlite_file as database_module
 from locust_llm.lab.interop import import_cli
-from locust_llm.lab.interop import metrics_registry as figures
-from locust_llm.lab.interop import requests_registry as known
+from locust_llm.lab.interop import registry as figures
+from locust_llm.lab.interop import registry as known
 from locust_llm.lab.interop.evalscope import FILE, MAX_GAPS_CHARS, NO_WORDS
 from locust_llm.lab.interop.imported import Imported, Unusable
 from locust_llm.records.record import DUE, GAPS, MOST_CHUNKS, Record

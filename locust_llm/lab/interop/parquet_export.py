@@ -1,0 +1,25 @@
+"""Parquet export: the records of a run as a table, written all at once or not at all."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from locust_llm.lab.interop.measured import NotExported, measure_run
+from locust_llm.lab.interop.tool_format import ExportFormat, ExportOptions, ToolFormat
+from locust_llm.records import storage
+from locust_llm.report import parquet
+
+
+def _write(folder: Path, out: Path, options: ExportOptions) -> None:
+    run = measure_run(folder).run
+    draft = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        parquet.write_parquet(draft, storage.RecordFile(folder / storage.RECORDS), run)
+        os.replace(draft, out)
+    except parquet.PyarrowMissing as error:
+        raise NotExported(str(error)) from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+FORMAT: Final = ToolFormat("Parquet", exports={"parquet": ExportFormat("records.parquet", _write)})
