@@ -21,7 +21,7 @@ from locust_llm.report.sections.prefix_cache import describe_cached_input
 from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cache_line
 from locust_llm.report.selection import SEVERAL
 from locust_llm.report.summary import Summary
-from locust_llm.report.time_course import describe_limit
+from locust_llm.report.time_course import describe_arm_limits, describe_limit
 from locust_llm.report.window import find_measured_span
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.settings.sweep import parse_sweep as parse_sweep
@@ -281,7 +281,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         )
         yield "delivered", f"{d.share:.1%}: {of}"
         yield "completed", describe_completed(d)
-    limit = describe_limit(c.prefill_limit, c.prefill_ramp_s, c.limit_in_force)
+    by_arm = describe_arm_limits(run)
+    limit = by_arm or describe_limit(c.prefill_limit, c.prefill_ramp_s, c.limit_in_force)
     yield (
         "prefill limit",
         "by stage" if axis == PREFILL else limit or ("not known" if run.imported else "none"),

@@ -117,6 +117,15 @@ def describe_limit(asked: int | None, ramp_s: float | None, found: StepSeries | 
     )
 
 
+def describe_arm_limits(run: Run) -> str:
+    """``base none, candidate 4``: prefill limits that differ; empty: there is one, or none."""
+    s = run.settings
+    if not s.compares or s.changes.prefill_concurrency is None:
+        return ""
+    base = "none" if s.prefill_concurrency is None else f"{s.prefill_concurrency}"
+    return f"base {base}, candidate {s.changes.prefill_concurrency}"
+
+
 def format_limit_range(found: StepSeries | None) -> str:
     """``3``, ``1 to 3``; empty without a gate."""
     if found is None:

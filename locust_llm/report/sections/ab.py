@@ -34,11 +34,12 @@ from locust_llm.report.slo.censoring import (
     bound_rate_amounts,
     bound_share_hits,
     bound_values,
+    select_rated_requests,
 )
 from locust_llm.report.slo.client_error import ratio_errors, value_error_s
 from locust_llm.report.slo.goodput import define_good_request
 from locust_llm.report.slo.observed import Evaluation, select_requests
-from locust_llm.report.window import RateWindow, Span, select_ended_in
+from locust_llm.report.window import RateWindow, Span
 from locust_llm.settings.ab import BASE, CANDIDATE, LEAST
 from locust_llm.settings.sweep import TIME_UP
 from locust_llm.slo.client_verdict import OK, ClientVerdict
@@ -61,6 +62,8 @@ INCONCLUSIVE: Final = "INCONCLUSIVE"
 HOLDS: Final = "HOLDS"
 BROKEN: Final = "DOES NOT HOLD"
 UNDECIDED: Final = "NOT DECIDED"
+IN_WINDOW: Final = "in_window"
+INSTANT_S: Final = 1e-9
 ISOLATION_ROOM: Final = 10.0
 """Percent, by which latencies beside others may be longer than alone."""
 
@@ -148,10 +151,12 @@ class BlockRequests(NamedTuple):
 
     counted: RequestSelection
     """Those behind the washout."""
-    ended: RequestSelection
-    """Those that ended while the load behind the washout was on: of these rates are."""
+    whole: RequestSelection
+    """All of the block, with the share of each that lies in the time of the load behind the washout
+    (``IN_WINDOW``): rates are of these shares. Whole requests would be too coarse, and where users
+    go in step too few or too many in each block alike."""
     seconds: float
-    """How long that was."""
+    """How long that time was."""
 
 
 class PairRequests(NamedTuple):
@@ -159,19 +164,29 @@ class PairRequests(NamedTuple):
     candidate: BlockRequests
 
 
+def _find_windows(run: Run) -> dict[tuple[int, str], Span]:
+    """Of the blocks that came to their end, by pair and arm."""
+    return {
+        (stage.pair, stage.arm): window
+        for stage in run.stages
+        if (window := _window(stage)) is not None
+    }
+
+
+def _find_ended_pairs(run: Run) -> list[int]:
+    windows = _find_windows(run)
+    return sorted(
+        {pair for pair, _ in windows if (pair, BASE) in windows and (pair, CANDIDATE) in windows}
+    )
+
+
 def find_complete_pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
     """The pairs of which both blocks came to their end; where a tenant is isolated, of its
     requests."""
     if run.settings.isolate:
         requests = requests[requests["tenant"] == run.settings.isolate]
-    windows = {
-        (stage.pair, stage.arm): window
-        for stage in run.stages
-        if (window := _window(stage)) is not None
-    }
-    numbers = sorted(
-        {pair for pair, _ in windows if (pair, BASE) in windows and (pair, CANDIDATE) in windows}
-    )
+    windows = _find_windows(run)
+    numbers = _find_ended_pairs(run)
     groups = dict(list(requests.groupby(["pair", "arm"], observed=True)))
     found = []
     for number in numbers:
@@ -224,8 +239,8 @@ def _moved(pair: PairRequests, metric: Metric, *, most: bool) -> PairRequests:
             RequestSelection(requests, np.ones(len(requests), np.bool_)), metric
         )
         moved = requests.assign(**{metric.column: reach[most] / metric.base})
-        ended = RequestSelection(moved, block.ended.chosen)  # of the same requests
-        blocks.append(block._replace(counted=RequestSelection(moved, chosen), ended=ended))
+        whole = RequestSelection(moved, block.whole.chosen)  # of the same requests
+        blocks.append(block._replace(counted=RequestSelection(moved, chosen), whole=whole))
     return PairRequests(*blocks)
 
 
@@ -257,9 +272,14 @@ def _window(stage: Stage) -> Span | None:
 
 
 def _block(requests: pd.DataFrame, window: Span) -> BlockRequests:
+    began = requests["sent_at"].fillna(requests["asked_at"]).to_numpy()
+    over = np.fmax(requests["closed_at"], requests["last_chunk_at"]).to_numpy()
+    inside_s = np.minimum(over, window[1]) - np.maximum(began, window[0])
+    shares = np.clip(inside_s / np.maximum(over - began, INSTANT_S), 0.0, 1.0)
+    requests = requests.assign(**{IN_WINDOW: shares})
     everything = RequestSelection(requests, np.ones(len(requests), np.bool_))
     counted = everything.only(requests["phase"] == "profiling")
-    return BlockRequests(counted, select_ended_in(everything, window), window[1] - window[0])
+    return BlockRequests(counted, everything, window[1] - window[0])
 
 
 def _figure(rule: Rule, block: BlockRequests) -> float:
@@ -276,10 +296,9 @@ def _figure(rule: Rule, block: BlockRequests) -> float:
             return float(np.percentile(known, rule.percentile))
         return float(np.percentile(known, rule.percentile, method="inverted_cdf"))
     if measure.units is RATE:
-        return (
-            float(bound_rate_amounts(rule, select_requests(rule, block.ended)).low.sum())
-            / block.seconds
-        )
+        part = select_requests(rule, block.whole)
+        shares = select_rated_requests(rule, part)[IN_WINDOW]
+        return float((bound_rate_amounts(rule, part).low * shares).sum()) / block.seconds
     share = bound_share_hits(rule, select_requests(rule, block.counted)).low
     return float(share.mean()) if len(share) else math.nan
 
@@ -379,7 +398,7 @@ def compare_arms(
 ) -> tuple[PairedComparison, list[PairRequests]]:
     """All figures of the two arms of a run, and the pairs they are made of."""
     found = find_complete_pairs(everything.requests, run)
-    few, blame = _too_few(len(found)), _blame(verdict)
+    few, blame = _too_few(len(found), run), _blame(verdict)
     whole = Evaluation(
         everything, run, verdict, None, (), everything, RateWindow(everything.span())
     )
@@ -435,10 +454,18 @@ def _isolation(figures: Sequence[PairedFigure], *, decided: bool) -> str:
     return HOLDS if all(high <= ISOLATION_ROOM for _, high in ends) else UNDECIDED
 
 
-def _too_few(count: int) -> str:
+def _too_few(count: int, run: Run) -> str:
     """Why nothing may be concluded from so few pairs; empty: there are enough."""
+    if count >= LEAST:
+        return ""
+    ended = len(_find_ended_pairs(run))
+    if ended == count:
+        return f"too few pairs: {count} came to their end, and {LEAST} are needed"
+    whose = f" of {run.settings.isolate}" if run.settings.isolate else ""
     return (
-        f"too few pairs: {count} came to their end, and {LEAST} are needed" if count < LEAST else ""
+        f"too few pairs: {ended} came to their end, {ended - count} of them with a block without a "
+        f"request{whose}, and {LEAST} with requests are needed: longer blocks (--block-duration) "
+        f"have more requests"
     )
 
 
@@ -610,22 +637,25 @@ def _compared(
         if one.ratio is None or measure.units is SHARE
         else [(r - 1) * 100 for r in one.ratio]
     )
+    each = np.log(values) if relative else values
+    deltas = each[:, 1] - each[:, 0]
+    # Student's t of differences that are all 0 is no bound: a failure in a thousand may be there
+    bounded = bool(deltas.any())
     figure = replace(
         figure,
         base=one.base * factor,
         candidate=one.candidate * factor,
         difference=change,
-        low=None if seen_low is None else seen_low * factor,
-        high=None if seen_high is None else seen_high * factor,
+        low=None if seen_low is None or not bounded else seen_low * factor,
+        high=None if seen_high is None or not bounded else seen_high * factor,
         percent=percent,
-        low_percent=low_percent,
-        high_percent=high_percent,
+        low_percent=low_percent if bounded else None,
+        high_percent=high_percent if bounded else None,
         word=_word(rule, (low, high), (least - error.off_s * factor, most + error.off_s * factor)),
         note=_few(rule, found),
         pairs=tuple((float(a) * factor, float(b) * factor) for a, b in values),
     )
-    each = np.log(values) if relative else values
-    return figure, each[:, 1] - each[:, 0]
+    return figure, deltas
 
 
 def _label(rule: Rule) -> str:
@@ -685,7 +715,7 @@ def judge_paired_rules(
     found: Sequence[PairRequests],
 ) -> tuple[SloResult, ...]:
     """The results with those of rules against the base made anew, from the pairs."""
-    settings, few = seen.run.settings, _too_few(compared.pairs)
+    settings, few = seen.run.settings, _too_few(compared.pairs, seen.run)
     rules = {text: rule for text, rule in settings.rules.by_text.items() if rule.base == BASE}
     judged_anew = []
     for result in results:
@@ -826,8 +856,15 @@ def make_paired_table(found: PairedComparison) -> Iterator[Block]:
         yield Heading(f"Isolation: {found.isolated} beside the others against alone")
     else:
         yield Heading("A/A: base against itself" if found.aa else "A/B: candidate against base")
-    rows = tuple(format_paired_cells(figure) for figure in found.figures)
-    yield TableBlock(make_paired_head(found), rows)
+    rows = tuple(format_paired_cells(figure) for figure in found.figures if figure.pairs)
+    if rows:
+        yield TableBlock(make_paired_head(found), rows)
+    if unbounded := [
+        one.label for one in found.figures if one.pairs and one.low is one.high is None
+    ]:
+        yield TextBlock(
+            f"{', '.join(unbounded)}: without an interval, as both blocks of each pair have the same."
+        )
     for note in dict.fromkeys(figure.note for figure in found.figures if figure.note):
         labels = ", ".join(figure.label for figure in found.figures if figure.note == note)
         few = any(figure.few for figure in found.figures if figure.note == note)

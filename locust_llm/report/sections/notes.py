@@ -14,7 +14,7 @@ from locust_llm.report.sections.prefix_cache import make_cache_remarks
 from locust_llm.report.sections.speculation import Speculation
 from locust_llm.report.selection import SEVERAL, has_too_few_values
 from locust_llm.report.summary import Summary
-from locust_llm.report.time_course import describe_users, format_limit_range
+from locust_llm.report.time_course import describe_arm_limits, describe_users, format_limit_range
 from locust_llm.slo import published
 from locust_llm.slo.client_verdict import (
     BLOCKS_ADVICE,
@@ -87,7 +87,11 @@ def make_remarks(summary: Summary, run: Run) -> Iterator[str]:
     notes = (note for note in run.notes if not note.startswith(tuple(left_out)))
     yield from filter(None, (_of_cache(OLD_MEANS.sub(".", note), summary) for note in notes))
     if not probe and not run.imported:
-        yield make_loop_remark(summary.conditions, generates=run.settings.generates)
+        yield make_loop_remark(
+            summary.conditions,
+            generates=run.settings.generates,
+            by_arm=describe_arm_limits(run),
+        )
         yield from _read_as_open(summary, run)
     yield from _missing(summary, run)
     yield from _rejected(summary.counts)
@@ -318,10 +322,11 @@ def format_policy_lines(summary: Summary, run: Run) -> Iterator[str]:
         yield "Rules are judged by point estimates, whatever their intervals (--slo-mode point)."
 
 
-def make_loop_remark(conditions: Conditions, *, generates: bool = True) -> str:
+def make_loop_remark(conditions: Conditions, *, generates: bool = True, by_arm: str = "") -> str:
     """What the latencies of this kind of loop leave out, and what to run or read instead
-    (coordinated omission). ``generates``: answers have a first token."""
-    limit = format_limit_range(conditions.limit_in_force) or conditions.prefill_limit
+    (coordinated omission). ``generates``: answers have a first token; ``by_arm``: the limits of two
+    arms that differ in them."""
+    limit = by_arm or format_limit_range(conditions.limit_in_force) or conditions.prefill_limit
     gated = limit is not None
     if conditions.loop == "open" and not generates:
         return (
@@ -337,9 +342,11 @@ def make_loop_remark(conditions: Conditions, *, generates: bool = True) -> str:
             f"TTFT from Due starts when the request was due, so it includes the wait for a free "
             f"user{gate}."
         )
+    allowed = f"The gate allowed {limit} {'awaiting their first token ' * generates}at a time"
+    if by_arm:
+        allowed = f"The prefill limits of the arms differ ({by_arm})"
     gate = (
-        f" The gate allowed {limit} {'awaiting their first token ' * generates}at a time; Gate "
-        f"Wait is "
+        f" {allowed}; Gate Wait is "
         + (
             "part of TTFT from Due, not of Time to First Token or Request Latency."
             if generates

@@ -225,9 +225,14 @@ def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
     return _redistributed(found, outcome == CANCELLED, counted["closed_at"] - counted["sent_at"])
 
 
+def select_rated_requests(rule: Rule, part: RequestSelection) -> RequestSelection:
+    """Those that a rate counts, in the order of the part."""
+    return part.outcome(OK, CUT) if rule.metric == "goodput" else part.outcome(OK)
+
+
 def bound_rate_amounts(rule: Rule, part: RequestSelection) -> ValueBounds:
     """What each request adds to what a rate counts; ``at`` is when it was over."""
-    these = part.outcome(OK, CUT) if rule.metric == "goodput" else part.outcome(OK)
+    these = select_rated_requests(rule, part)
     over = np.fmax(these["closed_at"], these["last_chunk_at"])
     cut = _outcomes(these) == CUT
     if rule.metric == "goodput":

@@ -11,6 +11,7 @@ from support.records import UNIX, a_run, answered, failed
 from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth, Run, Stage
+from locust_llm.report.blocks import TableBlock
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.sections.ab import (
     BROKEN,
@@ -26,10 +27,12 @@ from locust_llm.report.sections.ab import (
     familywise_p_value,
     find_complete_pairs,
     make_paired_head,
+    make_paired_table,
     student_t_975,
 )
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary import Summary
+from locust_llm.report.time_course import describe_arm_limits
 from locust_llm.settings.ab import BASE, CANDIDATE
 from locust_llm.settings.sweep import STOPPED, TIME_UP
 from locust_llm.slo.client_verdict import OK
@@ -144,6 +147,79 @@ def test_rates_are_of_what_ended_behind_the_washout() -> None:
         compute_pair_values(parse_rule("output_tokens_per_s within 5% of base"), found).tolist()
         == [[12 / 8, 12 / 8]] * 10
     )
+
+
+def test_rates_count_the_part_of_a_request_behind_the_washout() -> None:
+    """A user whose requests take 3 s does a third of one a second. In seconds 2 to 10 there are a
+    third of the first, two whole ones and a third of the fourth: 8/3 in 8 s. Of whole requests that
+    end there are three, which is too many, in each block alike."""
+    run, _ = a_comparison((1.0,) * 10)
+    records = [
+        answered(1000, 2000, 3000, sent_at=stage.began_at - UNIX + at, stage=stage.number,
+            arm=stage.arm, pair=stage.pair, phase="profiling" if at else "warmup")
+        for stage in run.stages
+        for at in (0, 3, 6, 9)
+    ]  # fmt: skip
+    found = find_complete_pairs(collect_columns(records).requests, run)
+    rates = compute_pair_values(Rule("requests_per_s", ">=", 0.0, "/s"), found)
+    assert rates.ravel().tolist() == pytest.approx([1 / 3] * 20)
+    tokens = compute_pair_values(parse_rule("output_tokens_per_s within 5% of base"), found)
+    assert tokens.ravel().tolist() == pytest.approx([1.0] * 20)
+
+
+def test_no_failure_in_any_block_bounds_no_difference() -> None:
+    summary = summarised(*a_comparison((1.05, 1.06) * 5))
+    failures = the(summary, "Failures (%)")
+    assert (failures.base, failures.difference, failures.word) == (
+        0.0,
+        0.0,
+        "no difference to be seen",
+    )
+    assert (failures.low, failures.high) == (None, None)
+    table = blocks_text(summary)
+    assert "Failures (%)" in table
+    assert "without an interval, as both blocks of each pair have the same" in table
+
+
+def test_figures_that_a_block_lacks_are_a_line_and_no_rows() -> None:
+    run, records = a_comparison((1.0,) * 10)
+    lacking = [
+        one for one in records if (one.pair, one.arm) != (1, CANDIDATE) or one.phase != "profiling"
+    ]
+    summary = summarised(run, lacking)
+    assert summary.paired is not None
+    rows = [
+        block.rows for block in make_paired_table(summary.paired) if isinstance(block, TableBlock)
+    ]
+    assert all("TTFT" not in row[0] for table in rows for row in table)
+    assert "TTFT p50 (ms)" in blocks_text(summary)
+    assert "1 of 20 blocks have no request that counts for it" in blocks_text(summary)
+
+
+def test_the_limits_of_arms_that_differ_are_named_by_arm() -> None:
+    run, _ = a_comparison((1.0,) * 10, candidate_set=("prefill-concurrency=1",))
+    assert describe_arm_limits(run) == "base none, candidate 1"
+    run, _ = a_comparison(
+        (1.0,) * 10, candidate_set=("prefill-concurrency=1",), prefill_concurrency=4
+    )
+    assert describe_arm_limits(run) == "base 4, candidate 1"
+    assert describe_arm_limits(a_comparison((1.0,) * 10, prefill_concurrency=4)[0]) == ""
+
+
+def test_pairs_without_a_request_of_the_tenant_are_not_called_unended() -> None:
+    run, records = a_comparison((1.0,) * 10, isolate="gold")
+    gold = [replace(one, tenant="gold") for one in records if one.pair not in (6, 7)]
+    summary = summarised(run, gold)
+    assert summary.paired is not None
+    assert summary.paired.reason.startswith(
+        "too few pairs: 10 came to their end, 2 of them with a block without a request of gold, and "
+        "10 with requests are needed"
+    )
+
+
+def blocks_text(summary: Summary) -> str:
+    assert summary.paired is not None
+    return " ".join(map(str, make_paired_table(summary.paired)))
 
 
 def test_a_candidate_five_percent_slower_is_called_worse() -> None:
