@@ -144,7 +144,7 @@ def sample_outputs() -> Section:
         "from TTFT and ITL, s",
         "requests/s",
         "from count and time",
-        "in prefill",
+        "awaiting first token",
         "limit",
     )
     counted = [s for s in a.SAMPLES if s.count]
@@ -174,13 +174,13 @@ def sample_outputs() -> Section:
                 ),
             ),
             Check(
-                "no more in prefill than the gate lets in",
+                "no more awaiting first token than the gate lets in",
                 all(s.in_prefill <= 1.1 * s.limit for s in a.SAMPLES),
                 "; ".join(f"{s.in_prefill:.1f} at a limit of {s.limit}" for s in a.SAMPLES),
             ),
         ),
         table(headers, rows)
-        + "\n\n*In prefill*: Little's law, throughput times TTFT. The latencies would be right for "
+        + "\n\n*Awaiting first token*: Little's law, throughput times TTFT. The latencies would be right for "
         "answers of "
         + " and ".join(filter(None, (", ".join(lengths[:-1]), lengths[-1])))
         + " tokens; the throughput of the first for no length.",
@@ -211,7 +211,7 @@ def commands() -> Section:
             *(_near(number, "TTFT", got.ttft_s, said.ttft_s, " s") for number, said, got in each),
             *(_near(number, "throughput", got.per_s, said.per_s, "/s") for number, said,
                 got in each),
-            Check("never more in prefill than the limit",
+            Check("never more awaiting first token than the limit",
                 all(got.most_in_prefill <= said.limit for _, said, got in each)),
             Check("command 2: TTFT grows along the ramp",
                 found[1].ttft_by_limit[-1] > 1.5 * found[1].ttft_by_limit[0],
@@ -221,7 +221,7 @@ def commands() -> Section:
         ),
         table(
             ("command", "TTFT, s", "latency, s", "ITL, ms", "requests/s", "wait at the gate, s",
-                "most in prefill"), rows
+                "most awaiting first token"), rows
         )
         + "\n\nMeans of requests that ended; TTFT and latency from the send. In command 3 ten "
             "prompts of 8,000 tokens "

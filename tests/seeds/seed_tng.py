@@ -187,7 +187,7 @@ def _gaps_apart() -> str:
         "time disturbed",
                "decode, s", "lost, s")  # fmt: skip
     return (
-        "Gaps told apart by how many other requests were in prefill meanwhile (0, 1), as in every "
+        "Gaps told apart by how many other requests awaited their first token meanwhile (0, 1), as in every "
         "report of a run. One load "
         "for all: section 2's lengths, 2 requests a second for two minutes.\n\n"
         + table(headers, rows)

@@ -303,7 +303,7 @@ def make_session_timeline(records: Sequence[Record], started_at: float) -> Timel
         title=title,
         caption=f"The session of median latency; a line a turn, in the order in which they were "
         f"sent. Between them are tools, think times, and waits for arrivals.{rest}",
-        label=f"Waterfall of one session: {title}",
+        label=f"Timeline of one session: {title}",
         start=round(start - started_at, 4),
         length=round(length_s * 1e3, 1),
         slow=0.0,

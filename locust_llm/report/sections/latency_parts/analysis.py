@@ -1,4 +1,4 @@
-"""Waterfall of a run: its requests split, slow ones beside typical ones, the slowest by
+"""Latency breakdown of a run: its requests split, slow ones beside typical ones, the slowest by
 themselves."""
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,5 @@
 """Breakdown: the parts of slow and typical requests as stacked bars, and the slowest requests as
-waterfalls that open."""
+their parts, which open."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -48,7 +48,7 @@ def draw_breakdown_bars(found: LatencyAttribution) -> Iterator[BarDrawing]:
     if found.slowest:
         longest = max(one.total_ms for one in found.slowest)
         label = f"The {format_count(len(found.slowest), 'slowest request')}, part by part"
-        rows = Markup("").join(_waterfall(one, longest, reported) for one in found.slowest)
+        rows = Markup("").join(_draw_slow_request(one, longest, reported) for one in found.slowest)
         yield BarDrawing(
             title=f"The slowest {len(found.slowest)}",
             caption="From due to the first token. Open one: its parts one after the other, and the "
@@ -171,7 +171,7 @@ def _bar(parts: Parts, longest_ms: float, reported: Collection[str], at_ms: floa
     ).format(Markup("").join(drawn))
 
 
-def _waterfall(one: SlowRequest, longest_ms: float, reported: Collection[str]) -> Markup:
+def _draw_slow_request(one: SlowRequest, longest_ms: float, reported: Collection[str]) -> Markup:
     tokens = "" if one.input_tokens is None else f", {one.input_tokens:,} tokens"
     head = Markup("<summary class=owner><span>{}</span>{}<b>{}</b></summary>").format(
         clean_line(one.id or "?"),

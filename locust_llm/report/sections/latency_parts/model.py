@@ -1,4 +1,4 @@
-"""Waterfall, as found: what a run's slow requests spent their time on, beside its typical ones and
+"""Latency breakdown, as found: what a run's slow requests spent their time on, beside its typical ones and
 all of them."""
 
 from collections.abc import Collection
