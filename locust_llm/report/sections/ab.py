@@ -273,7 +273,7 @@ def _window(stage: Stage) -> Span | None:
 
 def _block(requests: pd.DataFrame, window: Span) -> BlockRequests:
     began = requests["sent_at"].fillna(requests["asked_at"]).to_numpy()
-    over = np.fmax(requests["closed_at"], requests["last_chunk_at"]).to_numpy()
+    over = np.fmax(requests["closed_at"].to_numpy(), requests["last_chunk_at"].to_numpy())
     inside_s = np.minimum(over, window[1]) - np.maximum(began, window[0])
     shares = np.clip(inside_s / np.maximum(over - began, INSTANT_S), 0.0, 1.0)
     requests = requests.assign(**{IN_WINDOW: shares})
