@@ -420,7 +420,7 @@ class RequestSender:
 
     def _first_token(self, stream: Response, labels: dict[str, Any]) -> None:
         ttft_s = (stream.stamps[stream.answer.chunk_reads[0]] - stream.sent_ns) / 1e9
-        self.sender.first_chunk(ttft_s)
+        self.sender.first_chunk(labels["id"], ttft_s)
         if events.first_token._handlers:
             gevent.spawn(  # not guarded: Locust catches what its listeners raise
                 events.first_token.fire,

@@ -134,7 +134,9 @@ class WorkerContext:
         self._salt = ""
         self.trace = ""
         self.closed = False
-        self.turned_away = self.decoding = 0
+        self.turned_away = 0
+        self._decoding: set[str] = set()
+        """Ids of the requests under way that had their first chunk."""
         self._decoding_seconds = RequestSeconds(time.monotonic)
         self.done = 0  # requests that the gate has admitted, and that are over
         self.ttfts_s: list[float] = []  # of the first chunks since the last status
@@ -324,16 +326,22 @@ class WorkerContext:
                 f"{self.address}, the address that was checked at its start"
             )
 
-    def first_chunk(self, ttft_s: float) -> None:
+    def first_chunk(self, request_id: str, ttft_s: float) -> None:
         """Called in the event loop: must not block."""
-        self.decoding += 1
+        self._decoding.add(request_id)
         self._decoding_seconds.become(self.decoding)
         self.ttfts_s.append(ttft_s)
 
     def finished(self, record: Record) -> None:
-        self.decoding -= bool(record.chunk_us)
+        # one that was given up may have a chunk in its record that came behind that
+        self._decoding.discard(record.id)
         self._decoding_seconds.become(self.decoding)
         self._on_record(record)
+
+    @property
+    def decoding(self) -> int:
+        """Requests under way that had their first chunk."""
+        return len(self._decoding)
 
     def add_arrivals(self, dealt: Arrivals) -> None:
         """They wait until it is known when that is here."""

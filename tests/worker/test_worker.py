@@ -67,6 +67,16 @@ def test_what_must_come_is_sent_again_when_the_control_has_not_had_it(
         assert len([data for data in sent if unpack_to_control(data)[2] == 1]) == count
 
 
+def test_a_first_chunk_behind_the_timeout_was_never_decoding(sender: WorkerContext) -> None:
+    """The record of a request that was given up has it all the same."""
+    sender.first_chunk("a", 0.1)
+    for number in range(5):
+        sender.finished(answered(50, id=f"late-{number}", outcome="first_token_timeout"))
+    assert sender.status().decoding == 1
+    sender.finished(answered(5, 10, id="a"))
+    assert sender.status().decoding == 0
+
+
 def test_a_status_has_the_time_of_all_requests_in_flight(
     sender: WorkerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,9 +84,9 @@ def test_a_status_has_the_time_of_all_requests_in_flight(
     now = [0.0]
     monkeypatch.setattr(sender, "_decoding_seconds", RequestSeconds(lambda: now[0]))
     now[0] = 1.0
-    sender.first_chunk(0.1)
-    sender.first_chunk(0.1)
+    sender.first_chunk("a", 0.1)
+    sender.first_chunk("b", 0.1)
     now[0] = 3.0
-    sender.finished(answered(5, 10))
+    sender.finished(answered(5, 10, id="a"))
     now[0] = 4.0
     assert sender.status().request_s == (0.0, 0.0, 5.0)

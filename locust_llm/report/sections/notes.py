@@ -446,16 +446,19 @@ def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
             s.shared_system_prompt_length or s.num_prefix_prompts or s.prefix_cache_hit_rate
         )
         why = " and ".join(["growing conversations"] * turns + ["shared prefixes"] * shared)
-        yield (
-            f"{'' if why else 'WARNING: '}{c.cached_share:.0%} of the input tokens came from the "
-            f"server's prefix cache, "
-            + (
-                f"because of {why}: TTFT is that of such a load."
-                if why
-                else "though no shared prefix was asked for: prompts repeat, and TTFT is lower "
-                "than with new prompts."
+        cached = f"{c.cached_share:.0%} of the input tokens came from the server's prefix cache"
+        if why:
+            yield f"{cached}, because of {why}: TTFT is that of such a load."
+        elif s.input_file:  # a trace's hash ids, and a system prompt in each row, ask for it
+            yield (
+                f"{cached}: rows of the dataset begin alike, or the server kept them from an "
+                f"earlier run. TTFT is that of such a load."
             )
-        )
+        else:
+            yield (
+                f"WARNING: {cached}, though no shared prefix was asked for: prompts repeat, and "
+                f"TTFT is lower than with new prompts."
+            )
     sent = c.sessions or c.requests
     if run.dataset_sessions and sent > run.dataset_sessions:
         yield (

@@ -101,6 +101,8 @@ def test_a_cache_that_was_asked_for_is_told() -> None:
         "\n60% of the input tokens came from the server's prefix cache, because of shared prefixes"
         in told
     )
+    told = said(warm, input_file="trace.jsonl", fixed_schedule=True)
+    assert "\n60% of the input tokens came from the server's prefix cache: rows of the" in told
     turns = [answered(5, 10, session="s", turn=turn, cached_tokens=60) for turn in range(3)]
     assert "because of growing conversations" in said(turns)
 
