@@ -12,7 +12,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.probe.findings import ProbeFindings
 from locust_llm.records.jsonl import OUTCOMES, PHASES, RecordLine
 from locust_llm.records.run import Run
-from locust_llm.report import columns, exports
+from locust_llm.report import aiperf_export, columns, sweep_csv
 from locust_llm.report.build import FACTS
 from locust_llm.report.readability import Readability
 from locust_llm.report.sections.registry import REPORT_SECTIONS
@@ -83,8 +83,8 @@ def _names() -> dict[str, Any]:
         "phases": sorted(PHASES),
         "read().requests": [*columns.NUMBERS, *columns.TEXTS, *Readability._fields],
         "read().gaps": ["id", "index", "gap_s", "merged"],
-        "profile_export_aiperf.csv": exports.STATS,
-        "sweep.csv": [*exports.COLUMNS_BEFORE, *exports.COLUMNS_AFTER],
+        "profile_export_aiperf.csv": aiperf_export.STATS,
+        "sweep.csv": [*sweep_csv.COLUMNS_BEFORE, *sweep_csv.COLUMNS_AFTER],
     }
 
 

@@ -65,7 +65,7 @@ from locust_llm.settings.validate import find_rules_that_cannot_pass, validate_s
 from locust_llm.text.ci_log import guard_streams, print_ci_commands
 from locust_llm.text.console import discard_if_unread, settle_output_at_exit, write_console
 from locust_llm.text.numbers import truncate_quoted_text
-from locust_llm.web.prometheus import serve_metrics, serve_metrics_on
+from locust_llm.web.prometheus_page import serve_metrics, serve_metrics_on
 from locust_llm.web.routes import attach_pages
 from locust_llm.wire.greenlets import spawn_critical
 from locust_llm.wire.messages import LOCAL, EndRun

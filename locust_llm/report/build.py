@@ -52,7 +52,7 @@ from locust_llm.settings.settings import Settings
 from locust_llm.slo.metrics import DEFINITIONS
 from locust_llm.text.format import clean_line
 
-from . import exports
+from . import aiperf_export, junit, sweep_csv
 from .kinds import Experiment, read_experiment
 from .read_columns import read_columns
 from .readability import load_reading_pace
@@ -259,15 +259,15 @@ def _make_files(
 
     make(RUN, lambda: _facts(run, summary))
     make(SUMMARY_FILE, table)
-    make("profile_export_aiperf.json", lambda: exports.export_summary_json(summary, run))
-    make("profile_export_aiperf.csv", lambda: exports.export_summary_csv(summary).encode())
+    make("profile_export_aiperf.json", lambda: aiperf_export.export_summary_json(summary, run))
+    make("profile_export_aiperf.csv", lambda: aiperf_export.export_summary_csv(summary).encode())
     if (sweep := summary.sweep) is not None:
-        make("sweep.csv", lambda: exports.export_sweep_csv(sweep).encode())
+        make("sweep.csv", lambda: sweep_csv.export_sweep_csv(sweep).encode())
     if (compared := summary.paired) is not None:
         make(
             "ab.json", lambda: msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n"
         )
-    make("junit.xml", lambda: exports.export_junit_xml(summary, run) if summary.slos else None)
+    make("junit.xml", lambda: junit.export_junit_xml(summary, run) if summary.slos else None)
     shown: TimelineScene | None = None
     try:
         shown = find_scene(columns, run, RecordFile(folder / RECORDS).since)

@@ -7,6 +7,7 @@ from typing import Final
 from locust_llm.records.machine import Machine, format_machine
 from locust_llm.records.record import FAILURES
 from locust_llm.records.run import Run, Stage
+from locust_llm.report.percentiles import SEVERAL
 from locust_llm.report.rows import (
     FailureGroup,
     ModelShare,
@@ -19,7 +20,6 @@ from locust_llm.report.sections.ab import INCONCLUSIVE as OPEN
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.prefix_cache import describe_cached_input
 from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cache_line
-from locust_llm.report.selection import SEVERAL
 from locust_llm.report.summary import Summary
 from locust_llm.report.time_course import describe_arm_limits, describe_limit
 from locust_llm.report.window import find_measured_span

@@ -12,7 +12,7 @@ from typing import Final
 from uuid import uuid4
 
 from locust_llm.records.run import Run
-from locust_llm.report.exports import describe_slo_result
+from locust_llm.report.junit import describe_slo_result
 from locust_llm.report.render.text import render_markdown
 from locust_llm.report.rows import SloResult
 from locust_llm.report.sections.headline import make_headline

@@ -41,21 +41,17 @@ from .breakdowns import count_sessions, divide_requests, fit_ttft_growth, measur
 from .columns import RequestColumns
 from .gaps import GapCounts
 from .occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
+from .percentiles import (
+    adjust_for_failures,
+    make_distribution_row,
+    make_readability_rows,
+    relabel_chunk_rows,
+)
 from .rows import FailureGroup, GateUse, Row, RunCounts, SloResult, SweepSummary
 from .sections.ab import compare_arms, judge_paired_rules, select_candidate_requests
 from .sections.delivery import describe_arrivals, find_requested_rate, measure_delivery
 from .sections.outages import find_outages
-from .selection import (
-    Floats,
-    RequestSelection,
-    adjust_for_failures,
-    make_distribution_row,
-    make_readability_rows,
-    mean_of_known,
-    ratio_of_sums,
-    relabel_chunk_rows,
-    sum_of_known,
-)
+from .selection import Floats, RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
 from .slo.censoring import bound_metric, find_send_times
 from .slo.goodput import make_goodput_rows, measure_goodput
 from .slo.intervals import SHORT, effective_size_by_ranks, estimate_percentile_interval

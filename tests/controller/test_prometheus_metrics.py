@@ -24,7 +24,7 @@ from locust_llm.records.run import ProcessHealth
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.metrics import TTFT, Metric
-from locust_llm.web.prometheus import (  # not from locust, which ruff would put first: it patches
+from locust_llm.web.prometheus_page import (  # not from locust, which ruff would put first: it patches
     Environment,
     serve_metrics,
 )

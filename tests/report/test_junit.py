@@ -10,8 +10,8 @@ from support.records import a_run, answered, twenty
 
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.exports import describe_slo_result, export_junit_xml
 from locust_llm.report.github import make_annotations, make_announcement, write_workflow_outputs
+from locust_llm.report.junit import describe_slo_result, export_junit_xml
 from locust_llm.report.pull_request_comment import (
     MAX_CHARACTERS,
     make_comment_body,

@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from support.records import answered, failed
 
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.selection import (
-    RequestSelection,
+from locust_llm.report.percentiles import (
     adjust_for_failures,
     has_too_few_values,
     make_distribution_row,
-    mean_of_known,
-    ratio_of_sums,
 )
+from locust_llm.report.selection import RequestSelection, mean_of_known, ratio_of_sums
 from locust_llm.slo.metrics import LATENCIES
 
 LATENCY = LATENCIES[0]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.report.selection import has_too_few_values
+from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.slo.intervals import (
     binomial_cdf,
     binomial_shares,

@@ -27,8 +27,9 @@ from msgspec.structs import replace
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, format_flags
 from locust_llm.report.compare.differences import possible_ends
+from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import SloResult
-from locust_llm.report.selection import Floats, RequestSelection, has_too_few_values
+from locust_llm.report.selection import Floats, RequestSelection
 from locust_llm.report.slo.censoring import (
     bound_coalesced_metric,
     bound_rate_amounts,

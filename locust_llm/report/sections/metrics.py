@@ -18,8 +18,8 @@ from locust_llm.report.blocks import (
     label_row,
 )
 from locust_llm.report.breakdowns import BACKEND
+from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import RequestBreakdown, RequestGroup, Row
-from locust_llm.report.selection import has_too_few_values
 from locust_llm.report.summary import Summary
 from locust_llm.report.window import find_measured_span
 from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, METRICS, TTFT, TTFT_FROM_DUE

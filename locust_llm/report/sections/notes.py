@@ -8,11 +8,11 @@ from typing import Final
 
 from locust_llm.records.record import NOT_STREAMED
 from locust_llm.records.run import LOST_WORKER, NO_RECORD, Run
+from locust_llm.report.percentiles import SEVERAL, has_too_few_values
 from locust_llm.report.rows import RunCounts
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.prefix_cache import make_cache_remarks
 from locust_llm.report.sections.speculation import Speculation
-from locust_llm.report.selection import SEVERAL, has_too_few_values
 from locust_llm.report.summary import Summary
 from locust_llm.report.time_course import describe_arm_limits, describe_users, format_limit_range
 from locust_llm.slo import published

@@ -28,7 +28,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.report.selection import Floats, interpolate_value
+from locust_llm.report.percentiles import interpolate_value
+from locust_llm.report.selection import Floats
 from locust_llm.slo.intervals import (
     TAIL_FAR,
     Ends,

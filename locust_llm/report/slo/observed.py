@@ -12,8 +12,9 @@ from locust_llm.records.record import CUT, FAILURES, OK, RETRIED, Record
 from locust_llm.records.run import Run
 from locust_llm.report.breakdowns import estimate_input_lengths
 from locust_llm.report.gaps import GapCounts
+from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.sections.delivery import Delivery
-from locust_llm.report.selection import Floats, RequestSelection, has_too_few_values, sum_of_known
+from locust_llm.report.selection import Floats, RequestSelection, sum_of_known
 from locust_llm.report.window import RateWindow
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.slo.grammar import COLUMNS, INPUT, OPERATORS, Condition, Rule, make_predicates

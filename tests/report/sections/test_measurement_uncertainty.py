@@ -13,15 +13,16 @@ from support.records import a_run, answered
 from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth, Run
+from locust_llm.report.aiperf_export import export_summary_json
 from locust_llm.report.blocks import TextBlock
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.document import build_report_document
-from locust_llm.report.exports import export_summary_json, export_sweep_csv
 from locust_llm.report.rows import Row, SweepSummary
 from locust_llm.report.sections.measurement_uncertainty import add_measurement_errors
 from locust_llm.report.sections.metrics import make_detail_tables
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary import Summary
+from locust_llm.report.sweep_csv import export_sweep_csv
 from locust_llm.settings.selftest_modes import REQUIRE
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.client_verdict import OK as FINE

@@ -15,8 +15,8 @@ from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
 from locust_llm.records.run import BrokenRule, OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.report.columns import collect_columns
+from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import SloResult, SweepSummary
-from locust_llm.report.selection import has_too_few_values
 from locust_llm.report.slo.judge import combine_results, describe_duration, estimate_longer_s
 from locust_llm.report.slo.observed import ObservedValue
 from locust_llm.report.summarise import summarise_run

@@ -12,6 +12,7 @@ from locust_llm.records.record import OK
 from locust_llm.records.run import LimitChange, Run
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.report.columns import RequestColumns
+from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.sections.latency_parts.model import (
     AFTER_FIRST,
     DECODE,
@@ -28,7 +29,7 @@ from locust_llm.report.sections.latency_parts.model import (
     LatencyBreakdown,
     ServerTime,
 )
-from locust_llm.report.selection import RequestSelection, has_too_few_values
+from locust_llm.report.selection import RequestSelection
 from locust_llm.report.server_columns import SOURCES, ReportedColumns
 from locust_llm.report.slo.observed import select_requests
 from locust_llm.slo.grammar import Rule, parse_rule

@@ -14,8 +14,9 @@ from support.records import UNIX, a_run, answered, failed
 from locust_llm.records.jsonl import format_record_line, parse_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule, Run
+from locust_llm.report.aiperf_export import STATS, export_summary_csv, export_summary_json
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.exports import STATS, _writer, export_summary_csv, export_summary_json
+from locust_llm.report.csv_writer import make_csv_writer
 from locust_llm.report.rows import Row
 from locust_llm.report.summarise import summarise_run
 from locust_llm.text.format import format_number
@@ -301,6 +302,6 @@ def test_goodput_by_its_tags() -> None:
 def test_no_text_of_a_table_is_a_formula_and_numbers_stay_numbers() -> None:
     out = io.StringIO()
     texts = ["=1+1", "+cmd", "-x", "@sum", "\ta", "\ra", "-", "+inf", "-nan"]
-    _writer(out)([*texts, "-1.5", "+2", -3, 4.5, None, "a=b", ""])
+    make_csv_writer(out)([*texts, "-1.5", "+2", -3, 4.5, None, "a=b", ""])
     (row,) = csv.reader(io.StringIO(out.getvalue(), newline=""))
     assert row == [*(f"'{text}" for text in texts), "-1.5", "+2", "-3", "4.5", "", "a=b", ""]

@@ -11,7 +11,7 @@ import pytest
 from gevent.threadpool import ThreadPool
 
 from locust_llm.settings.refusal import RunRefused
-from locust_llm.web.prometheus import serve_metrics_on
+from locust_llm.web.prometheus_page import serve_metrics_on
 
 
 def fetched(port: int, path: str) -> tuple[int, str]:

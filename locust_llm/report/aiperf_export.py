@@ -1,24 +1,19 @@
 """Export: a summary in AIPerf's JSON and CSV (0.13, schema 1.4), so that its readers take ours."""
 
-import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 import msgspec
 
 from locust_llm.records.run import Run
-from locust_llm.report.blocks import format_interval, format_observed
-from locust_llm.report.rows import Row, SloResult, SweepSummary
+from locust_llm.report.csv_writer import make_csv_writer
+from locust_llm.report.rows import Row
 from locust_llm.report.summary import Summary
 from locust_llm.settings.settings import Settings
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
-from locust_llm.slo.metrics import EXPORTED, PER_USER
-from locust_llm.slo.rules import PASSES
-from locust_llm.text.format import clean_line
+from locust_llm.slo.metrics import EXPORTED
 
 SCHEMA: Final = "1.4"
 UNITS: Final = {
@@ -37,19 +32,6 @@ AIPERF_ENDPOINT_TYPES: Final = (
 """AIPerf's names of the protocols."""
 STATS: Final = ("avg", "min", "max", "sum", *(f"p{p:g}" for p in EXPORTED), "std")
 """AIPerf's columns of the CSV, in its order."""
-COLUMNS_BEFORE: Final = (
-    "number", "users", "duration_s", "requests", "succeeded", "failure_rate", "requests_per_s",
-    "input_tokens_per_s",
-    "output_tokens_per_s", "in_flight",
-)  # fmt: skip
-COLUMNS_AFTER: Final = (
-    "delivered", "attainment", "goodput_per_s", "goodput_low", "goodput_high", "slo_status",
-    "client", "residual", "why",
-    "completed",
-)  # fmt: skip
-"""The columns of a stage before and after its latencies."""
-SWEEP_PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
-
 Block = dict[str, float | int | str]
 
 
@@ -110,7 +92,7 @@ def export_summary_csv(summary: Summary) -> str:
     """profile_export_aiperf.csv: a block of distributions, an empty line, a block of single
     numbers."""
     out = io.StringIO()
-    write = _writer(out)
+    write = make_csv_writer(out)
     write(["Metric", *STATS])
     for row in (*summary.rows, *summary.reading, *summary.adjusted):
         if row.count is not None:
@@ -122,73 +104,6 @@ def export_summary_csv(summary: Summary) -> str:
         if row.count is None:
             write([_name(row), _cell(_stats(row).get("avg"))])
     return out.getvalue()
-
-
-def export_sweep_csv(sweep: SweepSummary) -> str:
-    """sweep.csv: a row a stage; shares of 1, latencies in ms. The last columns are how far the true
-    percentile of a latency may lie from the reported one, either way:
-    report/sections/measurement_uncertainty.py."""
-    out = io.StringIO()
-    write = _writer(out)
-    tags = dict.fromkeys(tag for level in sweep.levels for tag in level.latencies)
-    titles = [
-        f"{tag}_p{p:g}" + "_ms" * (tag != PER_USER.tag) for tag in tags for p in SWEEP_PERCENTILES
-    ]
-    certified = [
-        tag for tag in tags if any(_plus_minus(level.latencies.get(tag)) for level in sweep.levels)
-    ]
-    more = (f"{tag}_p{p:g}_plus_minus_ms" for tag in certified for p in SWEEP_PERCENTILES)
-    write([sweep.axis, *COLUMNS_BEFORE, *titles, *COLUMNS_AFTER, *more])
-    for level in sweep.levels:
-        before, after = (
-            [getattr(level, name) for name in names] for names in (COLUMNS_BEFORE, COLUMNS_AFTER)
-        )
-        rows = [level.latencies.get(tag) for tag in tags]
-        figures = [
-            None if row is None else row.percentiles.get(p)
-            for row in rows
-            for p in SWEEP_PERCENTILES
-        ]
-        pairs = [
-            _plus_minus(level.latencies.get(tag)).get(p)
-            for tag in certified
-            for p in SWEEP_PERCENTILES
-        ]
-        cells = (
-            level.value,
-            *before,
-            *figures,
-            *after,
-            *(None if pair is None else max(pair) for pair in pairs),
-        )
-        write(
-            [
-                f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else cell
-                for cell in cells
-            ]
-        )
-    return out.getvalue()
-
-
-def _plus_minus(row: Row | None) -> dict[float, tuple[float, float]]:
-    return {} if row is None else row.plus_minus
-
-
-def _writer(out: io.StringIO) -> Callable[[Iterable[object]], object]:
-    """Writes a row; a text that a spreadsheet would take for a formula is a text there too."""
-    row = csv.writer(out).writerow
-    return lambda cells: row(
-        [f"'{cell}" if isinstance(cell, str) and _formula(cell) else cell for cell in cells]
-    )
-
-
-def _formula(cell: str) -> bool:
-    if not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return False
-    try:
-        return not math.isfinite(float(cell))
-    except ValueError:
-        return True
 
 
 def _totals(summary: Summary) -> Sequence[Row]:
@@ -383,73 +298,3 @@ def _cell(value: float | None) -> str:
 
 def _iso(unix_s: float | None) -> str | None:
     return None if unix_s is None else datetime.fromtimestamp(unix_s, UTC).isoformat()
-
-
-# -- junit -----------------------------------------------------------------------------------------
-
-
-def export_junit_xml(summary: Summary, run: Run) -> bytes:
-    """junit.xml: a case a rule. INCONCLUSIVE is skipped, with ``--inconclusive pass`` passed; a
-    rule that failed but only warns is skipped too."""
-    open_ = () if run.settings.inconclusive == PASSES else (INCONCLUSIVE,)
-    skipped = sum(r.status in open_ or _only_warns(r) for r in summary.slos)
-    counts = {
-        "tests": str(len(summary.slos)),
-        "failures": str(sum(r.status == FAIL and r.decides for r in summary.slos)),
-        "errors": "0",
-        "skipped": str(skipped),
-        "time": f"{summary.conditions.duration_s or 0:.3f}",
-    }
-    root = Element("testsuites", counts)
-    at = (
-        datetime.fromtimestamp(run.started_at, UTC)
-        .replace(tzinfo=None)
-        .isoformat(timespec="seconds")
-    )
-    suite = SubElement(
-        root, "testsuite", {"name": clean_line(f"locust-llm {run.name}"), **counts, "timestamp": at}
-    )
-    properties = SubElement(suite, "properties")
-    for name, value in _properties(summary, run):
-        SubElement(properties, "property", {"name": clean_line(name), "value": clean_line(value)})
-    for result in summary.slos:
-        case = SubElement(
-            suite, "testcase", {"classname": "slo", "name": clean_line(result.rule), "time": "0"}
-        )
-        if result.status in open_ or _only_warns(result):
-            SubElement(case, "skipped", {"message": clean_line(describe_slo_result(result))})
-        elif result.status == FAIL:
-            SubElement(
-                case, "failure", {"type": "slo", "message": clean_line(describe_slo_result(result))}
-            )
-        else:
-            status = f"{result.status}: " if result.status != PASS else ""
-            SubElement(case, "system-out").text = clean_line(status + describe_slo_result(result))
-    indent(root)
-    return bytes(tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
-
-
-def describe_slo_result(result: SloResult) -> str:
-    """``observed 612ms (95 % interval 590ms to 640ms, 500 requests): the reason``."""
-    details = [] if format_interval(result) == "-" else [f"95% interval {format_interval(result)}"]
-    details += [f"of {result.count} values"] if result.count else []
-    figure = f"observed {format_observed(result)}" + (f" ({', '.join(details)})" if details else "")
-    parts = [figure] if result.observed is not None else []
-    return ": ".join([*parts, *([result.reason] if result.reason else [])])
-
-
-def _only_warns(result: SloResult) -> bool:
-    return result.status == FAIL and not result.decides
-
-
-def _properties(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
-    c, seed = summary.conditions, run.settings.random_seed
-    yield "slo_status", summary.slo_status or ""
-    yield "slo_mode", run.settings.slo_mode
-    yield "inconclusive", run.settings.inconclusive
-    yield "model", c.model
-    yield "server", f"{c.server} {c.server_software}".strip()
-    yield "simulated", str(c.simulated).lower()
-    yield "client_verdict", c.client_verdict or "not judged"
-    yield "random_seed", "none" if seed is None else str(seed)
-    yield from ((f"version {name}", version) for name, version in run.versions.items())

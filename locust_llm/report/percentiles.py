@@ -1,0 +1,94 @@
+"""Percentiles: the rows of the tables, from the values of a metric; when there are too few."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from locust_llm.slo.metrics import FELT, ITL, POOLED, Metric
+
+from .rows import Row
+from .selection import Floats, RequestSelection
+
+SEVERAL: Final = 1.05
+"""Tokens per chunk, on average, above which it is said what is of chunks and what of tokens."""
+
+
+def make_distribution_row(metric: Metric, values: Floats, percentiles: Sequence[float]) -> Row:
+    """The row of one metric; NaN are no values."""
+    values = values[~np.isnan(values)] * metric.scale
+    row = Row(label=metric.label, tag=metric.tag, unit=metric.unit, count=len(values))
+    if not len(values):
+        return row
+    return msgspec.structs.replace(
+        row,
+        avg=float(values.mean()),
+        min=float(values.min()),
+        max=float(values.max()),
+        std=float(values.std(ddof=1)) if len(values) > 1 else None,
+        sum=float(values.sum()),
+        percentiles=dict(
+            zip(percentiles, np.percentile(values, percentiles).tolist(), strict=True)
+        ),
+    )
+
+
+def make_readability_rows(ok: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    """The rows of what a reader feels; those without values are left out."""
+    rows = (make_distribution_row(metric, ok[metric.column], percentiles) for metric in FELT)
+    return tuple(row for row in rows if row.count)
+
+
+def adjust_for_failures(
+    metric: Metric, values: Floats, at_least: Floats, failures: int, percentiles: Sequence[float]
+) -> Row:
+    """The row with ``failures`` more values of +infinity: AIPerf's ``adj_<tag>``. Nearest rank: the
+    smallest value that at least p % of all are not above, so that nothing is interpolated towards
+    infinity. ``at_least``: what is known of requests that were cut; they count as +infinity, and
+    where they are as low as this, a percentile is at least so much."""
+    known = np.sort(values[~np.isnan(values)]) * metric.scale
+    best = np.sort(np.append(known, at_least * metric.scale))
+    count = len(best) + failures
+    ranks = {p: max(math.ceil(round(p / 100 * count, 9)), 1) for p in percentiles}
+    worst = {
+        p: float(known[rank - 1]) if rank <= len(known) else math.inf for p, rank in ranks.items()
+    }
+    least = {p: float(best[rank - 1]) for p, rank in ranks.items() if rank <= len(best)}
+    return Row(
+        label=metric.label,
+        tag=f"adj_{metric.tag}",
+        unit=metric.unit,
+        count=count,
+        avg=math.inf,
+        min=float(best[0]) if len(best) else math.inf,
+        max=math.inf,
+        sum=math.inf,
+        percentiles=worst,
+        at_least={p: value for p, value in least.items() if value < worst[p]},
+    )
+
+
+def has_too_few_values(count: int, percentile: float) -> bool:
+    """There are too few values for this percentile: under 100 / (100 - p), that is 10 for p90, 100
+    for p99."""
+    return count * (100 - percentile) < 100 - 1e-6
+
+
+def interpolate_value(ordered: Floats, share: float, *, up: bool) -> float:
+    """The value at this share of all, linear between two; where one of them is infinite the one
+    towards the end."""
+    place = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
+    below, above = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
+    if not (math.isfinite(below) and math.isfinite(above)):
+        return above if up else below
+    return below + (above - below) * (place - math.floor(place))
+
+
+def relabel_chunk_rows(rows: Sequence[Row], tokens: float | None) -> tuple[Row, ...]:
+    """What latencies are of, where chunks hold several ``tokens`` on average."""
+    if tokens is None or tokens <= SEVERAL:
+        return tuple(row for row in rows if row.tag != "tokens_per_chunk")
+    per = {ITL.tag: "per token", POOLED: f"per chunk of {tokens:.1f}"}
+    return tuple(msgspec.structs.replace(row, per=per.get(row.tag, "")) for row in rows)
