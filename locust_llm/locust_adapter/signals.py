@@ -13,10 +13,13 @@ import gevent
 from locust_llm.exit_status import ENDING_SIGNALS, signal_exit_status
 
 AT_ONCE_S: Final = 0.5
+EXIT_S: Final = 10.0
+"""For so long a second signal does not interrupt the end of a process that has no run."""
 
 
 _came = 0
 """The signal that came before ``listen``."""
+_came_at = -math.inf
 _listening = False
 
 
@@ -29,8 +32,10 @@ def end_at_once() -> None:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    global _came
-    _came = number
+    global _came, _came_at
+    if time.monotonic() - _came_at < EXIT_S:
+        return  # the process ends: what interrupts that leaves a traceback, or workers behind
+    _came, _came_at = number, time.monotonic()
     raise SystemExit(signal_exit_status(number))
 
 
