@@ -57,7 +57,8 @@ STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
 HEAD: Final = ("difference", "%", "95% interval", "")
 NOTES: Final = (
     "Difference: this run minus the base. 95% interval: made of those of both runs, each as wide "
-    "as its own requests' correlation makes it. No difference to be seen: the interval holds 0. Of 20 figures of two "
+    "as its own requests' correlation makes it, and cut where it would take the new figure below 0 or a share above "
+    "100%. No difference to be seen: the interval holds 0. Of 20 figures of two "
     "equal runs, one is better or "
     "worse by chance. No interval covers what changes between runs (a restart of the server, other "
     "programs on the "

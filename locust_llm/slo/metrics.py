@@ -74,6 +74,8 @@ TOKEN_BUCKETS: Final = (
     20.0, 40.0, 80.0,
 )  # fmt: skip
 """Those of vLLM's own histograms, behind a first one; Prometheus gets finer ones between them."""
+MIN_CUT_SHARE: Final = 0.05
+"""Of the answered and the cut requests; from there on those that were cut move p95."""
 POOLED: Final = "inter_chunk_latency"
 """Its values are the gaps of all requests, not one per request."""
 LATENCY: Final = Metric(

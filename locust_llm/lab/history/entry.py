@@ -18,6 +18,7 @@ from locust_llm.records.machine import Commit
 from locust_llm.records.run import Unix
 from locust_llm.records.storage import RUN, decode_json_file
 from locust_llm.settings.labels import parse_labels
+from locust_llm.slo.metrics import MIN_CUT_SHARE
 from locust_llm.text.format import format_brief, format_count
 
 
@@ -184,11 +185,16 @@ class _Client(msgspec.Struct):
     level: str = ""
 
 
+class _Conditions(SentLengths, frozen=True):
+    succeeded: int = 0
+    cut: int = 0
+
+
 class _Facts(msgspec.Struct):
     run: _Run
     client: _Client | None = None
     slo_status: str | None = None
-    conditions: SentLengths | None = None
+    conditions: _Conditions | None = None
     plus_minus: dict[str, dict[str, tuple[float | None, float | None]]] | None = None
 
 
@@ -272,6 +278,7 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
     except (TypeError, ValueError, AttributeError) as error:
         known = {}
         note = f"{note}{'; ' if note else ''}labels: {error}"[:MAX_TEXT]
+    note = "; ".join(filter(None, (note, _explain_cut(facts.conditions))))[:MAX_TEXT]
     if several := _several_loads(run):
         load = None
         note = "; ".join(filter(None, (note, f"{several}: {SEE_REPORT}")))[:MAX_TEXT]
@@ -291,6 +298,16 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
         left_out=left_out, note=note, figures={} if load is None else _figures(load),
         plus_minus={} if several else _plus_minus(facts),
     )  # fmt: skip
+
+
+def _explain_cut(conditions: _Conditions | None) -> str:
+    """That its latencies are those of few survivors; empty where few requests were cut."""
+    if conditions is None or not conditions.cut:
+        return ""
+    ended = conditions.succeeded + conditions.cut
+    if conditions.cut < MIN_CUT_SHARE * ended:
+        return ""
+    return f"its latencies are too low, as {conditions.cut:,} of {ended:,} requests were cut"
 
 
 def _several_loads(run: _Run) -> str:

@@ -30,7 +30,7 @@ FILES: Final = (RUN, *list_figures_files())
 """A folder with one of them is a run, or the result of another tool."""
 OURS: Final = 0x6C6C6D68
 """SQLite's application id of an index: a database of somebody else is left alone."""
-MADE_BY: Final = 3
+MADE_BY: Final = 4
 """Counted up when the meaning of a column changes between two versions of the package."""
 DEPTH: Final = 3
 """Folders below the one that is given in which runs are looked for."""

@@ -129,12 +129,19 @@ def _section(
     ]
     entries = list(reversed(series.entries[-(last or 0) :]))
     rows = [
-        list(_cells(one, [figure.said(one.figures.get(figure.name), 3) for figure in shown]))
+        list(
+            _cells(
+                one,
+                [figure.said(one.figures.get(figure.name), 3) for figure in shown],
+                where=series.has_several_hosts,
+            )
+        )
         for one in entries
     ]
     head = [
         "Run",
         "Started",
+        *(["Address"] if series.has_several_hosts else []),
         "Commit",
         "Labels",
         *(figure.label for figure in shown),
@@ -147,11 +154,12 @@ def _section(
     )
 
 
-def _cells(one: HistoryEntry, figures: list[str]) -> Iterator[str]:
+def _cells(one: HistoryEntry, figures: list[str], *, where: bool) -> Iterator[str]:
     labels = ", ".join(f"{key}={value}" for key, value in one.labels.items())
     yield from (
         one.folder,
         when(one),
+        *([one.host or "-"] if where else []),
         commit(one),
         labels,
         *figures,

@@ -25,6 +25,11 @@ class RunSeries(NamedTuple):
     conditions: str
     entries: tuple[HistoryEntry, ...]
 
+    @property
+    def has_several_hosts(self) -> bool:
+        """Its runs are of several addresses, so each has to be named."""
+        return len({one.host for one in self.entries if one.host}) > 1
+
     def of(self, figure: KeyFigure) -> tuple[HistoryEntry, ...]:
         """Those that count, and have it."""
         return tuple(one for one in self.entries if not one.left_out and figure.name in one.figures)

@@ -35,9 +35,11 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
         and any(figure.name in e.figures for e in series.entries)
     ]
     judged = any(one.slo for one in series.entries)
+    where = series.has_several_hosts
     head = [
         "started",
         "run",
+        *(["address"] if where else []),
         "commit",
         *(figure.label for figure in figures),
         *(["SLO"] if judged else []),
@@ -45,14 +47,15 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
     ]
     rows = [
         [
-            when(one), truncate_text(clean_line(one.folder), NAME), commit(one),
+            when(one), truncate_text(clean_line(one.folder), NAME),
+            *([clean_line(one.host) or "-"] if where else []), commit(one),
             *(figure.said(one.figures.get(figure.name), 3) for figure in figures),
             *([one.slo or "-"] if judged else []),
             "did not end" if one.left_out == NOT_ENDED else one.client or "-",
         ]
         for one in series.entries[-last:]
     ]  # fmt: skip
-    yield from _aligned([head, *rows], left=(0, 1, 2))
+    yield from _aligned([head, *rows], left=(0, 1, 2, 3) if where else (0, 1, 2))
     found = all_turns(series, least)
     for first in dict.fromkeys(turn.first.folder for turn in found):
         yield f"  {clean_line(_at_once([turn for turn in found if turn.first.folder == first]))}"
@@ -90,11 +93,14 @@ def _plot_of(series: RunSeries, figure: KeyFigure, last: int, least: float) -> I
     counted = series.of(figure)
     levels = _levels(counted, figure, found)
     values = [one.figures[figure.name] for one in shown]
-    head = ["started", "run", "commit", figure.label, ""]
+    where = series.has_several_hosts
+    head = ["started", "run", *(["address"] if where else []), "commit", figure.label, ""]
     rows = [
-        _plot_row(one, figure, levels.get(one.folder), (min(values), max(values))) for one in shown
+        _plot_row(one, figure, levels.get(one.folder), (min(values), max(values)), where=where)
+        for one in shown
     ]
-    head_line, *lines = _aligned([head, *rows], left=(0, 1, 2, 4))
+    left = (0, 1, 2, 3, 5) if where else (0, 1, 2, 4)
+    head_line, *lines = _aligned([head, *rows], left=left)
     places = {turn.first.folder for turn in found} & {one.folder for one in shown}
     yield from (
         f"  before: {clean_line(str(turn))}" for turn in found if turn.first.folder not in places
@@ -111,11 +117,18 @@ def _plot_of(series: RunSeries, figure: KeyFigure, last: int, least: float) -> I
 
 
 def _plot_row(
-    one: HistoryEntry, figure: KeyFigure, middle: float | None, scale: tuple[float, float]
+    one: HistoryEntry,
+    figure: KeyFigure,
+    middle: float | None,
+    scale: tuple[float, float],
+    *,
+    where: bool,
 ) -> list[str]:
+    """``where``: with its address."""
     value = one.figures[figure.name]
     return [
-        when(one), truncate_text(clean_line(one.folder), NAME), commit(one), figure.said(value),
+        when(one), truncate_text(clean_line(one.folder), NAME),
+        *([clean_line(one.host) or "-"] if where else []), commit(one), figure.said(value),
         _dot(value, middle, scale) + (f"  not counted: {one.left_out}" if one.left_out else ""),
     ]  # fmt: skip
 

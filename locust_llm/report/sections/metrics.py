@@ -22,7 +22,15 @@ from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import RequestBreakdown, RequestGroup, Row
 from locust_llm.report.summary import Summary
 from locust_llm.report.window import find_measured_span
-from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, METRICS, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.metrics import (
+    GATE_WAIT,
+    ITL,
+    LATENCY,
+    METRICS,
+    MIN_CUT_SHARE,
+    TTFT,
+    TTFT_FROM_DUE,
+)
 from locust_llm.text.format import (
     format_count,
     format_duration,
@@ -41,8 +49,6 @@ WARMUP_TAGS: Final = (
 """Rows of the warmup; profile_export_aiperf.json has all of them."""
 CORRELATED: Final = 0.75
 """Where requests are worth less than this share of their number, it is said."""
-MIN_CUT_SHARE: Final = 0.05
-"""Of the answered and the cut requests; from there on those that were cut move p95."""
 LOW: Final = 5.0
 """Of figures of which more is better, this percentile is that of the worst requests."""
 MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)

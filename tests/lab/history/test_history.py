@@ -300,6 +300,41 @@ def test_a_list_a_figure_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert html.count("stroke-dasharray") >= 8
 
 
+def test_each_run_of_several_addresses_has_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for i, host in enumerate(("http://a:8000", "http://b:8000")):
+        run_folder(tmp_path / f"run-{i}", START + 100 * i, 1.0, {"host": host})
+    assert main(["history", str(tmp_path)]) == ExitStatus.OK
+    said = capsys.readouterr().out
+    assert "2 runs, 2 addresses" in said
+    lines = said.splitlines()
+    assert "address" in next(line for line in lines if "started" in line)
+    for i, host in enumerate(("http://a:8000", "http://b:8000")):
+        assert host in next(line for line in lines if f"run-{i}" in line)
+    assert main(["history", str(tmp_path), "--metric", "ttft_p50"]) == ExitStatus.OK
+    assert capsys.readouterr().out.count("http://b:8000") == 1
+    page = tmp_path / "history.html"
+    assert main(["history", str(tmp_path), "--html", str(page)]) == ExitStatus.OK
+    assert "<th scope=col>Address</th>" in page.read_text()
+    run_folder(tmp_path / "one" / "run", START, 1.0)
+    assert main(["history", str(tmp_path / "one")]) == ExitStatus.OK
+    assert "address" not in capsys.readouterr().out
+
+
+def test_a_run_of_which_many_requests_were_cut_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """204 of 295 were cut: the figures are of 91 survivors."""
+    folder = run_folder(tmp_path / "overloaded", START, 1.0)
+    document = json.loads((folder / "run.json").read_text())
+    document["conditions"] |= {"succeeded": 91, "cut": 204}
+    (folder / "run.json").write_text(json.dumps(document))
+    assert main(["history", str(tmp_path)]) == ExitStatus.OK
+    line = "overloaded: its latencies are too low, as 204 of 295 requests were cut"
+    assert line in capsys.readouterr().err
+
+
 def test_last_five_on_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = tmp_path / "reports"
     year(runs, [1.0] * 4)
