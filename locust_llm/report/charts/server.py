@@ -126,7 +126,8 @@ def _level(
 def _growth(
     chart: Chart, samples: Sequence[EngineSample], time: TimeAxis
 ) -> tuple[Line | None, int]:
-    """In steps, of a counter that begins anew when its server does."""
+    """In steps, of a counter that begins anew when its server does. A failed reading breaks the
+    line: nobody knows when between its neighbours something grew."""
     total = _total(chart.field, samples, time)
     over = _total(chart.of, samples, time) if chart.kind == "share" else None
     if total is None or (chart.kind == "share" and over is None):
@@ -138,9 +139,22 @@ def _growth(
     whole = np.diff(edges) if over is None else np.diff(np.interp(edges, *over))
     with np.errstate(divide="ignore", invalid="ignore"):
         values = np.where(whole > 0, growth / whole, np.nan) * chart.factor
+    for begin, end in _find_unread_spans(total[0], samples, time):
+        values[(edges[:-1] < end) & (edges[1:] > begin)] = np.nan
     if np.isnan(values).all():
         return None, 1
     return (round_values(edges, 6), _holes(round_values(np.append(values, values[-1:])))), 1
+
+
+def _find_unread_spans(
+    read_at: Floats, samples: Sequence[EngineSample], time: TimeAxis
+) -> Iterator[tuple[float, float]]:
+    """Between the readings on both sides of each failed one."""
+    for sample in samples:
+        at = sample.at - time.origin
+        after = int(np.searchsorted(read_at, at))
+        if sample.failure and 0 < after < len(read_at):
+            yield float(read_at[after - 1]), float(read_at[after])
 
 
 def _total(

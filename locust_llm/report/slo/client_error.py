@@ -72,20 +72,24 @@ def widen_by_client_error(
         if signals - {*BOUNDING, *DELAYS}:
             return None
         wide = _by_stamps(rule, found, seen) if signals & {*BOUNDING} else found
-        return _widened(wide, largest_client_delay_s(seen) if signals & {*DELAYS} else 0.0)
+        delay_s = largest_client_delay_s(seen) if signals & {*DELAYS} else 0.0
+        return _not_below_zero(_widened(wide, delay_s))
     if measure.units is RATE and measure.metric is None and rule.metric not in GIVEN:
         return _with_late_sends(found, seen) if signals == {SEND_LAG} else None
     if measure.units is TIME or measure.metric is PER_USER:
-        off_s = value_error_s(rule.metric, seen)
-        per_user = measure.metric is PER_USER
-        return (
-            None
-            if off_s is None
-            else _of_paces(found, off_s)
-            if per_user
-            else _widened(found, off_s)
-        )
+        per_user = measure.metric is PER_USER  # 1 / ITL: as far off as that
+        off_s = value_error_s(ITL if per_user else rule.metric, seen)
+        if off_s is None:
+            return None
+        return _of_paces(found, off_s) if per_user else _not_below_zero(_widened(found, off_s))
     return None
+
+
+def _not_below_zero(wide: ObservedValue) -> ObservedValue:
+    """No time is below 0, however far a stamp may be off."""
+    if wide.ends is None or wide.ends[0] is None:
+        return wide
+    return replace(wide, ends=(max(wide.ends[0], 0.0), wide.ends[1]))
 
 
 def _with_late_sends(found: ObservedValue, seen: Evaluation) -> ObservedValue | None:

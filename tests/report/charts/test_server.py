@@ -74,6 +74,21 @@ def test_a_counter_is_a_rate_and_begins_anew_with_its_server() -> None:
     assert line.y == [2, 2, 2, 2, 1, 2, 2, 2, 2, 2, 2]
 
 
+def test_a_failed_reading_breaks_the_line_of_a_counter_too() -> None:
+    """Two a second; 4 and 5 s could not be read, so between 3 and 6 s nobody knows."""
+    samples = [
+        sample(second, preemptions=2 * second) for second in range(11) if second not in (4, 5)
+    ]
+    samples += [
+        EngineSample(at=UNIX + s, engine="", source=samples[0].source, failure="refused")
+        for s in (4, 5)
+    ]
+    plot = drawn(sorted(samples, key=lambda one: one.at), 10)["Preemptions per second"]
+    values = dict(zip(plot.series[0].x, plot.series[0].y, strict=True))
+    assert all(value is None for at, value in values.items() if 3 <= at < 6)
+    assert all(value == 2 for at, value in values.items() if not 2.5 < at < 6)
+
+
 def test_a_share_is_of_what_both_counters_grew_by_and_nothing_where_there_was_nothing() -> None:
     samples = [sample(s, cache_queries=min(s, 5) * 10, cache_hits=min(s, 5) * 2) for s in range(11)]
     (plot,) = drawn(samples, 10).values()

@@ -20,7 +20,7 @@ from locust_llm.report.rows import SloResult, SweepSummary
 from locust_llm.report.slo.judge import combine_results, describe_duration, estimate_longer_s
 from locust_llm.report.slo.observed import ObservedValue
 from locust_llm.report.summarise import summarise_run
-from locust_llm.slo.client_verdict import DEGRADED, INVALID
+from locust_llm.slo.client_verdict import DEGRADED, INVALID, MERGED
 from locust_llm.slo.grammar import parse_rule
 from locust_llm.slo.intervals import find_interval_ranks
 
@@ -1052,6 +1052,34 @@ def test_an_error_that_cannot_reach_the_limit_voids_no_decision(
     assert summary.slos[0].status == status, summary.slos[0].reason
     if status == "INCONCLUSIVE":
         assert summary.slos[0].reason.endswith("and the limit lies within what that leaves open")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["output_tokens_per_s_per_user p50 > 10/s", "itl p50 < 100ms", "request_latency p50 < 1s"],
+)
+def test_merged_chunks_void_no_pace_that_they_cannot_have_turned(rule: str) -> None:
+    """Half of the answers end with two chunks in one read, which may have come 4 ms sooner: ITL is
+    20 ms, or 18 at least: 50 to 56 tokens/s."""
+    sharp = [answered(100, 120, 140, sent_at=10.0 + i) for i in range(60)]
+    merged = [
+        answered(100, 140, 140, sent_at=10.5 + i, merged=((1, 116_000), (2, 136_000)))
+        for i in range(60)
+    ]
+    records = [one for pair in zip(sharp, merged, strict=True) for one in pair]
+    run = replace(a_run(slo=(rule,)), health=(unwell(0.1),))
+    summary = summarise_run(collect_columns(records), run, 0, records)
+    assert summary.client is not None
+    assert MERGED in summary.client.signals
+    assert summary.slos[0].status == "PASS", summary.slos[0].reason
+
+
+def test_no_time_is_below_zero_however_far_a_stamp_may_be_off() -> None:
+    """The least TTFT is 5 ms, and sentinels were off by 32."""
+    records = [answered(5 + i, 50 + i, sent_at=10.0 + i) for i in range(100)]
+    run = replace(a_run(slo=("ttft min < 1ms",)), health=(unwell(32.0),))
+    found = summarise_run(collect_columns(records), run, 0, records).slos[0]
+    assert found.low in (None, 0.0)
 
 
 @pytest.mark.parametrize(
