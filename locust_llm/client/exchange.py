@@ -184,6 +184,7 @@ def _admitted(
         return _unsent(fields, request, asked_at, time.monotonic(), error.outcome, str(error))
     if again_s is not None:
         fields["connect_s"] = (fields["connect_s"] or 0.0) + again_s
+        fields["reconnect_s"] = again_s
     freed: list[float] = []
 
     def free() -> None:

@@ -78,8 +78,7 @@ class ClientLateness:
 
     def add(self, record: Record) -> None:
         self.requests += 1
-        if record.sent_at is not None and record.admitted_at is not None and not record.resent:
-            late_s = record.sent_at - record.admitted_at
+        if (late_s := record.send_delay_s) is not None and record.admitted_at is not None:
             self.send_lag.add(round(late_s * 1e6))
             self.latest_s = max(self.latest_s, late_s)
             self.late_s += late_s

@@ -228,6 +228,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``sent_at`` is of the last send."""
     connect_s: Stamp | None = None
     """Seconds to open the connection (before ``asked_at``); None: an open one was used again."""
+    reconnect_s: Stamp | None = None
+    """Of ``connect_s``, seconds after ``admitted_at``: the server had closed the connection while
+    the request waited."""
     clock: str = "kernel"
     """``kernel``: stamps are the kernel's; ``thread``: the reader's own clock right after the read;
     ``tool``: of the load tester that an imported result is of."""
@@ -286,6 +289,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def gate_wait_s(self) -> float | None:
         """admitted_at - asked_at."""
         return None if self.admitted_at is None else self.admitted_at - self.asked_at
+
+    @property
+    def send_delay_s(self) -> float | None:
+        """sent_at - admitted_at, without a new connection in between: what the load generator
+        took. None of a request that was sent again, as the server was closing its connection."""
+        if self.sent_at is None or self.admitted_at is None or self.resent:
+            return None
+        return max(0.0, self.sent_at - self.admitted_at - (self.reconnect_s or 0.0))
 
     @property
     def late_s(self) -> float | None:

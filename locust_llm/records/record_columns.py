@@ -43,6 +43,8 @@ RECORD_COLUMNS: Final = (
     RecordColumn("longest_stall_s", "number", "s", in_summary=False),
     RecordColumn("gate_wait_s", "number", "s"),
     RecordColumn("late_s", "number", "s"),
+    RecordColumn("send_delay_s", "number", "s"),
+    RecordColumn("reconnect_s", "number", "s", in_summary=False),
     RecordColumn("close_lag_s", "number", "s", in_summary=False),
     RecordColumn("connect_s", "number", "s"),
     RecordColumn("input_tokens", "whole", "tokens", single_precision=True),

@@ -446,9 +446,7 @@ def _evidence_of(
     ttft, gap = (None, None) if certificate is None else (certificate.ttft, certificate.gap)
     missing = "its process left none" if certificate is None else certificate.missing
     chunks = float(ok["chunks"].sum())
-    # a request that was sent again, as the server was closing its connection, was not late by the
-    # load generator's doing
-    late_s = np.where(part["resent"] > 0, np.nan, part["sent_at"] - part["admitted_at"])
+    late_s = part["send_delay_s"]
     return ProcessEvidence(
         worker=worker,
         requests=part.size,

@@ -49,7 +49,12 @@ PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def explain_shortage(
-    users: int, processes: int, files: int | None, ports: tuple[int, int] | None, sources: int = 1
+    users: int,
+    processes: int,
+    files: int | None,
+    ports: tuple[int, int] | None,
+    sources: int = 1,
+    addresses: int = 1,
 ) -> str | None:
     """Why ``users`` connections at once cannot be, with the figure and what to do; None when they
     can.
@@ -59,9 +64,10 @@ def explain_shortage(
     of the ports that connections may leave from, see ip(7); to one server address and port each
     connection needs one of its own, on the loopback device too. None of either: not known, and
     taken for enough. ``sources``: addresses that connections leave from, each with so many.
+    ``addresses``: those of servers, to each of which a user has a connection.
     """
-    each = -(-users // processes) + SPARE_FILES
-    room = None if files is None else max(0, files - SPARE_FILES)
+    each = -(-users // processes) * addresses + SPARE_FILES
+    room = None if files is None else max(0, files - SPARE_FILES) // addresses
     there = None if ports is None else _count(ports) * sources
     reasons = list[str]()
     if ports is not None and there is not None and users > there:
@@ -74,6 +80,7 @@ def explain_shortage(
         )
     if files is not None and room is not None and each > files:
         share = "" if processes == 1 else f" over {processes} processes"
+        share += "" if addresses == 1 else f" and {addresses} addresses"
         more = f", --processes {-(-users // room)}" if room else ""
         reasons.append(
             f"with -u {users}{share} a process needs {each} open files, and the system lets it "
@@ -186,9 +193,13 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
     except ValueError as error:
         refuse_run(str(error))
     if settings.max_users_asked and here:
-        files = raise_open_files() // len(settings.addresses)  # a user has a connection to each
         short = explain_shortage(
-            settings.max_users_asked, settings.processes, files, read_local_ports(), sources
+            settings.max_users_asked,
+            settings.processes,
+            raise_open_files(),
+            read_local_ports(),
+            sources,
+            len(settings.addresses),
         )
         if short:
             refuse_run(short)

@@ -947,6 +947,23 @@ def test_a_connection_that_is_closed_during_the_wait_is_opened_again(scripted: S
     assert len(rows) == 5
 
 
+def test_a_new_connection_after_the_admission_is_counted_by_itself(scripted: Scripted) -> None:
+    """It is no delay of the load generator's: the server closed the idle one, after 0.5 s, and the
+    gate opens after one second."""
+    gate, line = Gate(), UserConnection()
+    exchange_request(line, gate, scripted.request("idle", [*stream(1), ["linger", 0.5]]), 0.0)
+    gate.set_limit(0)
+    job = gevent.spawn(exchange_request, line, gate, scripted.request("held", stream(2)), 0.0)
+    gevent.sleep(1.0)
+    gate.set_limit(1)
+    record = job.get()
+    assert record.outcome == OK
+    assert 0 < record.reconnect_s <= record.connect_s
+    assert record.send_delay_s == pytest.approx(
+        record.sent_at - record.admitted_at - record.reconnect_s
+    )
+
+
 # -- the gate at a real server ---------------------------------------------------------------------
 
 

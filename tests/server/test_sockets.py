@@ -83,6 +83,19 @@ def test_at_most_keeps_every_limit() -> None:
     assert ports_alone.endswith("or at most 28232 users")
 
 
+def test_a_user_has_a_connection_to_each_of_several_addresses() -> None:
+    """984 files beside the 40 spare ones are 492 users of two addresses."""
+    assert explain_shortage(492, 1, 1024, PORTS, addresses=2) is None
+    said = explain_shortage(493, 1, 1024, PORTS, addresses=2) or ""
+    assert said.startswith(
+        "with -u 493 and 2 addresses a process needs 1026 open files, and the system lets it have "
+        "1024: ulimit -Hn 1026 "
+    )
+    assert said.endswith("--processes 2, or at most 492 users")
+    assert explain_shortage(493, 2, 1024, PORTS, addresses=2) is None
+    assert explain_shortage(493, 1, 1026, PORTS, addresses=2) is None
+
+
 def test_ports_are_those_of_each_source_address() -> None:
     assert explain_shortage(3 * 28_232, 8, 100_000, PORTS, 3) is None
     assert (explain_shortage(3 * 28_232 + 1, 8, 100_000, PORTS, 3) or "").startswith(

@@ -235,6 +235,27 @@ def test_a_request_that_was_sent_again_was_not_late_by_the_load_generators_doing
     ]
 
 
+@pytest.mark.parametrize(("reconnect_s", "level"), [(0.194, OK), (0.01, INVALID)])
+def test_a_new_connection_after_the_admission_is_no_delay_of_the_load_generator(
+    reconnect_s: float, level: str
+) -> None:
+    """Sends 195 ms after the admission: 194 ms of these the server's, as it had closed the idle
+    connection, leave 1 ms; 10 ms leave 185."""
+    late = sent_late(200, *[195.0] * 50, each_ms=1000)
+    records = [replace(one, reconnect_s=reconnect_s) for one in late]
+    assert records[0].send_delay_s == pytest.approx(0.195 - reconnect_s)
+    live = ClientLateness()
+    for record in records:
+        live.add(record)
+    of_run = collect_evidence(
+        RequestSelection(collect_columns(records).requests, np.ones(200, np.bool_)), []
+    )
+    for evidence in (of_run, [live.evidence("local")]):
+        verdict = judge_client(evidence)
+        assert verdict is not None
+        assert verdict.level == level
+
+
 @pytest.mark.parametrize("ttft_ms", [200.0, 2130.0])
 def test_one_first_chunk_of_few_that_came_merged_lowers_nothing(ttft_ms: float) -> None:
     """The others may be 0.1 ms too high: of 38 the second largest TTFT is that."""

@@ -494,9 +494,10 @@ def _too_few(summary: Summary, run: Run) -> Iterator[str]:
     """A percentile that one or two requests decide."""
     count = summary.conditions.succeeded
     few = [p for p in sorted(run.settings.columns) if count and has_too_few_values(count, p)]
-    # then more load is no help
+    # then more load is no help, nor is more time of a server that answers nothing
     overloaded = summary.delivery is not None and summary.delivery.overload is not None
-    advice = "" if overloaded else " Run longer (-t), or send more (--request-count)."
+    dead = any(outage.ended_s is None for outage in summary.outages)
+    advice = "" if overloaded or dead else " Run longer (-t), or send more (--request-count)."
     for p in few[:1]:
         above = " and above" * (len(few) > 1)
         yield (

@@ -97,9 +97,7 @@ def _with_late_sends(found: ObservedValue, seen: Evaluation) -> ObservedValue | 
     as many more."""
     assert found.value is not None
     main = seen.main
-    share = ratio_of_sums(
-        main["sent_at"] - main["admitted_at"], main["closed_at"] - main["admitted_at"]
-    )
+    share = ratio_of_sums(main["send_delay_s"], main["closed_at"] - main["admitted_at"])
     if share is None or share >= 1:
         return None
     high = max(filter(None, (found.value, *(found.ends or ()))))
@@ -177,7 +175,7 @@ def largest_client_delay_s(seen: Evaluation) -> float:
     """How late the load generator was at most: its sends, its reads, its permits, its event
     loop."""
     main = seen.main
-    known = [main["sent_at"] - main["admitted_at"], main["read_lag_us"] / 1e6]
+    known = [main["send_delay_s"], main["read_lag_us"] / 1e6]
     known.append(permit_lag_s(main.requests, seen.run.limits)[main.chosen])
     largest = [float(values[~np.isnan(values)].max(initial=0.0)) for values in known]
     loop_ms = max((health.loop_lag_p99_ms for health in seen.run.health), default=0.0)

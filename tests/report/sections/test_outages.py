@@ -8,6 +8,7 @@ from locust_llm.records.run import Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.sections.delivery import format_outage_line
 from locust_llm.report.sections.headline import make_headline
+from locust_llm.report.sections.notes import make_remarks
 from locust_llm.report.sections.outages import Outage, describe_outages
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.grammar import INCONCLUSIVE
@@ -78,6 +79,17 @@ def test_a_dead_server_does_not_settle() -> None:
         INCONCLUSIVE,
         "it rises over the run, and nothing answered at the end of it",
     )
+
+
+def test_a_dead_server_is_asked_for_no_more_requests() -> None:
+    def few(records: list[Record]) -> str:
+        summary = summarise_run(collect_columns(records), a_run())
+        return next(
+            note for note in make_remarks(summary, a_run()) if "is little more than" in note
+        )
+
+    assert few(each_second(10, 30)).endswith("send more (--request-count).")
+    assert few([*each_second(10, 20), *refused(20, 30)]).endswith("for both ends of its interval.")
 
 
 def test_a_restart_and_a_late_start() -> None:
