@@ -109,7 +109,9 @@ class MessagesEvents:
         self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool
     ) -> bytes:
         """``text`` must need no escape in JSON, but for CALL_END."""
-        kind = "thinking" if reasoning else "tool_use" if self.asked.tool else "text"
+        kind = "tool_use" if self.asked.tool else "text"
+        if reasoning:
+            kind = "thinking"
         before = b""
         if self.block != kind:
             before = self._closed() + self._opened(kind)

@@ -74,7 +74,9 @@ def parse_quirks(text: str, base: Quirks) -> Quirks:
     with what there is."""
     changes: dict[str, Any] = {}
     for word in filter(None, (word.strip() for word in text.split(","))):
-        name, _, value = (part.strip() for part in word.partition("="))
+        name, _, value = word.partition("=")
+        name = name.strip()
+        value = value.strip()
         if name not in _TYPES:
             raise ValueError(
                 f"there is no {name!r}: {', '.join(field.name for field in fields(Quirks))}"

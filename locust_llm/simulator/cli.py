@@ -162,9 +162,10 @@ def _cost(options: argparse.Namespace) -> StepCostConstants:
 def _policy(options: argparse.Namespace) -> str:
     chunking = options.enable_chunked_prefill
     partial = options.max_num_partial_prefills > 1
-    policy: str = options.policy or (
-        "partial-prefills" if partial else "mixed" if chunking is False else "chunked"
-    )
+    default = "mixed" if chunking is False else "chunked"
+    if partial:
+        default = "partial-prefills"
+    policy: str = options.policy or default
     if chunking is not None and chunking == (policy in WHOLE_PROMPTS):
         raise ValueError(
             f"--{'' if chunking else 'no-'}enable-chunked-prefill contradicts --policy {policy}"
@@ -237,16 +238,14 @@ def make_engine(
         return kind(Scheduler(config, choose, waiting=waiting), cost, clock, time_scale=scale)
 
     if options.ttft_ms is not None:
-        ttft_s, itl_s, jitter_s = (
-            ms / 1e3 * scale for ms in (options.ttft_ms, options.itl_ms, options.jitter_ms)
-        )
+        ttft_s = options.ttft_ms / 1e3 * scale
+        itl_s = options.itl_ms / 1e3 * scale
+        jitter_s = options.jitter_ms / 1e3 * scale
         about = f"fixed latency: ttft {options.ttft_ms:g} ms, itl {options.itl_ms:g} ms"
         return FixedEngine(ttft_s, itl_s, clock, jitter_s=jitter_s, seed=options.seed), about
     if policy == DISAGGREGATED:
-        prefill, decode = (
-            [batch_engine(chunked) for _ in range(count)]
-            for count in (options.prefill_engines, options.decode_engines)
-        )
+        prefill = [batch_engine(chunked) for _ in range(options.prefill_engines)]
+        decode = [batch_engine(chunked) for _ in range(options.decode_engines)]
         link = Link(
             bytes_per_token=cost.model.kv_bytes_per_token,
             bytes_per_s=options.kv_transfer_gb_per_s * 1e9,

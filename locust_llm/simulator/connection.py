@@ -162,18 +162,14 @@ class ClientConnection(asyncio.Protocol):
 
     def respond(self, status: int, body: Any, extra_headers: str = "") -> None:
         """``body``: an object, JSON as it is, or text as it is."""
-        kind = (
-            "text/plain; version=0.0.4; charset=utf-8"
-            if isinstance(body, str)
-            else "application/json"
-        )
-        data = (
-            body
-            if isinstance(body, bytes)
-            else body.encode()
-            if isinstance(body, str)
-            else openai_chat.dump(body)
-        )
+        kind = "application/json"
+        if isinstance(body, str):
+            kind = "text/plain; version=0.0.4; charset=utf-8"
+            data = body.encode()
+        elif isinstance(body, bytes):
+            data = body
+        else:
+            data = openai_chat.dump(body)
         head = (
             f"HTTP/1.1 {status} {_phrase(status)}\r\n{_SERVER_LINE}Content-Type: {kind}\r\n"
             f"Content-Length: {len(data)}\r\n{extra_headers}{self._connection_line()}\r\n"

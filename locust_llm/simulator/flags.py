@@ -188,9 +188,10 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
 
 def _add_steps(group: argparse._ArgumentGroup) -> None:
     """What a step takes, and where it takes place."""
-    add, count, positive, not_negative = (
-        _adder(group), _number(int, least=1), _number(float, above=0), _number(float, least=0),
-    )  # fmt: skip
+    add = _adder(group)
+    count = _number(int, least=1)
+    positive = _number(float, above=0)
+    not_negative = _number(float, least=0)
     add("--step-overhead-ms", "of every step (default: fitted)", type=not_negative, metavar="MS")
     add(
         "--seq-overhead-us",

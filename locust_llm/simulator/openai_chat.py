@@ -301,10 +301,12 @@ PING = b":\n\n"
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
-    total, cached = prompt_tokens + completion_tokens, {"cached_tokens": cached_tokens}
-    return {"prompt_tokens": prompt_tokens, "total_tokens": total,
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
         "completion_tokens": completion_tokens,
-            "prompt_tokens_details": cached}  # fmt: skip
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
 
 
 def chat_completion(ended: UnstreamedAnswer) -> dict[str, Any]:

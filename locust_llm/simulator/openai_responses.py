@@ -123,7 +123,9 @@ class ResponsesEvents:
         self, text: bytes, used: dict[str, Any] | None = None, *, reasoning: bool, last: bool
     ) -> bytes:
         """``text`` must need no escape in JSON, but for CALL_END."""
-        kind = "reasoning" if reasoning else "function_call" if self.tool else "message"
+        kind = "function_call" if self.tool else "message"
+        if reasoning:
+            kind = "reasoning"
         before = b""
         if self.item is None or self.item["type"] != kind:
             before = self._closed() + self._opened(kind)
@@ -169,7 +171,8 @@ class ResponsesEvents:
     def _closed(self) -> bytes:
         if self.item is None:
             return b""
-        item, self.item = self.item | {"status": "completed"}, None
+        item = self.item | {"status": "completed"}
+        self.item = None
         self.index += 1
         return self._event("response.output_item.done", item=item, output_index=self.index - 1)
 

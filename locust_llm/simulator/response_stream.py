@@ -63,9 +63,9 @@ class SimulatedAnswer:
         self.max_tokens = max_tokens
         self.accepted = iter(steps)
         request = connection.request
-        session, row.tenant, self.traceparent = (
-            (request.session, request.tenant, request.traceparent) if request else ("", "", "")
-        )
+        session = request.session if request else ""
+        row.tenant = request.tenant if request else ""
+        self.traceparent = request.traceparent if request else ""
         self.sequence = Sequence(
             asked.prompt_tokens, len(steps) or max_tokens, self._block_keys(max_tokens),
             priority=asked.priority, tenant=row.tenant,
@@ -97,7 +97,8 @@ class SimulatedAnswer:
         """The tokens of one more step; how many there are."""
         now = monotonic()
         metrics = self.metrics
-        self.before, accepted = self.count, next(self.accepted, 0)
+        self.before = self.count
+        accepted = next(self.accepted, 0)
         if self.count and self.quirks.draft_tokens:
             metrics.drafted(self.quirks.draft_tokens, accepted)
         new = min(1 + accepted, self.max_tokens - self.count)

@@ -56,7 +56,8 @@ class Spans:
         if parts is None or (parent and not parent.sampled):
             return
         arrived_at = answer.row.arrived_at
-        ttft_s, e2e_s = answer.first_at - arrived_at, now - arrived_at
+        ttft_s = answer.first_at - arrived_at
+        e2e_s = now - arrived_at
         attributes: dict[str, Value] = {
             **latency_attributes(parts, ttft_s, e2e_s),
             "gen_ai.usage.prompt_tokens": answer.asked.prompt_tokens,
@@ -67,9 +68,13 @@ class Spans:
             **{f"gen_ai.request.{name}": value for name, value in answer.asked.sampling if value},
         }
         random = self._random.randbytes
-        trace_id, parent_id = (parent.trace_id, parent.span_id) if parent else (random(16), b"")
-        start, end = (int(1e9 * (self._unix_s + at)) for at in (arrived_at, now))
-        self.sender.add(SimulatedSpan(NAME, trace_id, random(8), parent_id, start, end, attributes))
+        trace_id = parent.trace_id if parent else random(16)
+        parent_id = parent.span_id if parent else b""
+        start_ns = int(1e9 * (self._unix_s + arrived_at))
+        end_ns = int(1e9 * (self._unix_s + now))
+        self.sender.add(
+            SimulatedSpan(NAME, trace_id, random(8), parent_id, start_ns, end_ns, attributes)
+        )
 
 
 def latency_attributes(parts: LatencyParts, ttft_s: float, e2e_s: float) -> dict[str, Value]:

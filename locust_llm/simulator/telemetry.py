@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from array import array
 from bisect import bisect_left
@@ -78,16 +79,12 @@ class EngineMetrics:
 
     def __init__(self, model: str, max_model_len: int) -> None:
         self.model = model
-        self.histograms = {
-            name: PrometheusHistogram(
-                tuple(
-                    float(bound)
-                    for bound in bounds
-                    if bound <= max_model_len or bounds is not _TOKENS
-                )
-            )
-            for name, (_, bounds) in _HISTOGRAMS.items()
-        }
+        self.histograms: dict[str, PrometheusHistogram] = {}
+        for name, (_, bounds) in _HISTOGRAMS.items():
+            # vLLM's buckets of tokens end at the longest request
+            longest = max_model_len if bounds is _TOKENS else math.inf
+            kept = tuple(float(bound) for bound in bounds if bound <= longest)
+            self.histograms[name] = PrometheusHistogram(kept)
         self.gap = self.histograms["inter_token_latency_seconds"].observe
         self.prompt_tokens = self.generation_tokens = 0
         # of speculative decoding: drafts, their tokens, those accepted
@@ -227,11 +224,13 @@ def format_metrics_page(engines: Iterable[tuple[EngineMetrics, Mapping[str, floa
     """The page of all engines, told apart by vLLM's label for that. A state is that of
     `Engine.state`."""
     pages = (metrics.families(state, number) for number, (metrics, state) in enumerate(engines))
-    lines = (
-        (of[0][0], *(sample for _, samples in of for sample in samples))
-        for of in zip(*pages, strict=True)
-    )
-    return "\n".join(line for family in lines for line in family) + "\n"
+    lines: list[str] = []
+    for family in zip(*pages, strict=True):
+        head, _ = family[0]
+        lines.append(head)
+        for _, samples in family:
+            lines += samples
+    return "\n".join(lines) + "\n"
 
 
 def _head(name: str, text: str, kind: str) -> str:

@@ -145,16 +145,14 @@ class Roofline:
     def __init__(self, cost: StepCostConstants) -> None:
         model, gpu = cost.model, cost.gpu
         self._bandwidth = gpu.bandwidth * cost.bandwidth_efficiency
-        self._weights_s, self._kv_bytes = (
-            model.weight_bytes / self._bandwidth,
-            model.kv_bytes_per_token,
-        )
-        self._linear, self._flops = 2 * model.parameters, gpu.flops * cost.mfu
-        self._attention, self._attention_flops = (
-            4 * model.num_layers * model.hidden_size,
-            gpu.flops * cost.attention_mfu,
-        )
-        self._step_s, self._seq_s = cost.step_overhead_s, cost.seq_overhead_s
+        self._weights_s = model.weight_bytes / self._bandwidth
+        self._kv_bytes = model.kv_bytes_per_token
+        self._linear = 2 * model.parameters
+        self._flops = gpu.flops * cost.mfu
+        self._attention = 4 * model.num_layers * model.hidden_size
+        self._attention_flops = gpu.flops * cost.attention_mfu
+        self._step_s = cost.step_overhead_s
+        self._seq_s = cost.seq_overhead_s
 
     def __call__(
         self, segments: Iterable[tuple[int, int]], num_decodes: int = 0, num_context_tokens: int = 0

@@ -227,7 +227,8 @@ class FixedEngine:
         self._drips: dict[Sequence, _Drip] = {}
 
     def add(self, sequence: Sequence, on_token: Callable[[], None], *, each: bool = True) -> None:
-        sequence.status, sequence.arrived_at = SequenceStatus.RUNNING, self.clock.time()
+        sequence.status = SequenceStatus.RUNNING
+        sequence.arrived_at = self.clock.time()
         sequence.started_at = sequence.arrived_at
         drip = self._drips[sequence] = _Drip(self, sequence, on_token, each)
         drip.wait(self.ttft_s)
@@ -239,7 +240,8 @@ class FixedEngine:
             drip.timer.cancel()
 
     def finish(self, sequence: Sequence) -> None:
-        sequence.status, sequence.last_at = SequenceStatus.FINISHED, self._drips.pop(sequence).due
+        sequence.status = SequenceStatus.FINISHED
+        sequence.last_at = self._drips.pop(sequence).due
         sequence.pace_s = sequence.last_at - (sequence.first_at or 0.0)
 
     def find(self, block_keys: Series[int]) -> int:
@@ -350,7 +352,8 @@ class Router:
 
 def merge_engine_states(states: Series[dict[str, float]]) -> dict[str, float]:
     """The states of several engines: sums, but for the lateness, which is the worst."""
-    return {
-        name: (max if "late" in name else sum)(state[name] for state in states)
-        for name in states[0]
-    }
+    merged: dict[str, float] = {}
+    for name in states[0]:
+        values = [state[name] for state in states]
+        merged[name] = max(values) if "late" in name else sum(values)
+    return merged

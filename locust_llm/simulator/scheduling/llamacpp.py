@@ -77,14 +77,16 @@ class LlamaCpp(Stateful):
             self.slots[number] = self._last[number] = sequence
 
     def _chosen(self, sequence: Sequence, common_prefix_tokens: int) -> int:
-        most, chosen = SIMILARITY * sequence.num_prompt_tokens, self._free[0]
+        most = SIMILARITY * sequence.num_prompt_tokens
+        chosen = self._free[0]
         for number in sorted(self._free):
             last = self._last.get(number)
-            if (
-                last is not None
-                and (alike := max(common_prefix_tokens, _num_alike(sequence, last))) > most
-            ):
-                most, chosen = alike, number
+            if last is None:
+                continue
+            alike = max(common_prefix_tokens, _num_alike(sequence, last))
+            if alike > most:
+                most = alike
+                chosen = number
         return chosen
 
 

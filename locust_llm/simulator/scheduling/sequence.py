@@ -174,7 +174,8 @@ class Decoding:
         sequence.decoding = None
         sequence.pace_s += self.pace_s
         sequence.output_then += rounds - joined
-        sequence.computed_then, sequence.blocks_then = num_tokens - 1, num_blocks
+        sequence.computed_then = num_tokens - 1
+        sequence.blocks_then = num_blocks
         if self.round_at is not None:
             sequence.runs[-1] = sequence.runs[-1]._replace(last=rounds)
 

@@ -206,4 +206,10 @@ class Fair:
 
 def queue(name: str = "fcfs", weights: Mapping[str, float] | None = None) -> Waiting:
     """One of QUEUES. ``weights``: of `Fair`."""
-    return Priority() if name == "priority" else Fair(weights) if name == "fair" else deque()
+    match name:
+        case "priority":
+            return Priority()
+        case "fair":
+            return Fair(weights)
+        case _:
+            return deque()
