@@ -100,7 +100,8 @@ class BackgroundLoad(msgspec.Struct, frozen=True, kw_only=True):
     def tokens_per_s(self, token_s: float) -> tuple[float, float | None, float | None]:
         """Prefill tokens that others send a second, with the ends. ``token_s``: what one takes the
         server."""
-        low, high = (None if end is None else end / token_s for end in (self.low, self.high))
+        low = None if self.low is None else self.low / token_s
+        high = None if self.high is None else self.high / token_s
         return self.lost / token_s, low, high
 
     @property
@@ -128,7 +129,8 @@ def has_calm_rounds(session: Sequence[CanaryRound]) -> bool:
 def measure_round(at: float, chunk_s: Sequence[float]) -> CanaryRound:
     """``chunk_s``: seconds after the send."""
     gaps = [after - before for before, after in pairwise(chunk_s)]
-    ttft_s, watched_s = chunk_s[0], chunk_s[-1] - chunk_s[0]
+    ttft_s = chunk_s[0]
+    watched_s = chunk_s[-1] - chunk_s[0]
     apart = [gap for gap in gaps if gap > TOGETHER_S]
     if len(apart) < max(MIN_GAPS, QUIET_SHARE * len(gaps)):
         return CanaryRound(at=at, ttft_s=ttft_s, gaps=len(gaps), watched_s=watched_s)

@@ -60,10 +60,11 @@ class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def promise(self) -> str:
         """What it will send at most."""
-        an_hour, all_ = (math.ceil(seconds / self.every_s) for seconds in (3600, self.for_s))
-        hourly = f" ({an_hour:,} an hour)" if all_ > an_hour else ""
+        an_hour = math.ceil(3600 / self.every_s)
+        requests = math.ceil(self.for_s / self.every_s)
+        hourly = f" ({an_hour:,} an hour)" if requests > an_hour else ""
         return (
-            f"at most {format_count(all_, 'request')}{hourly}, one at a time, each with a text of "
+            f"at most {format_count(requests, 'request')}{hourly}, one at a time, each with a text of "
             f"about {self.input_tokens} tokens, "
             f"to which the server adds its template, and an answer of {self.output_tokens}"
         )
@@ -95,11 +96,9 @@ class CanarySession(Collector):
             stopped = wait(max(began + number * self.plan.every_s - now(), 0.0))
         self._say(f"\n{self.summary()}\n")
         answered = len(self.rounds) - self.failed
-        return (
-            ExitStatus.FAILED_REQUESTS
-            if self.failed and answered
-            else (ExitStatus.OK if answered else ExitStatus.INCOMPLETE)
-        )
+        if not answered:
+            return ExitStatus.INCOMPLETE
+        return ExitStatus.FAILED_REQUESTS if self.failed else ExitStatus.OK
 
     def add(self, one: CanaryRound) -> None:
         self.rounds.append(one)

@@ -148,7 +148,9 @@ def best_split(ranked: Sequence[int]) -> tuple[float, int]:
     squares = [0, *accumulate(rank * rank for rank in ranked)]
     largest, at = 0.0, 0
     for begin, end in seeded_intervals(len(ranked)):
-        length, total, first = end - begin, sums[end] - sums[begin], sums[begin]
+        length = end - begin
+        first = sums[begin]
+        total = sums[end] - first
         # length² times their variance
         spread = (squares[end] - squares[begin]) * length - total * total
         excess, split = max(

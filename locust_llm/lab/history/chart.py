@@ -57,11 +57,13 @@ class _Scale:
         self.shown, self.figure = shown, figure
         ordered = sorted(one.figures[figure.name] for one in shown)
         few = len(ordered) // OUTER
-        low, high = ordered[few], ordered[-1 - few]
+        low = ordered[few]
+        high = ordered[-1 - few]
         room = (high - low) / 2 or abs(high) * 0.1 or 1.0
         low = max(low - room, ordered[0])
         high = min(high + room, ordered[-1])
-        self._low, self._high = low - 0.1 * room, high + 0.1 * room
+        self._low = low - 0.1 * room
+        self._high = high + 0.1 * room
         self._places = {one.folder: i for i, one in enumerate(shown)}
 
     def place(self, entry: HistoryEntry) -> int | None:
@@ -93,7 +95,9 @@ class _Scale:
         count = len(self.shown)
         for i in range(min(DATES, count)):
             place = round(i * (count - 1) / max(1, min(DATES, count) - 1))
-            anchor = "start" if i == 0 else "end" if i == min(DATES, count) - 1 else "middle"
+            anchor = "end" if i == min(DATES, count) - 1 else "middle"
+            if i == 0:
+                anchor = "start"
             date = datetime.fromtimestamp(self.shown[place].started).strftime("%Y-%m-%d")
             inner = " fine" if anchor == "middle" else ""
             yield (
@@ -174,7 +178,9 @@ def _marks(scale: _Scale, turns: Sequence[FigureChange]) -> Iterator[str]:
         )
         if x - named >= APART:  # else its name would lie on that of the one before
             named = x
-            anchor = "start" if x < 8 else "end" if x > 92 else "middle"
+            anchor = "end" if x > 92 else "middle"
+            if x < 8:
+                anchor = "start"
             yield (
                 f'<text x="{x}%" y={TOP - 9} text-anchor={anchor} fill="{hue}" '
                 f"font-weight=600>{_text(turn.size)}</text>"

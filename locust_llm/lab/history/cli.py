@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.lab.history.entry import KEY_FIGURES, key_figure_by_name
+from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure, key_figure_by_name
 from locust_llm.records.storage import replace_file
 from locust_llm.text.format import describe_error, print_safely
 
@@ -16,7 +16,7 @@ from . import page, text
 from .change_points import LEAST
 from .index import Runs, runs_in
 from .select_runs import add_run_filter_arguments, choice_of
-from .series import RunSeries, series_of, turns
+from .series import FigureChange, RunSeries, series_of, turns
 
 LAST = 20
 """Runs of each workload that are shown."""
@@ -101,22 +101,29 @@ def _parser() -> argparse.ArgumentParser:
 def _data(runs: Runs, series: list[RunSeries], last: int | None, least: float) -> dict[str, Any]:
     return {
         "schema": 1,
-        "workloads": [
-            {
-                "workload": one.workload,
-                "conditions": one.conditions,
-                "runs": one.entries[-last:] if last else one.entries,
-                "changes": [
-                    {
-                        "metric": figure.name, "from": turn.first.folder, "better": turn.better,
-                        "relative": turn.change.relative, **turn.change._asdict(),
-                        "beside": list(turn.beside()),
-                    }
-                    for figure in KEY_FIGURES
-                    for turn in turns(one, figure, least)
-                ],
-            }
-            for one in series
-        ],
+        "workloads": [_workload_data(workload, last, least) for workload in series],
         "unread": dict(runs.unread),
-    }  # fmt: skip
+    }
+
+
+def _workload_data(series: RunSeries, last: int | None, least: float) -> dict[str, Any]:
+    changes = []
+    for figure in KEY_FIGURES:
+        changes += [_change_data(figure, turn) for turn in turns(series, figure, least)]
+    return {
+        "workload": series.workload,
+        "conditions": series.conditions,
+        "runs": series.entries[-last:] if last else series.entries,
+        "changes": changes,
+    }
+
+
+def _change_data(figure: KeyFigure, turn: FigureChange) -> dict[str, Any]:
+    return {
+        "metric": figure.name,
+        "from": turn.first.folder,
+        "better": turn.better,
+        "relative": turn.change.relative,
+        **turn.change._asdict(),
+        "beside": list(turn.beside()),
+    }

@@ -164,10 +164,8 @@ def _known(path: Path) -> _Had:
         return _Had()
     try:
         with read_database(path, WAIT_S) as db:
-            application, made_by = (
-                db.execute(f"PRAGMA {one}").fetchone()[0]
-                for one in ("application_id", "user_version")
-            )
+            application = db.execute("PRAGMA application_id").fetchone()[0]
+            made_by = db.execute("PRAGMA user_version").fetchone()[0]
             if (
                 application != OURS
                 and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]

@@ -122,22 +122,13 @@ def _section(
             plots.append(
                 HistoryPlot(figure.label, Markup(drawn), found, list(doubts(series, figure, found)))
             )
-    shown = [
-        figure
-        for figure in KEY_FIGURES
-        if any(figure.name in one.figures for one in series.entries)
-    ]
+    measured = set[str]().union(*(entry.figures for entry in series.entries))
+    shown = [figure for figure in KEY_FIGURES if figure.name in measured]
     entries = list(reversed(series.entries[-(last or 0) :]))
-    rows = [
-        list(
-            _cells(
-                one,
-                [figure.said(one.figures.get(figure.name), 3) for figure in shown],
-                where=series.has_several_hosts,
-            )
-        )
-        for one in entries
-    ]
+    rows = []
+    for entry in entries:
+        values = [figure.said(entry.figures.get(figure.name), 3) for figure in shown]
+        rows.append(list(_cells(entry, values, where=series.has_several_hosts)))
     head = [
         "Run",
         "Started",

@@ -81,11 +81,13 @@ class FigureChange(NamedTuple):
     def beside(self) -> Iterator[str]:
         """What else differs between the last run before it and the first one after it."""
         for name, title in BESIDE:
-            old, new = (getattr(entry, name) for entry in (self.last, self.first))
+            old = getattr(self.last, name)
+            new = getattr(self.first, name)
             if old != new:
                 yield f"{title} {shorten_run_name(old, name)} to {shorten_run_name(new, name)}"
         for key in sorted(self.last.labels.keys() | self.first.labels.keys()):
-            old, new = (entry.labels.get(key, "") for entry in (self.last, self.first))
+            old = self.last.labels.get(key, "")
+            new = self.first.labels.get(key, "")
             if old != new:
                 yield f"{key} {old or 'none'} to {new or 'none'}"
 

@@ -28,12 +28,9 @@ def format_history(series: Sequence[RunSeries], last: int, least: float = LEAST)
 
 def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
     yield from _head(series)
-    figures = [
-        figure
-        for figure in KEY_FIGURES
-        if figure.name not in LIST_LEFT_OUT
-        and any(figure.name in e.figures for e in series.entries)
-    ]
+    measured = set[str]().union(*(entry.figures for entry in series.entries))
+    listed = measured.difference(LIST_LEFT_OUT)
+    figures = [figure for figure in KEY_FIGURES if figure.name in listed]
     judged = any(one.slo for one in series.entries)
     where = series.has_several_hosts
     head = [
@@ -45,16 +42,17 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
         *(["SLO"] if judged else []),
         "client",
     ]
-    rows = [
-        [
-            when(one), truncate_text(clean_line(one.folder), NAME),
-            *([clean_line(one.host) or "-"] if where else []), commit(one),
-            *(figure.said(one.figures.get(figure.name), 3) for figure in figures),
-            *([one.slo or "-"] if judged else []),
-            "did not end" if one.left_out == NOT_ENDED else one.client or "-",
-        ]
-        for one in series.entries[-last:]
-    ]  # fmt: skip
+    rows = []
+    for entry in series.entries[-last:]:
+        row = [when(entry), truncate_text(clean_line(entry.folder), NAME)]
+        if where:
+            row.append(clean_line(entry.host) or "-")
+        row.append(commit(entry))
+        row += [figure.said(entry.figures.get(figure.name), 3) for figure in figures]
+        if judged:
+            row.append(entry.slo or "-")
+        row.append("did not end" if entry.left_out == NOT_ENDED else entry.client or "-")
+        rows.append(row)
     yield from _aligned([head, *rows], left=(0, 1, 2, 3) if where else (0, 1, 2))
     found = all_turns(series, least)
     for first in dict.fromkeys(turn.first.folder for turn in found):
@@ -64,17 +62,12 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
 
 def _at_once(found: Sequence[FigureChange]) -> str:
     """Changes of several figures that begin with the same run."""
-    sides = (
-        (
-            word,
-            ", ".join(
-                f"{turn.figure.label} {turn.size}" for turn in found if turn.better is better
-            ),
-        )
-        for word, better in (("worse", False), ("better", True))
-    )
-    said = "; ".join(f"{word}: {which}" for word, which in sides if which)
-    return f"from {found[0].first.folder} on {said}; {found[0].company}"
+    sides = []
+    for word, better in (("worse", False), ("better", True)):
+        changes = [f"{turn.figure.label} {turn.size}" for turn in found if turn.better is better]
+        if changes:
+            sides.append(f"{word}: {', '.join(changes)}")
+    return f"from {found[0].first.folder} on {'; '.join(sides)}; {found[0].company}"
 
 
 def plotted(series: Sequence[RunSeries], figure: KeyFigure, last: int, least: float = LEAST) -> str:
@@ -137,13 +130,15 @@ def _levels(
     counted: Sequence[HistoryEntry], figure: KeyFigure, found: Sequence[FigureChange]
 ) -> dict[str, float]:
     """By run, the median of the stretch between two changes that it is in."""
-    return {
-        one.folder: middle
-        for begin, end in pairwise([0, *(turn.change.at for turn in found), len(counted)])
-        for middle in (median_interval([one.figures[figure.name] for one in counted[begin:end]])[0],
-            )
-        for one in counted[begin:end]
-    } if counted else {}  # fmt: skip
+    levels: dict[str, float] = {}
+    if not counted:
+        return levels
+    ends = [0, *(turn.change.at for turn in found), len(counted)]
+    for begin, end in pairwise(ends):
+        stretch = counted[begin:end]
+        middle = median_interval([entry.figures[figure.name] for entry in stretch])[0]
+        levels |= {entry.folder: middle for entry in stretch}
+    return levels
 
 
 def _dot(value: float, middle: float | None, scale: tuple[float, float]) -> str:
@@ -195,7 +190,7 @@ def commit(entry: HistoryEntry) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]], left: Collection[int]) -> Iterator[str]:
     """These columns to the left, the others to the right; empty ones left out."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (
             cell.ljust(width) if i in left else cell.rjust(width)

@@ -153,15 +153,11 @@ def _said(settings: Mapping[str, Any], given: dict[str, Any], lengths: str = "")
 def _value(value: object) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
-    return (
-        ""
-        if value is True
-        else "off"
-        if value is False
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if value is True:
+        return ""
+    if value is False:
+        return "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def of_figures(load: Figures) -> WorkloadIdentity:

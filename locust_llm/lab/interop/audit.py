@@ -116,7 +116,8 @@ def check_decode_time(figures: Figures) -> Iterator[Finding]:
     first, last, each = figures.ttft.avg, figures.latency.avg, figures.tpot
     if first is None or last is None or not each.avg or last < first:
         return
-    took, known = last - first, figures.output_tokens.avg
+    took = last - first
+    known = figures.output_tokens.avg
     count = known if known is not None else figures.asked_output_tokens
     if count is None or count <= 1:
         return

@@ -80,9 +80,8 @@ def run_audit(words: list[str]) -> int:
 
 
 def _verdict(found: list[Finding]) -> AuditOutcome:
-    return next(
-        (v for v in AuditOutcome if any(one.verdict is v for one in found)), AuditOutcome.HOLDS
-    )
+    verdicts = {finding.verdict for finding in found}
+    return next((verdict for verdict in AuditOutcome if verdict in verdicts), AuditOutcome.HOLDS)
 
 
 def _status(found: list[Finding], strict: bool) -> int:

@@ -27,9 +27,8 @@ def build_benchmark_report(found: MeasuredRun) -> dict[str, Any]:
     """Percentiles are linear between ranks, standard deviations of a sample. Raises NotExported."""
     run = found.run
     try:
-        began, ended = (
-            datetime.fromtimestamp(at, UTC).isoformat() for at in (found.began_s, found.ended_s)
-        )
+        began = datetime.fromtimestamp(found.began_s, UTC).isoformat()
+        ended = datetime.fromtimestamp(found.ended_s, UTC).isoformat()
     except (ValueError, OverflowError) as error:
         raise NotExported(f"its dates cannot be written: {error}") from None
     return {
@@ -58,14 +57,16 @@ def build_benchmark_report(found: MeasuredRun) -> dict[str, Any]:
 
 def _load(found: MeasuredRun) -> dict[str, Any] | None:
     """None where input lengths are unknown, which it must have."""
-    s, run = found.run.settings, found.run
+    run = found.run
+    s = run.settings
     if found.tokens is None:
         return None
-    read, written = (np.array(each, np.float64) for each in found.tokens)
+    input_tokens, output_tokens = found.tokens
+    read = np.array(input_tokens, np.float64)
+    written = np.array(output_tokens, np.float64)
     ours = {"locust-llm": run.versions.get("locust-llm", "unknown")}
-    (tool, version), *_ = (
-        (run.versions or {run.imported: "unknown"}) if run.imported else ours
-    ).items()
+    versions = (run.versions or {run.imported: "unknown"}) if run.imported else ours
+    tool, version = next(iter(versions.items()))
     config = msgspec.to_builtins(
         {"settings": {**msgspec.structs.asdict(s), "host": "", "hosts": ()}}
     )
@@ -95,7 +96,9 @@ def _sequence(lengths: Floats) -> dict[str, Any]:
 def _lengths(found: MeasuredRun) -> dict[str, Any]:
     if found.tokens is None:
         return {}
-    read, written = (np.array(each, np.float64) for each in found.tokens)
+    input_tokens, output_tokens = found.tokens
+    read = np.array(input_tokens, np.float64)
+    written = np.array(output_tokens, np.float64)
     return {
         "input_length": _statistics(read, "count"),
         "output_length": _statistics(written, "count"),

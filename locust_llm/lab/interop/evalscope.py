@@ -141,7 +141,8 @@ def _read_requests(file: ResultFile) -> list[Imported]:
         raise Unusable(
             f"SQLite cannot read it ({slow if str(error) == 'interrupted' else error})"
         ) from None
-    arguments, summary = (_beside(path.with_name(name)) for name in (ARGUMENTS, SUMMARY))
+    arguments = _beside(path.with_name(ARGUMENTS))
+    summary = _beside(path.with_name(SUMMARY))
     users = whole(nested_value(arguments, "parallel"))
     rate = read_finite_or_nan(nested_value(arguments, "rate"))
     open_loop = nested_value(arguments, "open_loop") is True and rate is not None and rate > 0
@@ -249,7 +250,9 @@ def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
     fields |= token_fields(
         row["prompt_tokens"], row["completion_tokens"], "usage" if counted else "tokenizer"
     )
-    stamps, complete = ((), True) if row["is_stream"] == 0 else _stamps(row)
+    if row["is_stream"] == 0:
+        return record(**fields, stamps=(), whole=True)
+    stamps, complete = _stamps(row)
     return record(**fields, stamps=stamps, whole=complete)
 
 

@@ -143,26 +143,29 @@ def audited(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list[str]]
         for one in found
         if one.verdict is not AuditOutcome.HOLDS and one.rule != "samples"
     ]
-    held = [
-        f"{name}: {sum(one.verdict is AuditOutcome.HOLDS for one in found)} of {len(found)}"
-        for name, found in each
-    ]
+    held = []
+    for name, findings in each:
+        verdicts = [finding.verdict for finding in findings]
+        held.append(f"{name}: {verdicts.count(AuditOutcome.HOLDS)} of {len(verdicts)}")
     return doubts, held
 
 
 def conditions_of(columns: Sequence[Figures | None]) -> list[list[str]]:
-    """Rows, each with its name first; None: nothing is registry."""
-    return [
-        [name, *("-" if one is None else condition(one) for one in columns)]
-        for name, condition in CONDITIONS.items()
-    ]
+    """Rows, each with its name first; None: nothing is known."""
+    rows = []
+    for name, condition in CONDITIONS.items():
+        cells = ["-" if figures is None else condition(figures) for figures in columns]
+        rows.append([name, *cells])
+    return rows
 
 
 def said(rows: list[list[str]]) -> list[list[str]]:
     """Clean, without those in which no column has anything."""
-    return [
-        [*map(clean_line, row)] for row in rows if any(cell not in ("-", "") for cell in row[1:])
-    ]
+    kept = []
+    for row in rows:
+        if not {"-", ""}.issuperset(row[1:]):
+            kept.append([clean_line(cell) for cell in row])
+    return kept
 
 
 def format_results_markdown(found: ResultTable) -> str:

@@ -106,13 +106,19 @@ def _read_requests(document: Document, path: Path) -> list[Imported]:
             records=tuple(found),
             users=whole(document.get("max_concurrency")),
             rate_per_s=rate if open_loop else None,
-            arrivals="" if not open_loop or burstiness is None
-            else "poisson" if burstiness == 1 else f"gamma (smoothness {burstiness:g})",
+            arrivals=_name_arrivals(burstiness) if open_loop else "",
             asked=asked or None,
             unread=tuple(unread),
             lacks=lacking(found, NO_DATE),
         )
-    ]  # fmt: skip
+    ]
+
+
+def _name_arrivals(burstiness: float | None) -> str:
+    """How the arrivals of an open loop are distributed; empty: the file does not say."""
+    if burstiness is None:
+        return ""
+    return "poisson" if burstiness == 1 else f"gamma (smoothness {burstiness:g})"
 
 
 def _records(lists: Mapping[str, Any], date: str, path: Path) -> tuple[list[Record], list[str]]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from locust_llm.lab.interop.measured import Floats, MeasuredRun, NotExported, export_as_json, sent_s
 from locust_llm.lab.interop.tool_format import ToolFormat
+from locust_llm.records.record import Record
 
 PERCENTILES: Final = (50, 90, 95, 99)
 OF_PYTORCH: Final = tuple(
@@ -121,11 +122,15 @@ def _lists(found: MeasuredRun) -> dict[str, list[Any]]:
         "errors": ["" if not one.failed else one.error or one.outcome for one in every],
     }
     if found.gaps_known:
-        lists["itls"] = [[gap / 1e6 for gap in one.gaps_us] for one in every]
+        lists["itls"] = [_gaps_s(record) for record in every]
     if found.tokens is not None:
         lists["input_lens"] = [one.input_tokens or 0 for one in every]
         lists["output_lens"] = [0 if one.failed else one.output_tokens or 0 for one in every]
     return lists
+
+
+def _gaps_s(record: Record) -> list[float]:
+    return [gap_us / 1e6 for gap_us in record.gaps_us]
 
 
 def _latencies(found: MeasuredRun) -> Iterator[tuple[str, float]]:

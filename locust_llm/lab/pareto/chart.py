@@ -101,15 +101,15 @@ def _colours(side: int) -> str:
 
 def describe_curves(curves: Sequence[ParetoCurve]) -> str:
     """The points in words, for screen readers."""
-    return "; ".join(
-        f"{curve.name}: "
-        + ", ".join(
-            f"{p.value:g}: {format_brief(p.per_gpu, digits=3)} at "
-            f"{format_brief(p.per_user, digits=3)}"
-            for p in curve.points
-        )
-        for curve in curves
-    )
+    described = []
+    for curve in curves:
+        points = []
+        for point in curve.points:
+            per_gpu = format_brief(point.per_gpu, digits=3)
+            per_user = format_brief(point.per_user, digits=3)
+            points.append(f"{point.value:g}: {per_gpu} at {per_user}")
+        described.append(f"{curve.name}: {', '.join(points)}")
+    return "; ".join(described)
 
 
 def choose_ticks(most: float) -> tuple[float, ...]:
@@ -269,7 +269,9 @@ def _labels(
             continue
         taken += cells
         ends = point in (curve.points[0], curve.points[-1])
-        kind = ' class="knee"' if knee else "" if ends else ' class="fine"'
+        kind = "" if ends else ' class="fine"'
+        if knee:
+            kind = ' class="knee"'
         end = ' text-anchor="end"' if left else ""
         yield f'<text{kind} x="{at - 22 if left else at:g}" y="{height:g}"{end}>{shown}</text>'
 

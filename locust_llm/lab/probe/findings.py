@@ -33,7 +33,9 @@ def examine_probe(
     named = diagnose_scheduler(found, client)
     advised = derive_advice(found, named, itl_target_s) if client in (None, OK) else ()
     broken = found.failed > MAX_FAILED_SHARE * found.requests
-    outcome = NAMED if named.name != CANNOT_TELL else BROKEN if broken else UNDECIDED
+    outcome = BROKEN if broken else UNDECIDED
+    if named.name != CANNOT_TELL:
+        outcome = NAMED
     return ProbeFindings(symptoms=found, diagnosis=named, advice=advised, outcome=outcome)
 
 

@@ -415,20 +415,26 @@ def _cut(episodes: Sequence[Sequence[ProbeResult]]) -> tuple[int, int] | None:
 
 def _alone(episodes: Iterable[list[ProbeResult]]) -> tuple[PromptCost, ...]:
     """By length. A length measured once is left out where a similar one was measured more often."""
-    of: defaultdict[int, list[ProbeResult]] = defaultdict(list)
-    for one in (one for results in episodes for one in results if one.ok):
-        of[one.asked_tokens].append(one)
-    often = [asked for asked, some in of.items() if len(some) > 1]
-    return tuple(
-        PromptCost(
-            asked,
-            round(median(one.input_tokens for one in some)),
-            tuple(one.ttft_s for one in some),
-        )
-        for asked, some in sorted(of.items())
-        if len(some) > 1
-        or not any(abs(asked - other) < SAME_LENGTH_SHARE * other for other in often)
-    )
+    by_length: defaultdict[int, list[ProbeResult]] = defaultdict(list)
+    for results in episodes:
+        for result in results:
+            if result.ok:
+                by_length[result.asked_tokens].append(result)
+    often = [asked for asked, results in by_length.items() if len(results) > 1]
+    costs = []
+    for asked, results in sorted(by_length.items()):
+        similar = any(abs(asked - other) < SAME_LENGTH_SHARE * other for other in often)
+        if len(results) == 1 and similar:
+            continue
+        tokens = round(median(result.input_tokens for result in results))
+        costs.append(PromptCost(asked, tokens, tuple(result.ttft_s for result in results)))
+    return tuple(costs)
+
+
+def _tokens_within(decoder: ProbeResult, begin: float, end: float) -> float:
+    """The tokens of its chunks after ``begin``, up to ``end``."""
+    chunks = sum(begin < at <= end for at in decoder.chunk_at)
+    return decoder.tokens_a_chunk * chunks
 
 
 def measure_stall(
@@ -456,16 +462,22 @@ def measure_stall(
     # most chunks came together with others: gaps are useless
     if not (quiet_s > 0 and first_at > sent_at):
         return None
-    spans = [
-        [(a, b) for a, b in pairwise(one.chunk_at) if b > sent_at and a < first_at]
-        for one in decoders
-    ]
-    meanwhile = [[b - a for a, b in some] for some in spans]
-    longest_s = median(max(gaps, default=0.0) for gaps in meanwhile)
-    heavy = [time_weighted_median(gaps) for gaps in meanwhile]
     # a gap that begins with the last step's token, or is mostly after it, is no step of the prompt
     last_s = first_at - quiet_s / 2
-    inside = [[b - a for a, b in some if a < last_s and a + b < 2 * first_at] for some in spans]
+    meanwhile = []
+    inside = []
+    for decoder in decoders:
+        spans = [
+            (begin, end)
+            for begin, end in pairwise(decoder.chunk_at)
+            if end > sent_at and begin < first_at
+        ]
+        meanwhile.append([end - begin for begin, end in spans])
+        inside.append(
+            [end - begin for begin, end in spans if begin < last_s and begin + end < 2 * first_at]
+        )
+    longest_s = median(max(gaps, default=0.0) for gaps in meanwhile)
+    heavy = [time_weighted_median(gaps) for gaps in meanwhile]
     each = [split_coalesced_gaps(gaps, quiet_s) for gaps in inside]
     least_s, plain = find_step_threshold(
         [gap for gaps in each for gap in gaps], quiet_s, median(heavy)
@@ -488,10 +500,7 @@ def measure_stall(
         asked_tokens=longs[0].asked_tokens,
         input_tokens=longs[0].input_tokens,
         ttft_s=first_at - sent_at,
-        meanwhile=median(
-            one.tokens_a_chunk * sum(sent_at < at <= first_at for at in one.chunk_at)
-            for one in decoders
-        ),
+        meanwhile=median(_tokens_within(decoder, sent_at, first_at) for decoder in decoders),
         steps=median(map(len, found)),
         surely=median(count_certain_steps(gaps, quiet_s) for gaps in found),
         uneven=max(heavy) / max(min(heavy), quiet_s / 2),

@@ -140,9 +140,10 @@ def describe_scheduler(probe: ProbeFindings) -> Iterator[TextBlock]:
     for missing in d.missing:
         yield TextBlock(f"Reason: {missing}.")
     for i, reason in enumerate(d.reasons):
-        yield TextBlock(
-            f"{'Measured' if d.name == CANNOT_TELL else 'Also' if i else 'Because'}: {reason}."
-        )
+        label = "Also" if i else "Because"
+        if d.name == CANNOT_TELL:
+            label = "Measured"
+        yield TextBlock(f"{label}: {reason}.")
 
 
 def format_diagnosis(d: Diagnosis, found: ProbeMeasurements) -> str:
@@ -333,27 +334,23 @@ def _early(found: ProbeMeasurements) -> Iterator[str]:
 
 def _agreement(found: ProbeMeasurements) -> Iterator[str]:
     """How far the rounds are apart."""
+    ttfts_beside = []
+    longest_gaps = []
+    for stalls in group_stalls_by_length(found.stalls):
+        ttfts_beside.append([stall.ttft_s for stall in stalls])
+        longest_gaps.append([stall.longest_s for stall in stalls])
     largest = []
     for what, figures in (
         ("TTFT alone", [cost.ttft_s for cost in found.costs]),
-        (
-            "TTFT beside decoders",
-            [[stall.ttft_s for stall in stalls] for stalls in group_stalls_by_length(found.stalls)],
-        ),
-        (
-            "longest gaps",
-            [
-                [stall.longest_s for stall in stalls]
-                for stalls in group_stalls_by_length(found.stalls)
-            ],
-        ),
+        ("TTFT beside decoders", ttfts_beside),
+        ("longest gaps", longest_gaps),
         ("gaps without a prompt", [[stall.quiet_s for stall in found.stalls]]),
     ):
-        apart = [
-            max(abs(value / median(values) - 1) for value in values)
-            for values in figures
-            if len(values) > 1 and median(values) > 0
-        ]
+        apart = []
+        for values in figures:
+            middle = median(values) if len(values) > 1 else 0.0
+            if middle > 0:
+                apart += [abs(value / middle - 1) for value in values]
         if apart:
             largest.append(f"{what} {max(apart):.0%}")
     if largest:
@@ -366,7 +363,7 @@ def _ms(values_s: Sequence[float]) -> str:
 
 def _spread(values: Sequence[float], unit: str = "", digits: int = 2) -> str:
     """``275 (268 to 280)``; without brackets where both ends read as the median does."""
-    middle, low, high = (
-        format_brief(value, unit, digits) for value in (median(values), min(values), max(values))
-    )
+    middle = format_brief(median(values), unit, digits)
+    low = format_brief(min(values), unit, digits)
+    high = format_brief(max(values), unit, digits)
     return middle if low == middle == high else f"{middle} ({low} to {high})"

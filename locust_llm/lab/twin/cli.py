@@ -497,7 +497,8 @@ class PredictedWorkload(NamedTuple):
     """The options of ``run`` that send it, or the nearest that there are."""
 
     def __str__(self) -> str:
-        prompts, answers = ([one[i] for one in self.lengths] for i in (0, 1))
+        prompts = [tokens for tokens, _ in self.lengths]
+        answers = [tokens for _, tokens in self.lengths]
         return f"prompts of {_said(prompts)} tokens, answers of {_said(answers)}"
 
 

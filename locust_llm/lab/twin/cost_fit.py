@@ -32,7 +32,8 @@ def least_squares(columns: Array, target: Array) -> Array:
     size = np.sqrt((columns**2).sum(axis=0))
     size[size == 0] = np.inf
     scaled = columns / size
-    gram, right = scaled.T @ scaled, scaled.T @ target
+    gram = scaled.T @ scaled
+    right = scaled.T @ target
     count = columns.shape[1]
     least = NOTHING * float(target @ target)
     best = np.zeros(count)
@@ -250,7 +251,8 @@ def solve(
 
 
 def solve_rows(given: Rows, free_tokens: float) -> Solved:
-    columns, target = given.columns / given.errors[:, None], given.seconds / given.errors
+    columns = given.columns / given.errors[:, None]
+    target = given.seconds / given.errors
     known = np.array([bool(np.isfinite(row).all()) for row in columns])
     columns = np.where(known[:, None], columns, 0.0)
     weights = known.astype(float)

@@ -242,10 +242,8 @@ ALIKE: Final = 4.0
 """A change whose filter squared is so close to the largest explains it as well: a likelihood ratio
 of e^2."""
 SEED: Final = 30_000
-TIMES: Final = tuple(
-    -1.0 if name == "throughput" else 0.0 if name in ("gap spread", "running") else 1.0
-    for name in TRAITS
-)
+MOVES_OTHERWISE: Final = {"throughput": -1.0, "gap spread": 0.0, "running": 0.0}
+TIMES: Final = tuple(MOVES_OTHERWISE.get(name, 1.0) for name in TRAITS)
 """What a trait does where every time grows."""
 
 
@@ -295,10 +293,14 @@ def reference(
 def by_requests(stage: ObservedStage, drawn: Sequence[ObservedStage]) -> Array:
     """Standard error of what a twin is off by, from block to block of the requests (batch
     means)."""
-    said = np.mean([[traits(one) for one in _blocks(again)] for again in drawn], axis=0)
-    off = np.array([traits(one) for one in _blocks(stage)]) - said
+    said = np.mean([_traits_of_blocks(replay) for replay in drawn], axis=0)
+    off = _traits_of_blocks(stage) - said
     spread: Array = off.std(axis=0, ddof=min(1, len(off) - 1))
     return spread / math.sqrt(len(off))
+
+
+def _traits_of_blocks(stage: ObservedStage) -> Array:
+    return np.array([traits(block) for block in _blocks(stage)])
 
 
 def _blocks(stage: ObservedStage) -> list[ObservedStage]:
@@ -487,7 +489,7 @@ def format_shift(shift: Shift) -> str:
     change = shift.change
     ends = [shift.times + wide * shift.error for wide in (0.0, -1.96, 1.96)]
     if change.size:
-        about, low, high = (f"{math.expm1(end * math.log(MORE)):+.1%}" for end in ends)
+        about, low, high = [f"{math.expm1(end * math.log(MORE)):+.1%}" for end in ends]
         return f"{change.words}, {about} ({low} to {high})"
     if change.name == "front":
         about, low, high = (f"{end * FRONT_S * 1e3:+.1f}" for end in ends)

@@ -103,7 +103,8 @@ class Steps:
 
 def factor(noise: Noise, random: Random | None) -> Callable[[float], float]:
     """Of a step that takes so many seconds on average: log-normal, its mean is 1."""
-    share, beside = noise.step_sigma**2, noise.step_s**2
+    share = noise.step_sigma**2
+    beside = noise.step_s**2
     if random is None or not share + beside:
         return lambda took_s: 1.0
     draw = random.gauss

@@ -126,18 +126,14 @@ def _value(value: Any) -> str:
 def _text(value: str) -> str:
     """A basic string of TOML: what is not printable as escapes."""
     plain = value.replace("\\", "\\\\").replace('"', '\\"')
-    return (
-        '"'
-        + "".join(
-            one
-            if one.isprintable()
-            else f"\\u{ord(one):04x}"
-            if ord(one) < 0x10000
-            else f"\\U{ord(one):08x}"
-            for one in plain
-        )
-        + '"'
-    )
+    return f'"{"".join(map(_escape_character, plain))}"'
+
+
+def _escape_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def read_twin(path: Path) -> Twin:

@@ -126,10 +126,11 @@ def _saturated(stages: Sequence[ObservedStage]) -> bool:
 
 def cost_intervals(found: ModelFit) -> dict[str, tuple[float, float]]:
     """95% of each cost, from the draws."""
-    table = {
-        name: [getattr(draw, name) for draw in found.draws] for name in found.draws[0].__struct_fields__
-    } if found.draws else {}  # fmt: skip
-    return {name: of_cost(values) for name, values in table.items()}
+    intervals: dict[str, tuple[float, float]] = {}
+    if found.draws:
+        for name in found.draws[0].__struct_fields__:
+            intervals[name] = of_cost([getattr(draw, name) for draw in found.draws])
+    return intervals
 
 
 def _unknown(settings: SchedulerSettings, measured: Ranges) -> Iterator[tuple[str, str]]:
@@ -184,13 +185,9 @@ def check_predictions(
     requests are the same, so only the noise is left to chance."""
     found = list[HeldOutCheck]()
     for stage in stages:
-        said = {
-            figure: answer_of_run(logs)
-            for figure, logs in alone(
-                [again(model, stage, SEED + number // 2) for number, model in enumerate(models)],
-                NAMES,
-            ).items()
-        }
+        replays = [again(model, stage, SEED + number // 2) for number, model in enumerate(models)]
+        logs_by_figure = alone(replays, NAMES)
+        said = {figure: answer_of_run(logs) for figure, logs in logs_by_figure.items()}
         for figure, measured in stage_figures(stage).items():
             if figure in said:
                 low, about, high = said[figure]
@@ -211,10 +208,11 @@ def check_predictions(
 def trust(checks: Sequence[HeldOutCheck], doubts: Sequence[str] = ()) -> Trust:
     """``doubts``: why it cannot be used whatever the checks say. Medians of the errors decide: a
     single p99 of few requests is chance."""
-    errors = {
-        figure: [abs(one.error) for one in checks if one.figure == figure] for figure in NAMES
-    }
-    typical = {figure: median(some) for figure, some in errors.items() if some}
+    typical = {}
+    for figure in NAMES:
+        errors = [abs(check.error) for check in checks if check.figure == figure]
+        if errors:
+            typical[figure] = median(errors)
     beyond = _beyond(checks)
     if doubts or not typical:
         why = tuple(doubts) or (
@@ -396,7 +394,14 @@ def costs(twin: Twin) -> Iterator[str]:
 
 def timed(seconds: float, drawn: Sequence[float] = ()) -> str:
     """``12.3 ms (12.1 to 12.5)``"""
-    scale, unit = (1e6, "µs") if seconds < 1e-3 else (1e3, "ms") if seconds < 1 else (1.0, "s")
+    scale = 1.0
+    unit = "s"
+    if seconds < 1e-3:
+        scale = 1e6
+        unit = "µs"
+    elif seconds < 1:
+        scale = 1e3
+        unit = "ms"
     text = f"{format_brief(seconds * scale, digits=3)} {unit}"
     if len(drawn) < 2:
         return text

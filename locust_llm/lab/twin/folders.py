@@ -242,9 +242,9 @@ def _parts(folder: Folder) -> Iterator[LoadRecords]:
         return
     axis = (settings.sweep or "").partition("=")[0].strip()
     for number, value in _values(folder.run):
-        users = (
-            int(value) if axis == CONCURRENCY else 0 if settings.open_loop else settings.users or 1
-        )
+        users = 0 if settings.open_loop else settings.users or 1
+        if axis == CONCURRENCY:
+            users = int(value)
         rate = value if axis == RATE else settings.request_rate or 0.0
         name = format_count(users, "user") if users else f"{rate:g} requests/s"
         if here := [one for one in records if one.stage == number]:

@@ -208,14 +208,14 @@ def noise(episodes: Sequence[IdleEpisode], model: ServerModel | None = None) -> 
     if not any(len(gaps) > 2 for gaps in streams):
         return Noise()
     usual = median(gap for gaps in streams for gap in gaps)
-    off = [[gap / usual - 1 for gap in gaps] for gaps in streams]
-    single = [one for gaps in off for one in gaps if _is_single(one)]
-    pairs = [
-        one * other
-        for gaps in off
-        for one, other in pairwise(gaps)
-        if _is_single(one) and _is_single(other)
-    ]
+    single = []
+    pairs = []
+    for gaps in streams:
+        deviations = [gap / usual - 1 for gap in gaps]
+        single += [deviation for deviation in deviations if _is_single(deviation)]
+        for sooner, later in pairwise(deviations):
+            if _is_single(sooner) and _is_single(later):
+                pairs.append(sooner * later)
     variance = float(np.var(single))
     middle = fmean(single)
     chunks = min(max(0.0, middle**2 - fmean(pairs)), variance / 2) if pairs else 0.0

@@ -101,11 +101,12 @@ def alone(
 ) -> dict[str, list[float]]:
     """The same, each as it is: what a run of so many requests is held against."""
     each = [stage_figures(stage, wanted, settled=settled) for stage in stages]
-    found = {
-        figure: [math.log(max(one[figure], LEAST)) for one in each if figure in one]
-        for figure in wanted
-    }
-    return {figure: logs for figure, logs in found.items() if len(logs) == len(stages)}
+    logs_by_figure = {}
+    for figure in wanted:
+        logs = [math.log(max(figures[figure], LEAST)) for figures in each if figure in figures]
+        if len(logs) == len(stages):
+            logs_by_figure[figure] = logs
+    return logs_by_figure
 
 
 def log_ratios(logs: Sequence[float], base: Sequence[float]) -> list[float]:

@@ -78,7 +78,8 @@ def replay_episodes(model: ServerModel, episodes: Sequence[IdleEpisode]) -> Repl
     virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
     requests = list[VirtualRequest]()
     for episode in episodes:
-        begin, first = clock.now + PAUSE_S, episode.requests[0].sent_at
+        begin = clock.now + PAUSE_S
+        first = episode.requests[0].sent_at
         for one in episode.requests:
             request = _request(one)
             requests.append(request)

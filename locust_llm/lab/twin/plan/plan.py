@@ -115,7 +115,8 @@ def of_times(times: Sequence[float], name: str) -> PlannedArrivals:
     if len(times) < 2 or times[-1] <= times[0]:
         raise ValueError(f"{name}: a trace needs requests at two times or more")
     span = times[-1] - times[0]
-    counts, covered = [0] * DAY, [0.0] * DAY
+    counts = [0] * DAY
+    covered = [0.0] * DAY
     for at in times:
         counts[int((at - times[0]) // HOUR_S) % DAY] += 1
     for hour in range(math.ceil(span / HOUR_S)):
@@ -153,7 +154,8 @@ Holds = Callable[[Sequence[float]], Sequence[bool]]
 def most(holds: Holds, peak: float) -> float:
     """The highest rate of one replica that holds, within 3%, as far as up to MOST times the peak;
     0: none does. A rate holds only where all lower ones that are tried do."""
-    low, high = 0.0, MOST * peak
+    low = 0.0
+    high = MOST * peak
     for number, count in enumerate(ROUNDS):
         first = LEAST * peak if number == 0 else low
         tried = between(first, high, count, number == 0)
@@ -245,7 +247,8 @@ def cost(
         fmean(fleet.needed(rate * bursts) for rate in arrivals.hours) * gpus_per_replica * gpu_hour
     )
     requests = arrivals.mean * HOUR_S
-    prompt, output = (fmean(one[i] for one in lengths) for i in (0, 1))
+    prompt = fmean(tokens for tokens, _ in lengths)
+    output = fmean(tokens for _, tokens in lengths)
     return PlanCost(
         gpus=gpus, month=hourly * MONTH_H, month_scaled=scaled * MONTH_H,
         million_output=hourly / (requests * output) * MILLION,

@@ -1,6 +1,6 @@
 """Text: a plan as a document, and as data for machines."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from locust_llm.lab.twin.model import VERDICTS
@@ -86,20 +86,7 @@ def rate(per_s: float) -> str:
 def _replicas(plan: CapacityPlan) -> TableBlock:
     """Of the peak, over so many replicas."""
     figures = _columns(plan)
-    rows = tuple(
-        (
-            str(round(plan.arrivals.peak / row.case.asked.load.rate)) if plan.fleet else "any",
-            format_brief(row.case.asked.load.rate, digits=3),
-            *(
-                "grows" if row.falls_behind and name != THROUGHPUT else format_predicted(name,
-                    row.answers[name])
-                for name in figures if name in row.answers
-            ),
-            f"{row.answers[IN_FLIGHT].about:.1f}",
-            ", ".join(filter(None, (row.status, "extrapolated" if row.beyond else ""))),
-        )
-        for row in plan.rows
-    )  # fmt: skip
+    rows = tuple(_replica_cells(plan, row, figures) for row in plan.rows)
     return TableBlock(
         (
             "Replicas",
@@ -132,27 +119,41 @@ def plan_notes(plan: CapacityPlan) -> Iterator[str]:
     yield ASSUMED
 
 
+def _replica_cells(plan: CapacityPlan, row: WhatIfRow, figures: Sequence[str]) -> tuple[str, ...]:
+    rate_per_s = row.case.asked.load.rate
+    cells = [
+        str(round(plan.arrivals.peak / rate_per_s)) if plan.fleet else "any",
+        format_brief(rate_per_s, digits=3),
+    ]
+    for name in figures:
+        if name not in row.answers:
+            continue
+        grows = row.falls_behind and name != THROUGHPUT
+        cells.append("grows" if grows else format_predicted(name, row.answers[name]))
+    cells.append(f"{row.answers[IN_FLIGHT].about:.1f}")
+    marks = (row.status, "extrapolated" if row.beyond else "")
+    cells.append(", ".join(filter(None, marks)))
+    return tuple(cells)
+
+
 def _shape(plan: CapacityPlan) -> Iterator[Block]:
     """Against the lowest load."""
     if not plan.rows:
         return
     figures = _columns(plan)
-    rows = tuple(
-        (
-            f"{share:.0%}",
-            *(
-                format_predicted(name, one, True) if (one := relative(plan, row, name)) else "-"
-                for name in figures
-            ),
-        )
-        for share, row in zip(SHARES, plan.rows, strict=True)
-    )
+    rows = []
+    for share, row in zip(SHARES, plan.rows, strict=True):
+        cells = [f"{share:.0%}"]
+        for name in figures:
+            times = relative(plan, row, name)
+            cells.append(format_predicted(name, times, True) if times else "-")
+        rows.append(tuple(cells))
     yield TextBlock(
         f"Each figure as times what it is at {SHARES[0]:.0%} of the rate at which a replica falls "
         f"behind, by the rate as a "
         "share of that one:"
     )
-    yield TableBlock(("Load", *(figure_title(name, True) for name in figures)), rows)
+    yield TableBlock(("Load", *(figure_title(name, True) for name in figures)), tuple(rows))
 
 
 def relative(plan: CapacityPlan, row: WhatIfRow, figure: str) -> PredictedValue | None:
@@ -226,7 +227,8 @@ def plan_as_json(plan: CapacityPlan) -> dict[str, Any]:
     """Seconds, and a second. Of a shape no figure: how many times what it is at the first row's
     load."""
     found = plan.fleet
-    shape = bool(plan.only_shape)
+    shares: Sequence[float | None] = SHARES if plan.only_shape else [None] * len(plan.rows)
+    rows = [_row_as_json(plan, row, share) for share, row in zip(shares, plan.rows, strict=True)]
     return {
         "schema": SCHEMA,
         "twin": {
@@ -252,23 +254,23 @@ def plan_as_json(plan: CapacityPlan) -> dict[str, Any]:
         if found is None or not found.remove_below
         else {"requests_per_s": found.remove_below, "in_flight": plan.remove_in_flight},
         "cost": None if plan.cost is None else plan.cost._asdict(),
-        "rows": [
-            {
-                "load_share": share if shape else None,
-                "requests_per_s": None if shape else row.case.asked.load.rate,
-                "status": row.status or None,
-                "falls_behind": row.falls_behind,
-                "extrapolated": list(row.beyond),
-                "unknown": list(row.unknown),
-                "answers": {
-                    name: list(one)
-                    for name in row.answers
-                    if (one := relative(plan, row, name) if shape else row.answers[name])
-                    is not None
-                },
-            }
-            for share, row in zip(
-                SHARES if shape else (None,) * len(plan.rows), plan.rows, strict=True
-            )
-        ],
+        "rows": rows,
+    }
+
+
+def _row_as_json(plan: CapacityPlan, row: WhatIfRow, share: float | None) -> dict[str, Any]:
+    """``share``: of the rate at which a replica falls behind; None: the answers are figures."""
+    answers = {}
+    for name in row.answers:
+        answer = row.answers[name] if share is None else relative(plan, row, name)
+        if answer is not None:
+            answers[name] = list(answer)
+    return {
+        "load_share": share,
+        "requests_per_s": row.case.asked.load.rate if share is None else None,
+        "status": row.status or None,
+        "falls_behind": row.falls_behind,
+        "extrapolated": list(row.beyond),
+        "unknown": list(row.unknown),
+        "answers": answers,
     }

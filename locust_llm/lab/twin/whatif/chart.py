@@ -151,14 +151,18 @@ def _about(row: WhatIfRow, figure: str) -> str:
 def _line(scale: _Scale, best: Sequence[WhatIfRow]) -> Iterator[str]:
     """Between neighbours of the frontier; a line each, as a path has no percents."""
     for one, other in pairwise(best):
-        (x1, y1), (x2, y2) = (
-            (scale.x(row.answers[scale.figure].about), scale.y(row.answers[THROUGHPUT].about))
-            for row in (one, other)
-        )
+        x1, y1 = _middle_of(scale, one)
+        x2, y2 = _middle_of(scale, other)
         yield (
             f'<line x1="{x1}%" y1="{y1}" x2="{x2}%" y2="{y2}" stroke="var(--ink)" '
             f"stroke-width=1.5 />"
         )
+
+
+def _middle_of(scale: _Scale, row: WhatIfRow) -> tuple[float, float]:
+    x = scale.x(row.answers[scale.figure].about)
+    y = scale.y(row.answers[THROUGHPUT].about)
+    return x, y
 
 
 def _marked(scale: _Scale, row: WhatIfRow) -> Iterator[str]:

@@ -81,7 +81,7 @@ class Case(NamedTuple):
 
 def parse_load_values(text: str) -> list[OfferedLoad]:
     """Of a ``--load``. Raises ValueError of one sentence."""
-    axis, equals, values = (part.strip() for part in text.partition("="))
+    axis, equals, values = map(str.strip, text.partition("="))
     if axis not in LOADS or not equals:
         raise ValueError(f"--load {text[:200]!r}: write {CONCURRENCY}=1..64, or {RATE}=0.5..8")
     found = _numbers("--load", text, values)
@@ -94,7 +94,7 @@ def parse_load_values(text: str) -> list[OfferedLoad]:
 
 def choice(text: str) -> SettingChoice:
     """Of a ``--set``. Raises ValueError of one sentence."""
-    key, equals, values = (part.strip() for part in text.partition("="))
+    key, equals, values = map(str.strip, text.partition("="))
     key = key.removeprefix("--").replace("_", "-")
     if key not in KEYS or not equals:
         raise ValueError(
@@ -142,25 +142,25 @@ def grid(
     count = len(at) * math.prod(len(one.values) for one in choices)
     if count > MOST:
         raise ValueError(f"these are {count:,} what-ifs, and at most {MOST:,} are possible")
-    return [
-        Case(_asked(load, dict(zip(keys, values, strict=True)), fitted),
-            tuple(zip(keys, map(_text, values), strict=True)))
-        for values in product(*(one.values for one in choices))
-        for load in at
-    ]  # fmt: skip
+    cases = []
+    for values in product(*(choice.values for choice in choices)):
+        settings = dict(zip(keys, values, strict=True))
+        chosen = tuple(zip(keys, map(_text, values), strict=True))
+        cases += [Case(_asked(load, settings, fitted), chosen) for load in at]
+    return cases
 
 
 def _asked(load: OfferedLoad, values: dict[str, Value], fitted: SchedulerSettings) -> WhatIf:
     limit = values.get(PREFILL)
-    changed = {
-        FIELDS[key]: WITHOUT[FIELDS[key]]
-        if value is None
-        else value
-        if isinstance(value, str)
-        else int(value)
-        for key, value in values.items()
-        if key != PREFILL
-    }
+    changed: dict[str, object] = {}
+    for key, value in values.items():
+        if key == PREFILL:
+            continue
+        field = FIELDS[key]
+        if value is None:
+            changed[field] = WITHOUT[field]
+        else:
+            changed[field] = value if isinstance(value, str) else int(value)
     settings = msgspec.structs.replace(fitted, **changed)
     return WhatIf(
         load,

@@ -59,13 +59,9 @@ def parse_predicted_rule(text: str) -> Rule:
 def figure_of(rule: Rule) -> str:
     """The name of the figure that a rule is about. Raises ValueError of one sentence."""
     if rule.base or rule.given or rule.where:
-        what = (
-            "of another run"
-            if rule.base
-            else "with conditions"
-            if rule.given
-            else "for some of the requests"
-        )
+        what = "with conditions" if rule.given else "for some of the requests"
+        if rule.base:
+            what = "of another run"
         raise ValueError(
             f"SLO {str(rule)!r}: a twin cannot tell a rule {what}; it predicts {PREDICTED}"
         )
@@ -343,14 +339,15 @@ def rival(
     figures = (
         tuple(dict.fromkeys((*map(figure_of, rules), THROUGHPUT))) if rules else (WAIT, THROUGHPUT)
     )
-    tried = [
-        (*_apart(here[first.case.chosen], here[other.case.chosen], figure, errors)[::-1], load,
-            figure)
-        for load, here in at.items()
-        if first.case.chosen in here and other.case.chosen in here
-        and not any(here[one.case.chosen].falls_behind for one in (first, other))
-        for figure in figures
-    ]  # fmt: skip
+    tried = []
+    for load, here in at.items():
+        one = here.get(first.case.chosen)
+        another = here.get(other.case.chosen)
+        if one is None or another is None or one.falls_behind or another.falls_behind:
+            continue
+        for figure in figures:
+            difference, sigmas = _apart(one, another, figure, errors)
+            tried.append((sigmas, difference, load, figure))
     if not tried:
         return None
     sigmas, difference, load, figure = max(tried, key=lambda one: one[0])
@@ -376,9 +373,10 @@ def _apart(
     error = math.sqrt(
         uncertain(logs) + standard_error_of(figure, errors, other_settings=differ) ** 2
     )
-    return math.expm1(difference), abs(
-        difference
-    ) / error if error else math.inf if difference else 0.0
+    sigmas = abs(difference) / error if error else 0.0
+    if difference and not error:
+        sigmas = math.inf
+    return math.expm1(difference), sigmas
 
 
 def commands(found: Rival, workload: Sequence[str]) -> Iterator[tuple[str, str]]:

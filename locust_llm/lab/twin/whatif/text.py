@@ -136,11 +136,14 @@ def whatif_table(asked: WhatIfReport, rows: Sequence[WhatIfRow]) -> TableBlock:
 
 
 def whatif_cells(asked: WhatIfReport, row: WhatIfRow) -> tuple[str, ...]:
-    figures = [
-        "grows" if row.falls_behind and figure != THROUGHPUT else
-        format_predicted(figure, row.answers[figure], asked.shape) if figure in row.answers else "-"
-        for figure in whatif_columns(asked)
-    ]  # fmt: skip
+    figures = []
+    for figure in whatif_columns(asked):
+        if row.falls_behind and figure != THROUGHPUT:
+            figures.append("grows")
+        elif figure in row.answers:
+            figures.append(format_predicted(figure, row.answers[figure], asked.shape))
+        else:
+            figures.append("-")
     marked = ", ".join(filter(None, (row.status, MARK if row.beyond else "")))
     return row.case.values, row.case.asked.load.label, *figures, marked or "-"
 
@@ -148,7 +151,9 @@ def whatif_cells(asked: WhatIfReport, row: WhatIfRow) -> tuple[str, ...]:
 def figure_title(figure: str, shape: bool) -> str:
     """``TTFT p95 (ms)``."""
     metric, _, statistic = figure.partition(" ")
-    unit = "times" if shape else "" if figure == THROUGHPUT or "/s" in figure else "ms"
+    unit = "" if figure == THROUGHPUT or "/s" in figure else "ms"
+    if shape:
+        unit = "times"
     name = f"{NAMES.get(metric, metric)} {statistic}".strip()
     return f"{name} ({unit})" if unit else name
 
@@ -156,12 +161,13 @@ def figure_title(figure: str, shape: bool) -> str:
 def format_predicted(figure: str, answer: PredictedValue, shape: bool = False) -> str:
     """``482 [450, 520]``: ms, or a second; of a shape times as much."""
     factor = 1.0 if shape or figure == THROUGHPUT or "/s" in figure else 1e3
-    low, middle, high = (one * factor for one in answer)
-    digits = (
-        2
-        if shape
-        else min(2 if high < 10 else 1 if high < 100 else 0, decimal_places((high - low) / 2) or 0)
-    )
+    low = answer.low * factor
+    middle = answer.about * factor
+    high = answer.high * factor
+    digits = 2
+    if not shape:
+        by_size = (high < 10) + (high < 100)
+        digits = min(by_size, decimal_places((high - low) / 2) or 0)
     return f"{middle:,.{digits}f} [{low:,.{digits}f}, {high:,.{digits}f}]"
 
 
