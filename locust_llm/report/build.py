@@ -36,7 +36,7 @@ from locust_llm.records.storage import (
 )
 from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.charts.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
-from locust_llm.report.columns import RequestColumns, make_data_frames
+from locust_llm.report.columns import RequestColumns, make_data_frames, read_columns
 from locust_llm.report.occupancy import Occupancy, compute_occupancy
 from locust_llm.report.rows import SweepSummary
 from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
@@ -54,7 +54,6 @@ from locust_llm.text.format import clean_line
 
 from . import aiperf_export, junit, sweep_csv
 from .kinds import Experiment, read_experiment
-from .read_columns import read_columns
 from .readability import load_reading_pace
 from .render import text as tables
 from .render.html import render_report_page

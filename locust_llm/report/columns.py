@@ -1,11 +1,17 @@
 """Columns: a stream of records turned into numpy columns, a row a request, without ever holding the
-records."""
+records; a large file is read by several processes."""
 
+import pickle
+import subprocess
+import sys
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import attrgetter
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -13,8 +19,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.failures import generalise_failure_message
+from locust_llm.records.machine import usable_cores
 from locust_llm.records.record import OK, RETRIED, Record
 from locust_llm.records.record_columns import FLAGS, RECORD_COLUMNS, STAMPS
+from locust_llm.records.storage import RecordFile, UnreadLines
 from locust_llm.report.readability import (
     Readability,
     has_token_times,
@@ -26,6 +34,7 @@ from locust_llm.report.server_columns import join_server_columns as joined_serve
 from locust_llm.slo.reading_pace import ReadingPace
 
 from .gaps import GapCounts, Ints
+from .readability import load_reading_pace
 
 Names = tuple[str, ...]
 Floats = NDArray[np.float64]
@@ -45,6 +54,12 @@ SINGLE_PRECISION: Final = frozenset(
     column.name for column in RECORD_COLUMNS if column.single_precision
 )
 
+PART: Final = 100 * 2**20
+"""Bytes that are worth a process of their own: about a second."""
+PROCESSES: Final = 4
+"""Each takes some 100 MB."""
+PART_READER: Final = f"from {__name__} import send_file_part; send_file_part()"
+"""Not as a main module, whose classes no other process could unpickle."""
 BLOCK: Final = 2**10
 READER: Final = ReadingPace()
 MAX_KINDS: Final = 1000
@@ -349,3 +364,66 @@ class _Streams:
                 self._bounds[phase].least.add(np.maximum(earliest[1:] - us[:-1], 0)[others])
                 self._bounds[phase].most.add((us[1:] - earliest[:-1])[others])
         self._us, self._counts, self._phases, self._blurred = array("q"), [], [], []
+
+
+# -- of a file -------------------------------------------------------------------------------------
+
+
+def read_columns(
+    path: Path, reader: ReadingPace | None = None
+) -> tuple[RequestColumns, UnreadLines]:
+    """(the columns of the records of this file, the lines that cannot be read). Raises OSError.
+    ``reader``: None: that of the run.json beside it."""
+    reader = reader or load_reading_pace(path.parent)
+    begins = list(split_file(path.stat().st_size if path.exists() else 0))
+    with ExitStack() as stack:
+        others = [stack.enter_context(_reader(path, *part, reader)) for part in begins[1:]]
+        found = [read_file_part(path, *begins[0], reader)]
+        for part, other in zip(begins[1:], others, strict=True):
+            found.append(_result(other) or read_file_part(path, *part, reader))
+    if len(found) == 1:
+        return found[0]
+    return join_columns([columns for columns, _ in found]), sum(
+        (unread for _, unread in found), UnreadLines()
+    )
+
+
+def split_file(size: int, cores: int | None = None) -> Iterator[tuple[int, int]]:
+    """(begin, end) in bytes of about equal parts."""
+    cores = cores or usable_cores()
+    count = max(1, min(cores, PROCESSES, size // PART))
+    ends = [size * i // count for i in range(count + 1)]
+    return pairwise(ends)
+
+
+def read_file_part(
+    path: Path, begin: int, end: int, reader: ReadingPace = READER
+) -> tuple[RequestColumns, UnreadLines]:
+    file = RecordFile(path, begin, end)
+    return collect_columns(file, reader), file.unread
+
+
+def _reader(path: Path, begin: int, end: int, reader: ReadingPace) -> "subprocess.Popen[bytes]":
+    """A process that reads a part. A fresh one: a fork would take along what else this one does."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PART_READER, str(path), str(begin), str(end), *map(str, reader)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _result(reader: "subprocess.Popen[bytes]") -> tuple[RequestColumns, UnreadLines] | None:
+    """None: it failed, whatever the reason; the part can be read here."""
+    assert reader.stdout is not None
+    try:
+        found: tuple[RequestColumns, UnreadLines] = pickle.load(reader.stdout)
+    except Exception:  # of half a pickle anything can come
+        return None
+    return found
+
+
+def send_file_part() -> None:
+    """The process that reads a part, as its arguments say: the columns go to its stdout."""
+    path, begin, end, *pace = sys.argv[1:]
+    part = read_file_part(Path(path), int(begin), int(end), ReadingPace(*map(float, pace)))
+    pickle.dump(part, sys.stdout.buffer, protocol=5)

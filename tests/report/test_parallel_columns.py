@@ -11,7 +11,6 @@ from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.storage import RecordFile
 from locust_llm.report import columns
-from locust_llm.report import read_columns as harvest
 from locust_llm.report.columns import collect_columns, join_columns
 
 RECORDS: list[Record] = [
@@ -53,10 +52,19 @@ def test_joined_parts_are_the_whole(cut: int) -> None:
 
 
 def test_several_processes_read_what_one_does(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harvest, "PART", 3000)
-    monkeypatch.setattr(harvest, "usable_cores", lambda: 3)
-    assert len(list(harvest.split_file(path.stat().st_size))) == 3
-    found, broken = harvest.read_columns(path)
+    monkeypatch.setattr(columns, "PART", 3000)
+    monkeypatch.setattr(columns, "usable_cores", lambda: 3)
+    assert len(list(columns.split_file(path.stat().st_size))) == 3
+    found, broken = columns.read_columns(path)
+    same(found, collect_columns(RECORDS))
+    assert broken.count == 1
+
+
+def test_a_process_of_its_own_answers(path: Path) -> None:
+    with columns._reader(path, 0, path.stat().st_size, columns.READER) as reader:
+        answer = columns._result(reader)
+    assert answer is not None
+    found, broken = answer
     same(found, collect_columns(RECORDS))
     assert broken.count == 1
 
@@ -64,10 +72,10 @@ def test_several_processes_read_what_one_does(path: Path, monkeypatch: pytest.Mo
 def test_a_part_whose_process_fails_is_read_here(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harvest, "PART", 3000)
-    monkeypatch.setattr(harvest, "usable_cores", lambda: 2)
+    monkeypatch.setattr(columns, "PART", 3000)
+    monkeypatch.setattr(columns, "usable_cores", lambda: 2)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    found, broken = harvest.read_columns(path)
+    found, broken = columns.read_columns(path)
     same(found, collect_columns(RECORDS))
     assert broken.count == 1
 
@@ -75,17 +83,17 @@ def test_a_part_whose_process_fails_is_read_here(
 def test_a_short_file_or_none_takes_no_other_process(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(harvest.subprocess, "Popen", None)
-    same(harvest.read_columns(path)[0], collect_columns(RecordFile(path)))
-    found, broken = harvest.read_columns(tmp_path / "none")
+    monkeypatch.setattr(columns.subprocess, "Popen", None)
+    same(columns.read_columns(path)[0], collect_columns(RecordFile(path)))
+    found, broken = columns.read_columns(tmp_path / "none")
     assert (len(found.requests), broken.count) == (0, 0)
 
 
 def test_parts_cover_the_file() -> None:
-    assert list(harvest.split_file(0, 4)) == [(0, 0)]
-    assert list(harvest.split_file(harvest.PART * 2 + 1, 8)) == [
-        (0, harvest.PART),
-        (harvest.PART, 2 * harvest.PART + 1),
+    assert list(columns.split_file(0, 4)) == [(0, 0)]
+    assert list(columns.split_file(columns.PART * 2 + 1, 8)) == [
+        (0, columns.PART),
+        (columns.PART, 2 * columns.PART + 1),
     ]
-    assert len(list(harvest.split_file(1 << 40, 64))) == harvest.PROCESSES
-    assert len(list(harvest.split_file(1 << 40, 1))) == 1
+    assert len(list(columns.split_file(1 << 40, 64))) == columns.PROCESSES
+    assert len(list(columns.split_file(1 << 40, 1))) == 1
