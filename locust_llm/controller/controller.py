@@ -20,7 +20,7 @@ from locust_llm.access.proxies import note_different_proxy
 from locust_llm.client.loop_turns import WorkSlices
 from locust_llm.controller.schedule import add_priming_phase
 from locust_llm.exit_status import RunOutcome
-from locust_llm.gate.messages import GateStatus
+from locust_llm.gate.shares import GateStatus
 from locust_llm.records.phase_plan import BETWEEN, OVER, PROFILING, WARMUP, profiling_phase
 from locust_llm.records.record import OK, Record
 from locust_llm.records.run import LOST_WORKER, NO_RECORD, ProcessHealth, Run

@@ -8,9 +8,8 @@ from functools import partial
 import gevent
 import msgspec
 
-from locust_llm.gate.messages import GateStatus
 from locust_llm.gate.ramp import follow_limit_steps, make_limit_ramp
-from locust_llm.gate.shares import GateShares
+from locust_llm.gate.shares import GateShares, GateStatus
 from locust_llm.records.phase_plan import PhasePlan, label_phase
 from locust_llm.records.run import LimitChange
 from locust_llm.settings.settings import Settings

@@ -10,7 +10,7 @@ from locust.rpc.protocol import Message as LocustMessage
 
 import gevent
 
-from locust_llm.gate.messages import GateStatus
+from locust_llm.gate.shares import GateStatus
 from locust_llm.locust_adapter.secrets import list_secret_names
 from locust_llm.text.untrusted import NAME_BYTES, sanitise_text
 from locust_llm.wire.handshake import explain_worker_refusal, make_hello

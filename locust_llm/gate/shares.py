@@ -23,8 +23,7 @@ from typing import Final, NamedTuple
 from gevent.event import Event
 
 from locust_llm.gate.gate import Gate
-
-from .messages import GateStatus, Share
+from locust_llm.records.message import ControlMessage
 
 LEASE_S: Final = 3.0
 """A process whose status has not been answered for so long admits nobody."""
@@ -38,6 +37,36 @@ MAX_DEFICIT_S: Final = 0.5
 places."""
 UNLIMITED: Final = 1 << 30
 """Reserved for a process without a gate."""
+
+
+class GateStatus(ControlMessage, frozen=True):
+    """Of the prefill gate of one process."""
+
+    used: int
+    """Requests in prefill."""
+    waiting: int
+    """At the gate."""
+    number: int
+    """Of the last share that reached it."""
+    exhausted: bool = False
+    """The admissions of this share are used up: it may go to another process."""
+    waited_s: float = 0.0
+    """Wait so far of the first at the gate."""
+
+
+class Share(ControlMessage, frozen=True):
+    """Of the limit on concurrent prefills, for one process."""
+
+    share: int | None
+    """None: no gate."""
+    number: int
+    """A later one has a higher number."""
+    turns: int | None = None
+    """Admissions after which the process gives it up by itself; None: it keeps it."""
+    limit: int | None = None
+    """Over all processes."""
+    wanted: bool = False
+    """Demand is above the limit: a process reports at once when a slot of its share is free."""
 
 
 class _Process:

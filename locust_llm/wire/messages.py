@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from locust_llm.gate.messages import GateStatus, Share
+from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.records.message import ControlMessage
 from locust_llm.records.run import ProcessHealth
 from locust_llm.records.telemetry_counts import TelemetryCounts

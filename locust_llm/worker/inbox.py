@@ -6,7 +6,7 @@ from typing import Any
 
 from locust.runners import LocalRunner
 
-from locust_llm.gate.messages import Share
+from locust_llm.gate.shares import Share
 from locust_llm.records.message import ControlMessage
 from locust_llm.wire.messages import (
     TO_SENDER,

@@ -21,7 +21,7 @@ import zmq
 from load import CHAT
 
 from locust_llm.demo import start_simulator
-from locust_llm.gate.messages import GateStatus, Share
+from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.records.message import ControlMessage as LlmMessage
 from locust_llm.records.record import Record
 from locust_llm.wire.handshake import make_hello

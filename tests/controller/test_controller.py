@@ -22,7 +22,7 @@ from locust_llm.controller import phases, stages
 from locust_llm.controller.controller import Controller
 from locust_llm.controller.run_store import ReportOutcome
 from locust_llm.exit_status import ExitStatus, decide_exit_status
-from locust_llm.gate.messages import GateStatus, Share
+from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.records.journal import Journal, pack_record
 from locust_llm.records.message import ControlMessage
 from locust_llm.records.phase_plan import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP

@@ -23,7 +23,7 @@ from support.runs import free_port
 from support.tiny_server import TinyServer, tiny_server
 
 from locust_llm.exit_status import ExitStatus
-from locust_llm.gate.messages import GateStatus
+from locust_llm.gate.shares import GateStatus
 from locust_llm.wire.handshake import make_hello
 from locust_llm.wire.messages import (
     TO_CONTROL,

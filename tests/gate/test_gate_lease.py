@@ -13,8 +13,7 @@ from gevent.event import Event
 from support.leases import LeasedGate, turn
 
 from locust_llm.gate.gate import Slot
-from locust_llm.gate.messages import GateStatus, Share
-from locust_llm.gate.shares import LEASE_S, GateLease, GateShares
+from locust_llm.gate.shares import LEASE_S, GateLease, GateShares, GateStatus, Share
 
 
 def test_nobody_is_admitted_without_a_lease() -> None:

@@ -15,8 +15,7 @@ from support.leases import LeasedGate, turn
 
 from locust_llm.gate import gate as gates
 from locust_llm.gate.gate import Slot
-from locust_llm.gate.messages import GateStatus, Share
-from locust_llm.gate.shares import LEASE_S, SILENT_S, GateShares, apportion
+from locust_llm.gate.shares import LEASE_S, SILENT_S, GateShares, GateStatus, Share, apportion
 
 # -- whole numbers ---------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import unpatched_locust  # noqa: F401  before the rest
 
 from locust_llm.controller import inbox
-from locust_llm.gate.messages import GateStatus
+from locust_llm.gate.shares import GateStatus
 from locust_llm.records.run import ProcessHealth
 from locust_llm.wire import messages as protocol
 from locust_llm.wire.handshake import make_hello

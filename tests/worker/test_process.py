@@ -16,7 +16,7 @@ import gevent
 import pytest
 from support.records import answered
 
-from locust_llm.gate.messages import GateStatus
+from locust_llm.gate.shares import GateStatus
 from locust_llm.records.journal import lock_file
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.storage import RecordFile

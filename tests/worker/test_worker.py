@@ -10,8 +10,8 @@ import pytest
 from support import unpatched_locust  # noqa: F401  before the rest
 from support.records import answered
 
-from locust_llm.gate.messages import Share
 from locust_llm.gate.request_seconds import RequestSeconds
+from locust_llm.gate.shares import Share
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.settings import Settings
 from locust_llm.wire.clock_sync import measure_clock_offset_s
