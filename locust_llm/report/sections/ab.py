@@ -31,11 +31,11 @@ from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import SloResult
 from locust_llm.report.selection import Floats, RequestSelection
 from locust_llm.report.slo.censoring import (
+    IN_WINDOW,
     bound_coalesced_metric,
     bound_rate_amounts,
     bound_share_hits,
     bound_values,
-    select_rated_requests,
 )
 from locust_llm.report.slo.client_error import ratio_errors, value_error_s
 from locust_llm.report.slo.goodput import define_good_request
@@ -63,7 +63,6 @@ INCONCLUSIVE: Final = "INCONCLUSIVE"
 HOLDS: Final = "HOLDS"
 BROKEN: Final = "DOES NOT HOLD"
 UNDECIDED: Final = "NOT DECIDED"
-IN_WINDOW: Final = "in_window"
 INSTANT_S: Final = 1e-9
 ISOLATION_ROOM: Final = 10.0
 """Percent, by which latencies beside others may be longer than alone."""
@@ -201,7 +200,7 @@ def find_complete_pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
 def select_candidate_requests(
     everything: RequestSelection, run: Run
 ) -> tuple[RequestSelection, RequestSelection, RateWindow]:
-    """(its requests that count, those of which its rates are, what these are over)."""
+    """(its requests that count, all of which its rates count a share, what these are over)."""
     requests = everything.requests
     part = everything.only(requests["arm"] == CANDIDATE).only(requests["pair"] > 0)
     stages = [stage for stage in run.stages if stage.arm == CANDIDATE]
@@ -209,10 +208,10 @@ def select_candidate_requests(
     main = part.only(requests["phase"] == "profiling")
     if not windows:
         return main, main, RateWindow(main.span())
-    over = np.fmax(part["closed_at"], part["last_chunk_at"])
-    inside = np.any([(over >= low) & (over <= high) for low, high in windows], axis=0)
+    shares = np.sum([_share_inside(requests, window) for window in windows], axis=0)
+    whole = RequestSelection(requests.assign(**{IN_WINDOW: shares}), part.chosen)
     pauses = tuple((before[1], after[0]) for before, after in pairwise(windows))
-    return main, part.where(inside), RateWindow((windows[0][0], windows[-1][1]), pauses)
+    return main, whole, RateWindow((windows[0][0], windows[-1][1]), pauses)
 
 
 def compute_pair_values(rule: Rule, pairs: Sequence[PairRequests]) -> Floats:
@@ -272,12 +271,17 @@ def _window(stage: Stage) -> Span | None:
     return stage.measured_at, stage.ended_at
 
 
-def _block(requests: pd.DataFrame, window: Span) -> BlockRequests:
+def _share_inside(requests: pd.DataFrame, window: Span) -> Floats:
+    """Of the time of each request the share that lies in the window."""
     began = requests["sent_at"].fillna(requests["asked_at"]).to_numpy()
     over = np.fmax(requests["closed_at"].to_numpy(), requests["last_chunk_at"].to_numpy())
     inside_s = np.minimum(over, window[1]) - np.maximum(began, window[0])
-    shares = np.clip(inside_s / np.maximum(over - began, INSTANT_S), 0.0, 1.0)
-    requests = requests.assign(**{IN_WINDOW: shares})
+    shares: Floats = np.clip(inside_s / np.maximum(over - began, INSTANT_S), 0.0, 1.0)
+    return shares
+
+
+def _block(requests: pd.DataFrame, window: Span) -> BlockRequests:
+    requests = requests.assign(**{IN_WINDOW: _share_inside(requests, window)})
     everything = RequestSelection(requests, np.ones(len(requests), np.bool_))
     counted = everything.only(requests["phase"] == "profiling")
     return BlockRequests(counted, everything, window[1] - window[0])
@@ -298,8 +302,7 @@ def _figure(rule: Rule, block: BlockRequests) -> float:
         return float(np.percentile(known, rule.percentile, method="inverted_cdf"))
     if measure.units is RATE:
         part = select_requests(rule, block.whole)
-        shares = select_rated_requests(rule, part)[IN_WINDOW]
-        return float((bound_rate_amounts(rule, part).low * shares).sum()) / block.seconds
+        return float(bound_rate_amounts(rule, part).low.sum()) / block.seconds
     share = bound_share_hits(rule, select_requests(rule, block.counted)).low
     return float(share.mean()) if len(share) else math.nan
 

@@ -225,21 +225,22 @@ def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
     return _redistributed(found, outcome == CANCELLED, counted["closed_at"] - counted["sent_at"])
 
 
-def select_rated_requests(rule: Rule, part: RequestSelection) -> RequestSelection:
-    """Those that a rate counts, in the order of the part."""
-    return part.outcome(OK, CUT) if rule.metric == "goodput" else part.outcome(OK)
+IN_WINDOW: Final = "in_window"
+"""A column of the requests of two arms."""
 
 
 def bound_rate_amounts(rule: Rule, part: RequestSelection) -> ValueBounds:
-    """What each request adds to what a rate counts; ``at`` is when it was over."""
-    these = select_rated_requests(rule, part)
+    """What each request adds to what a rate counts, of two arms by the share of it that lies in the
+    measured time (``IN_WINDOW``); ``at`` is when it was over."""
+    these = part.outcome(OK, CUT) if rule.metric == "goodput" else part.outcome(OK)
+    share = these[IN_WINDOW] if IN_WINDOW in these.requests.columns else np.ones(these.size)
     over = np.fmax(these["closed_at"], these["last_chunk_at"])
     cut = _outcomes(these) == CUT
     if rule.metric == "goodput":
         good = meets_conditions(these, rule.given).astype(np.float64)
-        return ValueBounds(np.where(cut, 0.0, good), good, over, cut)
+        return ValueBounds(np.where(cut, 0.0, good) * share, good * share, over, cut)
     columns = [np.nan_to_num(these[column]) for column in BY_WORD[rule.metric].sums or ()]
-    through = np.sum(columns, axis=0) if columns else np.ones(these.size)
+    through = (np.sum(columns, axis=0) if columns else np.ones(these.size)) * share
     return ValueBounds(through, through, over, cut)
 
 

@@ -165,6 +165,8 @@ def test_rates_count_the_part_of_a_request_behind_the_washout() -> None:
     assert rates.ravel().tolist() == pytest.approx([1 / 3] * 20)
     tokens = compute_pair_values(parse_rule("output_tokens_per_s within 5% of base"), found)
     assert tokens.ravel().tolist() == pytest.approx([1.0] * 20)
+    rule = replace(run, settings=replace(run.settings, slo=("requests_per_s > 0.34",)))
+    assert summarised(rule, records).slos[0].observed == pytest.approx(1 / 3)  # of the candidate
 
 
 def test_no_failure_in_any_block_bounds_no_difference() -> None:
