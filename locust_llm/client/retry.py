@@ -1,7 +1,6 @@
 """Retries: whether and when a refused request may be asked again."""
 
 import math
-from collections.abc import Iterator
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from random import Random
@@ -43,22 +42,3 @@ def retry_pause_s(attempt: int, asked_s: float | None, random: Random) -> float 
         return asked_s if asked_s <= MAX_WAIT_S else None
     longest_s = min(BACKOFF_S * 2.0 ** min(attempt - 1, 16), MAX_WAIT_S)
     return longest_s * (0.5 + random.random() / 2)
-
-
-def describe_retries(retried: int, resent: int = 0) -> Iterator[str]:
-    """Notes on ``retried`` attempts, and on requests that were ``resent`` on a new connection."""
-    if retried:
-        attempts = "1 attempt was" if retried == 1 else f"{retried} attempts were"
-        yield (
-            f"{attempts} refused (HTTP 429, 503; 401 of an expired key) and tried again. They "
-            f"count in no figure but TTFT "
-            "from Due, which spans all attempts of a request; a request whose last attempt was "
-            "refused is a failure."
-        )
-    if resent:
-        requests = "1 request was" if resent == 1 else f"{resent} requests were"
-        yield (
-            f"{requests} sent again at once on a new connection, because the server closed the "
-            f"kept-alive one before it "
-            "read them. Their times begin at the second send."
-        )

@@ -19,10 +19,15 @@ import gevent
 import msgspec
 
 from locust_llm.client.requests_bridge import find_trusted_certificates
-from locust_llm.client.retry import describe_retries
 from locust_llm.exit_status import ExitStatus, RunOutcome
 from locust_llm.files.buffered_file import BufferedFile, explain_unwritten_lines
-from locust_llm.records.failures import FIRST, FirstRequests, SilenceDetector
+from locust_llm.records.buffering import Buffering
+from locust_llm.records.failures import (
+    FIRST,
+    FirstRequests,
+    SilenceDetector,
+    describe_retries,
+)
 from locust_llm.records.journal import lock_file
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import CANCELLED, OK, RETRIED, Record
@@ -39,7 +44,6 @@ from locust_llm.records.run import (
 from locust_llm.records.server_metrics import BASE, SERVER, advise_on_memory
 from locust_llm.records.spans.trace_ids import make_run_trace
 from locust_llm.records.storage import RECORDS, RUN, make_run_folder, write_run
-from locust_llm.server.buffering import Buffering
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.metrics_poller import MetricsPoller
 from locust_llm.server.refusals import advise_on_error, has_key

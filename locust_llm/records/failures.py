@@ -3,6 +3,7 @@ that begin with them."""
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from .record import CLIENT_ERROR, OK, Record
@@ -129,3 +130,22 @@ def _answering(record: Record) -> tuple[float, float]:
         return closed_at, closed_at
     sent_at = record.sent_at + record.clock_offset_s
     return sent_at + record.chunk_us[0] / 1e6, sent_at + record.chunk_us[-1] / 1e6
+
+
+def describe_retries(retried: int, resent: int = 0) -> Iterator[str]:
+    """Notes on ``retried`` attempts, and on requests that were ``resent`` on a new connection."""
+    if retried:
+        attempts = "1 attempt was" if retried == 1 else f"{retried} attempts were"
+        yield (
+            f"{attempts} refused (HTTP 429, 503; 401 of an expired key) and tried again. They "
+            f"count in no figure but TTFT "
+            "from Due, which spans all attempts of a request; a request whose last attempt was "
+            "refused is a failure."
+        )
+    if resent:
+        requests = "1 request was" if resent == 1 else f"{resent} requests were"
+        yield (
+            f"{requests} sent again at once on a new connection, because the server closed the "
+            f"kept-alive one before it "
+            "read them. Their times begin at the second send."
+        )

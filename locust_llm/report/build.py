@@ -57,6 +57,7 @@ from .kinds import Experiment, read_experiment
 from .readability import load_reading_pace
 from .render import text as tables
 from .render.html import render_report_page
+from .renew_notes import renew_notes
 from .sections.energy import measure_run_energy
 from .sections.latency_parts.analysis import attribute_latencies, make_parts_frame
 from .sections.latency_parts.server_histograms import add_server_histograms
@@ -135,6 +136,7 @@ def remake_reports(
     if damage and (folder / RUN).exists():
         with suppress(OSError):
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
+    run = renew_notes(run, RecordFile(folder / RECORDS))
     if spans is not None:
         run = replaced(run, spans=join_spans_file(folder, spans, run.trace))
     return _write(folder, run, columns, unread, stages=stages, blames=blames)

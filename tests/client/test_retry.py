@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from locust_llm.client.retry import (
     BACKOFF_S,
     MAX_WAIT_S,
-    describe_retries,
     parse_retry_after_s,
     retry_pause_s,
 )
@@ -66,11 +65,3 @@ def test_without_a_word_it_doubles_from_half_a_second_and_half_of_it_is_chance()
         assert all(pause is not None and most / 2 <= pause <= most for pause in pauses)
         assert len(set(pauses)) > 100
     assert BACKOFF_S == 0.5
-
-
-def test_attempts_are_told_where_there_were_any() -> None:
-    assert list(describe_retries(0)) == []
-    assert next(describe_retries(1)).startswith("1 attempt was refused")
-    assert next(describe_retries(20)).startswith("20 attempts were refused")
-    assert next(iter(describe_retries(0, 3))).startswith("3 requests were sent again at once")
-    assert len(list(describe_retries(1, 1))) == 2

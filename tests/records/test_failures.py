@@ -11,6 +11,7 @@ from locust_llm.records.failures import (
     FailureKinds,
     FirstRequests,
     SilenceDetector,
+    describe_retries,
     generalise_failure_message,
 )
 from locust_llm.records.record import Record
@@ -128,3 +129,11 @@ def test_errors_with_a_status_and_a_server_that_never_answered_are_no_silence() 
         assert silence.add(a_failure("refused", closed_at=float(at)), UNIX) == ""
     for at in range(30, 60):
         assert silence.add(a_failure("http_status", status=500, closed_at=float(at)), UNIX) == ""
+
+
+def test_attempts_are_told_where_there_were_any() -> None:
+    assert list(describe_retries(0)) == []
+    assert next(describe_retries(1)).startswith("1 attempt was refused")
+    assert next(describe_retries(20)).startswith("20 attempts were refused")
+    assert next(iter(describe_retries(0, 3))).startswith("3 requests were sent again at once")
+    assert len(list(describe_retries(1, 1))) == 2

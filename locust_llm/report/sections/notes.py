@@ -213,7 +213,7 @@ def _why_cut(run: Run) -> str:
 
 
 def was_stream_buffered(run: Run) -> bool:
-    """The streams were held back on the way (server/buffering.py): that merges chunks however fast
+    """The streams were held back on the way (records/buffering.py): that merges chunks however fast
     the load generator is."""
     return any(note.startswith(BUFFERED) for note in run.notes)
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.records import answered, failed
 
-from locust_llm.records.record import Record
-from locust_llm.server.buffering import (
+from locust_llm.records.buffering import (
     DELAYED,
     LUMPS,
     SLOT_ANSWERS,
@@ -20,6 +19,7 @@ from locust_llm.server.buffering import (
     Buffering,
     classify_buffering,
 )
+from locust_llm.records.record import Record
 
 STEADY = answered(*(200 + 20 * number for number in range(20)))
 BURST = answered(*(2000 + number / 100 for number in range(40)))
