@@ -33,4 +33,10 @@ def test_a_warning_that_the_records_do_not_bear_out_is_gone() -> None:
 
 def test_other_notes_stay() -> None:
     run = replace(a_run(), notes=(OLD[0], OLD[3]))
-    assert renew_notes(run, [WHOLE] * 9) is run
+    assert renew_notes(run, [WHOLE] * 9) == run
+
+
+def test_the_rule_that_ended_an_old_run_is_known_by_its_note() -> None:
+    note = "The run was ended early: abort: ttft p50 < 20ms is broken: 144 of 144 beyond the limit."
+    (broken,) = renew_notes(replace(a_run(), notes=(note,)), []).broken_rules
+    assert str(broken) == "abort: ttft p50 < 20ms is broken: 144 of 144 beyond the limit"
