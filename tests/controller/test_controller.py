@@ -597,25 +597,25 @@ def test_a_long_journal_does_not_hold_the_event_loop(begun: Any, how: str) -> No
     runner = Master("a", "b")
     control = begun(runner)
     journal = Journal(control.folder / "journal" / "a")
-    for number in range(1, 1501):
+    for number in range(1, 3001):
         journal.add(
             number,
             pack_record(answered(*range(100, 500), id=f"r{number}", worker="a", admitted_at=10.0)),
         )
-    journal.count(admitted=1501, begun=0, ended=0)
+    journal.count(admitted=3001, begun=0, ended=0)
     with loop_watched() as held:
         if how == "lost":
             del runner.clients["a"]
         else:
-            control.on_ended("a", Ended(records=1501))
-            control.on_ended("a", Ended(records=1501))  # it is not counted twice
+            control.on_ended("a", Ended(records=3001))
+            control.on_ended("a", Ended(records=3001))  # it is not counted twice
         wait_for(lambda: any("recovered from its disk" in note for note in control.facts().notes))
-    assert max(held) < HELD_S
+    assert max(held) < 2 * HELD_S  # in one piece it takes 300 ms and more
     facts = control.facts()
-    assert (control.live_stats.counts.total(), facts.records_lost) == (1500, 1)
+    assert (control.live_stats.counts.total(), facts.records_lost) == (3000, 1)
     (note,) = [note for note in facts.notes if "recovered from its disk" in note]
     assert (
-        "1 request that it had sent has no record, 1500 records were recovered from its disk"
+        "1 request that it had sent has no record, 3000 records were recovered from its disk"
         in note
     )
 
