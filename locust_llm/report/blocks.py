@@ -22,6 +22,9 @@ from locust_llm.text.format import (
 LABEL: Final = 30
 """Longer labels take two lines on the console; where the numbers are wide, shorter ones too."""
 
+CORRELATED: Final = 0.75
+"""The effective sample size of independent requests is estimated at more than this share of their
+number."""
 SCARCE_NOTE: Final = (
     "* too few values for this percentile (10 for p90, 100 for p99: 100 / (100 - p))"
 )
@@ -179,7 +182,7 @@ def _reach(result: SloResult) -> float | None:
 def format_sample_size(result: SloResult) -> str:
     """``1500``; ``1500 (effective 140)`` where they are correlated."""
     count, worth = result.count or 0, result.effective
-    if not count or worth is None or worth >= 0.9 * count:
+    if not count or worth is None or worth >= CORRELATED * count:
         return str(count or "-")
     return f"{count} (effective {worth:.0f})"
 

@@ -66,6 +66,7 @@ from .sections.notes import (
 from .sections.published import format_energy, make_validity_table
 from .sections.registry import REPORT_SECTIONS
 from .sections.sweep.text import make_sweep_tables, make_sweep_warnings
+from .slo.judge import describe_duration
 
 RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""
@@ -224,6 +225,18 @@ def make_rules_table(summary: Summary, run: Run) -> Iterator[Block]:
             if (result.status, result.reason) == (status, reason)
         )
         yield TextBlock(f"{'; '.join(rules)}: {status}, {reason}.")
+    if (missed := _describe_unseen(summary)) is not None:
+        yield TextBlock(missed)
+
+
+def _describe_unseen(summary: Summary) -> str | None:
+    """What no rule that passed can vouch for: of phases that come at random a run sees none in one
+    of twenty cases where three are expected in it. None: no rule passed by an interval."""
+    seconds = summary.conditions.duration_s
+    passed = any(result.status == PASS and result.high is not None for result in summary.slos)
+    if not passed or seconds is None or summary.sweep is not None:
+        return None
+    return f"This run may have missed a slow phase that occurs less than once in {describe_duration(seconds / 3)}."
 
 
 def _failures(summary: Summary) -> Iterator[Block]:

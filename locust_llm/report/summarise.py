@@ -54,7 +54,7 @@ from .sections.outages import find_outages
 from .selection import Floats, RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
 from .slo.censoring import bound_metric, find_send_times
 from .slo.goodput import make_goodput_rows, measure_goodput
-from .slo.intervals import SHORT, effective_size_by_ranks, estimate_percentile_interval
+from .slo.intervals import SHORT, estimate_effective_size, estimate_percentile_interval
 from .slo.judge import combine_results, judge_rules, judge_sweep
 from .slo.observed import Evaluation
 from .summary import Summary
@@ -238,7 +238,7 @@ def _intervals(ok: RequestSelection, metric: Metric) -> dict[float, tuple[float,
 
 def _effective(ok: RequestSelection, metric: Metric) -> float | None:
     known = _in_order(ok, metric)
-    return effective_size_by_ranks(known) if len(known) >= SHORT else None
+    return estimate_effective_size(known) if len(known) >= SHORT else None
 
 
 def _warmup_rows(

@@ -10,7 +10,7 @@ import msgspec
 
 from locust_llm.slo import rules as slo
 from locust_llm.slo.grammar import ABORT
-from locust_llm.slo.intervals import NEEDED_ROOM, count_needed_values
+from locust_llm.slo.intervals import count_needed_values
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
 from locust_llm.slo.reading_pace import parse_token_deadlines
 from locust_llm.text.format import find_nearest_names
@@ -290,7 +290,7 @@ def find_rules_that_cannot_pass(s: Settings) -> Iterator[str]:
 
 
 def _too_few_requests(s: Settings) -> Iterator[str]:
-    """Rules that this run has too few requests to pass, but by far, each in a sentence."""
+    """Rules whose percentile has an extrapolated interval in this run, each in a sentence."""
     if s.staged is not None:
         return  # stages go on until they have enough
     asked = f"--request-count {s.request_count}"
@@ -308,10 +308,8 @@ def _too_few_requests(s: Settings) -> Iterator[str]:
             and most < (least := count_needed_values(rule.percentile))
         ):
             yield (
-                f"{asked}: too few for {rule} to pass, unless its limit is far beyond all values. "
-                f"The interval of "
-                f"{rule.stat} takes {least} independent requests, {NEEDED_ROOM:g} times as many to "
-                f"be sure of both ends"
+                f"{asked} for {rule}: an interval of {rule.stat} within the run's values takes {least} independent requests. "
+                "With fewer, an end of it is extrapolated"
             )
 
 

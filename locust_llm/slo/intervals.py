@@ -11,16 +11,8 @@ Ends = tuple[float | None, float | None]
 
 TAIL: Final = 0.025
 """What may lie outside on either side."""
-TAIL_FAR: Final = 0.02
-"""On the side of rare, large values, of which a short run sees too few: report/slo/intervals.py."""
 MIN_OF_BOTH: Final = 5
 """From so many requests of either kind on mid-P holds what it says within 1 %."""
-BEYOND: Final = 3.0
-"""What values are worth is divided by this for a bound beyond the largest: none is there to show
-its correlation."""
-NEEDED_ROOM: Final = 3.0
-"""Times ``needed``: with that an upper end is there in more than 19 of 20 runs of independent
-requests."""
 
 
 def find_interval_ranks(count: int, percentile: float) -> tuple[int, int]:
@@ -41,45 +33,6 @@ def count_needed_values(percentile: float) -> int:
     368 for p99."""
     share = max(percentile, 100 - percentile) / 100
     return math.ceil(math.log(TAIL) / math.log(share))
-
-
-def rank_shares(size: float, share: float, low: float, high: float) -> Ends:
-    """Between which shares of the ordered values a percentile of ``share`` lies, of as many
-    independent values as ``size`` (any number from 1 on): how many lie below it is binomial.
-    ``low``, ``high``: what may lie beyond either end. None: there is no such end; the upper one
-    there is as long as the largest value lies above with the 97.5 % of ``needed``."""
-    below = None if binomial_cdf(0, size, share) > low else (_count(size, share, low) + 0.5) / size
-    if share**size > high * TAIL / TAIL_FAR:
-        return below, None
-    return below, min((_count(size, share, 1 - high) + 0.5) / size, 1.0)
-
-
-def extrapolate_bound(
-    largest: float, size: float, share: float, tail: float, room: float = 1.0
-) -> float | None:
-    """A bound of the percentile of ``share`` (a half and more) where no rank is one, as too few
-    values lie above it.
-
-    Values worth ``size`` independent ones are at most ``largest``: so the share beyond that is at
-    most 1 - tail^(1 / size), for any distribution. Further out it is assumed to fall with the
-    square at least: what is twice as large is at most a quarter as frequent, as with exponential
-    tails, and with heavy ones that have a variance. Of mirrored values (below
-    0) the same is assumed towards 0. ``room``: so many times as far. None: the largest is infinite
-      or 0.
-    """
-    if not largest or math.isinf(largest):
-        return None
-    times = room * math.sqrt(max((1 - math.pow(tail, BEYOND / size)) / (1 - share), 1.0))
-    return largest * times if largest > 0 else largest / times
-
-
-def _count(size: float, share: float, below: float) -> float:
-    """The number, whole or not, that a binomial one is not above with probability ``below``."""
-    low, high = 0.0, size
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if binomial_cdf(middle, size, share) < below else (low, middle)
-    return (low + high) / 2
 
 
 def binomial_shares(some: float, of: float, low: float, high: float) -> tuple[float, float]:

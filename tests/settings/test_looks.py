@@ -43,7 +43,7 @@ def test_what_it_needs_and_what_contradicts_it() -> None:
     )
 
 
-def test_what_has_too_few_requests_to_pass_is_said_before_the_run() -> None:
+def test_what_has_too_few_requests_for_an_interval_is_reported_before_the_run() -> None:
     def few(**given: object) -> list[str]:
         rules = ["ttft p99 < 1s", "ttft p50 < 1s", "error_rate < 1%"]
         return list(
@@ -53,8 +53,8 @@ def test_what_has_too_few_requests_to_pass_is_said_before_the_run() -> None:
         )
 
     (line,) = few(request_count=300)
-    assert line.startswith("--request-count 300: too few for ttft p99 < 1s to pass")
-    assert "The interval of p99 takes 368" in line
+    assert line.startswith("--request-count 300 for ttft p99 < 1s: ")
+    assert "an interval of p99 within the run's values takes 368" in line
     assert few(request_count=368) == []
     (line,) = few(request_rate=5.0, run_time_s=60.0)
     assert line.startswith("5 requests/s for 60 s")

@@ -15,7 +15,6 @@ from locust_llm.slo.intervals import (
     count_needed_values,
     find_interval_ranks,
     normal_tail,
-    rank_shares,
     student_quantile,
 )
 
@@ -69,52 +68,6 @@ def test_how_many_an_interval_takes(percentile: float, count: int) -> None:
     # whatever is marked as scarce has no interval
     assert has_too_few_values(1, percentile) or percentile < 50
     assert not has_too_few_values(count, percentile)
-
-
-@given(st.integers(8, 60), st.integers(1, 99), st.sampled_from([0.01, 0.02, 0.0275, 0.05]))
-def test_shares_of_ranks_are_those_of_the_ranks_of_whole_numbers(
-    n: int, percentile: int, tail: float
-) -> None:
-    """The lower rank k is the first that a binomial number exceeds with no more than 1 - tail;
-    between whole ones the distribution is interpolated, so the share lies within half a value of k
-    on either side."""
-    p = Fraction(percentile, 100)
-    low, high = rank_shares(n, float(p), tail, tail)
-    first = next(k for k in range(n + 1) if exact_cdf(k, n, p) >= tail)
-    last = next(k for k in range(n + 1) if exact_cdf(k, n, p) >= 1 - tail)
-    if low is None:
-        assert exact_cdf(0, n, p) > tail
-    else:
-        assert (first - 0.5) / n - 1e-9 <= low <= (first + 0.5) / n + 1e-9
-    if high is None:
-        assert float(p) ** n > tail
-    else:
-        assert min((last - 0.5) / n, 1) - 1e-9 <= high <= (last + 0.5) / n + 1e-9
-
-
-@pytest.mark.parametrize(("percentile", "size"), [(50, 6), (90, 36), (95, 72), (99, 368)])
-def test_an_upper_end_is_there_from_as_many_as_are_needed(percentile: int, size: int) -> None:
-    """Whole or not: 0.5^n is 2.5 % at 5.32."""
-    share = percentile / 100
-    assert rank_shares(size, share, 0.0275, 0.02)[1] is not None
-    assert rank_shares(size - 1, share, 0.0275, 0.02)[1] is None
-    assert rank_shares(5.33, 0.5, 0.0275, 0.02)[1] is not None
-    assert rank_shares(5.31, 0.5, 0.0275, 0.02)[1] is None
-
-
-@given(st.floats(1, 500), st.floats(1.01, 3), st.sampled_from([0.5, 0.9, 0.95]))
-def test_of_more_values_the_ranks_lie_closer(size: float, times: float, share: float) -> None:
-    (low, high), (lower, upper) = (
-        rank_shares(size * times, share, 0.0275, 0.02),
-        rank_shares(size, share, 0.0275, 0.02),
-    )
-    if lower is not None and size > 20:
-        assert low is not None
-        assert lower <= low <= share
-    if upper is not None and size > 20:
-        assert high is not None
-        assert share <= high
-        assert high <= upper or upper == 1
 
 
 @pytest.mark.parametrize(("some", "of"), [(10, 20), (6, 40), (34, 40), (50, 400), (200, 400)])

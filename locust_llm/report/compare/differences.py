@@ -192,7 +192,7 @@ def _few(rule: Rule, found: ObservedValue, where: str) -> str:
         return ""
     if found.note:
         return f"{where}, {found.note}"
-    return f"{where}, {explain_missing_end(rule, found)}"
+    return f"{where}, {explain_missing_end(found)}"
 
 
 def _unsettled(old: ObservedValue, new: ObservedValue) -> str:

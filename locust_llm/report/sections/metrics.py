@@ -7,6 +7,7 @@ from typing import Final
 from locust_llm.records.accuracy import ErrorBounds
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import (
+    CORRELATED,
     LABEL,
     SCARCE_NOTE,
     Block,
@@ -47,8 +48,6 @@ WARMUP_TAGS: Final = (
     "request_throughput",
 )
 """Rows of the warmup; profile_export_aiperf.json has all of them."""
-CORRELATED: Final = 0.75
-"""Where requests are worth less than this share of their number, it is said."""
 LOW: Final = 5.0
 """Of figures of which more is better, this percentile is that of the worst requests."""
 MAIN_PERCENTILES: Final = (50.0, 95.0, 99.0)

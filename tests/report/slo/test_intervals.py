@@ -14,22 +14,34 @@ from locust_llm.records.record import Record
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.differences import difference_ends
 from locust_llm.report.selection import Floats
-from locust_llm.report.slo import intervals as correlation
+from locust_llm.report.slo import long_run
 from locust_llm.report.slo.intervals import (
     FALLS,
-    MAX_CELLS,
     MIN_VALUES,
+    NO_QUEUE,
     NONE,
     RISES,
     ConfidenceInterval,
+    LargeValues,
+    ShareEvidence,
+    describe_large_values,
     detect_trend,
-    effective_sample_size,
-    effective_size_by_ranks,
+    estimate_effective_size,
     estimate_mean_interval,
     estimate_percentile_interval,
     estimate_rate_interval,
     estimate_ratio_interval,
     estimate_share_interval,
+    expect_large,
+    share_ends,
+    weigh_share,
+)
+from locust_llm.report.slo.long_run import (
+    LongRunError,
+    cosine_coefficients,
+    measure_long_run,
+    power_law_factor,
+    slow_part_factor,
 )
 from locust_llm.report.slo.observed import ObservedValue
 from locust_llm.report.summarise import summarise_run
@@ -38,7 +50,7 @@ from locust_llm.slo.grammar import INCONCLUSIVE, PASS
 
 RUNS = 150
 FEW_ENOUGH = 0.07
-"""Where 2 % of 150 are too low, more than 7 % of them (ten) are in one of 2,000."""
+"""Where 2.5 % of 150 are too low, more than 7 % of them (ten) are in one of 400."""
 
 
 def waiting(phi: float, count: int, runs: int, seed: int) -> Floats:
@@ -84,51 +96,55 @@ def test_the_coefficient_of_a_single_cosine(which: int) -> None:
     sqrt(n / 2) = 3 x 10."""
     count = 200
     series = 3 * np.cos(np.pi * which * (np.arange(count) + 0.5) / count)
-    found, most = correlation._cosines(series + 7)
-    assert most == count // 4
-    expected = np.zeros(most)
+    expected = np.zeros(50)
     expected[which - 1] = 30
-    assert found == pytest.approx(expected, abs=1e-9)
+    assert cosine_coefficients(series + 7, 50) == pytest.approx(expected, abs=1e-9)
 
 
-def test_the_power_of_independent_values_is_their_variance() -> None:
-    power, _ = correlation._power(waiting(0, 4000, 1, 3)[0])
-    assert power.mean() == pytest.approx(1, abs=3 * math.sqrt(2 / 400))
+def test_what_the_mean_has_of_a_slow_part() -> None:
+    """Of a run of one correlation time 1 - (1 - 1/e) = 0.368, of a thousand all; of noise without
+    memory all, and of d = 1/4 gamma(1/2) sin(pi/4) sqrt(pi) / (pi/4 x 3/2) = pi / sqrt(2) / (3 pi /
+    8) = 1.886."""
+    assert slow_part_factor(1 / math.pi) == pytest.approx(math.exp(-1))
+    assert slow_part_factor(1000 / math.pi) == pytest.approx(0.999)
+    assert power_law_factor(1e-9) == pytest.approx(1)
+    assert power_law_factor(0.25) == pytest.approx(8 / (3 * math.sqrt(2)))
 
 
-def test_independent_values_are_worth_their_number() -> None:
-    sizes = [effective_size_by_ranks(values) for values in waiting(0, 1000, 20, 9)]
+def test_the_reach_of_shapes() -> None:
+    """Of one shape Student's t: with ten cosines 2.228 deviations. Of two, where one has half the
+    weight and next to no deviation, the other has to give twice the tail: 1.812."""
+    one = LongRunError(10, np.array([1.0]), np.array([3.0]))
+    assert one.reach(0.025) == pytest.approx(3 * 2.228, rel=0.01)
+    assert one.deviation == pytest.approx(3)
+    two = LongRunError(10, np.array([0.5, 0.5]), np.array([3.0, 0.03]))
+    assert two.reach(0.025) == pytest.approx(3 * 1.812, rel=0.01)
+    assert two.deviation == pytest.approx(0.3)
+
+
+def test_independent_values_are_worth_about_their_number() -> None:
+    sizes = [estimate_effective_size(values) for values in waiting(0, 1000, 20, 9)]
+    assert np.median(sizes) > 700
     assert max(sizes) <= 1000
-    assert min(sizes) > 800
-    assert effective_size_by_ranks(whole(1000)) == 1000
-    assert effective_sample_size(whole(1000), 1000).size == 1000
 
 
-@pytest.mark.parametrize("times", [4, 10])
-def test_values_that_are_each_repeated_are_worth_as_many_as_are_different(times: int) -> None:
-    groups = [np.repeat(values, times) for values in waiting(0, 500, 20, 9)]
-    assert np.median([effective_size_by_ranks(values) for values in groups]) == pytest.approx(
-        500, rel=0.2
-    )
-    assert np.median(
-        [effective_sample_size(values, effective_size_by_ranks(values)).size for values in groups]
-    ) == pytest.approx(500, rel=0.2)
-
-
-@pytest.mark.parametrize("phi", [0.5, 0.9, 0.95])
+@pytest.mark.parametrize("phi", [0.5, 0.8, 0.95])
 def test_values_that_wait_for_each_other_are_worth_a_known_share(phi: float) -> None:
-    values, count = waiting(phi, 20_000, 1, 7)[0], 20_000
-    expected = pytest.approx(count * (1 - phi) / (1 + phi), rel=0.25)
-    assert effective_size_by_ranks(values) == expected
-    assert estimate_mean_interval(values + 100).size == expected
+    expected = 4000 * (1 - phi) / (1 + phi)
+    sizes = [estimate_effective_size(values) for values in waiting(phi, 4000, 30, 7)]
+    assert 0.6 * expected < np.median(sizes) < 1.3 * expected
+
+
+def test_a_drift_below_the_noise_is_seen() -> None:
+    """Noise of variance 1 on a level of variance 0.2 that has a correlation time of 20: of the mean
+    1 + 0.2 x 40 = 9 times the variance. The correlation of neighbours, 0.17, is not to be seen in a
+    single one."""
+    level = math.sqrt(0.2) * waiting(math.exp(-1 / 20), 2000, 30, 1)
+    deviations = [measure_long_run(one).deviation for one in level + waiting(0, 2000, 30, 2)]
+    assert 2 < np.median(deviations) < 4.5
 
 
 def test_equal_values_show_no_correlation() -> None:
-    """Whatever their number: the rounding error of their mean is no variance."""
-    for count in (*range(MIN_VALUES, 300), MAX_CELLS + 1):
-        equal = np.full(count, 0.1)
-        assert effective_size_by_ranks(equal) == count
-        assert detect_trend(equal) == ""
     for count in (12, 30, 400):
         for found in (
             estimate_mean_interval(np.full(count, 0.1)),
@@ -138,13 +154,9 @@ def test_equal_values_show_no_correlation() -> None:
             assert found.size == count
         assert estimate_percentile_interval(np.full(100, 0.1), 50).ends == (0.1, 0.1)
     nothing = estimate_share_interval(np.zeros(400))
-    assert (nothing.low, nothing.high, nothing.short) == (
-        0,
-        pytest.approx(1 - 0.02 ** (1 / 400), rel=1e-3),
-        False,
-    )
+    assert nothing[:2] == (0, pytest.approx(1 - 0.025 ** (1 / 400), rel=1e-3))
     assert estimate_share_interval(np.ones(400))[:2] == (
-        pytest.approx(0.02 ** (1 / 400), rel=1e-3),
+        pytest.approx(0.025 ** (1 / 400), rel=1e-3),
         1,
     )
 
@@ -154,27 +166,9 @@ def test_a_long_series_is_worth_what_it_would_be_without_cells(
 ) -> None:
     """24,000 and one in cells of three."""
     values = waiting(0.9, 24_001, 1, 5)[0]
-    in_cells = (
-        effective_size_by_ranks(values),
-        effective_sample_size(values, effective_size_by_ranks(values)).size,
-    )
-    monkeypatch.setattr(correlation, "MAX_CELLS", 10**9)
-    assert in_cells == pytest.approx(
-        (
-            effective_size_by_ranks(values),
-            effective_sample_size(values, effective_size_by_ranks(values)).size,
-        ),
-        rel=0.05,
-    )
-
-
-def test_a_run_that_is_short_says_so() -> None:
-    """A single slow wave over the run."""
-    wave = np.sin(np.arange(400) / 400 * 2 * np.pi) + 5
-    assert estimate_mean_interval(wave).short
-    assert estimate_mean_interval(wave).size < 8
-    assert estimate_percentile_interval(wave, 50).ends == (None, None)
-    assert not estimate_mean_interval(whole(400)).short
+    in_cells = estimate_effective_size(values)
+    monkeypatch.setattr(long_run, "MAX_CELLS", 10**9)
+    assert in_cells == pytest.approx(estimate_effective_size(values), rel=0.05)
 
 
 # -- intervals with a pencil -----------------------------------------------------------------------
@@ -182,45 +176,117 @@ def test_a_run_that_is_short_says_so() -> None:
 
 def test_intervals_of_independent_values() -> None:
     """1 to 400: the number below the median has a standard deviation of 10, the mean one of 5.77,
-    the share of a tenth one of 1.5 %; 2.75 % may lie below 1.919 of them, 2 % above 2.054, and the
-    other way round where the small ones are rare."""
+    the share of a tenth one of 1.5 %; 2.5 % may lie 1.96 of them off on either side. In this order
+    nothing is slow, and they are no surer for it."""
     values = whole(400)
-    low, high = 1.9189, 2.0537
+    off = 1.96
     assert estimate_percentile_interval(values, 50).ends == pytest.approx(
-        (200.5 - 10 * low, 200.5 + 10 * high), abs=0.1
+        (200.5 - 10 * off, 200.5 + 10 * off), abs=1
     )
     assert estimate_percentile_interval(values, 90).ends == pytest.approx(
-        (360.5 - 6 * low, 360.5 + 6 * high), abs=1
+        (360.5 - 6 * off, 360.5 + 6 * off), abs=1
     )
     assert estimate_percentile_interval(values, 10).ends == pytest.approx(
-        (40.5 - 6 * high, 40.5 + 6 * low), abs=1
+        (40.5 - 6 * off, 40.5 + 6 * off), abs=1
     )
+    error = 5.7735 * off
     assert estimate_mean_interval(values).ends == pytest.approx(
-        (200.5 - 5.7735 * low, 200.5 + 5.7735 * high), abs=0.1
+        (200.5 / (1 + error / 200.5), 200.5 + error * (1 + error / 200.5)), abs=0.1
     )
-    assert estimate_share_interval((values <= 40) * 1.0).ends == pytest.approx(
-        (0.1 - 0.015 * low, 0.1 + 0.015 * high), abs=0.004
+    for ones, share in ((values <= 40, 0.1), (values > 40, 0.9)):
+        assert estimate_share_interval(ones * 1.0).ends == pytest.approx(
+            (share - 0.015 * off, share + 0.015 * off), abs=0.004
+        )
+
+
+def test_the_ends_of_a_share() -> None:
+    """None of 400 that are worth 100: 0.025^(1 / 100) on the other side. A quarter of 800 that are
+    worth 200: a standard deviation of sqrt(0.25 x 0.75 / 200) = 3.06 %, of which the ends are two
+    off."""
+    errors = 1.959964
+    assert share_ends(ShareEvidence(0.0, 4.0, errors), 400) == pytest.approx(
+        (0, 1 - 0.025**0.01), abs=1e-6
     )
-    assert estimate_share_interval((values > 40) * 1.0).ends == pytest.approx(
-        (0.9 - 0.015 * high, 0.9 + 0.015 * low), abs=0.004
+    assert share_ends(ShareEvidence(0.25, 4.0, 2.0), 800) == pytest.approx(
+        (0.25 - 0.0612, 0.25 + 0.0612), abs=0.004
     )
+
+
+def test_a_limit_that_most_values_break_is_broken() -> None:
+    """69 of 112 above it, in groups of eight: that these are one in twenty in the long run is out
+    of the question."""
+    groups = np.array([0, 1, 1, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0, 1])
+    values = np.where(np.repeat(groups, 8) > 0, 0.115, 0.085) + whole(112) / 1e5
+    low, _ = estimate_percentile_interval(values, 95).ends
+    assert low is not None
+    assert low > 0.1
+
+
+def test_a_limit_far_beyond_values_that_hardly_vary_is_kept() -> None:
+    """However they are correlated: 450 values of 40 to 66 ms, that wander."""
+    values = 0.053 + 0.004 * np.clip(waiting(0.97, 450, 1, 4)[0], -3, 3)
+    for percentile in (50, 95, 99):
+        _, high = estimate_percentile_interval(values, percentile).ends
+        assert high is not None
+        assert high < 0.1
+
+
+def test_what_half_of_a_run_shows_is_seen() -> None:
+    """Of 40 values the second half is above 9: one phase, or the end of a server. As of six
+    independent ones, three of which are above, 20 p^3 (1 - p)^3 and what follows is 0.6 % at p =
+    7.6 %: more than one in twenty are. A tenth shows nothing."""
+    for later, above in ((20, True), (4, False)):
+        values = np.append(whole(40 - later) / 40, 9 + whole(later) / 40)
+        low, _ = estimate_percentile_interval(values, 95).ends
+        assert low is not None
+        assert (low > 9) is above
+        share, _ = estimate_share_interval((values > 9).astype(np.float64)).ends
+        assert share is not None
+        assert (share > 0.05) is above
 
 
 def test_a_bound_beyond_the_largest_of_too_few_values() -> None:
-    """Of 60 the share above the largest is at most 1 - 0.02^(3 / 60) = 17.8 %, 3.55 times 5 %:
-    1.885 times the value. Towards 0 the same. Where failures are the largest there is none, nor
-    where a rank is an end. Of 20, a short run, ten times as far: 1 - 0.02^(3 / 20) = 44.4 %, 8.88
-    times 5 %."""
-    found = estimate_percentile_interval(whole(60), 95)
-    assert (found.high, found.beyond) == (None, pytest.approx(60 * 1.885, rel=1e-3))
-    assert estimate_percentile_interval(whole(60), 5).beyond == pytest.approx(1 / 1.885, rel=1e-3)
-    assert (
-        estimate_percentile_interval(np.where(whole(60) > 59, np.inf, whole(60)), 95).beyond is None
+    """Of 50 the share above the largest is at most 1 - tail^(1 / 50): of a tail of 2.5 % 7.1 %,
+    1.42 times 5 %. So p95 is at most sqrt(1.42) - 1 = 19 % of the distance from the median beyond
+    it, 5 of 25; more where the run shows less."""
+    found = estimate_percentile_interval(whole(50), 95)
+    assert found.extrapolated
+    assert found.high is not None
+    assert 54.5 < found.high < 65
+    mirrored = estimate_percentile_interval(-whole(50), 5)
+    assert (mirrored.low, mirrored.extrapolated) == (-found.high, True)
+    failing = estimate_percentile_interval(np.where(whole(50) > 49, np.inf, whole(50)), 95)
+    assert (failing.high, failing.extrapolated) == (math.inf, False)
+    assert not estimate_percentile_interval(whole(400), 95).extrapolated
+
+
+def test_large_values_of_a_queue_are_taken_to_be_as_correlated_as_their_mean() -> None:
+    """Those of a level that wanders are not."""
+    queues = [describe_large_values(values).queue for values in queue(0.7, 2000, 40, 3)]
+    drifts = [describe_large_values(np.exp(values)).queue for values in waiting(0.9, 2000, 40, 3)]
+    assert np.median(queues) > 0.6
+    assert np.median(drifts) < 0.4
+    few = ShareEvidence(0.99, 4.0, 2.0)
+    certain = LargeValues(1.0, 16.0, 6.0, 3.0)
+    assert expect_large(few, certain, 0.95) == (0.99, 16.0, 3.0)
+    assert expect_large(few, certain._replace(queue=0.5), 0.95) == (0.99, pytest.approx(8.0), 3.0)
+    assert expect_large(few, certain, 0.5) == few._replace(inflation=6.0)
+    calm = certain._replace(queue=0.0, half=20.0)
+    assert expect_large(few, calm, 0.9) == few._replace(inflation=pytest.approx(20 * 0.2**0.75))
+    assert expect_large(few, NO_QUEUE, 0.95) == few
+
+
+def test_what_decided_the_ones_shows_their_correlation() -> None:
+    """All of 500 are within the limit, of a queue: less sure than of 500 independent ones."""
+    values = queue(0.8, 500, 1, 6)[0]
+    ones = np.ones(500)
+    alone, with_values = (
+        estimate_share_interval(ones, margins=some).low
+        for some in (None, values / (1.01 * values.max()))
     )
-    assert estimate_percentile_interval(whole(400), 95).beyond is None
-    assert estimate_percentile_interval(whole(20), 95).beyond == pytest.approx(
-        20 * 10 * 2.981, rel=0.05
-    )
+    assert alone == pytest.approx(0.025 ** (1 / 500))
+    assert with_values is not None
+    assert with_values < alone - 0.01
 
 
 def test_the_mean_of_skewed_values_reaches_further_up() -> None:
@@ -230,9 +296,11 @@ def test_the_mean_of_skewed_values_reaches_further_up() -> None:
     assert found.low is not None
     assert found.high is not None
     mean, error = float(values.mean()), float(values.std()) / 20
-    assert found.high - mean > 2.0537 * error
-    assert mean - found.low < 1.9189 * error
-    assert estimate_mean_interval(np.where(whole(20) > 19, 100.0, 0.0)).low == 0
+    assert found.high - mean > 1.96 * error
+    assert mean - found.low < 1.96 * error
+    low = estimate_mean_interval(np.where(whole(20) > 19, 100.0, 0.0)).low
+    assert low is not None
+    assert low > 0
 
 
 def test_a_ratio_of_sums() -> None:
@@ -240,20 +308,18 @@ def test_a_ratio_of_sums() -> None:
     mean."""
     weights = whole(64)
     assert estimate_ratio_interval(2 * weights, weights).ends == pytest.approx((2, 2))
-    alone, ratio = (
-        estimate_rate_interval(weights),
-        estimate_ratio_interval(weights, np.full(64, 2.0)),
-    )
-    assert alone.low is not None
-    assert alone.high is not None
-    assert ratio.ends == pytest.approx((alone.low / 2, alone.high / 2))
+    low, high = estimate_ratio_interval(weights, np.full(64, 2.0)).ends
+    assert low is not None
+    assert high is not None
+    assert (low + high) / 2 == pytest.approx(weights.mean() / 2)
+    reach = measure_long_run(weights - weights.mean()).reach(0.025) / 8
+    assert (high - low) / 2 == pytest.approx(reach / 2)
     assert estimate_ratio_interval(weights, np.zeros(64)) is NONE
 
 
 def test_what_one_second_has_too_many_the_next_has_too_few() -> None:
     """By turns 3 and 5: not independent, and so much surer than they would be."""
     turns, drawn = np.array([3.0, 5.0] * 100), 4 + waiting(0, 200, 1, 1)[0]
-    assert estimate_rate_interval(turns).size > 1000
     widths = [
         high - low
         for low, high in (estimate_rate_interval(some).ends for some in (turns, drawn))
@@ -278,15 +344,19 @@ def test_a_share_of_few_is_that_of_independent_ones() -> None:
     assert estimate_share_interval(np.empty(0)) is NONE
     assert estimate_share_interval(np.zeros(5))[:2] == (
         0,
-        pytest.approx(1 - 0.02 ** (1 / 5), rel=0.01),
+        pytest.approx(1 - 0.025 ** (1 / 5), rel=0.01),
     )
+    assert weigh_share(np.array([0.0, 1.0, 1.0])).inflation == 1
 
 
 def test_failures_are_values_like_any_other() -> None:
     """Five of a hundred are infinite: p50 does not reach them, p93 may, p99 does."""
     values = whole(400)
     values[values > 380] = np.inf
-    assert estimate_percentile_interval(values, 50) == estimate_percentile_interval(whole(400), 50)
+    assert (
+        estimate_percentile_interval(values, 50).ends
+        == estimate_percentile_interval(whole(400), 50).ends
+    )
     low, high = estimate_percentile_interval(values, 93).ends
     assert low is not None
     assert math.isfinite(low)
@@ -300,7 +370,6 @@ def test_ties() -> None:
     values = np.ceil(whole(300) / 100)
     assert estimate_percentile_interval(values, 50).ends == (2, 2)
     assert estimate_percentile_interval(values, 33).ends == (1, 2)
-    assert effective_size_by_ranks(values) == 300
 
 
 SERIES = st.builds(
@@ -324,7 +393,7 @@ def test_other_units_and_another_zero_change_nothing(
     )
     for end, moved in zip(found.ends, other.ends, strict=True):
         assert moved == (None if end is None else pytest.approx(end * times + more))
-    assert (other.size, other.short) == (found.size, found.short)
+    assert other.size == pytest.approx(found.size)
     mean, scaled = (
         estimate_mean_interval(values + 9000),
         estimate_mean_interval((values + 9000) * times),
@@ -453,7 +522,7 @@ def test_two_equal_runs_are_seldom_called_different() -> None:
             different += not low <= 0 <= high
             found += low + 1 > 0
         assert different <= 8
-        assert found >= 85
+        assert found >= 80
 
 
 # -- trends ----------------------------------------------------------------------------------------

@@ -1,0 +1,180 @@
+"""Long-run error: how far the mean of a series may lie from its truth, where neighbours are
+correlated.
+
+The squares of the slowest cosines of the series (periods from twice the run down to a sixteenth of
+it and less) show how its variance is spread over slow and fast changes. What decides about the mean
+is the variance at period infinity, which no run shows. So it is extrapolated, by each of 69 shapes
+of such a spectrum: flat (independent values), a slow part above a floor (an autoregressive process,
+a queue, a drift below noise) of eight speeds and eight heights, and a power law (long memory). Each
+shape counts by how well it explains the cosines, times how often such a shape is met (its prior
+weight): under each the mean has Student's t with as many degrees of freedom as there are cosines,
+so the whole is a mixture of these (Whittle's likelihood with the level integrated out; Hoeting et
+al., Bayesian model averaging, Statistical Science 14, 1999; cosines: Müller, HAC corrections for
+strongly autocorrelated time series, Journal of Business & Economic Statistics 32, 2014).
+
+A flat spectrum costs an interval a tenth to a fifth of width over one that knows of the
+independence. The prior weights were chosen by measurement (``make intervals``), on loads and seeds
+that are apart from those of the published table.
+"""
+
+import math
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from locust_llm.report.selection import Floats
+from locust_llm.slo.intervals import normal_tail, student_quantile
+
+MAX_CELLS: Final = 8192
+"""A longer series is averaged into so many cells first: its slow part, which is all that counts,
+stays as it is."""
+MIN_COSINES: Final = 4
+MAX_COSINES: Final = 64
+VALUES_PER_COSINE: Final = 4
+"""Of a short run the fast half of the spectrum is left out: users who take turns leave a line
+there."""
+FLAT: Final = 0.5
+"""Prior weight of independent values."""
+POWERS: Final = {0.2: 0.03, 0.3: 0.07}
+"""Of long memory, by the exponent d of fractional noise."""
+CORNERS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+"""Where a slow part falls to half: in cosines, half waves over the run. All have the same
+weight."""
+HEIGHTS: Final = {
+    1.0: 0.25,
+    3.0: 0.25,
+    10.0: 0.15,
+    30.0: 0.1,
+    100.0: 0.1,
+    400.0: 0.05,
+    2000.0: 0.05,
+    10_000.0: 0.05,
+}
+"""How high it stands above the floor, and with which weight."""
+NEGLIGIBLE: Final = 2e-3
+"""Shapes of a smaller weight are left out."""
+CLOSE: Final = 1.005
+"""How exact a quantile of the mixture is."""
+
+
+class SpectrumShapes(NamedTuple):
+    """All of them, of so many cosines."""
+
+    inverse: Floats
+    """(shapes, cosines): one over the expected square of each cosine, up to a factor."""
+    log_weights: Floats
+    at_mean: Floats
+    """What the variance of the mean has for its factor."""
+
+
+class LongRunError(NamedTuple):
+    """Of the mean of a series: a mixture of Student's t."""
+
+    cosines: int
+    weights: Floats
+    deviations: Floats
+    """Standard deviation of the mean times the root of the number of values, by shape."""
+
+    @property
+    def deviation(self) -> float:
+        """The geometric mean over the shapes."""
+        return math.exp(float(self.weights @ np.log(self.deviations)))
+
+    def reach(self, tail: float) -> float:
+        """What the mean, times that root, is off by more than with probability ``tail`` on either
+        side."""
+        t = student_quantile(float(self.cosines), tail)
+        shapes: list[tuple[float, float]] = list(
+            zip(self.weights.tolist(), self.deviations.tolist(), strict=True)
+        )
+        low, high = t * min(one for _, one in shapes), t * max(one for _, one in shapes)
+        while high > CLOSE * low:  # under each shape alone it is t of its deviations
+            middle = math.sqrt(low * high)
+            off = sum(weight * _student_tail(middle / one, self.cosines) for weight, one in shapes)
+            low, high = (middle, high) if off > tail else (low, middle)
+        return high
+
+
+def measure_long_run(series: Floats) -> LongRunError:
+    """Of a series in the order of time, of two values or more."""
+    count = len(series)
+    cosines = max(min(MIN_COSINES, count - 1), min(MAX_COSINES, count // VALUES_PER_COSINE))
+    power = cosine_coefficients(series, cosines) ** 2
+    shapes = _shapes(len(power))
+    level = np.maximum(shapes.inverse @ power, 1e-300) / len(power)
+    logs = shapes.log_weights - len(power) / 2 * np.log(level)
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    kept = weights > NEGLIGIBLE
+    deviations = np.sqrt(level * shapes.at_mean)[kept]
+    return LongRunError(len(power), weights[kept] / weights[kept].sum(), deviations)
+
+
+def cosine_coefficients(series: Floats, most: int) -> Floats:
+    """Of the slowest cosines, scaled so that each square has the variance of independent values for
+    its mean."""
+    cells, width = _cells(series)
+    n = len(cells)
+    centred = cells - cells.mean()
+    spectrum = np.fft.rfft(np.concatenate([centred, centred[::-1]]))[1 : most + 1]
+    turn = np.exp(-0.5j * np.pi * np.arange(1, len(spectrum) + 1) / n)
+    found: Floats = np.real(spectrum * turn) / 2 * math.sqrt(2 * width / n)
+    return found
+
+
+@lru_cache(maxsize=128)
+def _shapes(cosines: int) -> SpectrumShapes:
+    j = np.arange(1, cosines + 1, dtype=np.float64)
+    rows, at_mean, weights = [np.ones(cosines)], [1.0], [FLAT]
+    for d, weight in POWERS.items():
+        rows.append(j ** (-2 * d))
+        at_mean.append(power_law_factor(d))
+        weights.append(weight)
+    rest = (1 - sum(weights)) / len(CORNERS)
+    for corner in CORNERS:
+        for height, weight in HEIGHTS.items():
+            rows.append(1 + height / (1 + (j / corner) ** 2))
+            at_mean.append(1 + height * slow_part_factor(corner))
+            weights.append(rest * weight)
+    spectra = np.array(rows)
+    return SpectrumShapes(
+        1 / spectra, np.log(weights) - np.log(spectra).sum(axis=1) / 2, np.array(at_mean)
+    )
+
+
+def power_law_factor(d: float) -> float:
+    """The variance of the mean of fractional noise, times the count, over the expected square of
+    its slowest cosine (Beran, Statistics for Long-Memory Processes, 1994, section 2.2)."""
+    at_zero: float = (
+        math.gamma(1 - 2 * d)
+        * math.sin(math.pi * d)
+        / (math.pi * d * (1 + 2 * d))
+        * math.pi ** (2 * d)
+    )
+    return at_zero
+
+
+def slow_part_factor(corner: float) -> float:
+    """The share of a slow part's height that the mean of the run has, where its correlation falls
+    exponentially: pi times ``corner`` is the length of the run in correlation times."""
+    times = math.pi * corner
+    return 1 - (1 - math.exp(-times)) / times
+
+
+def _student_tail(t: float, freedom: int) -> float:
+    """What Student's t exceeds with (Wallace, Bounds on normal approximations, Annals of
+    Mathematical Statistics 30, 1959)."""
+    z = math.sqrt(freedom * math.log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    return normal_tail(z)
+
+
+def _cells(series: Floats) -> tuple[Floats, int]:
+    """(means of so many neighbours each, how many)."""
+    width = math.ceil(len(series) / MAX_CELLS)
+    if width == 1:
+        return series, 1
+    whole = len(series) // width * width
+    cells: NDArray[np.float64] = series[:whole].reshape(-1, width).mean(axis=1)
+    return cells, width
