@@ -13,7 +13,7 @@ def run_compare(words: list[str]) -> int:
         words = select_runs.put_in_front(words)
     except (OSError, ValueError) as error:
         return fail(str(error))
-    if side_by_side.of_files(words):
+    if side_by_side.names_result_files(words):
         return side_by_side.compare_results(words)
     from locust_llm.report import cli as commands  # late: numpy and pandas take a second
 

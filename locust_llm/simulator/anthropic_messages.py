@@ -12,38 +12,38 @@ from .openai_chat import (
     AnswerRequest,
     Form,
     UnstreamedAnswer,
-    Written,
-    dump,
-    field,
-    invalid,
+    WrittenText,
+    encode_json,
+    invalid_request_error,
+    read_field,
     tool_called,
 )
 
-_BEGIN = dump(f'{{"{ARGUMENT}": "')[1:-1]
+_BEGIN = encode_json(f'{{"{ARGUMENT}": "')[1:-1]
 _REASONS = {"length": "max_tokens", "stop": "end_turn", "tool_calls": "tool_use"}
 _DELTAS = {"text": b'"text_delta","text"', "thinking": b'"thinking_delta","thinking"',
            "tool_use": b'"input_json_delta","partial_json"'}  # fmt: skip
 
 
-def _parse(asked: dict[str, Any]) -> Written:
-    messages = field(asked, "messages", list)
+def _parse(asked: dict[str, Any]) -> WrittenText:
+    messages = read_field(asked, "messages", list)
     if not messages:
-        raise invalid("body.messages", "Field required")
+        raise invalid_request_error("body.messages", "Field required")
     if asked.get("max_tokens") is None:
-        raise invalid("body.max_tokens", "Field required")
+        raise invalid_request_error("body.max_tokens", "Field required")
     found: openai_chat.Messages = (
         [("system", _text(asked["system"], "body.system"))] if asked.get("system") else []
     )
     for index, message in enumerate(messages):
         loc = f"body.messages.{index}"
         if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
-            raise invalid(loc, "Input should have the role user or assistant")
+            raise invalid_request_error(loc, "Input should have the role user or assistant")
         found += _turns(message["role"], message.get("content"), f"{loc}.content")
-    for index, tool in enumerate(field(asked, "tools", list) or ()):
+    for index, tool in enumerate(read_field(asked, "tools", list) or ()):
         if isinstance(tool, dict) and not isinstance(tool.get("input_schema"), dict):
-            raise invalid(f"body.tools.{index}.input_schema", "Field required")
-    field(asked, "tool_choice", dict)
-    return Written(
+            raise invalid_request_error(f"body.tools.{index}.input_schema", "Field required")
+    read_field(asked, "tool_choice", dict)
+    return WrittenText(
         tokens.chat_pieces(found), "max_tokens", tool_called(asked, found[-1][0] == "tool")
     )
 
@@ -55,7 +55,7 @@ def _turns(role: str, content: Any, loc: str) -> openai_chat.Messages:
     results = [block for block in content if block.get("type") == "tool_result"]
     rest = [block for block in content if block.get("type") != "tool_result"]
     if any(not isinstance(block.get("tool_use_id"), str) for block in results):
-        raise invalid(f"{loc}.tool_use_id", "Field required")
+        raise invalid_request_error(f"{loc}.tool_use_id", "Field required")
     turns = [("tool", _text(block.get("content") or "", loc)) for block in results]
     return [*turns, (role, _text(rest, loc))] if rest or not results else turns
 
@@ -64,7 +64,7 @@ def _text(content: Any, loc: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
-        raise invalid(loc, "Input should be a valid string or list of blocks")
+        raise invalid_request_error(loc, "Input should be a valid string or list of blocks")
     return "\n".join(filter(None, (_of_block(block, loc) for block in content)))
 
 
@@ -72,8 +72,8 @@ def _of_block(block: dict[str, Any], loc: str) -> str:
     if block.get("type") != "tool_use":
         return tokens.part_text(block)
     if not isinstance(block.get("input"), dict):
-        raise invalid(f"{loc}.input", "Input should be a valid dictionary")
-    return dump(block["input"]).decode()
+        raise invalid_request_error(f"{loc}.input", "Input should be a valid dictionary")
+    return encode_json(block["input"]).decode()
 
 
 class MessagesEvents:
@@ -161,7 +161,7 @@ class MessagesEvents:
 
 
 def _event(kind: str, **fields: Any) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), dump({"type": kind, **fields}))
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode_json({"type": kind, **fields}))
 
 
 def _usage(used: dict[str, Any]) -> dict[str, int]:

@@ -29,7 +29,7 @@ from .scheduling.disaggregated import DisaggregatedEngine, Link
 from .scheduling.engine import ROUTES, BatchEngine, Engine, FixedEngine
 from .scheduling.policies import POLICIES, WHOLE_PROMPTS, chunked
 from .scheduling.scheduler import Policy, Scheduler, SchedulerConfig, Stateful
-from .scheduling.waiting import QUEUES, queue
+from .scheduling.waiting import QUEUES, make_waiting_queue
 from .server import FrontEnd, SimulatorServer
 from .spans import Spans
 
@@ -134,7 +134,7 @@ def session_header(options: argparse.Namespace) -> str:
     return options.route_header or SESSION_HEADERS.get(options.route, "")
 
 
-def quirks(options: argparse.Namespace) -> Quirks:
+def read_quirks(options: argparse.Namespace) -> Quirks:
     """Of every request. Raises ValueError, also for --faults that would not do."""
     found = parse_quirks(options.quirks, LIKE[options.like])
     if options.stream_interval:
@@ -233,7 +233,7 @@ def make_engine(
     scale = options.time_scale
 
     def batch_engine(choose: Policy | type[Stateful]) -> BatchEngine:
-        waiting = queue(options.scheduling_policy, options.tenant_weight)
+        waiting = make_waiting_queue(options.scheduling_policy, options.tenant_weight)
         kind = AsyncEngine if options.async_scheduling else BatchEngine
         return kind(Scheduler(config, choose, waiting=waiting), cost, clock, time_scale=scale)
 
@@ -303,7 +303,7 @@ async def _serve(options: argparse.Namespace) -> int:
         api_key=options.api_key,
         max_num_queued_reqs=options.max_num_queued_reqs,
         max_num_queued_tokens=options.max_num_queued_tokens,
-        quirks=quirks(options),
+        quirks=read_quirks(options),
         faults=options.faults,
         fault_rate=options.fault_rate,
         route=options.route,

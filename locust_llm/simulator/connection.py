@@ -169,7 +169,7 @@ class ClientConnection(asyncio.Protocol):
         elif isinstance(body, bytes):
             data = body
         else:
-            data = openai_chat.dump(body)
+            data = openai_chat.encode_json(body)
         head = (
             f"HTTP/1.1 {status} {_phrase(status)}\r\n{_SERVER_LINE}Content-Type: {kind}\r\n"
             f"Content-Length: {len(data)}\r\n{extra_headers}{self._connection_line()}\r\n"

@@ -56,7 +56,7 @@ class AnswerRequest:
         return len(self.pieces)
 
 
-class Written(NamedTuple):
+class WrittenText(NamedTuple):
     """What a form says in fields of its own."""
 
     pieces: list[str]  # of the prompt, one a token
@@ -102,7 +102,7 @@ class Form:
     """One of the protocols that the server speaks."""
 
     prefix: str  # of the answers' ids
-    parse: Callable[[dict[str, Any]], Written]  # raises RefusedError
+    parse: Callable[[dict[str, Any]], WrittenText]  # raises RefusedError
     # id, model, quirks, finish_reason
     events: Callable[[str, str, Quirks, str, AnswerRequest], StreamEvents]
     whole: Callable[[UnstreamedAnswer], dict[str, Any]]
@@ -115,8 +115,8 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
     asked = parse_object(body)
     check_model(asked, names)
     pieces, name, tool, keep = form.parse(asked)
-    stream = field(asked, "stream", bool) or False
-    options = field(asked, "stream_options", dict) or {}
+    stream = read_field(asked, "stream", bool) or False
+    options = read_field(asked, "stream_options", dict) or {}
     if options and not stream:
         raise RefusedError(
             400, "Stream options can only be defined when `stream=True`.", param="stream_options"
@@ -124,7 +124,7 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
     if asked.get("n") not in (None, 1):
         raise RefusedError(400, "the simulator answers with one choice: n must be 1", param="n")
 
-    max_tokens = field(asked, name, int)
+    max_tokens = read_field(asked, name, int)
     if max_tokens is not None and max_tokens < 1:
         raise RefusedError(
             400,
@@ -157,13 +157,13 @@ def parse_asked(body: bytes, names: Sequence[str], max_model_len: int, form: For
         ignore_eos=asked.get("ignore_eos") is True, stream=stream,
         include_usage=options.get("include_usage") is True,
         continuous_usage=options.get("continuous_usage_stats") is True,
-        priority=field(asked, "priority", int) or 0,
+        priority=read_field(asked, "priority", int) or 0,
         sampling=tuple((key, float(value)) for key in SAMPLING if type(value := asked.get(key,
             1)) in (int, float)),
     )  # fmt: skip
 
 
-def dump(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -171,7 +171,7 @@ def _value(name: str, value: object) -> str:
     return f"(parameter={name}, value={value})"
 
 
-def invalid(loc: str, why: str) -> RefusedError:
+def invalid_request_error(loc: str, why: str) -> RefusedError:
     message = f"1 validation error:\n  {{'loc': '{loc}', 'msg': '{why}'}}"
     return RefusedError(400, message, kind="Bad Request", param=loc)
 
@@ -183,9 +183,9 @@ def parse_object(body: bytes) -> dict[str, Any]:
         ValueError,
         RecursionError,
     ) as error:  # ValueError: not JSON, not UTF-8, an integer of 5,000 digits
-        raise invalid("body", f"JSON decode error: {error}") from error
+        raise invalid_request_error("body", f"JSON decode error: {error}") from error
     if not isinstance(value, dict):
-        raise invalid("body", "Input should be a valid dictionary")
+        raise invalid_request_error("body", "Input should be a valid dictionary")
     return value
 
 
@@ -196,22 +196,22 @@ def check_model(asked: dict[str, Any], names: Sequence[str]) -> None:
         raise RefusedError(404, message, kind="NotFoundError", param="model")
 
 
-def field(asked: dict[str, Any], name: str, kind: type[Any]) -> Any:
+def read_field(asked: dict[str, Any], name: str, kind: type[Any]) -> Any:
     """The field's value, None if absent or null. Exactly that type: true is no integer."""
     value = asked.get(name)
     if value is not None and type(value) is not kind:
-        raise invalid(f"body.{name}", f"Input should be a valid {kind.__name__}")
+        raise invalid_request_error(f"body.{name}", f"Input should be a valid {kind.__name__}")
     return value
 
 
-def _parse_chat(asked: dict[str, Any]) -> Written:
+def _parse_chat(asked: dict[str, Any]) -> WrittenText:
     messages = parse_messages(asked)
     tool = tool_called(asked, messages[-1][0] == "tool", "function")
-    return Written(tokens.chat_pieces(messages), _length_field(asked), tool)
+    return WrittenText(tokens.chat_pieces(messages), _length_field(asked), tool)
 
 
-def _parse_completion(asked: dict[str, Any]) -> Written:
-    return Written(_parse_prompt(asked), _length_field(asked))
+def _parse_completion(asked: dict[str, Any]) -> WrittenText:
+    return WrittenText(_parse_prompt(asked), _length_field(asked))
 
 
 def _length_field(asked: dict[str, Any]) -> str:
@@ -226,14 +226,16 @@ def _parse_prompt(asked: dict[str, Any]) -> list[str]:
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         return [str(token) for token in prompt]
     if prompt is None:
-        raise invalid("body.prompt", "Field required")
-    raise invalid("body.prompt", "Input should be a valid string or list of token ids: one prompt")
+        raise invalid_request_error("body.prompt", "Field required")
+    raise invalid_request_error(
+        "body.prompt", "Input should be a valid string or list of token ids: one prompt"
+    )
 
 
 def parse_messages(asked: dict[str, Any]) -> Messages:
-    messages = field(asked, "messages", list)
+    messages = read_field(asked, "messages", list)
     if not messages:
-        raise invalid("body.messages", "Field required")
+        raise invalid_request_error("body.messages", "Field required")
     return [
         _parse_message(message, f"body.messages.{index}") for index, message in enumerate(messages)
     ]
@@ -243,9 +245,9 @@ def tool_called(asked: dict[str, Any], answered: bool, inner: str = "") -> str:
     """The tool that the request names, else its first, once: not in answer to what a tool gave.
     ``inner``: where tools and choices have the name, if not in themselves."""
     choice = asked.get("tool_choice")
-    names = [_name(tool, inner) for tool in field(asked, "tools", list) or ()]
+    names = [_name(tool, inner) for tool in read_field(asked, "tools", list) or ()]
     if "" in names:
-        raise invalid(
+        raise invalid_request_error(
             ".".join(filter(None, (f"body.tools.{names.index('')}", inner, "name"))),
             "Field required",
         )
@@ -257,7 +259,7 @@ def tool_called(asked: dict[str, Any], answered: bool, inner: str = "") -> str:
         return ""
     named = _name(choice, inner)
     if named and named not in names:
-        raise invalid("body.tool_choice", f"there is no tool {named}")
+        raise invalid_request_error("body.tool_choice", f"there is no tool {named}")
     return named or names[0]
 
 
@@ -270,19 +272,21 @@ def _name(tool: Any, inner: str) -> str:
 def format_tool_arguments(arguments: Any) -> str:
     """Of a call, the same in each form."""
     try:
-        return dump(json.loads(arguments)).decode()
+        return encode_json(json.loads(arguments)).decode()
     except (TypeError, ValueError, RecursionError):
         return str(arguments)
 
 
 def _parse_message(message: Any, loc: str) -> tuple[str, str]:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-        raise invalid(loc, "Input should have a role")
+        raise invalid_request_error(loc, "Input should have a role")
     content = message.get("content") or ""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
         content = "\n".join(map(tokens.part_text, content))
     if not isinstance(content, str):
-        raise invalid(f"{loc}.content", "Input should be a valid string or list of parts")
+        raise invalid_request_error(
+            f"{loc}.content", "Input should be a valid string or list of parts"
+        )
     functions = [
         call.get("function") or {}
         for call in message.get("tool_calls") or ()
@@ -300,7 +304,9 @@ CALL_END = b'\\"}'  # of the arguments, within a JSON text
 PING = b":\n\n"
 
 
-def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> dict[str, Any]:
+def token_usage(
+    prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0
+) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
@@ -314,7 +320,7 @@ def chat_completion(ended: UnstreamedAnswer) -> dict[str, Any]:
     answer_id, model, content, reasoning, finish_reason, used, tool = ended
     message = {"role": "assistant", "content": content, "refusal": None, "reasoning": reasoning}
     if tool:
-        call = _call(answer_id, tool, dump({ARGUMENT: content}).decode())
+        call = _call(answer_id, tool, encode_json({ARGUMENT: content}).decode())
         message |= {"content": None, "tool_calls": [call]}  # type: ignore[dict-item]
     choice = {
         "index": 0,
@@ -337,7 +343,7 @@ def _call(answer_id: str, name: str, arguments: str) -> dict[str, Any]:
     }
 
 
-def completion(ended: UnstreamedAnswer) -> dict[str, Any]:
+def plain_completion(ended: UnstreamedAnswer) -> dict[str, Any]:
     """The same of a plain completion, which has no place for reasoning of its own."""
     answer_id, model, content, reasoning, finish_reason, used, _ = ended
     text = " ".join(filter(None, (reasoning, content)))
@@ -376,7 +382,9 @@ class Chunks:
         self.finish_reason = finish_reason.encode()
         self.done = DONE if quirks.done else b""
         kind = "chat.completion.chunk" if chat else "text_completion"
-        self._opening = b"data: " + dump(_head(answer_id, kind, model))[:-1] + b',"choices":['
+        self._opening = (
+            b"data: " + encode_json(_head(answer_id, kind, model))[:-1] + b',"choices":['
+        )
         reasoning = quirks.reasoning_field.encode()
         self._content = self._opening + (
             b'{"index":0,"delta":{"content":"' if chat else b'{"index":0,"text":"'
@@ -400,7 +408,7 @@ class Chunks:
                 "logprobs": None,
                 "finish_reason": None,
             }
-            self._call = self._opening + dump(choice) + b"]}\n\n"
+            self._call = self._opening + encode_json(choice) + b"]}\n\n"
             self._content = (
                 self._opening
                 + b'{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"'
@@ -465,7 +473,7 @@ class Chunks:
         form = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
         return (
             b"data: "
-            + dump({"error": form if self.quirks.error_form == "object" else message})
+            + encode_json({"error": form if self.quirks.error_form == "object" else message})
             + b"\n\n"
         )
 
@@ -478,7 +486,7 @@ _ROLES = {
 
 
 def _end(used: dict[str, Any] | None) -> bytes:
-    return b',"usage":' + dump(used) + b"}\n\n" if used else b"}\n\n"
+    return b',"usage":' + encode_json(used) + b"}\n\n" if used else b"}\n\n"
 
 
 def _head(answer_id: str, kind: str, model: str) -> dict[str, Any]:
@@ -501,5 +509,5 @@ COMPLETIONS = Form(
     "cmpl", _parse_completion,
     lambda answer_id, model, quirks, reason,
     asked: Chunks(answer_id, model, quirks, reason, chat=False),
-    completion, DEFAULT_PLAIN_MAX_TOKENS, opens=False,
+    plain_completion, DEFAULT_PLAIN_MAX_TOKENS, opens=False,
 )  # fmt: skip

@@ -17,28 +17,28 @@ from .openai_chat import (
     Messages,
     RefusedError,
     UnstreamedAnswer,
-    Written,
-    dump,
-    field,
+    WrittenText,
+    encode_json,
     format_tool_arguments,
-    invalid,
+    invalid_request_error,
+    read_field,
     tool_called,
 )
 
 MAX_KEPT: Final = 2_000
 # conversations by the id of their last answer
 _KEPT: Final[OrderedDict[str, Messages]] = OrderedDict()
-_BEGIN = dump(f'{{"{ARGUMENT}": "')[1:-1]
+_BEGIN = encode_json(f'{{"{ARGUMENT}": "')[1:-1]
 
 
-def _parse(asked: dict[str, Any]) -> Written:
+def _parse(asked: dict[str, Any]) -> WrittenText:
     items = asked.get("input")
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list) or not items:
-        raise invalid("body.input", "Field required")
-    instructions = field(asked, "instructions", str)
-    found = _kept(field(asked, "previous_response_id", str))
+        raise invalid_request_error("body.input", "Field required")
+    instructions = read_field(asked, "instructions", str)
+    found = _kept(read_field(asked, "previous_response_id", str))
     for index, item in enumerate(items):
         role, text = _parse_item(item, f"body.input.{index}")
         # as in the other forms
@@ -54,7 +54,7 @@ def _parse(asked: dict[str, Any]) -> Written:
 
     tool = tool_called(asked, found[-1][0] == "tool")
     stored = None if asked.get("store") is False else keep
-    return Written(tokens.chat_pieces([*system, *found]), "max_output_tokens", tool, stored)
+    return WrittenText(tokens.chat_pieces([*system, *found]), "max_output_tokens", tool, stored)
 
 
 def _kept(answer_id: str | None) -> Messages:
@@ -72,20 +72,22 @@ def _parse_item(item: Any, loc: str) -> tuple[str, str]:
     if kind in ("function_call", "function_call_output") and not isinstance(
         item.get("call_id"), str
     ):
-        raise invalid(f"{loc}.call_id", "Field required")
+        raise invalid_request_error(f"{loc}.call_id", "Field required")
     if kind == "function_call":
         return "assistant", format_tool_arguments(item.get("arguments"))
     if kind == "function_call_output":
         return "tool", str(item.get("output", ""))
     if kind != "message" or not isinstance(item.get("role"), str):
-        raise invalid(
+        raise invalid_request_error(
             loc, "Input should be a message with a role, a function_call or a function_call_output"
         )
     content = item.get("content") or ""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
         content = "\n".join(map(tokens.part_text, content))
     if not isinstance(content, str):
-        raise invalid(f"{loc}.content", "Input should be a valid string or list of parts")
+        raise invalid_request_error(
+            f"{loc}.content", "Input should be a valid string or list of parts"
+        )
     return item["role"], content
 
 
@@ -185,7 +187,7 @@ class ResponsesEvents:
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self.number += 1
-        data = dump({"type": kind, "sequence_number": self.number, **fields})
+        data = encode_json({"type": kind, "sequence_number": self.number, **fields})
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
@@ -224,7 +226,7 @@ def _whole(ended: UnstreamedAnswer) -> dict[str, Any]:
         call = {
             "call_id": f"call-{answer_id}",
             "name": tool,
-            "arguments": dump({ARGUMENT: content}).decode(),
+            "arguments": encode_json({ARGUMENT: content}).decode(),
         }
         output.append({"type": "function_call", "status": "completed", **call})
     elif content:

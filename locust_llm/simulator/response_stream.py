@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from . import openai_chat as api
 from . import openai_chat as events
 from . import server_timing, tokens
-from .scheduling.sequence import Sequence, drafted
-from .scheduling.time_parts import latency_parts_of
+from .scheduling.sequence import Sequence, draw_draft_steps
+from .scheduling.time_parts import measure_latency_parts
 from .telemetry import TruthRow
 from .tokens import WORDS
 
@@ -59,7 +59,7 @@ class SimulatedAnswer:
             self.finish_reason = "stop"
         # a call is whole at any length
         self.said_reason = "tool_calls" if asked.tool else self.finish_reason
-        steps = drafted(max_tokens, quirks.draft_tokens, quirks.acceptance, server.random)
+        steps = draw_draft_steps(max_tokens, quirks.draft_tokens, quirks.acceptance, server.random)
         self.max_tokens = max_tokens
         self.accepted = iter(steps)
         request = connection.request
@@ -141,7 +141,7 @@ class SimulatedAnswer:
     def close_row(self, *, aborted: bool = False, fault: str = "") -> None:
         sequence, row = self.sequence, self.row
         row.started_at = sequence.started_at
-        row.parts = latency_parts_of(sequence)
+        row.parts = measure_latency_parts(sequence)
         row.cached_tokens, row.preemptions, row.fault = (
             sequence.num_cached_tokens,
             sequence.num_preemptions,
@@ -166,11 +166,13 @@ class SimulatedAnswer:
         """Where a later request may go on from it."""
         if self.asked.keep is not None:
             _, text = self.said()
-            text = api.dump({api.ARGUMENT: text}).decode() if self.asked.tool else text
+            text = api.encode_json({api.ARGUMENT: text}).decode() if self.asked.tool else text
             self.asked.keep(self.row.answer_id, text)
 
     def usage(self) -> dict[str, Any]:
-        return events.usage(self.asked.prompt_tokens, self.count, self.sequence.num_cached_tokens)
+        return events.token_usage(
+            self.asked.prompt_tokens, self.count, self.sequence.num_cached_tokens
+        )
 
     def fault_due(self) -> str:
         """What goes wrong after as many tokens as there are: error, cut or reset, or nothing."""
@@ -186,7 +188,7 @@ class SimulatedAnswer:
 
     def as_sent(self, body: dict[str, Any]) -> bytes:
         """An answer in one piece; malformed it lacks its end."""
-        return api.dump(body)[: -1 if self.quirks.malformed else None]
+        return api.encode_json(body)[: -1 if self.quirks.malformed else None]
 
     def break_connection(self, fault: str) -> None:
         self.connection.answer = None
@@ -233,7 +235,7 @@ class WholeAnswer(SimulatedAnswer):
         body = self._body()
         before = monotonic()
         said = (
-            server_timing.headers(self.sequence, self.count, self.row.arrived_at)
+            server_timing.timing_headers(self.sequence, self.count, self.row.arrived_at)
             if self.quirks.time_headers
             else ""
         )
@@ -257,7 +259,7 @@ class WholeAnswer(SimulatedAnswer):
         )
         body = self.asked.form.whole(ended)
         return (
-            body | {"timings": server_timing.timings(self.sequence, self.count)}
+            body | {"timings": server_timing.llamacpp_timings(self.sequence, self.count)}
             if self.timed
             else body
         )
@@ -337,7 +339,7 @@ class StreamedAnswer(SimulatedAnswer):
             return b""
         self.headed = True
         said = (
-            server_timing.headers(self.sequence, self.count, self.row.arrived_at)
+            server_timing.timing_headers(self.sequence, self.count, self.row.arrived_at)
             if self.quirks.time_headers
             else ""
         )
@@ -381,7 +383,9 @@ class StreamedAnswer(SimulatedAnswer):
             self.call = b""
         # vLLM sends the role only when there is a token
         if self.num_chunks == 1 and self.role == "first":
-            data = frame(chunks.role(used and events.usage(self.asked.prompt_tokens, 0))) + data
+            data = (
+                frame(chunks.role(used and events.token_usage(self.asked.prompt_tokens, 0))) + data
+            )
         self._write(self._head() + data, self.count)
         if rest:
             self._hold(SPLIT_S)
@@ -399,7 +403,7 @@ class StreamedAnswer(SimulatedAnswer):
         self._write(b"".join(map(self.frame, found)) + self._done(), end=True)
 
     def _with_timings(self, event: bytes) -> bytes:
-        said = api.dump(server_timing.timings(self.sequence, self.count))
+        said = api.encode_json(server_timing.llamacpp_timings(self.sequence, self.count))
         return event.removesuffix(b"}\n\n") + b',"timings":%b}\n\n' % said
 
     def _done(self) -> bytes:

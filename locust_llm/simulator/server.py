@@ -82,7 +82,7 @@ class SimulatorServer:
             "/v1/models": ("GET", lambda c, _: c.respond(200, list_models(names, max_model_len))),
             "/tokenize": (
                 "POST",
-                lambda c, r: c.respond(200, tokenize(r.body, names, max_model_len)),
+                lambda c, r: c.respond(200, answer_tokenize(r.body, names, max_model_len)),
             ),
             "/health": ("GET", lambda c, _: c.respond(200, {"status": "ok", "server": api.NAME})),
             "/metrics": (
@@ -248,19 +248,19 @@ def list_models(names: Sequence[str], max_model_len: int) -> dict[str, Any]:
     return {"object": "list", "data": [{"id": name, **card} for name in names]}
 
 
-def tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str, Any]:
+def answer_tokenize(body: bytes, names: Sequence[str], max_model_len: int) -> dict[str, Any]:
     """The answer to POST /tokenize. Raises RefusedError."""
     asked = api.parse_object(body)
     api.check_model(asked, names)
     if "prompt" in asked:
-        text = api.field(asked, "prompt", str) or ""
+        text = api.read_field(asked, "prompt", str) or ""
         pieces = tokens.prompt_pieces(
             text, add_special_tokens=asked.get("add_special_tokens") is not False
         )
         texts = [*pieces[: len(pieces) - tokens.count_text(text)], *tokens.piece_texts(text)]
     else:
         texts = pieces = tokens.chat_pieces(api.parse_messages(asked))
-    ids = tokens.encode(pieces)
+    ids = tokens.encode_text(pieces)
     shown = texts if asked.get("return_token_strs") is True else None
     return {"count": len(ids), "max_model_len": max_model_len, "tokens": ids, "token_strs": shown}
 
@@ -271,16 +271,18 @@ def parse_pooled(
     """The inputs, each a prompt: of rerank the query with each document. Raises RefusedError."""
     asked = api.parse_object(body)
     api.check_model(asked, names)
-    if api.field(asked, "stream", bool):
-        raise api.invalid("body.stream", "Extra inputs are not permitted")
+    if api.read_field(asked, "stream", bool):
+        raise api.invalid_request_error("body.stream", "Extra inputs are not permitted")
     where = "documents" if scores else "input"
     texts = asked.get(where)
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise api.invalid(f"body.{where}", "Input should be a text or a list of texts")
-    query = api.field(asked, "query", str) if scores else None
+        raise api.invalid_request_error(
+            f"body.{where}", "Input should be a text or a list of texts"
+        )
+    query = api.read_field(asked, "query", str) if scores else None
     if scores and not query:
-        raise api.invalid("body.query", "Field required")
+        raise api.invalid_request_error("body.query", "Field required")
     before = tokens.prompt_pieces(query) if query else []
     inputs = [
         [*before, *tokens.prompt_pieces(text, add_special_tokens=not before)] for text in texts

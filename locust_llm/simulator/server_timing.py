@@ -10,7 +10,7 @@ from .scheduling.sequence import Sequence
 from .scheduling.time_parts import queue_and_prefill
 
 
-def timings(sequence: Sequence, output_tokens: int) -> dict[str, Any]:
+def llamacpp_timings(sequence: Sequence, output_tokens: int) -> dict[str, Any]:
     """Of a finished one, as llama.cpp has them in its last event: milliseconds of computing,
     without the wait for it. The first token belongs to the prompt, so output is counted from the
     second."""
@@ -33,7 +33,7 @@ def _of(name: str, count: int, steps: int, seconds: float) -> dict[str, float]:
     }
 
 
-def headers(sequence: Sequence, output_tokens: int, arrived_at: float) -> str:
+def timing_headers(sequence: Sequence, output_tokens: int, arrived_at: float) -> str:
     """Lines of the response: TGI's (router/src/server.rs), whole milliseconds; and Server-Timing.
     Of a stream those that are known with its first token; none of an answer without one.
     ``arrived_at``: at the front end."""

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .otlp import SimulatedSpan, SpanSender, Value
-from .scheduling.time_parts import LatencyParts, latency_parts_of
+from .scheduling.time_parts import LatencyParts, measure_latency_parts
 
 if TYPE_CHECKING:
     from .response_stream import SimulatedAnswer
@@ -52,7 +52,7 @@ class Spans:
     def finished(self, answer: SimulatedAnswer, now: float) -> None:
         """``now``: of its last token, in seconds of CLOCK_MONOTONIC."""
         parent = parse_traceparent(answer.traceparent)
-        parts = latency_parts_of(answer.sequence)
+        parts = measure_latency_parts(answer.sequence)
         if parts is None or (parent and not parent.sampled):
             return
         arrived_at = answer.row.arrived_at

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .scheduling.sequence import Sequence
-from .scheduling.time_parts import LatencyParts, latency_parts_of
+from .scheduling.time_parts import LatencyParts, measure_latency_parts
 
 _TTFT: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
@@ -114,7 +114,7 @@ class EngineMetrics:
         started_at = (
             queued_at if sequence.started_at is None else max(queued_at, sequence.started_at)
         )
-        parts = latency_parts_of(
+        parts = measure_latency_parts(
             sequence
         )  # by the engine's clock, as vLLM has them; a loop that is late is not in them
         prefill_s = first_at - started_at if parts is None else parts.prefill

@@ -56,7 +56,7 @@ def chat_pieces(messages: Iterable[tuple[str, str]]) -> list[str]:
     return [*pieces, _START_HEADER, "assistant", _END_HEADER, "\n\n"]
 
 
-def encode(pieces: Iterable[str]) -> list[int]:
+def encode_text(pieces: Iterable[str]) -> list[int]:
     """Token ids: the same piece always has the same one; two pieces may share one."""
     return [_SPECIAL_IDS.get(piece) or crc32(piece.encode()) % _NUM_WORD_IDS for piece in pieces]
 

@@ -31,7 +31,7 @@ from locust_llm.lab.history.change_points import (
     find_level_changes,
     seeded_intervals,
 )
-from locust_llm.lab.history.index import runs_in
+from locust_llm.lab.history.index import index_runs
 
 FloatRows = NDArray[np.float64]
 EXAMPLE: Final = Path(__file__).parents[2] / "reports" / "example"
@@ -192,7 +192,7 @@ def index(folders: int) -> None:
                 for i in range(10):
                     os.utime(root / f"run-{i:05}" / "run.json")
             began, cpu = time.perf_counter(), time.process_time()
-            found = runs_in(root)
+            found = index_runs(root)
             took = f"{time.perf_counter() - began:.2f} s, {time.process_time() - cpu:.2f} s of CPU"
             print(f"{what}: {len(found.entries)} runs, {took}", flush=True)
 

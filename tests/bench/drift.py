@@ -23,10 +23,16 @@ from tabulate import tabulate
 
 from locust_llm.lab.probe.diagnosis import diagnose_scheduler
 from locust_llm.lab.probe.measurements import measure_probe
-from locust_llm.lab.twin.drift import Drift, check_drift, loads_of, null, reference
+from locust_llm.lab.twin.drift import (
+    Drift,
+    check_drift,
+    choose_reference_loads,
+    measure_reference,
+    simulate_unchanged_server,
+)
 from locust_llm.lab.twin.fit import fit_twin
 from locust_llm.lab.twin.model import Twin
-from locust_llm.lab.twin.observations import ObservedStage, episodes_of
+from locust_llm.lab.twin.observations import ObservedStage, collect_episodes
 
 SWEEP: Final = (1, 2, 4, 8, 16, 32, 64)
 STAGE_S: Final = 20.0
@@ -131,8 +137,8 @@ def loads(server: Server, noise: Noise, users: Sequence[int], seed: int) -> Iter
 def twin_of(server: Server, noise: Noise, seed: int) -> Twin:
     results = probed(server, noise, seed)
     stages = swept(server, noise, seed, SWEEP)
-    twin = fit_twin(diagnose_scheduler(measure_probe(results)), episodes_of(results), stages)
-    return msgspec.structs.replace(twin, reference=reference(twin.model, stages))
+    twin = fit_twin(diagnose_scheduler(measure_probe(results)), collect_episodes(results), stages)
+    return msgspec.structs.replace(twin, reference=measure_reference(twin.model, stages))
 
 
 class Found(NamedTuple):
@@ -149,10 +155,10 @@ def _found(kind: Kind, drift: Drift) -> Found:
 
 
 def checked(server: Server, noise: Noise, twin: Twin, still: int, changed: int) -> Iterator[Found]:
-    seeds, users = count(1), loads_of(twin)
+    seeds, users = count(1), choose_reference_loads(twin)
     for some in range(-(-still // IN_A_ROW)):
         asked = list(loads(server, noise, users, some))
-        known = null(twin, minute(server, noise, next(seeds), asked))
+        known = simulate_unchanged_server(twin, minute(server, noise, next(seeds), asked))
         for kind in KINDS:
             other = kind.of(server, noise)
             times = (

@@ -15,7 +15,7 @@ from calibration import H100_LLAMA_8B, MOST_OPEN, OUTPUT_TOKENS, PROMPT_TOKENS, 
 from tabulate import tabulate
 
 from locust_llm.lab.twin.cost_fit import fit_cost
-from locust_llm.lab.twin.engine import engine
+from locust_llm.lab.twin.engine import make_twin_engine
 from locust_llm.lab.twin.model import SchedulerSettings, ServerModel, StepCosts
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
 from locust_llm.simulator.scheduling.clock import VirtualClock
@@ -45,7 +45,7 @@ def stage(point: Point) -> ObservedStage:
 def said(model: ServerModel, point: Point) -> tuple[float, float, float]:
     """TTFT and TPOT in ms, requests a second, as the table was measured."""
     clock = VirtualClock()
-    load = Virtual(clock, engine(model, clock), most_open=MOST_OPEN)
+    load = Virtual(clock, make_twin_engine(model, clock), most_open=MOST_OPEN)
     request = VirtualRequest(PROMPT_TOKENS - point.cached_prompt_tokens, OUTPUT_TOKENS)
     load.open_loop(
         (n / point.rate_per_s, request) for n in range(round(SECONDS * point.rate_per_s))

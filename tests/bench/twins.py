@@ -26,7 +26,7 @@ from locust_llm.lab.probe.diagnosis import diagnose_scheduler
 from locust_llm.lab.probe.measurements import measure_probe
 from locust_llm.lab.twin.fit import fit_twin
 from locust_llm.lab.twin.model import FIGURES, Twin, step_work
-from locust_llm.lab.twin.observations import episodes_of, stage_figures
+from locust_llm.lab.twin.observations import collect_episodes, stage_figures
 from locust_llm.lab.twin.predict import PredictedValue, WhatIf, predict_what_if
 from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.simulator.scheduling.cost import GPUS, MODELS, StepCostConstants
@@ -233,7 +233,9 @@ def study(one: Hidden, seed: int) -> Result:
     results = probed(one.server, noise, seed)
     stages = swept(one.server, noise, seed + 1000, SWEEP)
     try:
-        twin = fit_twin(diagnose_scheduler(measure_probe(results)), episodes_of(results), stages)
+        twin = fit_twin(
+            diagnose_scheduler(measure_probe(results)), collect_episodes(results), stages
+        )
     except ValueError as error:
         return Result(one, None, str(error), time.process_time() - began, [])
     took_s, answers = time.process_time() - began, []

@@ -28,7 +28,7 @@ from locust_llm.lab.twin import file
 from locust_llm.lab.twin.folders import Folder, read_folder_loads
 from locust_llm.lab.twin.model import Twin
 from locust_llm.lab.twin.observations import stage_figures
-from locust_llm.lab.twin.predict import WhatIf, answers, standard_error_of
+from locust_llm.lab.twin.predict import WhatIf, predict_figures, standard_error_of
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.text.format import format_brief
 from locust_llm.workload.lengths import parse_length_mix
@@ -147,7 +147,7 @@ def answered(
         name: standard_error_of(name, twin.trust.errors, other_settings=other is not None)
         for name in SHOWN
     }
-    found = answers(
+    found = predict_figures(
         twin.models(), WhatIf(OfferedLoad(users=users), settings=settings), lengths, errors
     )
     return {name: [rounded(value) for value in found[name]] for name in SHOWN}

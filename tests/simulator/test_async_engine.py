@@ -13,8 +13,8 @@ from locust_llm.simulator.scheduling.cost import CostModel
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.time_parts import latency_parts_of
-from locust_llm.simulator.scheduling.waiting import queue
+from locust_llm.simulator.scheduling.time_parts import measure_latency_parts
+from locust_llm.simulator.scheduling.waiting import make_waiting_queue
 
 NOTHING = CostModel(
     parameters=0,
@@ -34,7 +34,10 @@ class Run:
     def __init__(self, *, waiting="fcfs", policy="chunked", **config):
         self.clock = VirtualClock()
         self.scheduler = Scheduler(
-            SchedulerConfig(**config), POLICIES[policy], waiting=queue(waiting), record=True
+            SchedulerConfig(**config),
+            POLICIES[policy],
+            waiting=make_waiting_queue(waiting),
+            record=True,
         )
         self.engine = AsyncEngine(self.scheduler, ONE_SECOND, self.clock)
 
@@ -100,10 +103,10 @@ def test_every_load(policy, waiting):
             assert times == sorted(set(times))
             if number % 2 == 0:
                 assert sequence.token_times() == pytest.approx(times)
-            assert sum(latency_parts_of(sequence)[:3]) == pytest.approx(
+            assert sum(measure_latency_parts(sequence)[:3]) == pytest.approx(
                 times[0] - sequence.arrived_at
             )
-            assert sum(latency_parts_of(sequence)[3:]) == pytest.approx(times[-1] - times[0])
+            assert sum(measure_latency_parts(sequence)[3:]) == pytest.approx(times[-1] - times[0])
         assert run.scheduler.blocks.num_free == run.scheduler.blocks.num_blocks
         assert not run.scheduler.running
         assert not run.scheduler.waiting

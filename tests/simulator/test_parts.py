@@ -15,9 +15,9 @@ from locust_llm.simulator.scheduling.engine import BatchEngine, FixedEngine
 from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.time_parts import LatencyParts, latency_parts_of
+from locust_llm.simulator.scheduling.time_parts import LatencyParts, measure_latency_parts
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
-from locust_llm.simulator.scheduling.waiting import QUEUES, queue
+from locust_llm.simulator.scheduling.waiting import QUEUES, make_waiting_queue
 
 NOTHING = CostModel(
     parameters=0,
@@ -140,14 +140,14 @@ def test_nobody_knows_of_one_that_was_aborted():
     engine.add(sequence, lambda: None)
     clock.run(3)
     engine.abort(sequence)
-    assert latency_parts_of(sequence) is None
+    assert measure_latency_parts(sequence) is None
 
 
 def test_a_late_engine_charges_nobody_for_time_before_its_arrival():
     sequence = Sequence(
         10, 1, arrived_at=5.0, started_at=4.9, first_at=5.5, last_at=5.5, own_prefill_s=0.6
     )
-    assert latency_parts_of(sequence) == LatencyParts(
+    assert measure_latency_parts(sequence) == LatencyParts(
         queue=0, own_prefill=0.5, others=0, pace=0, stalls=0, preemption=0
     )
 
@@ -185,7 +185,9 @@ def test_they_agree_with_a_log_of_every_step(
         long_prefill_token_threshold=threshold,
         max_num_partial_prefills=2,
     )  # fmt: skip
-    scheduler = Scheduler(config, POLICIES[policy], waiting=queue(waiting, {"t1": 2.0}))
+    scheduler = Scheduler(
+        config, POLICIES[policy], waiting=make_waiting_queue(waiting, {"t1": 2.0})
+    )
     engine = LoggedEngine(scheduler, LLAMA_8B_H100, clock, time_scale=0.5)
     sequences = []
     for at, prompt, out, text, priority in arrivals:
@@ -197,7 +199,7 @@ def test_they_agree_with_a_log_of_every_step(
         clock.call_at(at, lambda s=sequence: engine.add(s, lambda: told[s].append(clock.now)))
     clock.run()
     for at, sequence in sequences:
-        parts, times = latency_parts_of(sequence), told[sequence]
+        parts, times = measure_latency_parts(sequence), told[sequence]
         assert parts == pytest.approx(engine.parts(sequence), abs=1e-9), (
             parts,
             engine.parts(sequence),

@@ -9,7 +9,7 @@ from support.stepping import added, end, make, schedule, step
 from locust_llm.simulator.scheduling.policies import POLICIES, WHOLE_PROMPTS
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence, SequenceStatus, num_blocks_for
-from locust_llm.simulator.scheduling.waiting import queue
+from locust_llm.simulator.scheduling.waiting import make_waiting_queue
 
 
 def test_a_long_prompt_takes_as_many_steps_as_it_has_chunks():
@@ -139,7 +139,7 @@ def test_the_last_one_preempts_itself():
 
 def by_priority(kv_tokens):
     config = SchedulerConfig(max_num_batched_tokens=40, max_num_seqs=8, kv_tokens=kv_tokens)
-    return Scheduler(config, POLICIES["chunked"], waiting=queue("priority"))
+    return Scheduler(config, POLICIES["chunked"], waiting=make_waiting_queue("priority"))
 
 
 def test_who_gives_way_to_itself_costs_those_behind_it_their_turn():

@@ -43,7 +43,7 @@ def test_a_chat_costs_its_template():
 @given(st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), st.text())))
 def test_ids_are_as_many_as_counted(messages):
     pieces = tokens.chat_pieces(messages)
-    assert len(tokens.encode(pieces)) == len(pieces)
+    assert len(tokens.encode_text(pieces)) == len(pieces)
     assert len(pieces) == 5 + sum(5 + tokens.count_text(text) for _, text in messages)
     for _, text in messages:
         assert len(tokens.prompt_pieces(text)) == 1 + tokens.count_text(text)
@@ -51,7 +51,7 @@ def test_ids_are_as_many_as_counted(messages):
 
 
 def test_ids_tell_pieces_apart_and_special_tokens_from_text():
-    ids = tokens.encode(tokens.chat_pieces([("user", "<|eot_id|> one two one")]))
+    ids = tokens.encode_text(tokens.chat_pieces([("user", "<|eot_id|> one two one")]))
     assert ids[0] == 128_000
     assert ids.count(128_009) == 1  # the text's own is none
     assert ids[-6] == ids[-8] != ids[-7]  # one two one

@@ -12,7 +12,7 @@ from support.stepping import added, end, schedule
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.waiting import queue
+from locust_llm.simulator.scheduling.waiting import make_waiting_queue
 
 BLOCK = 16
 
@@ -229,7 +229,7 @@ def test_they_agree_on_every_step(budget, seqs, blocks, whole, caching, priority
     s = Scheduler(
         config,
         POLICIES["mixed" if whole else "chunked"],
-        waiting=queue("priority" if priority else "fcfs"),
+        waiting=make_waiting_queue("priority" if priority else "fcfs"),
     )
     twin = Twin(config, blocks, priority=priority)
     plan = []

@@ -13,7 +13,7 @@ from locust_llm.simulator.scheduling.policies import POLICIES, chunked
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
-from locust_llm.simulator.scheduling.waiting import QUEUES, Fair, Priority, queue
+from locust_llm.simulator.scheduling.waiting import QUEUES, Fair, Priority, make_waiting_queue
 
 
 def make(waiting, *, budget=100, seqs=1, kv_tokens=1024, policy=chunked):
@@ -97,7 +97,7 @@ def test_nobody_saves_up_service():
 def test_queues_give_in_the_order_that_they_show(name):
     random = Random(name)
     for _ in range(20):
-        s = make(queue(name, {"t1": 2.0}))
+        s = make(make_waiting_queue(name, {"t1": 2.0}))
         waiting = s.waiting
         some = [
             Sequence(

@@ -17,7 +17,7 @@ from typing import Any, Final
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.sequence import Sequence
-from locust_llm.simulator.scheduling.waiting import queue
+from locust_llm.simulator.scheduling.waiting import make_waiting_queue
 from support.stepping import schedule
 
 BLOCK: Final = 16
@@ -212,7 +212,7 @@ def workloads(kind: str, count: int) -> Iterator[Workload]:
 
 def ours(workload: Workload) -> list[Step]:
     settings = dict(workload.settings)
-    waiting = queue(settings.pop("policy", "fcfs"))
+    waiting = make_waiting_queue(settings.pop("policy", "fcfs"))
     policy = POLICIES["chunked" if settings.get("enable_chunked_prefill", True) else "mixed"]
     config = SchedulerConfig(
         kv_tokens=BLOCK * workload.num_blocks, enable_prefix_caching=workload.caching, **settings

@@ -98,7 +98,7 @@ def _places(values: Sequence[float], seed: int) -> tuple[list[int], float]:
     wider = 1.0
     while True:
         found = _settled(values, sorted(_splits(values, 0, len(values), Random(seed), wider)), seed)
-        r = min(resemblance(values, found), 0.95)
+        r = min(measure_resemblance(values, found), 0.95)
         needed = math.sqrt((1 + r) / (1 - r))
         if needed <= wider:
             return found, wider
@@ -212,13 +212,13 @@ def _sized(values: Sequence[float], before: int, at: int, after: int, wider: flo
     )  # fmt: skip
 
 
-def resemblance(values: Sequence[float], at: Sequence[int]) -> float:
+def measure_resemblance(values: Sequence[float], at: Sequence[int]) -> float:
     """The correlation where it counts: beyond ``CORRELATED`` and two standard errors; else 0."""
-    found = correlation(values, at)
+    found = correlate_neighbours(values, at)
     return found if found > max(CORRELATED, 2 / math.sqrt(max(1, len(values)))) else 0.0
 
 
-def correlation(values: Sequence[float], at: Sequence[int]) -> float:
+def correlate_neighbours(values: Sequence[float], at: Sequence[int]) -> float:
     """Of neighbouring values between the changes ``at``, by ranks: Spearman's, at a lag of one, of
     the stretches together. 0 where nothing varies."""
     product = spread = 0.0

@@ -14,7 +14,7 @@ from locust_llm.text.format import clean_line, format_bound
 from .change_points import median_interval
 from .entry import HistoryEntry
 from .series import FigureChange, RunSeries
-from .text import commit, when
+from .text import format_commit, format_start
 
 HEIGHT: Final = 190
 TOP, BOTTOM = 22, 160
@@ -159,7 +159,10 @@ def _dots(scale: _Scale) -> Iterator[str]:
 def _about(one: HistoryEntry, figure: KeyFigure) -> str:
     """Of the dot that somebody points at."""
     reach = one.plus_minus.get(figure.name)
-    found = f"{when(one)}  {one.folder}  {commit(one)}: {figure.said(one.figures[figure.name])}"
+    found = (
+        f"{format_start(one)}  {one.folder}  {format_commit(one)}: "
+        f"{figure.said(one.figures[figure.name])}"
+    )
     found += f" ± {format_bound(reach * 1e3)} ms" if reach is not None else ""
     return found + (f", not counted: {one.left_out}" if one.left_out else "")
 

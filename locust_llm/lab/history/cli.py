@@ -14,9 +14,9 @@ from locust_llm.text.format import describe_error, print_safely
 
 from . import page, text
 from .change_points import LEAST
-from .index import Runs, runs_in
-from .select_runs import add_run_filter_arguments, choice_of
-from .series import FigureChange, RunSeries, series_of, turns
+from .index import IndexedRuns, index_runs
+from .select_runs import add_run_filter_arguments, parse_run_filter
+from .series import FigureChange, RunSeries, find_figure_changes, group_series
 
 LAST = 20
 """Runs of each workload that are shown."""
@@ -29,9 +29,9 @@ def run_history(words: list[str]) -> int:
         figure = key_figure_by_name(options.metric) if options.metric else None
         if (options.last is not None and options.last < 1) or not 0 <= options.least < 100:
             raise ValueError("--last must be at least 1, and --least from 0 up to 100")
-        runs = runs_in(options.folder)
-        meant = list(filter(choice_of(options).takes, runs.entries))
-        series = series_of(meant)
+        runs = index_runs(options.folder)
+        meant = list(filter(parse_run_filter(options).takes, runs.entries))
+        series = group_series(meant)
         if options.html:
             link = page.link_from(options.html, options.folder)
             made = page.render_history_page(
@@ -48,7 +48,7 @@ def run_history(words: list[str]) -> int:
         print_safely(f"{options.html}\n")
     else:
         print_safely(
-            text.plotted(series, figure, last, least)
+            text.format_history_plots(series, figure, last, least)
             if figure is not None
             else text.format_history(series, last, least)
         )
@@ -98,7 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _data(runs: Runs, series: list[RunSeries], last: int | None, least: float) -> dict[str, Any]:
+def _data(
+    runs: IndexedRuns, series: list[RunSeries], last: int | None, least: float
+) -> dict[str, Any]:
     return {
         "schema": 1,
         "workloads": [_workload_data(workload, last, least) for workload in series],
@@ -109,7 +111,9 @@ def _data(runs: Runs, series: list[RunSeries], last: int | None, least: float) -
 def _workload_data(series: RunSeries, last: int | None, least: float) -> dict[str, Any]:
     changes = []
     for figure in KEY_FIGURES:
-        changes += [_change_data(figure, turn) for turn in turns(series, figure, least)]
+        changes += [
+            _change_data(figure, turn) for turn in find_figure_changes(series, figure, least)
+        ]
     return {
         "workload": series.workload,
         "conditions": series.conditions,

@@ -114,7 +114,7 @@ MAX_FIGURE: Final = 1e12
 """Seconds, or a second: no run has one beyond it."""
 
 
-class Unreadable(ValueError):
+class UnreadableRun(ValueError):
     """Nothing is known of a folder. One sentence."""
 
 
@@ -198,20 +198,20 @@ class _Facts(msgspec.Struct):
     plus_minus: dict[str, dict[str, tuple[float | None, float | None]]] | None = None
 
 
-def entry_of(folder: Path, name: str) -> HistoryEntry:
-    """Of a folder with run.json, with the figures of a load, or both. Raises Unreadable and
+def read_entry(folder: Path, name: str) -> HistoryEntry:
+    """Of a folder with run.json, with the figures of a load, or both. Raises UnreadableRun and
     OSError."""
     load, why_no_load = _load(folder)
     if not (folder / RUN).exists():
         if load is None:
-            raise Unreadable(why_no_load)
+            raise UnreadableRun(why_no_load)
         return _of_load(folder, name, load, "")
     try:
         facts = decode_json_file(folder / RUN, _Facts)
     except (OSError, ValueError) as error:
         why = f"{RUN} cannot be read ({getattr(error, 'strerror', None) or error})"[:MAX_TEXT]
         if load is None:
-            raise Unreadable(why) from None
+            raise UnreadableRun(why) from None
         return _of_load(folder, name, load, why)
     return _of_run(name, facts, load, why_no_load)
 
@@ -239,7 +239,7 @@ def _utf8(text: str) -> str:
 
 
 def _of_load(folder: Path, name: str, load: Figures, note: str) -> HistoryEntry:
-    workload = conditions.of_figures(load)
+    workload = conditions.key_of_figures(load)
     file = next(
         (folder / name for name in list_figures_files() if (folder / name).is_file()), folder
     )
@@ -261,7 +261,7 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
     model = run.model or (asked if isinstance(asked, str) else "")
     tool = "locust-llm"
     made_by = f"{run.machine}, locust-llm {run.versions.get('locust-llm', '?')}"
-    workload = conditions.of_settings(
+    workload = conditions.key_of_settings(
         run.settings, model, run.simulated, bool(run.proxy), facts.conditions
     )
     if run.imported:  # its settings are no more than its result says, the lengths none at all
@@ -270,7 +270,7 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
         known_of = replace(
             load or Figures(tool=tool), tool=tool, model=model, asked_output_tokens=None
         )
-        workload = conditions.of_figures(known_of)
+        workload = conditions.key_of_figures(known_of)
     commit = run.commit or Commit("")
     note = why_no_load
     try:

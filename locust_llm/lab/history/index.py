@@ -23,7 +23,7 @@ from locust_llm.lab.history.entry import KEY_FIGURES
 from locust_llm.lab.interop.registry import list_figures_files
 from locust_llm.records.storage import RUN
 
-from .entry import HistoryEntry, Unreadable, entry_of
+from .entry import HistoryEntry, UnreadableRun, read_entry
 
 INDEX: Final = "history.sqlite"
 FILES: Final = (RUN, *list_figures_files())
@@ -50,7 +50,7 @@ VERSION: Final = crc32(f"{MADE_BY} {version('locust-llm')} {COLUMNS}".encode()) 
 """An index of another one is made anew."""
 
 
-class Runs(NamedTuple):
+class IndexedRuns(NamedTuple):
     """Of a folder of runs."""
 
     entries: list[HistoryEntry]
@@ -76,7 +76,7 @@ class _Had(NamedTuple):
     """It is not to be written."""
 
 
-def runs_in(folder: Path) -> Runs:
+def index_runs(folder: Path) -> IndexedRuns:
     """All runs below ``folder``; its index is then up to date. Raises OSError where the folder
     itself cannot be read."""
     os.scandir(folder).close()
@@ -89,8 +89,8 @@ def runs_in(folder: Path) -> Runs:
             seen[name] = before
             continue
         try:
-            seen[name] = _Seen(signature, entry_of(folder / name, name))
-        except Unreadable as error:
+            seen[name] = _Seen(signature, read_entry(folder / name, name))
+        except UnreadableRun as error:
             unread.append((name, str(error)))
         except OSError as error:
             unread.append((name, error.strerror or str(error)))
@@ -100,7 +100,7 @@ def runs_in(folder: Path) -> Runs:
     entries = sorted(
         (one.entry for one in seen.values()), key=lambda entry: (entry.started, entry.folder)
     )
-    return Runs(entries, unread, note)
+    return IndexedRuns(entries, unread, note)
 
 
 def _signatures(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:

@@ -16,8 +16,8 @@ from locust_llm.text.format import format_count
 from .change_points import LEAST
 from .chart import draw_history_chart
 from .entry import HistoryEntry
-from .series import FigureChange, RunSeries, doubts, turns
-from .text import commit, when
+from .series import FigureChange, RunSeries, explain_doubts, find_figure_changes
+from .text import format_commit, format_start
 
 OWN: Final = """
 body { display: block; max-width: 76rem; }
@@ -61,7 +61,7 @@ class WorkloadSection(NamedTuple):
 
     @property
     def last(self) -> str:
-        return when(self.series.entries[-1])
+        return format_start(self.series.entries[-1])
 
     @property
     def simulated(self) -> bool:
@@ -117,10 +117,12 @@ def _section(
 ) -> WorkloadSection:
     plots = []
     for figure in KEY_FIGURES:
-        found = turns(series, figure, least)
+        found = find_figure_changes(series, figure, least)
         if drawn := draw_history_chart(series, figure, found, last):
             plots.append(
-                HistoryPlot(figure.label, Markup(drawn), found, list(doubts(series, figure, found)))
+                HistoryPlot(
+                    figure.label, Markup(drawn), found, list(explain_doubts(series, figure, found))
+                )
             )
     measured = set[str]().union(*(entry.figures for entry in series.entries))
     shown = [figure for figure in KEY_FIGURES if figure.name in measured]
@@ -149,9 +151,9 @@ def _cells(one: HistoryEntry, figures: list[str], *, where: bool) -> Iterator[st
     labels = ", ".join(f"{key}={value}" for key, value in one.labels.items())
     yield from (
         one.folder,
-        when(one),
+        format_start(one),
         *([one.host or "-"] if where else []),
-        commit(one),
+        format_commit(one),
         labels,
         *figures,
         one.slo or "-",

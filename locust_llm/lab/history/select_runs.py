@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from .entry import HistoryEntry, entry_of
-from .index import runs_in
+from .entry import HistoryEntry, read_entry
+from .index import index_runs
 
 
 class RunFilter(NamedTuple):
@@ -48,7 +48,7 @@ def add_run_filter_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--commit", default="", metavar="C", help="of commits that begin so")
 
 
-def choice_of(options: argparse.Namespace) -> RunFilter:
+def parse_run_filter(options: argparse.Namespace) -> RunFilter:
     return RunFilter(tuple(options.label), options.model, options.host, options.commit)
 
 
@@ -68,7 +68,7 @@ def put_in_front(words: Sequence[str]) -> list[str]:
     parser.add_argument("--runs", type=Path, default=Path("reports"))
     add_run_filter_arguments(parser)
     options, rest = parser.parse_known_args(words)
-    choice = choice_of(options)
+    choice = parse_run_filter(options)
     if options.last is None:
         if choice != RunFilter():
             raise ValueError(
@@ -78,13 +78,15 @@ def put_in_front(words: Sequence[str]) -> list[str]:
     if options.last < 1:
         raise ValueError("--last must be at least 1")
     given = [Path(word) for word in rest if not word.startswith("-") and Path(word).is_dir()]
-    found = last(options.runs, options.last, choice, given)
+    found = find_last_runs(options.runs, options.last, choice, given)
     if len(found) + len(given) < 2:
         raise ValueError(f"{options.runs} has one run of that kind, and a comparison takes two")
     return [*map(str, found), *rest]
 
 
-def last(runs: Path, count: int, choice: RunFilter, beside: Sequence[Path] = ()) -> list[Path]:
+def find_last_runs(
+    runs: Path, count: int, choice: RunFilter, beside: Sequence[Path] = ()
+) -> list[Path]:
     """The folders of the last ``count`` runs that are meant, the oldest first: of the workload of
     the first run of ``beside``, without those that are in it; without one of the workload of the
     last run that is meant. Raises ValueError of one sentence, and OSError."""
@@ -93,12 +95,12 @@ def last(runs: Path, count: int, choice: RunFilter, beside: Sequence[Path] = ())
     there = {path.resolve() for path in beside}
     meant = [
         one
-        for one in runs_in(runs).entries
+        for one in index_runs(runs).entries
         if choice.takes(one) and (runs / one.folder).resolve() not in there
     ]
     if not meant:
         raise ValueError(f"no run in {runs} is of that kind: locust-llm history {runs} lists them")
-    like = entry_of(beside[0], beside[0].name) if beside else meant[-1]
+    like = read_entry(beside[0], beside[0].name) if beside else meant[-1]
     of_same = [one for one in meant if one.workload == like.workload]
     if not of_same:
         raise ValueError(f"no run in {runs} has the workload of {beside[0]}: {like.conditions}")

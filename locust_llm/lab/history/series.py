@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure
 from locust_llm.text.format import format_count
 
-from .change_points import LEAST, SCORES, LevelChange, find_level_changes, resemblance
+from .change_points import LEAST, SCORES, LevelChange, find_level_changes, measure_resemblance
 from .entry import HistoryEntry
 
 ENOUGH: Final = min(SCORES)
@@ -96,7 +96,7 @@ def shorten_run_name(value: str, name: str) -> str:
     return (value[:10] if name == "commit" else value) or "unknown"
 
 
-def series_of(entries: Sequence[HistoryEntry]) -> list[RunSeries]:
+def group_series(entries: Sequence[HistoryEntry]) -> list[RunSeries]:
     """By workload; the one with the latest run last."""
     found = dict[str, list[HistoryEntry]]()
     for entry in entries:
@@ -105,7 +105,9 @@ def series_of(entries: Sequence[HistoryEntry]) -> list[RunSeries]:
     return [RunSeries(workload, ran[-1].conditions, tuple(ran)) for workload, ran in groups]
 
 
-def turns(series: RunSeries, figure: KeyFigure, least: float = LEAST) -> list[FigureChange]:
+def find_figure_changes(
+    series: RunSeries, figure: KeyFigure, least: float = LEAST
+) -> list[FigureChange]:
     """Its changes, first to last."""
     ran = series.of(figure)
     found = find_level_changes([entry.figures[figure.name] for entry in ran], least)
@@ -114,11 +116,13 @@ def turns(series: RunSeries, figure: KeyFigure, least: float = LEAST) -> list[Fi
 
 def all_turns(series: RunSeries, least: float = LEAST) -> list[FigureChange]:
     """Of every key figure, in the order of time."""
-    found = [turn for figure in KEY_FIGURES for turn in turns(series, figure, least)]
+    found = [turn for figure in KEY_FIGURES for turn in find_figure_changes(series, figure, least)]
     return sorted(found, key=lambda turn: turn.first.started)
 
 
-def doubts(series: RunSeries, figure: KeyFigure, found: Sequence[FigureChange]) -> Iterator[str]:
+def explain_doubts(
+    series: RunSeries, figure: KeyFigure, found: Sequence[FigureChange]
+) -> Iterator[str]:
     """What a reader of its changes must know."""
     ran = series.of(figure)
     if len(ran) < ENOUGH:
@@ -127,7 +131,7 @@ def doubts(series: RunSeries, figure: KeyFigure, found: Sequence[FigureChange]) 
             f"tell, 8 of them after it"
         )
         return
-    if near := resemblance(
+    if near := measure_resemblance(
         [entry.figures[figure.name] for entry in ran], [turn.change.at for turn in found]
     ):
         yield (

@@ -10,8 +10,8 @@ from locust_llm.text.format import clean_line, format_count, truncate_text
 
 from .change_points import LEAST, median_interval
 from .entry import NOT_ENDED, HistoryEntry
-from .index import Runs
-from .series import ENOUGH, FigureChange, RunSeries, all_turns, doubts, turns
+from .index import IndexedRuns
+from .series import ENOUGH, FigureChange, RunSeries, all_turns, explain_doubts, find_figure_changes
 
 NAME: Final = 34
 """Characters of the name of a folder."""
@@ -44,10 +44,10 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
     ]
     rows = []
     for entry in series.entries[-last:]:
-        row = [when(entry), truncate_text(clean_line(entry.folder), NAME)]
+        row = [format_start(entry), truncate_text(clean_line(entry.folder), NAME)]
         if where:
             row.append(clean_line(entry.host) or "-")
-        row.append(commit(entry))
+        row.append(format_commit(entry))
         row += [figure.said(entry.figures.get(figure.name), 3) for figure in figures]
         if judged:
             row.append(entry.slo or "-")
@@ -70,14 +70,16 @@ def _at_once(found: Sequence[FigureChange]) -> str:
     return f"from {found[0].first.folder} on {'; '.join(sides)}; {found[0].company}"
 
 
-def plotted(series: Sequence[RunSeries], figure: KeyFigure, last: int, least: float = LEAST) -> str:
+def format_history_plots(
+    series: Sequence[RunSeries], figure: KeyFigure, last: int, least: float = LEAST
+) -> str:
     """One figure of each workload, a line a run, its changes between them."""
     return "\n".join(line for one in series for line in _plot_of(one, figure, last, least))
 
 
 def _plot_of(series: RunSeries, figure: KeyFigure, last: int, least: float) -> Iterator[str]:
     yield from _head(series)
-    found = turns(series, figure, least)
+    found = find_figure_changes(series, figure, least)
     shown = [one for one in series.entries[-last:] if figure.name in one.figures]
     if not shown:
         yield f"  no run has a {figure.label}"
@@ -102,7 +104,7 @@ def _plot_of(series: RunSeries, figure: KeyFigure, last: int, least: float) -> I
     for one, line in zip(shown, lines, strict=True):
         yield from (f"  ---- {clean_line(str(turn))}" for turn in found if turn.first is one)
         yield line
-    told = list(doubts(series, figure, found))
+    told = list(explain_doubts(series, figure, found))
     yield from (f"  {doubt}" for doubt in told)
     if not found and len(counted) >= ENOUGH:
         yield f"  no change of {least:.0%} and more in {format_count(len(counted), 'run')}"
@@ -120,8 +122,8 @@ def _plot_row(
     """``where``: with its address."""
     value = one.figures[figure.name]
     return [
-        when(one), truncate_text(clean_line(one.folder), NAME),
-        *([clean_line(one.host) or "-"] if where else []), commit(one), figure.said(value),
+        format_start(one), truncate_text(clean_line(one.folder), NAME),
+        *([clean_line(one.host) or "-"] if where else []), format_commit(one), figure.said(value),
         _dot(value, middle, scale) + (f"  not counted: {one.left_out}" if one.left_out else ""),
     ]  # fmt: skip
 
@@ -164,7 +166,7 @@ def _head(series: RunSeries) -> Iterator[str]:
         yield "  SIMULATED"
 
 
-def format_history_summary(runs: Runs, shown: int, folder: str) -> str:
+def format_history_summary(runs: IndexedRuns, shown: int, folder: str) -> str:
     """What of the folder is not in the list, and how many are."""
     lines = [
         f"{folder}: {format_count(len(runs.entries), 'run')}"
@@ -177,12 +179,12 @@ def format_history_summary(runs: Runs, shown: int, folder: str) -> str:
     return "".join(f"{clean_line(line)}\n" for line in lines)
 
 
-def when(entry: HistoryEntry) -> str:
+def format_start(entry: HistoryEntry) -> str:
     """Local time."""
     return datetime.fromtimestamp(entry.started).strftime("%Y-%m-%d %H:%M")
 
 
-def commit(entry: HistoryEntry) -> str:
+def format_commit(entry: HistoryEntry) -> str:
     """``a1b2c3d4e5 main``, with + where files were changed."""
     name = f"{entry.commit[:10]}{'+' * bool(entry.dirty)} {truncate_text(entry.branch, 20)}".strip()
     return clean_line(name) or "-"

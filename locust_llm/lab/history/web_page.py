@@ -4,15 +4,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 from .entry import HistoryEntry
-from .index import runs_in
+from .index import index_runs
 from .page import render_history_page
-from .series import series_of
+from .series import group_series
 
 
 def make_page(reports: Path) -> str:
     """The page of these runs, whose links lead to the reports in the web UI. Raises OSError."""
     return render_history_page(
-        series_of(runs_in(reports).entries), reports.name, _address_of_report
+        group_series(index_runs(reports).entries), reports.name, _address_of_report
     )
 
 

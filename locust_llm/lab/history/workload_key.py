@@ -60,7 +60,7 @@ class SentLengths(msgspec.Struct, frozen=True):
         return self.asked_input_tokens is not None or self.input_tokens is None
 
 
-def of_settings(
+def key_of_settings(
     settings: Mapping[str, Any],
     model: str,
     simulated: bool,
@@ -160,7 +160,7 @@ def _value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def of_figures(load: Figures) -> WorkloadIdentity:
+def key_of_figures(load: Figures) -> WorkloadIdentity:
     """Of another tool's result: what it says itself. Lengths that came out are held to two digits,
     as no two runs have the same."""
     asked = load.asked_output_tokens

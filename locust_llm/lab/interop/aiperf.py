@@ -1,4 +1,5 @@
-"""AIPerf: its figures in ``profile_export_aiperf.json``, and its requests in ``profile_export.jsonl``.
+"""AIPerf: its figures in ``profile_export_aiperf.json``, and its requests in
+``profile_export.jsonl``.
 
 The second file has a line for each request. locust-llm writes both too, with a word on itself.
 """
@@ -13,16 +14,16 @@ import msgspec
 from locust_llm.files.regular_file import read_regular
 from locust_llm.lab.interop.file_contents import ResultFile
 from locust_llm.lab.interop.imported import (
-    Imported,
-    Unusable,
-    chunks,
+    ImportedRun,
+    UnusableResult,
     first_and_last_chunk_us,
-    lacking,
+    list_missing_data,
+    make_imported_record,
     number_requests,
-    outcome,
+    outcome_fields,
     read_duration,
     read_token_count,
-    record,
+    stamp_chunks,
     token_fields,
 )
 from locust_llm.lab.interop.json_fields import (
@@ -32,7 +33,7 @@ from locust_llm.lab.interop.json_fields import (
     read_distribution,
     read_finite_or_nan,
     read_text,
-    whole,
+    read_whole,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.tool_format import FiguresReader, RequestsReader, ToolFormat
@@ -56,8 +57,8 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
     ours = nested_value(document, "locust_llm")
     imported = read_text(nested_value(ours, "imported"))
     conditions = nested_value(ours, "conditions") or {}
-    counted = whole(nested_value(document, "request_count", "avg"))
-    failed = whole(nested_value(document, "error_request_count", "avg")) or 0
+    counted = read_whole(nested_value(document, "request_count", "avg"))
+    failed = read_whole(nested_value(document, "error_request_count", "avg")) or 0
     rate = (
         read_finite_or_nan(nested_value(load, "request_rate"))
         or read_finite_or_nan(nested_value(load, "rate"))
@@ -73,12 +74,12 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
             started_at=_unix(read_text(nested_value(document, "start_time"))),
             requests=counted,
             failed=failed,
-            asked_requests=whole(nested_value(load, "request_count"))
-            or whole(nested_value(load, "requests")),
+            asked_requests=read_whole(nested_value(load, "request_count"))
+            or read_whole(nested_value(load, "requests")),
             duration_s=read_finite_or_nan(nested_value(document, "benchmark_duration", "avg")),
-            concurrency=whole(nested_value(load, "concurrency"))
-            or whole(nested_value(conditions, "users")),
-            prefill_concurrency=whole(nested_value(load, "prefill_concurrency")),
+            concurrency=read_whole(nested_value(load, "concurrency"))
+            or read_whole(nested_value(conditions, "users")),
+            prefill_concurrency=read_whole(nested_value(load, "prefill_concurrency")),
             rate_per_s=rate,
             requests_per_s=read_finite_or_nan(nested_value(document, "request_throughput", "avg")),
             goodput_per_s=read_finite_or_nan(nested_value(document, "goodput", "avg")),
@@ -143,8 +144,8 @@ def _has_requests(file: ResultFile) -> bool:
     )
 
 
-def _read_requests(file: ResultFile) -> list[Imported]:
-    """Raises Unusable where it is a run of locust-llm's own."""
+def _read_requests(file: ResultFile) -> list[ImportedRun]:
+    """Raises UnusableResult where it is a run of locust-llm's own."""
     found = list[Record]()
     unread = list[str]()
     base_ns: int | None = None
@@ -154,13 +155,13 @@ def _read_requests(file: ResultFile) -> list[Imported]:
         try:
             document = msgspec.json.decode(one)
             if nested_value(document, "record") is not None:
-                raise Unusable(
+                raise UnusableResult(
                     "it is a run of locust-llm: give its folder to report, compare or audit"
                 )
             start_ns = whole_ns(nested_value(document, "metadata", "request_start_ns"))
             base_ns = start_ns if base_ns is None else base_ns
             found.append(_record(document, place, base_ns))
-        except Unusable as error:
+        except UnusableResult as error:
             if "run of locust-llm" in str(error):
                 raise
             unread.append(f"line {place}: {error}")
@@ -169,7 +170,7 @@ def _read_requests(file: ResultFile) -> list[Imported]:
     return [_whole(found, unread[:MAX_REASONS], file.path)]
 
 
-def _whole(found: list[Record], unread: list[str], path: Path) -> Imported:
+def _whole(found: list[Record], unread: list[str], path: Path) -> ImportedRun:
     document = _summary(path.with_name(SUMMARY))
     config = nested_value(document, "input_config")
     load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}
@@ -177,17 +178,17 @@ def _whole(found: list[Record], unread: list[str], path: Path) -> Imported:
         nested_value(load, "rate")
     )
     asked = sum(
-        whole(nested_value(document, name, "avg")) or 0
+        read_whole(nested_value(document, name, "avg")) or 0
         for name in ("request_count", "error_request_count")
     )
-    return Imported(
+    return ImportedRun(
         tool="AIPerf",
         version=read_text(nested_value(document, "aiperf_version")),
         model=read_text(nested_value(config, "endpoint", "model_names", 0))
         or read_text(nested_value(config, "models", "items", 0, "name")),
         records=tuple(found),
-        users=whole(nested_value(load, "concurrency")),
-        prefills=whole(nested_value(load, "prefill_concurrency")),
+        users=read_whole(nested_value(load, "concurrency")),
+        prefills=read_whole(nested_value(load, "prefill_concurrency")),
         rate_per_s=rate,
         arrivals=read_text(nested_value(load, "arrival_pattern"))
         or read_text(nested_value(load, "type"))
@@ -195,7 +196,7 @@ def _whole(found: list[Record], unread: list[str], path: Path) -> Imported:
         else "",
         asked=asked or None,
         unread=tuple(unread),
-        lacks=lacking(found),
+        lacks=list_missing_data(found),
     )
 
 
@@ -210,7 +211,7 @@ def _summary(path: Path) -> Document:
 
 def whole_ns(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**20:
-        raise Unusable("its request_start_ns is no time")
+        raise UnusableResult("its request_start_ns is no time")
     return value
 
 
@@ -226,7 +227,7 @@ def _record(document: object, place: int, base_ns: int) -> Record:
         or read_text(nested_value(error, "type"))
         or ("failed" if error else "")
     )
-    ended = outcome(
+    ended = outcome_fields(
         nested_value(error, "code"), words, nested_value(about, "was_cancelled") is True
     )
     used = read_token_count(nested_value(metrics, "usage_completion_tokens", "value"))
@@ -248,7 +249,7 @@ def _record(document: object, place: int, base_ns: int) -> Record:
         if isinstance(ack, int) and start_ns <= ack <= end_ns
         else None,
     }
-    return record(
+    return make_imported_record(
         id=read_text(nested_value(about, "x_request_id")) or f"request-{place}",
         worker=read_text(nested_value(about, "worker_id")) or "AIPerf",
         session=read_text(nested_value(about, "conversation_id")),
@@ -277,7 +278,7 @@ def _stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
             ((round(first * 1e6),), True) if last == first else first_and_last_chunk_us(first, last)
         )
     scale = S_PER.get(unit, 1e-3)
-    return chunks(
+    return stamp_chunks(
         first,
         [None if (gap := read_finite_or_nan(one)) is None else gap * scale for one in gaps],
         latency,

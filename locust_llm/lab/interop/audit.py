@@ -236,7 +236,7 @@ def check_schedule(figures: Figures) -> Iterator[Finding]:
     yield Finding("schedule", AuditOutcome.DOUBTFUL if late else AuditOutcome.HOLDS, words)
 
 
-def failures(figures: Figures) -> Iterator[Finding]:
+def check_failures(figures: Figures) -> Iterator[Finding]:
     """Figures are of the answered requests alone."""
     if figures.requests is None:
         return
@@ -267,7 +267,7 @@ def check_goodput(figures: Figures) -> Iterator[Finding]:
         yield check_at_most("goodput", good, rate, f"goodput {good:.4g}/s <= {rate:.4g} requests/s")
 
 
-def client(figures: Figures) -> Iterator[Finding]:
+def check_client(figures: Figures) -> Iterator[Finding]:
     """What the tool says of itself."""
     if figures.client:
         words = f"the load generator called itself {figures.client}"
@@ -293,14 +293,16 @@ FEW_BEYOND: Final = 5
 """A percentile with fewer values beyond it is that of some single requests."""
 
 
-def measures(figures: Figures) -> Iterator[tuple[str, Distribution, Callable[[float], str]]]:
+def list_distributions(
+    figures: Figures,
+) -> Iterator[tuple[str, Distribution, Callable[[float], str]]]:
     for field, name in NAMES.items():
         yield name, getattr(figures, field), format_seconds_or_ms
     yield "input tokens", figures.input_tokens, "{:,.6g}".format
     yield "output tokens", figures.output_tokens, "{:,.6g}".format
 
 
-def real(figures: Figures) -> Iterator[Finding]:
+def check_numbers(figures: Figures) -> Iterator[Finding]:
     """Times, counts and rates are numbers, and none is below 0."""
     rates = {
         "requests/s": figures.requests_per_s, "output tokens/s": figures.output_tokens_per_s,
@@ -308,7 +310,7 @@ def real(figures: Figures) -> Iterator[Finding]:
         "requests": figures.requests,
     }  # fmt: skip
     values = [(name, value) for name, value in rates.items() if value is not None]
-    for name, of, _ in measures(figures):
+    for name, of, _ in list_distributions(figures):
         ends = [
             *of.points(),
             *(("avg", of.avg),) * (of.avg is not None),
@@ -325,7 +327,7 @@ def real(figures: Figures) -> Iterator[Finding]:
 
 def check_percentile_order(figures: Figures) -> Iterator[Finding]:
     """Percentiles do not fall, and a mean lies between the least and the largest value."""
-    for name, of, said in measures(figures):
+    for name, of, said in list_distributions(figures):
         points = of.points()
         fall = [(a, b) for a, b in pairwise(points) if b[1] < a[1] * (1 - ROUNDED)]
         if len(points) > 1:
@@ -342,7 +344,7 @@ def check_mean(figures: Figures) -> Iterator[Finding]:
     """Between the least and the largest mean that values with these percentiles can have: each
     piece of the distribution at its lower, and at its upper end. Percentiles are interpolated: one
     value's worth of slack."""
-    for name, of, said in measures(figures):
+    for name, of, said in list_distributions(figures):
         if of.avg is None or not of.percentiles:
             continue
         least, most = _bounds(of)
@@ -370,7 +372,7 @@ def _bounds(of: Distribution) -> tuple[float, float]:
 def check_variance(figures: Figures) -> Iterator[Finding]:
     """Variance at most (max - mean)(mean - min): Bhatia and Davis, The American Mathematical
     Monthly 107 (2000)."""
-    for name, of, said in measures(figures):
+    for name, of, said in list_distributions(figures):
         if of.avg is None or of.std is None or of.min is None or of.max is None:
             continue
         count = of.count or figures.requests or 2
@@ -444,16 +446,16 @@ def check_chunks_apart(figures: Figures) -> Iterator[Finding]:
 
 Rule = Callable[[Figures], Iterator[Finding]]
 RULES: Final[tuple[Rule, ...]] = (
-    real, check_request_count, check_littles_law,
+    check_numbers, check_request_count, check_littles_law,
     check_littles_law_of_prefills, check_decode_time, check_token_throughput,
     check_token_counts, check_stream_speed,
     check_latency_within_run, check_ttft_within_latency, check_percentile_order,
-    check_mean, check_variance, check_schedule, check_goodput, failures,
-    client, check_chunks_apart, check_sample_count,
+    check_mean, check_variance, check_schedule, check_goodput, check_failures,
+    check_client, check_chunks_apart, check_sample_count,
 )  # fmt: skip
 
 
-def audit(figures: Figures) -> list[Finding]:
+def audit_figures(figures: Figures) -> list[Finding]:
     """What can be checked, in the order of RULES. Where a figure is no number nothing else is."""
     (first, *rest) = RULES
     found = list(first(figures))

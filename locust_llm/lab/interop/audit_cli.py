@@ -9,7 +9,7 @@ import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail, worst_exit_status
 from locust_llm.lab.interop import registry
-from locust_llm.lab.interop.audit import AuditOutcome, Finding, audit
+from locust_llm.lab.interop.audit import AuditOutcome, Finding, audit_figures
 from locust_llm.lab.interop.load_metrics import Figures
 from locust_llm.text.format import clean_line, print_safely
 
@@ -59,7 +59,7 @@ def run_audit(words: list[str]) -> int:
             )
             statuses.append(ExitStatus.INCOMPLETE)
         for figures in loads:
-            found = audit(figures)
+            found = audit_figures(figures)
             statuses.append(_status(found, options.strict))
             findings = [one._asdict() for one in found]
             results.append(

@@ -17,19 +17,19 @@ import msgspec
 
 from locust_llm.files.regular_file import read_regular
 from locust_llm.files.sqlite_file import TIMEOUT_S, has_table, read_database
-from locust_llm.lab.interop.file_contents import ResultFile, contents, decode_json
+from locust_llm.lab.interop.file_contents import ResultFile, decode_json, read_result_file
 from locust_llm.lab.interop.imported import (
     MAX_REQUESTS,
     NO_DATE,
-    Imported,
-    Unusable,
-    chunks,
-    finite,
+    ImportedRun,
+    UnusableResult,
     first_and_last_chunk_us,
-    lacking,
-    outcome,
+    list_missing_data,
+    make_imported_record,
+    outcome_fields,
     read_duration,
-    record,
+    read_finite,
+    stamp_chunks,
     token_fields,
 )
 from locust_llm.lab.interop.json_fields import (
@@ -38,7 +38,7 @@ from locust_llm.lab.interop.json_fields import (
     read_distribution,
     read_finite_or_nan,
     read_text,
-    whole,
+    read_whole,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.tool_format import FiguresReader, RequestsReader, ToolFormat
@@ -57,16 +57,16 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
     """The summary, with the percentiles of the file beside it, where that can be read."""
     if path.name == SUMMARY:
         with suppress(OSError, ValueError):
-            percentiles = decode_json(contents(path.with_name(PERCENTILES)))
+            percentiles = decode_json(read_result_file(path.with_name(PERCENTILES)))
             document = {**document, PERCENTILES: percentiles}
-    places = whole(document.get("Concurrency"))
+    places = read_whole(document.get("Concurrency"))
     rate = read_finite_or_nan(document.get("Request Rate (req/s)"))
     return [
         Figures(
             tool="evalscope",
-            requests=whole(document.get("Success Requests")),
-            failed=whole(document.get("Failed Requests")) or 0,
-            asked_requests=whole(document.get("Total Requests")),
+            requests=read_whole(document.get("Success Requests")),
+            failed=read_whole(document.get("Failed Requests")) or 0,
+            asked_requests=read_whole(document.get("Total Requests")),
             duration_s=read_finite_or_nan(document.get("Test Duration (s)")),
             concurrency=places if places and places > 0 else None,
             rate_per_s=rate if rate and rate > 0 else None,
@@ -126,11 +126,11 @@ def _has_requests(file: ResultFile) -> bool:
     return file.head.startswith(HEAD) or file.path.name == FILE
 
 
-def _read_requests(file: ResultFile) -> list[Imported]:
-    """Raises OSError; Unusable where it is damaged, or of another program."""
+def _read_requests(file: ResultFile) -> list[ImportedRun]:
+    """Raises OSError; UnusableResult where it is damaged, or of another program."""
     path = file.path
     if not path.stat().st_size:
-        raise Unusable(
+        raise UnusableResult(
             "it is empty: evalscope was stopped before its first request, or the file is cut"
         )
     try:
@@ -138,16 +138,16 @@ def _read_requests(file: ResultFile) -> list[Imported]:
             found, unread = _requests(database, path.stat().st_mtime)
     except sqlite3.Error as error:
         slow = f"it takes longer than {TIMEOUT_S:.0f} s"
-        raise Unusable(
+        raise UnusableResult(
             f"SQLite cannot read it ({slow if str(error) == 'interrupted' else error})"
         ) from None
     arguments = _beside(path.with_name(ARGUMENTS))
     summary = _beside(path.with_name(SUMMARY))
-    users = whole(nested_value(arguments, "parallel"))
+    users = read_whole(nested_value(arguments, "parallel"))
     rate = read_finite_or_nan(nested_value(arguments, "rate"))
     open_loop = nested_value(arguments, "open_loop") is True and rate is not None and rate > 0
     return [
-        Imported(
+        ImportedRun(
             tool="evalscope",
             model=read_text(nested_value(arguments, "model"))
             or next(filter(None, (one.model for one in found)), ""),
@@ -155,9 +155,9 @@ def _read_requests(file: ResultFile) -> list[Imported]:
             users=None if open_loop else users,
             rate_per_s=rate if open_loop else None,
             arrivals="poisson" if open_loop else "",
-            asked=whole(nested_value(summary, "Total Requests")),
+            asked=read_whole(nested_value(summary, "Total Requests")),
             unread=tuple(unread),
-            lacks=lacking(
+            lacks=list_missing_data(
                 found, NO_DATE, *([NO_WORDS] if any(one.failed for one in found) else [])
             ),
         )
@@ -176,14 +176,16 @@ def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Reco
             str(row["name"]).lower() for row in database.execute(f"PRAGMA table_info({TABLE})")
         }
     if not columns:
-        raise Unusable(f"it is a SQLite file without a table {TABLE!r}: evalscope did not write it")
+        raise UnusableResult(
+            f"it is a SQLite file without a table {TABLE!r}: evalscope did not write it"
+        )
     if missing := [name for name in NEEDED if name not in columns]:
-        raise Unusable(
+        raise UnusableResult(
             f"its table {TABLE!r} has no {', '.join(missing)}: evalscope's has, in the known "
             f"versions"
         )
     if database.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0] > MAX_REQUESTS:
-        raise Unusable(f"it has more than {MAX_REQUESTS:,} requests")
+        raise UnusableResult(f"it has more than {MAX_REQUESTS:,} requests")
     ended_s = 0.0
     for stamps in database.execute(f"SELECT start_time, completed_time FROM {TABLE}"):
         ended_s = max(
@@ -199,10 +201,10 @@ def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Reco
     for place, rowid in enumerate(order, 1):
         row = database.execute(f"SELECT {chosen} FROM {TABLE} WHERE rowid = ?", (rowid,)).fetchone()
         if row is None:
-            raise Unusable("it is damaged: its rows are not where its index has them")
+            raise UnusableResult("it is damaged: its rows are not where its index has them")
         try:
             found.append(_record(dict(row), place, written_s - ended_s))
-        except Unusable as error:
+        except UnusableResult as error:
             unread.append(f"request {place}: {error}")
     return found, unread
 
@@ -235,8 +237,8 @@ def _body(row: Mapping[str, object]) -> _Body:
 
 
 def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
-    sent_s = finite(row["start_time"], "start time")
-    closed_s = finite(row["completed_time"], "end")
+    sent_s = read_finite(row["start_time"], "start time")
+    closed_s = read_finite(row["completed_time"], "end")
     body = _body(row)
     fields: dict[str, Any] = {
         "id": read_text(row["request_id"]) or f"request-{place}", "worker": "evalscope",
@@ -244,16 +246,18 @@ def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
         "sent_s": sent_s, "closed_s": closed_s, "model": body.model[:200],
     }  # fmt: skip
     if row["success"] != 1:
-        return record(**fields, **outcome(None, "failed"), stamps=(), whole=True)
+        return make_imported_record(
+            **fields, **outcome_fields(None, "failed"), stamps=(), whole=True
+        )
     options = body.stream_options
     counted = (options is not None and bool(options.include_usage)) or row["is_stream"] == 0
     fields |= token_fields(
         row["prompt_tokens"], row["completion_tokens"], "usage" if counted else "tokenizer"
     )
     if row["is_stream"] == 0:
-        return record(**fields, stamps=(), whole=True)
+        return make_imported_record(**fields, stamps=(), whole=True)
     stamps, complete = _stamps(row)
-    return record(**fields, stamps=stamps, whole=complete)
+    return make_imported_record(**fields, stamps=stamps, whole=complete)
 
 
 def _stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
@@ -270,7 +274,7 @@ def _stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
         return first_and_last_chunk_us(first, latency)
     known = [gap for gap in map(read_finite_or_nan, gaps) if gap is not None and gap >= 0]
     last = first + sum(known) if len(known) == len(gaps) else latency
-    return chunks(first, gaps, min(last, latency))
+    return stamp_chunks(first, gaps, min(last, latency))
 
 
 FORMAT: Final = ToolFormat(

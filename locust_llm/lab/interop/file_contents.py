@@ -26,7 +26,7 @@ _MARKS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|["{}\[\]]', re.DOTALL)
 _DECODER: Final = json.JSONDecoder()
 
 
-def contents(path: Path) -> bytes:
+def read_result_file(path: Path) -> bytes:
     """All of it. Raises OSError for what is no regular file, or larger than any result. What JSON
     makes of it takes at most 5 GB, and nine times the file for text."""
     with open_regular(path) as file:
@@ -52,8 +52,8 @@ class ResultFile:
 
     @cached_property
     def raw(self) -> bytes:
-        """All of it. Raises OSError, as ``contents`` does."""
-        return contents(self.path)
+        """All of it. Raises OSError, as ``read_result_file`` does."""
+        return read_result_file(self.path)
 
 
 def decode_json(raw: bytes) -> object:
@@ -102,7 +102,7 @@ def decode_documents(raw: bytes) -> Documents:
     return Documents(found, "" if whole else f"result {len(found) + 1}")
 
 
-def results_of(document: object) -> list[object]:
+def split_results(document: object) -> list[object]:
     """The results of a list of them, else the one document."""
     if not isinstance(document, list) or not document or len(document) > MAX_DOCUMENTS:
         return [document]

@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import Final
 
-from locust_llm.lab.interop.imported import Imported, Unusable
+from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.tool_format import DocumentRequestsReader, FiguresReader, ToolFormat
 
@@ -15,7 +15,7 @@ from .json_fields import (
     read_distribution,
     read_finite_or_nan,
     read_text,
-    whole,
+    read_whole,
 )
 
 
@@ -37,11 +37,11 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
         Figures(
             tool="genai-bench",
             label=read_text(nested_value(found, "scenario")),
-            requests=whole(nested_value(found, "num_completed_requests")),
-            failed=whole(nested_value(found, "num_error_requests")) or 0,
-            asked_requests=whole(nested_value(found, "num_requests")),
+            requests=read_whole(nested_value(found, "num_completed_requests")),
+            failed=read_whole(nested_value(found, "num_error_requests")) or 0,
+            asked_requests=read_whole(nested_value(found, "num_requests")),
             duration_s=read_finite_or_nan(nested_value(found, "run_duration")),
-            concurrency=whole(nested_value(found, "num_concurrency")),
+            concurrency=read_whole(nested_value(found, "num_concurrency")),
             requests_per_s=read_finite_or_nan(nested_value(found, "requests_per_second")),
             output_tokens_per_s=read_finite_or_nan(
                 nested_value(found, "mean_output_throughput_tokens_per_s")
@@ -62,8 +62,8 @@ def _has_requests(document: object) -> bool:
     return nested_value(document, "individual_request_metrics") is not None
 
 
-def _refuse_requests(document: object, path: Path) -> list[Imported]:
-    raise Unusable(
+def _refuse_requests(document: object, path: Path) -> list[ImportedRun]:
+    raise UnusableResult(
         "genai-bench keeps no start time of a request, so nothing over time can be known"
     )
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from locust_llm.lab.interop.imported import (
-    Imported,
-    Unusable,
-    finite,
+    ImportedRun,
+    UnusableResult,
     first_and_last_chunk_us,
-    lacking,
+    list_missing_data,
+    make_imported_record,
     number_requests,
-    outcome,
+    outcome_fields,
+    read_finite,
     read_token_count,
-    record,
     token_fields,
 )
 from locust_llm.lab.interop.json_fields import (
@@ -27,7 +27,7 @@ from locust_llm.lab.interop.json_fields import (
     read_distribution,
     read_finite_or_nan,
     read_text,
-    whole,
+    read_whole,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.tool_format import DocumentRequestsReader, FiguresReader, ToolFormat
@@ -50,7 +50,7 @@ def _figures_of_load(document: Document, one: object) -> Figures:
     strategy = nested_value(one, "config", "strategy") or nested_value(one, "args", "strategy")
     kind = read_text(nested_value(strategy, "type_"))
     warnings = nested_value(one, "warnings")
-    places = whole(nested_value(strategy, "max_concurrency")) or whole(
+    places = read_whole(nested_value(strategy, "max_concurrency")) or read_whole(
         nested_value(strategy, "streams")
     )
     return Figures(
@@ -58,14 +58,14 @@ def _figures_of_load(document: Document, one: object) -> Figures:
         version=read_text(nested_value(document, "metadata", "guidellm_version")),
         label=kind,
         model=read_text(nested_value(one, "config", "backend", "model")),
-        requests=whole(nested_value(one, "metrics", "request_totals", "successful")),
-        failed=whole(nested_value(one, "metrics", "request_totals", "errored")) or 0,
+        requests=read_whole(nested_value(one, "metrics", "request_totals", "successful")),
+        failed=read_whole(nested_value(one, "metrics", "request_totals", "errored")) or 0,
         duration_s=read_finite_or_nan(nested_value(one, "duration")),
         concurrency=places if kind == "concurrent" else None,
         rate_per_s=read_finite_or_nan(nested_value(strategy, "rate"))
         if kind in ("constant", "poisson")
         else None,
-        most_in_flight=whole(
+        most_in_flight=read_whole(
             nested_value(one, "metrics", "request_concurrency", "successful", "max")
         ),
         requests_per_s=_mean(one, "requests_per_second"),
@@ -113,38 +113,38 @@ SCHEDULED: Final = ("constant", "poisson")
 ENDS: Final = ("successful", "errored", "incomplete")
 
 
-def _read_requests(document: Document, path: Path) -> list[Imported]:
-    """Raises Unusable without requests."""
+def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
+    """Raises UnusableResult without requests."""
     return [_requests_of_load(document, one) for one in nested_value(document, "benchmarks")]
 
 
-def _requests_of_load(document: Document, one: object) -> Imported:
+def _requests_of_load(document: Document, one: object) -> ImportedRun:
     strategy = nested_value(one, "config", "strategy") or nested_value(one, "args", "strategy")
     kind = read_text(nested_value(strategy, "type_"))
     scheduled = kind in SCHEDULED
     if not any(isinstance(nested_value(one, "requests", end), list) for end in ENDS):
-        raise Unusable("it has no list of its requests (guidellm leaves it out of summaries)")
+        raise UnusableResult("it has no list of its requests (guidellm leaves it out of summaries)")
     found = list[Record]()
     unread = list[str]()
     for place, (end, request) in number_requests(_requests(one)):
         try:
             found.append(_record(request, end, place, scheduled))
-        except Unusable as error:
+        except UnusableResult as error:
             unread.append(f"request {place}: {error}")
-    return Imported(
+    return ImportedRun(
         tool="guidellm",
         version=read_text(nested_value(document, "metadata", "guidellm_version")),
         model=read_text(nested_value(one, "config", "backend", "model")),
         records=tuple(found),
-        users=whole(nested_value(strategy, "max_concurrency"))
-        or whole(nested_value(strategy, "streams"))
+        users=read_whole(nested_value(strategy, "max_concurrency"))
+        or read_whole(nested_value(strategy, "streams"))
         if kind == "concurrent"
         else None,
         rate_per_s=read_finite_or_nan(nested_value(strategy, "rate")) if scheduled else None,
         arrivals=kind if scheduled else "",
-        asked=whole(nested_value(one, "metrics", "request_totals", "total")),
+        asked=read_whole(nested_value(one, "metrics", "request_totals", "total")),
         unread=tuple(unread),
-        lacks=lacking(found),
+        lacks=list_missing_data(found),
     )
 
 
@@ -156,28 +156,28 @@ def _requests(one: object) -> Iterator[tuple[str, object]]:
 
 def _record(request: object, end: str, place: int, scheduled: bool) -> Record:
     about = nested_value(request, "info", "timings")
-    sent_s = finite(nested_value(about, "request_start"), "start")
-    closed_s = finite(nested_value(about, "request_end"), "end")
+    sent_s = read_finite(nested_value(about, "request_start"), "start")
+    closed_s = read_finite(nested_value(about, "request_end"), "end")
     words = read_text(nested_value(request, "info", "error"))
-    failure = outcome(None, words or "errored") if end == "errored" else {}
+    failure = outcome_fields(None, words or "errored") if end == "errored" else {}
     failure = {"outcome": "cut"} if end == "incomplete" else failure
     first = nested_value(about, "first_token_iteration")
     last = nested_value(about, "last_token_iteration")
     stamps: tuple[int, ...] = ()
     complete = True
     if first is not None and last is not None:
-        begins = finite(first, "first token") - sent_s
-        finishes = finite(last, "last token") - sent_s
+        begins = read_finite(first, "first token") - sent_s
+        finishes = read_finite(last, "last token") - sent_s
         if begins < 0:
-            raise Unusable("its first token is before its start")
+            raise UnusableResult("its first token is before its start")
         stamps, complete = first_and_last_chunk_us(begins, finishes)
-        if whole(nested_value(about, "token_iterations")) == 1:
+        if read_whole(nested_value(about, "token_iterations")) == 1:
             stamps, complete = stamps[:1], True
     due = read_finite_or_nan(nested_value(about, "targeted_start")) if scheduled else None
     fields: dict[str, Any] = token_fields(
         nested_value(request, "prompt_tokens"), nested_value(request, "output_tokens"), "usage"
     )
-    return record(
+    return make_imported_record(
         id=read_text(nested_value(request, "request_id")) or f"request-{place}", worker="guidellm",
         session=read_text(nested_value(request, "info", "conversation_id")),
         turn=read_token_count(nested_value(request, "info", "turn_index")) or 0,

@@ -16,7 +16,7 @@ from locust_llm.settings.settings import Settings
 from locust_llm.text.format import clean_line, format_count, print_safely
 
 from . import registry
-from .imported import Imported, Unusable
+from .imported import ImportedRun, UnusableResult
 
 MAX_UNREAD = 3
 
@@ -46,7 +46,7 @@ def run_import(words: list[str]) -> int:
         )
         facts = write_imported_run(found, options.file, folder)
         summary = build.write_reports(folder, facts)
-    except (OSError, Unusable) as error:
+    except (OSError, UnusableResult) as error:
         why = clean_line(str(getattr(error, "strerror", None) or error))
         return fail(f"{options.file}: {why}")
     print_safely(
@@ -55,17 +55,17 @@ def run_import(words: list[str]) -> int:
     return ExitStatus.INCOMPLETE if list_missing_parts(summary, facts) else ExitStatus.OK
 
 
-def _chosen(loads: list[Imported], number: int | None) -> Imported:
+def _chosen(loads: list[ImportedRun], number: int | None) -> ImportedRun:
     if number is None and len(loads) > 1:
-        raise Unusable(
+        raise UnusableResult(
             f"it has {len(loads)} loads: choose one with --load 1 to --load {len(loads)}"
         )
     if not 1 <= (number or 1) <= len(loads):
-        raise Unusable(f"--load takes 1 to {len(loads)}")
+        raise UnusableResult(f"--load takes 1 to {len(loads)}")
     return loads[(number or 1) - 1]
 
 
-def write_imported_run(found: Imported, source: Path, folder: Path) -> Run:
+def write_imported_run(found: ImportedRun, source: Path, folder: Path) -> Run:
     """The records and run.json. Raises OSError."""
     records = sorted(found.records, key=lambda one: one.closed_at)
     storage.replace_file(
@@ -76,7 +76,7 @@ def write_imported_run(found: Imported, source: Path, folder: Path) -> Run:
     return run
 
 
-def _run(found: Imported, source: Path, folder: Path) -> Run:
+def _run(found: ImportedRun, source: Path, folder: Path) -> Run:
     sent = [(one.sent_at or one.asked_at) + one.clock_offset_s for one in found.records]
     measured = [at for at, one in zip(sent, found.records, strict=True) if one.phase == "profiling"]
     closed = max(one.closed_at + one.clock_offset_s for one in found.records)
@@ -110,7 +110,7 @@ def _run(found: Imported, source: Path, folder: Path) -> Run:
     return msgspec.convert(msgspec.to_builtins(run), Run)
 
 
-def _notes(found: Imported, source: Path, lost: int) -> list[str]:
+def _notes(found: ImportedRun, source: Path, lost: int) -> list[str]:
     """What it is, what it lacks, what could not be read."""
     own = any(one.tokens_from == "tokenizer" for one in found.records)
     notes = [

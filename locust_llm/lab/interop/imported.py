@@ -30,14 +30,14 @@ NO_DATE: Final = "the time of day: the run is dated by the file"
 T = TypeVar("T")
 
 
-class Unusable(ValueError):
+class UnusableResult(ValueError):
     """No record can be made of it. One sentence, without a full stop."""
 
 
 def number_requests(requests: Iterable[T]) -> Iterator[tuple[int, T]]:
-    """Each with its place, from 1. Raises Unusable where there are more than a result has: a few
-    bytes may be one."""
-    too_many = Unusable(f"it has more than {MAX_REQUESTS:,} requests")
+    """Each with its place, from 1. Raises UnusableResult where there are more than a result has: a
+    few bytes may be one."""
+    too_many = UnusableResult(f"it has more than {MAX_REQUESTS:,} requests")
     if isinstance(requests, Sized) and len(requests) > MAX_REQUESTS:
         raise too_many
     for place, request in enumerate(requests, 1):
@@ -46,7 +46,7 @@ def number_requests(requests: Iterable[T]) -> Iterator[tuple[int, T]]:
         yield place, request
 
 
-class Imported(msgspec.Struct, frozen=True, kw_only=True):
+class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One load of another tool's result."""
 
     tool: str
@@ -75,18 +75,18 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.tool} {self.version}".strip()
 
 
-def finite(value: object, what: str) -> float:
-    """Raises Unusable."""
+def read_finite(value: object, what: str) -> float:
+    """Raises UnusableResult."""
     found = read_finite_or_nan(value)
     if found is None or not abs(found) < 1e11:
-        raise Unusable(f"its {what} is {'missing' if value is None else f'{value!r:.40}'}")
+        raise UnusableResult(f"its {what} is {'missing' if value is None else f'{value!r:.40}'}")
     return found
 
 
 def read_duration(value: object, what: str) -> float:
-    """A duration. Raises Unusable."""
-    if not 0 <= (found := finite(value, what)) <= MAX_S:
-        raise Unusable(f"its {what} is {found:g} s")
+    """A duration. Raises UnusableResult."""
+    if not 0 <= (found := read_finite(value, what)) <= MAX_S:
+        raise UnusableResult(f"its {what} is {found:g} s")
     return found
 
 
@@ -96,7 +96,7 @@ def read_token_count(value: object) -> int | None:
     return None if found is None or not 0 <= found <= 2**53 else round(found)
 
 
-def chunks(
+def stamp_chunks(
     first_s: float, gaps_s: Sequence[object], latency_s: float | None
 ) -> tuple[tuple[int, ...], bool]:
     """(stamps in microseconds after the send, whether these are all). Gaps that do not lead from
@@ -115,22 +115,24 @@ def chunks(
 
 
 def first_and_last_chunk_us(first_s: float, last_s: float) -> tuple[tuple[int, ...], bool]:
-    """As ``chunks``, where only these two are known. Of an answer of one chunk they are one."""
+    """As ``stamp_chunks``, where only these two are known. Of an answer of one chunk they are
+    one."""
     if not 0 <= first_s <= last_s <= MAX_S:
-        raise Unusable("its end is before its first token, or months after")
+        raise UnusableResult("its end is before its first token, or months after")
     return (round(first_s * 1e6), round(last_s * 1e6)), False
 
 
-def record(
+def make_imported_record(
     *, base_s: float, sent_s: float, closed_s: float, stamps: tuple[int, ...], whole: bool,
     due_s: float | None = None,
     **more: Any,
 ) -> Record:  # fmt: skip
     """``base_s``: Unix seconds of 0 on the clock of ``sent_s``, ``closed_s`` and ``due_s``;
-    ``stamps`` and ``whole``: see chunks. Raises Unusable where it contradicts itself."""
+    ``stamps`` and ``whole``: see stamp_chunks. Raises UnusableResult where it contradicts
+    itself."""
     more = {"outcome": OK, **more}
     if closed_s < sent_s:
-        raise Unusable("its end is before its start")
+        raise UnusableResult("its end is before its start")
     begins = sent_s if due_s is None else due_s
     made = Record(
         clock_offset_s=base_s,
@@ -149,10 +151,10 @@ def record(
     try:
         return parse_record_line(format_record_line(made))  # bounds of all numbers
     except (ValueError, OverflowError) as error:
-        raise Unusable(str(error)[:200]) from None
+        raise UnusableResult(str(error)[:200]) from None
 
 
-def outcome(code: object, words: str, cancelled: bool = False) -> dict[str, Any]:
+def outcome_fields(code: object, words: str, cancelled: bool = False) -> dict[str, Any]:
     """The fields of a failure, by its HTTP status or its words; empty for none."""
     status = read_token_count(code)
     status = status if status is not None and 100 <= status <= 599 else None
@@ -180,7 +182,7 @@ def token_fields(read: object, written: object, by: str) -> dict[str, Any]:
     }
 
 
-def lacking(records: Iterable[Record], *more: str) -> tuple[str, ...]:
+def list_missing_data(records: Iterable[Record], *more: str) -> tuple[str, ...]:
     """What the records do not have, in words."""
     seen = {word for one in records for word in one.lacks}
     return (

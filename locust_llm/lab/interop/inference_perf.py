@@ -15,14 +15,14 @@ import msgspec
 from locust_llm.files.regular_file import read_regular
 from locust_llm.lab.interop.imported import (
     NO_DATE,
-    Imported,
-    Unusable,
-    finite,
-    lacking,
+    ImportedRun,
+    UnusableResult,
+    list_missing_data,
+    make_imported_record,
     number_requests,
-    outcome,
+    outcome_fields,
+    read_finite,
     read_token_count,
-    record,
     token_fields,
 )
 from locust_llm.lab.interop.json_fields import (
@@ -31,7 +31,7 @@ from locust_llm.lab.interop.json_fields import (
     read_distribution,
     read_finite_or_nan,
     read_text,
-    whole,
+    read_whole,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.tool_format import DocumentRequestsReader, FiguresReader, ToolFormat
@@ -46,7 +46,7 @@ def _has_figures(document: Document) -> bool:
 def _read_figures(document: Document, path: Path) -> list[Figures]:
     load = document.get("load_summary")
     found = document.get("successes")
-    places = whole(nested_value(load, "concurrency"))
+    places = read_whole(nested_value(load, "concurrency"))
 
     def of(*path: str) -> Distribution:
         values = nested_value(found, *path)
@@ -55,9 +55,9 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
     return [
         Figures(
             tool="inference-perf",
-            requests=whole(nested_value(found, "count")),
-            failed=whole(nested_value(document, "failures", "count")) or 0,
-            asked_requests=whole(nested_value(load, "count")),
+            requests=read_whole(nested_value(found, "count")),
+            failed=read_whole(nested_value(document, "failures", "count")) or 0,
+            asked_requests=read_whole(nested_value(load, "count")),
             duration_s=read_finite_or_nan(document.get("benchmark_time_seconds")),
             concurrency=places,
             rate_per_s=None if places else read_finite_or_nan(nested_value(load, "requested_rate")),
@@ -95,7 +95,7 @@ def _has_requests(document: object) -> bool:
     )
 
 
-def _read_requests(document: Sequence[object], path: Path) -> list[Imported]:
+def _read_requests(document: Sequence[object], path: Path) -> list[ImportedRun]:
     """Of several stages only the first has its load beside it, so they have none."""
     found = list[Record]()
     unread = list[str]()
@@ -111,7 +111,7 @@ def _read_requests(document: Sequence[object], path: Path) -> list[Imported]:
     for place, one in number_requests(document):
         try:
             found.append(_record(one, place, base_s))
-        except Unusable as error:
+        except UnusableResult as error:
             unread.append(f"request {place}: {error}")
     stage = (
         {}
@@ -119,12 +119,12 @@ def _read_requests(document: Sequence[object], path: Path) -> list[Imported]:
         else _stage(path.with_name(STAGE))
     )
     load = nested_value(stage, "load_summary")
-    places = whole(nested_value(load, "concurrency"))
-    asked = (whole(nested_value(stage, "successes", "count")) or 0) + (
-        whole(nested_value(stage, "failures", "count")) or 0
+    places = read_whole(nested_value(load, "concurrency"))
+    asked = (read_whole(nested_value(stage, "successes", "count")) or 0) + (
+        read_whole(nested_value(stage, "failures", "count")) or 0
     )
     return [
-        Imported(
+        ImportedRun(
             tool="inference-perf",
             model=_model(document),
             records=tuple(found),
@@ -132,7 +132,7 @@ def _read_requests(document: Sequence[object], path: Path) -> list[Imported]:
             rate_per_s=None if places else read_finite_or_nan(nested_value(load, "requested_rate")),
             asked=asked or None,
             unread=tuple(unread),
-            lacks=lacking(found, NO_DATE),
+            lacks=list_missing_data(found, NO_DATE),
         )
     ]
 
@@ -160,8 +160,8 @@ def _model(document: Sequence[object]) -> str:
 
 def _record(one: object, place: int, base_s: float) -> Record:
     """One chunk may hold several tokens: they have one time."""
-    sent_s = finite(nested_value(one, "start_time"), "start")
-    closed_s = finite(nested_value(one, "end_time"), "end")
+    sent_s = read_finite(nested_value(one, "start_time"), "start")
+    closed_s = read_finite(nested_value(one, "end_time"), "end")
     error = nested_value(one, "error")
     words = (
         read_text(error)
@@ -178,23 +178,23 @@ def _record(one: object, place: int, base_s: float) -> Record:
         "tokenizer" if used is None else "usage",
     )
     times = nested_value(answer, "output_token_times") or nested_value(answer, "chunk_times")
-    return record(
+    return make_imported_record(
         id=f"request-{place}", worker="inference-perf", base_s=base_s, sent_s=sent_s,
         closed_s=closed_s,
         cached_tokens=read_token_count(nested_value(answer, "server_usage", "prompt_tokens_details",
             "cached_tokens")),
         stamps=_stamps(times, sent_s) if isinstance(times, list) else (), whole=True, **fields,
-        **outcome(None, words),
+        **outcome_fields(None, words),
     )  # fmt: skip
 
 
 def _stamps(times: list[object], sent_s: float) -> tuple[int, ...]:
     at_s = [read_finite_or_nan(one) for one in times]
     if any(one is None or not math.isfinite(one) or abs(one - sent_s) > 1e7 for one in at_s):
-        raise Unusable("the time of a token is no number")
+        raise UnusableResult("the time of a token is no number")
     us = [round((one - sent_s) * 1e6) for one in dict.fromkeys(at_s) if one is not None]
     if us and (us[0] < 0 or sorted(us) != us):
-        raise Unusable("the times of its tokens fall, or begin before the request")
+        raise UnusableResult("the times of its tokens fall, or begin before the request")
     return tuple(us)
 
 

@@ -41,7 +41,7 @@ def read_finite_or_nan(value: object) -> float | None:
         return None
 
 
-def whole(value: object) -> int | None:
+def read_whole(value: object) -> int | None:
     found = read_finite_or_nan(value)
     return None if found is None or found != found or abs(found) > 2**53 else round(found)
 
@@ -62,7 +62,7 @@ def read_distribution(values: Iterable[tuple[str, object]], scale: float = 1.0) 
         if found is None:
             continue
         if name == "count":
-            count = whole(value)
+            count = read_whole(value)
         elif name in ("avg", "min", "max", "std"):
             ends[name] = found * scale
         elif (

@@ -111,10 +111,10 @@ def measure_run(folder: Path) -> MeasuredRun:
     records = sorted(
         (one for one in file if one.outcome != RETRIED and one.phase == "profiling"), key=sent_s
     )
-    return of(run, records)
+    return select_measured_run(run, records)
 
 
-def of(run: Run, records: Sequence[Record]) -> MeasuredRun:
+def select_measured_run(run: Run, records: Sequence[Record]) -> MeasuredRun:
     """Raises NotExported where nothing was answered."""
     ok = tuple(one for one in records if one.outcome == OK)
     if not ok:

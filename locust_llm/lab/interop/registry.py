@@ -14,11 +14,11 @@ from locust_llm.lab.interop import text_table
 from locust_llm.lab.interop.file_contents import (
     Documents,
     ResultFile,
-    contents,
     decode_documents,
-    results_of,
+    read_result_file,
+    split_results,
 )
-from locust_llm.lab.interop.imported import Imported, Unusable
+from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
 from locust_llm.lab.interop.load_metrics import Figures
 from locust_llm.lab.interop.tool_format import (
     DocumentRequestsReader,
@@ -119,7 +119,7 @@ def read_figures(path: Path) -> list[Figures]:
                 f"it has requests, no figures: take {reader.figures_file} beside it, or the folder "
                 f"that import makes of it"
             )
-    raw = contents(path)
+    raw = read_result_file(path)
     try:
         documents = decode_documents(raw)
     except ValueError as error:
@@ -129,7 +129,7 @@ def read_figures(path: Path) -> list[Figures]:
         raise UnknownFormat(
             f"it is no JSON ({error}), and has no table with a latency or a TTFT"
         ) from None
-    results = documents.found if len(documents.found) > 1 else results_of(documents.found[0])
+    results = documents.found if len(documents.found) > 1 else split_results(documents.found[0])
     if len(results) == 1 and not documents.cut:
         return _read_result_figures(results[0], path)
     loads = []
@@ -177,9 +177,9 @@ def _read_result_figures(document: object, path: Path) -> list[Figures]:
 # -- requests --------------------------------------------------------------------------------------
 
 
-def read_imported_runs(path: Path) -> list[Imported]:
-    """The loads of a file, or of the folder of one result. Raises OSError, and Unusable with one
-    sentence."""
+def read_imported_runs(path: Path) -> list[ImportedRun]:
+    """The loads of a file, or of the folder of one result. Raises OSError, and UnusableResult with
+    one sentence."""
     if path.is_dir():
         return _read_folder(path)
     file = ResultFile(path)
@@ -191,15 +191,15 @@ def read_imported_runs(path: Path) -> list[Imported]:
         documents = decode_documents(file.raw)
     is_list = _is_list_of_requests(documents.found[0])
     several = is_list or len(documents.found) > 1
-    results = documents.found if several else results_of(documents.found[0])
-    loads: list[Imported] = []
+    results = documents.found if several else split_results(documents.found[0])
+    loads: list[ImportedRun] = []
     for place, result in enumerate(results, 1):
         try:
             loads += _read_result_requests(result, path)
-        except Unusable as error:
+        except UnusableResult as error:
             if len(results) == 1:
                 raise
-            raise Unusable(f"result {place}: {error}") from None
+            raise UnusableResult(f"result {place}: {error}") from None
     if documents.cut and is_list:
         lost = f"{documents.cut}: cut off"
         return [replace(load, unread=(*load.unread, lost)) for load in loads]
@@ -211,18 +211,18 @@ def _is_list_of_requests(document: object) -> bool:
     return any(reader.recognise(document) for reader in lists)
 
 
-def _read_result_requests(document: object, path: Path) -> list[Imported]:
-    """The loads of one result of this file. Raises Unusable."""
+def _read_result_requests(document: object, path: Path) -> list[ImportedRun]:
+    """The loads of one result of this file. Raises UnusableResult."""
     for reader in _document_readers():
         if not reader.recognise(document):
             continue
         try:
             return _require_records(reader.read(document, path))
-        except Unusable as error:
+        except UnusableResult as error:
             if reader.is_list:
                 raise
-            raise Unusable(f"{error}; {FIGURES_ELSEWHERE}") from None
-    raise Unusable(_explain_missing_requests(path))
+            raise UnusableResult(f"{error}; {FIGURES_ELSEWHERE}") from None
+    raise UnusableResult(_explain_missing_requests(path))
 
 
 def _explain_missing_requests(path: Path) -> str:
@@ -233,35 +233,35 @@ def _explain_missing_requests(path: Path) -> str:
     return f"it has the figures of {tool}, and no requests; {FIGURES_ELSEWHERE}"
 
 
-def _require_records(loads: list[Imported]) -> list[Imported]:
-    """The loads. Raises Unusable where one has no request that can be read."""
+def _require_records(loads: list[ImportedRun]) -> list[ImportedRun]:
+    """The loads. Raises UnusableResult where one has no request that can be read."""
     for load in loads:
         if not load.records:
             first = f" ({load.unread[0]})" if load.unread else ""
-            raise Unusable(f"none of its requests can be read{first}")
+            raise UnusableResult(f"none of its requests can be read{first}")
     return loads
 
 
-def _read_folder(folder: Path) -> list[Imported]:
-    """The loads of the one file with requests in a folder. Raises OSError and Unusable."""
+def _read_folder(folder: Path) -> list[ImportedRun]:
+    """The loads of the one file with requests in a folder. Raises OSError and UnusableResult."""
     names = [reader.file for reader in _requests_readers() if reader.file]
     files = [folder / name for name in names if (folder / name).is_file()]
     if not files:
         files = sorted(folder.glob("*.json"))[:MAX_FILES]
-    results: list[list[Imported]] = []
+    results: list[list[ImportedRun]] = []
     refusals: list[str] = []
     for file in files:
         try:
             results.append(read_imported_runs(file))
-        except Unusable as error:
+        except UnusableResult as error:
             refusals.append(str(error))
     if len(results) > 1:
-        raise Unusable(f"it is a folder with {len(results)} results: name the file of one")
+        raise UnusableResult(f"it is a folder with {len(results)} results: name the file of one")
     if results:
         return results[0]
     if len(files) == 1:
-        raise Unusable(refusals[0])
+        raise UnusableResult(refusals[0])
     for refusal in refusals:
         if FIGURES_ELSEWHERE in refusal:
-            raise Unusable(refusal)
-    raise Unusable(f"it is a folder without {', '.join(names)}, or a JSON file with requests")
+            raise UnusableResult(refusal)
+    raise UnusableResult(f"it is a folder without {', '.join(names)}, or a JSON file with requests")

@@ -21,7 +21,7 @@ from locust_llm.text.format import clean_line
 
 from . import registry
 from .load_metrics import Figures
-from .side_by_side import audited, conditions_of, distinct, said
+from .side_by_side import audit_columns, clean_rows, list_conditions, number_equal_titles
 
 OWN: Final = """
 body { display: block; max-width: 90rem; }
@@ -52,9 +52,9 @@ def render_comparison_page(found: Comparison) -> str:
     """The whole page. A folder whose figures cannot be read has no conditions and no audit, and the
     page says so."""
     folders = [found.base, *(pair.folder for pair in found.runs)]
-    names = distinct([Path(folder).name for folder in folders])
+    names = number_equal_titles([Path(folder).name for folder in folders])
     figures, unread = _figures(folders, names)
-    doubts, held = audited(
+    doubts, held = audit_columns(
         [(name, one) for name, one in zip(names, figures, strict=True) if one is not None]
     )
     return rendered(
@@ -70,10 +70,10 @@ def render_comparison_page(found: Comparison) -> str:
             for name, pair in zip(names[1:], found.runs, strict=True)
             if pair.other_work
         ],
-        conditions=said(
+        conditions=clean_rows(
             [
                 ["load tester", *("-" if one is None else one.title for one in figures)],
-                *conditions_of(figures),
+                *list_conditions(figures),
             ]
         ),
         measures=[*_rows(found.runs)],

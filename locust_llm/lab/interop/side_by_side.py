@@ -11,7 +11,7 @@ import msgspec
 from tabulate import tabulate
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.lab.interop.audit import AuditOutcome, audit
+from locust_llm.lab.interop.audit import AuditOutcome, audit_figures
 from locust_llm.lab.page import render_page
 from locust_llm.records.storage import replace_file
 from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, find_work_differences
@@ -30,7 +30,7 @@ Said = Callable[[Figures], str]
 
 def compare_results(words: Sequence[str]) -> int:
     """Print the table of the results that ``words`` name. 5 where one cannot be read."""
-    options = parser().parse_args(words)
+    options = make_compare_parser().parse_args(words)
     files: list[tuple[Path, Figures]] = []
     for path in options.results:
         try:
@@ -60,7 +60,7 @@ def compare_results(words: Sequence[str]) -> int:
     return ExitStatus.OK
 
 
-def parser() -> argparse.ArgumentParser:
+def make_compare_parser() -> argparse.ArgumentParser:
     """Of the words of ``locust-llm compare``, as far as they are about files; its help is that of
     runs."""
     parser = argparse.ArgumentParser(prog="locust-llm compare", add_help=False)
@@ -71,10 +71,10 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def of_files(words: Sequence[str]) -> bool:
+def names_result_files(words: Sequence[str]) -> bool:
     """Whether one of the results is a file: folders alone are runs of ours, unless they are
     evalscope's."""
-    results: list[Path] = parser().parse_known_args(words)[0].results
+    results: list[Path] = make_compare_parser().parse_known_args(words)[0].results
     return len(results) > 1 and any(
         path.is_file() or (path / evalscope.SUMMARY).is_file() for path in results
     )
@@ -99,11 +99,11 @@ class ResultTable(NamedTuple):
 
 def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
     """With the first as the base."""
-    names = distinct([figures.title for _, figures in files])
+    names = number_equal_titles([figures.title for _, figures in files])
     columns = [figures for _, figures in files]
     base, *_ = columns
-    whys = [unlike(base, figures) for figures in columns]
-    conditions = [["file", *(path.name for path, _ in files)], *conditions_of(columns)]
+    whys = [find_unlike_conditions(base, figures) for figures in columns]
+    conditions = [["file", *(path.name for path, _ in files)], *list_conditions(columns)]
     measures = []
     for name, value in MEASURES.items():
         cells = [
@@ -111,7 +111,7 @@ def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
             for place, (figures, why) in enumerate(zip(columns, whys, strict=True))
         ]
         measures.append([name, *cells])
-    doubts, held = audited([*zip(names, columns, strict=True)])
+    doubts, held = audit_columns([*zip(names, columns, strict=True)])
     cut = {
         f"{path.name} ends in the middle of {one.cut}, which was not read.": None
         for path, one in files
@@ -119,8 +119,8 @@ def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
     }
     return ResultTable(
         names=names,
-        conditions=said(conditions),
-        measures=said(measures),
+        conditions=clean_rows(conditions),
+        measures=clean_rows(measures),
         apart=[
             f"{name} had another load than {names[0]}: {clean_line(why)}. So there are no "
             f"differences."
@@ -133,10 +133,10 @@ def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
     )
 
 
-def audited(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list[str]]:
+def audit_columns(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list[str]]:
     """(what stands against each, but for too few samples; how many of its checks hold), in
     words."""
-    each = [(name, audit(figures)) for name, figures in named]
+    each = [(name, audit_figures(figures)) for name, figures in named]
     doubts = [
         clean_line(f"{name}: {one.verdict}: {one.rule}: {one.arithmetic}")
         for name, found in each
@@ -150,7 +150,7 @@ def audited(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list[str]]
     return doubts, held
 
 
-def conditions_of(columns: Sequence[Figures | None]) -> list[list[str]]:
+def list_conditions(columns: Sequence[Figures | None]) -> list[list[str]]:
     """Rows, each with its name first; None: nothing is known."""
     rows = []
     for name, condition in CONDITIONS.items():
@@ -159,7 +159,7 @@ def conditions_of(columns: Sequence[Figures | None]) -> list[list[str]]:
     return rows
 
 
-def said(rows: list[list[str]]) -> list[list[str]]:
+def clean_rows(rows: list[list[str]]) -> list[list[str]]:
     """Clean, without those in which no column has anything."""
     kept = []
     for row in rows:
@@ -178,7 +178,7 @@ def format_results_markdown(found: ResultTable) -> str:
     return "\n\n".join([*found.apart, rows, *found.notes, *found.doubts]) + "\n"
 
 
-def distinct(titles: Sequence[str]) -> list[str]:
+def number_equal_titles(titles: Sequence[str]) -> list[str]:
     """Clean, those that come again with a number."""
     return [
         clean_line(title)
@@ -195,7 +195,7 @@ NO_INTERVALS: Final = (
 )
 
 
-def unlike(base: Figures, other: Figures) -> str:
+def find_unlike_conditions(base: Figures, other: Figures) -> str:
     """Why both cannot be compared: other work, or another load; empty: they can. What one of them
     does not say is no reason."""
     if found := find_work_differences(_work(base), _work(other)):

@@ -9,7 +9,7 @@ import msgspec
 
 from locust_llm.lab.interop.load_metrics import Figures
 
-from .json_fields import S_PER, read_distribution, read_finite_or_nan, whole
+from .json_fields import S_PER, read_distribution, read_finite_or_nan, read_whole
 
 CELLS: Final = re.compile("[│|┃]")
 BORDER: Final = re.compile(r"\s*[|│┃├┼┤━─╇┡┩└┴┘┗┻┛+:=-][\s|│┃├┼┤━─╇┡┩└┴┘┗┻┛+:=-]*")
@@ -80,7 +80,9 @@ def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterato
     for field, names in FLAGS.items():
         asked = next((flags[name] for name in names if name in flags), None)
         if asked is not None:
-            values.setdefault(field, whole(asked) if field in COUNTS else read_finite_or_nan(asked))
+            values.setdefault(
+                field, read_whole(asked) if field in COUNTS else read_finite_or_nan(asked)
+            )
     if took := TOOK.search(above):
         count, hours, minutes, seconds = (int(part or 0) for part in took.groups())
         values.setdefault("requests", count)

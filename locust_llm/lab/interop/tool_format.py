@@ -1,6 +1,7 @@
 """Tool format: how the results of one tool are recognised, read and written.
 
-Each tool has a file beside this one, with a ``FORMAT`` at its end; registry.py has the table of them.
+Each tool has a file beside this one, with a ``FORMAT`` at its end; registry.py has the table of
+them.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from locust_llm.lab.interop.file_contents import ResultFile
-from locust_llm.lab.interop.imported import Imported
+from locust_llm.lab.interop.imported import ImportedRun
 from locust_llm.lab.interop.json_fields import Document
 from locust_llm.lab.interop.load_metrics import Figures
 
@@ -29,8 +30,8 @@ class RequestsReader(NamedTuple):
 
     recognise: Callable[[ResultFile], bool]
     """Raises OSError."""
-    read: Callable[[ResultFile], list[Imported]]
-    """Raises OSError and Unusable."""
+    read: Callable[[ResultFile], list[ImportedRun]]
+    """Raises OSError and UnusableResult."""
     file: str
     """The name of the file in the folder of a result."""
     figures_file: str
@@ -41,8 +42,8 @@ class DocumentRequestsReader(NamedTuple):
     """Reads the requests of a result out of a JSON document; a file may hold several of these."""
 
     recognise: Callable[[object], bool]
-    read: Callable[[Any, Path], list[Imported]]
-    """Raises Unusable."""
+    read: Callable[[Any, Path], list[ImportedRun]]
+    """Raises UnusableResult."""
     file: str = ""
     """As of RequestsReader; empty: the tool lets its user choose."""
     figures_file: str = ""

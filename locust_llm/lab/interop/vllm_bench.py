@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from locust_llm.lab.interop.imported import (
     NO_DATE,
-    Imported,
-    Unusable,
-    chunks,
-    finite,
-    lacking,
+    ImportedRun,
+    UnusableResult,
+    list_missing_data,
+    make_imported_record,
     number_requests,
-    outcome,
+    outcome_fields,
     read_duration,
-    record,
+    read_finite,
+    stamp_chunks,
     token_fields,
 )
 from locust_llm.lab.interop.json_fields import (
@@ -28,7 +28,7 @@ from locust_llm.lab.interop.json_fields import (
     read_distribution,
     read_finite_or_nan,
     read_text,
-    whole,
+    read_whole,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.tool_format import DocumentRequestsReader, FiguresReader, ToolFormat
@@ -44,7 +44,7 @@ def _is_result(document: object) -> bool:
 
 
 def _read_figures(document: Document, path: Path) -> list[Figures]:
-    completed = whole(document.get("completed"))
+    completed = read_whole(document.get("completed"))
     out = read_finite_or_nan(document.get("total_output_tokens"))
     read_tokens = read_finite_or_nan(document.get("total_input_tokens"))
     rate = read_finite_or_nan(document.get("request_rate"))
@@ -53,10 +53,10 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
             tool="vllm bench",
             model=read_text(document.get("model_id")),
             requests=completed,
-            failed=whole(document.get("failed")) or 0,
-            asked_requests=whole(document.get("num_prompts")),
+            failed=read_whole(document.get("failed")) or 0,
+            asked_requests=read_whole(document.get("num_prompts")),
             duration_s=read_finite_or_nan(document.get("duration")),
-            concurrency=whole(document.get("max_concurrency")),
+            concurrency=read_whole(document.get("max_concurrency")),
             rate_per_s=None if rate is None or rate == float("inf") else rate,
             requests_per_s=read_finite_or_nan(document.get("request_throughput")),
             goodput_per_s=read_finite_or_nan(document.get("request_goodput")),
@@ -85,31 +85,33 @@ def _mean(total: float | None, count: int | None) -> Distribution:
 LISTS: Final = ("ttfts", "itls", "start_times", "input_lens", "output_lens", "errors")
 
 
-def _read_requests(document: Document, path: Path) -> list[Imported]:
-    """Raises Unusable without what each request had."""
+def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
+    """Raises UnusableResult without what each request had."""
     lists = {name: document.get(name) for name in (*LISTS, "latencies")}
     if not all(isinstance(lists[name], list) for name in ("ttfts", "itls", "output_lens")):
-        raise Unusable(
+        raise UnusableResult(
             "it has no list of its requests (vllm bench serve writes one with --save-detailed)"
         )
     if not isinstance(lists["start_times"], list):
-        raise Unusable("its requests have no start times, as older versions of vllm bench wrote it")
+        raise UnusableResult(
+            "its requests have no start times, as older versions of vllm bench wrote it"
+        )
     rate = read_finite_or_nan(document.get("request_rate"))
     burstiness = read_finite_or_nan(document.get("burstiness"))
     open_loop = rate is not None and 0 < rate < float("inf")
     found, unread = _records(lists, read_text(document.get("date")), path)
-    asked = (whole(document.get("completed")) or 0) + (whole(document.get("failed")) or 0)
+    asked = (read_whole(document.get("completed")) or 0) + (read_whole(document.get("failed")) or 0)
     return [
-        Imported(
+        ImportedRun(
             tool="vllm bench",
             model=read_text(document.get("model_id")),
             records=tuple(found),
-            users=whole(document.get("max_concurrency")),
+            users=read_whole(document.get("max_concurrency")),
             rate_per_s=rate if open_loop else None,
             arrivals=_name_arrivals(burstiness) if open_loop else "",
             asked=asked or None,
             unread=tuple(unread),
-            lacks=lacking(found, NO_DATE),
+            lacks=list_missing_data(found, NO_DATE),
         )
     ]
 
@@ -136,7 +138,7 @@ def _records(lists: Mapping[str, Any], date: str, path: Path) -> tuple[list[Reco
             found.append(
                 _record({name: _nth(lists[name], place - 1) for name in lists}, place, base_s)
             )
-        except Unusable as error:
+        except UnusableResult as error:
             unread.append(f"request {place}: {error}")
     return found, unread
 
@@ -154,9 +156,9 @@ def _unix(date: str, path: Path) -> float:
 
 def _record(one: Mapping[str, Any], place: int, base_s: float) -> Record:
     """The first event may carry nothing but the role: so does its TTFT."""
-    sent_s = finite(one["start_times"], "start time")
+    sent_s = read_finite(one["start_times"], "start time")
     words = one["errors"] if isinstance(one["errors"], str) else ""
-    failure = outcome(None, words)
+    failure = outcome_fields(None, words)
     fields = {
         "id": f"request-{place}",
         "worker": "vllm bench",
@@ -167,11 +169,15 @@ def _record(one: Mapping[str, Any], place: int, base_s: float) -> Record:
     fields |= token_fields(one["input_lens"], one["output_lens"] if not failure else None, "usage")
     latency = None if one["latencies"] is None else read_duration(one["latencies"], "latency")
     if failure:
-        return record(**fields, closed_s=sent_s + (latency or 0.0), stamps=(), whole=True)
+        return make_imported_record(
+            **fields, closed_s=sent_s + (latency or 0.0), stamps=(), whole=True
+        )
     if not isinstance(one["itls"], list):
-        raise Unusable("its list of gaps is missing")
-    stamps, complete = chunks(read_duration(one["ttfts"], "TTFT"), one["itls"], latency)
-    return record(**fields, closed_s=sent_s + stamps[-1] / 1e6, stamps=stamps, whole=complete)
+        raise UnusableResult("its list of gaps is missing")
+    stamps, complete = stamp_chunks(read_duration(one["ttfts"], "TTFT"), one["itls"], latency)
+    return make_imported_record(
+        **fields, closed_s=sent_s + stamps[-1] / 1e6, stamps=stamps, whole=complete
+    )
 
 
 FORMAT: Final = ToolFormat(

@@ -74,12 +74,12 @@ def _words(option: Option, options: argparse.Namespace) -> Iterator[str]:
         yield f"{option.flag}={one}"
 
 
-def environment(options: argparse.Namespace, own: Mapping[str, str]) -> dict[str, str]:
+def make_environment(options: argparse.Namespace, own: Mapping[str, str]) -> dict[str, str]:
     lines = [*own.get(HEADERS, "").splitlines(), *options.header]
     return {**own, "PYTHONUNBUFFERED": "1", **({HEADERS: "\n".join(lines)} if lines else {})}
 
 
-class Stopped(Exception):
+class RunStopped(Exception):
     """A signal ended the run; its folder stays. ``status``: to end with."""
 
     def __init__(self, status: int) -> None:
@@ -89,7 +89,7 @@ class Stopped(Exception):
 
 def run_locust_llm(words: Sequence[str], env: Mapping[str, str], log: Path, tell: Tell) -> int:
     """The exit status of ``locust-llm`` with these words; all that it prints goes to ``log``, and
-    what is worth it to ``tell``. Raises Stopped, OSError."""
+    what is worth it to ``tell``. Raises RunStopped, OSError."""
     signals = list[int]()
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(
@@ -109,18 +109,18 @@ def run_locust_llm(words: Sequence[str], env: Mapping[str, str], log: Path, tell
             assert process.stderr is not None
             for line in process.stderr:
                 file.write(line)
-                if text := learned(line):
+                if text := read_log_line(line):
                     tell(text)
             status = process.wait()
         finally:
             for number, action in before.items():
                 signal.signal(number, action)
     if signals:
-        raise Stopped(128 + signals[0])
+        raise RunStopped(128 + signals[0])
     return status
 
 
-def learned(line: str) -> str:
+def read_log_line(line: str) -> str:
     """What a line of a run's log tells of the server, or why there is no run; empty: nothing."""
     if line.startswith(ERROR_PREFIX):
         return line.removeprefix(ERROR_PREFIX).strip()
@@ -134,7 +134,7 @@ def learned(line: str) -> str:
     return found[1] if "/ERROR/" in line or "/WARNING/" in line else ""
 
 
-def started_in(folder: Path) -> Path:
+def make_session_folder(folder: Path) -> Path:
     """A new folder for runs. Raises OSError."""
     number, base = 1, folder
     while folder.exists() and any(folder.iterdir()):

@@ -22,15 +22,15 @@ from locust_llm.lab.probe.diagnosis import CANNOT_TELL, Diagnosis
 from locust_llm.lab.twin import drift, file
 from locust_llm.lab.twin import fit as fitting
 from locust_llm.lab.twin.child_runs import (
-    Stopped,
+    RunStopped,
     add_server_options,
-    environment,
+    make_environment,
+    make_session_folder,
     run_locust_llm,
     server_words,
     split_host_and_folders,
-    started_in,
 )
-from locust_llm.lab.twin.drift import lines, others, reference
+from locust_llm.lab.twin.drift import describe_other_server, format_drift_lines, measure_reference
 from locust_llm.lab.twin.fit import format_fit_report
 from locust_llm.lab.twin.folders import (
     Folder,
@@ -39,16 +39,16 @@ from locust_llm.lab.twin.folders import (
     read_measured_server,
 )
 from locust_llm.lab.twin.model import NOT_TO_BE_USED, SHAPE, Origin, Twin
-from locust_llm.lab.twin.model_fit import candidates
+from locust_llm.lab.twin.model_fit import list_candidate_settings
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.lab.twin.whatif import grid, text
 from locust_llm.lab.twin.whatif.rows import (
     MET,
     PREDICTED,
-    Asker,
+    WhatIfPredictor,
     best_what_if,
+    find_rival,
     parse_predicted_rule,
-    rival,
 )
 from locust_llm.records.storage import replace_file
 from locust_llm.report.console_end import find_console_width
@@ -117,7 +117,7 @@ TO_PROBE: Final = ("longest", "rounds", "decoders")
 UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
-class Unnamed(Exception):
+class SchedulerUnnamed(Exception):
     """The probe does not name a scheduler that the simulator has."""
 
 
@@ -135,10 +135,10 @@ def run_fit(words: list[str]) -> int:
                 "reports/a reports/b"
             )
         return _fitted(options, folders)
-    except Unnamed as error:
+    except SchedulerUnnamed as error:
         print_safely(f"{error}\n")
         return ExitStatus.INCONCLUSIVE
-    except Stopped as error:
+    except RunStopped as error:
         _go_on(folders)
         return error.status
     except (OSError, ValueError) as error:
@@ -148,13 +148,13 @@ def run_fit(words: list[str]) -> int:
 def _fitted(options: argparse.Namespace, folders: Sequence[Path]) -> int:
     seen = read_measured_server(folders)
     if unnamed := _unnamed(seen.said, folders):
-        raise Unnamed(unnamed)
+        raise SchedulerUnnamed(unnamed)
     try:
         with show_counted_progress("schedulers tried") as told:
             twin = fitting.fit_twin(
                 seen.said, seen.episodes, seen.stages, _origin(seen), on_progress=told
             )
-        twin = msgspec.structs.replace(twin, reference=reference(twin.model, seen.stages))
+        twin = msgspec.structs.replace(twin, reference=measure_reference(twin.model, seen.stages))
     except SystemExit:
         _go_on(folders)
         raise
@@ -204,10 +204,10 @@ def _measure(options: argparse.Namespace, folders: list[Path]) -> None:
     """The probe and the sweep, as far as ``folders`` has none; they are added to it. Raises
     ValueError, Unnamed, Stopped."""
     kinds = [Folder(path).is_probe for path in folders]
-    session = started_in(
+    session = make_session_folder(
         options.report_dir or Path("reports") / time.strftime("twin-%Y%m%d-%H%M%S")
     )
-    env = environment(options, os.environ)
+    env = make_environment(options, os.environ)
     words = server_words(options)
     if True not in kinds:
         folder = session / "probe"
@@ -221,7 +221,7 @@ def _measure(options: argparse.Namespace, folders: list[Path]) -> None:
         _child(["probe", *words, *more, f"--report-dir={folder}"], env, folder, folders)
         said = Folder(folder).diagnosis()
         if unnamed := _unnamed(said, [folder]):
-            raise Unnamed(unnamed)
+            raise SchedulerUnnamed(unnamed)
         budget = (
             f", {said.budget[0]:,.0f} to {said.budget[2]:,.0f} tokens a step" if said.budget else ""
         )
@@ -269,7 +269,7 @@ def _unnamed(said: Diagnosis, folders: Sequence[Path]) -> str:
             f"Make a new probe when that is gone: locust-llm twin fit --host URL. The old one "
             f"stays in {where}."
         )
-    if not candidates(said, 1):
+    if not list_candidate_settings(said, 1):
         return (
             f"There is no twin of this server: the probe calls its scheduler {said.name!r}, and "
             f"the simulator has none "
@@ -384,15 +384,15 @@ def run_drift(words: list[str]) -> int:
     try:
         options = _drift_parser().parse_args(words)
         twin = file.read_twin(options.twin)
-        users = drift.loads_of(twin)
+        users = drift.choose_reference_loads(twin)
         given = split_host_and_folders(options, [options.folder] if options.folder else [])
         folder = Folder(given[0] if given else _measure_loads(options, twin, users))
         found = read_folder_loads(folder)
-    except Stopped as error:
+    except RunStopped as error:
         return error.status
     except (OSError, ValueError) as error:
         return fail(describe_error(error))
-    names = others(twin.origin, folder)
+    names = describe_other_server(twin.origin, folder)
     known = {one.users for one in twin.reference}
     stages = [stage for stage in found.stages if stage.users in known]
     told = [f"Note: {note}." for note in found.notes]
@@ -400,18 +400,18 @@ def run_drift(words: list[str]) -> int:
         undecided = f"Not decided: no load of {folder.path} can be held against the twin."
         print_safely("\n".join([*names, undecided, *told]) + "\n")
         return ExitStatus.RULE_FAILED if names else ExitStatus.INCONCLUSIVE
-    unchanged = drift.null(twin, stages, drift.REPLAYS)
+    unchanged = drift.simulate_unchanged_server(twin, stages, drift.REPLAYS)
     result = drift.check_drift(unchanged, stages)
-    print_safely("\n".join([*lines(result, unchanged, stages, names), *told]) + "\n")
+    print_safely("\n".join([*format_drift_lines(result, unchanged, stages, names), *told]) + "\n")
     return ExitStatus.RULE_FAILED if result.drifted or names else ExitStatus.OK
 
 
 def _measure_loads(options: argparse.Namespace, twin: Twin, users: Sequence[int]) -> Path:
-    """The folder of a short sweep over these. Raises ValueError, Stopped, OSError."""
+    """The folder of a short sweep over these. Raises ValueError, RunStopped, OSError."""
     options.host = options.host or twin.origin.host
     if not options.host:
         raise TwinRefused("twin drift takes --host URL: the twin does not say of what server it is")
-    folder = started_in(
+    folder = make_session_folder(
         options.report_dir or Path("reports") / time.strftime("drift-%Y%m%d-%H%M%S")
     )
     prompts = [one for one, _ in twin.lengths]
@@ -429,7 +429,7 @@ def _measure_loads(options: argparse.Namespace, twin: Twin, users: Sequence[int]
         f"--report-dir={folder}",
     ]  # fmt: skip
     log = folder.with_name(f"{folder.name}.log")
-    status = run_locust_llm(words, environment(options, os.environ), log, _tell)
+    status = run_locust_llm(words, make_environment(options, os.environ), log, _tell)
     if not (folder / "profile_export.jsonl").exists():
         raise TwinRefused(f"the run has no requests, exit status {status}: {log} has its log")
     return folder
@@ -512,7 +512,7 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def workload(options: argparse.Namespace, twin: Twin) -> PredictedWorkload:
+def choose_workload(options: argparse.Namespace, twin: Twin) -> PredictedWorkload:
     """Raises ValueError of one sentence."""
     given = [options.synthetic_input_tokens_mean, options.output_tokens_mean]
     for number, option in (
@@ -658,27 +658,29 @@ def parse_rules(options: argparse.Namespace) -> tuple[Rule, ...]:
 def _asked(options: argparse.Namespace) -> text.WhatIfReport:
     """Raises ValueError of one sentence."""
     rules = parse_rules(options)
-    choices = [grid.choice(one) for one in options.set]
+    choices = [grid.parse_setting_choice(one) for one in options.set]
     at = list(
         dict.fromkeys(load for one in options.load or () for load in grid.parse_load_values(one))
     )
     twin = file.read_twin(options.twin)
-    sent = workload(options, twin)
+    sent = choose_workload(options, twin)
     if why := grid.refuse_extrapolation(twin, sent.lengths):
         raise ValueError(why)
     at = at or _measured_loads(twin.ranges.users)
     if not at:
         raise ValueError("this twin was fitted at request rates: give --load request-rate=VALUES")
     fitted = twin.model.settings
-    cases, left_out = grid.possible(grid.grid(at, choices, fitted), fitted, sent.lengths)
+    cases, left_out = grid.drop_impossible(
+        grid.make_grid(at, choices, fitted), fitted, sent.lengths
+    )
     far = [why for load in at if (why := grid.too_much(load, twin.ranges))]
     cases = [case for case in cases if not grid.too_much(case.asked.load, twin.ranges)]
     if not cases:
         raise ValueError(f"nothing is left to predict: {[*left_out, *far][0]}")
-    asker = Asker(twin, sent.lengths, rules)
+    asker = WhatIfPredictor(twin, sent.lengths, rules)
     with show_counted_progress("what-ifs") as on_progress:
         rows = asker.rows(cases, on_progress)
-    rivals = None if asker.shape or not rules else rival(rows, rules, twin.trust.errors)
+    rivals = None if asker.shape or not rules else find_rival(rows, rules, twin.trust.errors)
     name = str(options.twin)
     return text.WhatIfReport(
         twin, name, str(sent), rules, rows, left_out, far, rivals, sent.words, asker.shape

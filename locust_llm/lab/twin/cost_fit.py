@@ -174,16 +174,16 @@ def _group(
     paused: float = 1.0,
 ) -> ReplayGroup:  # fmt: skip
     prompts = np.array([float(one.prompt_tokens) for one in requests])
-    ttft_s = times(requests, "ttft_s") / paused
-    decode_s = times(requests, "decode_s") / paused
+    ttft_s = select_times(requests, "ttft_s") / paused
+    decode_s = select_times(requests, "decode_s") / paused
     return ReplayGroup(replay, ttft_s, decode_s, prompts, shares, share, least_s, blocks)
 
 
-def times(requests: Sequence[ObservedRequest], name: str) -> Array:
+def select_times(requests: Sequence[ObservedRequest], name: str) -> Array:
     return np.array([getattr(one, name) for one in requests], dtype=float)
 
 
-def rows(
+def make_equations(
     among: Sequence[ReplayGroup],
     free_tokens: float,
     drawn: Sequence[Array] | None = None,
@@ -228,13 +228,13 @@ class Solved(NamedTuple):
         return float(np.where(size < MAX_RESIDUAL, size**2 / 2, far).mean())
 
 
-def solve(
+def solve_costs(
     among: Sequence[ReplayGroup], free_tokens: Sequence[float] = FREE_TOKENS, terms: Terms = USUAL
 ) -> Solved:
     """The costs that explain what was measured best."""
 
     def solved(free: float) -> Solved:
-        return solve_rows(rows(among, free, terms=terms), free)
+        return solve_rows(make_equations(among, free, terms=terms), free)
 
     best = min(map(solved, free_tokens), key=lambda one: one.loss)
     tried = sorted(free_tokens)
@@ -299,7 +299,7 @@ def fit_cost(
         among = group_replays(model, episodes, stages)
         loss = _own(model, among).loss
         if loss < best_loss:
-            solved = solve(among, free_tokens, terms)
+            solved = solve_costs(among, free_tokens, terms)
             change = abs(math.log(_typical(solved.cost) / _typical(model.cost)))
             best, best_loss, best_groups = model, loss, among
             towards = msgspec.structs.replace(model, cost=solved.cost, front=solved.front)
@@ -316,7 +316,7 @@ def fit_cost(
 def _own(model: ServerModel, among: Sequence[ReplayGroup]) -> Solved:
     """What a model says of its own replay."""
     cost, front = model.cost, model.front
-    given = rows(among, cost.free_tokens, terms=Terms(own_pairs=True))
+    given = make_equations(among, cost.free_tokens, terms=Terms(own_pairs=True))
     of_step = (
         cost.fixed_s,
         cost.token_s,
@@ -356,7 +356,7 @@ def _typical(cost: StepCosts) -> float:
     )
 
 
-def draws(fitted: Fitted, count: int, seed: int) -> Iterator[Solved]:
+def draw_costs(fitted: Fitted, count: int, seed: int) -> Iterator[Solved]:
     """The fit again, each time on requests that were drawn with replacement, in the blocks that
     belong together; what they were made of stays (the bootstrap of Efron & Tibshirani, 1993, ch. 9,
     by cases)."""
@@ -365,7 +365,9 @@ def draws(fitted: Fitted, count: int, seed: int) -> Iterator[Solved]:
     near = sorted({0.0, free / 2, 0.75 * free, free, 1.25 * free, 1.5 * free + 16})
     for _ in range(count):
         drawn = [_drawn(group, random) for group in fitted.groups]
-        every = (solve_rows(rows(fitted.groups, one, drawn, fitted.terms), one) for one in near)
+        every = (
+            solve_rows(make_equations(fitted.groups, one, drawn, fitted.terms), one) for one in near
+        )
         yield min(every, key=lambda one: one.loss)
 
 

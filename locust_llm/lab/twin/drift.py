@@ -18,7 +18,7 @@ from tabulate import tabulate
 from locust_llm.lab.twin.folders import Folder
 from locust_llm.lab.twin.model import Origin, Reference, ServerModel, Twin
 from locust_llm.lab.twin.observations import ObservedStage
-from locust_llm.lab.twin.replay import again
+from locust_llm.lab.twin.replay import resend_stage
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.text.format import format_count
 
@@ -175,7 +175,7 @@ LEAST_S: Final = 1e-5
 """Below these, differences mean nothing."""
 
 
-def traits(stage: ObservedStage) -> Array:
+def measure_traits(stage: ObservedStage) -> Array:
     """In the order of TRAITS."""
     requests = stage.requests
     gaps = np.concatenate([np.diff(one.token_at) for one in requests])
@@ -200,17 +200,19 @@ def traits(stage: ObservedStage) -> Array:
     return np.array(values)
 
 
-def traits_of(stages: Sequence[ObservedStage]) -> Array:
+def measure_all_traits(stages: Sequence[ObservedStage]) -> Array:
     """Of one after the other."""
-    return np.concatenate([traits(stage) for stage in stages])
+    return np.concatenate([measure_traits(stage) for stage in stages])
 
 
-def replayed(change: ServerChange, stage: ObservedStage, seed: int) -> ObservedStage:
+def replay_change(change: ServerChange, stage: ObservedStage, seed: int) -> ObservedStage:
     """The same requests once more, with the noise of the changed model."""
     noise = change.model.noise
     least = msgspec.structs.replace(noise, step_sigma=max(noise.step_sigma, LEAST_SIGMA))
     model = msgspec.structs.replace(change.model, noise=least)
-    return again(model, stage, seed, lambda clock: Bursts(change.slowed, clock, Random(seed)))
+    return resend_stage(
+        model, stage, seed, lambda clock: Bursts(change.slowed, clock, Random(seed))
+    )
 
 
 # -- check -----------------------------------------------------------------------------------------
@@ -271,7 +273,7 @@ class Drift(NamedTuple):
     there is no drift."""
 
 
-def reference(
+def measure_reference(
     model: ServerModel, stages: Sequence[ObservedStage], replays: int = REPLAYS_OF_REFERENCE
 ) -> tuple[Reference, ...]:
     """Of the closed loops among these stages."""
@@ -279,10 +281,10 @@ def reference(
     still = ServerChange("", "", model)
     for stage in stages:
         if stage.users:
-            drawn = [replayed(still, stage, SEED - 1 - i) for i in range(replays)]
-            said = np.array([traits(one) for one in drawn])
-            off = traits(stage) - said.mean(axis=0)
-            error = np.maximum(said.std(axis=0, ddof=1), by_requests(stage, drawn))
+            drawn = [replay_change(still, stage, SEED - 1 - i) for i in range(replays)]
+            said = np.array([measure_traits(one) for one in drawn])
+            off = measure_traits(stage) - said.mean(axis=0)
+            error = np.maximum(said.std(axis=0, ddof=1), error_by_requests(stage, drawn))
             found += [
                 Reference(users=stage.users, figure=name, off=float(off[i]), error=float(error[i]))
                 for i, name in enumerate(TRAITS)
@@ -290,7 +292,7 @@ def reference(
     return tuple(found)
 
 
-def by_requests(stage: ObservedStage, drawn: Sequence[ObservedStage]) -> Array:
+def error_by_requests(stage: ObservedStage, drawn: Sequence[ObservedStage]) -> Array:
     """Standard error of what a twin is off by, from block to block of the requests (batch
     means)."""
     said = np.mean([_traits_of_blocks(replay) for replay in drawn], axis=0)
@@ -300,7 +302,7 @@ def by_requests(stage: ObservedStage, drawn: Sequence[ObservedStage]) -> Array:
 
 
 def _traits_of_blocks(stage: ObservedStage) -> Array:
-    return np.array([traits(block) for block in _blocks(stage)])
+    return np.array([measure_traits(block) for block in _blocks(stage)])
 
 
 def _blocks(stage: ObservedStage) -> list[ObservedStage]:
@@ -310,7 +312,7 @@ def _blocks(stage: ObservedStage) -> list[ObservedStage]:
     return [stage._replace(requests=stage.requests[begin:end]) for begin, end in pairwise(ends)]
 
 
-def loads_of(twin: Twin) -> list[int]:
+def choose_reference_loads(twin: Twin) -> list[int]:
     """Users of three loads of the reference: the least, the middle one and the most. Raises
     ValueError."""
     users = sorted({one.users for one in twin.reference})
@@ -321,7 +323,7 @@ def loads_of(twin: Twin) -> list[int]:
     return sorted({users[0], users[len(users) // 2], users[-1]})
 
 
-class Null(NamedTuple):
+class UnchangedServer(NamedTuple):
     """Of an unchanged server at some loads: the mean of its traits, their covariance, and what each
     change does to them."""
 
@@ -331,7 +333,9 @@ class Null(NamedTuple):
     bound: float
 
 
-def null(twin: Twin, stages: Sequence[ObservedStage], replays: int = REPLAYS) -> Null:
+def simulate_unchanged_server(
+    twin: Twin, stages: Sequence[ObservedStage], replays: int = REPLAYS
+) -> UnchangedServer:
     """``stages``: with the users of the reference; of their requests only the lengths and the first
     sends count."""
     model = twin.model
@@ -343,7 +347,7 @@ def null(twin: Twin, stages: Sequence[ObservedStage], replays: int = REPLAYS) ->
     still = np.array([one.off for one in known])
     error = np.array([one.error for one in known])
     shared = np.tile(TIMES, len(stages))
-    between = np.tile([varies(twin.reference, name) for name in TRAITS], len(stages))
+    between = np.tile([error_variance(twin.reference, name) for name in TRAITS], len(stages))
     own = 2 * error**2  # of the requests of the sweep, and of those of the minute
     own += between + np.concatenate([_own(stage) for stage in stages]) ** 2
     covariance = np.cov(drawn, rowvar=False) + np.diag(own) + SHARED**2 * np.outer(shared, shared)
@@ -355,15 +359,16 @@ def null(twin: Twin, stages: Sequence[ObservedStage], replays: int = REPLAYS) ->
             for i in range(min(replays, REPLAYS_OF_CHANGE))
         ]
         found.append((change, np.mean(some, axis=0)))
-    unbounded = Null(mean + still, covariance, tuple(found), 0.0)
+    unbounded = UnchangedServer(mean + still, covariance, tuple(found), 0.0)
     reached = [abs_most(unbounded, one - mean) for one in drawn]
     bound = max(
-        bonferroni([change for change, _ in found]), float(np.quantile(reached, 1 - FALSE_ALARM))
+        bonferroni_bound([change for change, _ in found]),
+        float(np.quantile(reached, 1 - FALSE_ALARM)),
     )
     return unbounded._replace(bound=bound)
 
 
-def bonferroni(looked_for: Sequence[ServerChange]) -> float:
+def bonferroni_bound(looked_for: Sequence[ServerChange]) -> float:
     """Of a normal deviate: each change is a test, or two where its opposite is looked for, and the
     rest is one."""
     tests = 1 + sum(2 if change.both_ways else 1 for change in looked_for)
@@ -376,7 +381,7 @@ def _own(stage: ObservedStage) -> Array:
     )
 
 
-def varies(reference: Sequence[Reference], figure: str) -> float:
+def error_variance(reference: Sequence[Reference], figure: str) -> float:
     """By how much the twin's own error differs from load to load, a variance of logarithms: the
     mean square from a load of the sweep to the next, over the whole sweep, as the two loads beside
     one can agree by chance. An estimate from n differences is uncertain itself, so it is n / (n -
@@ -387,18 +392,22 @@ def varies(reference: Sequence[Reference], figure: str) -> float:
 
 
 def _traits(change: ServerChange, stages: Sequence[ObservedStage], seed: int) -> Array:
-    return traits_of([replayed(change, stage, seed + 1000 * i) for i, stage in enumerate(stages)])
+    return measure_all_traits(
+        [replay_change(change, stage, seed + 1000 * i) for i, stage in enumerate(stages)]
+    )
 
 
-def abs_most(known: Null, off: Array) -> float:
-    return max([rest(known, off), *(_size(one) for one in shifts(known, off))])
+def abs_most(known: UnchangedServer, off: Array) -> float:
+    return max(
+        [unexplained_deviate(known, off), *(_size(one) for one in measure_shifts(known, off))]
+    )
 
 
 def _size(shift: Shift) -> float:
     return abs(shift.z) if shift.change.both_ways else shift.z
 
 
-def shifts(known: Null, off: Array) -> list[Shift]:
+def measure_shifts(known: UnchangedServer, off: Array) -> list[Shift]:
     """Of each change, the largest first."""
     found = list[Shift]()
     for change, move in known.moves:
@@ -416,7 +425,7 @@ def shifts(known: Null, off: Array) -> list[Shift]:
     return sorted(found, key=_size, reverse=True)
 
 
-def rest(known: Null, off: Array, explained: float = 0.0) -> float:
+def unexplained_deviate(known: UnchangedServer, off: Array, explained: float = 0.0) -> float:
     """What the traits are off by as a whole, of which a shift explains so much (squared), as a
     normal deviate (Wilson & Hilferty, 1931)."""
     freedom = len(off) - (explained > 0)
@@ -425,10 +434,10 @@ def rest(known: Null, off: Array, explained: float = 0.0) -> float:
     return float((math.cbrt(square / freedom) - 1 + wide) / math.sqrt(wide))
 
 
-def check_drift(known: Null, stages: Sequence[ObservedStage]) -> Drift:
-    off = traits_of(stages) - known.mean
-    ordered = shifts(known, off)
-    largest = max(_size(ordered[0]), rest(known, off))
+def check_drift(known: UnchangedServer, stages: Sequence[ObservedStage]) -> Drift:
+    off = measure_all_traits(stages) - known.mean
+    ordered = measure_shifts(known, off)
+    largest = max(_size(ordered[0]), unexplained_deviate(known, off))
     drifted = largest > known.bound
     best = _size(ordered[0])
     named = [one for one in ordered if _size(one) > 0 and best**2 - _size(one) ** 2 < ALIKE]
@@ -444,7 +453,7 @@ MOST_ROWS: Final = 8
 """Of the table: the traits that are furthest off."""
 
 
-def others(origin: Origin, folder: Folder) -> list[str]:
+def describe_other_server(origin: Origin, folder: Folder) -> list[str]:
     """In what the server that answered differs by name from the one that was fitted, a sentence
     each."""
     run = folder.run
@@ -458,10 +467,10 @@ def others(origin: Origin, folder: Folder) -> list[str]:
     ]
 
 
-def lines(
-    found: Drift, known: Null, stages: Sequence[ObservedStage], names: Sequence[str]
+def format_drift_lines(
+    found: Drift, known: UnchangedServer, stages: Sequence[ObservedStage], names: Sequence[str]
 ) -> Iterator[str]:
-    """``names``: of ``others``."""
+    """``names``: of ``describe_other_server``."""
     yield from (f"{name[0].upper()}{name[1:]}." for name in names)
     sure = f"false alarms: {FALSE_ALARM:.0%} of all checks"
     if not found.drifted:
@@ -497,9 +506,9 @@ def format_shift(shift: Shift) -> str:
     return change.words
 
 
-def format_trait_table(known: Null, stages: Sequence[ObservedStage]) -> str:
+def format_trait_table(known: UnchangedServer, stages: Sequence[ObservedStage]) -> str:
     """The traits that are furthest off, in standard errors."""
-    off = traits_of(stages) - known.mean
+    off = measure_all_traits(stages) - known.mean
     errors = np.sqrt(np.diag(known.covariance))
     labels = [(format_count(stage.users, "user"), name) for stage in stages for name in TRAITS]
     worst = sorted(range(len(off)), key=lambda i: -abs(off[i] / errors[i]))[:MOST_ROWS]

@@ -34,7 +34,7 @@ class Step(NamedTuple):
     """No step, but the time in which so many requests were taken."""
 
 
-def engine(
+def make_twin_engine(
     model: ServerModel,
     clock: VirtualClock,
     random: Random | None = None,
@@ -73,7 +73,7 @@ class Steps:
     ) -> None:
         self.cost, self.noise, self.clock, self.random = model.cost, model.noise, clock, random
         self.log, self.slower = log, slower
-        self._factor = factor(model.noise, random)
+        self._factor = draw_step_factor(model.noise, random)
 
     def step_time(self) -> StepTime:
         return self
@@ -101,7 +101,7 @@ class Steps:
         return noise.pause_s if random.random() < took_s / noise.pause_every_s else 0.0
 
 
-def factor(noise: Noise, random: Random | None) -> Callable[[float], float]:
+def draw_step_factor(noise: Noise, random: Random | None) -> Callable[[float], float]:
     """Of a step that takes so many seconds on average: log-normal, its mean is 1."""
     share = noise.step_sigma**2
     beside = noise.step_s**2

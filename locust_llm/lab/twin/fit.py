@@ -25,7 +25,7 @@ from locust_llm.lab.twin.model import (
     ServerModel,
     Trust,
     Twin,
-    drawn,
+    apply_draw,
 )
 from locust_llm.lab.twin.model_fit import ModelFit, Progress, fit_model
 from locust_llm.lab.twin.observations import FIGURES as NAMES
@@ -33,12 +33,18 @@ from locust_llm.lab.twin.observations import (
     IdleEpisode,
     ObservedRequest,
     ObservedStage,
+    measure_throughput,
     stage_figures,
     steady_requests,
-    throughput,
 )
-from locust_llm.lab.twin.predict import SEED, WIDTH, alone, answer_of_run, of_cost
-from locust_llm.lab.twin.replay import Lengths, again
+from locust_llm.lab.twin.predict import (
+    SEED,
+    WIDTH,
+    answer_of_run,
+    cost_interval,
+    logarithms_by_stage,
+)
+from locust_llm.lab.twin.replay import Lengths, resend_stage
 from locust_llm.text.format import format_brief, format_count
 
 NUM_LENGTHS: Final = 400
@@ -61,12 +67,12 @@ def fit_twin(
             "server may have"
         )
     used, out = held_out(stages)
-    measured = ranges(episodes, stages)
+    measured = measure_ranges(episodes, stages)
     found = fit_model(said, episodes, used, origin, on_progress=on_progress)
-    checks = check_predictions([drawn(found.model, draw) for draw in found.draws], out)
+    checks = check_predictions([apply_draw(found.model, draw) for draw in found.draws], out)
     return Twin(
         model=found.model,
-        trust=trust(checks, list(_doubts(stages))),
+        trust=judge_trust(checks, list(_doubts(stages))),
         ranges=measured,
         origin=msgspec.structs.replace(origin, requests=len(_requests(episodes, stages))),
         intervals=cost_intervals(found),
@@ -96,7 +102,7 @@ def _requests(
     ]
 
 
-def ranges(episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]) -> Ranges:
+def measure_ranges(episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]) -> Ranges:
     requests = _requests(episodes, stages)
     of_sweep = [one for stage in stages for one in stage.requests]
     users = [one.users for one in stages if one.users]
@@ -118,7 +124,7 @@ def ranges(episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage]) -> 
 
 def _saturated(stages: Sequence[ObservedStage]) -> bool:
     ordered = sorted(stages, key=lambda one: (one.rate, one.users))[-2:]
-    speeds = [throughput(stage) for stage in ordered]
+    speeds = [measure_throughput(stage) for stage in ordered]
     if len(speeds) < 2 or not speeds[0] or not speeds[1]:
         return False
     return speeds[1] < MIN_GROWTH * speeds[0]
@@ -129,7 +135,7 @@ def cost_intervals(found: ModelFit) -> dict[str, tuple[float, float]]:
     intervals: dict[str, tuple[float, float]] = {}
     if found.draws:
         for name in found.draws[0].__struct_fields__:
-            intervals[name] = of_cost([getattr(draw, name) for draw in found.draws])
+            intervals[name] = cost_interval([getattr(draw, name) for draw in found.draws])
     return intervals
 
 
@@ -185,8 +191,10 @@ def check_predictions(
     requests are the same, so only the noise is left to chance."""
     found = list[HeldOutCheck]()
     for stage in stages:
-        replays = [again(model, stage, SEED + number // 2) for number, model in enumerate(models)]
-        logs_by_figure = alone(replays, NAMES)
+        replays = [
+            resend_stage(model, stage, SEED + number // 2) for number, model in enumerate(models)
+        ]
+        logs_by_figure = logarithms_by_stage(replays, NAMES)
         said = {figure: answer_of_run(logs) for figure, logs in logs_by_figure.items()}
         for figure, measured in stage_figures(stage).items():
             if figure in said:
@@ -205,7 +213,7 @@ def check_predictions(
     return found
 
 
-def trust(checks: Sequence[HeldOutCheck], doubts: Sequence[str] = ()) -> Trust:
+def judge_trust(checks: Sequence[HeldOutCheck], doubts: Sequence[str] = ()) -> Trust:
     """``doubts``: why it cannot be used whatever the checks say. Medians of the errors decide: a
     single p99 of few requests is chance."""
     typical = {}
@@ -296,7 +304,7 @@ def _lines(twin: Twin, said: Diagnosis) -> Iterator[str]:
     yield f"Scheduler: {format_scheduler_settings(twin.model.settings)}."
     yield from (f"Because: {why}." for why in said.reasons)
     yield ""
-    yield from costs(twin)
+    yield from describe_costs(twin)
     if twin.unknown:
         yield ""
         yield from (
@@ -337,7 +345,7 @@ def predict_step_s(model: ServerModel, tokens: int, streams: int) -> float:
     )
 
 
-def costs(twin: Twin) -> Iterator[str]:
+def describe_costs(twin: Twin) -> Iterator[str]:
     """What a step takes, a line each, with 95% intervals."""
     budget = twin.model.settings.max_num_batched_tokens
     whole = twin.model.settings.policy in ("static", "prefill-first", "mixed")
@@ -345,7 +353,7 @@ def costs(twin: Twin) -> Iterator[str]:
     many_streams = max(2, min(64, twin.ranges.users[1] or 16))
 
     def told(what: str, of: Callable[[ServerModel], float]) -> str:
-        return f"{what}: {timed(of(twin.model), [of(model) for model in twin.models()])}"
+        return f"{what}: {format_time(of(twin.model), [of(model) for model in twin.models()])}"
 
     yield told("A step of one stream takes", lambda model: predict_step_s(model, 0, 1))
     yield told(
@@ -381,18 +389,19 @@ def costs(twin: Twin) -> Iterator[str]:
         lambda model: CONTEXT * model.front.token_s,
     )
     noise = twin.model.noise
-    beside = f" and {timed(noise.step_s)}" if noise.step_s else ""
+    beside = f" and {format_time(noise.step_s)}" if noise.step_s else ""
     yield (
         f"Equal steps differ by {noise.step_sigma:.1%}{beside}; a chunk comes "
-        f"{timed(noise.chunk_s)} late on average"
+        f"{format_time(noise.chunk_s)} late on average"
     )
     if noise.pause_every_s:
         yield (
-            f"The server pauses for {timed(noise.pause_s)}, about every {noise.pause_every_s:.1f} s"
+            f"The server pauses for {format_time(noise.pause_s)}, about every "
+            f"{noise.pause_every_s:.1f} s"
         )
 
 
-def timed(seconds: float, drawn: Sequence[float] = ()) -> str:
+def format_time(seconds: float, drawn: Sequence[float] = ()) -> str:
     """``12.3 ms (12.1 to 12.5)``"""
     scale = 1.0
     unit = "s"
@@ -405,7 +414,7 @@ def timed(seconds: float, drawn: Sequence[float] = ()) -> str:
     text = f"{format_brief(seconds * scale, digits=3)} {unit}"
     if len(drawn) < 2:
         return text
-    low, high = of_cost(drawn)
+    low, high = cost_interval(drawn)
     return (
         f"{text} ({format_brief(low * scale, digits=3)} to {format_brief(high * scale, digits=3)})"
     )

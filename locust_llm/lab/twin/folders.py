@@ -20,7 +20,7 @@ from locust_llm.slo.client_verdict import OK as CLIENT_OK
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.text.format import format_count
 
-from .observations import IdleEpisode, ObservedStage, episodes_of, observe_requests
+from .observations import IdleEpisode, ObservedStage, collect_episodes, observe_requests
 
 LEAST_REQUESTS: Final = 8
 LEAST_A_USER: Final = 2
@@ -139,7 +139,7 @@ def read_measured_server(paths: Sequence[Path]) -> MeasuredServer:
         )
     probe = probes[0]
     origin = msgspec.structs.replace(_origin(probe, others), notes=tuple(notes))
-    return MeasuredServer(probe.diagnosis(), episodes_of(probe.results), stages, origin)
+    return MeasuredServer(probe.diagnosis(), collect_episodes(probe.results), stages, origin)
 
 
 def _same_server(folders: Sequence[Folder]) -> None:
@@ -211,7 +211,7 @@ def read_folder_loads(folder: Folder) -> Loads:
     failed = 0
     parts = list(_parts(folder))
     for part in parts:
-        stage, said = of_part(part)
+        stage, said = stage_of_part(part)
         sent += len(part.records)
         failed += sum(_failed(record) for record in part.records)
         if (client := _client(folder, part)) is not None and client.level != CLIENT_OK:
@@ -273,7 +273,7 @@ def _failed(record: Record) -> bool:
     return record.outcome not in (OK, CUT, CANCELLED)
 
 
-def of_part(part: LoadRecords) -> tuple[ObservedStage | None, list[str]]:
+def stage_of_part(part: LoadRecords) -> tuple[ObservedStage | None, list[str]]:
     """The load, or None; and what is to be said of it."""
     sent = sorted((one for one in part.records if one.sent_at is not None), key=_sent_at)
     if part.users:

@@ -1,5 +1,5 @@
-"""Twin: the model of a server (scheduler, cost of a step, what is around it), and the twin that holds
-it, as frozen data."""
+"""Twin: the model of a server (scheduler, cost of a step, what is around it), and the twin that
+holds it, as frozen data."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -247,10 +247,10 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
 
     def models(self) -> list[ServerModel]:
         """One for each draw; the model itself where there are none."""
-        return [drawn(self.model, draw) for draw in self.draws] or [self.model]
+        return [apply_draw(self.model, draw) for draw in self.draws] or [self.model]
 
 
-def drawn(model: ServerModel, draw: Draw) -> ServerModel:
+def apply_draw(model: ServerModel, draw: Draw) -> ServerModel:
     cost = {name: getattr(draw, name) for name in model.cost.__struct_fields__}
     return msgspec.structs.replace(
         model,

@@ -20,9 +20,9 @@ from locust_llm.lab.twin.cost_fit import (
     Fitted,
     Solved,
     Terms,
-    draws,
+    draw_costs,
     fit_cost,
-    times,
+    select_times,
 )
 from locust_llm.lab.twin.model import Draw, Noise, Origin, SchedulerSettings, ServerModel, StepCosts
 from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage
@@ -38,7 +38,11 @@ WIDER: Final = (1, 2, 4, 8, 16)
 """Budgets of servers that compute whole prompts, in longest prompts of the probe."""
 
 
-def candidates(said: Diagnosis, longest: int, origin: Origin = Origin()) -> list[SchedulerSettings]:  # noqa: B008
+def list_candidate_settings(
+    said: Diagnosis,
+    longest: int,
+    origin: Origin = Origin(),  # noqa: B008
+) -> list[SchedulerSettings]:
     """``longest``: tokens of the longest prompt seen. ``origin``: whether it is llama.cpp. Empty:
     the simulator has none, or the probe cannot tell."""
     return list(_candidates(said, longest + 1, origin))
@@ -46,7 +50,7 @@ def candidates(said: Diagnosis, longest: int, origin: Origin = Origin()) -> list
 
 def _candidates(said: Diagnosis, widest: int, origin: Origin) -> Iterator[SchedulerSettings]:
     if said.name == CHUNKED and said.budget is not None and origin.slots:
-        for budget in budgets(said.budget[0], said.budget[2]):
+        for budget in list_budgets(said.budget[0], said.budget[2]):
             yield SchedulerSettings(
                 policy="llama.cpp", max_num_batched_tokens=budget, max_num_seqs=origin.slots,
                 common_prefix_tokens=origin.common_prefix_tokens,
@@ -61,10 +65,10 @@ def _candidates(said: Diagnosis, widest: int, origin: Origin) -> Iterator[Schedu
             for times in WIDER:
                 yield SchedulerSettings(policy=policy, max_num_batched_tokens=times * widest)
     elif said.name == CHUNKED and said.budget is not None:
-        for budget in budgets(said.budget[0], said.budget[2]):
+        for budget in list_budgets(said.budget[0], said.budget[2]):
             yield SchedulerSettings(policy="chunked", max_num_batched_tokens=budget)
     elif said.name == PARTIAL and said.budget is not None and said.slots:
-        for tokens in budgets(said.budget[0], said.budget[2]):
+        for tokens in list_budgets(said.budget[0], said.budget[2]):
             yield SchedulerSettings(
                 policy="chunked",
                 max_num_batched_tokens=tokens * said.slots,
@@ -77,7 +81,7 @@ def _candidates(said: Diagnosis, widest: int, origin: Origin) -> Iterator[Schedu
             )
 
 
-def budgets(low: float, high: float) -> list[int]:
+def list_budgets(low: float, high: float) -> list[int]:
     """To be tried between these: some evenly, and the round ones."""
     first = max(1, math.ceil(low))
     last = math.floor(min(high, 4 * max(low, 1.0)))
@@ -116,7 +120,7 @@ of the logarithms of said / measured TTFT. Users who wait for the prompts before
 they waited for a place, and a limit then mends what a model is off by anyway."""
 
 
-def limited(model: ServerModel, stages: Sequence[ObservedStage]) -> SchedulerSettings:
+def fit_limits(model: ServerModel, stages: Sequence[ObservedStage]) -> SchedulerSettings:
     """The settings, with the limit that explains the waits of the stages best; as they are, where
     none is needed, or the server has told its own."""
     if model.settings.max_num_seqs:
@@ -196,7 +200,7 @@ MORE_ALIKE: Final = 1.5
 """and by what factor they must be more alike than those of decoders."""
 
 
-def noise(episodes: Sequence[IdleEpisode], model: ServerModel | None = None) -> Noise:
+def fit_noise(episodes: Sequence[IdleEpisode], model: ServerModel | None = None) -> Noise:
     """``model``: what a step of a prompt is held against; None: all steps are taken for as unlike
     as those of decoders.
 
@@ -325,12 +329,12 @@ class Scored(NamedTuple):
     reading: bool
 
 
-def score(model: ServerModel, episodes: Sequence[IdleEpisode]) -> float:
+def score_model(model: ServerModel, episodes: Sequence[IdleEpisode]) -> float:
     """0: every request of the probe is replayed as it was."""
     replay = replay_episodes(model, episodes)
     requests = as_replayed(replay, episodes)
     seconds = [
-        _distance(said, times(requests, name))
+        _distance(said, select_times(requests, name))
         for name, said in (
             ("ttft_s", replay.ttft_s),
             ("decode_s", replay.decode_s),
@@ -424,7 +428,7 @@ def _scored(
     reading: bool,
 ) -> Scored:
     fitted = fit_cost(model, episodes, free_tokens=free_tokens, terms=Terms(reading))
-    return Scored(score(fitted.model, episodes), fitted.model, reading)
+    return Scored(score_model(fitted.model, episodes), fitted.model, reading)
 
 
 class ModelFit(NamedTuple):
@@ -445,22 +449,22 @@ def fit_model(
     longest = max(
         (one.prompt_tokens for episode in episodes for one in episode.requests), default=0
     )
-    among = candidates(said, longest, origin)
+    among = list_candidate_settings(said, longest, origin)
     if not among:
         raise ValueError(
             f"the simulator has no scheduler for a server that the probe calls {said.name!r}"
         )
     scores = choose_settings(among, _begin(episodes), episodes, on_progress)
-    model = msgspec.structs.replace(scores[0].model, noise=noise(episodes, scores[0].model))
-    model = model.with_settings(limited(model, stages))
+    model = msgspec.structs.replace(scores[0].model, noise=fit_noise(episodes, scores[0].model))
+    model = model.with_settings(fit_limits(model, stages))
     reading = scores[0].reading
     fitted = _best(model, episodes, stages, reading=reading)
     model = fitted.model.with_settings(
-        limited(fitted.model.with_settings(scores[0].model.settings), stages)
+        fit_limits(fitted.model.with_settings(scores[0].model.settings), stages)
     )
     if model.settings != fitted.model.settings:
         fitted = _best(model, episodes, stages, reading=reading)
-    drawn = tuple(_draw(one) for one in draws(fitted, num_draws, seed))
+    drawn = tuple(_draw(one) for one in draw_costs(fitted, num_draws, seed))
     return ModelFit(fitted.model, drawn, tuple(scores), fitted.solved.loss)
 
 

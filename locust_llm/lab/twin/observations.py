@@ -95,7 +95,7 @@ class ObservedStage(NamedTuple):
         return f"{self.users} users" if self.users else f"{self.rate:g} requests/s"
 
 
-def episodes_of(results: Iterable[ProbeResult]) -> list[IdleEpisode]:
+def collect_episodes(results: Iterable[ProbeResult]) -> list[IdleEpisode]:
     """Those of which every request was answered in full; a repeated prompt only the first time, as
     a cache may have it."""
     by_number = defaultdict[int, list[ProbeResult]](list)
@@ -176,7 +176,7 @@ def stage_figures(
     loop without its beginning."""
     requests = steady_requests(stage, settled=settled)
     found = latency_figures(requests, wanted)
-    if "throughput" in wanted and (tokens_per_s := throughput(stage)) is not None:
+    if "throughput" in wanted and (tokens_per_s := measure_throughput(stage)) is not None:
         found["throughput"] = tokens_per_s
     if {REQUESTS_PER_S, IN_FLIGHT, SERVED} & {*wanted}:
         found |= {name: value for name, value in _flow(stage, requests).items() if name in wanted}
@@ -221,7 +221,7 @@ def _flow(stage: ObservedStage, requests: Sequence[ObservedRequest]) -> dict[str
     }
 
 
-def throughput(stage: ObservedStage) -> float | None:
+def measure_throughput(stage: ObservedStage) -> float | None:
     """Output tokens a second, from the first send of the steady part to the last send. None: no
     time between them."""
     requests = steady_requests(stage)

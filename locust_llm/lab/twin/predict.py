@@ -16,7 +16,7 @@ from locust_llm.lab.twin.observations import (
     stage_figures,
     steady_requests,
 )
-from locust_llm.lab.twin.replay import Lengths, OfferedLoad, simulated
+from locust_llm.lab.twin.replay import Lengths, OfferedLoad, simulate_load
 
 WIDTH: Final = 2.45
 """Standard errors to each side: 95% by Student's t with six degrees of freedom, the pairs of a
@@ -43,7 +43,7 @@ class WhatIf(NamedTuple):
     """None: as they were fitted."""
 
 
-def answers(
+def predict_figures(
     models: Sequence[ServerModel],
     asked: WhatIf,
     lengths: Lengths,
@@ -52,11 +52,14 @@ def answers(
     seed: int = SEED,
 ) -> dict[str, PredictedValue]:
     """By figure. ``errors``: of the model itself, as shares."""
-    found = logarithms(models, asked, lengths, FIGURES, seed=seed)
-    return {figure: answer(logs, errors.get(figure, 0.0)) for figure, logs in found.items()}
+    found = simulate_logarithms(models, asked, lengths, FIGURES, seed=seed)
+    return {
+        figure: interval_of_logarithms(logs, errors.get(figure, 0.0))
+        for figure, logs in found.items()
+    }
 
 
-def logarithms(
+def simulate_logarithms(
     models: Sequence[ServerModel],
     asked: WhatIf,
     lengths: Lengths,
@@ -66,26 +69,26 @@ def logarithms(
     count: int = 0,
     settled: bool = False,
 ) -> dict[str, list[float]]:
-    """By figure, one of each model: ``answer`` makes an interval of them. Each is simulated once,
-    neighbours with the same requests. What was asked with the same seed has the same requests and
-    models, so two can be compared in pairs: see ``against``."""
+    """By figure, one of each model: ``interval_of_logarithms`` makes an interval of them. Each is
+    simulated once, neighbours with the same requests. What was asked with the same seed has the
+    same requests and models, so two can be compared in pairs: see ``against``."""
     stages = [
-        simulated(
+        simulate_load(
             model if asked.settings is None else model.with_settings(asked.settings), asked.load,
             lengths,
             seed + number // 2, prefill_limit=asked.prefill_limit, count=count,
         )
         for number, model in enumerate(models)
     ]  # fmt: skip
-    return logarithms_of(stages, wanted, settled=settled)
+    return pool_logarithms(stages, wanted, settled=settled)
 
 
-def logarithms_of(
+def pool_logarithms(
     stages: Sequence[ObservedStage], wanted: Sequence[str], *, settled: bool = False
 ) -> dict[str, list[float]]:
     """Of one load, a stage of each model. A high percentile of few requests is too low on average,
     so percentiles are moved, all alike, to have the mean that all requests together have."""
-    found = alone(stages, wanted, settled=settled)
+    found = logarithms_by_stage(stages, wanted, settled=settled)
     together = latency_figures(
         [one for stage in stages for one in steady_requests(stage, settled=settled)], wanted
     )
@@ -96,7 +99,7 @@ def logarithms_of(
     return found
 
 
-def alone(
+def logarithms_by_stage(
     stages: Sequence[ObservedStage], wanted: Sequence[str], *, settled: bool = False
 ) -> dict[str, list[float]]:
     """The same, each as it is: what a run of so many requests is held against."""
@@ -114,21 +117,25 @@ def log_ratios(logs: Sequence[float], base: Sequence[float]) -> list[float]:
     return [one - other for one, other in zip(logs, base, strict=False)]
 
 
-def answer(logs: Sequence[float], error: float, width: float = WIDTH) -> PredictedValue:
+def interval_of_logarithms(
+    logs: Sequence[float], error: float, width: float = WIDTH
+) -> PredictedValue:
     """``width``: standard errors to each side."""
-    return _around(fmean(logs), width * math.sqrt(uncertain(logs) + error**2))
+    return _around(fmean(logs), width * math.sqrt(variance_of_logarithms(logs) + error**2))
 
 
 def answer_of_run(logs: Sequence[float]) -> PredictedValue:
     """Where one more run is: with its own chance beside what is uncertain about the mean."""
-    return _around(fmean(logs), WIDTH * math.sqrt(uncertain(logs) + _variances(logs)[1]))
+    return _around(
+        fmean(logs), WIDTH * math.sqrt(variance_of_logarithms(logs) + _variances(logs)[1])
+    )
 
 
 def _around(about: float, wide: float) -> PredictedValue:
     return PredictedValue(math.exp(about - wide), math.exp(about), math.exp(about + wide))
 
 
-def uncertain(logs: Sequence[float]) -> float:
+def variance_of_logarithms(logs: Sequence[float]) -> float:
     """Variance of their mean: what the costs of the models make of it, which more of them do not
     lessen, and the chance of the requests, which they do."""
     of_costs, of_requests = _variances(logs)
@@ -144,7 +151,7 @@ def _variances(logs: Sequence[float]) -> tuple[float, float]:
     return of_costs, max(0.0, of_means - of_costs / 2)
 
 
-def of_cost(drawn: Sequence[float]) -> tuple[float, float]:
+def cost_interval(drawn: Sequence[float]) -> tuple[float, float]:
     """95% of a cost, which is not below 0, from its draws."""
     about = fmean(drawn)
     wide = WIDTH * stdev(drawn)
@@ -154,7 +161,9 @@ def of_cost(drawn: Sequence[float]) -> tuple[float, float]:
 def predict_what_if(
     twin: Twin, asked: WhatIf, *, lengths: Lengths = (), seed: int = SEED
 ) -> dict[str, PredictedValue]:
-    return answers(twin.models(), asked, lengths or twin.lengths, twin.trust.errors, seed=seed)
+    return predict_figures(
+        twin.models(), asked, lengths or twin.lengths, twin.trust.errors, seed=seed
+    )
 
 
 # -- errors ----------------------------------------------------------------------------------------

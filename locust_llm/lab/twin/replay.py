@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from locust_llm.lab.twin.engine import Slower, Step, engine
+from locust_llm.lab.twin.engine import Slower, Step, make_twin_engine
 from locust_llm.lab.twin.model import Noise, ServerModel
 from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage
 from locust_llm.simulator.scheduling.clock import VirtualClock
@@ -75,7 +75,7 @@ def replay_episodes(model: ServerModel, episodes: Sequence[IdleEpisode]) -> Repl
     clock = VirtualClock()
     steps = list[Step]()
     rows = list[VirtualResult]()
-    virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
+    virtual = Virtual(clock, make_twin_engine(model, clock, log=steps), keep_tokens=True)
     requests = list[VirtualRequest]()
     for episode in episodes:
         begin = clock.now + PAUSE_S
@@ -110,7 +110,7 @@ def replay_stage(model: ServerModel, stage: ObservedStage) -> Replay:
     """See `send_again`."""
     clock = VirtualClock()
     steps = list[Step]()
-    virtual = Virtual(clock, engine(model, clock, log=steps), keep_tokens=True)
+    virtual = Virtual(clock, make_twin_engine(model, clock, log=steps), keep_tokens=True)
     requests = send_again(stage, virtual)
     clock.run()
     return _replay(model, requests, virtual.rows, steps)
@@ -191,7 +191,7 @@ Lengths = Sequence[tuple[int, int]]
 """(prompt tokens, output tokens) to draw from."""
 
 
-def simulated(
+def simulate_load(
     model: ServerModel,
     load: OfferedLoad,
     lengths: Lengths,
@@ -206,10 +206,10 @@ def simulated(
     random = Random(seed)
     clock = VirtualClock()
     count = count or max(FEWEST, ROUNDS * load.users)
-    requests = [VirtualRequest(*one) for one in stratified(lengths, count, random)]
+    requests = [VirtualRequest(*one) for one in draw_lengths(lengths, count, random)]
     arrivals = list(_arrivals(load.rate, requests, random)) if load.rate else []
     virtual = Virtual(
-        clock, engine(model, clock, random), prefill_limit=prefill_limit, keep_tokens=True
+        clock, make_twin_engine(model, clock, random), prefill_limit=prefill_limit, keep_tokens=True
     )
     if load.users:
         virtual.closed_loop(load.users, iter(requests), stagger_s=STAGGER_S)
@@ -218,7 +218,7 @@ def simulated(
     return _stage(virtual, model.noise, seed, load)
 
 
-def stratified(lengths: Lengths, count: int, random: Random) -> list[tuple[int, int]]:
+def draw_lengths(lengths: Lengths, count: int, random: Random) -> list[tuple[int, int]]:
     """So many, in any order: one of each of ``count`` equal parts of ``lengths`` from the shortest
     prompt to the longest (stratified sampling), as a few long prompts more or less would move the
     figures of few requests."""
@@ -228,7 +228,7 @@ def stratified(lengths: Lengths, count: int, random: Random) -> list[tuple[int, 
     return found
 
 
-def again(
+def resend_stage(
     model: ServerModel,
     stage: ObservedStage,
     seed: int,
@@ -237,7 +237,7 @@ def again(
     """The very requests of a stage, with the noise of the model. ``slower``: what makes its steps
     longer beside that."""
     clock = VirtualClock()
-    behind = engine(model, clock, Random(seed), slower=slower(clock) if slower else None)
+    behind = make_twin_engine(model, clock, Random(seed), slower=slower(clock) if slower else None)
     virtual = Virtual(clock, behind, keep_tokens=True)
     send_again(stage, virtual)
     return _stage(virtual, model.noise, seed, OfferedLoad(stage.users, stage.rate))

@@ -11,7 +11,7 @@ from operator import attrgetter
 from .blocks import Blocks
 from .cost import BLOCK_SIZE
 from .sequence import Decoding, Sequence, SequenceStatus, TokenRun, num_blocks_for
-from .waiting import Fair, Priority, Waiting, queue
+from .waiting import Fair, Priority, Waiting, make_waiting_queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.policy: Policy = policy() if isinstance(policy, type) else policy
-        self.waiting: Waiting = queue() if waiting is None else waiting
+        self.waiting: Waiting = make_waiting_queue() if waiting is None else waiting
         self.ahead = False  # for `chunked` and `mixed`
         self._fair = waiting if isinstance(waiting, Fair) else None
         self.now = 0.0  # when the step begins for which `schedule` was called

@@ -189,7 +189,9 @@ class Decoding:
         return list(self._ends.pop(self.rounds, ()))
 
 
-def drafted(max_tokens: int, num_draft_tokens: int, acceptance: float, random: Random) -> list[int]:
+def draw_draft_steps(
+    max_tokens: int, num_draft_tokens: int, acceptance: float, random: Random
+) -> list[int]:
     """Speculative decoding: how many draft tokens are accepted in each step until there are
     max_tokens. The prefill brings one token, each step after it one and those accepted before the
     first that is not. Empty without draft tokens."""

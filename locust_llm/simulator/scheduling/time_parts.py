@@ -51,7 +51,7 @@ def queue_and_prefill(sequence: Sequence) -> tuple[float, float] | None:
     return started - arrived, max(0.0, first - started)
 
 
-def latency_parts_of(sequence: Sequence) -> LatencyParts | None:
+def measure_latency_parts(sequence: Sequence) -> LatencyParts | None:
     """None of one that has not finished, or was aborted."""
     known = queue_and_prefill(sequence)
     first = sequence.first_at

@@ -14,7 +14,7 @@ from operator import sub
 from .clock import VirtualClock
 from .engine import Engine
 from .sequence import Sequence
-from .time_parts import LatencyParts, latency_parts_of
+from .time_parts import LatencyParts, measure_latency_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Virtual:
         times = sequence.token_times()
         row.longest_stall_s = max(map(sub, times[1:], times), default=0.0)
         if self.keep_parts:
-            row.parts = latency_parts_of(sequence)
+            row.parts = measure_latency_parts(sequence)
         if self.keep_tokens:
             row.token_at.extend(times)
         self.rows.append(row)

@@ -204,7 +204,7 @@ class Fair:
         return tenant
 
 
-def queue(name: str = "fcfs", weights: Mapping[str, float] | None = None) -> Waiting:
+def make_waiting_queue(name: str = "fcfs", weights: Mapping[str, float] | None = None) -> Waiting:
     """One of QUEUES. ``weights``: of `Fair`."""
     match name:
         case "priority":

@@ -18,7 +18,7 @@ from locust_llm.lab.history.change_points import (
     _splits,
     best_split,
     change_threshold,
-    correlation,
+    correlate_neighbours,
     find_level_changes,
     median_interval,
     random_ranks,
@@ -155,10 +155,10 @@ def test_level_and_correlation() -> None:
     assert middle == median(values)
     # 25 -+ 1.96 * sqrt(50) / 2, outwards
     assert sum(low <= value <= high for value in values) == 16
-    assert correlation([float(i) for i in range(50)], []) > 0.9
-    assert correlation([float(i % 2) for i in range(50)], []) < -0.4
-    assert abs(correlation(steps((100, 1.0), (100, 2.0)), [100])) < 0.15
-    assert correlation([1.0], []) == 0
+    assert correlate_neighbours([float(i) for i in range(50)], []) > 0.9
+    assert correlate_neighbours([float(i % 2) for i in range(50)], []) < -0.4
+    assert abs(correlate_neighbours(steps((100, 1.0), (100, 2.0)), [100])) < 0.15
+    assert correlate_neighbours([1.0], []) == 0
 
 
 def test_runs_that_resemble_their_neighbours() -> None:

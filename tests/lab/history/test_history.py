@@ -18,13 +18,13 @@ from locust_llm.__main__ import main
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.history import index
 from locust_llm.lab.history.entry import KEY_FIGURES, HistoryEntry, key_figure_by_name
-from locust_llm.lab.history.index import INDEX, runs_in
-from locust_llm.lab.history.select_runs import RunFilter, last, put_in_front
+from locust_llm.lab.history.index import INDEX, index_runs
+from locust_llm.lab.history.select_runs import RunFilter, find_last_runs, put_in_front
 from locust_llm.lab.history.workload_key import (
     SentLengths,
     WorkloadIdentity,
-    of_figures,
-    of_settings,
+    key_of_figures,
+    key_of_settings,
 )
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.settings.settings import Settings
@@ -47,7 +47,7 @@ def foreign(folder: Path, **more: object) -> None:
 def test_what_is_known_of_a_run(tmp_path: Path) -> None:
     run_folder(tmp_path / "a", START, 2.0, {"label": ["gpu=h200"], "users": 30}, commit="ab" * 20)
     foreign(tmp_path / "b")
-    ours, other = runs_in(tmp_path).entries
+    ours, other = index_runs(tmp_path).entries
     assert (ours.folder, ours.started, ours.tool, ours.model) == (
         "a",
         START,
@@ -82,7 +82,7 @@ def test_arms_and_stages_are_not_mixed_into_one_row(tmp_path: Path) -> None:
     run_folder(tmp_path / "ab", START, 1.0, {"candidate": "http://other:8000"})
     run_folder(tmp_path / "sweep", START + 1, 1.0, {"sweep": "concurrency=1..2"}, stages=stages)
     run_folder(tmp_path / "one", START + 2, 1.0, {"sweep": "concurrency=1..2"}, stages=stages[:1])
-    ab, sweep, one = runs_in(tmp_path).entries
+    ab, sweep, one = index_runs(tmp_path).entries
     assert (ab.figures, ab.plus_minus, ab.note) == (
         {},
         {},
@@ -104,7 +104,7 @@ def test_an_imported_run_is_of_its_tool(tmp_path: Path) -> None:
     )
     run_folder(tmp_path / "b", START + 1, 1.0, {"users": 4}, imported="guidellm", versions={})
     run_folder(tmp_path / "c", START + 2, 1.0, {"users": 4})
-    entries = runs_in(tmp_path).entries
+    entries = index_runs(tmp_path).entries
     assert [one.tool for one in entries] == ["AIPerf", "guidellm", "locust-llm"]
     assert len({one.workload for one in entries}) == 3
     assert (
@@ -116,44 +116,44 @@ def test_an_imported_run_is_of_its_tool(tmp_path: Path) -> None:
 
 def test_the_index_follows_the_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = year(tmp_path, [1.0, 1.1, 1.2])
-    first = runs_in(tmp_path)
+    first = index_runs(tmp_path)
     assert (len(first.entries), first.unread, first.note) == (3, [], "")
     with sqlite3.connect(tmp_path / INDEX) as db:
         assert db.execute(
             "SELECT count(*), round(max(ttft_p50) / min(ttft_p50), 3) FROM runs"
         ).fetchone() == (3, 1.2)
     read = []
-    entry_of = index.entry_of
+    entry_of = index.read_entry
     monkeypatch.setattr(
-        index, "entry_of", lambda folder, name: read.append(name) or entry_of(folder, name)
+        index, "read_entry", lambda folder, name: read.append(name) or entry_of(folder, name)
     )
-    assert runs_in(tmp_path) == first
+    assert index_runs(tmp_path) == first
     assert read == []
     run_folder(tmp_path / "new", START, 1.0)
     os.utime(folders[1] / "run.json", ns=(1, 1))
     (folders[2] / "run.json").unlink()
     (folders[2] / "profile_export_aiperf.json").unlink()
-    again = runs_in(tmp_path)
+    again = index_runs(tmp_path)
     assert sorted(read) == ["new", "run-0001"]
     assert sorted(one.folder for one in again.entries) == ["new", "run-0000", "run-0001"]
     del read[:]
-    assert runs_in(tmp_path) == again
+    assert index_runs(tmp_path) == again
     assert read == []
 
 
 def test_links_list_no_run_twice_and_lead_into_no_loop(tmp_path: Path) -> None:
     year(tmp_path, [1.0, 1.1])
-    names = [entry.folder for entry in runs_in(tmp_path).entries]
+    names = [entry.folder for entry in index_runs(tmp_path).entries]
     (tmp_path / "latest").symlink_to(tmp_path / names[-1])
     (tmp_path / "0-earlier").symlink_to(tmp_path / names[0])
     for number in range(100):  # a hundred ways at each of four levels
         (tmp_path / f"again-{number}").symlink_to(tmp_path)
-    assert [entry.folder for entry in runs_in(tmp_path).entries] == names
+    assert [entry.folder for entry in index_runs(tmp_path).entries] == names
 
 
 def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
     year(tmp_path, [1.0, 1.1])
-    first = runs_in(tmp_path)
+    first = index_runs(tmp_path)
     sound = (tmp_path / INDEX).read_bytes()
     for damage in (
         b"",
@@ -163,7 +163,7 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
         sound[:100] + b"\xff" * (len(sound) - 100),
     ):
         (tmp_path / INDEX).write_bytes(damage)
-        assert runs_in(tmp_path) == first, damage[:20]
+        assert index_runs(tmp_path) == first, damage[:20]
         assert (tmp_path / INDEX).read_bytes()[:16] == b"SQLite format 3\0"
     for wrong in (
         "UPDATE runs SET labels = '['",
@@ -174,10 +174,10 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
         with sqlite3.connect(tmp_path / INDEX) as db:
             db.execute(wrong)
         db.close()
-        assert runs_in(tmp_path) == first, wrong
+        assert index_runs(tmp_path) == first, wrong
     (tmp_path / INDEX).unlink()
     (tmp_path / INDEX).mkdir()
-    found = runs_in(tmp_path)
+    found = index_runs(tmp_path)
     assert found.entries == first.entries
     assert found.note.endswith("history.sqlite cannot be used (Is a directory)")
     assert not list(tmp_path.glob(".history*"))
@@ -191,7 +191,7 @@ def test_what_is_not_ours_or_not_to_be_written_stays(
         db.execute("CREATE TABLE theirs (a)")
     db.close()
     before = (tmp_path / INDEX).read_bytes()
-    found = runs_in(tmp_path)
+    found = index_runs(tmp_path)
     assert len(found.entries) == 1
     assert "another program" in found.note
     assert (tmp_path / INDEX).read_bytes() == before
@@ -201,7 +201,7 @@ def test_what_is_not_ours_or_not_to_be_written_stays(
         raise sqlite3.OperationalError("unable to open database file")
 
     monkeypatch.setattr(sqlite3, "connect", read_only)
-    found = runs_in(tmp_path)
+    found = index_runs(tmp_path)
     assert len(found.entries) == 1
     assert "unable to open" in found.note
 
@@ -343,13 +343,15 @@ def test_last_five_on_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     run_folder(runs / "other-load", START + 200 * DAY_S, 1.0, {"users": 9}, commit="c" * 40)
     main_only = RunFilter(labels=(("branch", "main"),))
     names = lambda paths: [path.name for path in paths]  # noqa: E731
-    assert names(last(runs, 2, main_only, [runs / "pr-2"])) == ["run-0002", "run-0003"]
-    assert names(last(runs, 9, main_only)) == ["other-load"]  # of the workload of the latest
-    assert names(last(runs, 9, RunFilter(labels=(("pr", "?"),)), [runs / "pr-2"])) == [
+    assert names(find_last_runs(runs, 2, main_only, [runs / "pr-2"])) == ["run-0002", "run-0003"]
+    assert names(find_last_runs(runs, 9, main_only)) == [
+        "other-load"
+    ]  # of the workload of the latest
+    assert names(find_last_runs(runs, 9, RunFilter(labels=(("pr", "?"),)), [runs / "pr-2"])) == [
         "pr-0",
         "pr-1",
     ]
-    assert names(last(runs, 9, RunFilter(commit="ccc"))) == ["other-load"]
+    assert names(find_last_runs(runs, 9, RunFilter(commit="ccc"))) == ["other-load"]
     monkeypatch.chdir(tmp_path)
     words = put_in_front(["--last", "2", "--label", "branch=main", "reports/pr-2", "--verbose"])
     assert words == ["reports/run-0002", "reports/run-0003", "reports/pr-2", "--verbose"]
@@ -372,7 +374,7 @@ def test_workloads_that_are_kept_apart() -> None:
         model: str = "m", simulated: bool = False, proxied: bool = False, **changes: object
     ) -> str:
         settings: Mapping[str, Any] = msgspec.to_builtins(Settings(**{"users": 4, **changes}))  # type: ignore[arg-type]
-        return of_settings(settings, model, simulated, proxied).hash
+        return key_of_settings(settings, model, simulated, proxied).hash
 
     same = of()
     assert same == of(
@@ -384,7 +386,7 @@ def test_workloads_that_are_kept_apart() -> None:
         label=("a=b",),
     )
     # of another version
-    assert same == of_settings({"users": 4, "unknown": 1}, "m", False, False).hash
+    assert same == key_of_settings({"users": 4, "unknown": 1}, "m", False, False).hash
     others = [
         of(model="n"), of(simulated=True), of(proxied=True), of(users=5), of(request_rate=2.0),
         of(streaming=False),
@@ -398,12 +400,15 @@ def test_workloads_that_are_kept_apart() -> None:
     assert of(input_file="/x/a.jsonl") == of(input_file="/y/a.jsonl")
     theirs = Figures(tool="t", model="m", concurrency=8, input_tokens=Distribution(avg=549.7))
     assert (
-        of_figures(theirs).hash
-        == of_figures(msgspec.structs.replace(theirs, input_tokens=Distribution(avg=551.2))).hash
+        key_of_figures(theirs).hash
+        == key_of_figures(
+            msgspec.structs.replace(theirs, input_tokens=Distribution(avg=551.2))
+        ).hash
     )
-    assert of_figures(theirs).words == "m, 8 users, 550 tokens in, by t"
+    assert key_of_figures(theirs).words == "m, 8 users, 550 tokens in, by t"
     assert (
-        of_figures(theirs).hash != of_figures(msgspec.structs.replace(theirs, concurrency=9)).hash
+        key_of_figures(theirs).hash
+        != key_of_figures(msgspec.structs.replace(theirs, concurrency=9)).hash
     )
 
 
@@ -423,7 +428,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=5
     )
 )
 def test_settings_of_any_kind_have_words(settings: dict[str, object]) -> None:
-    assert of_settings(settings, "m", False, False).words.startswith("m")
+    assert key_of_settings(settings, "m", False, False).words.startswith("m")
 
 
 def test_names_of_figures() -> None:
@@ -438,7 +443,7 @@ def test_names_of_figures() -> None:
 def test_what_does_not_count() -> None:
     """Runs that did not end, and those whose load generator was too slow, are shown and in no
     change."""
-    from locust_llm.lab.history.series import series_of, turns
+    from locust_llm.lab.history.series import find_figure_changes, group_series
 
     entries = [
         HistoryEntry(
@@ -448,9 +453,9 @@ def test_what_does_not_count() -> None:
         )
         for i in range(60)
     ]  # fmt: skip
-    (series,) = series_of(entries)
+    (series,) = group_series(entries)
     assert len(series.of(key_figure_by_name("ttft_p99"))) == 40
-    assert turns(series, key_figure_by_name("ttft_p99")) == []
+    assert find_figure_changes(series, key_figure_by_name("ttft_p99")) == []
 
 
 EXAMPLE = json.loads((Path(__file__).parents[3] / "reports" / "example" / "run.json").read_text())
@@ -494,10 +499,10 @@ def test_any_run_json_is_read_or_named(
     run_folder(folder / "a", START, 1.0)
     (folder / "a" / "run.json").write_text(json.dumps(document))
     assert main(["history", str(folder), "--html", str(folder / "page.html")]) == 0
-    found = runs_in(folder)
+    found = index_runs(folder)
     assert (len(found.entries), found.note) == (1, "")
     (folder / INDEX).unlink()
-    assert runs_in(folder) == found
+    assert index_runs(folder) == found
 
 
 def test_a_locustfile_of_ones_own_is_another_workload_than_the_prompts_that_the_flags_ask_for() -> (
@@ -507,12 +512,12 @@ def test_a_locustfile_of_ones_own_is_another_workload_than_the_prompts_that_the_
     flags, drawn = {"users": 4}, SentLengths(550.0, 551.2, 128.0)
 
     def of(locustfile: str, *sent: float | None) -> WorkloadIdentity:
-        return of_settings(
+        return key_of_settings(
             {**flags, "locustfile": locustfile}, "m", False, False, SentLengths(*sent)
         )
 
-    default = of_settings({**flags, "locustfile": "run.py"}, "m", False, False, drawn)
-    assert default == of_settings(flags, "m", False, False)
+    default = key_of_settings({**flags, "locustfile": "run.py"}, "m", False, False, drawn)
+    assert default == key_of_settings(flags, "m", False, False)
     assert default.words == "m, 4 users, 550 / 128 tokens"
     mine = of("mine.py", None, 212.0, 40.0)
     assert mine.words == "m, 4 users, mine.py prompts of 210 / 40 tokens"

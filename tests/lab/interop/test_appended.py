@@ -162,5 +162,5 @@ def test_a_cut_list_of_requests_counts_one_as_unread(tmp_path: Path) -> None:
 def test_a_result_without_requests_is_named(tmp_path: Path) -> None:
     one = (DATA / "rate-6-detailed.json").read_text()
     path = several(tmp_path, f"{one}\n{(DATA / 'concurrency-8.json').read_text()}")
-    with pytest.raises(records.Unusable, match=r"^result 2: it has no list of its requests"):
+    with pytest.raises(records.UnusableResult, match=r"^result 2: it has no list of its requests"):
         records.read_imported_runs(path)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.interop import audit_cli as command
 from locust_llm.lab.interop import registry
-from locust_llm.lab.interop.audit import AuditOutcome, Finding, audit
+from locust_llm.lab.interop.audit import AuditOutcome, Finding, audit_figures
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 
 TTFT = Distribution(avg=0.5, min=0.2, max=1.0, std=0.2, percentiles={50.0: 0.45, 99.0: 0.95})
@@ -36,13 +36,15 @@ HONEST = Figures(
 
 def wrong(**changes: object) -> list[Finding]:
     return [
-        one for one in audit(replace(HONEST, **changes)) if one.verdict is not AuditOutcome.HOLDS
+        one
+        for one in audit_figures(replace(HONEST, **changes))
+        if one.verdict is not AuditOutcome.HOLDS
     ]
 
 
 def test_an_honest_result_holds() -> None:
     assert not wrong()
-    assert {one.rule for one in audit(HONEST)} >= {
+    assert {one.rule for one in audit_figures(HONEST)} >= {
         "numbers", "requests/s", "Little's law", "latency", "tokens/s", "all tokens/s",
         "tokens/s of the streams", "samples",
         "within the run", "TTFT within latency", "order", "mean", "spread", "goodput", "answered",
@@ -116,7 +118,7 @@ def test_one_figure_changed(
 
 
 def test_of_a_result_that_says_nothing_nothing_is_wrong() -> None:
-    assert audit(Figures(tool="x")) == []
+    assert audit_figures(Figures(tool="x")) == []
 
 
 def measured(values: list[float], ps: tuple[float, ...]) -> Distribution:
@@ -167,7 +169,7 @@ def test_nothing_that_a_run_can_come_to_is_impossible(
         tpot=measured([row[2] for row in rounded], percentiles),
         output_tokens=measured(tokens_each, percentiles),
     )  # fmt: skip
-    assert not [one for one in audit(figures) if one.verdict is IMPOSSIBLE]
+    assert not [one for one in audit_figures(figures) if one.verdict is IMPOSSIBLE]
 
 
 PAGE = """
@@ -279,4 +281,4 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
     path.write_text(json.dumps(document))
     with suppress(registry.UnknownFormat):
         for figures in registry.read_figures(path):
-            audit(figures)
+            audit_figures(figures)

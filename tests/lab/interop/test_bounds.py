@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from locust_llm.lab.interop import file_contents, imported, registry
-from locust_llm.lab.interop.imported import Unusable
+from locust_llm.lab.interop.imported import UnusableResult
 from locust_llm.lab.interop.registry import read_imported_runs
 
 DATA: Final = Path(__file__).parents[2] / "data" / "results"
@@ -29,7 +29,7 @@ def test_a_result_has_a_number_of_requests_at_most(
     monkeypatch.setattr(imported, "MAX_REQUESTS", count)
     assert len(read_imported_runs(DATA / RESULTS[tool])[0].records) == count > 1
     monkeypatch.setattr(imported, "MAX_REQUESTS", count - 1)
-    with pytest.raises(Unusable, match=rf"^it has more than {count - 1} requests"):
+    with pytest.raises(UnusableResult, match=rf"^it has more than {count - 1} requests"):
         read_imported_runs(DATA / RESULTS[tool])
 
 
@@ -41,7 +41,7 @@ def test_a_request_that_takes_two_bytes_is_one_too(
     path = tmp_path / "result.json"
     lists = {"ttfts": [], "itls": [], "output_lens": [], "start_times": [0] * 1001}
     path.write_text(json.dumps({"mean_ttft_ms": 1, "request_throughput": 1, **lists}))
-    with pytest.raises(Unusable, match=r"^it has more than 1,000 requests"):
+    with pytest.raises(UnusableResult, match=r"^it has more than 1,000 requests"):
         read_imported_runs(path)
 
 

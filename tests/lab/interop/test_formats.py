@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from locust_llm.lab.interop import registry
-from locust_llm.lab.interop.audit import AuditOutcome, audit
+from locust_llm.lab.interop.audit import AuditOutcome, audit_figures
 from locust_llm.lab.interop.load_metrics import Figures
 
 DATA: Final = Path(__file__).parents[2] / "data" / "results"
@@ -70,7 +70,7 @@ def test_figures_of_a_file(
         [ttft_ms / 1e3, p50_ms / 1e3, tpot_ms / 1e3, latency_s], rel=1e-3
     )
     assert [figures.input_tokens.avg, figures.output_tokens.avg] == pytest.approx(tokens, rel=1e-3)
-    found = audit(figures)
+    found = audit_figures(figures)
     assert not [line for line in found if line.verdict is AuditOutcome.IMPOSSIBLE]
     assert len(found) > 15
 
@@ -95,7 +95,7 @@ def test_our_own_verdict_on_the_client_is_read(tmp_path: Path) -> None:
         assert figures.client == verdict
         assert [
             one.rule
-            for one in audit(figures)
+            for one in audit_figures(figures)
             if one.rule == "client" and one.verdict is not AuditOutcome.HOLDS
         ] == doubts
 
@@ -113,7 +113,7 @@ def test_what_runs_on_a_real_server_came_to_can_be_true() -> None:
         wrong = [
             one
             for figures in loads
-            for one in audit(figures)
+            for one in audit_figures(figures)
             if one.verdict is AuditOutcome.IMPOSSIBLE
         ]
         assert not wrong, path

@@ -16,7 +16,7 @@ from support.records import answered
 
 from locust_llm.__main__ import main
 from locust_llm.lab.interop import import_cli, registry
-from locust_llm.lab.interop.imported import Unusable
+from locust_llm.lab.interop.imported import UnusableResult
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.storage import RecordFile, read_run
@@ -378,7 +378,7 @@ def test_no_value_anywhere_ends_in_a_traceback(
     path.write_bytes(words.encode()[: data.draw(st.none() | st.integers(0, len(words)))])
     try:
         loads = registry.read_imported_runs(path)
-    except Unusable:  # a sentence
+    except UnusableResult:  # a sentence
         return
     for found in loads:
         run = import_cli.write_imported_run(found, path, path.parent)

@@ -20,7 +20,7 @@ from locust_llm.lab.interop import import_cli
 from locust_llm.lab.interop import registry as figures
 from locust_llm.lab.interop import registry as known
 from locust_llm.lab.interop.evalscope import FILE, MAX_GAPS_CHARS, NO_WORDS
-from locust_llm.lab.interop.imported import Imported, Unusable
+from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
 from locust_llm.records.record import DUE, GAPS, MOST_CHUNKS, Record
 
 REAL: Final = (
@@ -35,7 +35,7 @@ ROW: Final[Mapping[str, object]] = {
 }  # fmt: skip
 
 
-def of(path: Path, *rows: Mapping[str, object], without: tuple[str, ...] = ()) -> Imported:
+def of(path: Path, *rows: Mapping[str, object], without: tuple[str, ...] = ()) -> ImportedRun:
     (found,) = known.read_imported_runs(a_database(path / FILE, rows, without))
     return found
 
@@ -111,7 +111,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / FILE
 
     def why() -> str:
-        with pytest.raises(Unusable) as caught:
+        with pytest.raises(UnusableResult) as caught:
             known.read_imported_runs(path)
         return str(caught.value)
 
@@ -170,7 +170,7 @@ def test_no_damage_ends_in_a_traceback(
 def used(path: Path) -> None:
     try:
         (found,) = known.read_imported_runs(path)
-    except Unusable:  # a sentence
+    except UnusableResult:  # a sentence
         return
     import_cli.write_imported_run(found, path, path.parent)
 
@@ -203,7 +203,7 @@ def test_a_view_without_end_is_no_table_of_requests(tmp_path: Path) -> None:
     columns = ", ".join(f"i AS {name}" for name in TYPES)
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(f"CREATE VIEW result AS {ENDLESS.format(columns)}")
-    with pytest.raises(Unusable, match="without a table 'result'"):
+    with pytest.raises(UnusableResult, match="without a table 'result'"):
         known.read_imported_runs(path)
 
 
@@ -223,7 +223,7 @@ def test_a_huge_value_is_refused(tmp_path: Path) -> None:
     path = a_database(tmp_path / FILE, [ROW], ())
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE result SET inter_token_latencies = zeroblob(200000000)")
-    with pytest.raises(Unusable, match=r"SQLite cannot read it .*too big"):
+    with pytest.raises(UnusableResult, match=r"SQLite cannot read it .*too big"):
         known.read_imported_runs(path)
 
 
@@ -256,5 +256,7 @@ def test_a_file_that_takes_too_long_is_refused_for_that(
 ) -> None:
     path = a_database(tmp_path / FILE, [ROW] * 20_000, ())
     monkeypatch.setattr(database_module, "TIMEOUT_S", 0.0)
-    with pytest.raises(Unusable, match=r"SQLite cannot read it \(it takes longer than 60 s\)"):
+    with pytest.raises(
+        UnusableResult, match=r"SQLite cannot read it \(it takes longer than 60 s\)"
+    ):
         known.read_imported_runs(path)

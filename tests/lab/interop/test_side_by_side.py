@@ -10,7 +10,11 @@ from msgspec.structs import replace
 from locust_llm.exit_status import ExitStatus
 from locust_llm.lab.compare_cli import run_compare
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
-from locust_llm.lab.interop.side_by_side import build_result_table, format_results_markdown, unlike
+from locust_llm.lab.interop.side_by_side import (
+    build_result_table,
+    find_unlike_conditions,
+    format_results_markdown,
+)
 
 BASE = Figures(
     tool="one", model="m", concurrency=8, requests=1000, requests_per_s=4.0,
@@ -49,7 +53,7 @@ BASE = Figures(
     ],
 )
 def test_what_is_another_load(other: Figures, why: str) -> None:
-    assert unlike(BASE, other) == why
+    assert find_unlike_conditions(BASE, other) == why
 
 
 def test_the_table() -> None:

@@ -10,7 +10,7 @@ from locust_llm.lab.twin.observations import (
     IdleEpisode,
     ObservedRequest,
     ObservedStage,
-    episodes_of,
+    collect_episodes,
 )
 from locust_llm.lab.twin.replay import replay_episodes
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100
@@ -53,7 +53,7 @@ def h100(policy: str = "chunked", budget: int = 1024, **settings: int) -> Server
 
 
 def probe(server: Server, noise: Noise = Noise(), seed: int = 5) -> list[IdleEpisode]:  # noqa: B008
-    return episodes_of(probed(server, noise, seed))
+    return collect_episodes(probed(server, noise, seed))
 
 
 def sweep(

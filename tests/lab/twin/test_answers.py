@@ -8,8 +8,8 @@ import pytest
 
 from locust_llm.lab.twin.model import Noise, SchedulerSettings
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
-from locust_llm.lab.twin.predict import WIDTH, WhatIf, answer_of_run, answers
-from locust_llm.lab.twin.replay import OfferedLoad, again, simulated, stratified
+from locust_llm.lab.twin.predict import WIDTH, WhatIf, answer_of_run, predict_figures
+from locust_llm.lab.twin.replay import OfferedLoad, draw_lengths, resend_stage, simulate_load
 
 from .models import plain
 
@@ -17,7 +17,7 @@ LENGTHS = [(100, 11)]
 
 
 def test_a_user_alone_waits_a_step_for_each_token() -> None:
-    said = answers([plain()], WhatIf(OfferedLoad(users=1)), LENGTHS, {})
+    said = predict_figures([plain()], WhatIf(OfferedLoad(users=1)), LENGTHS, {})
     assert said["ttft p50"].about == pytest.approx(0.01)
     assert said["itl p99"].about == pytest.approx(0.01)
     assert said["throughput"].about == pytest.approx(100, rel=0.02)
@@ -27,14 +27,16 @@ def test_a_user_alone_waits_a_step_for_each_token() -> None:
 def test_costs_that_differ_by_ten_percent_are_the_width() -> None:
     """Draws of 10 and 11 ms: half the square of the difference of their logarithms is the
     variance."""
-    said = answers([plain(0.010), plain(0.011)] * 3, WhatIf(OfferedLoad(users=1)), LENGTHS, {})
+    said = predict_figures(
+        [plain(0.010), plain(0.011)] * 3, WhatIf(OfferedLoad(users=1)), LENGTHS, {}
+    )
     assert math.log(said["itl p50"].high / said["itl p50"].about) == pytest.approx(
         WIDTH * math.log(1.1) / math.sqrt(2), rel=0.01
     )
 
 
 def test_the_error_of_the_model_is_carried() -> None:
-    said = answers([plain()], WhatIf(OfferedLoad(users=1)), LENGTHS, {"itl p50": 0.1})
+    said = predict_figures([plain()], WhatIf(OfferedLoad(users=1)), LENGTHS, {"itl p50": 0.1})
     assert math.log(said["itl p50"].high / said["itl p50"].about) == pytest.approx(WIDTH * 0.1)
 
 
@@ -50,25 +52,25 @@ def test_one_more_run_has_its_own_chance() -> None:
 def test_short_and_long_prompts_are_as_frequent_as_they_were() -> None:
     """Of ten lengths twenty requests have each twice, five one of each two neighbours."""
     lengths = [(100 * number, 10) for number in range(10)]
-    assert sorted(stratified(lengths, 20, Random(1))) == sorted(2 * lengths)
-    assert [prompt // 200 for prompt, _ in sorted(stratified(lengths, 5, Random(1)))] == [
+    assert sorted(draw_lengths(lengths, 20, Random(1))) == sorted(2 * lengths)
+    assert [prompt // 200 for prompt, _ in sorted(draw_lengths(lengths, 5, Random(1)))] == [
         0,
         1,
         2,
         3,
         4,
     ]
-    assert stratified(lengths, 20, Random(1)) != stratified(lengths, 20, Random(2))
+    assert draw_lengths(lengths, 20, Random(1)) != draw_lengths(lengths, 20, Random(2))
 
 
 def test_a_budget_makes_more_steps() -> None:
     """2,000 tokens: two steps of 1,000, four of 500."""
     half = SchedulerSettings(policy="chunked", max_num_batched_tokens=500)
     lengths = [(2000, 5)]
-    assert answers([plain()], WhatIf(OfferedLoad(users=1)), lengths, {})[
+    assert predict_figures([plain()], WhatIf(OfferedLoad(users=1)), lengths, {})[
         "ttft p50"
     ].about == pytest.approx(0.02)
-    assert answers([plain()], WhatIf(OfferedLoad(users=1), settings=half), lengths, {})[
+    assert predict_figures([plain()], WhatIf(OfferedLoad(users=1), settings=half), lengths, {})[
         "ttft p50"
     ].about == pytest.approx(0.04)
 
@@ -77,15 +79,15 @@ def test_a_prefill_limit_is_waited_for_before_the_send() -> None:
     """Eight users whose prompts fill a step each: with one prompt at a time each waits at most for
     the step that runs, and has its own; without a limit seven are before it."""
     lengths = [(1000, 2)]
-    said = answers([plain()], WhatIf(OfferedLoad(users=8), prefill_limit=1), lengths, {})
+    said = predict_figures([plain()], WhatIf(OfferedLoad(users=8), prefill_limit=1), lengths, {})
     assert said["ttft p50"].about == pytest.approx(0.02)
-    assert answers([plain()], WhatIf(OfferedLoad(users=8)), lengths, {})[
+    assert predict_figures([plain()], WhatIf(OfferedLoad(users=8)), lengths, {})[
         "ttft p50"
     ].about == pytest.approx(0.07)
 
 
 def test_requests_at_a_rate_come_as_poisson() -> None:
-    stage = simulated(plain(), OfferedLoad(rate=10.0), LENGTHS, seed=1)
+    stage = simulate_load(plain(), OfferedLoad(rate=10.0), LENGTHS, seed=1)
     gaps = [b.sent_at - a.sent_at for a, b in zip(stage.requests, stage.requests[1:], strict=False)]
     assert sum(gaps) / len(gaps) == pytest.approx(0.1, rel=0.2)
     assert stage.rate == 10.0
@@ -93,7 +95,7 @@ def test_requests_at_a_rate_come_as_poisson() -> None:
 
 def test_noise_is_seen_at_the_client() -> None:
     noisy = msgspec.structs.replace(plain(), noise=Noise(step_sigma=0.2, chunk_s=0.002, merged=0.1))
-    stage = simulated(noisy, OfferedLoad(users=2), [(100, 50)], seed=1)
+    stage = simulate_load(noisy, OfferedLoad(users=2), [(100, 50)], seed=1)
     tokens, chunks = (
         sum(one.output_tokens for one in stage.requests),
         sum(len(one.token_at) for one in stage.requests),
@@ -108,6 +110,6 @@ def test_the_requests_of_a_stage_are_sent_again() -> None:
     requests = tuple(
         ObservedRequest(float(at), (at + 0.01,), *one) for at, one in enumerate(lengths)
     )
-    stage = again(plain(), ObservedStage(1, 0.0, requests), seed=1)
+    stage = resend_stage(plain(), ObservedStage(1, 0.0, requests), seed=1)
     assert [(one.prompt_tokens, one.output_tokens) for one in stage.requests] == lengths
     assert stage.requests[1].sent_at == pytest.approx(stage.requests[0].token_at[-1])

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from support.probing import Noise, Server
 
-from locust_llm.lab.twin.model_fit import limited
+from locust_llm.lab.twin.model_fit import fit_limits
 
 from .models import h100, sweep
 
@@ -15,17 +15,17 @@ LOUD = Noise(steps=0.2, network_s=0.002, merged=0.05, hiccups_s=0.03)
 @pytest.mark.parametrize("noise", [Noise(), NOISE])
 def test_places_are_found_where_users_waited_for_them(noise: Noise) -> None:
     stages = sweep(Server(budget=1024, num_seqs=24), (1, 16, 64, 128), noise)
-    assert limited(h100(), stages).max_num_seqs == pytest.approx(24, abs=1)
+    assert fit_limits(h100(), stages).max_num_seqs == pytest.approx(24, abs=1)
 
 
 @pytest.mark.parametrize("noise", [Noise(), NOISE])
 def test_none_is_found_where_nobody_waited(noise: Noise) -> None:
-    found = limited(h100(), sweep(Server(budget=1024), (1, 16, 64, 128), noise))
+    found = fit_limits(h100(), sweep(Server(budget=1024), (1, 16, 64, 128), noise))
     assert (found.max_num_seqs, found.kv_tokens) == (None, None)
 
 
 def test_a_sweep_that_stayed_below_the_limit_shows_none() -> None:
-    assert limited(h100(), sweep(Server(budget=1024, num_seqs=24), (1, 16))).max_num_seqs is None
+    assert fit_limits(h100(), sweep(Server(budget=1024, num_seqs=24), (1, 16))).max_num_seqs is None
 
 
 def test_a_limit_is_not_there_to_mend_what_the_model_is_off_by_anyway() -> None:
@@ -37,4 +37,4 @@ def test_a_limit_is_not_there_to_mend_what_the_model_is_off_by_anyway() -> None:
         cost, fixed_s=1.15 * cost.fixed_s, token_s=0.85 * cost.token_s, stream_s=2.3 * cost.stream_s
     )
     stages = sweep(server, (1, 4, 128), LOUD)
-    assert limited(msgspec.structs.replace(model, cost=dear), stages).max_num_seqs is None
+    assert fit_limits(msgspec.structs.replace(model, cost=dear), stages).max_num_seqs is None

@@ -8,10 +8,10 @@ from support.probing import Noise, Server
 from locust_llm.lab.twin.cost_fit import (
     BLOCK,
     Terms,
-    draws,
+    draw_costs,
     fit_cost,
     group_replays,
-    rows,
+    make_equations,
     solve_rows,
 )
 from locust_llm.lab.twin.model import ServerModel, StepCosts, step_work
@@ -89,8 +89,8 @@ def test_a_front_is_told_from_the_steps() -> None:
 
 def test_draws_are_around_the_fit_and_the_same_for_a_seed() -> None:
     fitted = fit_cost(begin(h100()), probe(Server(budget=1024), Noise(steps=0.1, network_s=0.001)))
-    drawn = [one.cost.fixed_s for one in draws(fitted, 8, seed=1)]
-    assert drawn == [one.cost.fixed_s for one in draws(fitted, 8, seed=1)]
+    drawn = [one.cost.fixed_s for one in draw_costs(fitted, 8, seed=1)]
+    assert drawn == [one.cost.fixed_s for one in draw_costs(fitted, 8, seed=1)]
     assert len(set(drawn)) > 1
     assert np.mean(drawn) == pytest.approx(fitted.model.cost.fixed_s, rel=0.05)
 
@@ -98,6 +98,6 @@ def test_draws_are_around_the_fit_and_the_same_for_a_seed() -> None:
 def test_a_request_that_the_model_never_ends_costs_but_breaks_nothing() -> None:
     model = plain(budget=100).with_settings(h100("mixed", 100).settings)
     among = group_replays(model, probe(Server(budget=1024)), ())
-    solved = solve_rows(rows(among, 0.0), 0.0)
+    solved = solve_rows(make_equations(among, 0.0), 0.0)
     assert np.isfinite(solved.loss)
     assert solved.loss > 1

@@ -18,20 +18,20 @@ from locust_llm.lab.twin.drift import (
     BURST_S,
     TRAITS,
     Bursts,
-    Null,
     ServerChange,
     Shift,
-    bonferroni,
-    by_requests,
+    UnchangedServer,
+    bonferroni_bound,
     check_drift,
+    choose_reference_loads,
+    error_by_requests,
+    error_variance,
     format_shift,
-    loads_of,
-    null,
+    measure_reference,
+    measure_shifts,
+    measure_traits,
     possible_changes,
-    reference,
-    shifts,
-    traits,
-    varies,
+    simulate_unchanged_server,
 )
 from locust_llm.lab.twin.model import FIGURES, Origin, Ranges, Reference, Trust, Twin
 from locust_llm.lab.twin.model import Noise as ModelNoise
@@ -69,13 +69,13 @@ def twin() -> Twin:
     return Twin(
         model=model, trust=trust, ranges=ranges,
         origin=Origin(host="http://server:8000", model="m", server="simulated 1"),
-        lengths=((500, 100),), reference=reference(model, stages, 20),
+        lengths=((500, 100),), reference=measure_reference(model, stages, 20),
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def known(twin: Twin) -> Null:
-    return null(twin, minute(SERVER, NOISE, 100), 40)
+def known(twin: Twin) -> UnchangedServer:
+    return simulate_unchanged_server(twin, minute(SERVER, NOISE, 100), 40)
 
 
 def test_traits_of_two_requests() -> None:
@@ -83,7 +83,7 @@ def test_traits_of_two_requests() -> None:
     0.42 s, 7 tokens."""
     one = ObservedRequest(0.0, (0.1, 0.11, 0.12), 10, 3)
     two = ObservedRequest(0.0, (0.3, 0.32, 0.36, 0.37), 20, 4)
-    found = dict(zip(TRAITS, traits(ObservedStage(2, 0.0, (one, two))), strict=True))
+    found = dict(zip(TRAITS, measure_traits(ObservedStage(2, 0.0, (one, two))), strict=True))
     assert found["gap mean"] == pytest.approx(math.log(0.09 / 5))
     assert found["stall"] == pytest.approx((math.log(0.01) + math.log(0.04)) / 2)
     assert found["ttft short"] == pytest.approx(math.log(0.1))
@@ -96,9 +96,9 @@ def test_traits_do_not_hang_on_who_is_the_last_of_those_sent_at_once() -> None:
     """0.37 s until the last token of the two, 7 tokens."""
     one = ObservedRequest(0.0, (0.1, 0.11, 0.12), 10, 3)
     two = ObservedRequest(0.0, (0.3, 0.32, 0.36, 0.37), 20, 4)
-    found = traits(ObservedStage(2, 0.0, (two, one)))
+    found = measure_traits(ObservedStage(2, 0.0, (two, one)))
     assert found[TRAITS.index("throughput")] == pytest.approx(math.log(7 / 0.37))
-    assert found == pytest.approx(traits(ObservedStage(2, 0.0, (one, two))))
+    assert found == pytest.approx(measure_traits(ObservedStage(2, 0.0, (one, two))))
 
 
 def test_bursts_last_a_third_of_the_time() -> None:
@@ -123,9 +123,9 @@ def test_limits_that_would_not_show_are_no_changes() -> None:
     assert "kv_tokens" not in {one.name for one in possible_changes(h100(), 32)}
 
 
-def test_a_shift_is_measured_in_its_own_size(known: Null) -> None:
+def test_a_shift_is_measured_in_its_own_size(known: UnchangedServer) -> None:
     change, move = next(one for one in known.moves if one[0].name == "token")
-    (shift,) = [one for one in shifts(known, 0.5 * move) if one.change is change]
+    (shift,) = [one for one in measure_shifts(known, 0.5 * move) if one.change is change]
     assert shift.times == pytest.approx(0.5)
     assert shift.z == pytest.approx(0.5 / shift.error)
 
@@ -140,7 +140,7 @@ def shifts_of(change: ServerChange, times: float, error: float) -> Shift:
     return Shift(change, times / error, times, error)
 
 
-def test_an_unchanged_server_has_not_drifted(known: Null) -> None:
+def test_an_unchanged_server_has_not_drifted(known: UnchangedServer) -> None:
     found = [check_drift(known, minute(SERVER, NOISE, seed)) for seed in (100, 300, 400)]
     assert [one.drifted for one in found] == [False] * 3
     assert all(one.named == () for one in found)
@@ -155,16 +155,18 @@ def test_an_unchanged_server_has_not_drifted(known: Null) -> None:
         (SERVER, replace(NOISE, slowed=1.5), "neighbour"),
     ],
 )
-def test_what_has_moved_is_named(known: Null, server: Server, noise: Noise, name: str) -> None:
+def test_what_has_moved_is_named(
+    known: UnchangedServer, server: Server, noise: Noise, name: str
+) -> None:
     found = check_drift(known, minute(server, noise, 100))
     assert found.drifted
     assert found.named[0].change.name == name
 
 
 def test_a_twin_of_no_closed_loop_cannot_drift(twin: Twin) -> None:
-    assert loads_of(twin) == [1, 24]
+    assert choose_reference_loads(twin) == [1, 24]
     with pytest.raises(ValueError, match="fit it again"):
-        loads_of(msgspec.structs.replace(twin, reference=()))
+        choose_reference_loads(msgspec.structs.replace(twin, reference=()))
 
 
 def test_the_reference_is_kept_in_the_file(twin: Twin, tmp_path: Path) -> None:
@@ -221,14 +223,14 @@ def test_a_change_is_one_test_and_with_its_opposite_two() -> None:
         ServerChange("step", "", plain()),
         ServerChange("budget", "", plain(), both_ways=False),
     )
-    assert bonferroni([both, one]) == pytest.approx(2.807, abs=1e-3)
+    assert bonferroni_bound([both, one]) == pytest.approx(2.807, abs=1e-3)
 
 
 def test_the_error_of_a_twin_varies_as_from_load_to_load() -> None:
     """Differences of 0.01, 0.02, 0 and -0.03: the sum of their squares is 0.0014, over 4 - 2."""
-    assert varies(of_loads(0.0, 0.01, 0.03, 0.03, 0.0), "stall") == pytest.approx(0.0007)
-    assert varies(of_loads(0.02, 0.0), "stall") == pytest.approx(0.0004)
-    assert varies(of_loads(0.02), "stall") == 0.0
+    assert error_variance(of_loads(0.0, 0.01, 0.03, 0.03, 0.0), "stall") == pytest.approx(0.0007)
+    assert error_variance(of_loads(0.02, 0.0), "stall") == pytest.approx(0.0004)
+    assert error_variance(of_loads(0.02), "stall") == 0.0
 
 
 def test_a_reference_is_as_sure_as_its_requests_are_alike() -> None:
@@ -242,16 +244,16 @@ def test_a_reference_is_as_sure_as_its_requests_are_alike() -> None:
         for i, one in enumerate(alike)
     ]
     measured, said = ObservedStage(1, 0.0, tuple(by_turns)), ObservedStage(1, 0.0, tuple(alike))
-    error = by_requests(measured, [said, said])
+    error = error_by_requests(measured, [said, said])
     assert error[TRAITS.index("ttft short")] == pytest.approx(math.sqrt(8 * 0.25 / 7 / 8))
     assert error[TRAITS.index("stall")] == pytest.approx(0.0, abs=1e-9)
-    assert by_requests(said, [said])[TRAITS.index("ttft short")] == 0.0
+    assert error_by_requests(said, [said])[TRAITS.index("ttft short")] == 0.0
 
 
 def test_a_load_of_one_request_has_traits() -> None:
     one = ObservedStage(1, 0.0, (ObservedRequest(0.0, (0.1,), 10, 1),))
-    assert traits(one)[TRAITS.index("ttft short")] == pytest.approx(math.log(0.1))
-    assert by_requests(one, [one]).tolist() == [0.0] * len(TRAITS)
+    assert measure_traits(one)[TRAITS.index("ttft short")] == pytest.approx(math.log(0.1))
+    assert error_by_requests(one, [one]).tolist() == [0.0] * len(TRAITS)
 
 
 @pytest.mark.usefixtures("few")
@@ -275,12 +277,12 @@ def test_a_twin_that_lacks_a_threshold_is_off_by_the_lengths_of_a_minute_and_tha
     model = msgspec.structs.replace(
         model.with_settings(settings), noise=ModelNoise(step_sigma=0.03)
     )
-    known_loads = reference(model, swept(server, NOISE, 1, (1, 2, 4, 8, 16, 24)), 12)
+    known_loads = measure_reference(model, swept(server, NOISE, 1, (1, 2, 4, 8, 16, 24)), 12)
     twin = Twin(
         model=model, trust=Trust(verdict=FIGURES), ranges=Ranges(users=USERS), reference=known_loads
     )
     same = minute(server, NOISE, 100, of=3)
-    known = null(twin, same, 30)
+    known = simulate_unchanged_server(twin, same, 30)
     assert not check_drift(known, same).drifted
     less = check_drift(known, minute(replace(server, budget=1024, threshold=300), NOISE, 100, of=3))
     assert less.drifted

@@ -32,7 +32,7 @@ def served(
         limit = 2 if closed else math.inf
         virtual = Virtual(
             clock,
-            twin_engine.engine(model, clock, Random(3), log),
+            twin_engine.make_twin_engine(model, clock, Random(3), log),
             prefill_limit=limit,
             keep_tokens=True,
         )

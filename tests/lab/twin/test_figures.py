@@ -5,9 +5,9 @@ import pytest
 from locust_llm.lab.twin.observations import (
     ObservedRequest,
     ObservedStage,
+    measure_throughput,
     stage_figures,
     steady_requests,
-    throughput,
 )
 
 
@@ -44,12 +44,12 @@ def test_the_begin_and_the_last_of_a_closed_loop_do_not_count() -> None:
 def test_tokens_a_second_between_two_sends() -> None:
     """Three tokens each, all after the first send and two of them before the last one."""
     stage = ObservedStage(0, 1.0, (one(0.0), one(10.0)))
-    assert throughput(stage) == pytest.approx(3 / 10)
+    assert measure_throughput(stage) == pytest.approx(3 / 10)
 
 
 def test_a_chunk_of_two_tokens_counts_twice() -> None:
     two = ObservedRequest(0.0, (0.5, 0.6), 100, 4)
-    assert throughput(ObservedStage(0, 1.0, (two, one(10.0)))) == pytest.approx(4 / 10)
+    assert measure_throughput(ObservedStage(0, 1.0, (two, one(10.0)))) == pytest.approx(4 / 10)
 
 
 def test_of_a_single_request_there_is_no_throughput() -> None:

@@ -6,9 +6,9 @@ from support.probing import Noise, Server, probed
 
 from locust_llm.lab.probe.diagnosis import DISAGGREGATED, Diagnosis, diagnose_scheduler
 from locust_llm.lab.probe.measurements import measure_probe
-from locust_llm.lab.twin.fit import fit_twin, ranges, sample_lengths
-from locust_llm.lab.twin.model_fit import fit_model, score
-from locust_llm.lab.twin.observations import episodes_of
+from locust_llm.lab.twin.fit import fit_twin, measure_ranges, sample_lengths
+from locust_llm.lab.twin.model_fit import fit_model, score_model
+from locust_llm.lab.twin.observations import collect_episodes
 
 from .models import H100, again, h100, probe, sweep
 
@@ -23,7 +23,7 @@ def test_a_hidden_server_is_found_and_its_twin_good_for_figures() -> None:
     stages = sweep(server, (1, 2, 4, 8, 16, 32, 64, 128), NOISE)
     twin = fit_twin(
         diagnose_scheduler(measure_probe(results)),
-        episodes_of(results),
+        collect_episodes(results),
         stages,
         on_progress=lambda *one: told.append(one),
     )
@@ -52,13 +52,15 @@ def test_own_pairs_have_a_cost_where_the_kernels_have_one(own_pair_s: float) -> 
 
 def test_the_true_settings_replay_a_probe_best() -> None:
     episodes = probe(Server(budget=1024), NOISE)
-    scores = {budget: score(h100(budget=budget), episodes) for budget in (896, 1024, 1152)}
+    scores = {budget: score_model(h100(budget=budget), episodes) for budget in (896, 1024, 1152)}
     assert min(scores, key=lambda budget: scores[budget]) == 1024
 
 
 def test_the_true_policy_replays_a_probe_best() -> None:
     episodes = probe(Server(policy="mixed"), NOISE)
-    assert score(h100("mixed", 131_072), episodes) < score(h100("prefill-first", 131_072), episodes)
+    assert score_model(h100("mixed", 131_072), episodes) < score_model(
+        h100("prefill-first", 131_072), episodes
+    )
 
 
 def test_without_a_sweep_there_is_no_twin() -> None:
@@ -75,8 +77,8 @@ def test_a_scheduler_that_the_simulator_has_not_is_refused() -> None:
 
 def test_a_sweep_that_still_grew_is_not_saturated() -> None:
     episodes = probe(Server(budget=1024))
-    assert not ranges(episodes, sweep(Server(budget=1024), (1, 4))).saturated
-    assert ranges(episodes, sweep(Server(budget=1024, num_seqs=4), (8, 16))).saturated
+    assert not measure_ranges(episodes, sweep(Server(budget=1024), (1, 4))).saturated
+    assert measure_ranges(episodes, sweep(Server(budget=1024, num_seqs=4), (8, 16))).saturated
 
 
 def test_lengths_are_of_the_sweep_evenly_and_not_too_many() -> None:

@@ -17,13 +17,19 @@ from locust_llm.lab.probe.diagnosis import CHUNKED, Diagnosis
 from locust_llm.lab.twin import child_runs as runs
 from locust_llm.lab.twin import cli as module
 from locust_llm.lab.twin import file
-from locust_llm.lab.twin.child_runs import HEADERS, Stopped, environment, learned, server_words
+from locust_llm.lab.twin.child_runs import (
+    HEADERS,
+    RunStopped,
+    make_environment,
+    read_log_line,
+    server_words,
+)
 from locust_llm.lab.twin.cli import run_twin as command
 from locust_llm.lab.twin.fit import (
     format_fit_report,
     format_scheduler_settings,
+    format_time,
     predict_step_s,
-    timed,
 )
 from locust_llm.lab.twin.model import (
     SHAPE,
@@ -108,8 +114,8 @@ def test_the_server_options_reach_both_runs() -> None:
     assert {"--model=m", "--no-streaming", "--ca-cert=c.pem"} <= {*words}
     # a header may be a key, and is in no list of processes
     assert not any("A: b" in word for word in words)
-    assert environment(given, {HEADERS: "C: d"})[HEADERS] == "C: d\nA: b"
-    assert HEADERS not in environment(options("--host", "h"), {})
+    assert make_environment(given, {HEADERS: "C: d"})[HEADERS] == "C: d\nA: b"
+    assert HEADERS not in make_environment(options("--host", "h"), {})
 
 
 def test_the_sweep_doubles_within_its_time() -> None:
@@ -137,7 +143,7 @@ def test_the_sweep_doubles_within_its_time() -> None:
     ],
 )  # fmt: skip
 def test_what_a_line_tells(line: str, told: str) -> None:
-    assert learned(line) == told
+    assert read_log_line(line) == told
 
 
 def test_a_child_ends_with_its_own_status(tmp_path: Path) -> None:
@@ -164,7 +170,7 @@ def test_a_signal_ends_the_child_and_is_told(
     child.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(child))
     began = time.monotonic()
-    with pytest.raises(Stopped) as stopped:
+    with pytest.raises(RunStopped) as stopped:
         runs.run_locust_llm(
             [], os.environ, tmp_path / "log", lambda line: signal.raise_signal(signal.SIGINT)
         )
@@ -174,9 +180,9 @@ def test_a_signal_ends_the_child_and_is_told(
 
 def test_a_folder_of_runs_is_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
-    assert runs.started_in(tmp_path / "t") == tmp_path / "t"
+    assert runs.make_session_folder(tmp_path / "t") == tmp_path / "t"
     (tmp_path / "t" / "probe").mkdir()
-    assert runs.started_in(tmp_path / "t") == tmp_path / "t-2"
+    assert runs.make_session_folder(tmp_path / "t") == tmp_path / "t-2"
 
 
 def test_steps_in_words() -> None:
@@ -186,9 +192,9 @@ def test_steps_in_words() -> None:
         settings=SchedulerSettings(policy="chunked", max_num_batched_tokens=100), cost=cost
     )
     assert predict_step_s(model, 100, 4) == pytest.approx(0.01 + 0.008 + 0.005)
-    assert timed(0.0123) == "12.3 ms"
-    assert timed(2.5e-5) == "25 µs"
-    assert timed(0.01, [0.009, 0.011]) == "10 ms (6.54 to 13.5)"  # ± 2.45 x the root of two
+    assert format_time(0.0123) == "12.3 ms"
+    assert format_time(2.5e-5) == "25 µs"
+    assert format_time(0.01, [0.009, 0.011]) == "10 ms (6.54 to 13.5)"  # ± 2.45 x the root of two
 
 
 def test_the_report_has_the_verdict_the_settings_and_the_checks() -> None:

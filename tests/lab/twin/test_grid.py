@@ -40,18 +40,20 @@ def test_a_range_doubles_as_a_sweep_does():
 def test_a_list_is_its_numbers_in_order(values):
     text = ",".join(map(str, values))
     assert [load.users for load in grid.parse_load_values(f"concurrency={text}")] == sorted(values)
-    assert grid.choice(f"max-num-batched-tokens={text}").values == tuple(sorted(values))
+    assert grid.parse_setting_choice(f"max-num-batched-tokens={text}").values == tuple(
+        sorted(values)
+    )
 
 
 @given(WHOLE, st.integers(0, 12))
 def test_a_range_begins_and_ends_with_its_numbers(low, times):
-    values = grid.choice(f"max-num-seqs={low}..{low * 2**times}").values
+    values = grid.parse_setting_choice(f"max-num-seqs={low}..{low * 2**times}").values
     assert values == tuple(low * 2**i for i in range(times + 1))
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_understood_or_refused(text):
-    for read in (grid.parse_load_values, grid.choice):
+    for read in (grid.parse_load_values, grid.parse_setting_choice):
         for asked in (text, f"concurrency={text}", f"max-num-seqs={text}", f"policy={text}"):
             with suppress(ValueError):
                 read(asked)
@@ -70,12 +72,15 @@ def test_any_text_is_understood_or_refused(text):
 )
 def test_what_cannot_be_set(text, why):
     with pytest.raises(ValueError, match=why):
-        grid.choice(text)
+        grid.parse_setting_choice(text)
 
 
 def test_none_is_no_limit():
-    choices = [grid.choice("prefill-concurrency=none,1,2"), grid.choice("max_num_seqs=none,64")]
-    cases = grid.grid([OfferedLoad(users=4)], choices, FITTED)
+    choices = [
+        grid.parse_setting_choice("prefill-concurrency=none,1,2"),
+        grid.parse_setting_choice("max_num_seqs=none,64"),
+    ]
+    cases = grid.make_grid([OfferedLoad(users=4)], choices, FITTED)
     assert len(cases) == 6
     assert cases[0].asked == (OfferedLoad(users=4), math.inf, None)
     assert cases[0].name == "prefill-concurrency=none max-num-seqs=none"
@@ -85,9 +90,9 @@ def test_none_is_no_limit():
 
 
 def test_the_loads_of_one_combination_stand_together():
-    cases = grid.grid(
+    cases = grid.make_grid(
         [OfferedLoad(users=1), OfferedLoad(users=2)],
-        [grid.choice("max-num-batched-tokens=512,2048")],
+        [grid.parse_setting_choice("max-num-batched-tokens=512,2048")],
         FITTED,
     )
     assert [(case.values, case.asked.load.users) for case in cases] == [
@@ -101,13 +106,13 @@ def test_the_loads_of_one_combination_stand_together():
 
 def test_a_grid_has_an_end():
     choices = [
-        grid.choice(f"{key}=1..100+1")
+        grid.parse_setting_choice(f"{key}=1..100+1")
         for key in ("max-num-seqs", "max-num-batched-tokens", "prefill-concurrency")
     ]
     with pytest.raises(ValueError, match=r"1,000,000 what-ifs, and at most 20,000"):
-        grid.grid([OfferedLoad(users=1)], choices, FITTED)
+        grid.make_grid([OfferedLoad(users=1)], choices, FITTED)
     with pytest.raises(ValueError, match="max-num-seqs is given twice"):
-        grid.grid([OfferedLoad(users=1)], choices[:1] * 2, FITTED)
+        grid.make_grid([OfferedLoad(users=1)], choices[:1] * 2, FITTED)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +136,8 @@ def test_a_grid_has_an_end():
     ],
 )
 def test_what_no_server_runs_with(change, why):
-    found = grid.impossible(msgspec.structs.replace(FITTED, **change), [(1000, 100), (10, 10)])
+    found = grid.explain_impossible(
+        msgspec.structs.replace(FITTED, **change), [(1000, 100), (10, 10)]
+    )
     assert why in found
     assert bool(why) == bool(found)

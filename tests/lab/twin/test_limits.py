@@ -82,15 +82,15 @@ def test_what_is_unknown_is_said_where_it_matters():
         OfferedLoad(users=1),
         settings=msgspec.structs.replace(TWIN.model.settings, max_num_batched_tokens=50),
     )
-    assert [*grid.unknown(twin, WhatIf(OfferedLoad(users=1)), (), ())] == []
-    assert [*grid.unknown(twin, WhatIf(OfferedLoad(users=17)), (), ("17 users",))] == [
+    assert [*grid.list_unknowns(twin, WhatIf(OfferedLoad(users=1)), (), ())] == []
+    assert [*grid.list_unknowns(twin, WhatIf(OfferedLoad(users=17)), (), ("17 users",))] == [
         "max_num_seqs: no limit was seen"
     ]
-    assert [*grid.unknown(twin, changed, (), ())] == [
+    assert [*grid.list_unknowns(twin, changed, (), ())] == [
         "max_num_seqs: no limit was seen",
         "policy: guessed",
     ]
-    assert [*grid.unknown(twin, changed, ("max_num_seqs",), ())] == ["policy: guessed"], (
+    assert [*grid.list_unknowns(twin, changed, ("max_num_seqs",), ())] == ["policy: guessed"], (
         "who sets it knows it"
     )
 
@@ -115,9 +115,9 @@ def test_the_worst_of_all_rules_that_decide_counts():
         parse_rule("ttft p95 < 2s"),
         parse_rule("warn: ttft p95 < 0.5s"),
     )
-    assert rows.status([met, opened, warned], answers) == rows.OPEN
-    assert rows.status([met, warned], answers) == rows.MET
-    assert rows.status([warned], answers) == ""
+    assert rows.status_of_answers([met, opened, warned], answers) == rows.OPEN
+    assert rows.status_of_answers([met, warned], answers) == rows.MET
+    assert rows.status_of_answers([warned], answers) == ""
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_worst_of_all_rules_that_decide_counts():
     ],
 )
 def test_rules_by_any_name_are_about_a_figure(text, figure):
-    assert rows.figure_of(rows.parse_predicted_rule(text)) == figure
+    assert rows.figure_of_rule(rows.parse_predicted_rule(text)) == figure
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from support.probing import Noise, Server
 
 from locust_llm.lab.twin import model as twin_model
 from locust_llm.lab.twin import model_fit as twin_noise
-from locust_llm.lab.twin.engine import factor
+from locust_llm.lab.twin.engine import draw_step_factor
 from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest
 from locust_llm.lab.twin.replay import replay_episodes
 
@@ -17,13 +17,13 @@ from .models import plain, probe
 
 
 def test_without_noise_there_is_hardly_any() -> None:
-    found = twin_noise.noise(probe(Server(budget=1024)))
+    found = twin_noise.fit_noise(probe(Server(budget=1024)))
     assert found.step_sigma < 0.005
     assert (found.chunk_s, found.merged, found.pause_s, found.pause_every_s) == (0, 0, 0, 0)
 
 
 def test_steps_and_chunks_are_told_apart() -> None:
-    found = twin_noise.noise(
+    found = twin_noise.fit_noise(
         probe(Server(budget=1024), Noise(steps=0.1, network_s=0.001, merged=0.02))
     )
     assert found.step_sigma == pytest.approx(0.1, rel=0.3)
@@ -32,13 +32,13 @@ def test_steps_and_chunks_are_told_apart() -> None:
 
 
 def test_pauses_are_found() -> None:
-    found = twin_noise.noise(probe(Server(budget=1024), Noise(steps=0.05, hiccups_s=0.06)))
+    found = twin_noise.fit_noise(probe(Server(budget=1024), Noise(steps=0.05, hiccups_s=0.06)))
     assert found.pause_s == pytest.approx(0.06, rel=0.1)
     assert 0.7 < found.pause_every_s < 5
 
 
 def test_of_nothing_there_is_nothing() -> None:
-    assert twin_noise.noise([]).step_sigma == 0
+    assert twin_noise.fit_noise([]).step_sigma == 0
 
 
 def stalls(short: float, long: float) -> list[IdleEpisode]:
@@ -66,21 +66,23 @@ MODEL = plain(0.01, 1e-4)
 
 
 def test_long_steps_may_be_more_alike_than_short_ones() -> None:
-    found = twin_noise.noise(stalls(short=0.2, long=0.02), MODEL)
+    found = twin_noise.fit_noise(stalls(short=0.2, long=0.02), MODEL)
     assert found.step_sigma == pytest.approx(0.03, rel=0.1)  # 1.4826 times a median deviation of 2%
     assert found.step_s == pytest.approx(0.2 * 0.0101, rel=0.1)
-    assert twin_noise.noise(stalls(short=0.2, long=0.02)).step_sigma == pytest.approx(0.2, rel=0.05)
+    assert twin_noise.fit_noise(stalls(short=0.2, long=0.02)).step_sigma == pytest.approx(
+        0.2, rel=0.05
+    )
 
 
 def test_steps_that_are_unlike_in_proportion_have_no_other_noise() -> None:
-    found = twin_noise.noise(stalls(short=0.1, long=0.1), MODEL)
+    found = twin_noise.fit_noise(stalls(short=0.1, long=0.1), MODEL)
     assert found.step_sigma == pytest.approx(0.1, rel=0.05)
     assert found.step_s == 0
 
 
 def test_a_fixed_deviation_is_less_of_a_long_step() -> None:
     """20 ms are 10% of a step of 200 ms, and 1% of one of 2 s."""
-    drawn = factor(twin_model.Noise(step_s=0.02), Random(1))
+    drawn = draw_step_factor(twin_model.Noise(step_s=0.02), Random(1))
     logs = [np.log([drawn(took_s) for _ in range(4000)]) for took_s in (0.2, 2.0)]
     assert [np.std(one) for one in logs] == pytest.approx([0.1, 0.01], rel=0.05)
     assert np.mean(np.exp(logs[0])) == pytest.approx(1, abs=0.01)

@@ -11,14 +11,14 @@ from locust_llm.lab.twin.model import SHAPE
 from locust_llm.lab.twin.plan import plan, text
 from locust_llm.lab.twin.plan.plan import (
     Fleet,
-    cost,
-    factors_of,
-    fleet,
-    most,
-    of_times,
+    arrivals_of_times,
+    find_highest_rate,
+    parse_day_factors,
     parse_planned_arrivals,
+    price_fleet,
+    size_fleet,
 )
-from locust_llm.lab.twin.whatif.rows import Asker
+from locust_llm.lab.twin.whatif.rows import WhatIfPredictor
 from locust_llm.slo.grammar import parse_rule
 
 SINGLE = ((100, 1),)
@@ -46,13 +46,13 @@ def test_a_day_by_its_shape():
 @pytest.mark.parametrize("shape", ["round", "1,2,3", ",".join(["0"] * 24), ",".join(["-1"] * 24)])
 def test_another_shape_is_refused(shape):
     with pytest.raises(ValueError, match="write flat, diurnal, or 24 numbers"):
-        factors_of(shape)
+        parse_day_factors(shape)
 
 
 def test_a_trace_is_counted_by_hours_with_its_busiest_minutes_as_the_peak():
     first_hour = [float(at) for at in range(0, 3600, 36)]  # 100 requests
     burst = [5000 + at / 10 for at in range(300)]  # 300 within 30 s
-    found = of_times([*first_hour, *burst, 7200.0], "a trace")
+    found = arrivals_of_times([*first_hour, *burst, 7200.0], "a trace")
     assert found.hours == pytest.approx((100 / 3600, 300 / 3600))
     assert found.peak == pytest.approx(1.0)
     assert found.mean == pytest.approx(401 / 7200)
@@ -74,15 +74,15 @@ def test_a_trace_from_a_file_brings_its_lengths(tmp_path):
 
 @pytest.mark.parametrize("limit", [0.02, 0.3, 1.0, 3.7, 7.9])
 def test_the_most_that_holds_is_found_within_three_percent(limit):
-    found = most(lambda rates: [rate <= limit for rate in rates], 1.0)
+    found = find_highest_rate(lambda rates: [rate <= limit for rate in rates], 1.0)
     assert limit / 1.03 <= found <= limit
-    assert most(lambda rates: [False for _ in rates], 1.0) == 0.0
-    assert most(lambda rates: [True for _ in rates], 1.0) == pytest.approx(8.0)
+    assert find_highest_rate(lambda rates: [False for _ in rates], 1.0) == 0.0
+    assert find_highest_rate(lambda rates: [True for _ in rates], 1.0) == pytest.approx(8.0)
 
 
 def test_one_more_replica_than_hold_the_peak():
-    assert fleet(2.0, 6.0) == Fleet(2.0, 3)
-    found = fleet(2.0, 6.1)
+    assert size_fleet(2.0, 6.0) == Fleet(2.0, 3)
+    found = size_fleet(2.0, 6.1)
     assert (found.working, found.replicas) == (4, 5)
     assert found.add_above == pytest.approx(2 * 4 / 5)
     assert found.remove_below == pytest.approx(0.9 * 2 * 3 / 5)
@@ -92,14 +92,14 @@ def test_one_more_replica_than_hold_the_peak():
 def test_costs_with_a_pencil():
     """Three replicas of two GPUs at 2.5 are 15 an hour; 3,600 requests an hour of 10 tokens each
     are 36,000 tokens."""
-    found = cost(Fleet(0.5, 2), parse_planned_arrivals("1/s"), ((90, 10),), 2, 2.5)
+    found = price_fleet(Fleet(0.5, 2), parse_planned_arrivals("1/s"), ((90, 10),), 2, 2.5)
     assert (found.gpus, found.month, found.month_scaled) == (6, 10_950, 10_950)
     assert found.million_output == pytest.approx(15 / 36_000 * 1e6)
     assert found.million_all == pytest.approx(15 / 360_000 * 1e6)
 
 
 def planned_for(twin, peak, rule="ttft avg < 200ms", **more):
-    asker = Asker(twin, SINGLE, (parse_rule(rule),))
+    asker = WhatIfPredictor(twin, SINGLE, (parse_rule(rule),))
     return plan.plan_capacity(
         asker, "t", "w", parse_planned_arrivals(f"{peak}/s"), processes=1, **more
     )

@@ -11,7 +11,7 @@ from locust_llm.lab.twin.predict import OTHER_SETTINGS, WIDTH, WhatIf
 from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.whatif import grid
 from locust_llm.lab.twin.whatif import rows as whatif_rows
-from locust_llm.lab.twin.whatif.rows import Asker, frontier, top_rows
+from locust_llm.lab.twin.whatif.rows import WhatIfPredictor, select_frontier, top_rows
 from locust_llm.lab.twin.whatif.worker_processes import SharedWork, simulate_what_ifs
 from locust_llm.slo.grammar import parse_rule
 
@@ -20,9 +20,9 @@ SINGLE = ((100, 1),)
 
 
 def rows_of(twin, *loads, sets=(), rules=(), lengths=None):
-    choices = [grid.choice(one) for one in sets]
-    cases = grid.grid(loads, choices, twin.model.settings)
-    asker = Asker(twin, lengths or twin.lengths, tuple(map(parse_rule, rules)))
+    choices = [grid.parse_setting_choice(one) for one in sets]
+    cases = grid.make_grid(loads, choices, twin.model.settings)
+    asker = WhatIfPredictor(twin, lengths or twin.lengths, tuple(map(parse_rule, rules)))
     return asker.rows(cases, lambda done, most: None, processes=1)
 
 
@@ -126,7 +126,7 @@ def test_a_frontier_has_what_nothing_is_better_than():
         sets=["max-num-batched-tokens=50,100"],
         lengths=SINGLE,
     )
-    found = frontier(rows, "ttft p95")
+    found = select_frontier(rows, "ttft p95")
     assert found[0].case.asked.load.users == 1
     waits = [row.answers["ttft p95"].about for row in found]
     assert waits == sorted(waits)

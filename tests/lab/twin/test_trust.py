@@ -7,11 +7,11 @@ from statistics import fmean
 import msgspec
 import pytest
 
-from locust_llm.lab.twin.fit import check_predictions, held_out, trust
+from locust_llm.lab.twin.fit import check_predictions, held_out, judge_trust
 from locust_llm.lab.twin.model import HeldOutCheck, Noise
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage, stage_figures
 from locust_llm.lab.twin.predict import WIDTH
-from locust_llm.lab.twin.replay import OfferedLoad, again, simulated
+from locust_llm.lab.twin.replay import OfferedLoad, resend_stage, simulate_load
 
 from .models import plain
 
@@ -50,12 +50,12 @@ def test_a_model_with_the_true_steps_is_off_by_nothing() -> None:
     out = [stage(2)]
     found = check_predictions([plain()], out)
     assert all(abs(one.error) < 0.03 for one in found)
-    assert trust(found).verdict == "figures"
+    assert judge_trust(found).verdict == "figures"
 
 
 def test_a_model_with_other_steps_is_found_out() -> None:
     out = [stage(2, step_s=0.016)]
-    found = trust(check_predictions([plain()], out))
+    found = judge_trust(check_predictions([plain()], out))
     assert found.verdict == "not to be used"
     assert "off by" in found.reasons[0]
 
@@ -65,19 +65,19 @@ def test_a_model_with_other_steps_is_found_out() -> None:
     [((0.02, -0.03), "figures"), ((0.15, -0.2), "shape"), ((0.4, -0.3), "not to be used")],
 )
 def test_the_median_of_the_errors_decides(errors: tuple[float, float], verdict: str) -> None:
-    assert trust(checked(*errors)).verdict == verdict
+    assert judge_trust(checked(*errors)).verdict == verdict
 
 
 def test_one_figure_that_is_far_off_is_enough_against_figures() -> None:
-    found = trust([*checked(0.01, 0.02, 0.01), *checked(0.4, figure="ttft p99")])
+    found = judge_trust([*checked(0.01, 0.02, 0.01), *checked(0.4, figure="ttft p99")])
     assert found.verdict == "shape"
     assert "ttft p99" in found.reasons[0]
 
 
 def test_what_the_fit_does_not_explain_is_carried_on() -> None:
-    found = trust(checked(0.5, 0.5))
+    found = judge_trust(checked(0.5, 0.5))
     assert found.errors["ttft p50"] == pytest.approx(0.4, abs=0.05)  # ln 1.5, less what was known
-    assert trust(checked(0.0, 0.0)).errors["ttft p50"] == 0
+    assert judge_trust(checked(0.0, 0.0)).errors["ttft p50"] == 0
 
 
 def with_error(off: float, known: float, figure: str = "ttft p50") -> HeldOutCheck:
@@ -96,18 +96,18 @@ def with_error(off: float, known: float, figure: str = "ttft p50") -> HeldOutChe
 
 def test_what_is_known_of_an_error_is_taken_from_its_square() -> None:
     """(0.3^2 + 0.4^2) / 2 - 0.1^2 = 0.115."""
-    found = trust([with_error(0.3, 0.1), with_error(-0.4, 0.1)])
+    found = judge_trust([with_error(0.3, 0.1), with_error(-0.4, 0.1)])
     assert found.errors["ttft p50"] ** 2 == pytest.approx(0.115)
 
 
 def test_a_check_that_is_hardly_known_hardly_counts() -> None:
     """v such that (0.01 / v + 9 / (9 + v)) / 2 = 1, a little below 0.01."""
-    found = trust([with_error(0.1, 0.0), with_error(3.0, 3.0)])
+    found = judge_trust([with_error(0.1, 0.0), with_error(3.0, 3.0)])
     assert found.errors["ttft p50"] ** 2 == pytest.approx(0.01, rel=0.01)
 
 
 def test_the_figures_of_a_metric_have_one_error_and_no_other_has() -> None:
-    found = trust(
+    found = judge_trust(
         [
             with_error(0.1, 0.0),
             with_error(0.2, 0.0, "ttft p99"),
@@ -121,7 +121,7 @@ def test_the_figures_of_a_metric_have_one_error_and_no_other_has() -> None:
 def test_a_throughput_that_is_off_is_carried_on() -> None:
     """Steps of 10 instead of 10.5 ms, and no noise that could have done it: ln 1.05."""
     out = [stage(2, step_s=0.0105)]
-    assert trust(check_predictions([plain()], out)).errors["throughput"] == pytest.approx(
+    assert judge_trust(check_predictions([plain()], out)).errors["throughput"] == pytest.approx(
         math.log(1.05), rel=0.1
     )
 
@@ -133,10 +133,10 @@ def test_a_run_is_where_the_check_says_it_is() -> None:
     model = msgspec.structs.replace(plain(token_s=1e-4), noise=Noise(step_sigma=0.3))
     held = defaultdict[str, list[bool]](list)
     for seed in range(40):
-        sent = simulated(
+        sent = simulate_load(
             model, OfferedLoad(users=4), [(100, 5), (300, 20), (900, 10)], seed, count=48
         )
-        runs = [stage_figures(again(model, sent, number)) for number in range(10)]
+        runs = [stage_figures(resend_stage(model, sent, number)) for number in range(10)]
         for one in check_predictions([model] * 12, [sent]):
             held[one.figure] += [one.low <= run[one.figure] <= one.high for run in runs]
     shares = {figure: fmean(some) for figure, some in held.items()}
@@ -145,10 +145,10 @@ def test_a_run_is_where_the_check_says_it_is() -> None:
 
 
 def test_a_doubt_decides_whatever_the_checks_say() -> None:
-    found = trust(checked(0.0), ["half of the requests failed"])
+    found = judge_trust(checked(0.0), ["half of the requests failed"])
     assert found.verdict == "not to be used"
     assert found.reasons == ("half of the requests failed",)
 
 
 def test_without_a_check_there_is_no_trust() -> None:
-    assert trust([]).verdict == "not to be used"
+    assert judge_trust([]).verdict == "not to be used"

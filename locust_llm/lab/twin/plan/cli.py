@@ -10,7 +10,7 @@ from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.lab.twin import cli, file
 from locust_llm.lab.twin.plan.plan import FLAT, SHAPES, parse_planned_arrivals
 from locust_llm.lab.twin.whatif import grid
-from locust_llm.lab.twin.whatif.rows import Asker
+from locust_llm.lab.twin.whatif.rows import WhatIfPredictor
 from locust_llm.report.console_end import find_console_width
 from locust_llm.report.render.text import render_plain_blocks
 from locust_llm.text.format import print_safely
@@ -88,14 +88,16 @@ def _plan(options: argparse.Namespace) -> plan.CapacityPlan:
         raise ValueError(f"--gpu-hour must be above 0, got {options.gpu_hour:g}")
     twin = file.read_twin(options.twin)
     coming = parse_planned_arrivals(options.arrivals, options.day)
-    sent = cli.workload(
+    sent = cli.choose_workload(
         options, msgspec.structs.replace(twin, lengths=tuple(coming.lengths) or twin.lengths)
     )
-    if why := grid.refuse_extrapolation(twin, sent.lengths) or grid.unfit(twin, sent.lengths):
+    if why := grid.refuse_extrapolation(twin, sent.lengths) or grid.explain_unfit_lengths(
+        twin, sent.lengths
+    ):
         raise ValueError(why)
     with cli.show_counted_progress("rates") as on_progress:
         return plan.plan_capacity(
-            Asker(twin, sent.lengths, rules), str(options.twin), str(sent), coming,
+            WhatIfPredictor(twin, sent.lengths, rules), str(options.twin), str(sent), coming,
             options.gpus_per_replica,
             options.gpu_hour, lambda asked: on_progress(asked, plan.ASKED),
         )  # fmt: skip

@@ -17,7 +17,7 @@ from locust_llm.lab.twin.observations import IN_FLIGHT
 from locust_llm.lab.twin.predict import PredictedValue, WhatIf
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.lab.twin.whatif.grid import Case
-from locust_llm.lab.twin.whatif.rows import MET, Asker, WhatIfRow, status
+from locust_llm.lab.twin.whatif.rows import MET, WhatIfPredictor, WhatIfRow, status_of_answers
 from locust_llm.slo.grammar import Rule
 from locust_llm.workload.dataset import Dataset
 
@@ -52,11 +52,11 @@ def parse_planned_arrivals(text: str, shape: str = FLAT) -> PlannedArrivals:
     if match is None:
         if shape != FLAT:
             raise ValueError("--day is for a rate: a trace has a day of its own")
-        return of_trace(text)
+        return arrivals_of_trace(text)
     mean = float(match[1]) / SECONDS[match[2]]
     if not 0 < mean < math.inf:
         raise ValueError(f"--arrivals {text!r}: no request ever comes")
-    factors = factors_of(shape)
+    factors = parse_day_factors(shape)
     hours = tuple(mean * one for one in factors)
     said = {
         FLAT: "spread evenly over the day",
@@ -66,7 +66,7 @@ def parse_planned_arrivals(text: str, shape: str = FLAT) -> PlannedArrivals:
     return PlannedArrivals(hours, max(hours), mean, f"{text.strip()}, {said}")
 
 
-def factors_of(shape: str) -> list[float]:
+def parse_day_factors(shape: str) -> list[float]:
     """Of each hour, of mean 1. Raises ValueError of one sentence."""
     if shape == FLAT:
         return [1.0] * DAY
@@ -84,7 +84,7 @@ def factors_of(shape: str) -> list[float]:
     return [one / fmean(found) for one in found]
 
 
-def of_trace(path: str) -> PlannedArrivals:
+def arrivals_of_trace(path: str) -> PlannedArrivals:
     """Raises ValueError of one sentence."""
     if not Path(path).is_file():
         raise ValueError(
@@ -104,12 +104,12 @@ def of_trace(path: str) -> PlannedArrivals:
             if turn.input_tokens and turn.output_tokens:
                 lengths.append((turn.input_tokens, turn.output_tokens))
     every = lengths if len(lengths) == len(times) else []
-    return of_times(sorted(times), path)._replace(
+    return arrivals_of_times(sorted(times), path)._replace(
         lengths=tuple(every[:: max(1, -(-len(every) // KEPT))])
     )
 
 
-def of_times(times: Sequence[float], name: str) -> PlannedArrivals:
+def arrivals_of_times(times: Sequence[float], name: str) -> PlannedArrivals:
     """``times``: in order. Hours from the first one on, days above each other. Raises ValueError of
     one sentence."""
     if len(times) < 2 or times[-1] <= times[0]:
@@ -151,14 +151,14 @@ Holds = Callable[[Sequence[float]], Sequence[bool]]
 """Of each rate, in requests a second, whether a replica holds it."""
 
 
-def most(holds: Holds, peak: float) -> float:
+def find_highest_rate(holds: Holds, peak: float) -> float:
     """The highest rate of one replica that holds, within 3%, as far as up to MOST times the peak;
     0: none does. A rate holds only where all lower ones that are tried do."""
     low = 0.0
     high = MOST * peak
     for number, count in enumerate(ROUNDS):
         first = LEAST * peak if number == 0 else low
-        tried = between(first, high, count, number == 0)
+        tried = space_rates(first, high, count, number == 0)
         found = holds(tried)
         for rate, good in zip(tried, found, strict=True):
             if not good:
@@ -172,7 +172,7 @@ def most(holds: Holds, peak: float) -> float:
     return low
 
 
-def between(low: float, high: float, count: int, ends: bool) -> list[float]:
+def space_rates(low: float, high: float, count: int, ends: bool) -> list[float]:
     """Rates with equal ratios, with both ends or with neither."""
     if ends:
         return [low * (high / low) ** (i / (count - 1)) for i in range(count)]
@@ -209,7 +209,7 @@ class Fleet(NamedTuple):
         return HYSTERESIS * self.per_replica * (self.working - 1) / self.replicas
 
 
-def fleet(per_replica: float, peak: float) -> Fleet:
+def size_fleet(per_replica: float, peak: float) -> Fleet:
     return Fleet(per_replica, max(1, math.ceil(peak / per_replica - 1e-9)))
 
 
@@ -233,7 +233,7 @@ class PlanCost(NamedTuple):
     """Of prompts and answers together."""
 
 
-def cost(
+def price_fleet(
     fleet: Fleet,
     arrivals: PlannedArrivals,
     lengths: Lengths,
@@ -310,7 +310,7 @@ def only_shape(twin: Twin) -> str:
 
 
 def plan_capacity(
-    asker: Asker, name: str, workload: str, arrivals: PlannedArrivals, gpus_per_replica: int = 1,
+    asker: WhatIfPredictor, name: str, workload: str, arrivals: PlannedArrivals, gpus_per_replica: int = 1,
     gpu_hour: float | None = None,
     on_progress: Progress = lambda asked: None, processes: int = 0,
 ) -> CapacityPlan:  # fmt: skip
@@ -327,25 +327,29 @@ def plan_capacity(
         only_shape(asker.twin),
     )
     if begun.only_shape:
-        falls = most(lambda rates: [not row.falls_behind for row in asked(rates)], arrivals.peak)
+        falls = find_highest_rate(
+            lambda rates: [not row.falls_behind for row in asked(rates)], arrivals.peak
+        )
         return begun._replace(
             rows=tuple(asked([share * falls for share in SHARES])) if falls else ()
         )
-    per_replica = most(lambda rates: [_holds(row) for row in asked(rates)], arrivals.peak)
+    per_replica = find_highest_rate(
+        lambda rates: [_holds(row) for row in asked(rates)], arrivals.peak
+    )
     if not per_replica:
         return begun._replace(rows=tuple(asked([1e-3 * arrivals.peak])))
-    found = fleet(per_replica, arrivals.peak)
-    middle = most(
+    found = size_fleet(per_replica, arrivals.peak)
+    middle = find_highest_rate(
         lambda rates: [_holds_by_middle(row, asker.rules) for row in asked(rates)], arrivals.peak
     )
     working = sorted({max(1, found.working - 1), found.working, found.replicas})
     rows = asked([arrivals.peak / count for count in working])
     add, remove = asked([found.add_above, found.remove_below or found.add_above])
     return begun._replace(
-        fleet=found, by_middle=fleet(middle, arrivals.peak) if middle else None, rows=tuple(rows),
+        fleet=found, by_middle=size_fleet(middle, arrivals.peak) if middle else None, rows=tuple(rows),
         limited=next(_limited(asked, per_replica), ""), add_in_flight=add.answers[IN_FLIGHT].about,
         remove_in_flight=remove.answers[IN_FLIGHT].about if found.remove_below else 0.0,
-        cost=None if gpu_hour is None else cost(found, arrivals, asker.lengths, gpus_per_replica,
+        cost=None if gpu_hour is None else price_fleet(found, arrivals, asker.lengths, gpus_per_replica,
             gpu_hour),
     )  # fmt: skip
 
@@ -353,7 +357,7 @@ def plan_capacity(
 class _Rates:
     """Rows of one replica at rates, each asked once."""
 
-    def __init__(self, asker: Asker, on_progress: Progress, processes: int) -> None:
+    def __init__(self, asker: WhatIfPredictor, on_progress: Progress, processes: int) -> None:
         self.asker, self.on_progress, self.processes = asker, on_progress, processes
         self.known: dict[float, WhatIfRow] = {}
 
@@ -376,7 +380,7 @@ def _holds_by_middle(row: WhatIfRow, rules: Sequence[Rule]) -> bool:
     middle = {
         name: PredictedValue(one.about, one.about, one.about) for name, one in row.answers.items()
     }
-    return status(rules, middle) == MET and not row.falls_behind and not row.beyond_load
+    return status_of_answers(rules, middle) == MET and not row.falls_behind and not row.beyond_load
 
 
 def _limited(asked: _Rates, per_replica: float) -> Iterator[str]:

@@ -6,8 +6,13 @@ from typing import Any, Final
 from locust_llm.lab.twin.model import VERDICTS
 from locust_llm.lab.twin.observations import IN_FLIGHT
 from locust_llm.lab.twin.plan.plan import MONTH_H
-from locust_llm.lab.twin.predict import PredictedValue, answer, log_ratios, standard_error_of
-from locust_llm.lab.twin.whatif.rows import THROUGHPUT, WhatIfRow, figure_of
+from locust_llm.lab.twin.predict import (
+    PredictedValue,
+    interval_of_logarithms,
+    log_ratios,
+    standard_error_of,
+)
+from locust_llm.lab.twin.whatif.rows import THROUGHPUT, WhatIfRow, figure_of_rule
 from locust_llm.lab.twin.whatif.text import figure_title, format_predicted
 from locust_llm.report.blocks import Block, Heading, Headline, TableBlock, TextBlock
 from locust_llm.text.format import format_brief, format_count
@@ -39,8 +44,8 @@ def plan_document(plan: CapacityPlan) -> Iterator[Block]:
             f"{'; '.join(trust.reasons) or 'its file gives no reason'}."
         )
     yield TextBlock(
-        f"Arrivals: {plan.arrivals.what}; mean {rate(plan.arrivals.mean)}, peak "
-        f"{rate(plan.arrivals.peak)}. "
+        f"Arrivals: {plan.arrivals.what}; mean {format_rate(plan.arrivals.mean)}, peak "
+        f"{format_rate(plan.arrivals.peak)}. "
         f"{plan.workload[:1].upper()}{plan.workload[1:]}. SLO: {'; '.join(map(str, plan.rules))}."
     )
     if plan.only_shape:
@@ -75,11 +80,11 @@ def plan_headline(plan: CapacityPlan) -> str:
     return (
         f"{format_count(found.replicas, 'replica')}: {working} the peak within the SLO when one is "
         f"lost. One holds "
-        f"{rate(found.per_replica)}.{less}"
+        f"{format_rate(found.per_replica)}.{less}"
     )
 
 
-def rate(per_s: float) -> str:
+def format_rate(per_s: float) -> str:
     return f"{format_brief(per_s, digits=3)} requests/s"
 
 
@@ -100,7 +105,7 @@ def _replicas(plan: CapacityPlan) -> TableBlock:
 
 
 def _columns(plan: CapacityPlan) -> tuple[str, ...]:
-    found = dict.fromkeys((*map(figure_of, plan.rules), *USUAL))
+    found = dict.fromkeys((*map(figure_of_rule, plan.rules), *USUAL))
     found.pop(THROUGHPUT, None)
     return (*tuple(found)[: COLUMNS - 1], THROUGHPUT)
 
@@ -145,7 +150,7 @@ def _shape(plan: CapacityPlan) -> Iterator[Block]:
     for share, row in zip(SHARES, plan.rows, strict=True):
         cells = [f"{share:.0%}"]
         for name in figures:
-            times = relative(plan, row, name)
+            times = relative_to_lowest_load(plan, row, name)
             cells.append(format_predicted(name, times, True) if times else "-")
         rows.append(tuple(cells))
     yield TextBlock(
@@ -156,11 +161,13 @@ def _shape(plan: CapacityPlan) -> Iterator[Block]:
     yield TableBlock(("Load", *(figure_title(name, True) for name in figures)), tuple(rows))
 
 
-def relative(plan: CapacityPlan, row: WhatIfRow, figure: str) -> PredictedValue | None:
+def relative_to_lowest_load(
+    plan: CapacityPlan, row: WhatIfRow, figure: str
+) -> PredictedValue | None:
     first = plan.rows[0]
     if figure not in row.logs or figure not in first.logs:
         return None
-    return answer(
+    return interval_of_logarithms(
         log_ratios(row.logs[figure], first.logs[figure]),
         standard_error_of(figure, plan.twin.trust.errors),
     )
@@ -262,7 +269,7 @@ def _row_as_json(plan: CapacityPlan, row: WhatIfRow, share: float | None) -> dic
     """``share``: of the rate at which a replica falls behind; None: the answers are figures."""
     answers = {}
     for name in row.answers:
-        answer = row.answers[name] if share is None else relative(plan, row, name)
+        answer = row.answers[name] if share is None else relative_to_lowest_load(plan, row, name)
         if answer is not None:
             answers[name] = list(answer)
     return {

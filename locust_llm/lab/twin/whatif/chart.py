@@ -14,8 +14,20 @@ from markupsafe import Markup
 from locust_llm.lab.page import render_page as rendered
 from locust_llm.lab.pareto.chart import choose_ticks
 from locust_llm.lab.twin.whatif import text
-from locust_llm.lab.twin.whatif.rows import MET, NOT_MET, THROUGHPUT, WhatIfRow, figure_of, frontier
-from locust_llm.lab.twin.whatif.text import WhatIfReport, axis, figure_title, format_predicted
+from locust_llm.lab.twin.whatif.rows import (
+    MET,
+    NOT_MET,
+    THROUGHPUT,
+    WhatIfRow,
+    figure_of_rule,
+    select_frontier,
+)
+from locust_llm.lab.twin.whatif.text import (
+    WhatIfReport,
+    choose_frontier_axis,
+    figure_title,
+    format_predicted,
+)
 from locust_llm.report.blocks import TextBlock
 from locust_llm.slo.grammar import Rule
 from locust_llm.text.format import clean_line, format_brief, format_duration
@@ -37,7 +49,7 @@ def draw_whatif_chart(rows: Sequence[WhatIfRow], figure: str, rules: Sequence[Ru
         for row in rows
         if figure in row.answers and THROUGHPUT in row.answers and not row.falls_behind
     ]
-    best = frontier(known, figure)
+    best = select_frontier(known, figure)
     if not best:
         return ""
     on = {row.case for row in best}
@@ -107,7 +119,7 @@ class _Scale:
 def _limit(scale: _Scale, rules: Sequence[Rule]) -> Iterator[str]:
     for rule in rules:
         if (
-            figure_of(rule) == scale.figure
+            figure_of_rule(rule) == scale.figure
             and rule.limit > 0
             and 0 <= (x := scale.x(rule.limit)) <= 100
         ):
@@ -205,8 +217,12 @@ KEY: Final = (
 
 def render_whatif_page(asked: WhatIfReport) -> str:
     shown = text.select_shown_rows(asked)
-    drawn = "" if asked.shape else draw_whatif_chart(asked.rows, axis(asked), asked.rules)
-    runs = [block.text for block in text.decision(asked) if isinstance(block, TextBlock)]
+    drawn = (
+        ""
+        if asked.shape
+        else draw_whatif_chart(asked.rows, choose_frontier_axis(asked), asked.rules)
+    )
+    runs = [block.text for block in text.decision_blocks(asked) if isinstance(block, TextBlock)]
     return rendered(
         "whatif.html", OWN, title=f"What if: {asked.name}", headline=text.whatif_headline(asked),
         about=text.whatif_subtitle(asked),

@@ -92,7 +92,7 @@ def parse_load_values(text: str) -> list[OfferedLoad]:
     return [OfferedLoad(users=int(value)) for value in found]
 
 
-def choice(text: str) -> SettingChoice:
+def parse_setting_choice(text: str) -> SettingChoice:
     """Of a ``--set``. Raises ValueError of one sentence."""
     key, equals, values = map(str.strip, text.partition("="))
     key = key.removeprefix("--").replace("_", "-")
@@ -129,7 +129,7 @@ def _numbers(option: str, text: str, values: str) -> Sequence[float]:
     return found
 
 
-def grid(
+def make_grid(
     at: Sequence[OfferedLoad], choices: Sequence[SettingChoice], fitted: SchedulerSettings
 ) -> list[Case]:
     """Every load with every combination, the loads of one combination together. Raises ValueError
@@ -180,7 +180,7 @@ def as_fitted(case: Case) -> Case:
     return Case(WhatIf(case.asked.load), ())
 
 
-def impossible(settings: SchedulerSettings, lengths: Lengths) -> str:
+def explain_impossible(settings: SchedulerSettings, lengths: Lengths) -> str:
     """Why no server runs with these, one clause; empty: it may."""
     budget, seqs = settings.max_num_batched_tokens, settings.max_num_seqs
     longest = max(prompt for prompt, _ in lengths)
@@ -206,14 +206,14 @@ def impossible(settings: SchedulerSettings, lengths: Lengths) -> str:
     return ""
 
 
-def possible(
+def drop_impossible(
     cases: Iterable[Case], fitted: SchedulerSettings, lengths: Lengths
 ) -> tuple[list[Case], dict[str, list[str]]]:
     """(those that can be, why others cannot: by reason, their names)."""
     found = list[Case]()
     why = dict[str, dict[str, None]]()
     for case in cases:
-        if reason := impossible(case.asked.settings or fitted, lengths):
+        if reason := explain_impossible(case.asked.settings or fitted, lengths):
             why.setdefault(reason, {})[case.name] = None
         else:
             found.append(case)
@@ -255,9 +255,9 @@ def refuse_extrapolation(twin: Twin, lengths: Lengths) -> str:
     return ""
 
 
-def unfit(twin: Twin, lengths: Lengths) -> str:
+def explain_unfit_lengths(twin: Twin, lengths: Lengths) -> str:
     """Why the server, as it was fitted, cannot serve these lengths, one sentence; empty: it can."""
-    why = impossible(twin.model.settings, lengths)
+    why = explain_impossible(twin.model.settings, lengths)
     return f"this server cannot serve such requests: {why}" if why else ""
 
 
@@ -326,7 +326,7 @@ def beyond_settings(asked: WhatIf, fitted: SchedulerSettings) -> Iterator[str]:
             )
 
 
-def unknown(
+def list_unknowns(
     twin: Twin, asked: WhatIf, chosen: Sequence[str], beyond: Sequence[str]
 ) -> Iterator[str]:
     """What could not be identified and matters here: under more load or longer requests than were

@@ -12,10 +12,10 @@ from locust_llm.lab.twin.observations import IN_FLIGHT, REQUESTS_PER_S, SERVED
 from locust_llm.lab.twin.predict import (
     WIDTH,
     PredictedValue,
-    answer,
+    interval_of_logarithms,
     log_ratios,
     standard_error_of,
-    uncertain,
+    variance_of_logarithms,
 )
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.lab.twin.whatif.grid import (
@@ -24,7 +24,7 @@ from locust_llm.lab.twin.whatif.grid import (
     beyond_lengths,
     beyond_load,
     beyond_settings,
-    unknown,
+    list_unknowns,
 )
 from locust_llm.lab.twin.whatif.worker_processes import (
     Logarithms,
@@ -52,11 +52,11 @@ MIN_SERVED: Final = 0.97
 def parse_predicted_rule(text: str) -> Rule:
     """Raises ValueError of one sentence, also for a rule that no twin can tell."""
     found = parse_rule(text)
-    figure_of(found)
+    figure_of_rule(found)
     return found
 
 
-def figure_of(rule: Rule) -> str:
+def figure_of_rule(rule: Rule) -> str:
     """The name of the figure that a rule is about. Raises ValueError of one sentence."""
     if rule.base or rule.given or rule.where:
         what = "with conditions" if rule.given else "for some of the requests"
@@ -77,7 +77,7 @@ def figure_of(rule: Rule) -> str:
 
 def judge_answer(rule: Rule, answers: Mapping[str, PredictedValue]) -> str:
     """By both ends of the interval."""
-    answer = answers.get(figure_of(rule))
+    answer = answers.get(figure_of_rule(rule))
     if answer is None:
         return OPEN
     if falls_behind(answers) and rule.less_is_better:
@@ -88,7 +88,7 @@ def judge_answer(rule: Rule, answers: Mapping[str, PredictedValue]) -> str:
     return MET if holds == {True} else NOT_MET
 
 
-def status(rules: Sequence[Rule], answers: Mapping[str, PredictedValue]) -> str:
+def status_of_answers(rules: Sequence[Rule], answers: Mapping[str, PredictedValue]) -> str:
     """Of all rules that decide; empty without any."""
     found = {judge_answer(one, answers) for one in rules if one.decides}
     return next((one for one in (NOT_MET, OPEN, MET) if one in found), "")
@@ -151,10 +151,10 @@ class WhatIfRow(NamedTuple):
 
 def figures_to_ask(rules: Sequence[Rule]) -> tuple[str, ...]:
     """The figures to ask for: those of the rules, and those of every answer."""
-    return tuple(dict.fromkeys((*map(figure_of, rules), *DEFAULT, *OF_FLOW)))
+    return tuple(dict.fromkeys((*map(figure_of_rule, rules), *DEFAULT, *OF_FLOW)))
 
 
-class Asker(NamedTuple):
+class WhatIfPredictor(NamedTuple):
     """What all rows share."""
 
     twin: Twin
@@ -226,11 +226,13 @@ class Asker(NamedTuple):
         errors = {
             name: standard_error_of(name, twin.trust.errors, other_settings=other) for name in logs
         }
-        absolute = {name: answer(one, errors[name], width) for name, one in logs.items()}
+        absolute = {
+            name: interval_of_logarithms(one, errors[name], width) for name, one in logs.items()
+        }
         relative = absolute
         if self.shape and fitted is not None:
             relative = {
-                name: answer(log_ratios(one, fitted[name]), errors[name], width)
+                name: interval_of_logarithms(log_ratios(one, fitted[name]), errors[name], width)
                 for name, one in logs.items()
                 if name in fitted and name not in OF_FLOW
             }
@@ -241,8 +243,8 @@ class Asker(NamedTuple):
         chosen = [key.replace("-", "_") for key, _ in case.chosen]
         return WhatIfRow(
             case=case, logs=logs, answers=relative,
-            status="" if self.shape else status(self.rules, absolute), beyond=beyond,
-            unknown=tuple(unknown(twin, asked, chosen, beyond)), models=models, beyond_load=of_load,
+            status="" if self.shape else status_of_answers(self.rules, absolute), beyond=beyond,
+            unknown=tuple(list_unknowns(twin, asked, chosen, beyond)), models=models, beyond_load=of_load,
             falls_behind=falls_behind(absolute),
         )  # fmt: skip
 
@@ -262,11 +264,11 @@ def top_rows(rows: Sequence[WhatIfRow]) -> list[WhatIfRow]:
     if any(row.status for row in rows):
         order = {MET: 0, OPEN: 1, NOT_MET: 2}
         return sorted(rows, key=lambda row: (-row.models, order[row.status], -row.throughput))
-    best = {row.case for row in frontier(rows, WAIT)}
+    best = {row.case for row in select_frontier(rows, WAIT)}
     return sorted(rows, key=lambda row: (-row.models, row.case not in best, -row.throughput))
 
 
-def frontier(rows: Sequence[WhatIfRow], figure: str) -> list[WhatIfRow]:
+def select_frontier(rows: Sequence[WhatIfRow], figure: str) -> list[WhatIfRow]:
     """Those of which no other has more throughput and less of ``figure``, by rising throughput;
     rows that fall behind have none of it."""
     known = [
@@ -314,7 +316,7 @@ def best_what_if(rows: Sequence[WhatIfRow]) -> WhatIfRow | None:
     return next((row for row in top_rows(rows) if row.status in (MET, OPEN)), None)
 
 
-def rival(
+def find_rival(
     rows: Sequence[WhatIfRow], rules: Sequence[Rule], errors: Mapping[str, float]
 ) -> Rival | None:
     """The best of other settings, where it may be as good: its throughput is not surely less, or it
@@ -337,7 +339,9 @@ def rival(
     for row in rows:
         at.setdefault(row.case.asked.load, {})[row.case.chosen] = row
     figures = (
-        tuple(dict.fromkeys((*map(figure_of, rules), THROUGHPUT))) if rules else (WAIT, THROUGHPUT)
+        tuple(dict.fromkeys((*map(figure_of_rule, rules), THROUGHPUT)))
+        if rules
+        else (WAIT, THROUGHPUT)
     )
     tried = []
     for load, here in at.items():
@@ -371,7 +375,7 @@ def _apart(
     difference = sum(logs) / len(logs)
     differ = one.case.asked.settings != other.case.asked.settings
     error = math.sqrt(
-        uncertain(logs) + standard_error_of(figure, errors, other_settings=differ) ** 2
+        variance_of_logarithms(logs) + standard_error_of(figure, errors, other_settings=differ) ** 2
     )
     sigmas = abs(difference) / error if error else 0.0
     if difference and not error:
@@ -379,7 +383,7 @@ def _apart(
     return math.expm1(difference), sigmas
 
 
-def commands(found: Rival, workload: Sequence[str]) -> Iterator[tuple[str, str]]:
+def make_run_commands(found: Rival, workload: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(what the server is to run with, the command line), one for each of the two. ``workload``:
     options of run."""
     for row in (found.best, found.other):

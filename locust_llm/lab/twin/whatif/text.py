@@ -16,10 +16,10 @@ from locust_llm.lab.twin.whatif.rows import (
     Rival,
     WhatIfRow,
     best_what_if,
-    commands,
-    figure_of,
-    frontier,
+    figure_of_rule,
     judge_answer,
+    make_run_commands,
+    select_frontier,
     top_rows,
 )
 from locust_llm.report.blocks import Block, Heading, Headline, TableBlock, TextBlock
@@ -64,7 +64,7 @@ def whatif_document(asked: WhatIfReport) -> Iterator[Block]:
     yield whatif_table(asked, select_shown_rows(asked))
     for note in whatif_notes(asked):
         yield TextBlock(note)
-    yield from decision(asked)
+    yield from decision_blocks(asked)
 
 
 def select_shown_rows(asked: WhatIfReport) -> Sequence[WhatIfRow]:
@@ -117,7 +117,7 @@ def whatif_columns(asked: WhatIfReport) -> tuple[str, ...]:
     gate."""
     gated = any(row.case.asked.prefill_limit < float("inf") for row in asked.rows)
     usual = [figure.replace("ttft ", "ttft_from_due ") if gated else figure for figure in USUAL]
-    found = dict.fromkeys((*map(figure_of, asked.rules), *usual))
+    found = dict.fromkeys((*map(figure_of_rule, asked.rules), *usual))
     found.pop(THROUGHPUT, None)
     return (*tuple(found)[: COLUMNS - 1], THROUGHPUT)
 
@@ -207,18 +207,18 @@ def _named(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def decision(asked: WhatIfReport) -> Iterator[Block]:
+def decision_blocks(asked: WhatIfReport) -> Iterator[Block]:
     """Which run to do next, where two settings cannot be told apart."""
     found = asked.rival
     if found is None:
         return
     yield Heading("Which run to do next")
-    yield TextBlock(why(found))
-    for server, line in commands(found, asked.words):
+    yield TextBlock(explain_rival(found))
+    for server, line in make_run_commands(found, asked.words):
         yield TextBlock(f"server {server}: {line}")
 
 
-def why(found: Rival) -> str:
+def explain_rival(found: Rival) -> str:
     one, other = found.best, found.other
     more = "more" if found.difference > 0 else "less"
     return (
@@ -251,7 +251,11 @@ def what_ifs_as_json(asked: WhatIfReport) -> dict[str, Any]:
     """Every what-if, in the order in which it was asked, with every answer as (low, about, high):
     seconds, or a second; of a twin good for shape only times as much as with the fitted
     settings."""
-    on = set() if asked.shape else {row.case for row in frontier(asked.rows, axis(asked))}
+    on = (
+        set()
+        if asked.shape
+        else {row.case for row in select_frontier(asked.rows, choose_frontier_axis(asked))}
+    )
     first = None if asked.shape else best_what_if(asked.rows)
     return {
         "schema": SCHEMA,
@@ -268,14 +272,14 @@ def what_ifs_as_json(asked: WhatIfReport) -> dict[str, Any]:
         ],
         "next_runs": [
             {"server": server, "command": line}
-            for server, line in (commands(asked.rival, asked.words) if asked.rival else ())
+            for server, line in (make_run_commands(asked.rival, asked.words) if asked.rival else ())
         ],
     }  # fmt: skip
 
 
-def axis(asked: WhatIfReport) -> str:
+def choose_frontier_axis(asked: WhatIfReport) -> str:
     """What a frontier has beside the throughput: the figure of the first rule on a latency."""
-    figures = (figure_of(rule) for rule in asked.rules if rule.less_is_better)
+    figures = (figure_of_rule(rule) for rule in asked.rules if rule.less_is_better)
     return next(figures, WAIT)
 
 

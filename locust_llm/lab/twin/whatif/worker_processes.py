@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from typing import Final, NamedTuple
 
 from locust_llm.lab.twin.model import ServerModel
-from locust_llm.lab.twin.predict import WhatIf, logarithms
+from locust_llm.lab.twin.predict import WhatIf, simulate_logarithms
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.records.machine import usable_cores
 
@@ -115,4 +115,6 @@ def _several(asked: Sequence[WhatIf]) -> list[Logarithms]:
 
 def _one(work: SharedWork, asked: WhatIf) -> Logarithms:
     count = work.count(asked.load)
-    return logarithms(work.models, asked, work.lengths, work.figures, count=count, settled=True)
+    return simulate_logarithms(
+        work.models, asked, work.lengths, work.figures, count=count, settled=True
+    )
