@@ -16,7 +16,7 @@ from .loop_turns import can_wait
 from .reader.process_reader import get_stream_reader
 from .reader.stream import OpenStream
 from .reader.stream_reader import ReaderFailed
-from .request import Request, RequestTimeout, timeout_message
+from .request import Request, RequestTimeout, find_exceeded_limit, timeout_message
 from .response import Response, describe_exception
 from .retry import parse_retry_after_s
 
@@ -334,6 +334,11 @@ def _record(
         and answer.results < (asked := request.labels.get("inputs") or 0)
     ):
         outcome, message = "truncated", f"{answer.results} of {asked} inputs have a vector"
+    if outcome == OK and stream.ended_ns is not None and not stream.unstamped:
+        ended_s = (stream.ended_ns - stream.sent_ns) / 1e9
+        first_s = chunk_us[0] / 1e6 if chunk_us and stream.streamed else None
+        if exceeded := find_exceeded_limit(request, first_s, ended_s):
+            outcome, message = exceeded, timeout_message(request, exceeded)
     frame, drafts = stream.frame, stream.drafts
     server, later = (
         (str(frame.get("server", "")), frame.get("retry-after"))

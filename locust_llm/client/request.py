@@ -121,6 +121,20 @@ def next_limit(
     return min(ends, default=None)
 
 
+def find_exceeded_limit(request: Request, first_s: float | None, ended_s: float) -> str:
+    """The outcome of an answer that is complete, but by its stamps beyond a limit: the timer of a
+    busy machine goes off late, and no answer succeeds by that. Empty: it kept its limits.
+
+    ``first_s``, ``ended_s``: after the send came the first chunk, None without a stream, and all
+    of it.
+    """
+    if request.timeout_s is not None and ended_s > request.timeout_s:
+        return "timeout"
+    if first_s is None or request.first_token_timeout_s is None:
+        return ""
+    return "first_token_timeout" if first_s > request.first_token_timeout_s else ""
+
+
 def timeout_message(request: Request, outcome: str) -> str:
     """The message of the record when a time limit is over."""
     if outcome == "timeout":

@@ -44,18 +44,25 @@ def make_readability_rows(ok: RequestSelection, percentiles: Sequence[float]) ->
 def adjust_for_failures(
     metric: Metric, values: Floats, at_least: Floats, failures: int, percentiles: Sequence[float]
 ) -> Row:
-    """The row with ``failures`` more values of +infinity: AIPerf's ``adj_<tag>``. Nearest rank: the
-    smallest value that at least p % of all are not above, so that nothing is interpolated towards
-    infinity. ``at_least``: what is known of requests that were cut; they count as +infinity, and
-    where they are as low as this, a percentile is at least so much."""
+    """The row with ``failures`` more values of +infinity: AIPerf's ``adj_<tag>``.
+
+    With failures by nearest rank: the smallest value that at least p % of all are not above, so
+    that nothing is interpolated towards infinity. Without any linear, as every other percentile.
+    ``at_least``: what is known of requests that were cut; they count as +infinity, and where they
+    are as low as this, a percentile is at least so much."""
     known = np.sort(values[~np.isnan(values)]) * metric.scale
     best = np.sort(np.append(known, at_least * metric.scale))
     count = len(best) + failures
-    ranks = {p: max(math.ceil(round(p / 100 * count, 9)), 1) for p in percentiles}
-    worst = {
-        p: float(known[rank - 1]) if rank <= len(known) else math.inf for p, rank in ranks.items()
-    }
-    least = {p: float(best[rank - 1]) for p, rank in ranks.items() if rank <= len(best)}
+    without_end, failed = np.full(count - len(known), math.inf), np.full(failures, math.inf)
+
+    def each(ordered: Floats) -> dict[float, float]:
+        if not count:
+            return {}
+        nearest = bool(failures)
+        return {p: find_percentile(ordered, p, nearest=nearest) for p in percentiles}
+
+    worst = each(np.append(known, without_end))
+    least = each(np.append(best, failed))
     return Row(
         label=metric.label,
         tag=f"adj_{metric.tag}",
@@ -68,6 +75,19 @@ def adjust_for_failures(
         percentiles=worst,
         at_least={p: value for p, value in least.items() if value < worst[p]},
     )
+
+
+def find_percentile(ordered: Floats, percentile: float, *, nearest: bool) -> float:
+    """Of values in order: the nearest rank, or linear between two as numpy's default, infinite
+    where one of these is."""
+    if nearest:
+        rank = max(math.ceil(round(percentile / 100 * len(ordered), 9)), 1)
+        return float(ordered[rank - 1])
+    place = round(percentile / 100 * (len(ordered) - 1), 9)
+    below, above = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
+    if not (math.isfinite(below) and math.isfinite(above)):
+        return above
+    return below + (above - below) * (place - math.floor(place))
 
 
 def has_too_few_values(count: int, percentile: float) -> bool:

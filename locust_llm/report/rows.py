@@ -26,8 +26,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Of the sample (ddof=1); None below two values."""
     sum: float | None = None
     percentiles: dict[float, float] = {}
-    """Linear interpolation (numpy's default); in an ``adj_`` row nearest rank, and +infinity is a
-    failure, or a request that was cut: then it is in ``at_least``."""
+    """Linear interpolation (numpy's default); in an ``adj_`` row with failures nearest rank, and
+    +infinity is a failure, or a request that was cut: then it is in ``at_least``."""
     at_least: dict[float, float] = {}
     """Of an ``adj_`` row: percentiles that land on a request which was cut, and the age that says
     how long at least."""

@@ -36,7 +36,7 @@ from locust_llm.client import exchange as exchange_module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.reader.process_reader import get_stream_reader
-from locust_llm.client.request import Request, next_limit
+from locust_llm.client.request import Request, find_exceeded_limit, next_limit
 from locust_llm.client.response import NO_END, Response
 from locust_llm.gate.gate import Gate, GateClosed
 from locust_llm.records.record import CANCELLED, OK, Record
@@ -513,6 +513,22 @@ def test_which_limit_is_over_first() -> None:
     assert next_limit(request, streaming(12.0, 14.5), None, 25.0) == (29.5, "gap_timeout")
     assert next_limit(request, streaming(12.0, 39.0), 11.0, 40.0) == (41.0, CANCELLED)
     assert next_limit(request, streaming(12.0, 39.0, 60.0), None, 60.0) == (70.0, "timeout")
+
+
+def test_an_answer_beyond_its_limit_succeeds_by_no_late_timer() -> None:
+    request = limited(timeout_s=0.5, first_token_timeout_s=0.2)
+    assert find_exceeded_limit(request, 0.2, 0.5) == ""
+    assert find_exceeded_limit(request, 0.2, 0.501) == "timeout"
+    assert find_exceeded_limit(request, 0.201, 0.4) == "first_token_timeout"
+    assert find_exceeded_limit(request, None, 0.4) == ""  # no stream
+    assert find_exceeded_limit(limited(), 10.0, 20.0) == ""
+
+
+def test_a_loop_that_was_blocked_makes_no_late_answer_a_success(scripted: Scripted) -> None:
+    """All 20 chunks are there after 0.2 s, and the timer of 0.1 s goes off after 0.4 s."""
+    gevent.spawn_later(0.05, time.sleep, 0.4)
+    record = run(scripted, "late", stream(20, each_ms=10), timeout_s=0.1)
+    assert (record.outcome, record.error) == ("timeout", "not finished within 0.1 s")
 
 
 QUARTERS = st.integers(1, 20).map(lambda number: number / 4)  # exact in binary

@@ -307,7 +307,7 @@ def _explain_cut(conditions: _Conditions | None) -> str:
     ended = conditions.succeeded + conditions.cut
     if conditions.cut < MIN_CUT_SHARE * ended:
         return ""
-    return f"its latencies are too low, as {conditions.cut:,} of {ended:,} requests were cut"
+    return f"its latencies are of the answered requests, {conditions.cut:,} of {ended:,} were cut"
 
 
 def _several_loads(run: _Run) -> str:

@@ -31,6 +31,7 @@ from locust_llm.text.format import (
 
 from .ab import format_paired_difference
 from .delivery import describe_overload, describe_undelivered
+from .metrics import format_survivors_line
 from .notes import FIRST_FAILED, was_stream_buffered
 from .published import format_broken_rules
 
@@ -103,7 +104,8 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     load = "" if trouble or (invalid and not _of_ramp(summary)) else _load(c, run, summary)
     if trouble:
         yield trouble
-        load = f"of the {c.succeeded:,} that were answered" if c.cut and not rules else ""
+    if not rules and ((trouble and c.cut) or format_survivors_line(summary, run) is not None):
+        load = f"{load}{', ' * bool(load)}of the {c.succeeded:,} that were answered"
     if invalid:
         why = BUFFERED_STREAMS if was_stream_buffered(run) else TOO_SLOW
         why = f"{why[0].lower()}{why[1:]}" if trouble else why
@@ -278,7 +280,7 @@ def _beside_answers(rule: Rule, conditions: Conditions) -> str:
     if metric is None or not metric.censored:
         return ""
     more = ["failures as the slowest"] * bool(conditions.failed)
-    more += ["cancelled requests estimated"] * bool(conditions.cancelled)
+    more += ["cancelled requests included"] * bool(conditions.cancelled)
     return f" ({' and '.join(more)})" if more else ""
 
 

@@ -1,6 +1,7 @@
 """Metrics of a run as tables: its metrics, how far they may be off, and the same requests
 divided."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -57,6 +58,9 @@ SHORT_NAMES: Final = {
     LATENCY.tag: "latency",
 }  # fmt: skip
 """Columns of a breakdown."""
+NEAREST_RANK: Final = (
+    "With failures a percentile is the nearest rank, as nothing lies between a value and infinity."
+)
 NOTHING: Final = "No request succeeded: there are no latencies, no rates, and no tables of them."
 
 
@@ -80,25 +84,52 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
         cut = "; cut requests with their age (≥: at least)" if summary.conditions.cut else ""
         yield Heading(f"Latencies with every failure as +infinity{cut}")
         yield _adjusted(summary.adjusted, chosen)
+        if summary.conditions.failed:
+            yield TextBlock(NEAREST_RANK)
 
 
 def format_survivors_line(summary: Summary, run: Run) -> str | None:
-    """That so many requests were cut that the latencies of the others are too low for all; None
-    where few were."""
+    """That so many requests failed or were cut that the latencies of the others are not those of
+    all; None where few did."""
     c = summary.conditions
-    if not c.succeeded or c.cut < MIN_CUT_SHARE * (c.succeeded + c.cut):
+    lost = c.cut + c.failed
+    if not c.succeeded or lost < MIN_CUT_SHARE * (c.succeeded + lost):
         return None
+    missing = [f"{c.failed:,} failed"] * bool(c.failed)
+    missing += [f"{c.cut:,} {_was(c.cut)} cut before {_its(c.cut)} end"] * bool(c.cut)
     line = (
-        f"These latencies are too low: they are of the "
-        f"{format_count(c.succeeded, 'answered request')}, and {c.cut:,} more were cut "
-        "before their end."
+        f"These latencies are of the {format_count(c.succeeded, 'answered request')} alone: "
+        f"{' and '.join(missing)}."
     )
+    by_tag = {row.tag: row for row in summary.adjusted}
     first = TTFT_FROM_DUE if run.has_waits else TTFT
-    row = next((row for row in summary.adjusted if row.tag == f"adj_{first.tag}"), None)
-    least = None if row is None else row.at_least.get(95.0)
-    if row is None or least is None:
+    rows = [by_tag[f"adj_{tag}"] for tag in (first.tag, LATENCY.tag) if f"adj_{tag}" in by_tag]
+    known = [_both_percentiles(row) for row in rows if row.count and 95.0 in row.percentiles]
+    if not known:
         return line
-    return f"{line} With them, p95 of {row.label} is at least {format_duration(least / 1e3)}."
+    return f"{line} With {'them' if lost > 1 else 'it'}, p50 and p95 are {', '.join(known)}."
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _its(count: int) -> str:
+    return "its" if count == 1 else "their"
+
+
+def _both_percentiles(row: Row) -> str:
+    """``of Request Latency 432 ms and at least 14.9 s``"""
+    median, slow = _with_all(row, 50.0), _with_all(row, 95.0)
+    return f"of {row.label} {f'both {median}' if median == slow else f'{median} and {slow}'}"
+
+
+def _with_all(row: Row, percentile: float) -> str:
+    """Of all requests, failed and cut ones included."""
+    value, least = row.percentiles[percentile], row.at_least.get(percentile)
+    if least is not None:
+        return f"at least {format_duration(least / 1e3)}"
+    return "a failure" if math.isinf(value) else format_duration(value / 1e3)
 
 
 def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:

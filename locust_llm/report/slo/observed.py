@@ -12,7 +12,7 @@ from locust_llm.records.record import CUT, FAILURES, OK, RETRIED, Record
 from locust_llm.records.run import Run
 from locust_llm.report.breakdowns import estimate_input_lengths
 from locust_llm.report.gaps import GapCounts
-from locust_llm.report.percentiles import has_too_few_values
+from locust_llm.report.percentiles import find_percentile, has_too_few_values
 from locust_llm.report.sections.delivery import Delivery
 from locust_llm.report.selection import Floats, RequestSelection, sum_of_known
 from locust_llm.report.window import RateWindow
@@ -209,10 +209,7 @@ def _distribution(
         return replace(_at_both(rule, known, lambda some: _average(some, note, looks)), trend=trend)
     if unsent:
         known = known.with_unknown(unsent).in_order
-    nearest = bool(counted) or not known.known
-    found = _at_both(
-        rule, known, lambda some: _quantile(rule, some, counted, looks, nearest=nearest)
-    )
+    found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, looks))
     note = f"{unsent} arrivals were due and never sent" if unsent and not found.note else found.note
     infinite = counted if rule.percentile is not None else 0
     return replace(found, note=note, trend=trend, never_sent=unsent, infinite=infinite)
@@ -258,17 +255,14 @@ def _between(
     )
 
 
-def _quantile(
-    rule: Rule, values: Floats, failures: int, looks: int, *, nearest: bool
-) -> ObservedValue:
+def _quantile(rule: Rule, values: Floats, failures: int, looks: int) -> ObservedValue:
     """A percentile, the smallest or the largest value."""
     ordered = np.sort(values)
     percentile = rule.percentile
     if percentile is None:
         value = float(ordered[0] if rule.stat == "min" else ordered[-1])
         return ObservedValue(value, None, len(ordered), _landed(rule, value, failures))
-    rank = max(math.ceil(round(percentile / 100 * len(ordered), 9)), 1)
-    value = float(ordered[rank - 1] if nearest else np.percentile(ordered, percentile))
+    value = find_percentile(ordered, percentile, nearest=bool(failures))
     note = _landed(rule, value, failures)
     return _with(
         value,

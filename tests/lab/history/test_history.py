@@ -331,7 +331,7 @@ def test_a_run_of_which_many_requests_were_cut_is_named(
     document["conditions"] |= {"succeeded": 91, "cut": 204}
     (folder / "run.json").write_text(json.dumps(document))
     assert main(["history", str(tmp_path)]) == ExitStatus.OK
-    line = "overloaded: its latencies are too low, as 204 of 295 requests were cut"
+    line = "overloaded: its latencies are of the answered requests, 204 of 295 were cut"
     assert line in capsys.readouterr().err
 
 
