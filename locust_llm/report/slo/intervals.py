@@ -147,7 +147,7 @@ def estimate_rate_interval(amounts: Floats, *, looks: int = 1) -> ConfidenceInte
     if _constant(amounts):
         return ConfidenceInterval(mean, mean, float(n))
     error, size = _error_of_mean(amounts, looks)
-    return ConfidenceInterval(*_ends_of_mean(mean, error, error), size)
+    return ConfidenceInterval(max(0.0, mean - error), mean + error, size)
 
 
 def estimate_ratio_interval(

@@ -82,6 +82,12 @@ def queue(load: float, count: int, runs: int, seed: int) -> Floats:
     return inside.T.copy()
 
 
+def drift(count: int, runs: int, seed: int) -> Floats:
+    """(runs, count): noise of variance 1 on a level of variance 0.2 with a correlation time of 20."""
+    level = math.sqrt(0.2) * waiting(math.exp(-1 / 20), count, runs, seed)
+    return level + waiting(0, count, runs, seed + 1000)
+
+
 def whole(count: int) -> Floats:
     """1 to ``count`` in an order of no correlation."""
     return np.array(mixed(count), np.float64)
@@ -139,8 +145,7 @@ def test_a_drift_below_the_noise_is_seen() -> None:
     """Noise of variance 1 on a level of variance 0.2 that has a correlation time of 20: of the mean
     1 + 0.2 x 40 = 9 times the variance. The correlation of neighbours, 0.17, is not to be seen in a
     single one."""
-    level = math.sqrt(0.2) * waiting(math.exp(-1 / 20), 2000, 30, 1)
-    deviations = [measure_long_run(one).deviation for one in level + waiting(0, 2000, 30, 2)]
+    deviations = [measure_long_run(one).deviation for one in drift(2000, 30, 1)]
     assert 2 < np.median(deviations) < 4.5
 
 
@@ -445,10 +450,17 @@ NORMAL_90, NORMAL_95 = 1.281552, 1.644854
 OF_NORMAL = {"p50": 10.0, "p95": 10 + NORMAL_95, "avg": 10.0, "share": 10 + NORMAL_90}
 """``share``: above this a tenth lies."""
 OF_QUEUE = {"p50": 2 * math.log(2), "p95": 2 * math.log(20), "avg": 2.0, "share": 2 * math.log(10)}
+OF_DRIFT = {
+    "p50": 10.0,
+    "p95": 10 + NORMAL_95 * math.sqrt(1.2),
+    "avg": 10.0,
+    "share": 10 + NORMAL_90 * math.sqrt(1.2),
+}
 KNOWN: dict[str, tuple[Callable[[], Floats], dict[str, float]]] = {
     "independent": (lambda: waiting(0, 1000, RUNS, 1) + 10, OF_NORMAL),
     "autoregressive": (lambda: waiting(0.9, 2000, RUNS, 2) + 10, OF_NORMAL),
     "queue at half its capacity": (lambda: queue(0.5, 1000, RUNS, 3), OF_QUEUE),
+    "drift below noise": (lambda: drift(1000, RUNS, 4) + 10, OF_DRIFT),
 }
 
 
