@@ -172,6 +172,7 @@ bench-changes: $(VENV)/.installed-tests  ## the history's changes on known truth
 
 bench-paired: $(VENV)/.installed-tests  ## A/B in pairs: equal arms called different, 5 % found, against two runs one after the other; virtual time
 	$(BIN)/python tests/bench/paired.py methods
+	$(BIN)/python tests/bench/paired.py weathers
 	$(BIN)/python tests/bench/paired.py server
 
 schedulers: $(VENV)/.installed-tests  ## the probe on six real servers whose scheduler is known; 25 minutes on an idle machine

@@ -17,7 +17,14 @@ import gevent
 import msgspec
 
 from locust_llm.controller.schedule import DueArrival
-from locust_llm.records.phase_plan import BETWEEN, OVER, PROFILING, WARMUP, label_phase
+from locust_llm.records.phase_plan import (
+    BETWEEN,
+    OVER,
+    PROFILING,
+    WARMUP,
+    label_phase,
+    stage_of_phase,
+)
 from locust_llm.records.record import Record
 from locust_llm.records.report_result import UndecidedRule
 from locust_llm.records.run import ProcessHealth, Run, Stage, select_known_limits
@@ -127,8 +134,9 @@ class PhaseRunner:
         if stages is not None and label_phase(phase) == PROFILING:
             stages.begin(self._time.now() + lead_s)
             self._job(self._watch_stage, phase)
-            if s.lasts_s and stages.repeats:
-                self._job(self.allocator.close, phase, after_s=lead_s + s.lasts_s)
+            stage_s = s.stage_s(stages.number)
+            if stage_s and stages.repeats:
+                self._job(self.allocator.close, phase, after_s=lead_s + stage_s)
             elif s.run_time_s and stages.number == 1:
                 self._context.spawn(self._time_is_up, after_s=s.run_time_s)
         elif phase == PROFILING:
@@ -179,7 +187,9 @@ class PhaseRunner:
     def _lasts_s(self, phase: str) -> float | None:
         """How long a schedule lasts that ends in time; None: it ends with its last arrival."""
         s = self.asked
-        return None if phase == WARMUP or s.fixed_schedule or s.request_count else s.lasts_s
+        if phase == WARMUP or s.fixed_schedule or s.request_count:
+            return None
+        return s.stage_s(stage_of_phase(phase))
 
     def _time_is_up(self) -> None:
         if self._shutdown.begun:

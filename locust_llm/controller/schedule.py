@@ -69,7 +69,7 @@ def schedule_phase(
             DueArrival,
             limit_arrivals(due, count=s.warmup_request_count, duration_s=s.warmup_duration),
         )
-    count, duration_s = s.request_count, s.lasts_s
+    count, duration_s = s.request_count, s.stage_s(stage_of_phase(phase))
     if s.fixed_schedule:
         return _bounded(_replayed(s, items), count=count, duration_s=duration_s)
     if s.user_centric_rate:
@@ -136,7 +136,7 @@ def list_phase_sessions(
         return None if count is None else repeat(None, count)
     block = s.block(stage_of_phase(phase))  # each pair begins elsewhere in the file
     order = ORDERS[s.dataset_sampling_strategy]
-    bounded = s.num_sessions or s.request_count or s.lasts_s or phase == WARMUP
+    bounded = s.num_sessions or s.request_count or s.compares or s.longest_s or phase == WARMUP
     dataset = Dataset(
         s.input_file,
         kind=s.custom_dataset_type,

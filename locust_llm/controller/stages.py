@@ -291,7 +291,7 @@ class BlockRunner(StageRunner):
         if not self.open:
             return
         whole, pair, began_at = self._whole, self.block.pair, self._began_at
-        ended_at = began_at + whole.block_duration
+        ended_at = began_at + self.block.load_s
         self.finished.append(
             Stage(
                 number=self.number,

@@ -1,9 +1,12 @@
 """Arms: the two sides of a run that compares them in pairs of blocks, in what they differ, and the
-order of the blocks.
+order and the durations of the blocks.
 
 A pair is a block of load on each arm, one right after the other, of the same lengths and arrivals.
-Which arm comes first is drawn; of two neighbouring pairs each arm is first once, so that a steady
-drift of the server cancels.
+Which arm comes first is drawn for each pair by itself. So whatever the server does over time, it
+does as often to either arm, and exchanging the signs of the pairs' differences is exact (Fisher, The
+Design of Experiments, 1935). An order that alternates has a period, and a server of that period
+makes pairs alike. How long the blocks of a pair are is drawn too: with equal ones a period of the
+server could make all differences of one size, for which Student's t is coarse.
 """
 
 import re
@@ -23,6 +26,8 @@ LEAST: Final = 10
 """Of fewer pairs nothing is concluded."""
 PAIRS: Final = 12
 """Without a duration of the run."""
+SPREAD: Final = 0.5
+"""By so much of itself the counted part of a block is shorter or longer than asked at most."""
 REDACTED: Final = "***"
 FORM: Final = "header:NAME=VALUE, model=NAME, prefill-concurrency=N or body.FIELD=VALUE"
 _HEADER: Final = re.compile(r"header:([!#$%&'*+.^_`|~0-9A-Za-z-]+)=([\t -~\x80-\xff]*)")
@@ -40,6 +45,8 @@ class TrialBlock(NamedTuple):
     pair: int
     """0: the first one, which finds the servers cold and counts nowhere."""
     arm: str
+    load_s: float
+    """How long requests begin in it."""
 
 
 class CandidateChanges(msgspec.Struct, frozen=True):
@@ -51,16 +58,30 @@ class CandidateChanges(msgspec.Struct, frozen=True):
     body: dict[str, Any] = {}
 
 
-def order_blocks(pairs: int, seed: int) -> tuple[TrialBlock, ...]:
+def order_blocks(
+    pairs: int, seed: int, *, block_s: float, washout_s: float
+) -> tuple[TrialBlock, ...]:
     """The blocks in the order of time, pair 0 and as many as are counted; the same for the same
-    seed."""
-    random = Random(f"{seed}/arms")
+    seed. ``block_s``: how long they are on average, ``washout_s`` of it not counted."""
+    order, lengths = Random(f"{seed}/arms"), Random(f"{seed}/lengths")
+    durations = [block_s, *_shuffle_durations(pairs, block_s, washout_s, lengths)]
     blocks = list[TrialBlock]()
-    first = CANDIDATE
-    for pair in range(pairs + 1):
-        first = random.choice((BASE, CANDIDATE)) if pair % 2 else opposite_arm(first)
-        blocks += [TrialBlock(pair, first), TrialBlock(pair, opposite_arm(first))]
+    for pair, load_s in enumerate(durations):
+        first = order.choice((BASE, CANDIDATE))
+        blocks.append(TrialBlock(pair, first, load_s))
+        blocks.append(TrialBlock(pair, opposite_arm(first), load_s))
     return tuple(blocks)
+
+
+def _shuffle_durations(pairs: int, block_s: float, washout_s: float, random: Random) -> list[float]:
+    """Of the blocks of each pair: the counted parts at equal steps around the one asked, so that
+    all together last as long as equal ones."""
+    durations = []
+    for number in range(pairs):
+        place = (2 * number + 1 - pairs) / pairs  # from -1 to 1
+        durations.append(washout_s + (block_s - washout_s) * (1 + SPREAD * place))
+    random.shuffle(durations)
+    return durations
 
 
 def opposite_arm(arm: str) -> str:

@@ -229,7 +229,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     ] = False
     block_duration: Annotated[
         float,
-        Option("ab", "Duration of the load of a block", "10", "seconds", DURATION, in_form=False),
+        Option(
+            "ab", "Mean duration of the load of a block", "10", "seconds", DURATION, in_form=False
+        ),
     ] = 15.0
     washout: Annotated[
         float | None,
@@ -1174,16 +1176,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     @cached_property
     def blocks(self) -> tuple[TrialBlock, ...]:
         """In the order of time; empty without arms."""
-        return order_blocks(self.pairs, self.random_seed or 0) if self.compares else ()
+        if not self.compares:
+            return ()
+        return order_blocks(
+            self.pairs, self.random_seed or 0, block_s=self.block_duration, washout_s=self.washout_s
+        )
 
     def block(self, stage: int) -> TrialBlock | None:
         """Of the stage of this number (from 1); None: there are no arms, or it is 0."""
         return self.blocks[stage - 1] if 0 < stage <= len(self.blocks) else None
 
-    @property
-    def lasts_s(self) -> float | None:
-        """What is bounded in time: of a run with arms each block."""
-        return self.block_duration if self.compares else self.longest_s
+    def stage_s(self, stage: int) -> float | None:
+        """How long requests begin in the stage of this number (0: the run has none): of a run with
+        arms each block is bounded in time, else the run. None: nothing bounds it."""
+        block = self.block(stage)
+        return self.longest_s if block is None else block.load_s
 
     @property
     def sends_fresh_words(self) -> bool:

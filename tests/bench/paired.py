@@ -2,6 +2,7 @@
 after the other.
 
     tests/bench/paired.py methods [--runs 1000]     five ways to the interval, on synthetic blocks
+    tests/bench/paired.py weathers [--runs 300]     servers that change over time, periodic ones too, by two plans
     tests/bench/paired.py server [--runs 100]       whole runs against the simulator in virtual time, and compare
 
 Nothing here takes real time: what the machine does beside it does not count.
@@ -10,6 +11,7 @@ Nothing here takes real time: what the machine does beside it does not count.
 import argparse
 import math
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 from statistics import NormalDist
 from typing import Final
@@ -21,15 +23,17 @@ from locust_llm.records.run import Run, Stage
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.differences import measure_change
 from locust_llm.report.sections.ab import (
+    CHANCE,
     compare_arms,
     compute_arm_difference,
+    familywise_p_value,
     list_compared_figures,
     student_t_975,
 )
 from locust_llm.report.selection import Floats, RequestSelection
 from locust_llm.report.slo.observed import Evaluation
 from locust_llm.report.window import RateWindow
-from locust_llm.settings.ab import BASE, CANDIDATE, order_blocks
+from locust_llm.settings.ab import BASE, CANDIDATE, TrialBlock, opposite_arm, order_blocks
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import TIME_UP
 from locust_llm.simulator.scheduling.clock import VirtualClock
@@ -42,6 +46,8 @@ from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, Vir
 PAIRS: Final = 12
 BLOCK_S: Final = 10.0
 WASHOUT_S: Final = 2.0
+WEATHER_BLOCK_S: Final = 15.0
+WEATHER_WASHOUT_S: Final = 3.0
 
 # -- methods ---------------------------------------------------------------------------------------
 
@@ -110,7 +116,8 @@ def signed_ranks(blocks: Blocks) -> Floats:
     i, j = np.triu_indices(len(delta))
     walsh = np.sort((delta[i] + delta[j]) / 2, axis=0)
     cut = {10: 8, 12: 13, 14: 21, 20: 52}[len(delta)]  # two-sided 5 % of Wilcoxon's statistic
-    return np.expm1(walsh[[cut, -1 - cut]]).T
+    found: Floats = np.expm1(walsh[[cut, -1 - cut]]).T
+    return found
 
 
 METHODS: Final = {
@@ -163,6 +170,106 @@ def methods(runs: int) -> None:
                     f"{cell:44}{method:18}{''.join(f'{share:8.1%}' for share in called / runs)}",
                     flush=True,
                 )
+
+
+# -- servers that change over time -----------------------------------------------------------------
+
+PERIODS_S: Final = (10, 15, 20, 25, 30, 36, 45, 50, 60, 63, 66, 80, 100, 120, 150, 200, 300)
+WEATHERS: Final = ("none", "linear", "step", "warm-up", "wander", "bursts")
+STEP_S: Final = 0.25
+PAUSE_S: Final = 0.5
+"""Between two blocks."""
+
+
+def draw_weather(kind: str, seconds: float, random: np.random.Generator) -> Floats:
+    """The logarithm of how many times slower the server is, each ``STEP_S``. ``kind``: a name, or
+    the period of a wave of 20 %."""
+    at: Floats = np.arange(0, seconds, STEP_S)
+    calm: Floats = np.zeros(len(at))
+    if kind == "none":
+        return calm
+    if kind == "linear":
+        return calm + 0.3 * at / seconds
+    if kind == "step":
+        return np.where(at > random.uniform(0.1, 0.9) * seconds, 0.2, calm)
+    if kind == "warm-up":
+        return calm + 0.3 * np.exp(-8 * at / seconds)
+    if kind == "wander":  # Ornstein and Uhlenbeck's, of 10 %, over a minute
+        stay = math.exp(-STEP_S / 60)
+        steps = math.sqrt(1 - stay**2) * 0.1 * random.standard_normal(len(at))
+        steps[0] = 0.1 * random.standard_normal()
+        for i in range(1, len(at)):
+            steps[i] += stay * steps[i - 1]
+        return calm + steps
+    if kind == "bursts":  # another program, for 20 to 60 s
+        began = 0.0
+        while (began := began + random.exponential(90)) < seconds:
+            over = began + random.uniform(20, 60)
+            calm[(at >= began) & (at < over)] = math.log(1.3)
+            began = over
+        return calm
+    phase = random.uniform(0, 2 * math.pi)
+    return np.log1p(0.2 * np.sin(2 * math.pi * at / float(kind) + phase))
+
+
+def order_in_turn(pairs: int, seed: int, *, block_s: float) -> tuple[TrialBlock, ...]:
+    """As it was until now: blocks of one duration, and of two neighbouring pairs each arm first
+    once."""
+    random, blocks, first = Random(f"{seed}/arms"), list[TrialBlock](), CANDIDATE
+    for pair in range(pairs + 1):
+        first = random.choice((BASE, CANDIDATE)) if pair % 2 else opposite_arm(first)
+        blocks.append(TrialBlock(pair, first, block_s))
+        blocks.append(TrialBlock(pair, opposite_arm(first), block_s))
+    return tuple(blocks)
+
+
+def measure_blocks(
+    blocks: Sequence[TrialBlock], kind: str, slower: float, random: np.random.Generator
+) -> Floats:
+    """(pairs, arms, figures) of lognormal latencies, six a second, correlated by the weather
+    alone."""
+    seconds = sum(block.load_s + PAUSE_S for block in blocks)
+    weather = draw_weather(kind, seconds + STEP_S, random)
+    found = np.empty((blocks[-1].pair, 2, len(STATS)))
+    began = 0.0
+    for block in blocks:
+        if block.pair:
+            count = max(2, random.poisson(6 * (block.load_s - WEATHER_WASHOUT_S)))
+            at = random.uniform(began + WEATHER_WASHOUT_S, began + block.load_s, count)
+            drawn = 0.4 * random.standard_normal(count) + weather[(at / STEP_S).astype(int)]
+            if block.arm == CANDIDATE:
+                drawn += math.log(slower)
+            found[block.pair - 1, int(block.arm == CANDIDATE)] = stats(np.exp(drawn))
+        began += block.load_s + PAUSE_S
+    return found
+
+
+def weathers(runs: int) -> None:
+    """How often equal arms, and arms 10 % apart, are called different: by the interval of each
+    figure, and by the verdict of all."""
+    plans = {"in turn, equal": False, "drawn": True}
+    shown = "".join(f"{name:>8}" for name in (*STATS, "verdict"))
+    print(f"{'weather':10}{'pairs':>6}{'slower':>8}  {'plan':16}{shown}")
+    for kind in (*WEATHERS, *map(str, PERIODS_S)):
+        for slower in (1.0, 1.1):
+            for plan, drawn in plans.items():
+                random, called = np.random.default_rng(7), np.zeros(len(STATS) + 1)
+                for seed in range(runs):
+                    if drawn:
+                        blocks = order_blocks(
+                            PAIRS, seed, block_s=WEATHER_BLOCK_S, washout_s=WEATHER_WASHOUT_S
+                        )
+                    else:
+                        blocks = order_in_turn(PAIRS, seed, block_s=WEATHER_BLOCK_S)
+                    values = measure_blocks(blocks, kind, slower, random)
+                    for i in range(len(STATS)):
+                        ratio = compute_arm_difference(values[:, :, i], relative=True).ratio
+                        assert ratio is not None
+                        called[i] += not ratio[1] <= 1 <= ratio[2]
+                    deltas = np.diff(np.log(values), axis=1)[:, 0]
+                    called[-1] += familywise_p_value(deltas) <= CHANCE
+                shares = "".join(f"{share:8.1%}" for share in called / runs)
+                print(f"{kind:10}{PAIRS:6}{slower - 1:8.0%}  {plan:16}{shares}", flush=True)
 
 
 # -- whole runs against the simulator --------------------------------------------------------------
@@ -255,15 +362,17 @@ def record(row: VirtualResult, **labels: object) -> Record:
 def in_pairs(seed: int, slower: float, rate: float) -> dict[str, str]:
     """What is called of each figure, and of all together."""
     world, records, stages = World(seed, slower), list[Record](), list[Stage]()
-    for number, block in enumerate(order_blocks(PAIRS, seed), 1):
+    for number, block in enumerate(
+        order_blocks(PAIRS, seed, block_s=BLOCK_S, washout_s=WASHOUT_S), 1
+    ):
         began = world.clock.now
-        for row in world.block(block.arm, f"{seed}/{block.pair}", BLOCK_S, rate):
+        for row in world.block(block.arm, f"{seed}/{block.pair}", block.load_s, rate):
             phase = "profiling" if block.pair and row.asked_at >= began + WASHOUT_S else "warmup"
             records.append(record(row, arm=block.arm, pair=block.pair, stage=number, phase=phase))
         stages.append(
             Stage(
                 number=number, value=number, began_at=began, measured_at=began + WASHOUT_S,
-                ended_at=began + BLOCK_S,
+                ended_at=began + block.load_s,
                 why=TIME_UP, arm=block.arm, pair=block.pair,
             )
         )  # fmt: skip
@@ -313,12 +422,14 @@ def server(runs: int, rate: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("methods", "server"))
+    parser.add_argument("what", choices=("methods", "weathers", "server"))
     parser.add_argument("--runs", type=int)
     parser.add_argument("--rate", type=float, default=6.0)
     options = parser.parse_args()
     if options.what == "methods":
         methods(options.runs or 1000)
+    elif options.what == "weathers":
+        weathers(options.runs or 300)
     else:
         server(options.runs or 100, options.rate)
 

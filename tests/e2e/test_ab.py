@@ -54,8 +54,10 @@ def test_a_slower_candidate_is_found_out(processes: tuple[str, ...], tmp_path: P
     assert [(arm.name, arm.host) for arm in run.arms] == [(BASE, base), (CANDIDATE, candidate)]
     assert any(note.startswith("The base's own metrics (simulator, ") for note in run.notes)
     assert [(stage.pair, stage.arm) for stage in run.stages] == [
-        tuple(block) for block in run.settings.blocks
+        (block.pair, block.arm) for block in run.settings.blocks
     ]
+    for stage, block in zip(run.stages, run.settings.blocks, strict=True):
+        assert stage.ended_at - stage.began_at == pytest.approx(block.load_s)
     blocks = by_block(folder)
     # in which users are still to come
     first = [r for arm in (BASE, CANDIDATE) for r in blocks.pop((0, arm), [])]

@@ -23,7 +23,7 @@ def test_the_others_prompts_are_seen(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "locust_llm", "run", "--headless", "--host", url, "--report-dir",
                 str(folder), "-u", "5",
-             "-t", "14s", "--block-duration", "0.6", "--tenant-mix", "gold=20,free=80", "--isolate",
+             "-t", "22s", "--block-duration", "1", "--tenant-mix", "gold=20,free=80", "--isolate",
              "gold",
              "--synthetic-input-tokens-mean", "300", "--output-tokens-mean", "10", "--no-probe"],
             capture_output=True, text=True, timeout=120, check=False,

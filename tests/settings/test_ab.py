@@ -1,7 +1,11 @@
 """Arms: the order of the blocks, and what the candidate may differ in."""
 
+from collections import Counter
+
+import numpy as np
 import pytest
 
+from locust_llm.report.sections.ab import student_t_975
 from locust_llm.settings.ab import (
     BASE,
     CANDIDATE,
@@ -14,18 +18,59 @@ from locust_llm.settings.settings import Settings, make_stage_settings
 from locust_llm.settings.validate import validate_settings
 
 
-def test_each_pair_has_both_arms_and_two_neighbouring_pairs_each_arm_first_once() -> None:
-    for seed in range(20):
-        blocks = order_blocks(4, seed)
-        assert [block.pair for block in blocks] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-        firsts = [block.arm for block in blocks[::2]]
+def blocks_of(pairs: int, seed: int) -> tuple[TrialBlock, ...]:
+    return order_blocks(pairs, seed, block_s=10.0, washout_s=2.0)
+
+
+def test_each_pair_has_both_arms_and_which_is_first_is_drawn_for_each() -> None:
+    firsts = Counter[tuple[str, ...]]()
+    for seed in range(400):
+        blocks = blocks_of(2, seed)
+        assert [block.pair for block in blocks] == [0, 0, 1, 1, 2, 2]
         assert all(
             {a.arm, b.arm} == {BASE, CANDIDATE}
             for a, b in zip(blocks[::2], blocks[1::2], strict=True)
         )
-        assert {firsts[1], firsts[2]} == {firsts[3], firsts[4]} == {BASE, CANDIDATE}
-    assert order_blocks(4, 7) == order_blocks(4, 7)
-    assert {order_blocks(1, seed)[2].arm for seed in range(20)} == {BASE, CANDIDATE}
+        firsts[tuple(block.arm for block in blocks[::2])] += 1
+    # 8 orders of equal chance: 50 each, with a standard deviation of 6.6
+    assert len(firsts) == 8
+    assert max(firsts.values()) < 80
+    assert blocks_of(4, 7) == blocks_of(4, 7)
+
+
+def test_durations_are_drawn_for_whole_pairs_and_add_up_to_what_was_asked() -> None:
+    # 8 s behind the washout, times 0.625, 0.875, 1.125, 1.375
+    seen = set()
+    for seed in range(400):
+        blocks = blocks_of(4, seed)
+        assert [block.load_s for block in blocks[::2]] == [block.load_s for block in blocks[1::2]]
+        first, *counted = (block.load_s for block in blocks[::2])
+        assert first == 10.0
+        assert sorted(counted) == [7.0, 9.0, 11.0, 13.0]
+        assert sum(block.load_s for block in blocks) == 100.0
+        seen.add(tuple(counted))
+    assert len(seen) == 24
+
+
+@pytest.mark.parametrize("period_s", [10.0, 20.0, 30.0, 50.0, 60.0, 66.0, 100.0, 300.0])
+def test_a_server_of_any_period_does_not_make_equal_arms_differ(period_s: float) -> None:
+    """A server 20 % slower and faster in turn. Pairs of which each arm is first in turn were called
+    different in 20 % of the runs at 50 to 66 s."""
+    runs, phases = 1000, np.random.default_rng(1).uniform(0, 2 * np.pi, 1000)
+    called = 0
+    for seed in range(runs):
+        blocks = order_blocks(12, seed, block_s=15.0, washout_s=3.0)
+        until = np.cumsum([block.load_s for block in blocks])
+        since = until - [block.load_s - 3.0 for block in blocks]
+        turn = 2 * np.pi / period_s
+        waves = np.cos(turn * since + phases[seed]) - np.cos(turn * until + phases[seed])
+        seen = (1 + 0.2 * waves / turn / (until - since))[2:]
+        first_is_base = np.array([block.arm == BASE for block in blocks[2::2]])
+        deltas = np.where(first_is_base, 1, -1) * (seen[1::2] - seen[::2])
+        reach = student_t_975(11) * deltas.std(ddof=1) / np.sqrt(12)
+        called += bool(abs(deltas.mean()) > reach)
+    # 5 % of runs, with a standard deviation of 0.7 %
+    assert called / runs < 0.075
 
 
 def test_what_the_candidate_differs_in() -> None:
@@ -66,9 +111,13 @@ def test_a_mistake_quotes_no_value_of_a_header() -> None:
 def test_pairs_follow_from_the_time_less_the_first_one() -> None:
     assert Settings(aa=True).pairs == 12
     s = Settings(aa=True, run_time_s=240.0, block_duration=10.0, random_seed=1)
-    assert (s.pairs, len(s.blocks), s.washout_s, s.lasts_s) == (11, 24, 2.0, 10.0)
-    assert (s.block(0), s.block(1), s.block(25)) == (None, TrialBlock(0, BASE), None)
+    assert (s.pairs, len(s.blocks), s.washout_s) == (11, 24, 2.0)
+    first = TrialBlock(0, s.blocks[0].arm, 10.0)
+    assert (s.block(0), s.block(1), s.block(25)) == (None, first, None)
+    assert sum(block.load_s for block in s.blocks) == pytest.approx(240.0)
+    assert (s.stage_s(1), s.stage_s(5)) == (10.0, s.blocks[4].load_s)
     assert Settings(run_time_s=240.0).blocks == ()
+    assert Settings(run_time_s=240.0).stage_s(0) == 240.0
 
 
 def test_the_prefill_limit_of_a_block_is_that_of_its_arm() -> None:

@@ -44,7 +44,7 @@ def test_without_either_all_is_as_it_was() -> None:
     }
     affinity = Affinity(both)
     assert affinity.side(None, "x") is both["base"]
-    assert affinity.side(TrialBlock(1, "candidate"), "x") is both["candidate"]
+    assert affinity.side(TrialBlock(1, "candidate", 10.0), "x") is both["candidate"]
     affinity.answered("x", came(f"{TOKEN}: abc\r\n"))
     assert affinity.side(None, "x") is both["base"]
     assert affinity.secrets(None) == {}

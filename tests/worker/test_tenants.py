@@ -50,17 +50,18 @@ def test_each_arrival_is_drawn_and_each_user_of_a_closed_loop_dealt() -> None:
 def test_both_blocks_of_a_pair_draw_the_same_and_in_the_base_one_is_alone() -> None:
     tenants = TenantAssigner(settings(request_rate=5.0, isolate="gold"))
     draws = []
-    for block in (TrialBlock(1, BASE), TrialBlock(1, CANDIDATE)):
+    for block in (TrialBlock(1, BASE, 10.0), TrialBlock(1, CANDIDATE, 10.0)):
         tenants.begin_block(block, "4/0/pair 1")
         draws.append([tenants.of(1) for _ in range(50)])
     assert draws[0] == draws[1]
     assert [
-        tenants.alone(block) for block in (TrialBlock(1, BASE), TrialBlock(1, CANDIDATE), None)
+        tenants.alone(block)
+        for block in (TrialBlock(1, BASE, 10.0), TrialBlock(1, CANDIDATE, 10.0), None)
     ] == ["gold", "", ""]
-    tenants.wait(TrialBlock(1, BASE))  # it is over: nobody waits
+    tenants.wait(TrialBlock(1, BASE, 10.0))  # it is over: nobody waits
     tenants.close()
-    tenants.wait(TrialBlock(1, CANDIDATE))
-    assert TenantAssigner(settings(request_rate=5.0)).alone(TrialBlock(1, BASE)) == ""
+    tenants.wait(TrialBlock(1, CANDIDATE, 10.0))
+    assert TenantAssigner(settings(request_rate=5.0)).alone(TrialBlock(1, BASE, 10.0)) == ""
 
 
 def test_what_requests_carry() -> None:

@@ -886,12 +886,14 @@ def describe_arms(run: Run) -> Iterator[tuple[str, str]]:
         yield arm.name, ", ".join((server, arm.model or "-", *arm.changes))
         if arm.server_flags:
             yield f"{arm.name} flags", format_flags(arm.server_flags)
-    done = len({stage.pair for stage in run.stages if stage.pair})
+    counted = [stage for stage in run.stages if stage.pair]
+    done = len({stage.pair for stage in counted})
+    ended_s = [stage.ended_at - stage.began_at for stage in counted if stage.why == TIME_UP]
+    lengths = f" of {min(ended_s):.3g} to {max(ended_s):.3g} s" if ended_s else ""
     yield (
         "pairs",
-        f"{done} of {s.pairs}, of two blocks of {s.block_duration:g} s in random order; in no "
-        f"figure: the first pair, and "
-        f"the first {s.washout_s:g} s of each block (washout)",
+        f"{done} of {s.pairs}, of two blocks{lengths} in random order; in no figure: the first "
+        f"pair, and the first {s.washout_s:g} s of each block (washout)",
     )
 
 

@@ -26,6 +26,7 @@ from locust_llm.report.sections.ab import (
     describe_paired_verdict,
     familywise_p_value,
     find_complete_pairs,
+    list_compared_figures,
     make_paired_head,
     make_paired_table,
     student_t_975,
@@ -361,6 +362,37 @@ def test_rules_against_the_base() -> None:
     assert dict(zip(expected, (result.status for result in results), strict=True)) == expected, (
         results
     )
+
+
+def test_each_compared_figure_can_be_a_rule_of_the_same_value_and_interval() -> None:
+    ratios = (1.04, 1.06, 1.05, 1.07, 1.03, 1.04, 1.06, 1.05, 1.07, 1.03)
+    good, shares = "given ttft < 1s", ("error_rate", "attainment")
+    run, records = a_comparison(ratios, request_rate=1.0, slo=(f"goodput >= 0/s {good}",))
+    compared = list(list_compared_figures(run))
+    for word in ("longest_stall", "ttft_from_due", "goodput", "attainment", "output_tokens_per_s"):
+        assert word in {rule.metric for rule in compared}
+    rules = {}
+    for rule in compared:
+        tolerance = "100pp" if rule.metric in shares else "100%"
+        given = good if rule.given else ""
+        text = " ".join(f"{rule.metric} {rule.stat} within {tolerance} of base {given}".split())
+        rules[text] = rule
+    summary = summarised(replace(run, settings=replace(run.settings, slo=tuple(rules))), records)
+    assert summary.paired is not None
+    figures = {(figure.metric, figure.stat): figure for figure in summary.paired.figures}
+    assert len(summary.slos) == len(rules) == len(compared)
+    for result in summary.slos:
+        rule = rules[result.rule]
+        figure = figures[rule.metric, rule.stat]
+        change = figure.difference if rule.metric in shares else figure.percent
+        worse = change if rule.less_is_better or change is None else -change
+        assert (result.status, result.observed) == ("PASS", pytest.approx(worse)), result
+        if figure.low_percent is not None and rule.less_is_better:
+            assert (result.low, result.high) == pytest.approx(
+                (figure.low_percent, figure.high_percent)
+            )
+    # the mean of the logarithms of these ratios
+    assert figures["ttft_from_due", "p95"].percent == pytest.approx(4.99, abs=0.01)
 
 
 def test_other_rules_are_about_the_candidate_alone() -> None:
