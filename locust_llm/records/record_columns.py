@@ -86,7 +86,7 @@ RECORD_COLUMNS: Final = (
     RecordColumn("draft_steps", "whole", single_precision=True),
     RecordColumn("drafted_tokens", "whole", "tokens", single_precision=True),
     RecordColumn("accepted_tokens", "whole", "tokens", single_precision=True),
-    RecordColumn("choices", "whole", in_summary=False),
+    RecordColumn("choices", "whole"),
     RecordColumn("tool_s", "number", "s", in_summary=False),
     RecordColumn("id", "text", in_summary=False),
     RecordColumn("outcome", "text"),

@@ -356,6 +356,7 @@ def _conditions(
     ok, failed = part.outcome(OK), part.outcome(*FAILURES).size
     settings = run.settings
     count, turns = count_sessions(part)
+    asked_output = ok["asked_output_tokens"] * ok["choices"]  # a length is of each choice
     return Conditions(
         simulated=run.simulated or bool(part["simulated"].any()),
         server=", ".join(settings.addresses),
@@ -379,9 +380,9 @@ def _conditions(
         asked_input_tokens=mean_of_known(ok["asked_input_tokens"]),
         input_tokens=mean_of_known(_where_asked(ok, "input_tokens")),
         input_deviation=_less_one(ratio_of_sums(ok["input_tokens"], ok["asked_input_tokens"])),
-        asked_output_tokens=mean_of_known(ok["asked_output_tokens"]),
+        asked_output_tokens=mean_of_known(asked_output),
         output_tokens=mean_of_known(_where_asked(ok, "output_tokens")),
-        output_deviation=_less_one(ratio_of_sums(ok["output_tokens"], ok["asked_output_tokens"])),
+        output_deviation=_less_one(ratio_of_sums(_counted_output(ok), asked_output)),
         sessions=count,
         turns_per_session=turns,
         cached_share=ratio_of_sums(ok["cached_tokens"], ok["input_tokens"]),
@@ -476,6 +477,13 @@ def _p99_ms(seconds: Floats) -> float | None:
     return (
         float(np.percentile(known, highest_known_percent(len(known)))) * 1e3 if len(known) else None
     )
+
+
+def _counted_output(ok: RequestSelection) -> Floats:
+    """Output tokens where the server counted them: a chunk may hold several, so a number of chunks
+    is no length."""
+    of_chunks = (ok.requests["tokens_from"] == "chunks").to_numpy(np.bool_)[ok.chosen]
+    return np.where(of_chunks, np.nan, ok["output_tokens"])
 
 
 def _where_asked(ok: RequestSelection, column: str) -> Floats:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from locust_llm.records.record import FAILURES, OK
+from locust_llm.records.record import CANCELLED, FAILURES, OK
 from locust_llm.records.run import Run
 from locust_llm.settings.sweep import littles_law_residual
 
@@ -93,9 +93,10 @@ def measure_steady_state(
     if run.stage.residual is not None and ended.size:
         inside_s = np.fmax(ended["closed_at"], ended["last_chunk_at"]) - ended["asked_at"]
         residual = littles_law_residual(in_flight, ended.size, seconds, float(np.nanmean(inside_s)))
-    due = run.offer.due if run.offer is not None else 0
+    # what was cancelled on purpose is neither success nor failure
+    due = run.offer.due - ended.outcome(CANCELLED).size if run.offer is not None else 0
     error = estimate_rate_error(ended.outcome(OK), span)
-    if not due:
+    if due <= 0:
         return SteadyState(in_flight=in_flight, residual=residual, per_s_error=error)
     answered, finished = ended.outcome(OK).size, ended.outcome(OK, *FAILURES).size
     by_chance = min(max(0, due - finished), CHANCE_FACTOR * (2 * in_flight) ** 0.5)

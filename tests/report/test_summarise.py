@@ -423,3 +423,11 @@ def test_permits_that_are_late_between_processes_are_the_load_generators_delay()
     assert found["b"].due_p99_ms == pytest.approx(2000.0)
     one_process = [answered(1000, 1010, sent_at=13.0, due_at=12.0, asked_at=12.0, admitted_at=13.0)]
     assert summarise_run(collect_columns(one_process), run).evidence[0].permit_lag_p99_ms is None
+
+
+def test_a_length_is_of_each_choice_and_chunks_are_no_tokens() -> None:
+    both = [answered(10, 20, choices=2, output_tokens=60, asked_output_tokens=30)] * 4
+    conditions = summary_of(*both).conditions
+    assert (conditions.asked_output_tokens, conditions.output_deviation) == (60, 0)
+    chunks = [answered(10, 20, asked_output_tokens=40, tokens_from="chunks")] * 4
+    assert summary_of(*chunks).conditions.output_deviation is None

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from locust_llm.records.record import CUT, FAILURES, OK
+from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK
 from locust_llm.records.run import OpenLoopSchedule, Run
 from locust_llm.report.sections.outages import describe_outages
 from locust_llm.report.selection import Floats, RequestSelection, mean_of_known
@@ -87,8 +87,10 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     completed_share: float | None = None
     """completed / expected, at most 1; None: requests last as long as half of the run, which is too
     short to tell."""
+    cancelled: int = 0
+    """Of those due, what was cancelled on purpose: neither success nor failure, and in no share."""
     expected: float | None = None
-    """Of those due, without those in flight at the stop as in any server that keeps up: it answered
+    """Of those due and not cancelled, without those in flight at the stop as in any server that keeps up: it answered
     them in the grace period, and they are at most as many as were due within the time that the
     first ten requests took. All where the server fell behind, and of a stage. None: of an older
     version."""
@@ -179,6 +181,8 @@ def measure_delivery(
     later = float((tried["turn"] > 0).sum()) / arrived.size if arrived.size else 0.0
     in_time = arrived.where(arrived["closed_at"] <= run.profiling_at + offer.duration_s)
     completed = min(in_time.outcome(OK).size, sent) if through is None else through.outcome(OK).size
+    cancelled = min(arrived.outcome(CANCELLED).size, sent - completed) if through is None else 0
+    counted = offer.due - cancelled
     per_s = offer.due / offer.duration_s
     ttft_s, request_s = (
         mean_of_known(main.outcome(OK)["ttft_s"]),
@@ -208,8 +212,9 @@ def measure_delivery(
         busy_s=busy_s,
         gate_wait_s=None if limit is None else mean_of_known(tried["gate_wait_s"]),
         out_of_users=offer.out_of_users,
-        completed_share=completed / offer.due,
-        expected=float(offer.due),
+        completed_share=completed / counted if counted else None,
+        cancelled=cancelled,
+        expected=float(counted),
     )
     if through is not None:  # Steady.kept_up says whether the server fell behind
         return (
@@ -259,8 +264,9 @@ def _of_expected(found: Delivery, arrived: RequestSelection, run: Run) -> Delive
     due_s, over_s = (arrived[name] - run.profiling_at for name in ("due_at", "closed_at"))
     explained = round(float(count_due_in_service(due_s, over_s, found.duration_s).mean()))
     left_out = min(explained, _on_their_way(arrived, due_s, over_s, found.duration_s))
-    expected = float(found.due - left_out)
-    known = expected >= MIN_EXPECTED_SHARE * found.due
+    counted = found.due - found.cancelled
+    expected = float(counted - left_out)
+    known = counted > 0 and expected >= MIN_EXPECTED_SHARE * counted
     return replace(
         found,
         expected=expected,
@@ -672,7 +678,10 @@ def describe_completed(delivery: Delivery) -> str:
         f"{share}{d.completed_per_s:.2f}/s {describe_span(d)}, {d.completed:,} of {d.due:,} "
         f"that were due"
     )
-    left_out = 0 if d.expected is None else round(d.due - d.expected)
+    if d.cancelled:
+        said += f"; {d.cancelled:,} were cancelled on purpose, and are in no share"
+    counted = d.due - d.cancelled
+    left_out = 0 if d.expected is None else round(counted - d.expected)
     if not left_out:
         return said
     flight = f"{said}. {d.in_flight:,} of the others were in flight at the stop"
@@ -682,7 +691,7 @@ def describe_completed(delivery: Delivery) -> str:
         flight += ", as in any server that keeps up"
     if d.completed_share is None:
         return f"{flight}: too short a run for a share"
-    return f"{flight}: the share is of the remaining {d.due - left_out:,}"
+    return f"{flight}: the share is of the remaining {counted - left_out:,}"
 
 
 def _rates(d: Delivery) -> tuple[str, str]:

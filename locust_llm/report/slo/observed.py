@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from locust_llm.records.record import CUT, FAILURES, OK, RETRIED, Record
+from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK, RETRIED, Record
 from locust_llm.records.run import Run
 from locust_llm.report.breakdowns import estimate_input_lengths
 from locust_llm.report.gaps import GapCounts
@@ -125,12 +125,16 @@ def compute_rule_value(rule: Rule, seen: Evaluation) -> ObservedValue:
                 note=f"a closed loop has no schedule of which something could be {rule.metric}",
             )
         value = d.share if rule.metric == "delivered" else d.completed_share
-        return ObservedValue(
-            value, None, d.due, note="requests last as long as half of the run" * (value is None)
-        )
+        counted = d.due if rule.metric == "delivered" else d.due - d.cancelled
+        why = "requests last as long as half of the run"
+        if not counted:
+            why = "all requests were cancelled on purpose"
+        return ObservedValue(value, None, counted, note=why if value is None else "")
     part = select_requests(rule, seen.main)
     looks = len(seen.run.settings.looks) or 1
-    if not part.outcome(*COUNTED).size:
+    # what was cancelled on purpose counts with what it had
+    waits = measure.metric is not None and measure.metric.censored and rule.stat != "avg"
+    if not part.outcome(*COUNTED, *([CANCELLED] if waits else [])).size:
         return ObservedValue(None, note=_nobody(rule, seen.main))
     if measure.tag == POOLED:
         return _pooled(rule, part.outcome(OK, CUT), seen, looks)

@@ -92,6 +92,29 @@ def test_offered_sent_and_completed() -> None:
     assert found.share == 0.8
 
 
+def test_what_was_cancelled_on_purpose_is_in_no_share() -> None:
+    """Of ten that were due five were cancelled, and the others answered: completed is 100 %."""
+    some = [answered(2000) for _ in range(5)] + [failed("cancelled") for _ in range(5)]
+    found = delivered(some, open_run(10))
+    assert (found.cancelled, found.expected, found.completed_share) == (5, 5.0, 1.0)
+    assert describe_completed(found) == (
+        "100.0%: 0.05/s in the 100 s to the stop, 5 of 10 that were due; 5 were cancelled on "
+        "purpose, and are in no share"
+    )
+    none = delivered([failed("cancelled") for _ in range(10)], open_run(10))
+    assert none.completed_share is None
+
+
+def test_rules_of_a_run_that_cancelled_everything() -> None:
+    """First tokens came, and count; nothing can be completed."""
+    records = [answered(20, outcome="cancelled", sent_at=10.0 + i) for i in range(60)]
+    run = open_run(60, slo=("completed >= 50%", "ttft p50 < 1s"))
+    completed, ttft = summarise_run(collect_columns(records), run).slos
+    assert (completed.status, completed.observed) == ("INCONCLUSIVE", None)
+    assert "all requests were cancelled on purpose" in completed.reason
+    assert (ttft.status, ttft.observed) == ("PASS", pytest.approx(0.02))
+
+
 def one_by_one(due: list[float], each_s: float) -> list[float]:
     """When they end on a server that serves one at a time, in their order."""
     over, free_at = [], 0.0

@@ -75,6 +75,7 @@ def attribute_latencies(
     means_ms[TTFT] = float(table.requests["ttft_s"].to_numpy(np.float64)[here].mean()) * 1e3
     return LatencyAttribution(
         requests=int(here.sum()),
+        choices=int(table.requests["choices"].to_numpy(np.int64)[here].sum()),
         reported={
             name: int(count) for name, count in zip(SOURCES[1:], sources[1:], strict=True) if count
         },

@@ -245,6 +245,9 @@ class LatencyAttribution(msgspec.Struct, frozen=True, kw_only=True):
     impossible: int
     """Requests of which it reported more time than there was: left out of ``reported``."""
     server: ServerTime
+    choices: int = 0
+    """Of these requests together: a server counts each choice (the field n) as a request of its
+    own. 0: of an older version."""
     means_ms: dict[str, float] = {}
     """Of the parts and of TTFT, over all these requests."""
     own_means: tuple[ServerHistogramMeans, ...] = ()

@@ -42,10 +42,16 @@ MIN_NAMED: Final = 0.05
 MIN_REST: Final = 0.02
 """Of the time to a first token: from there on the sentence says that this is neither queue nor
 prefill."""
+MIN_OUTSIDE: Final = 0.1
+"""Of the mean time in the server as measured here: from there on the time outside of the server's clock is
+named."""
+FAR_BEYOND: Final = 3.0
+"""Times the mean time in the server: it does not explain what is so slow."""
 MORE: Final = 1.1
 """Of the requests of a run: a server that counted more served others too."""
 COUNTS_DIFFER: Final = (
-    "The means here are of {}. Where the server counted more (a warmup, other clients) or fewer, "
+    "The means here are of {}. Where the server counted more (a warmup, other clients, each of "
+    "several choices) or fewer, "
     "its mean is of other requests, and no difference is shown."
 )
 NAMES_OF_MEANS: Final = {"ttft": "TTFT"}
@@ -116,9 +122,7 @@ def describe_server_time(found: LatencyAttribution) -> str:
     if server.basis == REQUESTS:
         return ""
     if server.basis == HISTOGRAMS:
-        (name, share), rest_ms = server.largest, server.rest_ms
-        rest = f", {_time(rest_ms)} neither" if rest_ms >= MIN_REST * server.ttft_ms else ""
-        others = " It served other requests too." if server.count > MORE * found.requests else ""
+        others = " It served other requests too." if _has_served_others(found) else ""
         least = f"{server.least} to " if 0 < server.least < server.count else ""
         whole = "of queue and prefill" if server.unsplit_of else "to a first token"
         unsplit = (
@@ -129,10 +133,8 @@ def describe_server_time(found: LatencyAttribution) -> str:
             else ""
         )
         return (
-            f"{QUESTION} {name.capitalize()}, {share:.0%}, by the server's own histograms "
-            f"({server.engine}): of {_time(server.ttft_ms)} {whole} {_time(server.queue_ms)} are queue, "
-            f"{_time(server.prefill_ms)} prefill{rest}, means of {least}"
-            f"{_counted(server.count, found)}.{others}{unsplit}"
+            f"{_divide_first_token(found, whole)}, means of {least}"
+            f"{_counted(server.count, found)}.{others}{unsplit}{_beyond_means(found)}"
         )
     where = (
         "in the server and on the way through the proxy"
@@ -150,6 +152,56 @@ def describe_server_time(found: LatencyAttribution) -> str:
         f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on "
         f"average. {known} "
         "(--otlp-receiver) would split it."
+    )
+
+
+def _divide_first_token(found: LatencyAttribution, whole: str) -> str:
+    """Queue, prefill and what is neither. Where much of the time to a first token lies outside of
+    the server's clock, as of a process that was stopped, that is a part of its own."""
+    server, outside_ms = found.server, _outside_ms(found)
+    whole_ms = server.ttft_ms
+    (name, share), rest_ms = server.largest, server.rest_ms
+    rest = f", {_time(rest_ms)} neither" if rest_ms >= MIN_REST * whole_ms else ""
+    if outside_ms:
+        whole_ms, whole = server.server_ms, "to a first token here"
+        share *= server.ttft_ms / whole_ms
+        rest += f", {_time(outside_ms)} outside of its clock (its socket and front end, or the way)"
+        if outside_ms > share * whole_ms:
+            name, share = "neither", outside_ms / whole_ms
+    return (
+        f"{QUESTION} {name.capitalize()}, {share:.0%}, by the server's own histograms "
+        f"({server.engine}): of {_time(whole_ms)} {whole} {_time(server.queue_ms)} are queue, "
+        f"{_time(server.prefill_ms)} prefill{rest}"
+    )
+
+
+def _outside_ms(found: LatencyAttribution) -> float:
+    """Of the mean time in the server as measured here, what the server's clock cannot have had, even if all that it
+    counted were these requests; 0 where that is little, or other requests ended than began."""
+    server, here_ms = found.server, found.server.server_ms
+    if server.unsplit_of or _has_served_others(found):
+        return 0.0
+    counted = max(found.choices or found.requests, 1)
+    outside_ms = here_ms - server.ttft_ms * max(server.count / counted, 1.0)
+    return outside_ms if outside_ms >= MIN_OUTSIDE * here_ms else 0.0
+
+
+def _has_served_others(found: LatencyAttribution) -> bool:
+    return found.server.count > MORE * (found.choices or found.requests)
+
+
+def _beyond_means(found: LatencyAttribution) -> str:
+    """That a mean says nothing of requests that took far longer."""
+    mean_ms = found.server.server_ms
+    slow = next(iter(found.breakdowns), None)
+    if slow is None or not mean_ms:
+        return ""
+    slow_ms = sum(part.slow_ms for part in slow.parts if part.name in (SERVER, QUEUE, PREFILL))
+    if slow_ms < FAR_BEYOND * mean_ms:
+        return ""
+    return (
+        f" The requests at {name_breakdown(slow)} were {format_duration(slow_ms / 1e3)} in the "
+        f"server, {slow_ms / mean_ms:.0f} times the mean: means do not explain them."
     )
 
 

@@ -227,6 +227,12 @@ def test_all_that_grew_is_named_not_the_largest_part_alone() -> None:
 
 MEANS = {"queue": 50.0, "prefill": 90.0, "decode": 1990.0, "delivery": 10.0, "ttft": 160.0}
 
+FAR = (
+    " The requests at TTFT from Due p99 were 3 s in the server, 125 times the mean: means do not "
+    "explain them."
+)
+"""Of UNKNOWN, of which the mean is 24 ms."""
+
 
 def history_of(count: float = 50, engine: str = "vLLM", **means_s: float) -> EngineHistory:
     """So many requests, of these means, more than the 100 before the run, of 1 s each."""
@@ -294,6 +300,7 @@ def test_histograms_split_the_servers_time_where_single_requests_do_not() -> Non
         "Queue or prefill? Prefill, 90%, by the server's own histograms (vLLM): of 24 ms to a "
         "first token 0.02 ms are "
         "queue, 21.6 ms prefill, 2.38 ms neither, means of 50 requests."
+        f"{FAR}"
     )
     assert (
         summarise_latency_parts(made)
@@ -334,7 +341,7 @@ def test_each_mean_names_its_own_number_of_requests() -> None:
             )
         )  # fmt: skip
     made = with_(replace(UNKNOWN, means_ms=MEANS), history)
-    assert describe_server_time(made).endswith("means of 48 to 50 requests.")
+    assert describe_server_time(made).endswith(f"means of 48 to 50 requests.{FAR}")
     (table,) = (one for one in tables_of(made) if one.head[0].startswith("Mean"))
     assert table.head[0] == "Mean by the server's histograms (vLLM)"
     assert [row[2] for row in table.rows] == ["48", "48", "50"]
@@ -362,6 +369,7 @@ def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division()
         "and prefill 875 ms are queue, 292 ms prefill, means of 47 requests. 223 first tokens came "
         "within the time of these readings, after 6.04 s on average: a server counts queue and "
         "prefill only when a request ends, so most of that time is not split."
+        f"{FAR}"
     )
     (table,) = (one for one in tables_of(made) if one.head[0].startswith("Mean"))
     assert table.rows[-1] == ("TTFT", "6040", "223", "160.0", "-", "measured")
@@ -387,6 +395,39 @@ def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division()
 def test_queue_or_prefill(history: EngineHistory, begin: str) -> None:
     answer = describe_server_time(with_(replace(UNKNOWN, means_ms=MEANS), history))
     assert answer.startswith(begin)
+
+
+def test_what_no_clock_of_the_server_had_is_neither_queue_nor_prefill() -> None:
+    """Stopped for seconds: 348 ms to a first token here, of which the server's clock has 66 ms."""
+    server = replace(UNKNOWN.server, server_ms=348.0)
+    here = replace(UNKNOWN, means_ms=MEANS, server=server)
+    frozen = history_of(queue=0.00393, prefill=0.0571, ttft=0.066)
+    answer = describe_server_time(with_(here, frozen))
+    assert answer.startswith(
+        "Queue or prefill? Neither, 81%, by the server's own histograms (vLLM): of 348 ms to a "
+        "first token here 3.93 ms are queue, 57.1 ms prefill, 4.97 ms neither, 282 ms outside of "
+        "its clock (its socket and front end, or the way), means of 50 requests."
+    )
+    # of 55 requests, the warmup among them: 348 - 1.1 x 66 ms for certain
+    more = describe_server_time(
+        with_(here, history_of(55, queue=0.00393, prefill=0.0571, ttft=0.066))
+    )
+    assert "275 ms outside of its clock" in more
+
+
+def test_each_choice_is_a_request_of_the_server() -> None:
+    here = replace(UNKNOWN, means_ms=MEANS, choices=100)
+    answer = describe_server_time(with_(here, history_of(100, queue=0.6, prefill=0.2)))
+    assert "means of 100 requests." in answer
+    assert "other requests" not in answer
+
+
+def test_a_mean_is_not_given_as_the_cause_of_what_is_far_slower() -> None:
+    """The slow requests were 3 s in the server, the mean is 24 ms or 1.1 s."""
+    history = history_of(queue=0.01, prefill=0.2)
+    assert describe_server_time(with_(replace(UNKNOWN, means_ms=MEANS), history)).endswith(FAR)
+    near = replace(UNKNOWN, means_ms=MEANS, server=replace(UNKNOWN.server, server_ms=1100.0))
+    assert "do not explain" not in describe_server_time(with_(near, history))
 
 
 def test_the_first_reading_after_the_run_has_its_last_requests() -> None:
@@ -423,7 +464,7 @@ def test_after_a_stage_the_counters_have_the_next_one() -> None:
 def test_a_server_that_served_others_too_is_named_one() -> None:
     made = with_(replace(UNKNOWN, means_ms=MEANS), history_of(56, queue=0.6, prefill=0.2))
     assert describe_server_time(made).endswith(
-        "means of 56 requests. It served other requests too."
+        f"means of 56 requests. It served other requests too.{FAR}"
     )
 
 
