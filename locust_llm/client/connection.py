@@ -213,7 +213,8 @@ class Connection:
         """(round trip in microseconds, segments sent again since the last time this was asked); see
         tcp(7). No round trip through a proxy: the kernel knows the way to that alone."""
         rtt_us, total = self._tcp_info()
-        again, self._retransmits = total - self._retransmits, total
+        again = total - self._retransmits
+        self._retransmits = total
         return (rtt_us if self.target.proxy is None else None), max(0, again)
 
     def _tcp_info(self) -> tuple[int | None, int]:

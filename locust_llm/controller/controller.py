@@ -379,7 +379,8 @@ class Controller:
     def _recover(self, worker: str) -> int:
         """What it had made and not delivered, added to the records; how many those are. The event
         loop goes on meanwhile."""
-        recovered, slices = 0, WorkSlices(self._time.monotonic)
+        recovered = 0
+        slices = WorkSlices(self._time.monotonic)
         for records in self._workers.recover(worker):
             for record in records:
                 self.add_record(record)

@@ -72,7 +72,9 @@ class Dispatcher:
         self._dealt = 0
         self._through = False
         self._stopped = False
-        self._phase, self._started_at, self._lasts_s = phase, now + lead_s, lasts_s
+        self._phase = phase
+        self._started_at = now + lead_s
+        self._lasts_s = lasts_s
         self._ahead.clear()
         self._owners.clear()
         self._credits.clear()  # both blocks of a pair go to the same processes

@@ -113,7 +113,8 @@ class ShareMonitor:
         """``open_``: requests under way; ``beyond``: so many of them are beyond the limit
         already."""
         self._open, self._open_beyond = open_, beyond
-        some, of = self._beyond + beyond, self.count + open_
+        some = self._beyond + beyond
+        of = self.count + open_
         if some <= self._may * of or self.count + beyond < self._at_least:
             return False
         if not self._may or (some >= NEARLY_ALL * of and not self._of_values.count):
@@ -147,7 +148,8 @@ class MeanMonitor:
         self._amount = self._weight = 0.0
 
     def add(self, amount: float, weight: float) -> None:
-        self._amount, self._weight = self._amount + amount, self._weight + weight
+        self._amount += amount
+        self._weight += weight
         self._beyond.add(self._worse * (amount - self._limit * weight))
 
     @property
@@ -171,9 +173,13 @@ class MeanMonitor:
         return worth >= MIN_WORTH and self._beyond.mean > certain_standard_errors(worth) * error
 
     def __str__(self) -> str:
-        value, limit, unit = self.value * self._factor, self._limit * self._factor, self._unit
+        value = self.value * self._factor
+        limit = self._limit * self._factor
+        unit = self._unit
         if unit == "s" and value < 1:  # as in the report
-            value, limit, unit = value * 1e3, limit * 1e3, "ms"
+            value = value * 1e3
+            limit *= 1e3
+            unit = "ms"
         written = format_brief(value, unit, digits_to_tell_apart(value, limit, digits=4))
         return f"over {self.count} requests it is {written}, and its interval lies beyond the limit"
 

@@ -429,6 +429,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return bool(self.chunk_tokens)
 
     @property
+    def tokens_of_chunks(self) -> list[int]:
+        """Of each chunk the tokens that the server counted in it; empty where it counted none."""
+        return [tokens for tokens, chunks in self.chunk_tokens for _ in range(chunks)]
+
+    @property
     def tokens_per_chunk(self) -> float | None:
         """Mean; where the server did not count with each chunk, of the answer's tokens but for the
         one that ends it, which has no text. None without chunks, and where one a chunk was

@@ -110,11 +110,9 @@ def _totals(summary: Summary) -> Sequence[Row]:
     """AIPerf's counters and sums; single numbers."""
     c = summary.conditions
     sums = {row.tag: row.sum for row in summary.rows}
-    drafts = [of for of in summary.speculation if of.drafted]
-    drafted, accepted = (
-        sum(of.drafted or 0 for of in drafts),
-        sum(of.accepted or 0 for of in drafts),
-    )
+    drafts = [engine for engine in summary.speculation if engine.drafted]
+    drafted = sum(engine.drafted or 0 for engine in drafts)
+    accepted = sum(engine.accepted or 0 for engine in drafts)
     totals: Iterable[tuple[str, str, str, float | None]] = (
         ("Request Count", "request_count", "requests", c.succeeded),
         ("Error Request Count", "error_request_count", "requests", c.failed or None),
@@ -293,7 +291,9 @@ def _name(row: Row) -> str:
 
 def _cell(value: float | None) -> str:
     """Rounded once, as on the console."""
-    return "" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+    if value is None:
+        return ""
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def _iso(unix_s: float | None) -> str | None:

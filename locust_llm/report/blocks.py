@@ -103,7 +103,8 @@ def choose_value_digits(result: SloResult) -> int:
     value = result.observed
     if value is None or not math.isfinite(value):
         return 3
-    least, reach = digits_to_tell_apart(value, result.limit), _reach(result)
+    least = digits_to_tell_apart(value, result.limit)
+    reach = _reach(result)
     low, high = (
         nowhere if end is None else parse_brief(_end(end, reach, result), result.unit)
         for end, nowhere in ((result.low, -math.inf), (result.high, math.inf))
@@ -181,10 +182,11 @@ def _reach(result: SloResult) -> float | None:
 
 def format_sample_size(result: SloResult) -> str:
     """``1500``; ``1500 (effective 140)`` where they are correlated."""
-    count, worth = result.count or 0, result.effective
-    if not count or worth is None or worth >= CORRELATED * count:
+    count = result.count or 0
+    effective = result.effective
+    if not count or effective is None or effective >= CORRELATED * count:
         return str(count or "-")
-    return f"{count} (effective {worth:.0f})"
+    return f"{count} (effective {effective:.0f})"
 
 
 def choose_row_decimals(row: Row) -> int:
@@ -201,7 +203,8 @@ def mark_scarce(count: int, percentile: float) -> str:
 def format_percentile(row: Row, percentile: float, digits: int | None = None, most: int = 2) -> str:
     """A percentile of a row, with ``*`` where there are too few values for it, and ``≥`` before
     what it is at least. ``digits``, ``most``: see ``number``."""
-    value, least = row.percentiles.get(percentile), row.at_least.get(percentile)
+    value = row.percentiles.get(percentile)
+    least = row.at_least.get(percentile)
     few = "" if value is None or row.count is None else mark_scarce(row.count, percentile)
     return (
         format_number(value, digits, most)

@@ -43,7 +43,8 @@ def choose_bucket_edges(lengths: Iterable[int], at_most: int = 6) -> tuple[int, 
         else _heaps(different)
     )
     if len(heaps) <= at_most and all(last <= first * _NARROW for first, last in heaps):
-        return tuple(sorted({edge for first, last in heaps for edge in (first, last + 1)}))
+        ends = {first for first, _ in heaps} | {last + 1 for _, last in heaps}
+        return tuple(sorted(ends))
     spans = (_round_edges(different[0], different[-1], step) for step in itertools.count(1))
     return next(edges for edges in spans if len(edges) - 1 <= at_most)
 
@@ -338,7 +339,8 @@ def _group(
     decoding: "pd.Series[bool] | None",
 ) -> RequestGroup:
     """``decoding``: of which requests ITL is, None: of all."""
-    ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
+    ok = part.outcome(OK)
+    finished = part.outcome(OK, *FAILURES)
     failed = finished.size - ok.size
     decoded = ok if decoding is None or label == WHOLE else ok.only(decoding)
     of = {GATE_WAIT.tag: finished, ITL.tag: decoded}
@@ -375,7 +377,8 @@ def fit_ttft_growth(main: RequestSelection) -> TtftGrowth | None:
     rather too wide than too narrow.
     """
     ok = main.outcome(OK)
-    tokens, ttft_ms = ok["input_tokens"], ok["ttft_s"] * 1e3
+    tokens = ok["input_tokens"]
+    ttft_ms = ok["ttft_s"] * 1e3
     known = ~(np.isnan(tokens) | np.isnan(ttft_ms))
     tokens, ttft_ms = tokens[known], ttft_ms[known]
     if len(tokens) < MIN_REQUESTS:
@@ -383,7 +386,8 @@ def fit_ttft_growth(main: RequestSelection) -> TtftGrowth | None:
     low, high = np.percentile(tokens, [25, 75])
     if high < MIN_LENGTH_RATIO * low or high - low < MIN_LENGTH_DIFFERENCE:
         return None
-    short, long = tokens <= low, tokens >= high
+    short = tokens <= low
+    long = tokens >= high
     (short_low, short_ms, short_high), (long_low, long_ms, long_high) = (
         _median(ttft_ms[those]) for those in (short, long)
     )

@@ -151,7 +151,8 @@ def make_report_result(
 ) -> ReportResult:
     """What the report process answers. ``text``: for the console; ``tables``: for it with
     ``--verbose``."""
-    sweep, findings = summary.sweep, list[str]()
+    sweep = summary.sweep
+    findings = list[str]()
     if sweep is not None:
         end = f"{capitalise_sentence(sweep.ended)}." if sweep.ended else ""
         findings = [end, *(knee.text for knee in sweep.knees), *sweep.findings]

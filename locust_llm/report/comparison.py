@@ -132,7 +132,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare_folders(folders: Sequence[Path]) -> Comparison:
     """The first is the base. Raises ValueError of one sentence for a folder that holds no run."""
     base = load_run(folders[0])
-    pairs, simulated = [], _simulated(base)
+    pairs = []
+    simulated = _simulated(base)
     for folder in folders[1:]:
         run = load_run(folder)
         simulated |= _simulated(run)
@@ -192,7 +193,8 @@ def _pair(base: LoadedRun, run: LoadedRun) -> RunPair:
             stages=stages,
             alone=alone,
         )
-    lines, other = tuple(_lines(base, run)), _other_work(base, run) or _cache_warmed(base, run)
+    lines = tuple(_lines(base, run))
+    other = _other_work(base, run) or _cache_warmed(base, run)
     return RunPair(
         folder=str(run.folder),
         warnings=warnings,
@@ -213,7 +215,8 @@ def _cache_warmed(base: LoadedRun, run: LoadedRun) -> str:
     nobody knows."""
     if not _same_words(base, run):
         return ""
-    before, after = compute_cached_share(base), compute_cached_share(run)
+    before = compute_cached_share(base)
+    after = compute_cached_share(run)
     if before is None or after is None or abs(after - before) <= MAX_CACHED_DIFFERENCE:
         return ""
     return (
@@ -238,7 +241,8 @@ def _cached(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
     """What the prefix cache had of the words that both runs sent; nothing where it had none of
     them."""
     same = f"both runs sent the same words ({_seed_of(run)})"
-    before, after = compute_cached_share(base), compute_cached_share(run)
+    before = compute_cached_share(base)
+    after = compute_cached_share(run)
     if before is None or after is None:
         yield f"{same}, so the prefix cache may have been warm."
     elif round(before, 2) or round(after, 2):
@@ -279,13 +283,9 @@ def _lines(base: LoadedRun, run: LoadedRun) -> Iterator[ComparisonLine]:
     """The main figures: those that such runs have."""
     settings = [side.seen.run.settings for side in (base, run)]
     gated = any(side.seen.run.limits for side in (base, run))
-    figures = [*FIGURES]
-    figures += [
-        (word, p)
-        for word, p in WAITS
-        if gated or (word != "gate_wait" and any(s.open_loop for s in settings))
-    ]
-    rules = [_rule(word, stat) for word, stat in figures]
+    open_loop = any(side.open_loop for side in settings)
+    waits = [(word, p) for word, p in WAITS if gated or (open_loop and word != "gate_wait")]
+    rules = [_rule(word, stat) for word, stat in (*FIGURES, *waits)]
     rules += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
     good, _ = define_good_request(settings[0].rules)
     if good and define_good_request(settings[1].rules)[0]:
@@ -398,32 +398,29 @@ def _same_sweep(base: LoadedRun, run: LoadedRun) -> str:
 
 def _stages(base: LoadedRun, run: LoadedRun) -> tuple[tuple[StagePair, ...], tuple[str, ...]]:
     """(stages that both have, a sentence for each that only one has)."""
-    numbers = [
-        {stage.value: stage.number for stage in side.seen.run.stages} for side in (base, run)
-    ]
-    alone = [
-        f"{value:g} only in {side.folder}"
-        for side, mine, others in zip((base, run), numbers, reversed(numbers), strict=True)
-        for value in sorted(mine.keys() - others.keys())
-    ]
-    found = []
-    for value in sorted(numbers[0].keys() & numbers[1].keys()):
+    of_base = _number_stages(base)
+    of_run = _number_stages(run)
+    alone = [f"{value:g} only in {base.folder}" for value in sorted(of_base.keys() - of_run.keys())]
+    alone += [f"{value:g} only in {run.folder}" for value in sorted(of_run.keys() - of_base.keys())]
+    pairs = []
+    for value in sorted(of_base.keys() & of_run.keys()):
         try:
-            sides = [
-                load_run(s.folder / "stages" / str(n[value]))
-                for s, n in zip((base, run), numbers, strict=True)
-            ]
+            before = load_run(base.folder / "stages" / str(of_base[value]))
+            after = load_run(run.folder / "stages" / str(of_run[value]))
         except (OSError, ValueError) as error:
             alone.append(f"{value:g}: {error}")
             continue
         rules = [_rule(word, stat) for word, stat in STAGE_FIGURES]
-        lines = tuple(
-            _line(rule, measure_change(rule, sides[0].seen, sides[1].seen)) for rule in rules
-        )
-        lines = _apart(lines) if _other_work(*sides) or _cache_warmed(*sides) else lines
-        warnings = (*_problems(sides[0]), *_problems(sides[1]), *_differences(*sides))
-        found.append(StagePair(value=value, lines=lines, warnings=warnings))
-    return tuple(found), tuple(alone)
+        lines = tuple(_line(rule, measure_change(rule, before.seen, after.seen)) for rule in rules)
+        if _other_work(before, after) or _cache_warmed(before, after):
+            lines = _apart(lines)
+        warnings = (*_problems(before), *_problems(after), *_differences(before, after))
+        pairs.append(StagePair(value=value, lines=lines, warnings=warnings))
+    return tuple(pairs), tuple(alone)
+
+
+def _number_stages(run: LoadedRun) -> dict[float, int]:
+    return {stage.value: stage.number for stage in run.seen.run.stages}
 
 
 def _by_stage(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:

@@ -6,7 +6,7 @@ import shutil
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Final
 
@@ -142,14 +142,16 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
         - len(_last(folder, width))
         - (3 if table else 2)
     )
-    open_, known = [] if fruitless else [*_rules(summary, run)], [*_remarks(summary, run)]
-    kept = len(_wrapped(open_[0], width)) if open_ else 0
+    unmet = [] if fruitless else [*_rules(summary, run)]
+    remarks = [*_remarks(summary, run)]
+    # the first rule has its place however many warnings there are
+    kept = len(_wrapped(unmet[0], width)) if unmet else 0
     above = _fitting(_warnings(summary, run), width, room - kept)
-    rules = _fitting(open_, width, room - len(above))
+    rules = _fitting(unmet, width, room - len(above))
     room -= len(above) + len(rules)
     groups = list(_aligned(*_groups(summary), width))
     groups = groups if len(groups) < room else []
-    below = _fitting(known[:MAX_REMARKS], width, room - len(groups) - bool(groups))
+    below = _fitting(remarks[:MAX_REMARKS], width, room - len(groups) - bool(groups))
     last = _last(folder, width)
     parts = ([*first, *above, *rules, *basis], table, groups, [*below, *last])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
@@ -249,7 +251,8 @@ def _uncertainty(row: Row) -> list[str]:
     """One interval that a reader can use, of the slow requests where there are enough; empty: there
     is none."""
     for percentile in (95.0, 50.0):
-        value, ends = row.percentiles.get(percentile), row.uncertainty(percentile)
+        value = row.percentiles.get(percentile)
+        ends = row.uncertainty(percentile)
         if value is not None and ends is not None:
             half = (ends[1] - ends[0]) / 2
             low, high = (format_supported(end, half, more=1) for end in ends)
@@ -299,47 +302,42 @@ def _metrics(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequen
     every = order_percentiles(run)
     chosen = [p for p in every if p in MAIN_PERCENTILES or p > max(MAIN_PERCENTILES)] or every
     tags = ROWS if run.settings.open_loop or run.limits else CLOSED_ROWS
-    found = [
-        rows[tag] for tag in tags if tag in rows and (rows[tag].count or rows[tag].avg is not None)
-    ]
-    cells = (
-        (
-            LABELS.get(row.tag) or label_row(row),
-            *(format_percentile(row, p, most=choose_row_decimals(row)) for p in chosen),
-            *_mean_and_greatest(row),
-        )
-        for row in found
-    )
-    return ("", *map(name_percentile, chosen), "avg", "max"), cells
+    shown = [rows[tag] for tag in tags if tag in rows]
+    shown = [row for row in shown if row.count or row.avg is not None]
+
+    def cells(row: Row) -> tuple[str, ...]:
+        decimals = choose_row_decimals(row)
+        percentiles = (format_percentile(row, p, most=decimals) for p in chosen)
+        return LABELS.get(row.tag) or label_row(row), *percentiles, *_mean_and_greatest(row)
+
+    return ("", *map(name_percentile, chosen), "avg", "max"), map(cells, shown)
 
 
 def _groups(summary: Summary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
     """By the names of requests, else by the limit or the rate of a ramp, whose figures together say
     little of any."""
-    found = [one for one in summary.breakdowns if one.of_names] or [
-        one for one in summary.breakdowns if one.of_ramp
-    ]
-    if not found or summary.swept or summary.examination is not None:
+    by_name = [breakdown for breakdown in summary.breakdowns if breakdown.of_names]
+    by_ramp = [breakdown for breakdown in summary.breakdowns if breakdown.of_ramp]
+    if not (by_name or by_ramp) or summary.swept or summary.examination is not None:
         return (), ()
-    groups = [group for group in found[0].groups if group.label != WHOLE][:MAX_GROUPS]
-    # where no group has one: a short ramp has no answer that began and ended under one limit, and
-    # so no ITL
-    metrics = [
-        place
-        for place in range(len(groups[0].rows))
-        if any(group.rows[place].count for group in groups)
-    ]
-    named = [(f"{SHORT_NAMES[groups[0].rows[place].tag]} p50 (ms)", "p95") for place in metrics]
+    breakdown = (by_name or by_ramp)[0]
+    groups = [group for group in breakdown.groups if group.label != WHOLE][:MAX_GROUPS]
+    titles = [breakdown.by, "ok", "failed"]
+    metrics = list[int]()
+    for place, row in enumerate(groups[0].rows):
+        # where no group has one: a short ramp has no answer that began and ended under one limit,
+        # and so no ITL
+        if any(group.rows[place].count for group in groups):
+            metrics.append(place)
+            titles += [f"{SHORT_NAMES[row.tag]} p50 (ms)", "p95"]
 
-    def cells(group: RequestGroup) -> tuple[str, ...]:
-        each = (
-            format_percentile(group.rows[place], p, 4) for place in metrics for p in (50.0, 95.0)
-        )
-        return group.label, str(group.succeeded), str(group.failed), *each
+    def cells(group: RequestGroup) -> list[str]:
+        texts = [group.label, str(group.succeeded), str(group.failed)]
+        for place in metrics:
+            texts += [format_percentile(group.rows[place], p, 4) for p in (50.0, 95.0)]
+        return texts
 
-    return (found[0].by, "ok", "failed", *(title for titles in named for title in titles)), map(
-        cells, groups
-    )
+    return titles, map(cells, groups)
 
 
 def _mean_and_greatest(row: Row) -> tuple[str, str]:
@@ -387,28 +385,26 @@ def _arms(found: PairedComparison) -> Iterator[Sequence[str]]:
 def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterator[str]:
     """The first column left, the others right, as many of them as there is room for; a mark behind
     a figure hangs over."""
-    cells = [head, *rows]
-    if len(cells) < 2:
+    lines = [head, *rows]
+    if len(lines) < 2:
         return
-    columns = [[clean_line(text) for text in column] for column in zip(*cells, strict=True)]
-    columns[1:] = [
-        [text if text.endswith("*") else f"{text} " for text in column]
-        if any(t.endswith("*") for t in column)
-        else column
-        for column in columns[1:]
-    ]
-    first = min(max(map(len, columns[0])), width // 2)
-    widths = [first, *(max(map(len, column)) for column in columns[1:])]
-    shown = sum(sum(widths[: i + 1]) + 2 * i <= width for i in range(len(widths)))
-    for row in zip(*columns[:shown], strict=True):
-        left, *others = row
-        line = "  ".join(
-            [
-                truncate_text(left, first).ljust(first),
-                *(t.rjust(w) for t, w in zip(others, widths[1:], strict=False)),
-            ]
-        )
+    labels, *columns = [list(map(clean_line, column)) for column in zip(*lines, strict=True)]
+    columns = [_hang_marks(column) for column in columns]
+    first = min(max(map(len, labels)), width // 2)
+    widths = [max(map(len, column)) for column in columns]
+    # a column takes its width and the two spaces before it
+    shown = sum(end <= width - first for end in accumulate(wide + 2 for wide in widths))
+    for label, *texts in zip(labels, *columns[:shown], strict=True):
+        figures = [text.rjust(wide) for text, wide in zip(texts, widths, strict=False)]
+        line = "  ".join([truncate_text(label, first).ljust(first), *figures])
         yield line.rstrip()
+
+
+def _hang_marks(column: list[str]) -> list[str]:
+    """A mark ``*`` hangs over to the right of the figures of its column."""
+    if not any(text.endswith("*") for text in column):
+        return column
+    return [text if text.endswith("*") else f"{text} " for text in column]
 
 
 def _explain_mark(table: list[str], width: int) -> list[str]:
@@ -432,38 +428,37 @@ def format_comparison_ending(found: Comparison, width: int) -> str:
     return "\n\n".join("\n".join(part) for part in (*parts, last)) + "\n"
 
 
-def _pair(found: Comparison, pair: RunPair, width: int, room: int) -> list[str]:
-    head = (*make_column_titles(found.base, pair.folder), *HEAD_OF_RUNS)
+def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[str]:
+    head = (*make_column_titles(comparison.base, pair.folder), *HEAD_OF_RUNS)
     if pair.axis:
-        rows = [
-            (f"{pair.axis} {stage.value:g}", line)
-            for stage in pair.stages
-            for line in stage.lines[:1]
-        ]
+        stages = [stage for stage in pair.stages if stage.lines]
+        rows = [(f"{pair.axis} {stage.value:g}", stage.lines[0]) for stage in stages]
         what = f"{rows[0][1].label} by stage" if rows else "no stage in common"
     else:
         rows = [(line.label, line) for line in pair.lines]
         what = ""
     differing = [row for row in rows if row[1].word.split()[-1] in ("better", "worse")]
-    differ = [f"{label} {line.word}" for label, line in differing]
-    few = sum(line.low is None for _, line in rows)
-    said = f"{len(differ)} of {len(rows)} figures differ{f', {few} cannot be told' * bool(few)}"
-    said += f": {', '.join(differ)}" if differ else ""
-    said = f"not compared, as this was other work ({pair.other_work})" if pair.other_work else said
-    said = f"{pair.folder} against {found.base}: {'; '.join(filter(None, (what, said)))}."
-    lines = _wrapped(said, width, MAX_HEADLINE)
-    warnings = [SIMULATED] * found.simulated + [
-        f"WARNING: {text}" for text in (*found.warnings, *pair.warnings)
-    ]
+    changes = [f"{label} {line.word}" for label, line in differing]
+    unknown = sum(line.low is None for _, line in rows)
+    result = f"{len(changes)} of {len(rows)} figures differ"
+    if unknown:
+        result += f", {unknown} cannot be told"
+    if changes:
+        result += f": {', '.join(changes)}"
+    if pair.other_work:
+        result = f"not compared, as this was other work ({pair.other_work})"
+    result = "; ".join(filter(None, (what, result)))
+    lines = _wrapped(f"{pair.folder} against {comparison.base}: {result}.", width, MAX_HEADLINE)
+    warnings = [SIMULATED] * comparison.simulated
+    warnings += [f"WARNING: {text}" for text in (*comparison.warnings, *pair.warnings)]
     lines += _fitting(warnings, width, room - len(lines) - len(ARM_ROWS) - 1)
     main = [
-        row
-        for row in rows
-        if pair.axis or row in differing or (row[1].metric, row[1].stat) in ARM_ROWS
+        (label, line)
+        for label, line in rows
+        if pair.axis or (label, line) in differing or (line.metric, line.stat) in ARM_ROWS
     ]
-    table = [
-        *_aligned(("", *head), ((label, *format_line_cells(line)) for label, line in main), width)
-    ]
+    cells = [(label, *format_line_cells(line)) for label, line in main]
+    table = list(_aligned(("", *head), cells, width))
     return [*lines, *_explain_mark(table, width)][:room]
 
 

@@ -440,10 +440,8 @@ def _found_by(run: Run) -> Iterator[tuple[str, str]]:
     if run.settings.label:
         yield "labels", ", ".join(run.settings.label)
     if run.commit is not None:
-        where, changed = (
-            f" on {run.commit.branch}" * bool(run.commit.branch),
-            ", with files changed" * bool(run.commit.dirty),
-        )
+        where = f" on {run.commit.branch}" * bool(run.commit.branch)
+        changed = ", with files changed" * bool(run.commit.dirty)
         yield "commit", f"{run.commit.hash}{where}{changed}"
 
 

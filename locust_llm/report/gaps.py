@@ -144,7 +144,8 @@ def round_array_to_three_digits(values: Ints) -> Ints:
 
 def _summed(values: Iterable[Ints], counts: Iterable[Ints]) -> tuple[Ints, Ints]:
     """Each value once, in order, with the sum of its counts."""
-    value, count = np.concatenate(list(values)), np.concatenate(list(counts))
+    value = np.concatenate(list(values))
+    count = np.concatenate(list(counts))
     order = np.argsort(value, kind="stable")
     value, count = value[order], count[order]
     first = np.flatnonzero(np.diff(value, prepend=-1))  # gaps are never negative

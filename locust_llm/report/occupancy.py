@@ -3,6 +3,7 @@ a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -68,9 +69,7 @@ def compute_occupancy(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> 
         [np.nan, *(np.nan if change.limit is None else change.limit for change in changes)],
         np.float32,
     )
-    at = np.unique(
-        np.concatenate([changed_at, *(end for interval in intervals for end in interval)])
-    )
+    at = np.unique(np.concatenate([changed_at, *chain.from_iterable(intervals)]))
     return Occupancy(
         at,
         limit[np.searchsorted(changed_at, at, side="right")],
@@ -117,7 +116,8 @@ def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Fl
     ):  # attempts before had permits, and have no row
         return np.zeros(len(requests))
     until = np.where(np.isnan(admitted), closed, admitted)
-    waiting, held = _real(asked, until), _real(admitted, np.fmin(np.fmin(first, freed), closed))
+    waiting = _real(asked, until)
+    held = _real(admitted, np.fmin(np.fmin(first, freed), closed))
     changed_at = np.array([change.at for change in changes], np.float64)
     at = np.unique(np.concatenate([changed_at, *waiting, *held]))
     limit = np.array([0.0, *(change.limit or 0 for change in changes)])[
@@ -128,8 +128,8 @@ def unused_permit_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Fl
     unused = np.divide(free, wanted, out=np.zeros(len(at)), where=wanted > 0)
     total = np.zeros(len(at))
     np.cumsum(unused[:-1] * np.diff(at), out=total[1:])
-    found = np.interp(until, at, total) - np.interp(asked, at, total)
-    return np.where(until > asked, found, 0.0)
+    meanwhile = np.interp(until, at, total) - np.interp(asked, at, total)
+    return np.where(until > asked, meanwhile, 0.0)
 
 
 def permit_lag_s(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Floats:

@@ -70,7 +70,7 @@ COLUMNS: Final = (
         "chunk_tokens",
         "list",
         "tokens",
-        lambda one: [tokens for tokens, chunks in one.chunk_tokens for _ in range(chunks)],
+        lambda record: record.tokens_of_chunks,
     ),
     Column("lacks", "string", "", lambda one: " ".join(one.lacks)),
 )
@@ -83,14 +83,16 @@ def write_parquet(path: Path, records: Iterable[Record], run: Run) -> int:
         import pyarrow.parquet as pq
     except ImportError:
         raise PyarrowMissing("Parquet needs pyarrow: pip install 'locust-llm[parquet]'") from None
-    schema, rows, source = _schema(run), 0, iter(records)
+    schema = _schema(run)
+    rows = 0
+    source = iter(records)
     with pq.ParquetWriter(path, schema) as out:
         while block := list(islice(source, ROWS)):
-            columns = [
-                pa.array([column.value(one) for one in block], schema.field(column.name).type)
-                for column in COLUMNS
-            ]
-            out.write_table(pa.Table.from_arrays(columns, schema=schema))
+            arrays = []
+            for column in COLUMNS:
+                values = [column.value(record) for record in block]
+                arrays.append(pa.array(values, schema.field(column.name).type))
+            out.write_table(pa.Table.from_arrays(arrays, schema=schema))
             rows += len(block)
     return rows
 

@@ -53,7 +53,8 @@ def measure_readability(us: Ints, tokens: Floats, count: Ints, reader: ReadingPa
     """``us``: stamps of the chunks of many requests end to end, microseconds after the send, rising
     in each; ``tokens``: of each chunk, at least one; ``count``: chunks of each request."""
     found = Readability(*(np.full(len(count), np.nan) for _ in Readability._fields))
-    some, length = count > 0, count[count > 0]
+    some = count > 0
+    length = count[count > 0]
     if not len(length):
         return found
     starts = np.cumsum(length) - length
@@ -61,11 +62,9 @@ def measure_readability(us: Ints, tokens: Floats, count: Ints, reader: ReadingPa
     before = np.cumsum(tokens) - tokens
     before -= np.repeat(before[starts], length)
     total = before[ends] + tokens[ends]
-    due, step, pace_us = (
-        round(reader.ttft_s * 1e6),
-        max(round(reader.tpot_s * 1e6), 1),
-        1e6 / reader.pace,
-    )
+    due = round(reader.ttft_s * 1e6)
+    step = max(round(reader.tpot_s * 1e6), 1)
+    pace_us = 1e6 / reader.pace
 
     shifted = us - np.rint(np.minimum(before * step, FAR_US)).astype(np.int64)
     limit = np.roll(_running_max(shifted, length, due), 1)

@@ -41,11 +41,13 @@ def _add(folder: Path) -> None:
     run = None
     with suppress(OSError, ValueError):  # the report names what is wrong with it
         run = read_run(folder)
-    found = {path.name: read_journal_counts(path) for path in journals}
-    admitted = {name: counts.admitted for name, counts in found.items() if counts is not None}
+    counts_of = {path.name: read_journal_counts(path) for path in journals}
+    admitted = {name: counts.admitted for name, counts in counts_of.items() if counts is not None}
     with ExitStack() as opened:
         files = _RecordFiles(folder, opened)
-        added = sum(files.add(record) for path in journals for record in read_journal_records(path))
+        added = 0
+        for path in journals:
+            added += sum(files.add(record) for record in read_journal_records(path))
     if run is None or run.imported or run.stage is not None:
         return
     changed = (

@@ -29,7 +29,9 @@ def renew_notes(run: Run, records: Iterable[Record]) -> Run:
     old = [place for place, note in enumerate(run.notes) if OF_RECORDS.match(note)]
     if not old or run.stage is not None:
         return run
-    buffering, retried, resent = Buffering(), 0, 0
+    buffering = Buffering()
+    retried = 0
+    resent = 0
     for record in records:
         resent += record.resent
         if record.outcome == RETRIED:

@@ -89,14 +89,16 @@ class ServerColumns:
         if spans:
             keys = np.fromiter(map(make_request_key, spans), np.uint64, len(spans))
             times = _table([*map(_numbers, spans.values())])
-            along, order = np.argsort(keys, kind="stable"), np.argsort(self.keys, kind="stable")
+            along = np.argsort(keys, kind="stable")
+            order = np.argsort(self.keys, kind="stable")
             keys, times = keys[along], times[along]  # in their order a search is five times as fast
             place = np.minimum(
                 np.searchsorted(self.keys, keys, sorter=order), max(len(order) - 1, 0)
             )
             found = self.keys[order[place]] == keys if len(order) else np.zeros(len(keys), np.bool_)
             rows = order[place[found]]
-            source[rows], table[:, rows] = SOURCES.index(SPANS), times[found].T
+            source[rows] = SOURCES.index(SPANS)
+            table[:, rows] = times[found].T
         return ReportedColumns(source, *table)
 
 

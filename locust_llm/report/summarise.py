@@ -144,7 +144,8 @@ def summarise_run(
 def _evidence_of_run(
     main: RequestSelection, run: Run, gaps: GapCounts, experiment: Experiment | None
 ) -> tuple[ProcessEvidence, ...]:
-    gap_p99_ms, required = gaps.percentiles_ms([99])[0], run.settings.selftest == REQUIRE
+    gap_p99_ms = gaps.percentiles_ms([99])[0]
+    required = run.settings.selftest == REQUIRE
     if run.imported:  # they are of another load generator
         return ()
     found = collect_evidence(
@@ -199,7 +200,8 @@ def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:
 def _rows(
     part: RequestSelection, gaps: GapCounts, percentiles: Sequence[float], rates: Sequence[Row]
 ) -> tuple[Row, ...]:
-    ok, finished = part.outcome(OK), part.outcome(OK, *FAILURES)
+    ok = part.outcome(OK)
+    finished = part.outcome(OK, *FAILURES)
 
     def row(metric: Metric) -> Row:
         if metric.tag == POOLED:
@@ -228,7 +230,8 @@ def _in_order(ok: RequestSelection, metric: Metric) -> Floats:
 
 def _intervals(ok: RequestSelection, metric: Metric) -> dict[float, tuple[float, float]]:
     """Those that have both ends, in the unit of the metric."""
-    values, found = _in_order(ok, metric), dict[float, tuple[float, float]]()
+    values = _in_order(ok, metric)
+    found = dict[float, tuple[float, float]]()
     for percentile in (50.0, 95.0):
         low, high = estimate_percentile_interval(values, percentile).ends
         if low is not None and high is not None:
@@ -304,11 +307,14 @@ def _amount(ok: RequestSelection, columns: Sequence[str]) -> float | None:
 
 
 def _adjusted(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
-    ok, cut, failures = part.outcome(OK), part.outcome(CUT), part.outcome(*FAILURES).size
+    ok = part.outcome(OK)
+    cut = part.outcome(CUT)
+    failures = part.outcome(*FAILURES).size
 
     def row(metric: Metric) -> Row | None:
         low, high = bound_metric(cut, metric)
-        known, values = low == high, ok[metric.column]
+        known = low == high
+        values = ok[metric.column]
         if ok.size and np.isnan(values).all():  # answers have none: nor would these have had one
             return None
         values = np.append(values, low[known] / (metric.scale / 1e3))
@@ -353,10 +359,16 @@ def _failures(part: RequestSelection) -> tuple[FailureGroup, ...]:
 def _conditions(
     part: RequestSelection, time: RateWindow, run: Run, verdict: ClientVerdict | None
 ) -> Conditions:
-    ok, failed = part.outcome(OK), part.outcome(*FAILURES).size
+    ok = part.outcome(OK)
+    failed = part.outcome(*FAILURES).size
     settings = run.settings
     count, turns = count_sessions(part)
     asked_output = ok["asked_output_tokens"] * ok["choices"]  # a length is of each choice
+    if settings.open_loop:
+        loop = "open"
+    else:
+        # what another tool's run was is known by its users alone
+        loop = "" if run.imported and settings.users is None else "closed"
     return Conditions(
         simulated=run.simulated or bool(part["simulated"].any()),
         server=", ".join(settings.addresses),
@@ -364,11 +376,7 @@ def _conditions(
         model=run.model or settings.model_mix or settings.model or "",
         model_mix=measure_model_mix(part, settings.model_mix),
         streaming=settings.streaming,
-        loop="open"
-        if settings.open_loop
-        else ""
-        if run.imported and settings.users is None
-        else "closed",
+        loop=loop,
         arrivals=describe_arrivals(settings),
         users=settings.users,
         rate_per_s=find_requested_rate(run),
@@ -500,19 +508,16 @@ def _clock(ok: RequestSelection) -> str:
     kernel = ok.count("clock", "kernel") / ok.size
     if ok.count("clock", "tool"):
         return "tool"
-    return (
-        "kernel"
-        if kernel == 1
-        else "thread"
-        if kernel == 0
-        else f"kernel {kernel:.1%}, thread {1 - kernel:.1%}"
-    )
+    if kernel == 1:
+        return "kernel"
+    return "thread" if kernel == 0 else f"kernel {kernel:.1%}, thread {1 - kernel:.1%}"
 
 
 def _counts(
     part: RequestSelection, warmup: int, run: Run, broken_lines: int, gaps: GapCounts
 ) -> RunCounts:
-    ok, cut = part.outcome(OK), part.outcome(CUT)
+    ok = part.outcome(OK)
+    cut = part.outcome(CUT)
     ages_s = cut["closed_at"] - find_send_times(cut)
     return RunCounts(
         cut_ages_s=(float(ages_s.min()), float(ages_s.max())) if len(ages_s) else None,

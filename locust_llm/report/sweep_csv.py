@@ -1,7 +1,8 @@
 """Sweep CSV: a row a stage."""
 
 import io
-from typing import Final
+from itertools import chain, product
+from typing import Any, Final
 
 from locust_llm.report.csv_writer import make_csv_writer
 from locust_llm.report.rows import Row, SweepSummary
@@ -27,44 +28,34 @@ def export_sweep_csv(sweep: SweepSummary) -> str:
     report/sections/measurement_uncertainty.py."""
     out = io.StringIO()
     write = make_csv_writer(out)
-    tags = dict.fromkeys(tag for level in sweep.levels for tag in level.latencies)
-    titles = [
-        f"{tag}_p{p:g}" + "_ms" * (tag != PER_USER.tag) for tag in tags for p in SWEEP_PERCENTILES
-    ]
-    certified = [
-        tag for tag in tags if any(_plus_minus(level.latencies.get(tag)) for level in sweep.levels)
-    ]
-    more = (f"{tag}_p{p:g}_plus_minus_ms" for tag in certified for p in SWEEP_PERCENTILES)
+    tags = dict.fromkeys(chain.from_iterable(level.latencies for level in sweep.levels))
+    latencies = list(product(tags, SWEEP_PERCENTILES))
+    titles = [f"{tag}_p{p:g}" + "_ms" * (tag != PER_USER.tag) for tag, p in latencies]
+
+    def is_certified(tag: str) -> bool:
+        return any(_plus_minus(level.latencies.get(tag)) for level in sweep.levels)
+
+    certified = list(product(filter(is_certified, tags), SWEEP_PERCENTILES))
+    more = [f"{tag}_p{p:g}_plus_minus_ms" for tag, p in certified]
     write([sweep.axis, *COLUMNS_BEFORE, *titles, *COLUMNS_AFTER, *more])
     for level in sweep.levels:
-        before, after = (
-            [getattr(level, name) for name in names] for names in (COLUMNS_BEFORE, COLUMNS_AFTER)
-        )
-        rows = [level.latencies.get(tag) for tag in tags]
-        figures = [
-            None if row is None else row.percentiles.get(p)
-            for row in rows
-            for p in SWEEP_PERCENTILES
-        ]
-        pairs = [
-            _plus_minus(level.latencies.get(tag)).get(p)
-            for tag in certified
-            for p in SWEEP_PERCENTILES
-        ]
-        cells = (
-            level.value,
-            *before,
-            *figures,
-            *after,
-            *(None if pair is None else max(pair) for pair in pairs),
-        )
-        write(
-            [
-                f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else cell
-                for cell in cells
-            ]
-        )
+        cells: list[Any] = [level.value]
+        cells += [getattr(level, name) for name in COLUMNS_BEFORE]
+        for tag, p in latencies:
+            row = level.latencies.get(tag)
+            cells.append(None if row is None else row.percentiles.get(p))
+        cells += [getattr(level, name) for name in COLUMNS_AFTER]
+        for tag, p in certified:
+            pair = _plus_minus(level.latencies.get(tag)).get(p)
+            cells.append(None if pair is None else max(pair))
+        write(map(_format_cell, cells))
     return out.getvalue()
+
+
+def _format_cell(cell: Any) -> Any:
+    if isinstance(cell, float):
+        return f"{cell:.6g}"
+    return "" if cell is None else cell
 
 
 def _plus_minus(row: Row | None) -> dict[float, tuple[float, float]]:

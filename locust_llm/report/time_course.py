@@ -54,7 +54,8 @@ def make_step_series(changes: Sequence[tuple[float, int | None]], span: Span) ->
     known = [(value, seconds) for value, seconds in lasted if value is not None]
     if not known:
         return None
-    values, total_s = [value for value, _ in known], sum(seconds for _, seconds in known)
+    values = [value for value, _ in known]
+    total_s = sum(seconds for _, seconds in known)
     area = sum(value * seconds for value, seconds in known)
     return StepSeries(
         least=min(values),

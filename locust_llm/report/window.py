@@ -84,10 +84,8 @@ def measure_steady_state(
     seconds = span[1] - span[0]
     if run.stage is None or not seconds > 0:
         return None
-    began, over = (
-        everything["asked_at"],
-        np.fmax(everything["closed_at"], everything["last_chunk_at"]),
-    )
+    began = everything["asked_at"]
+    over = np.fmax(everything["closed_at"], everything["last_chunk_at"])
     in_flight = float(np.nansum(np.clip(over, *span) - np.clip(began, *span))) / seconds
     residual = None
     if run.stage.residual is not None and ended.size:

@@ -311,9 +311,11 @@ def _own(name: str, field: Mapping[str, Any]) -> FormField:
     """Of a flag of the locustfile."""
     value = field["default_value"]
     choices = field.get("choices") or ()
-    kind, text = "list" if choices else "text", str(value)
+    kind = "list" if choices else "text"
+    text = str(value)
     if isinstance(value, bool):
-        kind, text = "switch", text.lower()
+        kind = "switch"
+        text = text.lower()
     elif isinstance(value, list):
         text = ",".join(map(str, value))
     return FormField(

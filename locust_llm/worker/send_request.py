@@ -313,7 +313,8 @@ class RequestSender:
             if again_s is None:
                 return self._finish(record, prepared)
             refused, pause = (record, prepared), again_s
-            number, due_at = number + 1, record.due_at
+            number += 1
+            due_at = record.due_at
 
     def _again_s(self, record: Record, prepared: requests.PreparedRequest) -> float | None:
         """Seconds to the next attempt; None: there is none."""

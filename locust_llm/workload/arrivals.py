@@ -82,7 +82,8 @@ class ArrivalRate:
         x² / 2.
         """
         at = bisect_right(self._counts, count) - 1
-        missing, rate = count - self._counts[at], self._rates[at]
+        missing = count - self._counts[at]
+        rate = self._rates[at]
         if at == len(self._times) - 1:
             return self._times[at] + missing / rate if rate else math.inf
         if not missing:

@@ -130,7 +130,8 @@ class Dataset:
                 if self.timed:
                     self._check_times(item, last)
                     last = item.turns[0]
-                given, misses = given + 1, 0
+                given += 1
+                misses = 0
                 yield item
             self.passes += 1
             if not given and (self.rows or self.share[0] == 0):

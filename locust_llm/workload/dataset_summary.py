@@ -85,7 +85,8 @@ class DatasetSummary(msgspec.Struct, frozen=True, kw_only=True):
 def explain_too_fast_trace(dataset: DatasetSummary) -> str:
     """Why the times of a trace can hardly be meant, with what to do; empty: they can. That all are
     the same is a burst, in whichever unit."""
-    between, span_s = dataset.timed - 1, dataset.span_s
+    between = dataset.timed - 1
+    span_s = dataset.span_s
     first_ms = 1000 * (dataset.first_s or 0.0)
     if span_s and dataset.kind in IN_MILLISECONDS and EPOCH_S[0] <= first_ms <= EPOCH_S[1]:
         return (

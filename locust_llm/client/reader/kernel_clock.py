@@ -12,13 +12,15 @@ def measure_clock_offset_ns(
 
     Two clocks cannot be read at once: where the thread was held up between them, it reads again.
     """
-    best_ns, offset_ns = 1 << 63, 0
+    best_ns = 1 << 63
+    offset_ns = 0
     for _ in range(8):
         before = monotonic_ns()
         wall = wall_ns()
         after = monotonic_ns()
         if after - before < best_ns:
-            best_ns, offset_ns = after - before, wall - (before + after) // 2
+            best_ns = after - before
+            offset_ns = wall - (before + after) // 2
         if best_ns < 20_000:
             break
     return offset_ns

@@ -4,7 +4,7 @@ A percentile spectrum has 1 / (1 - p) on a logarithmic axis, as HdrHistogram's p
 takes as much room as the one before, so that the tail is seen as well as the middle.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -61,34 +61,31 @@ def plot_distributions(columns: RequestColumns, open_loop: bool, limits: Limits)
     failed = int((main & requests["outcome"].isin(list(FAILURES)).to_numpy(np.bool_)).sum())
     share = failed / (failed + int(ok.sum())) if failed else 0.0
     waits = ["gate_wait_s"] if requests["limit"].notna().any() else []
-    names = {
-        "gate_wait_s": "gate wait",
-        "ttft_from_due_s": "TTFT from due",
-        **{name: what for name, (_, what) in WHOLE.items()},
-    }
+    names = {name: what for name, (_, what) in WHOLE.items()}
+    names |= {"gate_wait_s": "gate wait", "ttft_from_due_s": "TTFT from due"}
     column = "latency_s" if requests["inputs"].notna().any() else "ttft_s"
-    chosen = [
-        column,
-        *waits,
-        *(["ttft_from_due_s"] if column == "ttft_s" and (open_loop or waits) else []),
-    ]
+    chosen = [column, *waits]
+    if column == "ttft_s" and (open_loop or waits):
+        chosen.append("ttft_from_due_s")
     first = [
         (names[name], hue, _ms(requests, name, ok))
         for name, hue in zip(chosen, ("p50", "wait", "p95"), strict=False)
     ]
-    marks = tuple(mark for name in chosen for mark in limits.get(name, ()))
+    marks = _limits_of(chosen, limits)
     yield from _spectrum(f"{WHOLE[column][0]}, by percentile", first, marks, share)
     between: list[tuple[str, str, Floats | GapCounts]] = [
         ("ITL", "p50", _ms(requests, "itl_s", ok)),
         ("ICL", "decode", columns.gaps.get("profiling", GapCounts())),
         ("longest stall", "p99", _ms(requests, "longest_stall_s", ok)),
     ]
-    marks = tuple(
-        mark for name in ("itl_s", "icl", "longest_stall_s") for mark in limits.get(name, ())
-    )
+    marks = _limits_of(("itl_s", "icl", "longest_stall_s"), limits)
     yield from _spectrum("Between tokens, by percentile", between, marks)
     yield from _by_length(requests, ok, column, limits.get(column, ()))
     yield from _lengths(requests, ok)
+
+
+def _limits_of(names: Iterable[str], limits: Limits) -> tuple[PlotMark, ...]:
+    return tuple(mark for name in names for mark in limits.get(name, ()))
 
 
 def _ms(requests: pd.DataFrame, column: str, ok: Mask) -> Floats:
@@ -229,7 +226,8 @@ def _lengths(requests: pd.DataFrame, ok: Mask) -> Iterator[Plot]:
         delivered, asked = delivered[~np.isnan(delivered)], asked[~np.isnan(asked)]
         if len(np.unique(delivered)) < 2:
             continue
-        least, most = delivered.min(), max(delivered.max(), asked.max(initial=0.0)) + 1
+        least = delivered.min()
+        most = max(delivered.max(), asked.max(initial=0.0)) + 1
         wide = most > LOG_LENGTH_RATIO * max(least, 1.0)
         least = min(least, asked.min(initial=least)) if wide else 0.0
         edges = (

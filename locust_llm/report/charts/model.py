@@ -158,7 +158,8 @@ def make_percentile_lines(at: Floats, value: Floats) -> tuple[list[PlotSeries], 
     """(percentiles over time with enough values, a sentence for the caption)."""
     order = np.argsort(at, kind="stable")
     at, value = at[order], value[order]
-    lines, counts = [], dict[int, list[str]]()
+    lines = []
+    counts = dict[int, list[str]]()
     for percent, need, name in PERCENTILES:
         rows, middles = group_consecutive(value, need)
         if rows:

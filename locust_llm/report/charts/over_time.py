@@ -64,13 +64,10 @@ def plot_latencies(requests: pd.DataFrame, run: Run, limits: Limits) -> Iterator
     shown = [("ttft_s", "Time to first token", "TTFT"), ("itl_s", "Inter-token latency", "ITL")]
     if not run.settings.generates:
         shown = [("latency_s", "Request latency", "latency")]
-    plots = [
-        plot
-        for column, *names in shown
-        for plot in _latency(
-            requests, run, column, (names[0], names[1]), marks + limits.get(column, ())
-        )
-    ]
+    plots = list[Plot]()
+    for column, title, name in shown:
+        marks_and_limits = marks + limits.get(column, ())
+        plots += _latency(requests, run, column, (title, name), marks_and_limits)
     if run.stages and plots:
         which = (
             "start of each block, of the base (b) or the candidate (c)"
@@ -92,7 +89,8 @@ def plot_rates_over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) ->
 
 def find_time_axis(requests: pd.DataFrame, run: Run) -> TimeAxis:
     """From the start, or the first request, to the last end."""
-    began, ended = requests["asked_at"].min(), requests["closed_at"].max()
+    began = requests["asked_at"].min()
+    ended = requests["closed_at"].max()
     if not began <= ended:  # NaN: no requests
         return TimeAxis(run.started_at, 0.0, max((run.ended_at or 0.0) - run.started_at, 1.0))
     low = min(0.0, float(began) - run.started_at)
@@ -130,9 +128,12 @@ def _limit_marks(limits: Sequence[LimitChange], time: TimeAxis) -> Iterator[Plot
     for group in groups:
         before, last = group[0][0].limit, group[-1][1].limit
         ramp = len(group) > 1 and None not in (before, last)
-        text = (
-            "no gate" if last is None else f"limit {before} to {last}" if ramp else f"limit {last}"
-        )
+        if last is None:
+            text = "no gate"
+        elif ramp:
+            text = f"limit {before} to {last}"
+        else:
+            text = f"limit {last}"
         yield PlotMark(text, x=group[0][1].at - time.origin)
 
 
@@ -191,7 +192,8 @@ def _of_arms(
     """(of each arm its requests and a line through the medians of its blocks; the caption). One
     line of both would lead from block to block of the one and the other."""
     names = ("alone", "beside the others") if run.settings.isolate else (BASE, CANDIDATE)
-    dots, lines = list[PlotSeries](), list[PlotSeries]()
+    dots = list[PlotSeries]()
+    lines = list[PlotSeries]()
     for arm, name, hue in zip((BASE, CANDIDATE), names, ("p50", "p95"), strict=True):
         of_arm = (requests["arm"] == arm).to_numpy(np.bool_)
         if not of_arm.any():
@@ -208,11 +210,11 @@ def _of_arms(
                 round_values(middles[:, 1]),
             )
         )
-    some = sum(len(one.x) for one in dots)
+    drawn = sum(len(series.x) for series in dots)
     which = (
         f"{len(at):,} in all"
-        if some == len(at)
-        else f"{some:,} of {len(at):,} shown, the slowest among them"
+        if drawn == len(at)
+        else f"{drawn:,} of {len(at):,} shown, the slowest among them"
     )
     return [*dots, *lines], (
         f"Each dot is a request of one arm ({which}), drawn at its send. A line joins the medians "
@@ -249,7 +251,8 @@ def _throughput(
     )
     tokens = requests["output_tokens"].to_numpy(np.float64)
     counted = ok & ~np.isnan(tokens)
-    first, last = np.where(np.isnan(first), closed, first), np.where(np.isnan(last), closed, last)
+    first = np.where(np.isnan(first), closed, first)
+    last = np.where(np.isnan(last), closed, last)
     if counted.any():
         rate = spread_amounts(first[counted], last[counted], tokens[counted], edges) / width
         yield Plot(
@@ -265,7 +268,8 @@ def _throughput(
             group=GROUP,
             low=True,
         )
-    done, lost = (np.histogram(closed[some], edges)[0] / width for some in (ok, failed))
+    done = np.histogram(closed[ok], edges)[0] / width
+    lost = np.histogram(closed[failed], edges)[0] / width
     series = [_steps("finished", "ok", edges, done)]
     if failed.any():
         series.append(_steps("failed", "fail", edges, lost))

@@ -2,6 +2,7 @@
 replica or GPU."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -181,9 +182,8 @@ def _holes(values: list[float | None]) -> list[float | None]:
 
 
 def _failed(history: EngineHistory, time: TimeAxis) -> Iterator[PlotSeries]:
-    at = np.sort(
-        [s.at - time.origin for samples in history.by_name.values() for s in samples if s.failure]
-    )
+    samples = chain.from_iterable(history.by_name.values())
+    at = np.sort([sample.at - time.origin for sample in samples if sample.failure])
     at = at[(at >= time.low) & (at <= time.high)]
     if len(at):
         yield PlotSeries(

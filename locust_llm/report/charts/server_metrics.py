@@ -76,8 +76,12 @@ def read_current_values(
 ) -> tuple[tuple[float | None, ...] | None, ...]:
     """For each chart the value of each line at this moment; None for a chart without any."""
     lines = [history.by_name[name][-RECENT:] for name in lines_of]
-    values = [tuple(_last(chart, samples) for samples in lines) for chart in CHARTS]
-    return tuple(row if any(value is not None for value in row) else None for row in values)
+    charts = list[tuple[float | None, ...] | None]()
+    for chart in CHARTS:
+        values = tuple(_last(chart, samples) for samples in lines)
+        known = any(value is not None for value in values)
+        charts.append(values if known else None)
+    return tuple(charts)
 
 
 def _last(chart: Chart, samples: Sequence[EngineSample]) -> float | None:

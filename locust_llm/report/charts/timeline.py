@@ -117,10 +117,8 @@ def find_scene(
     if not main.any():
         return None
     gap_ms = columns.gaps.get("profiling", GapCounts()).percentiles_ms((50,))[0] or 0.0
-    began, closed = (
-        requests["asked_at"].to_numpy(np.float64),
-        requests["closed_at"].to_numpy(np.float64),
-    )
+    began = requests["asked_at"].to_numpy(np.float64)
+    closed = requests["closed_at"].to_numpy(np.float64)
     if span:
         window = TimelineWindow(run.started_at + span[0], run.started_at + span[1], None)
     else:
@@ -180,7 +178,9 @@ def make_timeline(scene: TimelineScene, dots: int = MAX_DOTS) -> Timeline:
 
 
 def _caption(scene: TimelineScene) -> str:
-    window, count, shown = scene.window, scene.under_way, len(scene.records)
+    window = scene.window
+    count = scene.under_way
+    shown = len(scene.records)
     start = window.start - scene.started_at
     which = (
         f"{'all ' if count > 1 else ''}{count:,} {'request' if count == 1 else 'requests'} in "
@@ -212,7 +212,8 @@ def choose_window(
     """The longest window around the stall (or the middle) that holds at most ``rows`` requests,
     within bounds: at least two stalls and a half, at most ten of them (but no more than
     MAX_DENSE_GAPS gaps) or MAX_GAPS gaps, whichever is more. ``gap_s``: a usual gap."""
-    first, last = float(began[main].min()), float(closed[main].max())
+    first = float(began[main].min())
+    last = float(closed[main].max())
     halves = np.sort(((began + closed) / 2)[main])
     # where a request is
     middle = float(halves[len(halves) // 2]) if stall is None else (stall.start + stall.end) / 2
@@ -221,7 +222,8 @@ def choose_window(
     most = max(tenfold, MAX_GAPS * gap_s) or (last - first) / 10 or 1.0  # all at one moment
     least = max(2.5 * longest, MAX_GAPS / 4 * gap_s) or most
     for length in np.geomspace(most, min(least, most), 12).tolist():
-        start, end = middle - length / 2, middle + length / 2
+        start = middle - length / 2
+        end = middle + length / 2
         if np.count_nonzero((began < end) & (closed > start)) <= rows:
             break
     return TimelineWindow(max(start, first - 0.02 * length), min(end, last + 0.02 * length), stall)
@@ -274,7 +276,8 @@ def _longest(records: list[Record], window: TimelineWindow) -> LongestStall | No
     for record in records:
         sent = _sent_at(record)
         for before, after in pairwise(record.known_us):
-            start, end = sent + before / 1e6, sent + after / 1e6
+            start = sent + before / 1e6
+            end = sent + after / 1e6
             if (
                 end > window.start
                 and start < window.end
@@ -300,7 +303,8 @@ def _row(record: Record, window: TimelineWindow, slow: float, dots: int) -> Time
     """Its chunks in the window, and one more on each side: the line goes on to the edge."""
     length = _ms(window.end, window)
     row = make_timeline_row(record, window.start, length / dots, slow)
-    first, last = bisect_left(row.chunks, 0), bisect_right(row.chunks, length)
+    first = bisect_left(row.chunks, 0)
+    last = bisect_right(row.chunks, length)
     return msgspec.structs.replace(
         row, text=clean_line(row.text), chunks=row.chunks[max(first - 1, 0) : last + 1]
     )
@@ -330,11 +334,10 @@ def resolve_span(
 ) -> tuple[float, float]:
     """(start, end) in seconds after the start of the run; a missing end is that of the run. Raises
     ValueError of one sentence."""
-    first, last = (
-        float(requests["asked_at"].min()) - run.started_at,
-        float(requests["closed_at"].max()) - run.started_at,
-    )
-    start, end = first if start is None else start, last if end is None else end
+    first = float(requests["asked_at"].min()) - run.started_at
+    last = float(requests["closed_at"].max()) - run.started_at
+    start = first if start is None else start
+    end = last if end is None else end
     if not (math.isfinite(start) and math.isfinite(end) and start < end):
         raise ValueError(
             f"nothing lies between {start:g} s and {end:g} s: this run goes from {first:.2f} s to "

@@ -69,6 +69,7 @@ def make_timeline_row(record: Record, start: float, dot: float, slow: float) -> 
         parts.append(f"longest stall {record.longest_stall_s * 1e3:,.0f} ms")
     if record.outcome != OK:
         parts.append(record.outcome)
+    outcome = "failed" if record.outcome in FAILURES else record.outcome
     return TimelineRow(
         text=", ".join([record.name or "request", *parts]),
         asked=ms(record.asked_at) or 0.0,
@@ -78,11 +79,7 @@ def make_timeline_row(record: Record, start: float, dot: float, slow: float) -> 
         admitted=ms(record.admitted_at),
         chunks=chunks,
         tokens=record.asked_input_tokens if record.input_tokens is None else record.input_tokens,
-        outcome=""
-        if record.outcome == OK
-        else "failed"
-        if record.outcome in FAILURES
-        else record.outcome,
+        outcome="" if record.outcome == OK else outcome,
     )
 
 

@@ -8,6 +8,7 @@ timeline_lines.py. Every text is escaped.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -94,9 +95,9 @@ class TimelinePlot:
 
     def _usual_gap(self) -> float:
         """Pixels between two chunks; infinite where there are no two."""
-        gaps = [
-            b - a for line in self.rows for a, b in zip(line.chunks, line.chunks[1:], strict=False)
-        ]
+        gaps = list[float]()
+        for line in self.rows:
+            gaps += [after - before for before, after in pairwise(line.chunks)]
         return median(gaps) / self.shown.length * self.frame.width if gaps else math.inf
 
     def x(self, ms: float) -> float:
@@ -113,7 +114,8 @@ class TimelinePlot:
     # -- bars, strokes and dots --------------------------------------------------------------------
 
     def marks(self) -> Iterator[str]:
-        rows, hue = list(enumerate(self.rows)), self.frame.hues
+        rows = list(enumerate(self.rows))
+        hue = self.frame.hues
         yield from wrap_group(f'stroke="{hue["line"]}"', self.grid())
         yield from self.stall()
         yield from wrap_group(f'id="wait" fill="{hue["wait"]}"', (self.wait(i, r) for i, r in rows))
@@ -150,7 +152,8 @@ class TimelinePlot:
         return self.block(row, line.sent, end, self.bar)
 
     def block(self, row: int, start: float, end: float, height: float) -> str:
-        left, right = self.x(start), self.x(end)
+        left = self.x(start)
+        right = self.x(end)
         size = f'width="{max(right - left, 1):.1f}" height="{height:.1f}"'
         return f'<rect x="{left:g}" y="{self.y(row) - height / 2:.1f}" {size}/>'
 
@@ -175,35 +178,36 @@ class TimelinePlot:
     def chunks(self, row: int, line: TimelineRow) -> str:
         """A dot each, a stroke for those that touch; in tenths of a pixel, so that nothing adds
         up."""
-        length, left, scale = (
-            self.shown.length,
-            self.frame.left * 10,
-            self.frame.width / self.shown.length * 10,
-        )
+        length = self.shown.length
+        left = self.frame.left * 10
+        scale = self.frame.width / self.shown.length * 10
         # x(), where it is called most
         at = [round(left + ms * scale) for ms in line.chunks if 0 <= ms <= length]
         if not at:
             return ""
-        strokes, last, touching = [stroke := [at[0], at[0]]], at[0], self.dot * 10
+        touching = self.dot * 10
+        strokes = [[at[0], at[0]]]
         for x in at[1:]:
-            if x - last < touching:
-                stroke[1] = x
+            if x - strokes[-1][1] < touching:
+                strokes[-1][1] = x
             else:
-                strokes.append(stroke := [x, x])
-            last = x
-        found, pen = [f"M{strokes[0][0] / 10:g} {self.y(row):g}"], strokes[0][0]
+                strokes.append([x, x])
+        pen = at[0]
+        moves = [f"M{pen / 10:g} {self.y(row):g}"]
         for start, end in strokes:
-            found.append(
-                (f"m{(start - pen) / 10:g} 0" if start != pen else "") + f"h{(end - start) / 10:g}"
-            )
+            if start != pen:
+                moves.append(f"m{(start - pen) / 10:g} 0")
+            moves.append(f"h{(end - start) / 10:g}")
             pen = end
-        return f'<path d="{"".join(found)}"/>'
+        return f'<path d="{"".join(moves)}"/>'
 
     def stall(self) -> Iterator[str]:
         """The longest stall, a band through all lines."""
         if (at := self.stall_at()) is None:
             return
-        (left, right), height = at, self.bottom - self.frame.top + 12
+        left, right = at
+        # six pixels above the first line and below the last
+        height = self.bottom - self.frame.top + 12
         yield (
             f'<rect id="stall" x="{left:g}" y="{self.frame.top - 6}" width="{right - left:.1f}" '
             f'height="{height:.1f}" '
@@ -246,7 +250,8 @@ class TimelinePlot:
     def _end(self, outcome: str, x: float, y: float, size: float) -> str:
         """A tick where all was well, a cross on a failure, a diamond on what was cut or
         cancelled."""
-        wide, hue = 2 * size, self.frame.hues
+        wide = 2 * size
+        hue = self.frame.hues
         if not outcome:
             return f'<path d="M{x:g} {y - size:.1f}v{wide:.1f}" stroke="{hue["decode"]}"/>'
         if outcome == "failed":
@@ -266,9 +271,10 @@ class TimelinePlot:
     def ticks(self, apart: float) -> tuple[list[float], float]:
         """(milliseconds after the start of the run, the distance of two), so many pixels apart, at
         least."""
-        start, length = self.shown.start * 1e3, self.shown.length
-        steps = (m * 10.0**e for e in range(-3, 16) for m in (1, 2, 5))
-        step = next((s for s in steps if s / length * self.frame.width >= apart), length)
+        start = self.shown.start * 1e3
+        length = self.shown.length
+        steps = (digit * 10.0**power for power in range(-3, 16) for digit in (1, 2, 5))
+        step = next((step for step in steps if step / length * self.frame.width >= apart), length)
         first = math.ceil(start / step - 1e-9)
         return [i * step for i in range(first, int((start + length) / step + 1e-9) + 1)], step
 
@@ -292,10 +298,8 @@ class TimelinePlot:
     def page_rows(self) -> Iterator[str]:
         """A line's label, and the place to point at; behind all else."""
         for row, line in enumerate(self.rows):
-            y, tokens = (
-                self.y(row),
-                "" if line.tokens is None else truncate_text(f"{line.tokens:,}", 9),
-            )
+            y = self.y(row)
+            tokens = "" if line.tokens is None else truncate_text(f"{line.tokens:,}", 9)
             high = f'y="{y - self.pitch / 2:.1f}" height="{self.pitch:.1f}"'
             yield (
                 f'<g class=row><rect width="100%" {high}/><rect x=-{MARGIN} width={MARGIN} {high}/>'
@@ -306,9 +310,12 @@ class TimelinePlot:
     def page_texts(self) -> Iterator[str]:
         """What is not stretched: ends, ticks and the length of the stall."""
         yield from self.ends()
-        hue, (_, fine) = self.frame.hues, self.ticks(PAGE_TICK)
+        hue = self.frame.hues
+        _, fine = self.ticks(PAGE_TICK)
+        # on a phone only every so many ticks has room
+        fine_on_phone = fine / self.shown.length * PHONE
         times = next(
-            (k for k in (1, 2, 5, 10, 20) if k * fine / self.shown.length * PHONE >= PHONE_TICK), 1
+            (times for times in (1, 2, 5, 10, 20) if times * fine_on_phone >= PHONE_TICK), 1
         )
         start = self.shown.start * 1e3
         ticks = (
@@ -322,15 +329,13 @@ class TimelinePlot:
             f'class=axis fill="{hue["muted"]}" text-anchor=middle', [*ticks, axis]
         )
         if (at := self.stall_at()) is not None:
-            middle = round(sum(at) / 2 / self.frame.width * 100, 2)
+            anchor, x = "middle", sum(at) / 2
+            percent = round(x / self.frame.width * 100, 2)
             # near an edge the text goes on inwards
-            anchor, x = (
-                ("start", at[0])
-                if middle < 25
-                else ("end", at[1])
-                if middle > 75
-                else ("middle", sum(at) / 2)
-            )
+            if percent < 25:
+                anchor, x = "start", at[0]
+            elif percent > 75:
+                anchor, x = "end", at[1]
             place = f'x="{x / self.frame.width * 100:.2f}%" y=12 text-anchor={anchor}'
             yield (
                 f'<text {place} fill="{hue["stall"]}" '

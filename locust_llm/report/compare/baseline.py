@@ -239,7 +239,9 @@ def _clock(ok: RequestSelection) -> str:
     if ok.count("clock", "tool") == ok.size:
         return "another tool's"
     kernel = ok.count("clock", "kernel") / ok.size
-    return "kernel" if kernel > 0.99 else "thread" if kernel < 0.01 else f"{kernel:.0%} kernel"
+    if kernel > 0.99:
+        return "kernel"
+    return "thread" if kernel < 0.01 else f"{kernel:.0%} kernel"
 
 
 def _number(value: float) -> str:

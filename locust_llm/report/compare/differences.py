@@ -228,4 +228,6 @@ def _over(this: float, that: float) -> float:
     """1 where both are equal, 0 as well."""
     if this == that:
         return 1.0
-    return math.inf if not that else 0.0 if math.isinf(that) else max(this, 0.0) / that
+    if not that:
+        return math.inf
+    return 0.0 if math.isinf(that) else max(this, 0.0) / that

@@ -114,13 +114,13 @@ def _tabulate(
     cell: Callable[[str], str],
     widths: Sequence[int | None] | None = None,
 ) -> str:
+    others = "right" if table.numbers else "left"
+    sides = ["left", *[others] * (len(table.head) - 1)]
     return tabulate(
-        [[cell(text) for text in row] for row in table.rows],
-        headers=[cell(text) for text in table.head],
+        [list(map(cell, row)) for row in table.rows],
+        headers=list(map(cell, table.head)),
         tablefmt=style,
         disable_numparse=True,
-        colalign=["left", *(["right" if table.numbers else "left"] * (len(table.head) - 1))]
-        if table.rows
-        else None,
+        colalign=sides if table.rows else None,
         maxcolwidths=widths if table.rows else None,
     )

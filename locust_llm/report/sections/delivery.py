@@ -184,10 +184,8 @@ def measure_delivery(
     cancelled = min(arrived.outcome(CANCELLED).size, sent - completed) if through is None else 0
     counted = offer.due - cancelled
     per_s = offer.due / offer.duration_s
-    ttft_s, request_s = (
-        mean_of_known(main.outcome(OK)["ttft_s"]),
-        mean_of_known(tried["closed_at"] - tried["asked_at"]),
-    )
+    ttft_s = mean_of_known(main.outcome(OK)["ttft_s"])
+    request_s = mean_of_known(tried["closed_at"] - tried["asked_at"])
     think_s = run.settings.session_turn_delay_mean / 1e3 * later
     busy_s = None if request_s is None else request_s * turns + think_s
     limit = _mean_limit(run, offer.duration_s)
@@ -286,7 +284,8 @@ def _on_their_way(
     of it cut before they had as much time as one of the first that were answered. What a server
     that died has in flight is none of it."""
     outcomes = arrived.requests["outcome"][arrived.chosen]
-    ok, cut = (outcomes == OK).to_numpy(np.bool_), (outcomes == CUT).to_numpy(np.bool_)
+    ok = (outcomes == OK).to_numpy(np.bool_)
+    cut = (outcomes == CUT).to_numpy(np.bool_)
     lasted_s = over_s - due_s
     first_s = lasted_s[ok][np.argsort(due_s[ok], kind="stable")[:FIRST]]
     young = cut & (lasted_s < (first_s.max() if len(first_s) else math.inf))
@@ -329,7 +328,8 @@ def detect_overload_of_sent(
     """Whether the server fell behind what was sent, though less was sent than offered, and late."""
     sent_s = tried["sent_at"] - run.profiling_at
     some = ~np.isnan(sent_s)
-    over_s, ttft_s = tried["closed_at"] - run.profiling_at, tried["ttft_s"]
+    over_s = tried["closed_at"] - run.profiling_at
+    ttft_s = tried["ttft_s"]
     return detect_any_overload(
         sent_s[some], (sent_s + ttft_s)[some], over_s[some], offer.duration_s
     )
@@ -560,7 +560,8 @@ def _by_gate(d: Delivery) -> str:
         (d.prefill_limit or 0) % 1 > 0
     )
     if d.in_prefill_needed is not None and d.prefill_limit and d.ttft_s and is_held_by_limit(d):
-        rate, needed = d.in_prefill_needed / d.ttft_s, _beside(d.in_prefill_needed, d.prefill_limit)
+        rate = d.in_prefill_needed / d.ttft_s
+        needed = _beside(d.in_prefill_needed, d.prefill_limit)
         need = (
             f"{rate:.2f}/s x {format_duration(d.ttft_s)} TTFT needs a prefill limit of "
             f"{needed}, and it was {limit}"
@@ -573,7 +574,8 @@ def _by_gate(d: Delivery) -> str:
         )
     if d.at_gate > (d.due - d.sent) / 2:
         return f"The limit was {limit}, and requests came faster at the end than it lets them in"
-    waited, busy = format_duration(d.gate_wait_s or 0.0), format_duration(d.busy_s or 0.0)
+    waited = format_duration(d.gate_wait_s or 0.0)
+    busy = format_duration(d.busy_s or 0.0)
     return (
         f"The limit was {limit}. A user was busy with a request for {busy} on average, {waited} "
         f"of it at the gate"
@@ -583,9 +585,11 @@ def _by_gate(d: Delivery) -> str:
 def _of_delays(summary: "Summary") -> list[str]:
     """The reasons of the client verdict that are delays of the load generator."""
     reasons = () if summary.client is None else summary.client.reasons
-    return [reason for reason in reasons if any(signal in reason for signal in DELAYS)] or list(
-        reasons
-    )
+
+    def is_delay(reason: str) -> bool:
+        return any(signal in reason for signal in DELAYS)
+
+    return list(filter(is_delay, reasons)) or list(reasons)
 
 
 def _beside(value: float, limit: float) -> str:
@@ -597,10 +601,8 @@ def format_outage_line(summary: "Summary") -> str | None:
     """That nothing answered for a while, and what the rates are without that time."""
     if not summary.outages:
         return None
-    silent_s, unanswered = (
-        sum(one.seconds for one in summary.outages),
-        sum(one.unanswered for one in summary.outages),
-    )
+    silent_s = sum(outage.seconds for outage in summary.outages)
+    unanswered = sum(outage.unanswered for outage in summary.outages)
     whole_s = summary.conditions.duration_s or 0.0
     text = (
         f"NO ANSWER: {describe_outages(summary.outages)}: {format_count(unanswered, 'request')} "

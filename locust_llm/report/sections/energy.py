@@ -37,12 +37,12 @@ def measure_energy(
 ) -> Energy | None:
     """Over ``span``. None without readings of power, or with too few. Joules a token: the mean of
     the watts over the output tokens a second of the same time, the prefills' share included."""
-    powers = [
-        watts
-        for name, samples in history.by_name.items()
-        if any(sample.gpu_power_w is not None for sample in samples)
-        and (watts := _mean_w(history.between(name, *span), span)) is not None
-    ]
+    powers = list[float]()
+    for name, samples in history.by_name.items():
+        if any(sample.gpu_power_w is not None for sample in samples):
+            watts = _mean_w(history.between(name, *span), span)
+            if watts is not None:
+                powers.append(watts)
     if not powers:
         return None
     total = sum(powers)

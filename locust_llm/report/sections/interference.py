@@ -201,11 +201,14 @@ def measure_interference(
     found, read = label_gaps(levels, records)
     if not len(found.gap_s):
         return None
-    touched, disturbing = found.mean > TOLERANCE, found.prefills > 0
+    touched = found.mean > TOLERANCE
+    disturbing = found.prefills > 0
     usual = estimate_usual_gaps_s(found, ~touched)
-    lost_s, hidden = _lost(found, touched, usual), 0.0
+    lost_s = _lost(found, touched, usual)
+    hidden = 0.0
     if lost_s is None:
-        usual, request_s = estimate_usual_gaps_s(found, ~disturbing), found.mean * found.gap_s
+        usual = estimate_usual_gaps_s(found, ~disturbing)
+        request_s = found.mean * found.gap_s
         hidden = float(request_s[~disturbing].sum() / request_s.sum()) if touched.any() else 0.0
         if hidden > MAX_HIDDEN_SHARE:
             usual = np.full(len(usual), np.nan)
@@ -244,10 +247,8 @@ def label_gaps(levels: Occupancy, records: Iterable[Record]) -> tuple[LabelledGa
     if len(levels.at):
         origin = float(levels.at[0])
         clock = levels.at - origin
-        prefills, streams = (
-            integrate_level(levels.used, clock),
-            integrate_level(levels.decoding, clock),
-        )
+        prefills = integrate_level(levels.used, clock)
+        streams = integrate_level(levels.decoding, clock)
         for block in batch_records(records):
             which, at, gap_s, sharp = collect_stamps(block, origin)
             mean = np.diff(np.interp(at, clock, prefills)) / np.maximum(gap_s, TOLERANCE)
@@ -278,7 +279,8 @@ def _lost(
     touches follows on one that none did.
     """
     known = those & ~np.isnan(usual)
-    gap_s, whole_s = found.gap_s[known], float(found.gap_s[those].sum())
+    gap_s = found.gap_s[known]
+    whole_s = float(found.gap_s[those].sum())
     if (
         len(gap_s) < max(MIN_COMPARED, MIN_COMPARED_SHARE * those.sum())
         or gap_s.sum() < MIN_COMPARED_SHARE * whole_s
@@ -321,7 +323,8 @@ def _row(
     share = min(compared / len(gap_s), float(gap_s[known].sum()) / whole_s if whole_s else 1.0)
     mean_s = usual_mean_s = slowdown = None
     if compared >= MIN_COMPARED:
-        mean_s, usual_mean_s = float(gap_s[known].mean()), float(usual[here][known].mean())
+        mean_s = float(gap_s[known].mean())
+        usual_mean_s = float(usual[here][known].mean())
         slowdown = mean_s / usual_mean_s if usual_mean_s and share >= MIN_COMPARED_SHARE else None
     return DisturbedGaps(
         label=label,
@@ -367,7 +370,8 @@ def count_prefills_ahead(requests: pd.DataFrame) -> tuple[Floats, Floats]:
         )
         return np.asarray(sent_so_far[to_begin] - done_so_far[to_end])
 
-    count, unknown = summed(np.ones(len(sent))), summed(np.isnan(tokens).astype(np.float64))
+    count = summed(np.ones(len(sent)))
+    unknown = summed(np.isnan(tokens).astype(np.float64))
     never = np.isnan(sent)
     return np.where(never, np.nan, count), np.where(
         never | (unknown > 0), np.nan, summed(np.nan_to_num(tokens))
@@ -410,13 +414,12 @@ def fit_prefill_slope(
     order = np.flatnonzero(known)[np.argsort(sent[known], kind="stable")]
     ttft_s, own, ahead = (values[order] - values[order].mean() for values in (ttft_s, own, ahead))
     # Frisch, Waugh and Lovell: the same slope
-    beside, rest = _besides(ahead, own), _besides(ttft_s, own)
+    beside = _besides(ahead, own)
+    rest = _besides(ttft_s, own)
     if not beside @ beside > MIN_BESIDES * (ahead @ ahead) or not ttft_s.any():
         return None
-    found, by_ahead = (
-        estimate_ratio_interval(rest * beside, beside**2),
-        float(rest @ beside / (beside @ beside)),
-    )
+    found = estimate_ratio_interval(rest * beside, beside**2)
+    by_ahead = float(rest @ beside / (beside @ beside))
     left = rest - by_ahead * beside
     r2 = 1 - float(left @ left) / float(ttft_s @ ttft_s)
     if r2 < MIN_R2 or found.low is None or found.high is None or found.low <= 0:
@@ -444,7 +447,8 @@ def _profiling(requests: pd.DataFrame) -> RequestSelection:
 
 def batch_records(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Those whose gaps count, BLOCK_CHUNKS chunks at a time or a little more."""
-    block, size = list[Record](), 0
+    block = list[Record]()
+    size = 0
     for record in records:
         if record.outcome == OK and record.phase == "profiling" and len(record.known_us) > 1:
             block.append(record)
@@ -467,7 +471,8 @@ def collect_stamps(
     )
     began = np.array([(record.sent_at or 0.0) + record.clock_offset_s - origin for record in block])
     first = np.cumsum(count) - count
-    blurred, begins = np.zeros(len(us), np.bool_), np.zeros(len(us), np.bool_)
+    blurred = np.zeros(len(us), np.bool_)
+    begins = np.zeros(len(us), np.bool_)
     begins[first] = True
     for start, record in zip(first.tolist(), block, strict=True):
         for index, _ in record.merged:

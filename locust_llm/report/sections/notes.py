@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final
@@ -283,9 +284,11 @@ def format_slo_line(summary: Summary) -> str | None:
     """The results of the rules in one line; None without rules."""
     if summary.slo_status is None:
         return None
-    by_status = [(word, sum(r.status == status for r in summary.slos)) for status, word in STATUSES]
-    counts = ", ".join(f"{count} {word}" for word, count in by_status if count)
-    warnings = sum(not r.decides for r in summary.slos)
+    count_of = Counter(result.status for result in summary.slos)
+    counts = ", ".join(
+        f"{count_of[status]} {word}" for status, word in STATUSES if count_of[status]
+    )
+    warnings = sum(not result.decides for result in summary.slos)
     kind = "a warn: rule" if warnings == 1 else "warn: rules"
     return f"SLO {summary.slo_status}: {counts}" + (
         f" ({warnings} of them {kind})." if warnings else "."
@@ -668,10 +671,8 @@ def _changed(summary: Summary, run: Run) -> Iterator[str]:
         or (summary.swept and summary.paired is None)
     ):
         return
-    before, after = (
-        _why(live.signals.keys() - end.signals.keys()),
-        _why(end.signals.keys() - live.signals.keys()),
-    )
+    before = _why(live.signals.keys() - end.signals.keys())
+    after = _why(end.signals.keys() - live.signals.keys())
     yield f"{CHANGED} {live.level} while the run was on{before}, {end.level} in the end{after}."
 
 

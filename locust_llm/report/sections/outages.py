@@ -85,7 +85,8 @@ def _found(
     profiling_at: float,
 ) -> Iterator[Outage]:
     start, end, last = span
-    closed, cut = np.sort(silent["closed_at"]), silent.outcome(CUT).size
+    closed = np.sort(silent["closed_at"])
+    cut = silent.outcome(CUT).size
     longest_s = float(np.nanmax(ok["ttft_s"])) if (~np.isnan(ok["ttft_s"])).any() else 0.0
     for began, ended in _stretches(main, start, last):
         count = int(((closed > began) & (closed <= ended)).sum())
@@ -105,7 +106,8 @@ def _stretches(main: RequestSelection, start: float, last: float) -> Iterator[tu
     """Between two times in which there was an answer, before the first and behind the last one."""
     began, ended = _answering(main)
     order = np.argsort(began, kind="stable")
-    began, ended = began[order], np.maximum.accumulate(ended[order])
+    began = began[order]
+    ended = np.maximum.accumulate(ended[order])
     edges = np.concatenate(([start], ended)), np.concatenate((began, [last]))
     for one, other in zip(*edges, strict=True):
         if other - one >= MIN_S:

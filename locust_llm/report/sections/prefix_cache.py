@@ -184,7 +184,8 @@ def _row(record: Record) -> _Row | None:
     sent = CacheRequest(
         record.prefix, record.prefix_tokens or 0, record.input_tokens, record.output_tokens or 0
     )
-    at, main = record.sent_at + record.clock_offset_s, record.phase == PROFILING
+    at = record.sent_at + record.clock_offset_s
+    main = record.phase == PROFILING
     return _Row(
         at, main, record.cached_tokens, sent, record.asked_input_tokens or record.input_tokens
     )
@@ -194,7 +195,8 @@ def _counted(rows: list[_Row]) -> tuple[list[CacheRequest], dict[int, int]]:
     """(the requests, the deepest use of each prefix). Without a tokenizer the tokens of a prefix
     are an estimate: they are off as those of the prompts that begin with it, by the server's count,
     are off on average."""
-    made, counted = Counter[int | None](), Counter[int | None]()
+    made = Counter[int | None]()
+    counted = Counter[int | None]()
     for row in rows:
         made[row.sent.prefix] += row.asked
         counted[row.sent.prefix] += row.sent.input_tokens

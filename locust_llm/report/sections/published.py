@@ -61,7 +61,8 @@ def divide_into_regions(lowest: int, highest: int) -> tuple[ConcurrencyRegion, .
     if highest <= ULTRA_LOW:
         raise ValueError(f"the highest concurrency must be above {ULTRA_LOW}, and is {highest:,}")
     third = math.log2(highest - lowest) / 3
-    low, medium = round(lowest + 2**third), round(lowest + 2 ** (2 * third))
+    low = round(lowest + 2**third)
+    medium = round(lowest + 2 ** (2 * third))
     return (
         ConcurrencyRegion("Ultra Low", 1, lowest),
         ConcurrencyRegion("Low", lowest + 1, low),
@@ -77,9 +78,12 @@ def find_uncovered_regions(points: Sequence[int]) -> list[ConcurrencyRegion]:
     ``regions``, and of no points."""
     if not points:
         raise ValueError("there is no point")
-    asked = divide_into_regions(min(points), max(points))[:-1]
-    asked = tuple(ConcurrencyRegion(r.name, min(r.low, r.high), r.high) for r in asked)
-    return [region for region in asked if not any(point in region for point in points)]
+    uncovered = []
+    for region in divide_into_regions(min(points), max(points))[:-1]:
+        asked = ConcurrencyRegion(region.name, min(region.low, region.high), region.high)
+        if not any(point in asked for point in points):
+            uncovered.append(asked)
+    return uncovered
 
 
 class PublishedCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@ session turn by turn."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -101,23 +102,27 @@ def summarise_sessions(records: Iterable[Record], phase: str) -> SessionsSummary
         last[record.worker, record.user] = record.session
         if record.turns is not None:
             turns[record.session] = record.turns
-    found = {name: some for name, some in found.items() if len(some) > 1 or turns.get(name, 1) > 1}
+    found = {
+        name: session
+        for name, session in found.items()
+        if len(session) > 1 or turns.get(name, 1) > 1
+    }
     if not found:
         return None
-    for some in found.values():
-        _measure_depths(some)
+    for session in found.values():
+        _measure_depths(session)
     # the run may have ended it: nobody knows
     open_ended = {name for name in last.values() if name not in turns}
-    complete = [
-        some
-        for name, some in found.items()
-        if all(t.ok for t in some)
-        and len(some) == turns.get(name, len(some))
-        and name not in open_ended
-    ]
-    spans = np.array([_span(some) for some in complete])
-    every = [turn for some in found.values() for turn in some]
-    tools = [sum(turn.tool_s or 0.0 for turn in some) for some in complete]
+
+    def is_complete(name: str, session: list[_Turn]) -> bool:
+        every_turn = len(session) == turns.get(name, len(session)) and name not in open_ended
+        return every_turn and all(turn.ok for turn in session)
+
+    complete = [session for name, session in found.items() if is_complete(name, session)]
+    spans = np.array([_span(session) for session in complete])
+    every = list(chain.from_iterable(found.values()))
+    busy = [_busy_s(session) / _span(session) for session in complete if _span(session) > 0]
+    tools = [_tools_s(session) for session in complete]
     return SessionsSummary(
         sessions=len(found),
         complete=len(complete),
@@ -127,7 +132,7 @@ def summarise_sessions(records: Iterable[Record], phase: str) -> SessionsSummary
         depth=max(turn.depth for turn in every),
         width=max(map(_width, found.values())),
         latency_s=None if not complete else tuple(np.percentile(spans, (50, 90, 99)).tolist()),
-        model_share=_mean([_busy_s(some) / _span(some) for some in complete if _span(some) > 0]),
+        model_share=_mean(busy),
         tool_s=_mean(tools) if any(turn.tool_s is not None for turn in every) else None,
         by_depth=_grouped([(turn.depth, turn) for turn in every]),
         by_turn=()
@@ -165,9 +170,14 @@ def _span(turns: Sequence[_Turn]) -> float:
     return max(turn.closed_at for turn in turns) - min(turn.sent_at for turn in turns)
 
 
+def _tools_s(turns: Sequence[_Turn]) -> float:
+    return sum(turn.tool_s or 0.0 for turn in turns)
+
+
 def _busy_s(turns: Sequence[_Turn]) -> float:
     """How long at least one of its requests was under way."""
-    busy_s, until = 0.0, float("-inf")
+    busy_s = 0.0
+    until = float("-inf")
     for turn in sorted(turns, key=lambda turn: turn.sent_at):
         busy_s += max(0.0, turn.closed_at - max(turn.sent_at, until))
         until = max(until, turn.closed_at)
@@ -244,7 +254,8 @@ def make_sessions_blocks(found: SessionsSummary) -> Iterator[Block]:
     if found.by_turn:
         tables.append(_groups("turn", found.by_turn))
     yield from tables
-    if any("*" in cell for table in tables for row in table.rows for cell in row):
+    rows = chain.from_iterable(table.rows for table in tables)
+    if any("*" in cell for cell in chain.from_iterable(rows)):
         yield TextBlock(SCARCE_NOTE)
 
 
@@ -296,7 +307,8 @@ def make_session_timeline(records: Sequence[Record], started_at: float) -> Timel
     shown = sorted(records, key=_asked_at)[:MAX_ROWS]
     start = _asked_at(shown[0])
     length_s = max(record.closed_at + record.clock_offset_s for record in shown) - start
-    start, length_s = start - 0.01 * length_s, 1.02 * length_s or 1e-3
+    start = start - 0.01 * length_s
+    length_s = 1.02 * length_s or 1e-3
     rest = f" The first {MAX_ROWS} of {len(records)} turns." if len(records) > len(shown) else ""
     title = f"{format_count(len(records), 'turn')} in {format_duration(length_s)}"
     return Timeline(

@@ -76,7 +76,8 @@ def _of(samples: list[EngineSample], engine: str) -> Speculation | None:
         counter_increase(samples, field) for field in ("drafted", "accepted", "drafts")
     )
     rates = [sample.acceptance for sample in samples if sample.acceptance is not None]
-    window_s, source = samples[-1].at - samples[0].at, samples[-1].source
+    window_s = samples[-1].at - samples[0].at
+    source = samples[-1].source
     if drafted and accepted is not None:
         return Speculation(
             engine=engine, source=source, share=accepted / drafted, drafted=round(drafted),

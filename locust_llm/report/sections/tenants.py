@@ -14,7 +14,7 @@ waited: (sum x)^2 / (n sum x^2), 1 for equal ones, 1/n where one has all.
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Final
 
 import msgspec
@@ -134,7 +134,8 @@ def measure_tenants(
 ) -> TenantsSummary | None:
     """Read the stream once. ``low``, ``high``: between which its requests were under way, Unix
     seconds. None: no request has a tenant."""
-    taken, isolated = dict[str, _Tenant](), run.settings.isolate
+    taken = dict[str, _Tenant]()
+    isolated = run.settings.isolate
     events = _Events(low, max(high - low, 1e-3) / BINS)
     for record in records:
         if not record.tenant or record.phase != PROFILING or record.outcome == RETRIED:
@@ -158,8 +159,10 @@ class _Tenant:
         self.demand = 0.0
         self.served = [0.0, 0.0]
         """Input and output tokens."""
-        self.ttfts_s, self.itls_s = array("d"), array("d")
-        self.began, self.ended = array("d"), array("d")
+        self.ttfts_s = array("d")
+        self.itls_s = array("d")
+        self.began = array("d")
+        self.ended = array("d")
         """When its requests waited, Unix seconds."""
         self.closed = array("d")
         """When the same were over."""
@@ -198,7 +201,8 @@ class _Events:
             if record.input_tokens is not None
             else record.asked_input_tokens or 0
         )
-        chunk_us, count = record.chunk_us, len(record.chunk_us)
+        chunk_us = record.chunk_us
+        count = len(record.chunk_us)
         if not count:
             if record.outcome == OK:
                 self._event(
@@ -213,7 +217,7 @@ class _Events:
         self._event(number, sent + chunk_us[0] / 1e6, tokens)
         each = 1.0 if record.output_tokens is None else record.output_tokens / count
         if record.chunk_tokens and sum(chunks for _, chunks in record.chunk_tokens) == count:
-            exact = [float(some) for some, chunks in record.chunk_tokens for _ in range(chunks)]
+            exact = list(map(float, record.tokens_of_chunks))
             self._exact.append((len(self._us), exact))
             each = sum(exact) / count
         self._us.fromlist(list(chunk_us))
@@ -241,7 +245,8 @@ class _Events:
         self._events.append((at, number, amount))
 
     def _settle(self) -> None:
-        rows, events = np.array(self._rows).reshape(-1, 4), np.array(self._events).reshape(-1, 3)
+        rows = np.array(self._rows).reshape(-1, 4)
+        events = np.array(self._events).reshape(-1, 3)
         if not len(events):
             return
         count = rows[:, 1].astype(np.int64)
@@ -260,23 +265,20 @@ class _Events:
 
 
 def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> TenantsSummary:
-    names, service = [*taken], events.result(len(taken))
+    names = [*taken]
+    service = events.result(len(taken))
     edges = (events.low + events.width * np.arange(BINS + 1)).astype(np.float64)
-    cover = (
-        np.array(
-            [
-                measure_coverage(np.array(one.began), np.array(one.ended), edges)
-                for one in taken.values()
-            ]
-        )
-        / events.width
-    )
-    began, closed = (
-        np.concatenate([np.array(times) for times in each])
-        for each in ([one.began for one in taken.values()], [one.closed for one in taken.values()])
-    )
+    tenants = taken.values()
+    covers = [
+        measure_coverage(np.array(tenant.began), np.array(tenant.ended), edges)
+        for tenant in tenants
+    ]
+    cover = np.array(covers) / events.width
+    began = np.concatenate([np.array(tenant.began) for tenant in tenants])
+    closed = np.concatenate([np.array(tenant.closed) for tenant in tenants])
     under_load = measure_coverage(began, closed, edges)
-    waits, active_s = cover >= THROUGHOUT, float(under_load.sum())
+    waits = cover >= THROUGHOUT
+    active_s = float(under_load.sum())
     waited_s = cover.sum(axis=1) * events.width
     waiting = waited_s / active_s if active_s else np.zeros(len(names))
     weight = _weights(names, run.settings.tenant_weight)
@@ -286,15 +288,16 @@ def _tenants(taken: dict[str, _Tenant], events: _Events, run: Run) -> TenantsSum
     entitled = service / weight[:, None]
     gaps, largest, pair = _gap(entitled, waits, backlogged)
     within = float(received[backlogged].sum())
-    total, demand = float(service.sum()), sum(one.demand for one in taken.values())
+    total = float(service.sum())
+    demand = sum(tenant.demand for tenant in tenants)
     rows = [
         _row(
-            name, one, float(weight[i]), active_s, service=float(service[i].sum()), total=total,
+            name, tenant, float(weight[i]), active_s, service=float(service[i].sum()), total=total,
             demand=demand,
             waiting=float(waiting[i]),
             contended=float(received[i]) / within if i in backlogged and within else None,
         )
-        for i, (name, one) in enumerate(taken.items())
+        for i, (name, tenant) in enumerate(taken.items())
     ]  # fmt: skip
     return TenantsSummary(
         rows=tuple(sorted(rows, key=lambda row: -row.service)),
@@ -324,7 +327,8 @@ def measure_coverage(began: Floats, ended: Floats, edges: Floats) -> Floats:
     if not len(began):
         return np.zeros(len(edges) - 1)
     order = np.argsort(began, kind="stable")
-    began, until = began[order], np.maximum.accumulate(ended[order])
+    began = began[order]
+    until = np.maximum.accumulate(ended[order])
     first = np.append(True, began[1:] > until[:-1])
     starts, ends = began[first], until[np.append(np.flatnonzero(first)[1:] - 1, len(until) - 1)]
     whole = np.append(0.0, np.cumsum(ends - starts))
@@ -338,7 +342,9 @@ def _gap(
 ) -> tuple[Floats, float | None, tuple[int, int] | None]:
     """(the gap in each step, the largest, between whom). It begins anew where one of the two does
     not wait."""
-    gaps, largest, pair = np.zeros(entitled.shape[1]), 0.0, None
+    gaps = np.zeros(entitled.shape[1])
+    largest = 0.0
+    pair = None
     for i, j in combinations(backlogged, 2):
         both = waits[i] & waits[j]
         if not both.any():
@@ -348,7 +354,8 @@ def _gap(
         gap = np.where(both, np.abs(grown - np.where(before >= 0, grown[before], 0.0)), 0.0)
         gaps = np.maximum(gaps, gap)
         if pair is None or gap.max() > largest:
-            largest, pair = float(gap.max()), (i, j)
+            largest = float(gap.max())
+            pair = (i, j)
     return gaps, None if pair is None else largest, pair
 
 
@@ -423,7 +430,8 @@ def make_tenant_blocks(found: TenantsSummary) -> Iterator[Block]:
     )
     rows = tuple(tuple(_cells(row, weighted)) for row in found.rows)
     yield TableBlock(head + ("weight",) * weighted, rows)
-    if any("*" in cell for row in rows for cell in row[1:]):
+    figures = chain.from_iterable(row[1:] for row in rows)
+    if any("*" in figure for figure in figures):
         yield TextBlock(SCARCE_NOTE)
     yield TextBlock(describe_fairness(found, weighted=weighted))
     if found.gap is not None and found.gap_of is not None:
@@ -499,7 +507,8 @@ HUES: Final = ("p50", "p95", "p99", "prefill", "decode", "knee", "ok", "limit")
 
 def plot_tenant_service(found: TenantsSummary, time: TimeAxis) -> Iterator[Plot]:
     """Cumulative service per tenant, and the gap where two waited."""
-    shown, at = found.rows[: len(HUES)], round_values(np.array(found.service.at_s), 6)
+    shown = found.rows[: len(HUES)]
+    at = round_values(np.array(found.service.at_s), 6)
     left = (
         f" The {len(shown)} tenants with the most service of {len(found.rows)}."
         if len(shown) < len(found.rows)

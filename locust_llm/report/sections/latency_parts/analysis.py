@@ -59,7 +59,8 @@ def attribute_latencies(
     here, cut = table.counted, table.split
     if not here.any():
         return None
-    found, left_out = list[LatencyBreakdown](), list[str]()
+    found = list[LatencyBreakdown]()
+    left_out = list[str]()
     for rule in _explained(table, run, asked, left_out):
         of = select_requests(rule, RequestSelection(table.requests, here.copy())).chosen
         where = str(rule).partition("}")[0].partition("{")[2]
@@ -117,7 +118,8 @@ def _table(
 ) -> tuple[LatencyTable, ReportedColumns]:
     """``limits``: of the gate; ``few``: what the server reports counts, however few requests it
     reports it for."""
-    requests, reported = columns.requests, columns.server.reported(spans)
+    requests = columns.requests
+    reported = columns.server.reported(spans)
     counted = (
         ((requests["phase"] == "profiling") & (requests["outcome"] == OK)).to_numpy(np.bool_)
         & ~np.isnan(requests["ttft_s"].to_numpy(np.float64))

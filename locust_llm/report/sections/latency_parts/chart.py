@@ -2,7 +2,7 @@
 their parts, which open."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -121,13 +121,15 @@ def _whole(parts: Parts) -> float:
 
 def _shown(several: Iterable[Parts], longest_ms: float) -> set[str]:
     """The parts that are long enough to be drawn in one of these bars."""
-    return {name for parts in several for name, ms, _ in parts if ms >= MIN_SHARE * longest_ms}
+    every = chain.from_iterable(several)
+    return {name for name, ms, _ in every if ms >= MIN_SHARE * longest_ms}
 
 
 def _keys(
     names: Iterable[str], reported: Collection[str], times_ms: Mapping[str, float] = NO_TIMES
 ) -> Markup:
-    shown, order = set(names), list(NAMES)
+    shown = set(names)
+    order = list(NAMES)
     keys = Markup("").join(
         Markup('<span class=key><i class="part {}"></i>{}{}</span>').format(
             name, name_latency_part(name, reported), _time_of(times_ms.get(name))
@@ -178,7 +180,8 @@ def _draw_slow_request(one: SlowRequest, longest_ms: float, reported: Collection
         _bar(one.parts, longest_ms, reported),
         format_duration(one.total_ms / 1e3),
     )
-    rows, at_ms = Markup(""), 0.0
+    rows = Markup("")
+    at_ms = 0.0
     for part in one.parts:
         name, ms, source = part
         rows += Markup(

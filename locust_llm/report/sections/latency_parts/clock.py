@@ -31,7 +31,8 @@ def measure_server_clock(
         )
         / 1e6
     )
-    most, least = reported.arrived_at - sent, reported.arrived_at - (first - had)
+    most = reported.arrived_at - sent
+    least = reported.arrived_at - (first - had)
     known = possible & np.isfinite(most) & np.isfinite(least)
     if not known.any():
         return None

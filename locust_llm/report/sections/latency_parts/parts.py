@@ -96,7 +96,8 @@ def split_latencies(
         _whole(np.fmax(np.nan_to_num(q) + np.nan_to_num(p), ttft)) - inside, 0, ours[CLIENT]
     )
     # the first chunk cannot have come before it was sent
-    ours[CLIENT], inside = ours[CLIENT] - sooner, inside + sooner
+    ours[CLIENT] = ours[CLIENT] - sooner
+    inside = inside + sooner
     parts, known = _of_the_server(
         q, p, ttft, inside, np.minimum(_round_trip(requests), inside), first
     )
@@ -116,7 +117,8 @@ def _ours(
     def at(name: str) -> Floats:
         return requests[name].to_numpy(np.float64)
 
-    sent, ttft_s = ~np.isnan(at("sent_at")), at("ttft_s")
+    sent = ~np.isnan(at("sent_at"))
+    ttft_s = at("ttft_s")
     first = ~np.isnan(ttft_s)
     after = np.where(
         first, us("ttft_s"), np.where(sent, _whole((at("closed_at") - at("sent_at")) * 1e6), 0)
@@ -203,7 +205,8 @@ def _of_the_server(
     reports)."""
     has_q, has_p = ~np.isnan(q), ~np.isnan(p)
     known = np.select([has_q & has_p, has_p, has_q], [BOTH, PREFILL_ONLY, QUEUE_ONLY], NOTHING)
-    queue, prefill = _whole(q), _whole(p)
+    queue = _whole(q)
+    prefill = _whole(p)
     over = np.maximum(queue + prefill - inside, 0)  # by a few milliseconds at most: two clocks
     prefill -= (cut := np.minimum(over, prefill))
     queue -= over - cut

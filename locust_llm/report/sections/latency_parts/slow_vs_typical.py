@@ -162,13 +162,15 @@ def _divided(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[st
     yield from _kept("input tokens", _lengths(length, known))
     for by in ("model", "tenant"):
         if by in requests:
-            codes, names = requests[by].cat.codes.to_numpy(), requests[by].cat.categories
+            codes = requests[by].cat.codes.to_numpy()
+            names = requests[by].cat.categories
             there = np.flatnonzero(np.bincount(codes[here & (codes >= 0)], minlength=len(names)))
             yield from _kept(
                 by, {str(names[code]): here & (codes == code) for code in there[:MAX_GROUPS]}
             )
     due = requests["due_at"].to_numpy(np.float64)
-    first, last = float(due[here].min()), float(due[here].max())
+    first = float(due[here].min())
+    last = float(due[here].max())
     edges = np.linspace(first, last, STRETCHES + 1)
     stretch = np.clip(np.searchsorted(edges, due, side="right") - 1, 0, STRETCHES - 1)
     labels = [f"{a - first:.0f} to {b - first:.0f} s" for a, b in pairwise(edges)]

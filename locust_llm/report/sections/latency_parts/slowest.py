@@ -101,10 +101,8 @@ def _ids(table: LatencyTable, rows: Iterable[int], since: Since) -> dict[int, st
         for _, record in zip(
             left, since(closed[row] - 1e-3) if row not in found else (), strict=False
         ):
-            at, end = (
-                (record.sent_at or 0.0) + record.clock_offset_s,
-                record.closed_at + record.clock_offset_s,
-            )
+            at = (record.sent_at or 0.0) + record.clock_offset_s
+            end = record.closed_at + record.clock_offset_s
             for place in np.flatnonzero((abs(begun - at) < SAME_S) & (abs(ended - end) < SAME_S)):
                 found.setdefault(rows[place], record.id)
             if row in found or end > closed[row] + LATE_S:

@@ -214,7 +214,8 @@ def _own(own: ServerHistogramMeans, found: LatencyAttribution) -> Iterator[Block
     """A server counts a first token when it comes, and other times when a request has ended: each
     mean may be of another number of requests."""
     counts = [mean.count for mean in own.means]
-    count, alike = max(counts), {*counts} == {found.requests}
+    count = max(counts)
+    alike = {*counts} == {found.requests}
     server = f"{own.engine}, {own.source}" if own.source else own.engine
     whose = f" of {_counted(count, found)}" if alike else ""
     head = (

@@ -47,25 +47,29 @@ def mark_best_points(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
     """The same points; ``best`` is set of each sound one that no other beats: none has as much of
     both and more of one."""
 
-    def better(other: CurvePoint, than: CurvePoint) -> bool:
-        least = other.per_user >= than.per_user and other.per_gpu >= than.per_gpu
-        return least and (other.per_user, other.per_gpu) != (than.per_user, than.per_gpu)
-
     sound = [point for point in points if point.sound]
+
+    def is_beaten(point: CurvePoint) -> bool:
+        return any(_beats(other, point) for other in sound)
+
     return tuple(
-        msgspec.structs.replace(
-            point, best=point.sound and not any(better(other, point) for other in sound)
-        )
+        msgspec.structs.replace(point, best=point.sound and not is_beaten(point))
         for point in points
     )
+
+
+def _beats(one: CurvePoint, other: CurvePoint) -> bool:
+    as_much = one.per_user >= other.per_user and one.per_gpu >= other.per_gpu
+    return as_much and (one.per_user, one.per_gpu) != (other.per_user, other.per_gpu)
 
 
 def find_pace_limits(rules: Iterable[Rule]) -> tuple[PaceLimit, ...]:
     """Of the rules on ITL that hold for all requests: at most 50 ms a token are 20 tokens a second
     at least."""
-    return tuple(
-        PaceLimit(rule=str(rule), per_user=1 / rule.limit)
-        for rule in rules
-        if rule.metric == "itl" and rule.op.startswith("<") and rule.limit > 0 and not rule.base
-        and all(key in STAGES for key, _ in rule.where)
-    )  # fmt: skip
+    limits = list[PaceLimit]()
+    for rule in rules:
+        of_all_requests = not rule.base and all(key in STAGES for key, _ in rule.where)
+        at_most = rule.metric == "itl" and rule.op.startswith("<") and rule.limit > 0
+        if at_most and of_all_requests:
+            limits.append(PaceLimit(rule=str(rule), per_user=1 / rule.limit))
+    return tuple(limits)

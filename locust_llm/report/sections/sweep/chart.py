@@ -88,12 +88,12 @@ def _curve(
     value: Callable[[LoadLevel], float | None],
     dashed: bool = False,
 ) -> PlotSeries:
-    known = [
-        (level.value, found)
-        for level in levels
-        if (found := value(level)) is not None and np.isfinite(found)
-    ]
-    x, y = ([pair[i] for pair in known] for i in (0, 1))
+    x, y = list[float](), list[float]()
+    for level in levels:
+        height = value(level)
+        if height is not None and np.isfinite(height):
+            x.append(level.value)
+            y.append(height)
     return PlotSeries(
         name, hue, round_values(np.array(x)), round_values(np.array(y)), dashed=dashed
     )
@@ -102,14 +102,13 @@ def _curve(
 def _unsound(levels: Sequence[LoadLevel], *curves: PlotSeries) -> list[PlotSeries]:
     """Rings over the points of stages that the load generator distorted."""
     bad = {level.value for level in levels if not level.sound}
-    points = [(x, y) for curve in curves for x, y in zip(curve.x, curve.y, strict=True) if x in bad]
-    if not points:
-        return []
-    return [
-        PlotSeries(
-            "client not OK", "fail", [x for x, _ in points], [y for _, y in points], kind="rings"
-        )
-    ]
+    rings = PlotSeries("client not OK", "fail", [], [], kind="rings")
+    for curve in curves:
+        for x, y in zip(curve.x, curve.y, strict=True):
+            if x in bad:
+                rings.x.append(x)
+                rings.y.append(y)
+    return [rings] if rings.x else []
 
 
 def _latency(
@@ -133,7 +132,7 @@ def _latency(
     curves = [curve for curve in curves if curve.x]
     if not curves:
         return
-    values = np.array([y for curve in curves for y in curve.y], np.float64)
+    values = np.concatenate([np.array(curve.y, np.float64) for curve in curves])
     base = choose_log_base(values)
     points = list(zip(curves[-1].x, curves[-1].y, strict=True))
     figures = ", ".join(
@@ -161,8 +160,11 @@ def _whole(rule: Rule) -> bool:
 
 
 def _hues(percentiles: Sequence[float]) -> Iterator[str]:
-    for p in percentiles:
-        yield "p50" if p <= 50 else "p95" if p < 99 else "p99"
+    for percentile in percentiles:
+        if percentile <= 50:
+            yield "p50"
+        else:
+            yield "p95" if percentile < 99 else "p99"
 
 
 def _percentile(tag: str, percentile: float, rule: Rule | None, level: LoadLevel) -> float | None:
@@ -273,7 +275,8 @@ def _pareto(sweep: SweepSummary, rules: Sequence[Rule]) -> Iterator[Plot]:
     ]  # fmt: skip
     if len(points) < 2:
         return
-    least, most = min(x for _, x, _ in points), max(x for _, x, _ in points)
+    least = min(x for _, x, _ in points)
+    most = max(x for _, x, _ in points)
     room = (most - least) * 0.08 or 1.0
     curve = PlotSeries(
         "stages", "decode", round_values(np.array([x for _, x, _ in points])),

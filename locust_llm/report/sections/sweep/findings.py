@@ -92,8 +92,10 @@ def _wasted(axis: str, sound: Sequence[LoadLevel]) -> Iterator[str]:
     known = [(level, good) for level in sound if (good := level.goodput_per_s) is not None]
     if not known:
         return
-    (best, most), (last, least) = max(known, key=lambda pair: pair[1]), known[-1]
-    before, after = _throughput(best), _throughput(last)
+    best, most = max(known, key=lambda pair: pair[1])
+    last, least = known[-1]
+    before = _throughput(best)
+    after = _throughput(last)
     if (
         last.value > best.value
         and least < MIN_KEPT * most
@@ -287,9 +289,9 @@ def compute_repeat_spread(levels: Sequence[LoadLevel]) -> tuple[Row, ...]:
     """The spread of the main figures over the repeats: a row per figure, a value per repeat."""
     figures: list[tuple[str, str, str, list[float | None]]] = []
     for name, tag, percentiles in SPREAD:
-        rows = [level.latencies.get(tag) for level in levels]
+        latencies = [level.latencies.get(tag) for level in levels]
         for p in percentiles:
-            values = [None if row is None else row.percentiles.get(p) for row in rows]
+            values = [None if row is None else row.percentiles.get(p) for row in latencies]
             figures.append((f"{name} p{p:g}", f"{tag}_p{p:g}", "ms", values))
     figures += [
         (
@@ -306,23 +308,21 @@ def compute_repeat_spread(levels: Sequence[LoadLevel]) -> tuple[Row, ...]:
         ),
         ("Goodput", "goodput", "requests/s", [level.goodput_per_s for level in levels]),
     ]
-    found = (
-        _spread(label, tag, unit, [v for v in values if v is not None])
-        for label, tag, unit, values in figures
-    )
-    return tuple(row for row in found if row.count)
+    rows = [_spread(*figure) for figure in figures]
+    return tuple(row for row in rows if row.count)
 
 
-def _spread(label: str, tag: str, unit: str, values: Sequence[float]) -> Row:
-    if not values:
+def _spread(label: str, tag: str, unit: str, values: Sequence[float | None]) -> Row:
+    known = [value for value in values if value is not None]
+    if not known:
         return Row(label=label, tag=tag, unit=unit, count=0)
     return Row(
         label=label,
         tag=tag,
         unit=unit,
-        count=len(values),
-        avg=fmean(values),
-        std=stdev(values) if len(values) > 1 else None,
-        min=min(values),
-        max=max(values),
+        count=len(known),
+        avg=fmean(known),
+        std=stdev(known) if len(known) > 1 else None,
+        min=min(known),
+        max=max(known),
     )

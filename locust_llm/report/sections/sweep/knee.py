@@ -135,13 +135,11 @@ def find_passing_stages(
 
     def decided(level: LoadLevel) -> bool | None:
         status = status_of(level)
-        return (
-            True
-            if status == PASS and (level.sound or (distorted_too and level.succeeded))
-            else False
-            if status == FAIL and (distorted_too or not is_client_distorted(level))
-            else None
-        )
+        if status == PASS and (level.sound or (distorted_too and level.succeeded)):
+            return True
+        if status == FAIL and (distorted_too or not is_client_distorted(level)):
+            return False
+        return None
 
     judged = [(level, decided(level)) for level in levels if status_of(level) is not None]
     first = next((i for i, (_, holds) in enumerate(judged) if holds), None)
@@ -222,7 +220,8 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         levels, status_of, distorted_too=True
     )  # a rule that the error of the client can turn is undecided there
     if found.highest is not None:
-        value, high = found.highest.value, None if found.broken is None else found.broken.value
+        value = found.highest.value
+        high = None if found.broken is None else found.broken.value
         text = (
             f"Within the SLO up to {describe_levels(axis, found.highest)}; "
             f"{describe_neighbours(axis, found, status_of)}."
@@ -274,14 +273,17 @@ def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     latency = known[0][0].latencies.get("request_latency")
     if latency is None or latency.avg is None:
         return Knee(rule=ASYMPTOTIC, value=None, text="There is no request latency.")
-    lowest, (best, most) = known[0][0], max(known, key=lambda pair: pair[1])
-    alone_s, rate_error = latency.avg / 1e3, best.requests_per_s_error
+    lowest = known[0][0]
+    best, most = max(known, key=lambda pair: pair[1])
+    alone_s = latency.avg / 1e3
+    rate_error = best.requests_per_s_error
     error_s = (
         latency.std / 1e3 / math.sqrt(latency.count)
         if latency.std is not None and latency.count
         else None
     )
-    value, reach = most * alone_s, None
+    value = most * alone_s
+    reach = None
     if rate_error is not None and error_s is not None and alone_s:
         reach = NORMAL * value * math.hypot(rate_error / most, error_s / alone_s)
     notes = [
@@ -338,13 +340,12 @@ def find_scalability_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     known = _measured(levels)
     if len(known) < MIN_STAGES:
         return Knee(rule=USL, value=None, text=_too_few("A fit", len(known), least=MIN_STAGES))
-    n, x = (
-        np.array(column, np.float64)
-        for column in zip(*((level.value, x) for level, x in known), strict=True)
-    )
-    law, errors = fit_scalability_law(n, x), _errors(known)
+    n = np.array([level.value for level, _ in known], np.float64)
+    x = np.array([per_s for _, per_s in known], np.float64)
+    law = fit_scalability_law(n, x)
+    errors = _errors(known)
     low, high = kappa_interval(law, n, x, errors)
-    said = (
+    fit = (
         f"X(N) = {law.lam:.3g} N / (1 + {law.sigma:.2g} (N - 1) + {law.kappa:.2g} N (N - 1)) "
         f"requests/s, "
         f"R2 {law.r2:.3f} over {len(known)} stages, 95% interval of kappa {max(0.0, low):.2g} to "
@@ -354,7 +355,7 @@ def find_scalability_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         return Knee(
             rule=USL,
             value=None,
-            text=f"{said}: it does not fit the measured throughput (R2 below {MIN_R2:g}).",
+            text=f"{fit}: it does not fit the measured throughput (R2 below {MIN_R2:g}).",
         )
     fallen = throughput_falls(x, errors)
     if low > 0 and fallen and law.peak <= n[-1]:
@@ -370,10 +371,11 @@ def find_scalability_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         ends = " to ".join(format_supported(end, peak.reach, digits=3) for end in (least_n, most_n))
         return replace(
             peak,
-            text=f"{said}: throughput peaks at {axis} {format_knee(peak)} ({ends} over that "
+            text=f"{fit}: throughput peaks at {axis} {format_knee(peak)} ({ends} over that "
             f"interval).",
         )
-    (best, most), (last, least) = max(known, key=lambda pair: pair[1]), known[-1]
+    best, most = max(known, key=lambda pair: pair[1])
+    last, least = known[-1]
     if fallen:
         text = (
             f"throughput falls from {_known(most, best.requests_per_s_error)}/s at "
@@ -381,10 +383,10 @@ def find_scalability_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
             f"{_known(least, last.requests_per_s_error)}/s at {format_plain_number(last.value)}, "
             f"but where it peaks the fit cannot tell"
         )
-        return Knee(rule=USL, value=None, text=f"{said}: {text}.")
+        return Knee(rule=USL, value=None, text=f"{fit}: {text}.")
     level = f"levels off at {_known(most, best.requests_per_s_error)}/s"
     course = f"still rises at {describe_levels(axis, last)}" if _rising(known) else level
-    text = f"{said}: throughput {course}, no peak within what was measured."
+    text = f"{fit}: throughput {course}, no peak within what was measured."
     return Knee(rule=USL, value=None, low=float(n[-1]), text=text)
 
 
@@ -416,7 +418,9 @@ def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     arrivals."""
 
     def status_of(level: LoadLevel) -> str | None:
-        return None if level.kept_up is None else PASS if level.kept_up else FAIL
+        if level.kept_up is None:
+            return None
+        return PASS if level.kept_up else FAIL
 
     found = find_passing_stages(levels, status_of)
     if found.highest is None:
@@ -428,7 +432,8 @@ def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
             f"{_answered(lowest)}."
         )
         return Knee(rule=SATURATION, value=None, high=lowest.value, text=text)
-    value, high = found.highest.value, None if found.broken is None else found.broken.value
+    value = found.highest.value
+    high = None if found.broken is None else found.broken.value
     text = (
         f"The server keeps up to {describe_levels(axis, found.highest)}: it answered "
         f"{_answered(found.highest)}"

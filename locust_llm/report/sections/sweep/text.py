@@ -104,7 +104,8 @@ def _latencies(sweep: SweepSummary) -> Iterator[Column]:
 
 
 def _rates(sweep: SweepSummary) -> Iterator[Column]:
-    levels, limits = sweep.levels, sweep.axis == PREFILL
+    levels = sweep.levels
+    limits = sweep.axis == PREFILL
     yield "tokens/s", lambda level: format_number(level.output_tokens_per_s, 4)
     yield "per user", _percentile(PER_USER.tag, 50.0)
     yield (
@@ -136,10 +137,11 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
 
 def _table(axis: str, levels: Sequence[LoadLevel], columns: Iterator[Column]) -> TableBlock:
     titles, cells = zip(*columns, strict=True)
-    rows = tuple(
-        (format_plain_number(level.value), *(cell(level) for cell in cells)) for level in levels
-    )
-    return TableBlock((FIRST_COLUMN[axis], *titles), rows)
+
+    def row(level: LoadLevel) -> tuple[str, ...]:
+        return format_plain_number(level.value), *(cell(level) for cell in cells)
+
+    return TableBlock((FIRST_COLUMN[axis], *titles), tuple(map(row, levels)))
 
 
 def _legend(sweep: SweepSummary) -> str:

@@ -70,7 +70,8 @@ def fit_scalability_law(n: Floats, x: Floats) -> ScalabilityLaw:
     tried. For three different ``n`` and more.
     """
     terms = np.stack([np.ones_like(n), n - 1, n * (n - 1)], axis=1)
-    best, best_error = np.zeros(3), math.inf
+    best = np.zeros(3)
+    best_error = math.inf
     for kept in product((True, False), repeat=2):
         found = np.zeros(3)
         some = np.array([True, *kept])
