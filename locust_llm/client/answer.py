@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -96,10 +97,10 @@ def join_deltas(deltas: Sequence[Delta | TextChoice]) -> dict[str, Any]:
 def _text(parts: list[Any]) -> Any:
     """Texts as one; parts of another kind, such as Mistral's lists, as they are, one after the
     other."""
-    others = [part for part in parts if isinstance(part, list)]
-    if not others:
+    lists = [part for part in parts if isinstance(part, list)]
+    if not lists:
         return "".join(part for part in parts if isinstance(part, str))
-    return [one for part in others for one in part]
+    return list(chain.from_iterable(lists))
 
 
 def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:

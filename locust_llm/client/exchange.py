@@ -324,7 +324,8 @@ def _record(
     )
     if tokens is None:
         if chunk_us:
-            tokens, tokens_from = len(chunk_us), "chunks"
+            tokens = len(chunk_us)
+            tokens_from = "chunks"
         elif not request.labels.get("inputs") or counts.input is None:
             tokens_from = ""  # nobody counted
         reasoning, hidden = None, 0  # a count of a part says little where that of all cannot be

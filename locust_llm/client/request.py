@@ -106,7 +106,8 @@ def next_limit(
     All times in monotonic s. Before the first chunk there is no gap yet: the soonest that one can
     be over is one gap from now.
     """
-    sent_at, first = stream.sent_ns / 1e9, stream.first_seen
+    sent_at = stream.sent_ns / 1e9
+    first = stream.first_seen
     ends: list[tuple[float, str]] = []
     if request.timeout_s is not None:
         ends.append((sent_at + request.timeout_s, "timeout"))

@@ -113,20 +113,21 @@ class ShareMonitor:
         """``open_``: requests under way; ``beyond``: so many of them are beyond the limit
         already."""
         self._open, self._open_beyond = open_, beyond
-        some = self._beyond + beyond
-        of = self.count + open_
-        if some <= self._may * of or self.count + beyond < self._at_least:
+        exceeding = self._beyond + beyond
+        total = self.count + open_
+        if exceeding <= self._may * total or self.count + beyond < self._at_least:
             return False
-        if not self._may or (some >= NEARLY_ALL * of and not self._of_values.count):
-            return exceedance_evidence(some, of, self._may) >= math.log(SURE)
-        if of < MIN_SEEN:
+        if not self._may or (exceeding >= NEARLY_ALL * total and not self._of_values.count):
+            return exceedance_evidence(exceeding, total, self._may) >= math.log(SURE)
+        if total < MIN_SEEN:
             return False
-        worth: float = of
+        effective: float = total
         if not self._of_values.rises:
-            worth /= ROOM * max(self._of_values.requests, self._of_beyond.requests)
-        return worth >= MIN_WORTH and exceedance_evidence(
-            some / of * worth, worth, self._may
-        ) >= math.log(SURE)
+            effective /= ROOM * max(self._of_values.requests, self._of_beyond.requests)
+        if effective < MIN_WORTH:
+            return False
+        evidence = exceedance_evidence(exceeding / total * effective, effective, self._may)
+        return evidence >= math.log(SURE)
 
     def __str__(self) -> str:
         may = f"{100 * self._may:.3g}% may be" if self._may else "none may be"

@@ -209,11 +209,12 @@ class LiveLineFilter(logging.Filter):
 
 def keep_logs_off_live_line(loggers: Sequence[str] = ("", "locust", "locust.stats_logger")) -> None:
     """Log lines and the live line, on every console that these loggers write to."""
-    for handler in {handler for name in loggers for handler in logging.getLogger(name).handlers}:
+    handlers = set[logging.Handler]()
+    for name in loggers:
+        handlers.update(logging.getLogger(name).handlers)
+    for handler in handlers:
+        if not isinstance(handler, logging.StreamHandler):
+            continue
         apart = any(isinstance(known, LiveLineFilter) for known in handler.filters)
-        if (
-            isinstance(handler, logging.StreamHandler)
-            and is_live_terminal(handler.stream)
-            and not apart
-        ):
+        if is_live_terminal(handler.stream) and not apart:
             handler.addFilter(LiveLineFilter(handler.stream))

@@ -95,7 +95,8 @@ class StageRunner:
         if isinstance(step, str):
             self.end = step
             return False
-        self.number, self.value = self.number + 1, step
+        self.number += 1
+        self.value = step
         self.settings = make_stage_settings(self._whole, self.asked.axis, step)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / RECORDS).unlink(missing_ok=True)

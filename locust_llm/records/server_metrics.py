@@ -11,7 +11,7 @@ TGI (huggingface.co/docs/text-generation-inference/reference/metrics), Dynamo
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from operator import attrgetter
 from typing import Any, Final
 
@@ -161,10 +161,11 @@ def read_engine_samples(pieces: Iterable[str], at: float, source: str = "") -> l
     """The engine of a page, and its GPUs; nothing of a page without a known metric. A piece ends
     where a line does, so that a reader who must not be held up for long can pause between two."""
     engines: set[str] = set()
-    found: dict[str, Any] = {}
+    of_engine: dict[str, Any] = {}
     gpus: dict[str, dict[str, Any]] = {}
-    lines = (line.groups() for piece in pieces for line in _LINE.finditer(piece))
-    for name, labels, value in islice(lines, _MAX_LINES):
+    lines = chain.from_iterable(map(_LINE.finditer, pieces))
+    for line in islice(lines, _MAX_LINES):
+        name, labels, value = line.groups()
         number = _number(value)
         if number is None:
             continue
@@ -177,12 +178,12 @@ def read_engine_samples(pieces: Iterable[str], at: float, source: str = "") -> l
             engines.add(
                 next(engine for prefix, engine in ENGINES.items() if name.startswith(prefix))
             )
-            before = found.get(field, 0.0)
-            found[field] = max(before, number) if field in _BY_MAXIMUM else before + number
+            before = of_engine.get(field, 0.0)
+            of_engine[field] = max(before, number) if field in _BY_MAXIMUM else before + number
     samples = []
-    if found:
+    if of_engine:
         engine = next(engine for engine in ENGINES.values() if engine in engines)
-        samples.append(EngineSample(at=at, engine=engine, source=source, **found))
+        samples.append(EngineSample(at=at, engine=engine, source=source, **of_engine))
     return samples + [
         EngineSample(at=at, engine=DCGM, source=source, gpu=number_of or "0", **fields)
         for number_of, fields in gpus.items()

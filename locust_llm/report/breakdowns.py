@@ -343,14 +343,14 @@ def _group(
     finished = part.outcome(OK, *FAILURES)
     failed = finished.size - ok.size
     decoded = ok if decoding is None or label == WHOLE else ok.only(decoding)
-    of = {GATE_WAIT.tag: finished, ITL.tag: decoded}
+    part_of = {GATE_WAIT.tag: finished, ITL.tag: decoded}
     return RequestGroup(
         label=label,
         succeeded=ok.size,
         failed=failed,
         failure_rate=failed / finished.size if finished.size else None,
         rows=tuple(
-            make_distribution_row(metric, of.get(metric.tag, ok)[metric.column], PERCENTILES)
+            make_distribution_row(metric, part_of.get(metric.tag, ok)[metric.column], PERCENTILES)
             for metric in metrics
         ),
         input_tokens=mean_of_known(ok["input_tokens"]) if with_tokens else None,

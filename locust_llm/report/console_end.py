@@ -360,11 +360,13 @@ def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]
     first = TTFT_FROM_DUE if sweep.axis in (RATE, PREFILL) else TTFT
 
     def cells(level: LoadLevel) -> tuple[str, ...]:
-        latencies = (level.latencies.get(tag) for tag in (first.tag, ITL.tag) for _ in range(2))
-        each = zip(latencies, (50.0, 95.0) * 2, strict=True)
+        latencies = list[str]()
+        for tag in (first.tag, ITL.tag):
+            row = level.latencies.get(tag)
+            for percentile in (50.0, 95.0):
+                latencies.append("-" if row is None else format_percentile(row, percentile, 4))
         return (
-            format_plain_number(level.value), str(level.succeeded),
-            *("-" if row is None else format_percentile(row, p, 4) for row, p in each),
+            format_plain_number(level.value), str(level.succeeded), *latencies,
             format_number(level.output_tokens_per_s, 4), format_number(level.requests_per_s, 4),
             level.slo_status or "-",
         )  # fmt: skip
@@ -393,7 +395,8 @@ def _aligned(head: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> 
     first = min(max(map(len, labels)), width // 2)
     widths = [max(map(len, column)) for column in columns]
     # a column takes its width and the two spaces before it
-    shown = sum(end <= width - first for end in accumulate(wide + 2 for wide in widths))
+    ends = accumulate(wide + 2 for wide in widths)
+    shown = sum(first + end <= width for end in ends)
     for label, *texts in zip(labels, *columns[:shown], strict=True):
         figures = [text.rjust(wide) for text, wide in zip(texts, widths, strict=False)]
         line = "  ".join([truncate_text(label, first).ljust(first), *figures])

@@ -52,11 +52,11 @@ class Readability(NamedTuple):
 def measure_readability(us: Ints, tokens: Floats, count: Ints, reader: ReadingPace) -> Readability:
     """``us``: stamps of the chunks of many requests end to end, microseconds after the send, rising
     in each; ``tokens``: of each chunk, at least one; ``count``: chunks of each request."""
-    found = Readability(*(np.full(len(count), np.nan) for _ in Readability._fields))
-    some = count > 0
+    measured = Readability(*(np.full(len(count), np.nan) for _ in Readability._fields))
+    streamed = count > 0
     length = count[count > 0]
     if not len(length):
-        return found
+        return measured
     starts = np.cumsum(length) - length
     ends = starts + length - 1
     before = np.cumsum(tokens) - tokens
@@ -72,14 +72,14 @@ def measure_readability(us: Ints, tokens: Floats, count: Ints, reader: ReadingPa
     late = shifted - limit
     missed = np.add.reduceat(np.where(late > 0, 1 + late // step, 0), starts)
     met = total - np.add.reduceat((late > 0).astype(np.int64), starts)
-    found.fluidity[some] = met / (met + missed)
+    measured.fluidity[streamed] = met / (met + missed)
 
     shifted = us - np.rint(np.minimum(before * pace_us, FAR_US)).astype(np.int64)
-    found.reading_stall_s[some] = (np.maximum.reduceat(shifted, starts) - us[starts]) / 1e6
+    measured.reading_stall_s[streamed] = (np.maximum.reduceat(shifted, starts) - us[starts]) / 1e6
     behind = (_running_max(shifted, length, due) - due).astype(np.float64)
     whole = total * behind[ends] + total**2 * pace_us / 2
-    found.qoe[some] = (whole - np.add.reduceat(tokens * behind, starts)) / whole
-    return found
+    measured.qoe[streamed] = (whole - np.add.reduceat(tokens * behind, starts)) / whole
+    return measured
 
 
 def _running_max(values: Ints, length: Ints, least: int) -> Ints:

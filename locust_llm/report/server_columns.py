@@ -95,10 +95,10 @@ class ServerColumns:
             place = np.minimum(
                 np.searchsorted(self.keys, keys, sorter=order), max(len(order) - 1, 0)
             )
-            found = self.keys[order[place]] == keys if len(order) else np.zeros(len(keys), np.bool_)
-            rows = order[place[found]]
+            known = self.keys[order[place]] == keys if len(order) else np.zeros(len(keys), np.bool_)
+            rows = order[place[known]]
             source[rows] = SOURCES.index(SPANS)
-            table[:, rows] = times[found].T
+            table[:, rows] = times[known].T
         return ReportedColumns(source, *table)
 
 

@@ -148,13 +148,13 @@ def _evidence_of_run(
     required = run.settings.selftest == REQUIRE
     if run.imported:  # they are of another load generator
         return ()
-    found = collect_evidence(
+    evidence = collect_evidence(
         main, run.health, gap_p99_ms=gap_p99_ms, experiment=experiment, required=required
     )
-    if len(found) < 2 or not run.limits:
-        return found
+    if len(evidence) < 2 or not run.limits:
+        return evidence
     permit_s = permit_lag_s(main.requests, run.limits)
-    return tuple(_with_permits(one, main, permit_s) for one in found)
+    return tuple(_with_permits(process, main, permit_s) for process in evidence)
 
 
 def _with_permits(
@@ -206,12 +206,13 @@ def _rows(
     def row(metric: Metric) -> Row:
         if metric.tag == POOLED:
             return _gap_row(metric, gaps, percentiles)
-        found = make_distribution_row(
-            metric, (finished if metric.waits else ok)[metric.column], percentiles
-        )
+        values = (finished if metric.waits else ok)[metric.column]
+        distribution = make_distribution_row(metric, values, percentiles)
         if metric in (TTFT, TTFT_FROM_DUE):
-            found = replace(found, intervals=_intervals(ok, metric))
-        return replace(found, effective=_effective(ok, metric)) if metric in (TTFT, ITL) else found
+            distribution = replace(distribution, intervals=_intervals(ok, metric))
+        if metric in (TTFT, ITL):
+            distribution = replace(distribution, effective=_effective(ok, metric))
+        return distribution
 
     rows = [row(metric) for metric in _latencies(ok)]
     rows += rates
@@ -231,12 +232,12 @@ def _in_order(ok: RequestSelection, metric: Metric) -> Floats:
 def _intervals(ok: RequestSelection, metric: Metric) -> dict[float, tuple[float, float]]:
     """Those that have both ends, in the unit of the metric."""
     values = _in_order(ok, metric)
-    found = dict[float, tuple[float, float]]()
+    intervals = dict[float, tuple[float, float]]()
     for percentile in (50.0, 95.0):
         low, high = estimate_percentile_interval(values, percentile).ends
         if low is not None and high is not None:
-            found[percentile] = low * metric.scale, high * metric.scale
-    return found
+            intervals[percentile] = low * metric.scale, high * metric.scale
+    return intervals
 
 
 def _effective(ok: RequestSelection, metric: Metric) -> float | None:

@@ -42,7 +42,8 @@ class Datasets:
         """A folder of this user alone."""
         self._remove_all: Callable[[], object] = lambda: None
         """Of it, with all in it; at the latest when the process ends."""
-        self._token, self._uploaded = "", Path()
+        self._token = ""
+        self._uploaded = Path()
         """The latest upload: there is one at a time."""
 
     def choices(self) -> list[tuple[str, str]]:

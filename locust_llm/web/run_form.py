@@ -151,10 +151,10 @@ def build_form_groups(
     """The form, with the values of the last run, else of the command line. ``extra``: the fields of
     Locust's form, the locustfile's own among them; ``host``: as Locust has it. Raises OSError where
     the file of rules cannot be read."""
-    found: dict[str, list[FormField]] = {title: [] for title in GROUPS.values()}
-    found["Load"] += _of_users(options)
-    found["Prompts"].append(_dataset(options, datasets))
-    found["Server"].append(
+    groups: dict[str, list[FormField]] = {title: [] for title in GROUPS.values()}
+    groups["Load"] += _of_users(options)
+    groups["Prompts"].append(_dataset(options, datasets))
+    groups["Server"].append(
         FormField(
             "host",
             "Address",
@@ -167,16 +167,16 @@ def build_form_groups(
     )
     for option in FIELDS.values():
         if option.in_form and (not option.repeated or option.dest == RULES_FIELD):
-            found[GROUPS.get(option.group, OTHERS)].append(_field(option, options))
-    shown = find_visible_fields([field for fields in found.values() for field in fields])
-    for fields in found.values():
+            groups[GROUPS.get(option.group, OTHERS)].append(_field(option, options))
+    shown = find_visible_fields([field for fields in groups.values() for field in fields])
+    for fields in groups.values():
         fields[:] = [
             replace(field, needs="") if field.is_set and field.name not in shown else field
             for field in fields
         ]
     if own := select_locustfile_fields(extra):
-        found[LOCUSTFILE] = [_own(name, field) for name, field in own.items()]
-    return [_group(title, fields) for title, fields in found.items()]
+        groups[LOCUSTFILE] = [_own(name, field) for name, field in own.items()]
+    return [_group(title, fields) for title, fields in groups.items()]
 
 
 def find_visible_fields(fields: Sequence[FormField]) -> set[str]:
@@ -203,12 +203,10 @@ def _group(title: str, fields: list[FormField]) -> FormGroup:
     by_name = {field.name: field for field in fields}
     if title == LOCUSTFILE:
         return FormGroup(title, tuple(fields), ())
-    main = [
-        field
-        for name in MAIN
-        if name in by_name
-        for field in _with_dependents(by_name[name], fields)
-    ]
+    main = list[FormField]()
+    for name in MAIN:
+        if name in by_name:
+            main += _with_dependents(by_name[name], fields)
     main = list(dict.fromkeys(main))
     return FormGroup(title, tuple(main), tuple(field for field in fields if field not in main))
 
@@ -265,9 +263,9 @@ def _field(option: Option, options: Namespace) -> FormField:
     about = option.help
     value = getattr(options, name)
     kind = {int: "whole", float: "number", bool: "switch"}.get(option.kind, "text")
-    text = (
-        "" if value in (None, ()) else _number(value) if kind in ("whole", "number") else str(value)
-    )
+    text = ""
+    if value not in (None, ()):
+        text = _number(value) if kind in ("whole", "number") else str(value)
     choices: tuple[tuple[str, str], ...] = ()
     if kind == "switch":
         text = str(bool(value)).lower()
@@ -276,7 +274,7 @@ def _field(option: Option, options: Namespace) -> FormField:
         kind = "list"
         choices = (
             ("", default or NO_CHOICE),
-            *((one, one) for one in CHOICES[name] if one not in (None, default)),
+            *((choice, choice) for choice in CHOICES[name] if choice not in (None, default)),
         )
     elif name == RULES_FIELD:
         kind = "lines"
@@ -321,5 +319,5 @@ def _own(name: str, field: Mapping[str, Any]) -> FormField:
     return FormField(
         name, capitalise_sentence(name.replace("_", " ")), kind, "" if value is None else text,
         help=field.get("help_text") or "", flag=f"--{name.replace('_', '-')}",
-        choices=tuple((str(one), str(one)) for one in choices),
+        choices=tuple((str(choice), str(choice)) for choice in choices),
     )  # fmt: skip

@@ -221,11 +221,12 @@ class Session(TurnLine):
 
     def gather(self, *pending: Pending) -> list[Any]:
         """Wait for all of these; the next turn comes after them."""
-        found = [one.get() for one in pending]
-        self.after = tuple(
-            dict.fromkeys((*self.after, *(turn for one in pending for turn in one.line.after)))
-        )
-        return found
+        results = [request.get() for request in pending]
+        after = dict.fromkeys(self.after)
+        for request in pending:
+            after |= dict.fromkeys(request.line.after)
+        self.after = tuple(after)
+        return results
 
     def __enter__(self) -> Self:
         return self

@@ -141,7 +141,8 @@ class WorkerContext:
         self.done = 0  # requests that the gate has admitted, and that are over
         self.ttfts_s: list[float] = []  # of the first chunks since the last status
         # what must come, of this run
-        self.incoming, self._outgoing = IncomingPost(), OutgoingPost(self._transmit)
+        self.incoming = IncomingPost()
+        self._outgoing = OutgoingPost(self._transmit)
         self.failure = ""  # why this process can send nothing more
         # for the progress line: where a schedule of the users' own is, such as the probe's
         self.activity = ""
@@ -291,11 +292,10 @@ class WorkerContext:
     @property
     def own_headers(self) -> dict[str, str]:
         """Of all arms and tenants: no text that is written down may hold their values."""
-        sides = self.affinity.sides.values()
-        arms = {
-            f"{side.name} {name}": value for side in sides for name, value in side.headers.items()
-        }
-        return {**self.headers, **arms, **self.tenants.secrets}
+        headers = dict(self.headers)
+        for side in self.affinity.sides.values():
+            headers |= {f"{side.name} {name}": value for name, value in side.headers.items()}
+        return headers | self.tenants.secrets
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, Literal
 
 from . import access_log as logs
@@ -282,7 +282,7 @@ class Dataset:
 
     def _look(self, turns: list[Turn]) -> None:
         """Can the pictures and sounds be read? Raises RowError."""
-        for column, ref in (named for turn in turns for named in turn.media):
+        for column, ref in chain.from_iterable(turn.media for turn in turns):
             if ref in self._seen:
                 continue
             try:
@@ -314,12 +314,8 @@ class Dataset:
         """``last``: the turn whose time the first one's may not undercut."""
         turns = item.turns
         pairs = [(turns[0], last)]
-        pairs += [
-            (turns[n], turns[at])
-            for n, after in enumerate(list_turn_parents(turns))
-            for at in after or (0,)
-            if n
-        ]
+        for turn, parents in zip(turns[1:], list_turn_parents(turns)[1:], strict=True):
+            pairs += [(turn, turns[parent]) for parent in parents or (0,)]
         for turn, before in pairs:
             where = f"{self.file.path}, line {turn.row}"
             if turn.at_s is None:

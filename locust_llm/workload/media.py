@@ -137,11 +137,11 @@ def count_media(messages: Iterable[dict[str, Any]]) -> dict[str, int | float | N
     """Fields of the record for the pictures and sounds in messages of chat completions; none
     without any. None: of one of them it is not known, as it is behind a URL. What tokens such a
     request has nobody knows beforehand."""
-    found = [one for message in messages for one in _of_message(message)]
-    if not found:
+    parts = [part for message in messages for part in _of_message(message)]
+    if not parts:
         return {}
-    images = [(facts, size) for kind, facts, size in found if kind == IMAGE]
-    sounds = [facts.seconds for kind, facts, _ in found if kind == AUDIO]
+    images = [(facts, size) for kind, facts, size in parts if kind == IMAGE]
+    sounds = [facts.seconds for kind, facts, _ in parts if kind == AUDIO]
     whole = bool(images) and all(facts.pixels is not None for facts, _ in images)
     return {
         "images": len(images) or None,

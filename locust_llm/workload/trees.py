@@ -201,16 +201,17 @@ def _place(
         nonlocal last
         while running and running[0][0] <= time_s:
             end, number, start, tails = heapq.heappop(running)
-            last = [
-                *(one for one in last if one[0] > start or one[1] > number),
-                (end, number, tails),
-            ]
+            last = [ended for ended in last if ended[0] > start or ended[1] > number]
+            last.append((end, number, tails))
+
+    def last_requests() -> list[int]:
+        return list(dict.fromkeys(tail for _, _, tails in last for tail in tails)) or before
 
     for number, span in enumerate(
         sorted((span for span in spans if not span.tool), key=lambda span: span.start)
     ):
         end_until(span.start)
-        parents = list(dict.fromkeys(tail for _, _, tails in last for tail in tails)) or before
+        parents = last_requests()
         if span.request is None:
             tails = _place(span.inner, parents, tools, nodes, depth + 1)
             if not span.inner or tails is parents:
@@ -220,4 +221,4 @@ def _place(
             nodes.append(_Node(span, parents, tools))
         heapq.heappush(running, (span.end, number, span.start, tails))
     end_until(float("inf"))
-    return list(dict.fromkeys(tail for _, _, tails in last for tail in tails)) or before
+    return last_requests()

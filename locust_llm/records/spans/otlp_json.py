@@ -56,11 +56,8 @@ def decode_otlp_json(data: bytes) -> list[Span]:
         export = _decode(data)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
-    return [
-        _span(span)
-        for one in (export if isinstance(export, list) else [export])
-        for span in _spans(one)
-    ]
+    exports = export if isinstance(export, list) else [export]
+    return [_span(span) for part in exports for span in _spans(part)]
 
 
 def _spans(export: _Export) -> Iterator[_Span]:

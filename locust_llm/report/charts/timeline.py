@@ -272,19 +272,18 @@ def _stall(row: "pd.Series[float]", since: Since) -> LongestStall | None:
 
 def _longest(records: list[Record], window: TimelineWindow) -> LongestStall | None:
     """The longest gap that reaches into the window."""
-    found: list[tuple[float, LongestStall]] = []
+    longest_us = 0.0
+    longest: LongestStall | None = None
     for record in records:
         sent = _sent_at(record)
         for before, after in pairwise(record.known_us):
             start = sent + before / 1e6
             end = sent + after / 1e6
-            if (
-                end > window.start
-                and start < window.end
-                and (not found or after - before > found[0][0])
-            ):
-                found = [(after - before, LongestStall(start, end, record.id))]
-    return found[0][1] if found else None
+            within = end > window.start and start < window.end
+            if within and (longest is None or after - before > longest_us):
+                longest_us = after - before
+                longest = LongestStall(start, end, record.id)
+    return longest
 
 
 def _within(window: TimelineWindow, since: Since, last: float) -> list[Record]:

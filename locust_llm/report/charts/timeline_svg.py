@@ -329,7 +329,8 @@ class TimelinePlot:
             f'class=axis fill="{hue["muted"]}" text-anchor=middle', [*ticks, axis]
         )
         if (at := self.stall_at()) is not None:
-            anchor, x = "middle", sum(at) / 2
+            anchor = "middle"
+            x = sum(at) / 2
             percent = round(x / self.frame.width * 100, 2)
             # near an edge the text goes on inwards
             if percent < 25:

@@ -198,30 +198,30 @@ def measure_interference(
     """``levels``: of all requests; ``records``: all of them or a sample (``sampled_share``), read
     once. None where nobody decoded."""
     ok = _profiling(columns.requests).outcome(OK)
-    found, read = label_gaps(levels, records)
-    if not len(found.gap_s):
+    gaps, read = label_gaps(levels, records)
+    if not len(gaps.gap_s):
         return None
-    touched = found.mean > TOLERANCE
-    disturbing = found.prefills > 0
-    usual = estimate_usual_gaps_s(found, ~touched)
-    lost_s = _lost(found, touched, usual)
+    touched = gaps.mean > TOLERANCE
+    disturbing = gaps.prefills > 0
+    usual = estimate_usual_gaps_s(gaps, ~touched)
+    lost_s = _lost(gaps, touched, usual)
     hidden = 0.0
     if lost_s is None:
-        usual = estimate_usual_gaps_s(found, ~disturbing)
-        request_s = found.mean * found.gap_s
+        usual = estimate_usual_gaps_s(gaps, ~disturbing)
+        request_s = gaps.mean * gaps.gap_s
         hidden = float(request_s[~disturbing].sum() / request_s.sum()) if touched.any() else 0.0
         if hidden > MAX_HIDDEN_SHARE:
             usual = np.full(len(usual), np.nan)
-        lost_s = _lost(found, disturbing, usual, sure=True)
-    row_of = np.searchsorted(PREFILL_EDGES, found.prefills, side="right") - 1
+        lost_s = _lost(gaps, disturbing, usual, sure=True)
+    row_of = np.searchsorted(PREFILL_EDGES, gaps.prefills, side="right") - 1
     rows = [
-        _row(_label(PREFILL_EDGES, i), found, row_of == i, usual) for i in range(len(PREFILL_EDGES))
+        _row(_label(PREFILL_EDGES, i), gaps, row_of == i, usual) for i in range(len(PREFILL_EDGES))
     ]
-    disturbed = _row("1+", found, disturbing, usual)
-    decode_s = float(found.gap_s.sum())
+    disturbed = _row("1+", gaps, disturbing, usual)
+    decode_s = float(gaps.gap_s.sum())
     ahead, slope = _queue(columns.requests)
     return PrefillInterference(
-        gaps=len(found.gap_s),
+        gaps=len(gaps.gap_s),
         requests=read,
         of_requests=int((ok["chunks"] > 1).sum()),
         decode_s=decode_s,
@@ -268,7 +268,7 @@ def label_gaps(levels: Occupancy, records: Iterable[Record]) -> tuple[LabelledGa
 
 
 def _lost(
-    found: LabelledGaps, those: NDArray[np.bool_], usual: Floats, *, sure: bool = False
+    gaps: LabelledGaps, those: NDArray[np.bool_], usual: Floats, *, sure: bool = False
 ) -> float | None:
     """By how much ``those`` gaps are longer than usual ones, in all; not below 0. None: too few of
     them have a comparison; and unless ``sure``, where a tenth of it may come from gaps that vary by
@@ -279,8 +279,8 @@ def _lost(
     touches follows on one that none did.
     """
     known = those & ~np.isnan(usual)
-    gap_s = found.gap_s[known]
-    whole_s = float(found.gap_s[those].sum())
+    gap_s = gaps.gap_s[known]
+    whole_s = float(gaps.gap_s[those].sum())
     if (
         len(gap_s) < max(MIN_COMPARED, MIN_COMPARED_SHARE * those.sum())
         or gap_s.sum() < MIN_COMPARED_SHARE * whole_s
@@ -290,8 +290,8 @@ def _lost(
     others = ~those & ~np.isnan(usual) & (usual > 0)
     if sure or not others.any():
         return lost_s
-    variance = float(((found.gap_s[others] / usual[others] - 1) ** 2).mean())
-    first = known & ~np.append(False, those[:-1] & (found.request[1:] == found.request[:-1]))
+    variance = float(((gaps.gap_s[others] / usual[others] - 1) ** 2).mean())
+    first = known & ~np.append(False, those[:-1] & (gaps.request[1:] == gaps.request[:-1]))
     return None if variance * usual[first].sum() > MAX_VARYING_SHARE * lost_s else lost_s
 
 
@@ -309,13 +309,13 @@ def estimate_usual_gaps_s(found: LabelledGaps, calm: NDArray[np.bool_]) -> Float
 
 
 def _row(
-    label: str, found: LabelledGaps, here: NDArray[np.bool_], usual: Floats
+    label: str, gaps: LabelledGaps, here: NDArray[np.bool_], usual: Floats
 ) -> DisturbedGaps | None:
-    gap_s = found.gap_s[here]
+    gap_s = gaps.gap_s[here]
     if not len(gap_s):
         return None
     whole_s = float(gap_s.sum())
-    request = found.request[here]
+    request = gaps.request[here]
     count = np.bincount(request)
     per_request = np.bincount(request, gap_s)[count > 0] / count[count > 0]
     known = ~np.isnan(usual[here])
@@ -329,10 +329,10 @@ def _row(
     return DisturbedGaps(
         label=label,
         gaps=len(gap_s),
-        share=whole_s / float(found.gap_s.sum()) if whole_s else 0.0,
-        streams=float(found.streams[here] @ gap_s) / whole_s
+        share=whole_s / float(gaps.gap_s.sum()) if whole_s else 0.0,
+        streams=float(gaps.streams[here] @ gap_s) / whole_s
         if whole_s
-        else float(found.streams[here].mean()),
+        else float(gaps.streams[here].mean()),
         requests=len(per_request),
         itl_ms=_percentiles_ms(per_request, ITL),
         icl_ms=_percentiles_ms(gap_s, ICL),
@@ -418,16 +418,16 @@ def fit_prefill_slope(
     rest = _besides(ttft_s, own)
     if not beside @ beside > MIN_BESIDES * (ahead @ ahead) or not ttft_s.any():
         return None
-    found = estimate_ratio_interval(rest * beside, beside**2)
+    ratio = estimate_ratio_interval(rest * beside, beside**2)
     by_ahead = float(rest @ beside / (beside @ beside))
     left = rest - by_ahead * beside
     r2 = 1 - float(left @ left) / float(ttft_s @ ttft_s)
-    if r2 < MIN_R2 or found.low is None or found.high is None or found.low <= 0:
+    if r2 < MIN_R2 or ratio.low is None or ratio.high is None or ratio.low <= 0:
         return None
     return PrefillSlope(
         ms_per_1k=by_ahead * 1e6,
-        low=found.low * 1e6,
-        high=found.high * 1e6,
+        low=ratio.low * 1e6,
+        high=ratio.high * 1e6,
         r2=r2,
         count=len(order),
     )

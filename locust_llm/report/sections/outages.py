@@ -109,9 +109,9 @@ def _stretches(main: RequestSelection, start: float, last: float) -> Iterator[tu
     began = began[order]
     ended = np.maximum.accumulate(ended[order])
     edges = np.concatenate(([start], ended)), np.concatenate((began, [last]))
-    for one, other in zip(*edges, strict=True):
-        if other - one >= MIN_S:
-            yield float(one), float(other)
+    for before, after in zip(*edges, strict=True):
+        if after - before >= MIN_S:
+            yield float(before), float(after)
 
 
 def _answering(main: RequestSelection) -> tuple[Floats, Floats]:

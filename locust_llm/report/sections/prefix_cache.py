@@ -207,9 +207,9 @@ def _counted(rows: list[_Row]) -> tuple[list[CacheRequest], dict[int, int]]:
         for row in rows
     ]
     depth: dict[int, int] = {}
-    for one in sent:
-        if one.prefix is not None:
-            depth[one.prefix] = max(one.shared, depth.get(one.prefix, 0))
+    for request in sent:
+        if request.prefix is not None:
+            depth[request.prefix] = max(request.shared, depth.get(request.prefix, 0))
     return sent, depth
 
 

@@ -86,30 +86,30 @@ class _Turn(msgspec.Struct, gc=False):
 
 def summarise_sessions(records: Iterable[Record], phase: str) -> SessionsSummary | None:
     """Read the stream once. None: no session has a second turn."""
-    found: dict[str, list[_Turn]] = {}
+    sessions: dict[str, list[_Turn]] = {}
     turns: dict[str, int] = {}
     last: dict[tuple[str, int], str] = {}
     unsent = 0
     for record in records:
         if record.phase != phase or not record.session or record.outcome == RETRIED:
             continue
-        if record.session not in found:
-            if len(found) == MAX_SESSIONS:
+        if record.session not in sessions:
+            if len(sessions) == MAX_SESSIONS:
                 continue
-            found[record.session] = []
+            sessions[record.session] = []
         unsent += record.unsent
-        found[record.session].append(_turn(record))
+        sessions[record.session].append(_turn(record))
         last[record.worker, record.user] = record.session
         if record.turns is not None:
             turns[record.session] = record.turns
-    found = {
+    sessions = {
         name: session
-        for name, session in found.items()
+        for name, session in sessions.items()
         if len(session) > 1 or turns.get(name, 1) > 1
     }
-    if not found:
+    if not sessions:
         return None
-    for session in found.values():
+    for session in sessions.values():
         _measure_depths(session)
     # the run may have ended it: nobody knows
     open_ended = {name for name in last.values() if name not in turns}
@@ -118,19 +118,19 @@ def summarise_sessions(records: Iterable[Record], phase: str) -> SessionsSummary
         every_turn = len(session) == turns.get(name, len(session)) and name not in open_ended
         return every_turn and all(turn.ok for turn in session)
 
-    complete = [session for name, session in found.items() if is_complete(name, session)]
+    complete = [session for name, session in sessions.items() if is_complete(name, session)]
     spans = np.array([_span(session) for session in complete])
-    every = list(chain.from_iterable(found.values()))
+    every = list(chain.from_iterable(sessions.values()))
     busy = [_busy_s(session) / _span(session) for session in complete if _span(session) > 0]
     tools = [_tools_s(session) for session in complete]
     return SessionsSummary(
-        sessions=len(found),
+        sessions=len(sessions),
         complete=len(complete),
         turns=len(every),
         unsent=unsent,
-        turns_mean=len(every) / len(found),
+        turns_mean=len(every) / len(sessions),
         depth=max(turn.depth for turn in every),
-        width=max(map(_width, found.values())),
+        width=max(map(_width, sessions.values())),
         latency_s=None if not complete else tuple(np.percentile(spans, (50, 90, 99)).tolist()),
         model_share=_mean(busy),
         tool_s=_mean(tools) if any(turn.tool_s is not None for turn in every) else None,
@@ -138,7 +138,7 @@ def summarise_sessions(records: Iterable[Record], phase: str) -> SessionsSummary
         by_turn=()
         if all(turn.depth == turn.number + 1 for turn in every)
         else _grouped([(turn.number + 1, turn) for turn in every]),
-        example=_middle(found, complete, spans),
+        example=_middle(sessions, complete, spans),
     )
 
 
@@ -241,18 +241,18 @@ def _middle(
     return next(name for name, turns in found.items() if turns is middle)
 
 
-def make_sessions_blocks(found: SessionsSummary) -> Iterator[Block]:
+def make_sessions_blocks(summary: SessionsSummary) -> Iterator[Block]:
     """Of more than one turn."""
     yield Heading("Sessions")
-    yield TableBlock(("Sessions", "Value"), tuple(_rows(found)), numbers=False)
-    if found.unsent:
+    yield TableBlock(("Sessions", "Value"), tuple(_rows(summary)), numbers=False)
+    if summary.unsent:
         yield TextBlock(
-            f"{format_count(found.unsent, 'turn')} never sent: a turn that they wait for failed.",
+            f"{format_count(summary.unsent, 'turn')} never sent: a turn that they wait for failed.",
             loud=True,
         )
-    tables = [_groups("depth", found.by_depth)]
-    if found.by_turn:
-        tables.append(_groups("turn", found.by_turn))
+    tables = [_groups("depth", summary.by_depth)]
+    if summary.by_turn:
+        tables.append(_groups("turn", summary.by_turn))
     yield from tables
     rows = chain.from_iterable(table.rows for table in tables)
     if any("*" in cell for cell in chain.from_iterable(rows)):

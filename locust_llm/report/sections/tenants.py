@@ -412,10 +412,10 @@ NOTE: Final = (
 )
 
 
-def make_tenant_blocks(found: TenantsSummary) -> Iterator[Block]:
+def make_tenant_blocks(summary: TenantsSummary) -> Iterator[Block]:
     """Of the profiling phase."""
     yield Heading("Tenants")
-    weighted = len({row.weight for row in found.rows}) > 1
+    weighted = len({row.weight for row in summary.rows}) > 1
     times = ("TTFT p50 (ms)", "p95", "ITL p50")
     head = (
         "Tenant",
@@ -428,22 +428,22 @@ def make_tenant_blocks(found: TenantsSummary) -> Iterator[Block]:
         "demand",
         "waiting",
     )
-    rows = tuple(tuple(_cells(row, weighted)) for row in found.rows)
+    rows = tuple(tuple(_cells(row, weighted)) for row in summary.rows)
     yield TableBlock(head + ("weight",) * weighted, rows)
     figures = chain.from_iterable(row[1:] for row in rows)
     if any("*" in figure for figure in figures):
         yield TextBlock(SCARCE_NOTE)
-    yield TextBlock(describe_fairness(found, weighted=weighted))
-    if found.gap is not None and found.gap_of is not None:
-        one, other = (truncate_text(name, NAME) for name in found.gap_of)
+    yield TextBlock(describe_fairness(summary, weighted=weighted))
+    if summary.gap is not None and summary.gap_of is not None:
+        first, second = (truncate_text(name, NAME) for name in summary.gap_of)
         yield TextBlock(
-            f"Service gap between {one} and {other}: at most {format_brief(found.gap, digits=3)} "
+            f"Service gap between {first} and {second}: at most {format_brief(summary.gap, digits=3)} "
             f"weighted tokens"
             f"{' / weight' * weighted}, while both waited."
         )
-    if found.under_load_s is not None:
+    if summary.under_load_s is not None:
         yield TextBlock(
-            f"tokens/s: input and output tokens over the {format_duration(found.under_load_s)} "
+            f"tokens/s: input and output tokens over the {format_duration(summary.under_load_s)} "
             f"with a request in flight. Total "
             "Token Throughput is over the whole run, and of answered requests, so these need not "
             "sum to it."
@@ -505,17 +505,17 @@ HUES: Final = ("p50", "p95", "p99", "prefill", "decode", "knee", "ok", "limit")
 """Of the tenants with the most service; no more are drawn."""
 
 
-def plot_tenant_service(found: TenantsSummary, time: TimeAxis) -> Iterator[Plot]:
+def plot_tenant_service(summary: TenantsSummary, time: TimeAxis) -> Iterator[Plot]:
     """Cumulative service per tenant, and the gap where two waited."""
-    shown = found.rows[: len(HUES)]
-    at = round_values(np.array(found.service.at_s), 6)
+    shown = summary.rows[: len(HUES)]
+    at = round_values(np.array(summary.service.at_s), 6)
     left = (
-        f" The {len(shown)} tenants with the most service of {len(found.rows)}."
-        if len(shown) < len(found.rows)
+        f" The {len(shown)} tenants with the most service of {len(summary.rows)}."
+        if len(shown) < len(summary.rows)
         else ""
     )
     lines = [
-        PlotSeries(row.name, hue, at, list(found.service.received[row.name]))
+        PlotSeries(row.name, hue, at, list(summary.service.received[row.name]))
         for row, hue in zip(shown, HUES, strict=False)
     ]
     yield Plot(
@@ -530,17 +530,17 @@ def plot_tenant_service(found: TenantsSummary, time: TimeAxis) -> Iterator[Plot]
         series=tuple(lines),
         group=GROUP,
     )
-    if found.gap:
+    if summary.gap:
         yield Plot(
             title="Service gap",
             caption="The largest difference of two tenants' service / weight, since both have been "
             "waiting; it begins anew "
             "where one of them has no request waiting.",
-            label=f"Service gap over time: at most {format_brief(found.gap, digits=3)} weighted "
+            label=f"Service gap over time: at most {format_brief(summary.gap, digits=3)} weighted "
             f"tokens",
             x=time.axis,
             y=PlotAxis(label="weighted tokens", unit="tokens", low=0.0),
-            series=(PlotSeries("gap", "stall", at, list(found.service.gap), kind="area"),),
+            series=(PlotSeries("gap", "stall", at, list(summary.service.gap), kind="area"),),
             group=GROUP,
             low=True,
         )

@@ -53,11 +53,10 @@ def _conversation(fields: dict[str, Any], line: int | None = None) -> _Conversat
 
 
 def _children(turn: _Turn) -> list[str]:
-    forks = [one if isinstance(one, str) else one.child for one in turn.forks]
-    spawns = [
-        child for one in turn.spawns for child in ([one] if isinstance(one, str) else one.children)
-    ]
-    return [*forks, *spawns]
+    children = [fork if isinstance(fork, str) else fork.child for fork in turn.forks]
+    for spawn in turn.spawns:
+        children += [spawn] if isinstance(spawn, str) else spawn.children
+    return children
 
 
 def read_dag_names(fields: dict[str, Any]) -> list[str]:

@@ -299,23 +299,24 @@ def _count(span: _Span, names: Sequence[str]) -> int | None:
 
 def _messages(span: _Span) -> list[dict[str, Any]] | None:
     """Of the attribute, a JSON text or a list: with ``content``, or the conventions' ``parts``."""
-    found = _decoded(span.attributes.get("gen_ai.input.messages"))
-    if found is None:
+    given = _decoded(span.attributes.get("gen_ai.input.messages"))
+    if given is None:
         return None
     system = _decoded(span.attributes.get("gen_ai.system_instructions"))
-    parts = [{"role": "system", "parts": system}] if isinstance(system, list) and system else []
-    if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
+    first = [{"role": "system", "parts": system}] if isinstance(system, list) and system else []
+    is_list = isinstance(given, list) and all(isinstance(message, dict) for message in given)
+    if not is_list or not given:
         raise RowError(
             f"the span {span.id!r}: gen_ai.input.messages is no list of messages",
             field="attributes",
             line=span.line,
         )
-    made = [message for one in (*parts, *found) for message in _message(one)]
-    if not made or not all(isinstance(one["role"], str) for one in made):
+    messages = [message for recorded in (*first, *given) for message in _message(recorded)]
+    if not messages or not all(isinstance(message["role"], str) for message in messages):
         raise RowError(
             f"the span {span.id!r}: a message has no role", field="attributes", line=span.line
         )
-    return made
+    return messages
 
 
 def _message(one: dict[str, Any]) -> list[dict[str, Any]]:

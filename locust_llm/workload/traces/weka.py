@@ -47,23 +47,22 @@ def read_weka_session(row: bytes, line: int) -> RecordedSession:
     them would lie before it, else from the session's (SemiAnalysis)."""
     trace = convert_row(decode_row(row), _Weka)
     name = read_row_id(trace.id)
-    inside = [(one, agent.t) for agent in _agents(trace.requests) for one in agent.requests or ()]
-    relative = any(one.t < t - CLOCK_S for one, t in inside)
-    about = (
-        f"times of sub-agents "
-        f"{'from their beginning' if relative else 'from the beginning of the session'}"
+    agents = [agent for agent in _agents(trace.requests) if agent.requests]
+    relative = any(
+        entry.t < agent.t - CLOCK_S for agent in agents for entry in agent.requests or ()
     )
+    origin = "their beginning" if relative else "the beginning of the session"
+    about = f"times of sub-agents from {origin}"
     turns = []
     try:
         placed = order_spans_by_time(_weka_spans(trace.requests, 0.0, relative, "requests"))
     except TreeError as wrong:
         raise RowError(str(wrong), field="requests") from None
-    for one in placed:
-        entry, previous = one.request
-        alone = previous is not None and [placed[parent].request[0] for parent in one.after] == [
-            previous
-        ]
-        wait_s = entry.think_time if alone and entry.think_time is not None else one.wait_s
+    for node in placed:
+        entry, previous = node.request
+        parents = [placed[parent].request[0] for parent in node.after]
+        alone = previous is not None and parents == [previous]
+        wait_s = entry.think_time if alone and entry.think_time is not None else node.wait_s
         ids = (
             entry.hash_ids
             if trace.hash_id_scope == "global"
@@ -72,10 +71,10 @@ def read_weka_session(row: bytes, line: int) -> RecordedSession:
         turns.append(Turn(
             whole=True, input_tokens=entry.input_tokens, output_tokens=entry.output_tokens or 1,
             hash_ids=ids,
-            block_tokens=trace.block_size, at_s=one.start, delay_s=wait_s, after=one.after,
+            block_tokens=trace.block_size, at_s=node.start, delay_s=wait_s, after=node.after,
             tool="tool_result" in (entry.input_types or ()), row=line,
         ))  # fmt: skip
-    return RecordedSession(name, simplify_turns(turns), about if inside else "")
+    return RecordedSession(name, simplify_turns(turns), about if agents else "")
 
 
 def _agents(entries: list[_Entry]) -> Iterable[_Entry]:

@@ -59,16 +59,20 @@ def attribute_latencies(
     here, cut = table.counted, table.split
     if not here.any():
         return None
-    found = list[LatencyBreakdown]()
+    breakdowns = list[LatencyBreakdown]()
     left_out = list[str]()
     for rule in _explained(table, run, asked, left_out):
-        of = select_requests(rule, RequestSelection(table.requests, here.copy())).chosen
+        chosen = select_requests(rule, RequestSelection(table.requests, here.copy())).chosen
         where = str(rule).partition("}")[0].partition("{")[2]
-        one = make_latency_breakdown(
-            table, rule.metric, rule.percentile or 50.0, f"{{{where}}}" if rule.where else "", of
+        breakdown = make_latency_breakdown(
+            table,
+            rule.metric,
+            rule.percentile or 50.0,
+            f"{{{where}}}" if rule.where else "",
+            chosen,
         )
-        if one is not None:
-            found.append(one)
+        if breakdown is not None:
+            breakdowns.append(breakdown)
         elif rule.where:
             left_out.append(f"too few requests for {rule.metric}{{{where}}}")
     sources = np.bincount(reported.source[here & ~cut.impossible], minlength=len(SOURCES))
@@ -86,7 +90,7 @@ def attribute_latencies(
             server_ms=means_ms[SERVER] + means_ms[QUEUE] + means_ms[PREFILL],
         ),
         means_ms=means_ms,
-        breakdowns=tuple(found),
+        breakdowns=tuple(breakdowns),
         slowest=find_slowest_requests(table, run, since),
         server_clock=measure_server_clock(columns.requests, reported, here & ~cut.impossible),
         proxy=run.proxy,

@@ -173,33 +173,35 @@ def _bar(parts: Parts, longest_ms: float, reported: Collection[str], at_ms: floa
     ).format(Markup("").join(drawn))
 
 
-def _draw_slow_request(one: SlowRequest, longest_ms: float, reported: Collection[str]) -> Markup:
-    tokens = "" if one.input_tokens is None else f", {one.input_tokens:,} tokens"
+def _draw_slow_request(
+    request: SlowRequest, longest_ms: float, reported: Collection[str]
+) -> Markup:
+    tokens = "" if request.input_tokens is None else f", {request.input_tokens:,} tokens"
     head = Markup("<summary class=owner><span>{}</span>{}<b>{}</b></summary>").format(
-        clean_line(one.id or "?"),
-        _bar(one.parts, longest_ms, reported),
-        format_duration(one.total_ms / 1e3),
+        clean_line(request.id or "?"),
+        _bar(request.parts, longest_ms, reported),
+        format_duration(request.total_ms / 1e3),
     )
     rows = Markup("")
     at_ms = 0.0
-    for part in one.parts:
+    for part in request.parts:
         name, ms, source = part
         rows += Markup(
             "<div class=owner><span>{} <small>{}</small></span>{}<b>{}</b></div>"
         ).format(
             name_latency_part(name, reported),
             source,
-            _bar([part], one.total_ms, reported, at_ms),
+            _bar([part], request.total_ms, reported, at_ms),
             format_duration(ms / 1e3),
         )
         at_ms += ms
-    rest = one.others - len(one.overlapping)
-    more = f" The longest {len(one.overlapping)} of {one.others}:" if rest else ""
+    rest = request.others - len(request.overlapping)
+    more = f" The longest {len(request.overlapping)} of {request.others}:" if rest else ""
     way = Markup("<p>Waiting for a first token at the same time, on the same axis.{}</p>").format(
         more
     )
-    beside = Markup("").join(_beside(other, one.total_ms) for other in one.overlapping)
-    about = f"Due {one.due_s:.2f} s after the start{tokens}, {clean_line(one.model)}."
+    beside = Markup("").join(_beside(other, request.total_ms) for other in request.overlapping)
+    about = f"Due {request.due_s:.2f} s after the start{tokens}, {clean_line(request.model)}."
     return Markup("<details class=slowest>{}<p>{}</p>{}{}{}</details>").format(
         head, about, rows, way if beside else "", beside
     )

@@ -261,12 +261,15 @@ class LatencyAttribution(msgspec.Struct, frozen=True, kw_only=True):
     """Breakdowns that were asked for and cannot be made, and why."""
 
 
-def find_reported_parts(found: LatencyAttribution) -> set[str]:
+def find_reported_parts(attribution: LatencyAttribution) -> set[str]:
     """Which of queue and prefill the server reports, for ``name_latency_part``: all texts and
     drawings of a run have the same names, whichever parts they show. A queue of no time is no part,
     but was reported where the network is a rest."""
-    parts = {(part.name, part.source) for one in found.breakdowns for part in one.parts}
-    parts |= {(name, source) for one in found.slowest for name, _, source in one.parts}
+    parts = set[tuple[str, str]]()
+    for breakdown in attribution.breakdowns:
+        parts.update((part.name, part.source) for part in breakdown.parts)
+    for request in attribution.slowest:
+        parts.update((name, source) for name, _, source in request.parts)
     if (NETWORK, BETWEEN) in parts:
         return {QUEUE, PREFILL}
     return {QUEUE, PREFILL}.intersection(name for name, _ in parts)

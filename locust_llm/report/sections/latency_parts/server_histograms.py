@@ -5,7 +5,7 @@ both stand beside each other.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -128,6 +128,7 @@ def _by_histograms(
 
 def _mean_over(servers: Sequence[ServerHistogramMeans], what: str) -> tuple[float, int]:
     """(mean in ms, of how many requests); 0 of none."""
-    means = [mean for server in servers for mean in server.means if mean.name == what]
+    every = chain.from_iterable(server.means for server in servers)
+    means = [mean for mean in every if mean.name == what]
     count = sum(mean.count for mean in means)
     return sum(mean.server_ms * mean.count for mean in means) / max(count, 1), count

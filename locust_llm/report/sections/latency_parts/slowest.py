@@ -95,16 +95,16 @@ def _ids(table: LatencyTable, rows: Iterable[int], since: Since) -> dict[int, st
     sent, closed = (table.requests[name].to_numpy(np.float64) for name in ("sent_at", "closed_at"))
     rows = sorted(rows, key=closed.__getitem__)
     begun, ended = sent[rows], closed[rows]
-    found: dict[int, str] = {}
+    ids: dict[int, str] = {}
     left = iter(range(MOST_READ))
     for row in rows:
         for _, record in zip(
-            left, since(closed[row] - 1e-3) if row not in found else (), strict=False
+            left, since(closed[row] - 1e-3) if row not in ids else (), strict=False
         ):
             at = (record.sent_at or 0.0) + record.clock_offset_s
             end = record.closed_at + record.clock_offset_s
             for place in np.flatnonzero((abs(begun - at) < SAME_S) & (abs(ended - end) < SAME_S)):
-                found.setdefault(rows[place], record.id)
-            if row in found or end > closed[row] + LATE_S:
+                ids.setdefault(rows[place], record.id)
+            if row in ids or end > closed[row] + LATE_S:
                 break
-    return found
+    return ids

@@ -210,28 +210,28 @@ def _time(ms: float) -> str:
     return format_duration(round(ms / 1e3, 5))
 
 
-def _own(own: ServerHistogramMeans, found: LatencyAttribution) -> Iterator[Block]:
+def _own(own: ServerHistogramMeans, attribution: LatencyAttribution) -> Iterator[Block]:
     """A server counts a first token when it comes, and other times when a request has ended: each
     mean may be of another number of requests."""
     counts = [mean.count for mean in own.means]
     count = max(counts)
-    alike = {*counts} == {found.requests}
+    alike = {*counts} == {attribution.requests}
     server = f"{own.engine}, {own.source}" if own.source else own.engine
-    whose = f" of {_counted(count, found)}" if alike else ""
+    whose = f" of {_counted(count, attribution)}" if alike else ""
     head = (
         f"Mean{whose} by the server's histograms ({server})", "server (ms)",
         *([] if alike else ["requests"]), "here (ms)", "difference (ms)", "from",
     )  # fmt: skip
-    rows = tuple(tuple(_beside(mean, found.requests, alike)) for mean in own.means)
+    rows = tuple(tuple(_beside(mean, attribution.requests, alike)) for mean in own.means)
     yield TableBlock(head, rows, numbers=False)
     if not alike:
-        yield TextBlock(COUNTS_DIFFER.format(format_count(found.requests, "request")))
-    if count < found.requests / MORE:
+        yield TextBlock(COUNTS_DIFFER.format(format_count(attribution.requests, "request")))
+    if count < attribution.requests / MORE:
         yield TextBlock(
             "A server counts the requests that it served, most of their times when they end: "
             "these are fewer than the requests here."
         )
-    elif count < found.requests:
+    elif count < attribution.requests:
         yield TextBlock(
             "The other requests ended before the first reading of its metrics, or after the last."
         )

@@ -58,9 +58,9 @@ def mark_best_points(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
     )
 
 
-def _beats(one: CurvePoint, other: CurvePoint) -> bool:
-    as_much = one.per_user >= other.per_user and one.per_gpu >= other.per_gpu
-    return as_much and (one.per_user, one.per_gpu) != (other.per_user, other.per_gpu)
+def _beats(point: CurvePoint, other: CurvePoint) -> bool:
+    as_much = point.per_user >= other.per_user and point.per_gpu >= other.per_gpu
+    return as_much and (point.per_user, point.per_gpu) != (other.per_user, other.per_gpu)
 
 
 def find_pace_limits(rules: Iterable[Rule]) -> tuple[PaceLimit, ...]:

@@ -88,7 +88,8 @@ def _curve(
     value: Callable[[LoadLevel], float | None],
     dashed: bool = False,
 ) -> PlotSeries:
-    x, y = list[float](), list[float]()
+    x = list[float]()
+    y = list[float]()
     for level in levels:
         height = value(level)
         if height is not None and np.isfinite(height):

@@ -216,17 +216,19 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
 
     if not any(status_of(level) for level in levels):
         return Knee(rule=SLO, value=None, text="No rule is given (--slo).")
-    found = find_passing_stages(
+    passing = find_passing_stages(
         levels, status_of, distorted_too=True
     )  # a rule that the error of the client can turn is undecided there
-    if found.highest is not None:
-        value = found.highest.value
-        high = None if found.broken is None else found.broken.value
+    if passing.highest is not None:
+        value = passing.highest.value
+        high = None if passing.broken is None else passing.broken.value
         text = (
-            f"Within the SLO up to {describe_levels(axis, found.highest)}; "
-            f"{describe_neighbours(axis, found, status_of)}."
+            f"Within the SLO up to {describe_levels(axis, passing.highest)}; "
+            f"{describe_neighbours(axis, passing, status_of)}."
         )
-        return Knee(rule=SLO, value=value, low=value, high=high, text=text + _because(found.beyond))
+        return Knee(
+            rule=SLO, value=value, low=value, high=high, text=text + _because(passing.beyond)
+        )
     lowest = next(level for level in levels if status_of(level))
     if status_of(lowest) == FAIL:
         text = (
@@ -234,16 +236,19 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
             f"lowest.{_because(lowest)}"
         )
         return Knee(rule=SLO, value=None, high=lowest.value, text=text)
-    notes = list(_open(axis, found.undecided, status_of))
+    notes = list(_open(axis, passing.undecided, status_of))
     notes += (
-        [] if found.broken is None else [f"broken at {format_plain_number(found.broken.value)}"]
+        [] if passing.broken is None else [f"broken at {format_plain_number(passing.broken.value)}"]
     )
     text = (
         f"INCONCLUSIVE: no stage is known to be within the SLO; "
         f"{'; '.join(notes)}.{_because(lowest)}"
     )
     return Knee(
-        rule=SLO, value=None, high=None if found.broken is None else found.broken.value, text=text
+        rule=SLO,
+        value=None,
+        high=None if passing.broken is None else passing.broken.value,
+        text=text,
     )
 
 
@@ -422,8 +427,8 @@ def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
             return None
         return PASS if level.kept_up else FAIL
 
-    found = find_passing_stages(levels, status_of)
-    if found.highest is None:
+    passing = find_passing_stages(levels, status_of)
+    if passing.highest is None:
         lowest = next((level for level in levels if level.sound and status_of(level)), None)
         if lowest is None:
             return Knee(rule=SATURATION, value=None, text="There is no count of due requests.")
@@ -432,16 +437,16 @@ def find_saturation_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
             f"{_answered(lowest)}."
         )
         return Knee(rule=SATURATION, value=None, high=lowest.value, text=text)
-    value = found.highest.value
-    high = None if found.broken is None else found.broken.value
+    value = passing.highest.value
+    high = None if passing.broken is None else passing.broken.value
     text = (
-        f"The server keeps up to {describe_levels(axis, found.highest)}: it answered "
-        f"{_answered(found.highest)}"
+        f"The server keeps up to {describe_levels(axis, passing.highest)}: it answered "
+        f"{_answered(passing.highest)}"
     )
-    if found.beyond is not None and found.beyond.sound:
-        text += f"; at {format_plain_number(found.beyond.value)} {_answered(found.beyond)}"
+    if passing.beyond is not None and passing.beyond.sound:
+        text += f"; at {format_plain_number(passing.beyond.value)} {_answered(passing.beyond)}"
     else:
-        text += f"; {describe_neighbours(axis, found, status_of)}"
+        text += f"; {describe_neighbours(axis, passing, status_of)}"
     return Knee(rule=SATURATION, value=value, low=value, high=high, text=f"{text}.")
 
 

@@ -73,12 +73,12 @@ def fit_scalability_law(n: Floats, x: Floats) -> ScalabilityLaw:
     best = np.zeros(3)
     best_error = math.inf
     for kept in product((True, False), repeat=2):
-        found = np.zeros(3)
-        some = np.array([True, *kept])
-        found[some] = _fitted(terms[:, some], n, x)
-        error = float(((n / (terms @ found) - x) ** 2).sum())
-        if (found >= 0).all() and error < best_error:
-            best, best_error = found, error
+        coefficients = np.zeros(3)
+        free = np.array([True, *kept])
+        coefficients[free] = _fitted(terms[:, free], n, x)
+        error = float(((n / (terms @ coefficients) - x) ** 2).sum())
+        if (coefficients >= 0).all() and error < best_error:
+            best, best_error = coefficients, error
     spread = float(((x - x.mean()) ** 2).sum())
     a, b, c = best.tolist()
     return ScalabilityLaw(1 / a, b / a, c / a, 1 - best_error / spread if spread else 0.0)
