@@ -450,7 +450,10 @@ def _length(checker: Checker) -> CheckFinding:
 
 
 def is_length_kept(record: Record) -> bool:
-    return obeys_length(record.status or 0, record.output_tokens, record.finish_reason)
+    tokens = record.output_tokens
+    if record.tokens_from == "chunks" and record.finish_reason == "length":
+        tokens = max(tokens or 0, LENGTH_TOKENS)  # a chunk may hold several
+    return obeys_length(record.status or 0, tokens, record.finish_reason)
 
 
 def _sockets(settings: Settings, files: int | None) -> Iterator[CheckFinding]:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from support.records import answered
 from support.tiny_server import Asked, TinyServer, tiny_server
 
 from locust_llm.check import (
@@ -18,6 +20,7 @@ from locust_llm.check import (
     CheckFinding,
     check_server,
     format_finding,
+    is_length_kept,
     run_check,
 )
 from locust_llm.demo import start_simulator
@@ -302,3 +305,11 @@ def test_a_role_that_comes_long_before_the_first_token() -> None:
 def test_a_server_without_a_list_of_models(server: TinyServer) -> None:
     server.models = (404, {})
     assert found(server)["model"].found == "the server lists no models"
+
+
+def test_chunks_of_several_tokens_are_no_short_output() -> None:
+    """Thirteen chunks without usage, ended by the limit: all tokens asked for came."""
+    chunks = answered(*range(10, 23), tokens_from="chunks", finish_reason="length")
+    assert is_length_kept(chunks)
+    assert not is_length_kept(replace(chunks, finish_reason="stop"))
+    assert not is_length_kept(replace(chunks, tokens_from="usage"))

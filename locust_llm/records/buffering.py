@@ -135,13 +135,13 @@ class Buffering:
         """What a reader of TTFT and gaps must know, by all answers until now."""
         if self._alarm_s is not None and not self.way:
             yield self._retraction()
-        of = f"{self.ways[self.way]} of {self.answers} answers" if self.way else ""
+        of = f"{self.ways[self.way]} of {self.answers} answers examined" if self.way else ""
         if self.way == WHOLE:
             yield (
                 f"WARNING: BUFFERED STREAM: {of} came whole, every chunk within a millisecond, "
                 f"after up to "
-                f"{self._longest_us / 1e6:.1f} s. Something on the way collects them, most likely "
-                f"a proxy (nginx: "
+                f"{self._longest_us / 1e6:.1f} s. The server or something on the way collects "
+                f"them, often a proxy (nginx: "
                 "proxy_buffering off, or the header X-Accel-Buffering: no; compression does it "
                 "too). Time to First Token "
                 "and all gaps are those of the buffer, not of the server."

@@ -106,6 +106,7 @@ LABELS: Final = {
     ITL.tag: "ITL (ms)",
     "output_token_throughput": "Output (tokens/s)",
 }
+MORE_RULES: Final = "  and more on rules in the report"
 OF_FAILURES: Final = "Percentiles count each failure as +infinity."
 """Of tables that compare: those of one run leave failures out."""
 ARM_ROWS: Final = (
@@ -147,7 +148,7 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
     # the first rule has its place however many warnings there are
     kept = len(_wrapped(unmet[0], width)) if unmet else 0
     above = _fitting(_warnings(summary, run), width, room - kept)
-    rules = _fitting(unmet, width, room - len(above))
+    rules = _fitting_rules(unmet, width, room - len(above))
     room -= len(above) + len(rules)
     groups = list(_aligned(*_groups(summary), width))
     groups = groups if len(groups) < room else []
@@ -210,7 +211,9 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
     open_ = sorted((result for result in summary.slos if result.status != PASS), key=kind)
     groups = [(key, list(some)) for key, some in groupby(open_, kind)]
     for (status, reason), some in groups[:MAX_RULES]:
-        if len(some) > 1:
+        if len(some) > 1 and not reason:  # each has its own figure
+            yield f"  {status} {', '.join(map(_rule_with_value, some))}"
+        elif len(some) > 1:
             yield f"  {status} {', '.join(result.rule for result in some)}: {reason}"
         else:
             known = format_interval(some[0])
@@ -222,6 +225,12 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
     if rest := sum(len(some) for _, some in groups[MAX_RULES:]):
         yield f"  and {format_count(rest, 'more rule')}"
     yield from format_policy_lines(summary, run)
+
+
+def _rule_with_value(result: SloResult) -> str:
+    """``completed >= 90% (27.8%)``"""
+    value = format_observed(result)
+    return result.rule if value == "-" else f"{result.rule} ({value})"
 
 
 def _basis(summary: Summary, run: Run) -> str:
@@ -476,6 +485,15 @@ def _fitting(texts: Iterable[str], width: int, room: int) -> list[str]:
         if len(lines) + len(wrapped) <= room:
             lines += wrapped
     return lines
+
+
+def _fitting_rules(texts: Sequence[str], width: int, room: int) -> list[str]:
+    """The same, with a last line where some are left out and one is not."""
+    lines = _fitting(texts, width, room)
+    if len(lines) == sum(len(_wrapped(text, width)) for text in texts):
+        return lines
+    fewer = _fitting(texts, width, room - 1)
+    return [*fewer, MORE_RULES] if fewer else lines
 
 
 def _wrapped(text: str, width: int, most: int | None = None) -> list[str]:

@@ -81,10 +81,11 @@ def find_users_in_force(run: Run) -> StepSeries | None:
 
 def find_limit_in_force(run: Run) -> StepSeries | None:
     """None without a gate."""
-    return make_step_series(
-        [(change.at, change.limit) for change in run.limits if change.phase == PROFILING],
-        find_profiled_span(run),
-    )
+    changes = [(change.at, change.limit) for change in run.limits if change.phase == PROFILING]
+    span = find_profiled_span(run)
+    if changes and run.settings.prefill_concurrency is None and changes[0][0] > span[0]:
+        changes.insert(0, (span[0], None))  # somebody set a limit while the run went on
+    return make_step_series(changes, span)
 
 
 def describe_users(asked: int | None, found: StepSeries | None) -> str:

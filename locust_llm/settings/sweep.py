@@ -133,10 +133,11 @@ def choose_next_stage(
         for i, stage in enumerate(done)
         if i < len(asked.values) and stage.value == asked.values[i]
     ]
-    stopped = _stopped(asked, climbed, find_max=find_max)
-    if not stopped and len(climbed) < len(asked.values):
-        return asked.values[len(climbed)]
-    stopped = stopped or "all stages ran"
+    stopped = "all stages ran"  # then nothing ended the sweep
+    if len(climbed) < len(asked.values):
+        stopped = _stopped(asked, climbed, find_max=find_max)
+        if not stopped:
+            return asked.values[len(climbed)]
     if not find_max:
         return stopped
     passed, broken = bracket_maximum(done)

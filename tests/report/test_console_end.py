@@ -9,7 +9,13 @@ from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.console_end import LINES, format_ending
+from locust_llm.report.console_end import (
+    LINES,
+    MORE_RULES,
+    _fitting_rules,
+    _wrapped,
+    format_ending,
+)
 from locust_llm.report.render.text import render_console
 from locust_llm.report.sections.measurement_uncertainty import add_measurement_errors
 from locust_llm.report.sections.metrics import NOTHING
@@ -377,3 +383,11 @@ def test_one_uncertainty_has_chance_and_measurement_in_it() -> None:
     assert "TTFT p95 182.5 to 196.5 ms (95% interval)" in text
     assert "\N{PLUS-MINUS SIGN}" not in text
     assert "worth" not in text
+
+
+def test_rules_without_room_are_named_as_left_out() -> None:
+    """Two lines each, of which three have no room for more than one rule and the last line."""
+    rules = ["  FAIL a: " + "x " * 20] * 2
+    assert _fitting_rules(rules, 40, 4) == [line for rule in rules for line in _wrapped(rule, 40)]
+    assert _fitting_rules(rules, 40, 3) == [*_wrapped(rules[0], 40), MORE_RULES]
+    assert _fitting_rules(rules, 40, 0) == []

@@ -19,7 +19,7 @@ def test_old_notes_get_the_words_and_counts_of_the_records() -> None:
     records = [WHOLE] * 4 + [failed(RETRIED)] * 3 + [answered(10, 20, resent=1)]
     first, buffered, retried, resent, last = renew_notes(replace(a_run(), notes=OLD), records).notes
     assert (first, last) == (OLD[0], OLD[3])
-    assert buffered.startswith("WARNING: BUFFERED STREAM: 4 of 4 answers came whole")
+    assert buffered.startswith("WARNING: BUFFERED STREAM: 4 of 4 answers examined came whole")
     assert retried.startswith("3 attempts were refused (HTTP 429, 503;")
     assert resent.startswith("1 request was sent again at once")
 

@@ -104,3 +104,20 @@ def test_conditions_are_what_was_in_force() -> None:
     )
     assert conditions.limit_in_force is not None
     assert conditions.limit_in_force.mean == pytest.approx(1 * 0.4 + 3 * 0.6)
+
+
+def test_a_limit_set_on_the_live_page_did_not_hold_from_the_start() -> None:
+    """No gate, a limit of 1 from second 20 to second 50 of 100, and none again."""
+    turned = tuple(
+        LimitChange(at=UNIX + at, limit=limit, phase="profiling")
+        for at, limit in ((20, 1), (50, None))
+    )
+    run = replace(a_run(), limits=turned)
+    conditions = summarise_run(collect_columns([answered(100)]), run).conditions
+    found = conditions.limit_in_force
+    assert describe_limit(None, None, found) == "no gate, 1 from 20.0 s on, no gate from 50.0 s on"
+    assert found is not None
+    assert found.without_s == 70
+    assert "The gate allowed 1 awaiting their first token at a time, but for 70.0 s without" in (
+        make_loop_remark(conditions)
+    )

@@ -317,3 +317,9 @@ def test_failures_are_no_samples_but_move_the_waves() -> None:
         assert one.look(at, 2) is False
     assert one.measured_at == 101
     assert one.ended_at is None
+
+
+def test_a_sweep_that_ran_all_its_stages_was_ended_by_nothing() -> None:
+    asked = parse_sweep("request-rate=2,6")
+    tired = [FinishedStage(value, None, None, "DEGRADED") for value in (2.0, 6.0)]
+    assert choose_next_stage(asked, tired) == "all stages ran"

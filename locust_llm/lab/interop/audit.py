@@ -220,11 +220,12 @@ def check_schedule(figures: Figures) -> Iterator[Finding]:
     rate, n, time_s = figures.rate_per_s, figures.requests, figures.duration_s
     if not rate or not n or not time_s or time_s < 1:
         return
+    sent = n + figures.failed + figures.unfinished
     last = figures.latency.max or (figures.latency.avg or 0.0) * 3
-    at_most = (n + figures.failed) / rate * (1 + 2 / n**0.5) + last
+    at_most = sent / rate * (1 + 2 / n**0.5) + last
     late = time_s > at_most * (1 + LATE)
     words = (
-        f"{n:,} requests at {rate:.4g}/s take {format_seconds_or_ms(n / rate)}, the last "
+        f"{sent:,} requests at {rate:.4g}/s take {format_seconds_or_ms(sent / rate)}, the last "
         f"{format_seconds_or_ms(last)} more; took {format_seconds_or_ms(time_s)}"
     )
     busy = (_rate(figures) or 0.0) * (figures.latency.avg or 0.0)
@@ -240,7 +241,7 @@ def check_failures(figures: Figures) -> Iterator[Finding]:
     """Figures are of the answered requests alone."""
     if figures.requests is None:
         return
-    all_of_them = figures.requests + figures.failed
+    all_of_them = figures.requests + figures.failed + figures.unfinished
     asked = figures.asked_requests
     if not all_of_them or (asked and not figures.requests):
         yield Finding(
@@ -253,8 +254,9 @@ def check_failures(figures: Figures) -> Iterator[Finding]:
         words = f"{all_of_them:,} requests ended, of {asked:,} that were sent"
         yield Finding("answered", AuditOutcome.IMPOSSIBLE, words)
         return
-    share = figures.failed / all_of_them
-    words = f"{figures.failed:,} of {all_of_them:,} requests failed, and are in no percentile"
+    share = (figures.failed + figures.unfinished) / all_of_them
+    cut = f" and {figures.unfinished:,} were cut" if figures.unfinished else ""
+    words = f"{figures.failed:,} of {all_of_them:,} requests failed{cut}, and are in no percentile"
     yield Finding(
         "answered", AuditOutcome.DOUBTFUL if share > FAILED else AuditOutcome.HOLDS, words
     )

@@ -42,6 +42,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     requests: int | None = None
     """Answered."""
     failed: int = 0
+    unfinished: int = 0
+    """Cut as the run ended: neither answered nor failed, and in no percentile."""
     asked_requests: int | None = None
     duration_s: float | None = None
     concurrency: int | None = None

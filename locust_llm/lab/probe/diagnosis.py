@@ -199,9 +199,8 @@ def _missing(e: ProbeMeasurements, client: str | None) -> Iterator[str]:
         )
     if e.shared is not None and e.shared > MAX_MERGED_SHARE:
         yield (
-            f"{e.shared:.0%} of the chunks came together with the one before: something between "
-            f"server and "
-            "client buffers them"
+            f"{e.shared:.0%} of the chunks came together with the one before: the server, "
+            "something on the way, or a busy machine here held them back"
         )
     uneven = [stall for stall in e.of("stall") if stall.uneven > MAX_UNEVEN]
     if len(uneven) * 3 > len(e.of("stall")):

@@ -692,7 +692,7 @@ def _few(rule: Rule, found: Sequence[PairRequests]) -> str:
     least = min(count_block_requests(rule, found), default=0)
     if rule.percentile is None or not has_too_few_values(least, rule.percentile):
         return ""
-    takes = math.ceil(100 / (100 - rule.percentile))
+    takes = math.ceil(100 / (100 - rule.percentile) - 1e-6)
     return (
         f"a block has {least} requests at least, and {rule.stat} takes {takes}: it is little "
         f"more than the slowest"

@@ -163,13 +163,19 @@ def _load(c: Conditions, run: Run, summary: Summary) -> str:
             if c.rate_per_s is None
             else of_ramp
             if "rate" in ramp
-            else f"At {format_brief(c.rate_per_s, '/s', 3)}"
+            else f"At {format_brief(c.rate_per_s, '/s', 3)}{_on_average(run)}"
         )
     else:
         load = "" if c.users is None else f"With {describe_users(c.users, c.users_in_force)}"
     if "limit" in ramp and limit:
         load = f"{load or 'With'}{' and' * bool(load)} prefill limits {limit} together (a ramp)"
     return f"{load[:1].upper()}{load[1:]}"
+
+
+def _on_average(run: Run) -> str:
+    """A series or a trace has no one rate."""
+    varies = run.settings.request_rate_series or run.settings.fixed_schedule
+    return " on average" if varies else ""
 
 
 # -- rules -----------------------------------------------------------------------------------------

@@ -346,6 +346,8 @@ def make_loop_remark(conditions: Conditions, *, generates: bool = True, by_arm: 
             f"user{gate}."
         )
     allowed = f"The gate allowed {limit} {'awaiting their first token ' * generates}at a time"
+    if conditions.limit_in_force is not None and conditions.limit_in_force.without_s:
+        allowed += f", but for {conditions.limit_in_force.without_s:.1f} s without a gate"
     if by_arm:
         allowed = f"The prefill limits of the arms differ ({by_arm})"
     gate = (

@@ -282,3 +282,18 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
     with suppress(registry.UnknownFormat):
         for figures in registry.read_figures(path):
             audit_figures(figures)
+
+
+def test_what_the_run_cut_was_sent_and_is_in_no_percentile() -> None:
+    """Of 929 at 60 a second, 47 were answered and 882 cut: the schedule takes 15.5 s, and figures
+    of 5 % of the requests are in doubt."""
+    figures = Figures(
+        tool="x", requests=47, unfinished=882, asked_requests=929, rate_per_s=60.0,
+        duration_s=19.3, latency=Distribution(avg=3.0, max=18.3),
+    )  # fmt: skip
+    by_rule = {finding.rule: finding for finding in audit_figures(figures)}
+    assert by_rule["schedule"].arithmetic.startswith("929 requests at 60/s take 15.48 s")
+    assert by_rule["answered"].verdict is AuditOutcome.DOUBTFUL
+    assert by_rule["answered"].arithmetic == (
+        "0 of 929 requests failed and 882 were cut, and are in no percentile"
+    )

@@ -290,3 +290,12 @@ def test_a_difference_from_a_base_stands_beside_the_tolerance(
     )
     told = make_headline(replace(summary, slos=(result,), slo_status=status), run)
     assert f"p50 of TTFT {expected}" in told
+
+
+def test_a_series_of_rates_has_no_one_rate() -> None:
+    run = a_run(request_rate_series="rates.json")
+    offer = OpenLoopSchedule(due=600, never_started=0, duration_s=100.0, most_users=10)
+    run = replace(run, offer=offer)
+    records = [answered(100, sent_at=10.0 + i / 6, due_at=10.0 + i / 6) for i in range(600)]
+    headline = make_headline(summarise_run(collect_columns(records), run), run)
+    assert headline.startswith("At 6/s on average p50 of TTFT from due is 100 ms")
