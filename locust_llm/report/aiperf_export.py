@@ -67,6 +67,7 @@ def export_summary_json(summary: Summary, run: Run) -> bytes:
         "warmup_metrics": {row.tag: _block(row) for row in summary.warmup} or None,
         "locust_llm": {
             **({"imported": run.imported} if run.imported else {}),
+            **({"in_blocks": True} if run.settings.compares else {}),
             "conditions": summary.conditions,
             "counts": summary.counts,
             "speculation": summary.speculation or None,

@@ -74,6 +74,7 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
             started_at=_unix(read_text(nested_value(document, "start_time"))),
             requests=counted,
             failed=failed,
+            in_blocks=bool(nested_value(ours, "in_blocks")),
             unfinished=read_whole(nested_value(conditions, "cut")) or 0,
             asked_requests=read_whole(nested_value(load, "request_count"))
             or read_whole(nested_value(load, "requests")),

@@ -165,6 +165,7 @@ def check_littles_law(figures: Figures) -> Iterator[Finding]:
     if (
         found.verdict is AuditOutcome.HOLDS
         and figures.rate_per_s is None
+        and not figures.in_blocks
         and n >= ROUNDS * most
         and busy < IDLE * most
     ):
@@ -218,7 +219,7 @@ def check_schedule(figures: Figures) -> Iterator[Finding]:
     """Whether it was kept: n requests at a rate are sent in n / rate, and the last answer comes a
     latency later. A Poisson schedule takes longer by two of its deviations at most."""
     rate, n, time_s = figures.rate_per_s, figures.requests, figures.duration_s
-    if not rate or not n or not time_s or time_s < 1:
+    if not rate or not n or not time_s or time_s < 1 or figures.in_blocks:
         return
     sent = n + figures.failed + figures.unfinished
     last = figures.latency.max or (figures.latency.avg or 0.0) * 3

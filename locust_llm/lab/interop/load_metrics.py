@@ -42,6 +42,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     requests: int | None = None
     """Answered."""
     failed: int = 0
+    in_blocks: bool = False
+    """Two variants took turns: a rate or a number of users is not that of the whole time."""
     unfinished: int = 0
     """Cut as the run ended: neither answered nor failed, and in no percentile."""
     asked_requests: int | None = None

@@ -297,3 +297,18 @@ def test_what_the_run_cut_was_sent_and_is_in_no_percentile() -> None:
     assert by_rule["answered"].arithmetic == (
         "0 of 929 requests failed and 882 were cut, and are in no percentile"
     )
+
+
+def test_blocks_of_two_variants_keep_no_schedule_of_the_whole_time() -> None:
+    """185 requests at 8 a second take 23 s, and the run 61 s; 8 users with 4.8 requests in flight:
+    half of the blocks send less, and what settles is not counted."""
+    open_loop = Figures(tool="x", requests=185, rate_per_s=8.0, duration_s=61.4)
+    closed = Figures(
+        tool="x", requests=320, concurrency=8, requests_per_s=5.029, duration_s=63.6,
+        latency=Distribution(avg=0.9495),
+    )  # fmt: skip
+    for figures in (open_loop, closed):
+        doubtful = [one.verdict is AuditOutcome.DOUBTFUL for one in audit_figures(figures)]
+        assert any(doubtful)
+        blocks = audit_figures(replace(figures, in_blocks=True))
+        assert all(one.verdict is AuditOutcome.HOLDS for one in blocks)
