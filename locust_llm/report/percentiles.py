@@ -53,7 +53,8 @@ def adjust_for_failures(
     known = np.sort(values[~np.isnan(values)]) * metric.scale
     best = np.sort(np.append(known, at_least * metric.scale))
     count = len(best) + failures
-    without_end, failed = np.full(count - len(known), math.inf), np.full(failures, math.inf)
+    without_end = np.full(count - len(known), math.inf)
+    failed = np.full(failures, math.inf)
 
     def each(ordered: Floats) -> dict[float, float]:
         if not count:
@@ -84,7 +85,8 @@ def find_percentile(ordered: Floats, percentile: float, *, nearest: bool) -> flo
         rank = max(math.ceil(round(percentile / 100 * len(ordered), 9)), 1)
         return float(ordered[rank - 1])
     place = round(percentile / 100 * (len(ordered) - 1), 9)
-    below, above = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
+    below = float(ordered[math.floor(place)])
+    above = float(ordered[math.ceil(place)])
     if not (math.isfinite(below) and math.isfinite(above)):
         return above
     return below + (above - below) * (place - math.floor(place))
@@ -100,7 +102,8 @@ def interpolate_value(ordered: Floats, share: float, *, up: bool) -> float:
     """The value at this share of all, linear between two; where one of them is infinite the one
     towards the end."""
     place = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
-    below, above = float(ordered[math.floor(place)]), float(ordered[math.ceil(place)])
+    below = float(ordered[math.floor(place)])
+    above = float(ordered[math.ceil(place)])
     if not (math.isfinite(below) and math.isfinite(above)):
         return above if up else below
     return below + (above - below) * (place - math.floor(place))

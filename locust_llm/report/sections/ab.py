@@ -217,9 +217,8 @@ def select_candidate_requests(
 def compute_pair_values(rule: Rule, pairs: Sequence[PairRequests]) -> Floats:
     """(base, candidate) of each pair, a row each: seconds, a share of 1, a number a second; NaN
     where a block has none."""
-    return np.array(
-        [[_figure(rule, block) for block in pair] for pair in pairs], np.float64
-    ).reshape(-1, 2)
+    values = [(_figure(rule, pair.base), _figure(rule, pair.candidate)) for pair in pairs]
+    return np.array(values, np.float64).reshape(-1, 2)
 
 
 def bound_pair_values(
@@ -365,16 +364,19 @@ def compute_arm_difference(values: Floats, *, relative: bool) -> ArmDifference:
     base, candidate = each.mean(axis=0)
     low, middle, high = _interval(each[:, 1] - each[:, 0])
     if relative:
-        a, b = math.exp(base), math.exp(candidate)
+        a = math.exp(base)
+        b = math.exp(candidate)
         ratio = math.exp(middle), math.exp(low), math.exp(high)
         return ArmDifference(a, b, ratio, (b - a, a * (ratio[1] - 1), a * (ratio[2] - 1)))
-    a, b = float(base), float(candidate)
+    a = float(base)
+    b = float(candidate)
     of_base = (b / a, 1 + low / a, 1 + high / a) if a > 0 else None
     return ArmDifference(a, b, of_base, (middle, low, high))
 
 
 def _interval(deltas: Floats) -> tuple[float, float, float]:
-    mean, n = float(deltas.mean()), len(deltas)
+    mean = float(deltas.mean())
+    n = len(deltas)
     reach = student_t_975(n - 1) * float(deltas.std(ddof=1)) / math.sqrt(n)
     return mean - reach, mean, mean + reach
 
@@ -382,7 +384,8 @@ def _interval(deltas: Floats) -> tuple[float, float, float]:
 def familywise_p_value(deltas: Floats) -> float:
     """How often equal arms would show so large a t in some figure. ``deltas``: a row a pair, a
     column a figure."""
-    n, random = len(deltas), np.random.default_rng(1)
+    n = len(deltas)
+    random = np.random.default_rng(1)
     if n <= FLIPS:
         signs = np.array([(1, *rest) for rest in product((1, -1), repeat=n - 1)], np.float64)
     else:
@@ -401,16 +404,17 @@ def compare_arms(
     everything: RequestSelection, run: Run, verdict: ClientVerdict | None
 ) -> tuple[PairedComparison, list[PairRequests]]:
     """All figures of the two arms of a run, and the pairs they are made of."""
-    found = find_complete_pairs(everything.requests, run)
-    few, blame = _too_few(len(found), run), _blame(verdict)
+    pairs = find_complete_pairs(everything.requests, run)
+    few = _too_few(len(pairs), run)
+    blame = _blame(verdict)
     whole = Evaluation(
         everything, run, verdict, None, (), everything, RateWindow(everything.span())
     )
-    figures, deltas = list[PairedFigure](), list[Floats]()
+    figures = list[PairedFigure]()
+    deltas = list[Floats]()
     for rule in list_compared_figures(run):
-        figure, delta = _compared(
-            rule, found, ArmError(math.inf) if few else _error(rule, found, whole)
-        )
+        error = ArmError(math.inf) if few else _error(rule, pairs, whole)
+        figure, delta = _compared(rule, pairs, error)
         figures.append(figure)
         if delta is not None:
             deltas.append(delta)
@@ -421,25 +425,22 @@ def compare_arms(
         or ("" if stands else blame)
         or ("" if deltas else "there is no figure that both arms have in each pair")
     )
+    decided = DIFFERENT if seen is not None and seen <= CHANCE else SAME
+    warnings = (_uneven(pairs) if run.settings.open_loop else "", stands * _within_error(blame))
     return PairedComparison(
-        verdict=INCONCLUSIVE if reason or seen is None else DIFFERENT if seen <= CHANCE else SAME,
+        verdict=INCONCLUSIVE if reason or seen is None else decided,
         reason=reason,
         chance=None if reason else seen,
-        warning="; ".join(
-            filter(
-                None,
-                (_uneven(found) if run.settings.open_loop else "", stands * _within_error(blame)),
-            )
-        ),
+        warning="; ".join(filter(None, warnings)),
         aa=run.settings.aa,
         isolated=run.settings.isolate or "",
         isolation=_isolation(figures, decided=not few and not blame)
         if run.settings.isolate
         else "",
-        pairs=len(found),
+        pairs=len(pairs),
         planned=run.settings.pairs,
         figures=tuple(figures),
-    ), found
+    ), pairs
 
 
 def _isolation(figures: Sequence[PairedFigure], *, decided: bool) -> str:
@@ -541,45 +542,56 @@ def _error_of_conditions(rule: Rule, found: Sequence[PairRequests], seen: Evalua
 
 
 def _widened(
-    one: ArmDifference, values: Floats, reach: tuple[Floats, Floats] | None
+    arms: ArmDifference, values: Floats, reach: tuple[Floats, Floats] | None
 ) -> ArmDifference:
     """With each end as much further out as the mean over the pairs may be off: with the candidate
     at its least beside the base at its most, and the other way round. The spread of the pairs stays
     as it was measured."""
     if reach is None:
-        return one
+        return arms
     least, most = reach
     if np.array_equal(least, values) and np.array_equal(most, values):
-        return one
-    lowest, highest = (
-        np.column_stack((most[:, 0], least[:, 1])),
-        np.column_stack((least[:, 0], most[:, 1])),
-    )
-    if one.ratio is not None and all((each > 0).all() for each in (values, lowest, highest)):
+        return arms
+    lowest = np.column_stack((most[:, 0], least[:, 1]))
+    highest = np.column_stack((least[:, 0], most[:, 1]))
+    if arms.ratio is not None and all((each > 0).all() for each in (values, lowest, highest)):
         middle, low, high = (
             float(np.diff(np.log(each)).mean()) for each in (values, lowest, highest)
         )
         ratio = (
-            one.ratio[0],
-            one.ratio[1] * math.exp(low - middle),
-            one.ratio[2] * math.exp(high - middle),
+            arms.ratio[0],
+            arms.ratio[1] * math.exp(low - middle),
+            arms.ratio[2] * math.exp(high - middle),
         )
-        change = one.difference[0], one.base * (ratio[1] - 1), one.base * (ratio[2] - 1)
-        return ArmDifference(one.base, one.candidate, ratio, change)
+        change = (
+            arms.difference[0],
+            arms.base * (ratio[1] - 1),
+            arms.base * (ratio[2] - 1),
+        )
+        return ArmDifference(arms.base, arms.candidate, ratio, change)
     middle, low, high = (float(np.diff(each).mean()) for each in (values, lowest, highest))
-    change = one.difference[0], one.difference[1] + low - middle, one.difference[2] + high - middle
+    change = (
+        arms.difference[0],
+        arms.difference[1] + low - middle,
+        arms.difference[2] + high - middle,
+    )
     of_base = (
-        (one.candidate / one.base, 1 + change[1] / one.base, 1 + change[2] / one.base)
-        if one.base > 0
+        (
+            arms.candidate / arms.base,
+            1 + change[1] / arms.base,
+            1 + change[2] / arms.base,
+        )
+        if arms.base > 0
         else None
     )
-    return ArmDifference(one.base, one.candidate, of_base, change)
+    return ArmDifference(arms.base, arms.candidate, of_base, change)
 
 
-def _uneven(found: Sequence[PairRequests]) -> str:
+def _uneven(pairs: Sequence[PairRequests]) -> str:
     """Of an open loop: that one arm got fewer of the same arrivals."""
     sizes = {
-        arm: sum(getattr(pair, arm).counted.size for pair in found) for arm in (BASE, CANDIDATE)
+        BASE: sum(pair.base.counted.size for pair in pairs),
+        CANDIDATE: sum(pair.candidate.counted.size for pair in pairs),
     }
     fewer, more = sorted(sizes, key=lambda arm: sizes[arm])
     if sizes[fewer] >= ALIKE * sizes[more]:
@@ -621,10 +633,11 @@ def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
 
 
 def _compared(
-    rule: Rule, found: Sequence[PairRequests], error: ArmError
+    rule: Rule, pairs: Sequence[PairRequests], error: ArmError
 ) -> tuple[PairedFigure, Floats | None]:
     """The figure, and the differences of the pairs."""
-    measure, values = BY_WORD[rule.metric], compute_pair_values(rule, found)
+    measure = BY_WORD[rule.metric]
+    values = compute_pair_values(rule, pairs)
     label = _label(rule)
     relative = measure.units is not SHARE and bool((values > 0).all())
     figure = PairedFigure(
@@ -632,14 +645,15 @@ def _compared(
     )
     if why := _absent(values):
         return replace(figure, note=why), None
-    one, factor = compute_arm_difference(values, relative=relative), rule.factor
-    _, least, most = (end * factor for end in _widened(one, values, error.reach).difference)
-    change, low, high = (end * factor for end in one.difference)
-    seen_low, seen_high = possible_ends((one.difference[1], one.difference[2]), one.base, rule)
+    arms = compute_arm_difference(values, relative=relative)
+    factor = rule.factor
+    _, least, most = (end * factor for end in _widened(arms, values, error.reach).difference)
+    change, low, high = (end * factor for end in arms.difference)
+    seen_low, seen_high = possible_ends((arms.difference[1], arms.difference[2]), arms.base, rule)
     percent, low_percent, high_percent = (
         (None, None, None)
-        if one.ratio is None or measure.units is SHARE
-        else [(r - 1) * 100 for r in one.ratio]
+        if arms.ratio is None or measure.units is SHARE
+        else [(r - 1) * 100 for r in arms.ratio]
     )
     each = np.log(values) if relative else values
     deltas = each[:, 1] - each[:, 0]
@@ -647,8 +661,8 @@ def _compared(
     bounded = bool(deltas.any())
     figure = replace(
         figure,
-        base=one.base * factor,
-        candidate=one.candidate * factor,
+        base=arms.base * factor,
+        candidate=arms.candidate * factor,
         difference=change,
         low=None if seen_low is None or not bounded else seen_low * factor,
         high=None if seen_high is None or not bounded else seen_high * factor,
@@ -656,7 +670,7 @@ def _compared(
         low_percent=low_percent if bounded else None,
         high_percent=high_percent if bounded else None,
         word=_word(rule, (low, high), (least - error.off_s * factor, most + error.off_s * factor)),
-        note=_few(rule, found),
+        note=_few(rule, pairs),
         pairs=tuple((float(a) * factor, float(b) * factor) for a, b in values),
     )
     return figure, deltas
@@ -716,18 +730,19 @@ def judge_paired_rules(
     results: Iterable[SloResult],
     seen: Evaluation,
     compared: PairedComparison,
-    found: Sequence[PairRequests],
+    pairs: Sequence[PairRequests],
 ) -> tuple[SloResult, ...]:
     """The results with those of rules against the base made anew, from the pairs."""
-    settings, few = seen.run.settings, _too_few(compared.pairs, seen.run)
+    settings = seen.run.settings
+    few = _too_few(compared.pairs, seen.run)
     rules = {text: rule for text, rule in settings.rules.by_text.items() if rule.base == BASE}
     judged_anew = []
     for result in results:
         rule = rules.get(result.rule)
         if rule is not None:
-            error = ArmError(math.inf) if few else _error(rule, found, seen)
+            error = ArmError(math.inf) if few else _error(rule, pairs, seen)
             blame = few or _blame(seen.verdict)
-            result = _judged(rule, result, blame, error, found, by_point=settings.slo_mode == POINT)
+            result = _judged(rule, result, blame, error, pairs, by_point=settings.slo_mode == POINT)
         judged_anew.append(result)
     return tuple(judged_anew)
 
@@ -737,39 +752,39 @@ def _judged(
     result: SloResult,
     blame: str,
     error: ArmError,
-    found: Sequence[PairRequests],
+    pairs: Sequence[PairRequests],
     *,
     by_point: bool,
 ) -> SloResult:
     """``blame``: why it is not decided where an error reaches the limit."""
     rule = replace(rule, op="<=" if rule.less_is_better else ">=")
-    values = compute_pair_values(rule, found)
+    values = compute_pair_values(rule, pairs)
     if why := _absent(values):
-        return replace(result, status=RULE_INCONCLUSIVE, count=len(found), reason=why)
+        return replace(result, status=RULE_INCONCLUSIVE, count=len(pairs), reason=why)
     relative = BY_WORD[rule.metric].units is not SHARE and bool((values > 0).all())
-    one = compute_arm_difference(values, relative=relative)
-    if rule.unit == "%" and one.ratio is None:
+    arms = compute_arm_difference(values, relative=relative)
+    if rule.unit == "%" and arms.ratio is None:
         why = (
             "it is 0 at the base, and there is no percentage of 0: give the tolerance in another "
             "unit"
         )
-        return replace(result, status=RULE_INCONCLUSIVE, count=len(found), reason=why)
-    value, low, high = _worse(rule, one)
+        return replace(result, status=RULE_INCONCLUSIVE, count=len(pairs), reason=why)
+    value, low, high = _worse(rule, arms)
     ends = (value, value) if by_point else (low, high)
-    _, least, most = _worse(rule, _widened(one, values, error.reach))
+    _, least, most = _worse(rule, _widened(arms, values, error.reach))
     widest = (value + least - low, value + most - high) if by_point else (least, most)
     off = (error.off_s, error.off_s)
-    if rule.unit == "%" and one.ratio is not None and math.isfinite(error.off_s):
-        off = ratio_errors(one.base, one.ratio[0], error.off_s / 2, error.off_s / 2)
+    if rule.unit == "%" and arms.ratio is not None and math.isfinite(error.off_s):
+        off = ratio_errors(arms.base, arms.ratio[0], error.off_s / 2, error.off_s / 2)
     furthest = widest[0] - off[0], widest[1] + off[1]
     held = {end <= rule.limit for end in ends}
     stands = len({*held, *(end <= rule.limit for end in furthest)}) == len(held)
-    status = RULE_INCONCLUSIVE if len(held) > 1 or not stands else PASS if held.pop() else FAIL
-    reason = (
-        ""
-        if status != RULE_INCONCLUSIVE
-        else "its 95% interval crosses the limit, more pairs may tell"
-    )
+    if len(held) > 1 or not stands:
+        status = RULE_INCONCLUSIVE
+        reason = "its 95% interval crosses the limit, more pairs may tell"
+    else:
+        status = PASS if held.pop() else FAIL
+        reason = ""
     return replace(
         result,
         status=status,
@@ -777,7 +792,7 @@ def _judged(
         low=low * rule.factor,
         high=high * rule.factor,
         worst=None,
-        count=len(found),
+        count=len(pairs),
         # the verdict of the arms has it in full
         reason=reason if stands else blame.partition(":")[0],
     )

@@ -88,7 +88,8 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         )
         yield f"N{none}" if overload is None else f"Overloaded: {overload}; n{none}"
         return
-    less, trouble = describe_undelivered(summary.delivery), ""
+    less = describe_undelivered(summary.delivery)
+    trouble = ""
     rules = _rules(summary, run, steady=overload is None)
     first, *others = rules or _figures(summary, run)
     if overload is not None:
@@ -125,15 +126,13 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
 def _reasons(summary: Summary, run: Run) -> Iterator[str]:
     """Why none succeeded, in full: the kinds of failures, the most frequent first, and what to do
     where the run knew it."""
-    c, known = (
-        summary.conditions,
-        next((note for note in run.notes if note.startswith(FIRST_FAILED)), ""),
-    )
+    c = summary.conditions
+    note = next((note for note in run.notes if note.startswith(FIRST_FAILED)), "")
     for failure in summary.failures[:MAX_KINDS]:
         several = f"{failure.count} x " * (len(summary.failures) > 1 or failure.count < c.requests)
-        said = failure.message or failure.outcome
-        todo = re.search(rf"{re.escape(said)} \((.+?)\)(?:; \d+ x |$)", known)
-        yield f"{several}{said.rstrip('.')}{f' ({todo[1]})' if todo else ''}"
+        reason = failure.message or failure.outcome
+        todo = re.search(rf"{re.escape(reason)} \((.+?)\)(?:; \d+ x |$)", note)
+        yield f"{several}{reason.rstrip('.')}{f' ({todo[1]})' if todo else ''}"
     if rest := sum(failure.count for failure in summary.failures[MAX_KINDS:]):
         yield f"{rest} others failed"
     if c.cut:
@@ -358,12 +357,10 @@ def _median_and_p95(row: Row) -> str:
 def _by_name(groups: Sequence[RequestGroup], tag: str) -> str:
     """``p95 of TTFT is 80 ms for chat, 1.2 s for agent``; empty where there are no names, or no
     values."""
-    rows = [
-        (group.label, row)
-        for group in groups
-        for row in group.rows
-        if row.tag == tag and 95.0 in row.percentiles
-    ]
+    rows = list[tuple[str, Row]]()
+    for group in groups:
+        of_tag = [row for row in group.rows if row.tag == tag and 95.0 in row.percentiles]
+        rows += [(group.label, row) for row in of_tag]
     if not rows:
         return ""
     shown = ", ".join(

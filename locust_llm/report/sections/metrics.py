@@ -74,7 +74,8 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
     if line := format_survivors_line(summary, run):
         yield TextBlock(line, loud=True)
     yield _metrics(order_latencies(summary.rows, run), chosen)
-    if any(row.count and has_too_few_values(row.count, p) for row in summary.rows for p in chosen):
+    counts = [row.count for row in summary.rows if row.count]
+    if any(has_too_few_values(count, p) for count in counts for p in chosen):
         yield TextBlock(SCARCE_NOTE)
     yield from _count_failed_waits(summary)
     yield from _worth(summary.rows)
@@ -120,13 +121,15 @@ def _its(count: int) -> str:
 
 def _both_percentiles(row: Row) -> str:
     """``of Request Latency 432 ms and at least 14.9 s``"""
-    median, slow = _with_all(row, 50.0), _with_all(row, 95.0)
+    median = _with_all(row, 50.0)
+    slow = _with_all(row, 95.0)
     return f"of {row.label} {f'both {median}' if median == slow else f'{median} and {slow}'}"
 
 
 def _with_all(row: Row, percentile: float) -> str:
     """Of all requests, failed and cut ones included."""
-    value, least = row.percentiles[percentile], row.at_least.get(percentile)
+    value = row.percentiles[percentile]
+    least = row.at_least.get(percentile)
     if least is not None:
         return f"at least {format_duration(least / 1e3)}"
     return "a failure" if math.isinf(value) else format_duration(value / 1e3)
@@ -278,7 +281,8 @@ def _breakdowns(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Block]:
             "; by a ramp's limit or rate, ITL is of answers that began and ended under it "
             "before the load stopped"
         )
-        due += alone if ITL.tag in tags and any(one.of_ramp for one in breakdowns) else ""
+        of_ramp = any(breakdown.of_ramp for breakdown in breakdowns)
+        due += alone if ITL.tag in tags and of_ramp else ""
         first = "TTFT and ITL are" if TTFT.tag in tags else "the latency is"
         yield TextBlock(
             f"ok: successful requests, of which {first}; failed: share of failures{wait}{due}; * "
@@ -292,11 +296,11 @@ def _breakdown(breakdown: RequestBreakdown) -> TableBlock:
     total = (
         sum(group.succeeded + group.failed for group in groups) if breakdown.by == BACKEND else 0
     )
-    names = [(SHORT_NAMES[row.tag], p) for row in groups[0].rows for p in MAIN_PERCENTILES]
-    titles = [
-        f"{name} {name_percentile(p)}" if p == MAIN_PERCENTILES[0] else name_percentile(p)
-        for name, p in names
-    ]
+    titles = list[str]()
+    for row in groups[0].rows:
+        # the name of a metric stands over the first of its percentiles
+        first, *others = map(name_percentile, MAIN_PERCENTILES)
+        titles += [f"{SHORT_NAMES[row.tag]} {first}", *others]
 
     def cells(group: RequestGroup) -> Iterator[str]:
         yield truncate_text(group.label, 2 * LABEL)
@@ -309,14 +313,16 @@ def _breakdown(breakdown: RequestBreakdown) -> TableBlock:
             yield format_number(group.input_tokens, 4)
             yield "-" if group.cached_share is None else f"{group.cached_share:.1%}"
 
-    share, tokens = ("share",) if total else (), ("input", "cached") if with_tokens else ()
+    share = ("share",) if total else ()
+    tokens = ("input", "cached") if with_tokens else ()
     head = (breakdown.by, *share, "ok", "failed", *titles, *tokens)
     return TableBlock(head, tuple(tuple(cells(group)) for group in groups))
 
 
 def _adjusted(rows: Sequence[Row], chosen: Sequence[float]) -> TableBlock:
-    cells = (
-        (label_row(row), *(format_percentile(row, p, 4) for p in chosen), str(row.count))
-        for row in rows
-    )
-    return TableBlock(("Metric", *map(name_percentile, chosen), "count"), tuple(cells))
+    def cells(row: Row) -> tuple[str, ...]:
+        percentiles = (format_percentile(row, p, 4) for p in chosen)
+        return label_row(row), *percentiles, str(row.count)
+
+    head = ("Metric", *map(name_percentile, chosen), "count")
+    return TableBlock(head, tuple(map(cells, rows)))
