@@ -17,6 +17,7 @@ def run_compare(words: list[str]) -> int:
         return side_by_side.compare_results(words)
     from locust_llm.report import cli as commands  # late: numpy and pandas take a second
 
+    from .history.between_runs import add_run_spread
     from .interop import runs_page
 
-    return commands.run_compare_command(words, runs_page.render_comparison_page)
+    return commands.run_compare_command(words, runs_page.render_comparison_page, add_run_spread)

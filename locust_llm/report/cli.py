@@ -236,8 +236,13 @@ def run_figure_command(words: list[str]) -> int:
     return ExitStatus.OK
 
 
-def run_compare_command(words: list[str], page: Callable[[comparison.Comparison], str]) -> int:
-    """Compare runs with the first of them. ``page``: makes the HTML."""
+def run_compare_command(
+    words: list[str],
+    page: Callable[[comparison.Comparison], str],
+    add_run_spread: Callable[[comparison.Comparison], comparison.Comparison],
+) -> int:
+    """Compare runs with the first of them. ``page``: makes the HTML; ``add_run_spread``: finds how
+    much like runs differ from one another."""
     parser = argparse.ArgumentParser(
         prog="locust-llm compare", description=COMPARED, epilog=CHOSEN,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -260,7 +265,7 @@ def run_compare_command(words: list[str], page: Callable[[comparison.Comparison]
     parser.add_argument("--verbose", action="store_true", help="print all figures")
     options = parser.parse_args(words)
     try:
-        found = comparison.compare_folders([options.base, *options.runs])
+        found = add_run_spread(comparison.compare_folders([options.base, *options.runs]))
         if options.html:
             storage.replace_file(options.html, page(found).encode())
         if options.markdown:

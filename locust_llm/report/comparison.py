@@ -117,6 +117,9 @@ class RunPair(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[StagePair, ...] = ()
     alone: tuple[str, ...] = ()
     """Stages that only one of them has, in words."""
+    between_runs: str = ""
+    """How much runs of one server differ from one another, and which differences are no larger;
+    empty: nobody looked."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +169,8 @@ def make_pair_blocks(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
             tuple((line.label, *format_line_cells(line)) for line in pair.lines),
         )
     yield from _notes(pair.lines)
+    if pair.between_runs:
+        yield TextBlock(pair.between_runs)
     if pair.axis:
         yield from _by_stage(pair, names)
 

@@ -463,6 +463,8 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
     lines = _wrapped(f"{pair.folder} against {comparison.base}: {result}.", width, MAX_HEADLINE)
     warnings = [SIMULATED] * comparison.simulated
     warnings += [f"WARNING: {text}" for text in (*comparison.warnings, *pair.warnings)]
+    if pair.between_runs:
+        warnings.append(pair.between_runs)
     lines += _fitting(warnings, width, room - len(lines) - len(ARM_ROWS) - 1)
     main = [
         (label, line)

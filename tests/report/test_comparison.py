@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.__main__ import main
+from locust_llm.lab.history.between_runs import add_run_spread
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
 from locust_llm.records.run import Run, Stage
@@ -203,6 +204,8 @@ def test_the_command(
     monkeypatch.setenv("COLUMNS", "120")
     files = ["--json", "c.json", "--markdown", "c.md"]
     assert main(["compare", "base", "same", "slow", "--verbose", *files]) == 0
+    found = add_run_spread(found)
+    assert all("is not known: that takes 4 runs" in pair.between_runs for pair in found.runs)
     assert capsys.readouterr().out == f"{render_comparison_console(found)}\n{WEATHER}\n"
     assert Path("c.md").read_text() == render_comparison_markdown(found)
     assert msgspec.json.decode(Path("c.json").read_bytes(), type=Comparison) == found
@@ -214,12 +217,14 @@ def test_the_command(
 
 @pytest.mark.parametrize("width", [60, 120])
 def test_the_console_ends_with_what_differs(found: Comparison, tmp_path: Path, width: int) -> None:
+    found = add_run_spread(found)
     lines = format_comparison_ending(found, width).splitlines()
     assert len(lines) <= LINES
     assert max(map(len, lines)) <= width
     assert " ".join(lines).startswith("same against base: 0 of 13 figures differ. ")
     text = " ".join(" ".join(lines).split())
     assert "Percentiles count each failure as +infinity. All figures:" in text
+    assert width < 120 or "Run both again, or use locust-llm ab." in text
     assert any(line.startswith("slow against base: ") for line in lines)
     assert "TTFT p50 (ms) worse" in " ".join(" ".join(lines).split())
     swept_ = compare_folders(

@@ -1,0 +1,137 @@
+"""Between runs: how much runs of one workload on one server differ from one another, by what lies in
+the folder beside or by repeats; so that a difference of two single runs is not taken for more."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from locust_llm.records.storage import RUN, read_run
+from locust_llm.report.comparison import Comparison, ComparisonLine, RunPair
+from locust_llm.report.sections.ab import student_t_975
+
+from .entry import BY_NAME, HistoryEntry, UnreadableRun, read_entry
+
+LEAST: Final = 4
+"""Of fewer runs their spread is not stated."""
+MOST: Final = 50
+"""Runs beside, the last ones."""
+SHOWN: Final = ("ttft_p50", "ttft_p95", "itl_p50", "output_tokens_per_s")
+"""Of these figures it is stated; where a difference is called, of all."""
+
+
+class RunSpread(NamedTuple):
+    """How much like runs differ from one another."""
+
+    runs: int
+    source: str
+    """``repeats of the base``."""
+    reach: dict[str, float]
+    """By the names of the key figures: 95 % of two runs differ by no more, as a share."""
+
+
+def add_run_spread(found: Comparison) -> Comparison:
+    """The comparison with what is known of the spread between runs."""
+    base = Path(found.base)
+    spread = measure_run_spread(base, [Path(pair.folder) for pair in found.runs])
+    pairs = (replace(pair, between_runs=describe_run_spread(spread, pair)) for pair in found.runs)
+    return replace(found, runs=tuple(pairs))
+
+
+def measure_run_spread(base: Path, others: Sequence[Path]) -> RunSpread:
+    """Of the runs of the base's workload and server that lie beside it, without ``others``, which
+    may be of a changed server; where these are few, of the base's repeats."""
+    try:
+        like = read_entry(base, base.name)
+    except (OSError, UnreadableRun):
+        return RunSpread(0, "", {})
+    beside = [one for one in _read_runs_beside(base, others) if _is_like(one, like)]
+    entries = [one for one in (like, *beside) if one.figures and not one.left_out]
+    if len(entries) >= LEAST:
+        return RunSpread(len(entries), "runs of this workload on this server", _reach(entries))
+    repeats = list(_read_repeats(base))
+    if len(repeats) >= LEAST:
+        return RunSpread(len(repeats), "repeats of the base", _reach(repeats))
+    return RunSpread(len(entries), "", {})
+
+
+def describe_run_spread(spread: RunSpread, pair: RunPair) -> str:
+    """In a sentence or two; empty where nothing is compared."""
+    if pair.other_work:
+        return ""
+    if not spread.reach:
+        return (
+            f"How much runs of this server differ from one another is not known: that takes {LEAST} "
+            f"runs of this workload beside the base. Run both again, or use locust-llm ab."
+        )
+    differing = [line for line in pair.lines if line.word.split()[-1] in ("better", "worse")]
+    within = [line.label for line in differing if _is_within(line, spread)]
+    shown = ", ".join(
+        f"{spread.reach[name]:.1%} in {BY_NAME[name].label}"
+        for name in SHOWN
+        if name in spread.reach
+    )
+    text = f"Two {spread.source} differ by up to {shown} (95%, from {spread.runs})."
+    if within:
+        text += f" No larger than that: {', '.join(within)}. Run both again, or use locust-llm ab."
+    return text
+
+
+def _is_within(line: ComparisonLine, spread: RunSpread) -> bool:
+    """The two runs differ by no more than like ones do."""
+    reach = spread.reach.get(f"{line.metric}_{line.stat}" if line.stat else line.metric)
+    if reach is None or line.base is None or line.value is None or min(line.base, line.value) <= 0:
+        return False
+    return abs(math.log(line.value / line.base)) <= math.log1p(reach)
+
+
+def _is_like(one: HistoryEntry, like: HistoryEntry) -> bool:
+    mine, others = (one.workload, one.host, one.server), (like.workload, like.host, like.server)
+    return mine == others
+
+
+def _read_runs_beside(base: Path, others: Sequence[Path]) -> Iterator[HistoryEntry]:
+    """The last runs in the folder of the base; nothing is written there."""
+    leave_out = {folder.resolve() for folder in (base, *others)}
+    try:
+        files = [file for file in base.resolve().parent.glob(f"*/{RUN}") if file.is_file()]
+        files.sort(key=lambda file: file.stat().st_mtime)
+    except OSError:
+        return
+    folders = [file.parent for file in files if file.parent.resolve() not in leave_out]
+    yield from _read_entries(folders[-MOST:])
+
+
+def _read_repeats(base: Path) -> Iterator[HistoryEntry]:
+    try:
+        repeats = read_run(base).settings.repeats
+    except (OSError, ValueError):
+        return
+    if repeats > 1:
+        folders = [base / "stages" / str(number) for number in range(1, repeats + 1)]
+        yield from (one for one in _read_entries(folders) if not one.left_out)
+
+
+def _read_entries(folders: Sequence[Path]) -> Iterator[HistoryEntry]:
+    for folder in folders:
+        try:
+            yield read_entry(folder, folder.name)
+        except (OSError, UnreadableRun):
+            continue
+
+
+def _reach(entries: Sequence[HistoryEntry]) -> dict[str, float]:
+    """From the standard deviation of the logarithms, by Student's t: the difference of two further
+    runs has twice their variance."""
+    found = {}
+    for name in BY_NAME:
+        values = [one.figures[name] for one in entries if one.figures.get(name, 0.0) > 0]
+        if len(values) >= LEAST:
+            spread = float(np.log(values).std(ddof=1))
+            if not spread:  # one run in several folders
+                continue
+            found[name] = math.expm1(student_t_975(len(values) - 1) * math.sqrt(2) * spread)
+    return found
