@@ -300,6 +300,7 @@ def describe_large_values(values: Floats, looks: int = 1) -> LargeValues:
     none, certain = QUEUE
     queue = min(max(math.log(ratio / none) / math.log(certain / none), 0.0), 1.0)
     size = min(_error_of_mean(capped, looks)[1], len(values) / half.inflation)
+    queue *= max(1 - size / len(values), 0.0)  # independent values are in no queue
     inflation = len(values) / size * _few_excursions(queue, size, len(values))
     return LargeValues(queue, inflation, half.inflation, max(half.errors, upper[0].errors))
 
@@ -317,9 +318,8 @@ def expect_large(evidence: ShareEvidence, large: LargeValues, share: float) -> S
     if (queue := large.queue * far) <= 0:
         return evidence._replace(inflation=inflation)
     mixed = inflation ** (1 - queue) * large.inflation**queue
-    return evidence._replace(
-        inflation=max(inflation, mixed), errors=max(evidence.errors, large.errors)
-    )
+    errors = evidence.errors + queue * max(large.errors - evidence.errors, 0.0)
+    return evidence._replace(inflation=max(inflation, mixed), errors=errors)
 
 
 def _weigh_level(values: Floats, share: float, looks: int) -> ShareEvidence:

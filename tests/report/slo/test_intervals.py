@@ -274,7 +274,7 @@ def test_large_values_of_a_queue_are_taken_to_be_as_correlated_as_their_mean() -
     few = ShareEvidence(0.99, 4.0, 2.0)
     certain = LargeValues(1.0, 16.0, 6.0, 3.0)
     assert expect_large(few, certain, 0.95) == (0.99, 16.0, 3.0)
-    assert expect_large(few, certain._replace(queue=0.5), 0.95) == (0.99, pytest.approx(8.0), 3.0)
+    assert expect_large(few, certain._replace(queue=0.5), 0.95) == (0.99, pytest.approx(8.0), 2.5)
     assert expect_large(few, certain, 0.5) == few._replace(inflation=6.0)
     calm = certain._replace(queue=0.0, half=20.0)
     assert expect_large(few, calm, 0.9) == few._replace(inflation=pytest.approx(20 * 0.2**0.75))
