@@ -339,7 +339,8 @@ def _record(
         ended_s = (stream.ended_ns - stream.sent_ns) / 1e9
         first_s = chunk_us[0] / 1e6 if chunk_us and stream.streamed else None
         if exceeded := find_exceeded_limit(request, first_s, ended_s):
-            outcome, message = exceeded, timeout_message(request, exceeded)
+            outcome = exceeded
+            message = timeout_message(request, exceeded)
     frame, drafts = stream.frame, stream.drafts
     server, later = (
         (str(frame.get("server", "")), frame.get("retry-after"))

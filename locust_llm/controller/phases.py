@@ -284,7 +284,8 @@ class PhaseRunner:
             return False
         logger.info(capitalise_sentence(str(stages)))
         self.asked = stages.settings
-        self.allocator.due, self._stage_limits = None, len(self._store.limits)
+        self.allocator.due = None
+        self._stage_limits = len(self._store.limits)
         rules = [rule for rule in self.rules() if rule.at(stages.value, stages.asked.axis)]
         # its first wave is not measured
         self.abort = EarlyStop(rules, sends=self.sends, overdue=False)

@@ -69,7 +69,8 @@ def schedule_phase(
             DueArrival,
             limit_arrivals(due, count=s.warmup_request_count, duration_s=s.warmup_duration),
         )
-    count, duration_s = s.request_count, s.stage_s(stage_of_phase(phase))
+    count = s.request_count
+    duration_s = s.stage_s(stage_of_phase(phase))
     if s.fixed_schedule:
         return _bounded(_replayed(s, items), count=count, duration_s=duration_s)
     if s.user_centric_rate:

@@ -112,8 +112,10 @@ class RecordOutbox:
 
     def undelivered(self) -> list[Record]:
         """They themselves."""
-        batches = (batch.packed for _, (_, batch) in sorted(self._unacknowledged.items()))
-        return [unpack_record(packed) for batch in (*batches, self._packed) for packed in batch]
+        packed = list[bytes]()
+        for _, (_, batch) in sorted(self._unacknowledged.items()):
+            packed += batch.packed
+        return list(map(unpack_record, [*packed, *self._packed]))
 
 
 class RecordInbox:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -181,7 +181,8 @@ def _sections(
 def _written(
     summary: Summary, run: Run, first: Sequence[Block], sections: Sequence[PageSection]
 ) -> str:
-    described = [plot for section in sections for plot, drawn in section.charts if drawn is None]
+    charts = chain.from_iterable(section.charts for section in sections)
+    described = [plot for plot, drawn in charts if drawn is None]
     script = _static(SCRIPTS)
     style = _static(STYLES)
     policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"

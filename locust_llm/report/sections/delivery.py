@@ -189,7 +189,7 @@ def measure_delivery(
     think_s = run.settings.session_turn_delay_mean / 1e3 * later
     busy_s = None if request_s is None else request_s * turns + think_s
     limit = _mean_limit(run, offer.duration_s)
-    found = Delivery(
+    delivery = Delivery(
         duration_s=offer.duration_s,
         due=offer.due,
         sent=sent,
@@ -216,29 +216,29 @@ def measure_delivery(
     )
     if through is not None:  # Steady.kept_up says whether the server fell behind
         return (
-            found
-            if found.share >= MIN_DELIVERED_SHARE
-            else replace(found, cause=_cause(found, run, verdict))
+            delivery
+            if delivery.share >= MIN_DELIVERED_SHARE
+            else replace(delivery, cause=_cause(delivery, run, verdict))
         )
-    if found.share >= MIN_DELIVERED_SHARE:
+    if delivery.share >= MIN_DELIVERED_SHARE:
         due_s, over_s = (tried[name] - run.profiling_at for name in ("due_at", "closed_at"))
-        found = replace(
-            found,
+        delivery = replace(
+            delivery,
             overload=detect_any_overload(
                 due_s, due_s + tried["ttft_from_due_s"], over_s, offer.duration_s
             ),
         )
-    elif (cause := _cause(found, run, verdict)) == USERS and (
+    elif (cause := _cause(delivery, run, verdict)) == USERS and (
         overload := detect_overload_before_users(tried, run, offer)
     ) is not None:
-        found = replace(found, cause=SERVER, overload=overload)
+        delivery = replace(delivery, cause=SERVER, overload=overload)
     else:
-        found = replace(
-            found,
+        delivery = replace(
+            delivery,
             cause=cause,
             overload=None if cause in (GATE, USERS) else detect_overload_of_sent(tried, run, offer),
         )
-    return found if found.overload is not None else _of_expected(found, arrived, run)
+    return delivery if delivery.overload is not None else _of_expected(delivery, arrived, run)
 
 
 def _left_at_gate(main: RequestSelection, run: Run, unsent: int) -> int:
@@ -327,11 +327,11 @@ def detect_overload_of_sent(
 ) -> Overload | None:
     """Whether the server fell behind what was sent, though less was sent than offered, and late."""
     sent_s = tried["sent_at"] - run.profiling_at
-    some = ~np.isnan(sent_s)
+    was_sent = ~np.isnan(sent_s)
     over_s = tried["closed_at"] - run.profiling_at
     ttft_s = tried["ttft_s"]
     return detect_any_overload(
-        sent_s[some], (sent_s + ttft_s)[some], over_s[some], offer.duration_s
+        sent_s[was_sent], (sent_s + ttft_s)[was_sent], over_s[was_sent], offer.duration_s
     )
 
 

@@ -157,13 +157,12 @@ def _load(c: Conditions, run: Run, summary: Summary) -> str:
     limit = format_limit_range(c.limit_in_force)
     if c.loop == "open":
         of_ramp = f"rates from 0 to {format_brief(c.rate_per_s, '/s', 3)} together, a ramp:"
-        load = (
-            ""
-            if c.rate_per_s is None
-            else of_ramp
-            if "rate" in ramp
-            else f"At {format_brief(c.rate_per_s, '/s', 3)}{_on_average(run)}"
-        )
+        if c.rate_per_s is None:
+            load = ""
+        elif "rate" in ramp:
+            load = of_ramp
+        else:
+            load = f"At {format_brief(c.rate_per_s, '/s', 3)}{_on_average(run)}"
     else:
         load = "" if c.users is None else f"With {describe_users(c.users, c.users_in_force)}"
     if "limit" in ramp and limit:

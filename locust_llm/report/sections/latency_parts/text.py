@@ -155,19 +155,23 @@ def describe_server_time(found: LatencyAttribution) -> str:
     )
 
 
-def _divide_first_token(found: LatencyAttribution, whole: str) -> str:
+def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
     """Queue, prefill and what is neither. Where much of the time to a first token lies outside of
     the server's clock, as of a process that was stopped, that is a part of its own."""
-    server, outside_ms = found.server, _outside_ms(found)
+    server = attribution.server
+    outside_ms = _outside_ms(attribution)
     whole_ms = server.ttft_ms
-    (name, share), rest_ms = server.largest, server.rest_ms
+    name, share = server.largest
+    rest_ms = server.rest_ms
     rest = f", {_time(rest_ms)} neither" if rest_ms >= MIN_REST * whole_ms else ""
     if outside_ms:
-        whole_ms, whole = server.server_ms, "to a first token here"
+        whole_ms = server.server_ms
+        whole = "to a first token here"
         share *= server.ttft_ms / whole_ms
         rest += f", {_time(outside_ms)} outside of its clock (its socket and front end, or the way)"
         if outside_ms > share * whole_ms:
-            name, share = "neither", outside_ms / whole_ms
+            name = "neither"
+            share = outside_ms / whole_ms
     return (
         f"{QUESTION} {name.capitalize()}, {share:.0%}, by the server's own histograms "
         f"({server.engine}): of {_time(whole_ms)} {whole} {_time(server.queue_ms)} are queue, "
