@@ -9,8 +9,9 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,7 @@ from locust_llm.records.accuracy import (
     Ends,
     ErrorBounds,
     MeasurementAccuracy,
+    OrderedValues,
     ReferenceTimes,
     TimingDifferences,
     parse_reference_times,
@@ -39,10 +41,11 @@ from locust_llm.records.histogram import histogram_percentiles
 from locust_llm.records.machine import Machine, detect_machine, format_machine
 from locust_llm.records.record import OK, Record
 from locust_llm.slo.client_verdict import (
+    SENTINELS,
     ClientVerdict,
+    FigureError,
     ProcessEvidence,
-    highest_known_percent,
-    judge_client,
+    judge_figures,
 )
 from locust_llm.text.console import write_console
 from locust_llm.text.format import format_bound, format_error_ends, format_number, name_percentile
@@ -98,13 +101,10 @@ class TimingErrors:
         def at(counts: Counter[int], p: float) -> float:
             return histogram_percentiles(counts, [p])[0] / 1e3
 
+        least, reported, most = map(_order, (self.least, self.reported, self.most))
+
         def known(p: float) -> Ends:
-            count = self.least.total()
-            return percentile_error_ends(
-                p, count, lambda q: at(self.least, q), lambda q: at(self.reported, q),
-                lambda q: at(self.most, q),
-                found.pairs,
-            )  # fmt: skip
+            return percentile_error_ends(p, least, reported, most, found)
 
         return SelftestRow(
             count=self.reported.total(),
@@ -118,13 +118,17 @@ class TimingErrors:
         )
 
 
+def _order(counts: Counter[int]) -> OrderedValues:
+    values = sorted(counts)
+    return OrderedValues([us / 1e3 for us in values], list(accumulate(counts[us] for us in values)))
+
+
 class SelftestTally:
     """Of all streams."""
 
     def __init__(self) -> None:
         self.differences, self.ttft, self.gap = TimingDifferences(), TimingErrors(), TimingErrors()
         self.failures: Counter[str] = Counter()
-        self.lags_us: Counter[int] = Counter()
 
     def add(self, record: Record, truth: ReferenceTimes | None) -> None:
         if record.outcome != OK or truth is None or len(truth.sends) != len(record.chunk_us):
@@ -133,7 +137,6 @@ class SelftestTally:
             ] += 1
             return
         self.differences.add(record, truth)
-        self.lags_us[record.read_lag_us or 0] += 1
         us, earliest, sends = record.chunk_us, dict(record.merged), truth.sends
         self.ttft.reported[us[0]] += 1
         self.ttft.least[earliest.get(0, us[0])] += 1
@@ -217,35 +220,32 @@ def _result(
         cpu_us=cpu_s / max(chunks, 1) * 1e6,
         server_cpu_us=None if server_s is None else server_s / max(chunks, 1) * 1e6,
         ttft=ttft, gap=gap, failures=dict(tally.failures),
-        verdict=_judged(tally, found, merged_share, cpu_s / lasted_s), machine=machine,
+        verdict=_judged(
+            found, [("ttft", "TTFT", ttft), ("icl", "gaps", gap)], cpu_s / lasted_s
+        ), machine=machine,
     )  # fmt: skip
 
 
 def _judged(
-    tally: SelftestTally, found: MeasurementAccuracy, merged_share: float, cpu_share: float
+    found: MeasurementAccuracy,
+    rows: Sequence[tuple[str, str, SelftestRow | None]],
+    cpu_share: float,
 ) -> ClientVerdict:
-    def p99_ms(counts: Counter[int]) -> float | None:
-        return (
-            histogram_percentiles(counts, [highest_known_percent(counts.total())])[0] / 1e3
-            if counts
-            else None
+    figures = [
+        FigureError(
+            word=word, stat=stat, label=f"{label} {stat}", unit="ms", value=value,
+            lower=row.plus_minus[stat][0], higher=row.plus_minus[stat][1],
+            causes={SENTINELS: max(row.plus_minus[stat])},
         )
-
+        for word, label, row in rows
+        if row is not None
+        for stat, value in row.reported.items()
+    ]  # fmt: skip
     evidence = ProcessEvidence(
-        worker="selftest",
-        requests=tally.differences.streams,
-        ttft_p99_ms=p99_ms(tally.ttft.reported),
-        ttft_p99_least_ms=p99_ms(tally.ttft.least),
-        merged_share=merged_share,
-        read_lag_p99_ms=p99_ms(tally.lags_us),
-        cpu_share=cpu_share,
-        ttft_off_ms=None if found.ttft is None else found.ttft.p99_ms,
-        gap_off_ms=None if found.gap is None else found.gap.p99_ms,
-        gap_p99_ms=p99_ms(tally.gap.reported),
-        required=True,
+        worker="selftest", requests=found.streams, cpu_share=cpu_share, required=True,
         uncertified=found.missing,
-    )
-    verdict = judge_client([evidence])
+    )  # fmt: skip
+    verdict = judge_figures(figures, [evidence], ("ttft", "icl"))
     assert verdict is not None
     return verdict
 

@@ -9,29 +9,33 @@ average.
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
-
-from msgspec.structs import replace
 
 from locust_llm.records.histogram import Histogram, SlidingHistogram, histogram_percentiles
 from locust_llm.records.phase_plan import PROFILING, WARMUP
 from locust_llm.records.record import CANCELLED, CUT, OK, Record
 from locust_llm.records.run import ProcessHealth
 from locust_llm.records.server_times import ServerTimes
-from locust_llm.slo.client_verdict import OK as CLIENT_OK
 from locust_llm.slo.client_verdict import (
+    LATE_SEND,
+    MERGED,
     ClientVerdict,
+    FigureError,
     ProcessEvidence,
-    highest_known_percent,
-    judge_client,
+    judge_figures,
 )
+from locust_llm.slo.client_verdict import OK as CLIENT_OK
+from locust_llm.slo.metrics import TTFT
 
 SETTLED_S: Final = 5.0
 """Before there is a client verdict: a p99 of the first few requests is the slowest of them, and a
 start is slow."""
 OPEN_ENDED: Final = 2.0
 """A run without a known end is taken to last so many times as long as it has."""
+MIN_MEDIAN: Final = 20
+MIN_TAIL: Final = 100
+"""Answers of one process that a p50, and a p95, is judged by: of fewer a single one may decide."""
 WINDOW_S: Final = 10
 """Seconds that recent percentiles are of."""
 MAX_NAMES: Final = 1000
@@ -72,7 +76,6 @@ class ClientLateness:
         """From admission to send: the longest, and all; from admission to the end, all."""
         self.ttft = Histogram()
         self.soonest = Histogram()
-        self.read_lag = Histogram()
         self.send_lag = Histogram()
         self.health: ProcessHealth | None = None
 
@@ -88,7 +91,6 @@ class ClientLateness:
         self.answered += 1
         self.chunks += len(record.chunk_us)
         self.merged += record.shared
-        self.read_lag.add(record.read_lag_us or 0)
         for histogram, ttft_s in (
             (self.ttft, record.ttft_s),
             (self.soonest, record.ttft_soonest_s),
@@ -96,29 +98,40 @@ class ClientLateness:
             if ttft_s is not None:
                 histogram.add(round(ttft_s * 1e6))
 
-    def evidence(self, worker: str, times: float = 1.0) -> ProcessEvidence:
-        """``times``: as if the run were so many times as long, and all the rest of it had gone
-        without a delay of the load generator."""
-        health, more = self.health, times - 1
-        undelayed = _scale(self.soonest.counts, more)
-        waited = None if health is None else health.cpu_wait_share
+    def figures(self, times: float = 1.0) -> Iterator[FigureError]:
+        """Of TTFT, of which there are enough: by how much it may be off. ``times``: as if the run
+        were so many times as long, and all the rest of it had gone without a delay of the load
+        generator."""
+        undelayed = _scale(self.soonest.counts, times - 1)
+        punctual = {0: self.requests * (times - 1)}
+        for percentile, least in ((50.0, MIN_MEDIAN), (95.0, MIN_TAIL)):
+            if self.ttft.count < least or not self.send_lag.count:
+                continue
+            ttft_ms, soonest_ms, late_ms = (
+                _percentile_ms(histogram.counts, more, percentile)
+                for histogram, more in (
+                    (self.ttft, undelayed), (self.soonest, undelayed), (self.send_lag, punctual),
+                )
+            )  # fmt: skip
+            causes = {MERGED: max(ttft_ms - soonest_ms, 0.0), LATE_SEND: late_ms}
+            largest = sorted(causes.items(), key=lambda pair: -pair[1])
+            yield FigureError(
+                word=TTFT.word, stat=f"p{percentile:g}", label=f"TTFT p{percentile:g}", unit="ms",
+                value=ttft_ms, lower=sum(causes.values()), higher=late_ms, causes=dict(largest),
+            )  # fmt: skip
+
+    def evidence(self, worker: str) -> ProcessEvidence:
+        health = self.health
         return ProcessEvidence(
             worker=worker,
-            requests=round(self.requests * times),
-            answered=round(self.answered * times),
-            ttft_p99_ms=_p99_ms(self.ttft.counts, undelayed),
-            ttft_p99_least_ms=_p99_ms(self.soonest.counts, undelayed),
-            merged_share=self.merged / (self.chunks * times) if self.chunks else None,
-            read_lag_p99_ms=_p99_ms(self.read_lag.counts, {0: self.answered * more}),
-            send_lag_p99_ms=_p99_ms(self.send_lag.counts, {0: self.requests * more}),
+            requests=self.requests,
+            answered=self.answered,
+            merged_share=self.merged / self.chunks if self.chunks else None,
             latest_send_ms=self.latest_s * 1e3,
-            late_share=self.late_s / (self.taken_s * times) if self.taken_s > 0 else None,
-            # only its p99 is known: nobody can tell what so much more time makes of it
-            loop_lag_p99_ms=None
-            if health is None or times > OPEN_ENDED
-            else health.loop_lag_p99_ms,
+            late_share=self.late_s / self.taken_s if self.taken_s > 0 else None,
+            loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
             cpu_share=None if health is None else health.cpu_share,
-            cpu_wait_share=None if waited is None else waited / times,
+            cpu_wait_share=None if health is None else health.cpu_wait_share,
         )
 
 
@@ -126,14 +139,13 @@ def _scale(counts: Mapping[int, int], times: float) -> dict[int, float]:
     return {us: count * times for us, count in counts.items()}
 
 
-def _p99_ms(counts: Mapping[int, int], more: Mapping[int, float]) -> float | None:
+def _percentile_ms(
+    counts: Mapping[int, int], more: Mapping[int, float], percentile: float
+) -> float:
     """Of both together."""
-    if not counts:
-        return None
     both = {us: counts.get(us, 0) + more.get(us, 0.0) for us in counts.keys() | more.keys()}
     known = {us: count for us, count in both.items() if count}
-    count = round(sum(known.values()))
-    return histogram_percentiles(known, [highest_known_percent(count)])[0] / 1e3
+    return histogram_percentiles(known, [percentile])[0] / 1e3
 
 
 class RequestCounts(NamedTuple):
@@ -415,15 +427,14 @@ class LiveStats:
         return verdict if holds else None
 
     def _judge(self, times: float = 1.0) -> ClientVerdict | None:
-        """``times``: see ClientLateness.evidence."""
+        """``times``: see ClientLateness.figures."""
         found = [
-            client.evidence(worker, times)
-            for worker, client in self._clients.items()
-            if client.requests
+            client.evidence(worker) for worker, client in self._clients.items() if client.requests
         ]
-        if self.activity:  # of a probe p99 of TTFT is not judged at the end either
-            found = [replace(one, ttft_p99_ms=None, ttft_p99_least_ms=None) for one in found]
-        return judge_client(found)
+        figures = [error for client in self._clients.values() for error in client.figures(times)]
+        if self.activity:  # of a probe TTFT is not judged at the end either
+            figures = []
+        return judge_figures(figures, found)
 
     def _remaining_times(self) -> float:
         """How many times as long as now the profiling phase will have been at its end."""

@@ -241,8 +241,11 @@ class StageRunner:
         if not report:
             return
         result = make_reports(self.folder).result or ReportResult()
-        client = None if result.client is None else result.client.level
-        self._done.append(FinishedStage(self.value, result.slo_status, result.throughput, client))
+        self._done.append(
+            FinishedStage(
+                self.value, result.slo_status, result.throughput, result.is_client_too_slow
+            )
+        )
         logger.info(
             f"{capitalise_sentence(str(self))}: {result} ({ENDED.get(stage.why, stage.why)})"
         )

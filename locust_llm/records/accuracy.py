@@ -7,7 +7,8 @@ chunks of a stream (gaps).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -18,17 +19,21 @@ from locust_llm.slo.client_verdict import highest_known_percent
 from .histogram import Histogram
 from .record import Count, Record
 
-SHARES: Final = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+SHARES: Final = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 """Of the differences that may lie beyond a bound."""
 DOUBT: Final = 0.025
 """A bound does not hold with this probability, where differences are independent."""
+VAGUE_NS: Final = 500_000
+"""A truth that is known within a longer time only is none."""
 LEAST: Final = 8
 """Fewer differences of a kind are no certificate."""
+ONE: Final = 0.95
+BISECTIONS: Final = 30
+TRIED: Final = (0.2, 0.05, 0.01)
+"""Shares beyond a bound that the ends of a percentile are tried with, beside the largest."""
 
 Ends = tuple[float, float]
 """By how much the true figure may be lower, and by how much higher, in ms."""
-Quantile = Callable[[float], float | None]
-"""From a percentile (0 to 100) to a value in ms; None of nothing."""
 Ms = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Nanos = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -61,10 +66,27 @@ class ErrorBounds(msgspec.Struct, frozen=True, kw_only=True):
     were enough."""
 
     @property
+    def steps(self) -> tuple[tuple[float, float], ...]:
+        """(share of all differences, no larger than so many ms): the shares add up to 1, and the
+        last one is of the largest that was seen."""
+        found, left = list[tuple[float, float]](), 1.0
+        for share, ms in sorted(self.within.items(), reverse=True):
+            found.append((left - share, ms))
+            left = share
+        return (*found, (left, self.max_ms))
+
+    @property
     def pairs(self) -> tuple[tuple[float, float], ...]:
-        """(share, ms beyond which at most that share lies), as ``within``, and first (0, the
+        """(share, ms beyond which at most that share lies), of some shares, and first (0, the
         largest that was seen)."""
-        return (0.0, self.max_ms), *self.within.items()
+        return (0.0, self.max_ms), *((s, ms) for s, ms in self.within.items() if s in TRIED)
+
+    @property
+    def of_one_ms(self) -> float:
+        """No larger is the difference of one value, nineteen times in twenty."""
+        return min(
+            (ms for share, ms in self.within.items() if share <= 1 - ONE), default=self.max_ms
+        )
 
 
 class MeasurementAccuracy(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,13 +122,11 @@ class TimingDifferences:
         self.merged += len(record.merged)
         blurred = {index for index, _ in record.merged}
         if 0 not in blurred:
-            self.ttft.add(
-                largest_difference_us(us[0], sends[0][0] - arrived, sends[0][1] - arrived)
-            )
+            _compare(self.ttft, us[0], sends[0][0] - arrived, sends[0][1] - arrived)
         for i in range(1, len(us)):
             if i not in blurred and i - 1 not in blurred:
                 low, high = sends[i][0] - sends[i - 1][1], sends[i][1] - sends[i - 1][0]
-                self.gap.add(largest_difference_us(us[i] - us[i - 1], low, high))
+                _compare(self.gap, us[i] - us[i - 1], low, high)
 
     def certificate(self, server_cpu_s: float | None = None) -> MeasurementAccuracy:
         """What they amount to."""
@@ -126,6 +146,14 @@ def parse_reference_times(event: bytes) -> ReferenceTimes | None:
         return msgspec.json.decode(event, type=_Event).truth
     except (ValueError, RecursionError):
         return None
+
+
+def _compare(differences: Histogram, reported_us: int, low_ns: int, high_ns: int) -> None:
+    """One whose truth is not known well enough, and that it does not contradict, says nothing: the
+    truth server was held up at its send."""
+    if high_ns - low_ns > VAGUE_NS and low_ns <= reported_us * 1000 <= high_ns:
+        return
+    differences.add(largest_difference_us(reported_us, low_ns, high_ns))
 
 
 def largest_difference_us(reported_us: int, low_ns: int, high_ns: int) -> int:
@@ -240,42 +268,89 @@ def spread_over_tokens(bounds: ErrorBounds, lengths: Sequence[float]) -> ErrorBo
     )  # fmt: skip
 
 
+class OrderedValues:
+    """Values in ms in rising order, each with how many are at most that."""
+
+    def __init__(self, values_ms: Sequence[float], upto: Sequence[int] | None = None) -> None:
+        """``upto``: None, each value counts once."""
+        self._values, self._upto = values_ms, upto
+        self.count = len(values_ms) if upto is None else (int(upto[-1]) if len(upto) else 0)
+
+    def count_within(self, most_ms: float) -> int:
+        """How many are at most so large."""
+        index = bisect_right(self._values, most_ms)
+        if self._upto is None:
+            return index
+        return int(self._upto[index - 1]) if index else 0
+
+    def at_rank(self, rank: int) -> float:
+        """The value with so many below it, or as near to that as there is one."""
+        rank = min(max(rank, 0), self.count - 1)
+        index = rank if self._upto is None else bisect_right(self._upto, rank)
+        return float(self._values[index])
+
+
 def percentile_error_ends(
     percentile: float,
-    count: int,
-    least: Quantile,
-    reported: Quantile,
-    most: Quantile,
-    pairs: Sequence[Ends],
+    least: OrderedValues,
+    reported: OrderedValues,
+    most: OrderedValues,
+    bounds: ErrorBounds | None,
 ) -> Ends:
-    """For one percentile of ``count`` values. ``pairs``: (share, ms beyond which at most that share
-    of differences lies)."""
-    figure = reported(percentile)
-    lower, upper = [], []
-    for share, ms in pairs:
-        step = 100 * max_values_beyond(count, share) / max(count - 1, 1)
-        if percentile - step >= 0 and (low := least(percentile - step)) is not None:
-            lower.append(low - ms)
-        if percentile + step <= 100 and (high := most(percentile + step)) is not None:
-            upper.append(high + ms)
-    if figure is None or not lower or not upper:
-        return math.inf, math.inf
-    return max(0.0, figure - max(0.0, *lower)), max(0.0, min(upper) - figure)
+    """By how much the percentile of the true values may be lower, and higher, than that of the
+    reported ones. Each true value lies between ``least`` and ``most``, and beyond that by an error
+    that is distributed as ``bounds`` say, whatever the value is."""
+    rank = round(percentile / 100 * (reported.count - 1))
+    figure = reported.at_rank(rank)
+    share = (rank + 1) / reported.count
+    pairs = ((0.0, 0.0),) if bounds is None else bounds.pairs
+    low = min(figure - _true_end(least, share, pair, pairs, -1) for pair in pairs)
+    high = min(_true_end(most, share, pair, pairs, 1) - figure for pair in pairs)
+    return min(max(low, 0.0), figure), max(high, 0.0)
 
 
-def largest_error_ms(bounds: ErrorBounds, count: int, *, average: bool) -> float:
-    """By how much one of ``count`` values may be off, in ms; or their average, to which those
-    beyond a bound, being few, add little."""
+def _true_end(
+    values: OrderedValues,
+    share: float,
+    pair: tuple[float, float],
+    pairs: Sequence[tuple[float, float]],
+    sign: int,
+) -> float:
+    """The least (sign -1) or the most (1) that this share of the true values can be within, by
+    bisection. All errors are at most ``pair[1]``, but for a share of ``pair[0]``: of these only as
+    many count as lie near enough to cross the end."""
+    beyond, off = pair
+    rarer = sorted((one for one in pairs if one[0] < beyond), reverse=True)
+    shares = [beyond, *(one[0] for one in rarer)]
+    tail = [(before - rare, ms) for before, (rare, ms) in zip(shares, rarer, strict=False)]
+    needed = share * values.count
+    start = values.at_rank(math.ceil(needed - 1e-9) - 1)
+    largest = max(ms for _, ms in pairs)
+    low, high = sorted((start, start + sign * largest))
+
+    def count_within(end: float) -> float:
+        """How many true values are within ``end``, at most where it is sought below, else at
+        least."""
+        near = values.count_within(end - sign * off)
+        crossing = sum(mass * abs(values.count_within(end - sign * ms) - near) for mass, ms in tail)
+        return near - sign * _surely_at_most(crossing)
+
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        if count_within(middle) >= needed - 1e-9:
+            high = middle
+        else:
+            low = middle
+    return high if sign > 0 else low
+
+
+def _surely_at_most(mean: float) -> int:
+    """Of so many on average; more are there in one run of forty."""
+    return 0 if mean < 0.025 else math.floor(mean + 2 * math.sqrt(mean)) + 1
+
+
+def largest_error_ms(bounds: ErrorBounds, *, average: bool) -> float:
+    """By how much one value may be off, in ms; or the mean of many."""
     if not average:
         return bounds.max_ms
-    return min(
-        ms + max_values_beyond(count, share) / max(count, 1) * bounds.max_ms
-        for share, ms in bounds.pairs
-    )
-
-
-def max_values_beyond(count: int, share: float) -> int:
-    """How many of ``count`` values may lie beyond a bound that each passes with the probability
-    ``share``: more do in one run of forty."""
-    mean = count * share
-    return 0 if mean < 0.025 else math.floor(mean + 2 * math.sqrt(mean)) + 1
+    return sum(mass * ms for mass, ms in bounds.steps)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from locust_llm.slo.client_verdict import OK, ClientVerdict
+from locust_llm.slo.client_verdict import INVALID, OK, ClientVerdict
 
 
 class MetricValue(msgspec.Struct, frozen=True):
@@ -21,6 +21,8 @@ class RuleResult(msgspec.Struct, frozen=True):
     observed: str = ""
     """With its unit, in the digits of the report's table; empty: there is none."""
     reason: str = ""
+    voided: bool = False
+    """The load generator may have its figure too wrong to decide."""
 
 
 class UndecidedRule(msgspec.Struct, frozen=True):
@@ -61,6 +63,14 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     """It had stages: latencies are shown per stage only."""
     findings: tuple[str, ...] = ()
     """Of a sweep: why it ended, its knees, its findings."""
+
+    @property
+    def is_client_too_slow(self) -> bool:
+        """The load generator forbids to use what the next stage depends on: a rule, or without
+        rules everything."""
+        if self.rules:
+            return any(rule.voided for rule in self.rules)
+        return self.client is not None and self.client.level == INVALID
 
     @property
     def throughput(self) -> float | None:

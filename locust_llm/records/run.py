@@ -24,6 +24,9 @@ LOST_WORKER: Final = "WARNING: worker"
 NO_RECORD: Final = "no record"
 """How the note of a worker that was lost begins, and what is in it."""
 
+BUFFERED: Final = "WARNING: BUFFERED STREAM"
+"""How the note of a run begins whose streams came in lumps."""
+
 Unix = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 """Seconds since 1970; beyond it there is no date."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -71,6 +74,9 @@ class ProcessHealth(msgspec.Struct, frozen=True, kw_only=True):
     cpu_wait_share: float | None = None
     """Share of the run in which a thread (the worst one) was ready to run and had no core; None
     where the kernel does not report it."""
+    other_programs: dict[str, float] = {}
+    """Of its machine, how many cores each used on average, the busiest three; empty: none used
+    much, or of a stage, or nobody knows."""
     certificate: MeasurementAccuracy | None = None
     """How far its reported times lie from true ones; None: of an older version, or of a process
     that was lost."""
@@ -237,6 +243,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of run.json that could not be read when the report was made."""
     notes: tuple[str, ...] = ()
     """Warnings and remarks of the run, also on the console."""
+
+    @property
+    def stream_was_buffered(self) -> bool:
+        """The streams were held back on the way (server/buffering.py): that merges chunks however
+        fast the load generator is."""
+        return any(note.startswith(BUFFERED) for note in self.notes)
 
     @property
     def has_waits(self) -> bool:

@@ -61,7 +61,6 @@ from .renew_notes import renew_notes
 from .sections.energy import measure_run_energy
 from .sections.latency_parts.analysis import attribute_latencies, make_parts_frame
 from .sections.latency_parts.server_histograms import add_server_histograms
-from .sections.measurement_uncertainty import add_measurement_errors
 from .sections.prefix_cache import find_cached_share, measure_prefix_cache
 from .sections.published import check_validity
 from .sections.registry import REPORT_SECTIONS
@@ -74,7 +73,7 @@ HTML_FILE: Final = "report.html"
 TIMELINE_FILE: Final = "timeline.svg"
 SUMMARY_FILE: Final = "summary.md"
 FACTS: Final = (
-    "conditions", "client", "evidence", "counts", "gate", "delivery", "breakdowns", "cancelled",
+    "conditions", "client", "figure_errors", "evidence", "counts", "gate", "delivery", "breakdowns", "cancelled",
     "reading", "failures",
     "slos", "slo_status", "good", "steady", "interference", "examination", "speculation",
     "waterfall",
@@ -353,7 +352,6 @@ def _summary(
             ),
         )
         summary = replaced(summary, waterfall=parts)
-    summary = add_measurement_errors(summary, columns, run)
     by_rules = _made(
         "whether it is valid by published rules", unmade, lambda: check_validity(summary, run)
     )

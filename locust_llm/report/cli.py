@@ -179,7 +179,7 @@ def make_report_result(
 
 def _rule(result: SloResult) -> RuleResult:
     value = "" if result.observed is None else format_observed(result)
-    return RuleResult(result.rule, result.status, value, result.reason)
+    return RuleResult(result.rule, result.status, value, result.reason, result.voided)
 
 
 def _figure(row: Row) -> MetricValue:

@@ -62,6 +62,11 @@ PART_READER: Final = f"from {__name__} import send_file_part; send_file_part()"
 """Not as a main module, whose classes no other process could unpickle."""
 BLOCK: Final = 2**10
 READER: Final = ReadingPace()
+STALLS: Final = ("longest_stall_s", "longest_stall_least_s", "longest_stall_most_s")
+"""The longest gap of each request, and the least and the most that it can be beside merged
+chunks."""
+PROMPT_US: Final = 1000
+"""Of an answer that was read at once, chunks in one read came within so long of each other."""
 MAX_KINDS: Final = 1000
 """Kinds of error messages that are kept."""
 
@@ -93,6 +98,15 @@ class RequestColumns:
     """What the server reported of each request with its answer."""
 
 
+def earliest_chunks_us(record: Record) -> Sequence[tuple[int, int]]:
+    """When each merged chunk can have come at the earliest: where the answer was read at once, by
+    the kernel's stamps, they came together."""
+    lag_us, us = record.read_lag_us, record.chunk_us
+    if record.clock != "kernel" or not lag_us or lag_us >= PROMPT_US:
+        return record.merged
+    return [(index, max(earliest, us[index] - PROMPT_US)) for index, earliest in record.merged]
+
+
 def collect_columns(records: Iterable[Record], reader: ReadingPace = READER) -> RequestColumns:
     """Read the stream once. Costs about 6 µs a request and 0.2 µs a chunk. Attempts that were tried
     again are left out."""
@@ -107,7 +121,8 @@ def collect_columns(records: Iterable[Record], reader: ReadingPace = READER) -> 
         server.add(record)
     gaps, blurred, stalls = streams.result()
     requests = table.frame()
-    requests["longest_stall_s"] = stalls
+    for name, column in zip(STALLS, stalls, strict=True):
+        requests[name] = column
     _add(requests, streams.felt)
     return RequestColumns(requests=requests, gaps=gaps, blurred=blurred, server=server.result())
 
@@ -300,7 +315,7 @@ class _Streams:
         self._bounds: defaultdict[str, CoalescedGaps] = defaultdict(
             lambda: CoalescedGaps(GapCounts(), GapCounts())
         )
-        self._stalls = array("d")
+        self._stalls = tuple(array("d") for _ in STALLS)
         self._us = array("q")
         self._counts: list[int] = []
         self._phases: list[str] = []
@@ -310,7 +325,7 @@ class _Streams:
         chunk_us = record.known_us
         if record.merged:
             here = len(self._us)
-            self._blurred.extend((here + index, earliest) for index, earliest in record.merged)
+            self._blurred.extend((here + index, us) for index, us in earliest_chunks_us(record))
         if not has_token_times(record):
             self._untold.append(len(self._counts))
         if several := list_token_runs(record):
@@ -321,11 +336,11 @@ class _Streams:
         if len(self._us) >= 2**16 or len(self._counts) >= 2**16:
             self._settle()
 
-    def result(self) -> tuple[dict[str, GapCounts], dict[str, CoalescedGaps], Floats]:
-        """(the sharp gaps of each phase, the others, the longest stall of each request; NaN below
-        two chunks)."""
+    def result(self) -> tuple[dict[str, GapCounts], dict[str, CoalescedGaps], list[Floats]]:
+        """(the sharp gaps of each phase, the others, the columns STALLS; NaN below two chunks)."""
         self._settle()
-        return dict(self._gaps), dict(self._bounds), np.frombuffer(self._stalls, np.float64)
+        stalls = [np.frombuffer(column, np.float64) for column in self._stalls]
+        return dict(self._gaps), dict(self._bounds), stalls
 
     @property
     def felt(self) -> Readability:
@@ -353,17 +368,21 @@ class _Streams:
             blurred[index], earliest[index] = True, soonest
         first[starts[count > 0]] = True
         gap, between = np.diff(us), first[1:]  # between two requests lies none
-        stalls = np.full(len(count), np.nan)
-        if (several := count > 1).any():
-            stalls[several] = np.maximum.reduceat(np.where(between, -1, gap), starts[several]) / 1e6
-        self._stalls.frombytes(stalls.tobytes())
+        least, most = np.maximum(earliest[1:] - us[:-1], 0), us[1:] - earliest[:-1]
+        several = count > 1
+        for column, gaps in zip(self._stalls, (gap, least, most), strict=True):
+            stalls = np.full(len(count), np.nan)
+            if several.any():
+                longest = np.maximum.reduceat(np.where(between, -1, gaps), starts[several])
+                stalls[several] = longest / 1e6
+            column.frombytes(stalls.tobytes())
         sharp = ~(between | blurred[1:] | blurred[:-1])
         for phase in {*self._phases} - {""}:
             of_phase = np.repeat([name == phase for name in self._phases], count)[1:]
             self._gaps[phase].add(gap[sharp & of_phase])
             if (others := of_phase & ~sharp & ~between).any():
-                self._bounds[phase].least.add(np.maximum(earliest[1:] - us[:-1], 0)[others])
-                self._bounds[phase].most.add((us[1:] - earliest[:-1])[others])
+                self._bounds[phase].least.add(least[others])
+                self._bounds[phase].most.add(most[others])
         self._us, self._counts, self._phases, self._blurred = array("q"), [], [], []
 
 

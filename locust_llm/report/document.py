@@ -25,7 +25,7 @@ from locust_llm.report.time_course import describe_arm_limits, describe_limit
 from locust_llm.report.window import find_measured_span
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.settings.sweep import parse_sweep as parse_sweep
-from locust_llm.slo.client_verdict import OK
+from locust_llm.slo.client_verdict import OK, find_uncertain_metrics
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.rules import Rules
 from locust_llm.text.format import format_count, format_plain_number, truncate_text
@@ -110,7 +110,9 @@ def build_report_document(
     for charts in (SERVER, TIMELINE, DISTRIBUTIONS):
         yield Charts(charts)
     if summary.interference is not None and not summary.swept:
-        level = OK if summary.client is None else summary.client.level
+        # its conclusion is about gaps alone
+        gaps = "icl" in find_uncertain_metrics(summary.figure_errors)
+        level = summary.client.level if gaps and summary.client is not None else OK
         yield from make_interference_blocks(summary.interference, level)
     yield Heading("Notes")
     for remark in make_remarks(summary, run):

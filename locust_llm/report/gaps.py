@@ -7,6 +7,8 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from locust_llm.records.accuracy import OrderedValues
+
 Ints = NDArray[np.int64]
 
 BLOCK_GAPS: Final = 2**17
@@ -99,6 +101,11 @@ class GapCounts:
         """How many are at most so long."""
         self._settle()
         return int(self._counts[: int(np.searchsorted(self._values, most_us, side="right"))].sum())
+
+    def ordered(self) -> OrderedValues:
+        """The same, in milliseconds."""
+        self._settle()
+        return OrderedValues((self._values / 1e3).tolist(), np.cumsum(self._counts).tolist())
 
     def percentiles_ms(self, percentiles: Sequence[float]) -> list[float | None]:
         """One value for each of ``percentiles`` (0 to 100), in milliseconds."""

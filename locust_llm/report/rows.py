@@ -33,7 +33,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     how long at least."""
     plus_minus: dict[float, tuple[float, float]] = {}
     """By how much the true percentile may be lower, and by how much higher: see
-    report/sections/measurement_uncertainty.py. Empty: nobody knows."""
+    report/slo/measurement_error.py. Empty: nobody knows."""
     intervals: dict[float, tuple[float, float]] = {}
     """95 % intervals of percentiles, of TTFT: how far chance alone may have moved them in this
     run."""
@@ -174,6 +174,8 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     longer_is_exact: bool = False
     """They decide it if the requests go on as they did; else half of such runs need less, or up to
     ten times as much."""
+    voided: bool = False
+    """The load generator may have its figure so wrong that the limit lies within that."""
     reason: str = ""
     """One sentence: why it is inconclusive, or what else is to be known."""
 
@@ -229,6 +231,8 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     why: str  # why it ended
     client: str | None  # the client verdict
     client_reasons: tuple[str, ...] = ()
+    uncertain: tuple[str, ...] = ()
+    """Words of the metrics whose median, mean or rate the load generator may have wrong."""
     requests_per_s: float | None
     input_tokens_per_s: float | None
     output_tokens_per_s: float | None
@@ -257,9 +261,15 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     slo_status: str | None = None
 
     @property
+    def distorted(self) -> bool:
+        """The load generator may have its rate, its latency or everything wrong."""
+        wrong = {"requests_per_s", "request_latency"} & {*self.uncertain}
+        return self.client == "INVALID" or bool(wrong)
+
+    @property
     def sound(self) -> bool:
-        """Conclusions may use it: the client verdict is OK, and requests succeeded."""
-        return self.client in (None, "OK") and self.succeeded > 0
+        """Conclusions may use it: requests succeeded, and their figures are not distorted."""
+        return self.succeeded > 0 and not self.distorted
 
 
 class Knee(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,12 +17,15 @@ from locust_llm.report.sections.interference import PrefillInterference
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
 from locust_llm.settings.selftest_modes import REQUIRE
 from locust_llm.slo.client_verdict import (
+    MAIN,
     ClientVerdict,
+    FigureError,
     ProcessEvidence,
     highest_known_percent,
-    judge_client,
+    judge_figures,
 )
 from locust_llm.slo.metrics import (
+    BY_NAME,
     CANCELLED_METRICS,
     EXPORTED,
     ITL,
@@ -56,6 +59,12 @@ from .slo.censoring import bound_metric, find_send_times
 from .slo.goodput import make_goodput_rows, measure_goodput
 from .slo.intervals import SHORT, estimate_effective_size, estimate_percentile_interval
 from .slo.judge import combine_results, judge_rules, judge_sweep
+from .slo.measurement_error import (
+    describe_certificates,
+    find_error_sources,
+    measure_compared_ttft,
+    measure_figure_errors,
+)
 from .slo.observed import Evaluation
 from .summary import Summary
 from .window import (
@@ -100,17 +109,24 @@ def summarise_run(
     percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
     gaps = {name: columns.gaps.get(name, GapCounts()) for name in ("profiling", "warmup")}
     found = _evidence_of_run(main, run, gaps["profiling"], experiment)
-    verdict = judge_client(found)
+    seen = Evaluation(main, run, None, None, records, ended, time)
+    rates = [*_throughputs(ended, time), *make_goodput_rows(seen)]
+    rows = _rows(main, gaps["profiling"], percentiles, rates)
+    errors = tuple(_figure_errors(rows, main, run, columns, experiment))
+    judged = tuple(error for error in errors if error.judged)
+    # an experiment is about gaps
+    words = MAIN if experiment is None else (*MAIN, BY_NAME[POOLED].word)
+    verdict = judge_figures(judged, found, words)
     conditions = _conditions(main, time, run, verdict)
     delivered = measure_delivery(main, run, verdict, None if within is None else ended)
     outages = find_outages(main, run) if swept is None else ()
     silent_end = any(one.ended_s is None for one in outages)
-    seen = Evaluation(main, run, verdict, delivered, records, ended, time, silent_end=silent_end)
+    seen = seen._replace(verdict=verdict, delivery=delivered, silent_end=silent_end)
     seen, slos, compared = _of_rules(seen, everything, swept)
     counts = _counts(main, warm.size, run, broken_lines, gaps["profiling"])
-    rows = _rows(
-        main, gaps["profiling"], percentiles, [*_throughputs(ended, time), *make_goodput_rows(seen)]
-    )
+    certified = describe_certificates(run)
+    if certified.errors is not None:
+        rows = _with_plus_minus(rows, errors)
     return Summary(
         conditions=conditions,
         counts=counts,
@@ -122,7 +138,11 @@ def summarise_run(
         reading=_had(run, make_readability_rows(main.outcome(OK), percentiles)),
         failures=_failures(main),
         client=verdict,
+        figure_errors=judged,
         evidence=found,
+        uncertified=certified.missing,
+        sentinels=certified.chunks,
+        sentinel_errors=certified.errors,
         gate=_gate(columns, run, levels, span),
         delivery=delivered,
         breakdowns=tuple(divide_requests(main, run)),
@@ -139,6 +159,34 @@ def summarise_run(
         paired=compared,
         unread=tuple(unread),
     )
+
+
+def _figure_errors(
+    rows: Sequence[Row],
+    main: RequestSelection,
+    run: Run,
+    columns: RequestColumns,
+    experiment: Experiment | None,
+) -> Iterator[FigureError]:
+    if run.imported:  # it is of another load generator
+        return
+    if experiment is not None:  # of its other figures, which are of unequal prompts, only the gaps
+        yield from measure_compared_ttft(experiment.compared_ttft_s, run)
+        rows = [row for row in rows if row.tag == POOLED]
+    sources = find_error_sources(columns.requests, run)
+    gaps, merged = columns.gaps.get("profiling", GapCounts()), columns.blurred.get("profiling")
+    ok = main.outcome(OK)
+    yield from measure_figure_errors(rows, ok, run, sources, gaps, merged)
+
+
+def _with_plus_minus(rows: Sequence[Row], errors: Sequence[FigureError]) -> tuple[Row, ...]:
+    known = dict[str, dict[float, tuple[float, float]]]()
+    for error in errors:
+        if error.stat.startswith("p"):
+            ends = (error.lower, error.higher)
+            known.setdefault(error.word, {})[float(error.stat[1:])] = ends
+    words = {row.tag: BY_NAME[row.tag].word for row in rows if row.tag in BY_NAME}
+    return tuple(replace(row, plus_minus=known.get(words.get(row.tag, ""), {})) for row in rows)
 
 
 def _evidence_of_run(
@@ -471,6 +519,7 @@ def _evidence_of(
         loop_lag_p99_ms=None if health is None else health.loop_lag_p99_ms,
         cpu_share=None if health is None else health.cpu_share,
         cpu_wait_share=None if health is None else health.cpu_wait_share,
+        other_programs={} if health is None else health.other_programs,
         cores=None if health is None or health.machine is None else health.machine.cores,
         ttft_off_ms=None if ttft is None else ttft.p99_ms,
         gap_off_ms=None if gap is None else gap.p99_ms,

@@ -29,7 +29,7 @@ from locust_llm.report.sections.outages import Outage
 from locust_llm.report.sections.prefix_cache import PrefixCache
 from locust_llm.report.sections.published import Validity
 from locust_llm.report.sections.speculation import Speculation
-from locust_llm.slo.client_verdict import ClientVerdict, ProcessEvidence
+from locust_llm.slo.client_verdict import ClientVerdict, FigureError, ProcessEvidence
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +43,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     warmup: tuple[Row, ...]
     failures: tuple[FailureGroup, ...]
     client: ClientVerdict | None
+    figure_errors: tuple[FigureError, ...] = ()
+    """By how much each figure may be off, which the client verdict follows from."""
     evidence: tuple[ProcessEvidence, ...]
-    """What the client verdict rests on, a row a process."""
+    """What each process measured of itself."""
     uncertified: str = ""
     """Why no latency has a plus-minus; empty where they have one, or where none was to be expected
     (older runs)."""

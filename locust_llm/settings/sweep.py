@@ -66,8 +66,8 @@ class FinishedStage(NamedTuple):
     """Of the SLO rules; None without any."""
     throughput: float | None
     """Output tokens a second, else requests a second."""
-    client: str | None
-    """The client verdict."""
+    client_too_slow: bool = False
+    """The load generator was too slow for what is asked of it."""
 
 
 def parse_sweep(text: str) -> Sweep:
@@ -177,7 +177,7 @@ def _stopped(asked: Sweep, done: Sequence[FinishedStage], *, find_max: bool) -> 
     last = done[-2:]
     if all(stage.status == FAIL for stage in last):
         return "the SLO failed in two stages in a row"
-    if all(stage.client not in (None, "OK") for stage in last):
+    if all(stage.client_too_slow for stage in last):
         return "the load generator was too slow in two stages in a row"
     undecided = all(stage.status is None for stage in last)
     if asked.axis in LOADS and len(done) > 2 and (undecided or not find_max):

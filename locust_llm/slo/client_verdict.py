@@ -1,67 +1,133 @@
-"""The client verdict: can these figures be attributed to the server? From the load generator's own
-delays.
+"""The client verdict: how far each figure may be off by the load generator's own doing, and why.
 
-Each signal has two limits: above the first the verdict is DEGRADED (some figures are worse than the
-server was), above the second INVALID (do not use them). The worst signal of the worst process
-counts. ``make bench`` checks the limits against true times.
+A cause counts only for the figures that it can touch: a permit that comes late delays a send, so it
+is in the wait at the gate and in what is counted from the due time, and in no gap between chunks. A
+figure is fine where it may be off by at most 2 % of itself, or 1 ms. The verdict follows from the
+main figures of a report, here and nowhere else: OK, if all are fine; INVALID, if a median or a rate
+may be off by a fifth; else DEGRADED. Gaps, stalls and waits have their own bounds beside it. What other programs of the machine do is no cause: it
+explains one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+
+from .metrics import MEASURES, RATE
 
 OK: Final = "OK"
 DEGRADED: Final = "DEGRADED"
 INVALID: Final = "INVALID"
 LEVELS: Final = (OK, DEGRADED, INVALID)
-OFF_MS: Final = (1.0, 20.0)
-"""Below these a difference is no reason for DEGRADED, or INVALID, however short the latency."""
+FINE_SHARE: Final = 0.02
+FINE_MS: Final = 1.0
+"""A figure that may be off by at most this share of itself, or by so little, is fine."""
+UNUSABLE_SHARE: Final = 0.2
+"""A median or a rate that may be off by more than this share of itself tells nothing."""
 FULL_CORE: Final = 0.9
 """Share of a core; a process above it may be what limits the load."""
-TTFT_HIGH: Final = "TTFT p99 may be too high by"
-MERGED: Final = "merged chunks"
-READ_LAG: Final = "read lag p99"
-SEND_LAG: Final = "send after admission p99"
-LOOP_LAG: Final = "event loop lag p99"
-PERMIT_LAG: Final = "wait for a free permit p99"
-"""Of the prefill limit, of several processes: it was on its way between them."""
-TTFT_OFF: Final = "TTFT error of sentinel streams, p99"
-GAPS_OFF: Final = "gap error of sentinel streams, p99"
-UNCERTIFIED: Final = "no certificate"
 FEW: Final = 100
 """Fewer values have no p99: the second largest takes its place, as one value of few decides
 nothing."""
-LATE_SHARE: Final = 0.02
-"""Of the time of few requests; where late sends took more, the latest of them decides, even if it
-is the only one."""
-LATE_MS: Final = (5.0, 100.0)
-"""Of a send after its admission."""
-CPU_WAIT: Final = "time without a free core"
-"""Share of the run in which a thread was ready to run while other programs, or own processes, had
-every core."""
 BUSY_CORE: Final = 0.7
 """Share of a core; a process below it does not get faster by others beside it."""
 WAITS: Final = 0.05
 """Time without a free core from which on more processes would wait too."""
-BUSY_ADVICE: Final = "Use more processes (--processes), less load, or a machine of its own."
-NO_CORE_ADVICE: Final = (
-    "Each core has a process of the load generator already: use less load, or a further machine."
+OTHERS: Final = 0.25
+"""Of the cores of a machine: other programs that use more are named."""
+
+# -- causes ----------------------------------------------------------------------------------------
+
+MERGED: Final = "merged chunks"
+"""Several chunks came in one read that was late: which of them came when is not known."""
+SENT_TOGETHER: Final = "chunks sent together"
+"""The same by the server, or by a proxy: the read was prompt. Not the load generator's doing."""
+SENTINELS: Final = "stamps (sentinel streams)"
+LATE_SEND: Final = "late sends"
+LATE_PERMIT: Final = "late permits"
+"""Of the prefill limit, of several processes: it was on its way between them."""
+LATE_READ: Final = "late reads"
+"""A slot of the gate was returned that much too late, and so was a user of a closed loop."""
+CLOCKS: Final = "clocks of several machines"
+UNCERTIFIED: Final = "no certificate"
+
+FROM_SEND: Final = ("ttft", "ttfo", "request_latency")
+FROM_DUE: Final = ("ttft_from_due", "late")
+FELT: Final = ("fluidity", "qoe", "reading_stall")
+RATES: Final = tuple(
+    measure.word for measure in MEASURES if measure.metric is None and measure.units is RATE
 )
-IDLE_ADVICE: Final = (
-    "The load generator used little CPU, so more processes do not help: end other "
-    "programs on its machine."
-)
-BLOCKS_ADVICE: Final = "Look for code in the locustfile that blocks, too."
-"""After IDLE_ADVICE, where the locustfile is the user's."""
-PERMIT_ADVICE: Final = (
-    "Use fewer processes (--processes), or a machine with more CPU: permits "
-    "take too long between them."
-)
-CPU_WAIT_ADVICE: Final = (
-    "Use a machine of its own, or end the other programs: more processes "
-    "(--processes) would only wait too."
-)
+TIMED: Final = tuple(measure.word for measure in MEASURES if measure.metric is not None)
+TOUCHES: Final[Mapping[str, tuple[str, ...]]] = {
+    MERGED: (*FROM_SEND, "ttft_from_due", "itl", "icl", "longest_stall",
+             "output_tokens_per_s_per_user", *FELT),
+    SENTINELS: (*FROM_SEND, "ttft_from_due", "itl", "icl", "longest_stall",
+                "output_tokens_per_s_per_user", *FELT),
+    LATE_SEND: (*FROM_SEND, *FROM_DUE, *RATES),
+    LATE_PERMIT: ("gate_wait", *FROM_DUE, *RATES),
+    LATE_READ: ("gate_wait", *FROM_DUE, *RATES),
+    CLOCKS: FROM_DUE,
+    UNCERTIFIED: (*TIMED, *RATES),
+}  # fmt: skip
+"""By cause: the words of the metrics that it can touch. Failures, and how much of a schedule was
+sent, are what they are."""
+DELAYS: Final = (LATE_SEND, LATE_PERMIT, LATE_READ)
+"""The load generator held the load back."""
+MAIN: Final = ("ttft", "ttft_from_due", "itl", "request_latency", *RATES)
+NAMES: Final = {
+    "TTFT": "ttft", "ITL": "itl", "Request Latency": "request_latency",
+    "throughput": "requests_per_s",
+}  # fmt: skip
+"""Of the main metrics, as the first lines of a report have them."""
+CENTRAL: Final = ("", "avg", "p50")
+"""Statistics that say what is usual; empty: that of a rate."""
+
+
+def can_touch(cause: str, word: str) -> bool:
+    """Whether an error of this kind can be in a figure of this metric."""
+    return word in TOUCHES[MERGED if cause == SENT_TOGETHER else cause]
+
+
+class FigureError(msgspec.Struct, frozen=True, kw_only=True):
+    """By how much one figure may be off, in its unit, and by what."""
+
+    word: str
+    """Its metric, as in rules."""
+    stat: str = ""
+    """``p95``; empty: a rate."""
+    label: str
+    unit: str
+    value: float
+    lower: float = 0.0
+    """By so much the true figure may be lower."""
+    higher: float = 0.0
+    causes: dict[str, float] = {}
+    """What each cause alone comes to, the largest first."""
+    judged: bool = True
+    """It is shown, and of enough values to count for the verdict."""
+
+    @property
+    def most(self) -> float:
+        return max(self.lower, self.higher)
+
+    @property
+    def own(self) -> float:
+        """Of it, what is the load generator's doing."""
+        return max(0.0, self.most - self.causes.get(SENT_TOGETHER, 0.0))
+
+    @property
+    def level(self) -> str:
+        share = self.own / abs(self.value) if self.value else float("inf")
+        if share <= FINE_SHARE or self.own <= (FINE_MS if self.unit == "ms" else 0.0):
+            return OK
+        if share > UNUSABLE_SHARE and self.stat in CENTRAL and self.word in MAIN:
+            return INVALID
+        return DEGRADED
+
+    @property
+    def cause(self) -> str:
+        """The largest; empty: there is none."""
+        return next(iter(self.causes), "")
 
 
 class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +142,7 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The same percentile if every first chunk that came merged had come as early as it can
     have."""
     ttft_compared_ms: float | None = None
-    """What an error of TTFT is held against in place of p99: of a probe, the least TTFT that its
-    diagnosis compares."""
+    """Of a probe, the least TTFT that its diagnosis compares."""
     merged_share: float | None = None
     read_lag_p99_ms: float | None = None
     send_lag_p99_ms: float | None = None
@@ -100,6 +165,8 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Of its machine, that it may use."""
     beside: int = 1
     """Processes of the load generator on its machine, with it."""
+    other_programs: dict[str, float] = {}
+    """Of its machine, the cores that each used on average, the busiest first."""
     ttft_off_ms: float | None = None
     """99 of 100 reported times to first token of sentinel streams lie no further from the true
     ones."""
@@ -116,67 +183,6 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is none."""
 
 
-class SignalLimit(msgspec.Struct, frozen=True):
-    """Above it a signal lowers the verdict."""
-
-    value: float
-    share: str = ""
-    """Of what it is a share, or would be: ``10% of TTFT p99``; empty: it is the same in each
-    run."""
-    least: bool = False
-    """That share is less than the value, which is the least that a limit may be."""
-
-    def written(self, number: str) -> str:
-        """``5 ms``, ``10% of TTFT p99 = 213 ms``, ``20 ms, as 10% of TTFT p99 is less``."""
-        if not self.share:
-            return number
-        return f"{number}, as {self.share} is less" if self.least else f"{self.share} = {number}"
-
-
-NEVER: Final = SignalLimit(float("inf"))
-
-
-def make_signal_limit(least: float, share: float, figure: float | None, name: str) -> SignalLimit:
-    """A share of a figure of the run, but at least ``least``."""
-    if figure is None:
-        return SignalLimit(least)
-    of, value = f"{share * 100:g}% of {name}", share * figure
-    return SignalLimit(value, of) if value > least else SignalLimit(least, of, least=True)
-
-
-class HealthSignal(msgspec.Struct, frozen=True):
-    """One figure against its limits."""
-
-    what: str
-    value: float
-    unit: str
-    degraded: SignalLimit
-    invalid: SignalLimit = NEVER
-    explains: bool = False
-    """It is a cause of the others: named with them, even if its own level is better."""
-    decides: bool = True
-    """It lowers the verdict by itself."""
-    note: str = ""
-    """What the figure is, where it is not what its name says."""
-    by: str = ""
-    """What it comes from, where its name does not say."""
-
-    @property
-    def level(self) -> str:
-        if self.value > self.invalid.value:
-            return INVALID
-        return DEGRADED if self.value > self.degraded.value else OK
-
-    def __str__(self) -> str:
-        limit = self.invalid if self.level == INVALID else self.degraded
-        value, most = _apart(self.value, limit.value)
-        note = f"; {self.note}" if self.note else ""
-        return (
-            f"{self.what} {value}{self.unit} ({self.by}limit "
-            f"{limit.written(most + self.unit)}{note})"
-        )
-
-
 class ClientVerdict(msgspec.Struct, frozen=True):
     """The level and its reasons, one sentence each."""
 
@@ -185,8 +191,21 @@ class ClientVerdict(msgspec.Struct, frozen=True):
     advice: str = ""
     """What to change."""
     signals: dict[str, str] = {}
-    """Of each signal that lowers it the level: measurement_bias.py has what that means for a
-    rule."""
+    """Of each cause that lowers it the level."""
+
+
+def find_uncertain_metrics(figures: Iterable[FigureError]) -> tuple[str, ...]:
+    """Words of those whose median, mean or rate may be too far off."""
+    found = (one.word for one in figures if one.level != OK and one.stat in CENTRAL)
+    return tuple(dict.fromkeys(found))
+
+
+def list_fine_metrics(figures: Iterable[FigureError]) -> list[str]:
+    """Of the main ones, in words, those of which every figure is fine."""
+    levels = dict[str, set[str]]()
+    for one in figures:
+        levels.setdefault(one.word, set()).add(one.level)
+    return [name for name, word in NAMES.items() if levels.get(word) == {OK}]
 
 
 def highest_known_percent(count: int) -> float:
@@ -197,128 +216,118 @@ def highest_known_percent(count: int) -> float:
     return 100.0 if count < 2 else 100.0 * (count - 2) / (count - 1)
 
 
-def measure_signals(e: ProcessEvidence) -> Iterator[HealthSignal]:
-    """All that were measured of one process."""
-    answered = e.requests if e.answered is None else e.answered
-    few_answers = _note(answered)
-    if e.ttft_p99_ms is not None and e.ttft_p99_least_ms is not None:
-        yield HealthSignal(
-            TTFT_HIGH, e.ttft_p99_ms - e.ttft_p99_least_ms, " ms",
-            make_signal_limit(0.4, 0.002, e.ttft_p99_ms, "TTFT p99"),
-            make_signal_limit(20.0, 0.1, e.ttft_p99_ms, "TTFT p99"),
-            note=few_answers, by="merged first chunks; ",
-        )  # fmt: skip
-    if e.merged_share is not None:
-        yield HealthSignal(MERGED, e.merged_share * 100, "%", SignalLimit(5.0), SignalLimit(25.0))
-    if e.read_lag_p99_ms is not None:
-        # stamps are the kernel's, but a slot of the gate was returned that much too late
-        yield HealthSignal(READ_LAG, e.read_lag_p99_ms, " ms", SignalLimit(250.0), note=few_answers)
-    if e.send_lag_p99_ms is not None:
-        yield _sending(e, e.send_lag_p99_ms)
-    if e.permit_lag_p99_ms is not None:
-        # a hand-over is four messages: 4 ms on an idle machine, 40 ms where each takes 10 ms
-        name = "TTFT from due p99"
-        degraded = make_signal_limit(20.0, 0.1, e.due_p99_ms, name)
-        invalid = make_signal_limit(100.0, 0.5, e.due_p99_ms, name)
-        yield HealthSignal(
-            PERMIT_LAG, e.permit_lag_p99_ms, " ms", degraded, invalid, note=_note(e.requests)
-        )
-    if e.loop_lag_p99_ms is not None:
-        yield HealthSignal(LOOP_LAG, e.loop_lag_p99_ms, " ms", SignalLimit(250.0))
-    if e.cpu_share is not None:
-        # latencies stay right at 100 % (seen with 1,500 streams), but the throughput may be ours:
-        # see report/sections/notes.py
-        yield HealthSignal(
-            "CPU (of a core)",
-            e.cpu_share * 100,
-            "%",
-            SignalLimit(FULL_CORE * 100),
-            explains=True,
-            decides=False,
-        )
-    probed = e.ttft_compared_ms is not None
-    ttft_ms, ttft = (
-        (e.ttft_compared_ms, "the least TTFT compared") if probed else (e.ttft_p99_ms, "TTFT p99")
-    )
-    of_ttft, of_gaps = _note(e.ttft_off_count, "sentinel stream"), _note(e.gap_off_count, "gap")
-    for what, off_ms, figure_ms, name, shares, note in (
-        (TTFT_OFF, e.ttft_off_ms, ttft_ms, ttft, (0.02, 0.1), of_ttft),
-        (GAPS_OFF, e.gap_off_ms, e.gap_p99_ms, "Inter Chunk Latency p99", (0.1, 0.5), of_gaps),
-    ):
-        if off_ms is not None:
-            limits = [
-                make_signal_limit(least, share, figure_ms, name)
-                for least, share in zip(OFF_MS, shares, strict=True)
-            ]
-            yield HealthSignal(
-                what, off_ms, " ms", limits[0], limits[0] if e.required else limits[1], note=note
-            )
-    if e.cpu_wait_share is not None:
-        # on 2 cores, the server on them too, with 10 to 1,500 streams: 0.5 to 5 % with nothing else
-        # on, 14 % with two processes of ours; with 100 streams 6 to 10 % beside two programs that
-        # compute without end and 18 to 23 % beside four, when the figures were still true, 38 to 43
-        # % beside eight; with 800 streams 41 % beside two, and merged
-        yield HealthSignal(CPU_WAIT, e.cpu_wait_share * 100, "%", SignalLimit(25.0), explains=True)
-
-
-def _sending(e: ProcessEvidence, lag_ms: float) -> HealthSignal:
-    """Of few requests the second latest send decides, unless all late sends together took more than
-    LATE_SHARE."""
-    note = _note(e.requests)
-    share = e.late_share or 0.0
-    if 1 < e.requests < FEW and e.latest_send_ms is not None and share > LATE_SHARE:
-        lag_ms = e.latest_send_ms
-        note = f"the latest of {e.requests}, and late sends took {share:.1%} of the requests' time"
-    return HealthSignal(
-        SEND_LAG, lag_ms, " ms", SignalLimit(LATE_MS[0]), SignalLimit(LATE_MS[1]), note=note
-    )
-
-
-def _note(count: int | None, what: str = "request") -> str:
-    if count is None or count >= FEW:
-        return ""
-    return f"of {count} {what}s the second largest" if count > 1 else f"of one {what}"
-
-
-def judge_client(evidence: Sequence[ProcessEvidence]) -> ClientVerdict | None:
-    """Of the worst process; None without measurements."""
+def judge_figures(
+    figures: Iterable[FigureError],
+    evidence: Sequence[ProcessEvidence],
+    words: Sequence[str] = MAIN,
+) -> ClientVerdict | None:
+    """From the figures of these metrics, and what the processes measured of themselves; None
+    without either."""
     if missing := [e.uncertified for e in evidence if e.required and e.uncertified]:
         why = f"{UNCERTIFIED} of this machine, which --selftest require asks for: {missing[0]}"
         return ClientVerdict(INVALID, (why,), signals={UNCERTIFIED: INVALID})
-    found = [(signal, e) for e in evidence for signal in measure_signals(e)]
-    if not found:
+    known = [one for one in figures if one.word in words]
+    if not known and not any(map(_has_measured, evidence)):
         return None
-    level = max(
-        (signal.level for signal, _ in found if signal.decides), key=LEVELS.index, default=OK
+    bad = sorted(
+        (one for one in known if one.level != OK), key=lambda one: -LEVELS.index(one.level)
     )
-    if level == OK:
+    if not bad:
         return ClientVerdict(OK)
-    bad = [
-        (signal, e)
-        for signal, e in found
-        if signal.level != OK and (signal.level == level or signal.explains)
-    ]
-    lowering = sorted(
-        ((s.what, s.level) for s, _ in found if s.decides and s.level != OK),
-        key=lambda one: LEVELS.index(one[1]),
-    )
-    return ClientVerdict(
-        level,
-        tuple(
-            f"process {e.worker}: {signal}" if len(evidence) > 1 else str(signal)
-            for signal, e in bad
-        ),
-        _advice(bad),
-        dict(lowering),  # of the worst process
-    )
+    signals = dict[str, str]()
+    for one in bad:
+        signals.setdefault(_own_cause(one), one.level)
+    level = bad[0].level
+    if any(e.required for e in evidence) and SENTINELS in signals:
+        level = signals[SENTINELS] = INVALID
+    reasons = [*filter(None, [describe_other_programs(evidence)]), *_describe(bad)]
+    return ClientVerdict(level, tuple(reasons), advise(evidence, signals), signals)
 
 
-def _advice(bad: Sequence[tuple[HealthSignal, ProcessEvidence]]) -> str:
-    """What can help against these signals of these processes."""
-    waits = any((e.cpu_wait_share or 0.0) >= WAITS for _, e in bad)
-    if not waits and all(signal.what == PERMIT_LAG for signal, _ in bad):
+def _has_measured(e: ProcessEvidence) -> bool:
+    return e.merged_share is not None or e.send_lag_p99_ms is not None or e.cpu_share is not None
+
+
+def _own_cause(one: FigureError) -> str:
+    return next((cause for cause in one.causes if cause != SENT_TOGETHER), one.cause)
+
+
+def _describe(bad: Sequence[FigureError]) -> list[str]:
+    """A sentence for each cause, with the figure that may be off by most of itself, and how many
+    others there are."""
+    by_cause = dict[str, list[FigureError]]()
+    for one in bad:
+        by_cause.setdefault(_own_cause(one), []).append(one)
+    return [_describe_cause(cause, some) for cause, some in by_cause.items()]
+
+
+def _describe_cause(cause: str, some: Sequence[FigureError]) -> str:
+    worst = max(some, key=lambda one: one.own / abs(one.value) if one.value else float("inf"))
+    more = len(some) - 1
+    others = f", and {more} more figure{'s' * (more > 1)}" if more else ""
+    return f"{cause}: {format_figure_error(worst)}{others}"
+
+
+def format_figure_error(one: FigureError) -> str:
+    """``TTFT p99 213 ms may be off by up to 38 ms``"""
+    value, most = (_written(number, one.unit) for number in (one.value, one.most))
+    return f"{one.label} {value} may be off by up to {most}"
+
+
+def _written(number: float, unit: str) -> str:
+    digits = 0 if abs(number) >= 100 else 1 if abs(number) >= 10 else 2
+    return f"{number:,.{digits}f}{'' if unit in ('%', '/s') else ' '}{unit}"
+
+
+# -- explanations and advice -----------------------------------------------------------------------
+
+BUSY_ADVICE: Final = "Use more processes (--processes), less load, or a machine of its own."
+NO_CORE_ADVICE: Final = (
+    "Each core has a process of the load generator already: use less load, or a further machine."
+)
+IDLE_ADVICE: Final = (
+    "The load generator used little CPU, so more processes do not help: end other "
+    "programs on its machine."
+)
+BLOCKS_ADVICE: Final = "Look for code in the locustfile that blocks, too."
+"""After IDLE_ADVICE, where the locustfile is the user's."""
+PERMIT_ADVICE: Final = (
+    "Use fewer processes (--processes), or a machine with more CPU: permits "
+    "take too long between them."
+)
+CPU_WAIT_ADVICE: Final = (
+    "Use a machine of its own, or end the other programs: more processes "
+    "(--processes) would only wait too."
+)
+SENTINEL_ADVICE: Final = (
+    "Run longer, or on a quieter machine: more sentinel streams give closer bounds."
+)
+
+
+def describe_other_programs(evidence: Sequence[ProcessEvidence]) -> str:
+    """``other programs used 1.9 of 2 cores: python3 1.2, pytest 0.7``; empty: they used few, or
+    nobody knows."""
+    for e in evidence:
+        used = sum(e.other_programs.values())
+        if e.cores and used > OTHERS * e.cores:
+            named = ", ".join(f"{name} {cores:.1f}" for name, cores in e.other_programs.items())
+            return f"other programs used {used:.1f} of {e.cores} cores: {named}"
+    waits = max((e.cpu_wait_share or 0.0 for e in evidence), default=0.0)
+    if waits > OTHERS:
+        return f"no core was free for {waits:.0%} of the time"
+    return ""
+
+
+def advise(evidence: Sequence[ProcessEvidence], signals: Iterable[str]) -> str:
+    """What can help against these causes."""
+    causes = set(signals)
+    if any((e.cpu_wait_share or 0.0) >= WAITS for e in evidence):
+        return CPU_WAIT_ADVICE
+    if causes == {LATE_PERMIT}:
         return PERMIT_ADVICE
-    return advise_on_processes([e for _, e in bad])
+    if causes == {SENTINELS} and all((e.cpu_share or 0.0) < BUSY_CORE for e in evidence):
+        return SENTINEL_ADVICE
+    return advise_on_processes(evidence)
 
 
 def advise_on_processes(slow: Sequence[ProcessEvidence]) -> str:
@@ -332,12 +341,3 @@ def advise_on_processes(slow: Sequence[ProcessEvidence]) -> str:
     if any(e.cores is not None and e.beside >= e.cores for e in busy):
         return NO_CORE_ADVICE
     return BUSY_ADVICE
-
-
-def _apart(value: float, limit: float) -> tuple[str, str]:
-    """With as many digits as show which is larger."""
-    for n in range(0 if min(value, limit) >= 100 else 1, 4):
-        found = f"{value:.{n}f}", f"{limit:.{n}f}"
-        if found[0] != found[1] or value == limit:
-            return found
-    return found

@@ -1,17 +1,25 @@
-"""Health of one process of the load generator: lag of its event loop, CPU share, and its wait for a
-core."""
+"""Health of one process of the load generator: lag of its event loop, CPU share, its wait for a
+core, and which other programs of its machine used the cores."""
 
+import os
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import gevent
+from msgspec.structs import replace
 
 from locust_llm.records.run import ProcessHealth
 
 STEP_S: Final = 0.05
 """Between two looks at the lag of the event loop."""
+PROC: Final = Path("/proc")
+MOST_PROGRAMS: Final = 3
+LEAST_CORES: Final = 0.05
+"""Of a program that is named."""
+MOST_ANCESTORS: Final = 64
 THREADS: Final = Path("/proc/self/task")
 """A folder for each thread of this process."""
 
@@ -35,6 +43,66 @@ def read_cpu_waits_s(threads: Path = THREADS) -> dict[str, float]:
     return waits_s
 
 
+# -- other programs --------------------------------------------------------------------------------
+
+
+class ProgramUse(NamedTuple):
+    """One process of this machine."""
+
+    name: str
+    parent: int
+    cpu_s: float
+    """So far."""
+
+
+def read_programs(proc: Path = PROC) -> dict[int, ProgramUse]:
+    """All processes that can be seen, by their number (proc(5), ``stat``); empty where there is no
+    such folder."""
+    ticks, found = os.sysconf("SC_CLK_TCK"), dict[int, ProgramUse]()
+    for file in proc.glob("[0-9]*/stat"):
+        try:
+            before, _, after = file.read_text(errors="replace").rpartition(")")
+            fields = after.split()
+            cpu_s = (int(fields[11]) + int(fields[12])) / ticks
+            found[int(file.parent.name)] = ProgramUse(
+                before.partition("(")[2], int(fields[1]), cpu_s
+            )
+        except (OSError, ValueError, IndexError):  # it has ended
+            continue
+    return found
+
+
+def find_other_programs(
+    before: Mapping[int, ProgramUse], now: Mapping[int, ProgramUse], own: int, seconds: float
+) -> dict[str, float]:
+    """Names of the busiest programs that are not the load generator's own, with the cores that each
+    used since ``before``. Own are the process itself, what it started, and under a master that
+    has the same name that one and all that it started."""
+    root = own
+    parent = now[own].parent if own in now else 0
+    if parent in now and now[parent].name == now[own].name:
+        root = parent
+    used = defaultdict[str, float](float)
+    for number, program in now.items():
+        earlier = before.get(number)
+        spent_s = program.cpu_s - (earlier.cpu_s if earlier is not None else 0.0)
+        if not _descends(number, root, now):
+            used[program.name] += spent_s / max(seconds, 1e-9)
+    busiest = sorted(used.items(), key=lambda pair: -pair[1])[:MOST_PROGRAMS]
+    return {name: round(cores, 2) for name, cores in busiest if cores >= LEAST_CORES}
+
+
+def _descends(number: int, root: int, programs: Mapping[int, ProgramUse]) -> bool:
+    """It is ``root``, or was started by it, or by one that was."""
+    for _ in range(MOST_ANCESTORS):
+        if number == root:
+            return True
+        if number not in programs:
+            return False
+        number = programs[number].parent
+    return False
+
+
 class HealthMonitor:
     """Started with the run; ``stop`` returns the health. Its greenlet costs twenty wake-ups a
     second."""
@@ -45,6 +113,7 @@ class HealthMonitor:
         cpu_clock: Callable[[], float] = time.process_time,
         cpu_waits_s: Callable[[], dict[str, float]] = read_cpu_waits_s,
         sleep: Callable[[float], object] = gevent.sleep,
+        programs: Callable[[], dict[int, ProgramUse]] = read_programs,
     ) -> None:
         self._clock, self._cpu_clock, self._cpu_waits_s, self._sleep = (
             clock,
@@ -55,6 +124,8 @@ class HealthMonitor:
         self._began = clock()
         self._cpu_began = cpu_clock()
         self._waits_began_s = cpu_waits_s()
+        self._programs = programs
+        self._programs_before = programs()
         self._lags_s: list[float] = []
         # not guarded: without it the lags are of less time, no more
         self._greenlet = gevent.spawn(self._look)
@@ -69,7 +140,11 @@ class HealthMonitor:
 
     def stop(self, worker: str, stage: int = 0) -> ProcessHealth:
         self._greenlet.kill(block=False)
-        return self.so_far(worker, stage)
+        elapsed_s = self._clock() - self._began
+        others = find_other_programs(
+            self._programs_before, self._programs(), os.getpid(), elapsed_s
+        )
+        return replace(self.so_far(worker, stage), other_programs=others)
 
     def so_far(self, worker: str, stage: int = 0, lags: int = 0) -> ProcessHealth:
         """``lags``: only so many, the last ones; 0: all. To sort those of hours would make the loop

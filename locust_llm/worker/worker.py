@@ -235,7 +235,8 @@ class WorkerContext:
             health = self._stage_watch.stop(self.worker, self._stage)
             self.send(StageHealth(replace(health, certificate=self._sentinels.stage())))
         self._stage = number
-        self._stage_watch = HealthMonitor() if number else None
+        # to look at all programs takes milliseconds, which are not to be had under load
+        self._stage_watch = HealthMonitor(programs=dict) if number else None
         self._sentinels.begin_stage()
         s = self.settings
         if (block := s.block(number)) is not None:

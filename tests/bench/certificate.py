@@ -30,7 +30,10 @@ from locust_llm.records.record import Record
 from locust_llm.records.storage import read_run
 
 PERCENTILES = (50, 90, 95, 99)
-TAGS = {"time_to_first_token": "TTFT", "inter_chunk_latency": "gaps"}
+TAGS = {
+    "time_to_first_token": "TTFT", "request_latency": "latency", "inter_token_latency": "ITL",
+    "inter_chunk_latency": "gaps",
+}  # fmt: skip
 
 
 class Measured(NamedTuple):
@@ -60,6 +63,18 @@ class Measured(NamedTuple):
                     [(each[1] - each[0]) * 1e3 for each in some]
                     for some in zip(*times, strict=True)
                 ),
+            ),
+            "request_latency": (
+                [r.chunk_us[-1] / 1e3 for r in got],
+                *(
+                    [(each[-1] - each[0]) * 1e3 for each in some]
+                    for some in zip(*times, strict=True)
+                ),
+            ),
+            "inter_token_latency": (
+                [(r.chunk_us[-1] - r.chunk_us[0]) / 1e3 / (len(r.chunk_us) - 1) for r in got],
+                [(b[-1] - a[1]) * 1e3 / (len(b) - 2) for b, a in times],
+                [(a[-1] - b[1]) * 1e3 / (len(b) - 2) for b, a in times],
             ),
             "inter_chunk_latency": (
                 np.concatenate([r.sharp_gaps_us for r in got]) / 1e3,

@@ -27,6 +27,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.storage import read_run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.slo import judge
+from locust_llm.report.slo.measurement_error import RuleError
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.client_verdict import ClientVerdict
 
@@ -91,7 +92,7 @@ def one_run(
     run = replace(run, settings=replace(run.settings, slo=tuple(rule for *_, rule in asked)))
     columns = collect_columns(records)
     after = summarise_run(columns, run, 0, records)
-    with patch.object(judge, judge._with_error.__name__, lambda *_: None):
+    with patch.object(judge, "measure_rule_error", lambda *_: RuleError()):
         before = summarise_run(columns, run, 0, records)
     merged = after.counts.merged_chunks / max(after.counts.chunks, 1)
     statuses = zip(asked, before.slos, after.slos, strict=True)

@@ -179,10 +179,7 @@ def test_the_evidence_so_far_is_that_of_the_report(records: list[Record]) -> Non
         found = stats._clients[exact.worker].evidence(exact.worker)
         assert (found.requests, found.merged_share) == (exact.requests, exact.merged_share)
         assert (found.loop_lag_p99_ms, found.cpu_share) == (exact.loop_lag_p99_ms, exact.cpu_share)
-        for name in ("ttft_p99_ms", "ttft_p99_least_ms", "read_lag_p99_ms", "send_lag_p99_ms"):
-            ours, theirs = getattr(found, name), getattr(exact, name)
-            assert (ours is None) == (theirs is None)
-            assert ours is None or ours == pytest.approx(theirs, rel=5e-3, abs=1e-3)
+        assert found.latest_send_ms == pytest.approx(exact.latest_send_ms, abs=1e-3)
 
 
 def test_the_client_verdict_so_far(clock: Clock) -> None:
@@ -193,32 +190,39 @@ def test_the_client_verdict_so_far(clock: Clock) -> None:
     assert stats.client() is None  # too few to say it
     clock.now += 0.1
     assert stats.client().level == "OK"
-    tell(
-        stats,
-        "local",
-        health=ProcessHealth(
-            worker="local", cpu_share=0.5, loop_lag_p99_ms=300.0, cpu_wait_share=0.1
-        ),
-    )
-    assert stats.client().level == "DEGRADED"
+
+
+def test_the_client_verdict_so_far_takes_evidence(clock: Clock) -> None:
+    """First chunks of 200 ms that may have come at 120: 18 answers do not tell, 20 do. The progress
+    of a health alone is nobody's figure."""
+    stats = LiveStats(clock, longest_s=5.0)
+    late = answered(200, 220, admitted_at=10.0, merged=((0, 120_000),))
+    for _ in range(18):
+        stats.add(late)
+    clock.now += 5
+    health = ProcessHealth(worker="local", cpu_share=0.5, loop_lag_p99_ms=300.0, cpu_wait_share=0.1)
+    tell(stats, "local", health=health)
+    assert stats.client() == ClientVerdict("OK")
+    stats.add(late)
+    stats.add(late)
+    verdict = stats.client()
+    assert (verdict.level, verdict.signals) == ("INVALID", {"merged chunks": "INVALID"})
 
 
 def late_and_prompt(late: int, prompt: int) -> list[Record]:
-    """Sends 150 ms after their admission, which is INVALID above 100, and others at once."""
+    """Sends 150 ms after their admission, and others at once."""
     return [answered(5, 10, admitted_at=9.85)] * late + [answered(5, 10, admitted_at=10.0)] * prompt
 
 
 @pytest.mark.parametrize(
     ("late", "ends", "level"),
     [
-        (2, {"longest_s": 200.0}, None),  # of 10 in a 20th of the run: of 200 one in a hundred
-        (9, {"longest_s": 200.0}, "INVALID"),  # of 200 more are, whatever comes
-        (2, {"longest_s": 20.0}, "INVALID"),  # of 20 the second largest
-        (2, {"request_count": 400}, None),
-        (9, {"request_count": 400}, "INVALID"),
-        (2, {"request_count": 10}, "INVALID"),  # all are over
-        (9, {"longest_s": 1e6}, None),
-        (2, {}, "INVALID"),  # no end is known: as long again
+        (20, {"longest_s": 10.0}, "INVALID"),  # more than half of all that there will be
+        (14, {"longest_s": 10.0}, "OK"),
+        (20, {"longest_s": 20.0}, None),  # of 60 a third
+        (20, {"request_count": 30}, "INVALID"),
+        (20, {"request_count": 60}, None),
+        (20, {}, None),  # no end is known: as long again
         (0, {"longest_s": 100.0}, "OK"),
     ],
 )
@@ -226,7 +230,7 @@ def test_an_alarm_waits_until_the_rest_of_the_run_cannot_lift_it(
     clock: Clock, late: int, ends: dict[str, Any], level: str | None
 ) -> None:
     stats = LiveStats(clock, **ends)
-    for record in late_and_prompt(late, 10 - late):
+    for record in late_and_prompt(late, 30 - late):
         stats.add(record)
     clock.now += 10
     found = stats.client()
@@ -235,13 +239,13 @@ def test_an_alarm_waits_until_the_rest_of_the_run_cannot_lift_it(
 
 def test_an_alarm_of_a_run_without_an_end_may_go_again(clock: Clock) -> None:
     stats = LiveStats(clock)
-    for record in late_and_prompt(9, 1):
+    for record in late_and_prompt(30, 0):
         stats.add(record)
     clock.now += 10
     assert stats.client().level == "INVALID"
     for record in late_and_prompt(0, 980):
         stats.add(record)
-    assert stats.client() == ClientVerdict("OK")  # 9 of 990 are fewer than one in a hundred
+    assert stats.client() == ClientVerdict("OK")  # 30 of 1,010 are not one in twenty
 
 
 # -- parts -----------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import gevent
 import msgspec
-import numpy as np
 import pytest
 from support.burners import a_run_against, burners
+from support.records import a_run
 from support.scripted import Scripted, stream
 from support.stamps_truth import check, several
 
@@ -21,29 +21,37 @@ from locust_llm.demo import start_simulator
 from locust_llm.records.storage import RECORDS, read_run
 from locust_llm.report.build import remake_reports
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.selection import RequestSelection
-from locust_llm.report.summarise import collect_evidence
-from locust_llm.slo.client_verdict import (
-    CPU_WAIT,
-    CPU_WAIT_ADVICE,
-    INVALID,
-    OK,
-    ClientVerdict,
-    judge_client,
-)
+from locust_llm.report.summarise import summarise_run
+from locust_llm.slo.client_verdict import CPU_WAIT_ADVICE, MERGED, OK, WAITS, ClientVerdict
 from locust_llm.worker.health import THREADS, HealthMonitor
 
 pytestmark = pytest.mark.serial
+
+
+RULES = (
+    "--slo-mode",
+    "point",
+    "--slo",
+    "ttft p50 < 20s",
+    "--slo",
+    "itl p50 < 1ms",
+    "--slo",
+    "error_rate < 50%",
+)
+"""Far from what the simulator does, in either direction."""
 
 
 @pytest.mark.skipif(
     not any(THREADS.glob("*/schedstat")), reason="this kernel does not count waits for a core"
 )
 @pytest.mark.full
-def test_programs_that_burn_the_cpu_are_what_the_verdict_names(tmp_path: Path) -> None:
+def test_programs_that_burn_the_cpu_are_named_first_and_decided_rules_stay_decided(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "r"
     with start_simulator("--ttft-ms", "200", "--itl-ms", "20") as url:
-        run = a_run_against(url, folder, "-u", "100", "-t", "4s", "--output-tokens-mean", "60")
+        words = ("-u", "100", "-t", "6s", "--output-tokens-mean", "60", *RULES)
+        run = a_run_against(url, folder, *words)
         while not (folder / RECORDS).exists():  # its start, too, would take eight times as long
             assert run.poll() is None
             time.sleep(0.05)
@@ -52,37 +60,40 @@ def test_programs_that_burn_the_cpu_are_what_the_verdict_names(tmp_path: Path) -
             while run.poll() is None and read_run(folder).stopping_at is None:
                 time.sleep(0.2)
         run.wait(90)
-    summary, _ = remake_reports(folder)
+    summary, read = remake_reports(folder)
     assert summary.client is not None
-    assert summary.client.level != OK
-    assert any(CPU_WAIT in reason for reason in summary.client.reasons), summary.evidence
-    assert summary.client.advice == CPU_WAIT_ADVICE
-    said = folder.with_suffix(".out").read_text()
-    assert f"CLIENT {summary.client.level}" in said
-    assert CPU_WAIT_ADVICE in " ".join(said.split())  # lines are wrapped
+    (health,) = read.health
+    busiest = next(iter(health.other_programs))
+    assert busiest.startswith("python")
+    assert health.other_programs[busiest] > 0.5
+    assert {one.rule: (one.status, one.voided) for one in summary.slos} == {
+        "ttft p50 < 20s": ("PASS", False),
+        "itl p50 < 1ms": ("FAIL", False),
+        "error_rate < 50%": ("PASS", False),
+    }
+    # the figures may be fine all the same: then nobody is blamed
+    if summary.client.level != OK:
+        assert summary.client.reasons[0].startswith("other programs used ")
+        assert summary.client.advice == CPU_WAIT_ADVICE
 
 
 @pytest.mark.slow
-def test_a_slow_server_is_not_blamed_on_the_client(tmp_path: Path) -> None:
+def test_a_quiet_run_of_a_slow_server_is_not_blamed_on_the_client(tmp_path: Path) -> None:
     """Other programs of this machine may be late all the same; but not this client, which has next
-    to nothing to do."""
+    to nothing to do. 2 % of 800 ms are 16 ms."""
     folder = tmp_path / "r"
-    with start_simulator("--ttft-ms", "800", "--itl-ms", "20") as url:
-        run = a_run_against(
-            url, folder, "-u", "20", "--request-count", "20", "--output-tokens-mean", "10"
-        )
+    with start_simulator("--ttft-ms", "800", "--itl-ms", "200") as url:
+        words = ("-u", "20", "--request-count", "40", "--output-tokens-mean", "10")
+        run = a_run_against(url, folder, *words)
         assert run.wait(90) == 0
     summary, _ = remake_reports(folder)
     (found,) = summary.evidence
-    assert found.ttft_p99_ms is not None
-    assert found.ttft_p99_ms > 800
-    assert found.cpu_share is not None
-    idle = msgspec.structs.replace(
-        found, cpu_wait_share=None, loop_lag_p99_ms=None, read_lag_p99_ms=None, send_lag_p99_ms=None
-    )
-    assert judge_client([idle]) == ClientVerdict(
-        OK
-    )  # 0.8 s of TTFT, no chunk merged, little CPU: nothing of it is the client's
+    if (found.cpu_wait_share or 0.0) > WAITS:
+        pytest.skip(f"this machine is not quiet: {found.other_programs}")
+    assert summary.client == ClientVerdict(OK), summary.figure_errors
+    figures = {(one.word, one.stat): one for one in summary.figure_errors}
+    assert figures["ttft", "p50"].value > 800
+    assert all(one.own <= max(0.02 * one.value, 1.0) for one in figures.values())
 
 
 # -- code that holds the GIL -----------------------------------------------------------------------
@@ -119,20 +130,13 @@ def test_beside_code_that_holds_the_gil_chunks_merge_and_claim_nothing_wrong(
     chunks = 6 * 40
     alone = sum(check(record, timed.sent_ns, row) for record, timed, row in got)
     assert 0 < alone < chunks * 0.9  # some came in the other 50 ms
-    requests = collect_columns(
-        [msgspec.structs.replace(record, worker="local") for record, _, _ in got]
-    ).requests
-    part = RequestSelection(requests, np.ones(len(requests), np.bool_))
-    from_records, whole = (
-        judge_client(collect_evidence(part, ())),
-        judge_client(collect_evidence(part, [health])),
-    )
-    assert from_records is not None
-    assert from_records.level == INVALID
-    assert any("merged" in reason for reason in from_records.reasons)
+    run = msgspec.structs.replace(a_run(), health=(health,))
+    records = [msgspec.structs.replace(record, worker="local") for record, _, _ in got]
+    summary = summarise_run(collect_columns(records), run)
+    assert summary.client is not None
+    assert summary.client.level != OK
+    assert MERGED in summary.client.signals
     assert health.loop_lag_p99_ms > 20
-    assert whole is not None
-    assert whole.level == INVALID
 
 
 @pytest.mark.skipif(

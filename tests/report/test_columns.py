@@ -54,6 +54,8 @@ def test_each_column_is_the_records_property() -> None:
         for name in set(frame.columns) - {
             *columns.STAMPS,
             *Readability._fields,
+            "longest_stall_least_s",
+            "longest_stall_most_s",
             "chunks",
             "merged",
             "first_chunk_at",

@@ -88,9 +88,10 @@ def done(
     value: float,
     status: str | None = None,
     throughput: float | None = None,
-    client: str | None = "OK",
+    *,
+    client_too_slow: bool = False,
 ) -> FinishedStage:
-    return FinishedStage(value, status, throughput, client)
+    return FinishedStage(value, status, throughput, client_too_slow)
 
 
 LADDER = parse_sweep("concurrency=1..32")
@@ -151,7 +152,7 @@ def test_where_no_rule_decides_throughput_does_and_that_is_said() -> None:
 
 
 def test_it_ends_when_the_load_generator_is_the_limit() -> None:
-    tired = [done(1), done(2, client="DEGRADED"), done(4, client="INVALID")]
+    tired = [done(1), done(2, client_too_slow=True), done(4, client_too_slow=True)]
     assert (
         choose_next_stage(LADDER, tired) == "the load generator was too slow in two stages in a row"
     )
@@ -199,7 +200,7 @@ def test_a_bracket_has_what_failed_lowest_above_it() -> None:
         8,
     )  # a rule on throughput
     assert bracket_maximum([done(4, INCONCLUSIVE)]) == (None, 4)
-    undecided = done(8, INCONCLUSIVE, client="INVALID")  # below one that passed
+    undecided = done(8, INCONCLUSIVE, client_too_slow=True)  # below one that passed
     assert bracket_maximum(
         [done(4, PASS), undecided, done(12, PASS), done(14, FAIL), done(16, INCONCLUSIVE)]
     ) == (

@@ -1,20 +1,29 @@
 """How a process is, from clocks that a test sets, and from what the kernel counts of a thread."""
 
+import os
 import threading
 from pathlib import Path
 
 import gevent
 import pytest
 
-from locust_llm.worker.health import HealthMonitor, read_cpu_waits_s
+from locust_llm.worker.health import (
+    HealthMonitor,
+    ProgramUse,
+    find_other_programs,
+    read_cpu_waits_s,
+    read_programs,
+)
 
 
 def test_a_watch_tells_cpu_waits_and_lateness() -> None:
-    wall, cpu = iter([10.0, 20.0]), iter([1.0, 6.0])
+    wall, cpu = iter([10.0, 20.0, 20.0]), iter([1.0, 6.0])
     # 9 has ended, 10 is new
     waits_s = iter([{"7": 1.0, "8": 0.5, "9": 100.0}, {"7": 1.5, "8": 3.0, "10": 2.0}])
     # its greenlet has not run yet
-    watch = HealthMonitor(lambda: next(wall), lambda: next(cpu), lambda: next(waits_s))
+    watch = HealthMonitor(
+        lambda: next(wall), lambda: next(cpu), lambda: next(waits_s), programs=dict
+    )
     health = watch.stop("w")
     assert health.cpu_share == 0.5  # 5 s of CPU in 10 s
     assert health.cpu_wait_share == 0.25  # thread 8 waited longest, 2.5 s of 10
@@ -62,3 +71,39 @@ def test_the_waits_of_threads(tmp_path: Path) -> None:
 )
 def test_this_kernel_counts_the_waits_of_this_thread() -> None:
     assert read_cpu_waits_s()[str(threading.get_native_id())] >= 0
+
+
+# -- other programs --------------------------------------------------------------------------------
+
+
+def test_other_programs_are_those_that_the_load_generator_did_not_start() -> None:
+    """In ten seconds: 20 s of a compiler in two processes, 5 s of a shell, next to nothing of a
+    daemon. Of ours are this worker (30), its master (20), another worker and what that started."""
+    before = {
+        1: ProgramUse("init", 0, 0.0), 10: ProgramUse("sh", 1, 1.0),
+        20: ProgramUse("locust-llm", 10, 0.0), 30: ProgramUse("locust-llm", 20, 0.0),
+        40: ProgramUse("cc1", 10, 100.0), 50: ProgramUse("daemon", 1, 7.0),
+    }  # fmt: skip
+    now = {
+        1: ProgramUse("init", 0, 0.0), 10: ProgramUse("sh", 1, 6.0),
+        20: ProgramUse("locust-llm", 10, 9.0), 30: ProgramUse("locust-llm", 20, 9.0),
+        31: ProgramUse("locust-llm", 20, 9.0), 32: ProgramUse("python3", 31, 9.0),
+        40: ProgramUse("cc1", 10, 110.0), 41: ProgramUse("cc1", 10, 10.0),
+        50: ProgramUse("daemon", 1, 7.1),
+    }  # fmt: skip
+    assert find_other_programs(before, now, 30, 10.0) == {"cc1": 2.0, "sh": 0.5}
+
+
+def test_a_process_that_a_shell_started_is_not_the_shells() -> None:
+    before = {10: ProgramUse("bash", 1, 0.0), 30: ProgramUse("locust-llm", 10, 0.0)}
+    now = {**before, 40: ProgramUse("python3", 10, 5.0), 41: ProgramUse("cc1", 30, 5.0)}
+    assert find_other_programs(before, now, 30, 10.0) == {"python3": 0.5}
+
+
+def test_programs_as_the_kernel_lists_them(tmp_path: Path) -> None:
+    for number, text in (("7", "7 (a (b) c) S 3 7 7 0 -1 0 1 2 3 4 150 50 0 0"), ("8", "8 (gone")):
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "stat").write_text(text)
+    (found,) = read_programs(tmp_path).values()
+    assert (found.name, found.parent) == ("a (b) c", 3)
+    assert found.cpu_s == pytest.approx(200 / os.sysconf("SC_CLK_TCK"))

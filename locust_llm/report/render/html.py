@@ -46,7 +46,7 @@ from locust_llm.report.sections.registry import REPORT_SECTIONS
 from locust_llm.report.sections.section import ReportMaterial
 from locust_llm.report.sections.sweep.chart import plot_stages
 from locust_llm.report.summary import Summary
-from locust_llm.slo.client_verdict import NEVER, ProcessEvidence, SignalLimit, measure_signals
+from locust_llm.slo.client_verdict import ProcessEvidence
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, OUTPUT_LABELS, POOLED
 from locust_llm.text.format import clean_line, format_brief
@@ -256,23 +256,28 @@ def collect_slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
 
 
 def _health(evidence: Sequence[ProcessEvidence]) -> Iterator[PageSection]:
-    """The delays of each process of the load generator, against the limits of the client
-    verdict."""
+    """What each process of the load generator measured of itself."""
     rows = [
-        (e.worker, signal.what, format_brief(signal.value, signal.unit,
-            3) + f" ({signal.note})" * bool(signal.note),
-         _limit(signal.degraded, signal.unit), _limit(signal.invalid, signal.unit), signal.level)
-        for e in evidence for signal in measure_signals(e)
+        (e.worker, what, format_brief(value * scale, unit, 3))
+        for e in evidence
+        for what, value, scale, unit in (
+            ("merged chunks", e.merged_share, 100, "%"),
+            ("send after admission p99", e.send_lag_p99_ms, 1, " ms"),
+            ("wait for a free permit p99", e.permit_lag_p99_ms, 1, " ms"),
+            ("read lag p99", e.read_lag_p99_ms, 1, " ms"),
+            ("event loop lag p99", e.loop_lag_p99_ms, 1, " ms"),
+            ("TTFT error of sentinel streams p99", e.ttft_off_ms, 1, " ms"),
+            ("gap error of sentinel streams p99", e.gap_off_ms, 1, " ms"),
+            ("CPU (of a core)", e.cpu_share, 100, "%"),
+            ("time without a free core", e.cpu_wait_share, 100, "%"),
+            *((f"other program {name} (cores)", used, 1, "")
+              for name, used in e.other_programs.items()),
+        )
+        if value is not None
     ]  # fmt: skip
     if rows:
-        head = ("Process", "Signal", "Observed", "Degraded above", "Invalid above", "Verdict")
-        yield PageSection(
-            "Client health", [TableBlock(head, tuple(rows), numbers=False)], folded=True
-        )
-
-
-def _limit(limit: SignalLimit, unit: str) -> str:
-    return "-" if limit == NEVER else limit.written(format_brief(limit.value, unit, 3))
+        table = TableBlock(("Process", "Measurement", "Observed"), tuple(rows), numbers=False)
+        yield PageSection("Client health", [table], folded=True)
 
 
 @cache

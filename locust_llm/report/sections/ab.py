@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 
+from locust_llm.records.record import OK as SUCCEEDED
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, format_flags
 from locust_llm.report.compare.differences import possible_ends
@@ -32,27 +33,26 @@ from locust_llm.report.rows import SloResult
 from locust_llm.report.selection import Floats, RequestSelection
 from locust_llm.report.slo.censoring import (
     IN_WINDOW,
-    bound_coalesced_metric,
     bound_rate_amounts,
     bound_share_hits,
     bound_values,
 )
-from locust_llm.report.slo.client_error import ratio_errors, value_error_s
 from locust_llm.report.slo.goodput import define_good_request
+from locust_llm.report.slo.measurement_error import (
+    ErrorSources,
+    bounds_of,
+    find_error_sources,
+    lost_shares,
+    move_requests,
+)
 from locust_llm.report.slo.observed import Evaluation, select_requests
 from locust_llm.report.window import RateWindow, Span
 from locust_llm.settings.ab import BASE, CANDIDATE, LEAST
 from locust_llm.settings.sweep import TIME_UP
-from locust_llm.slo.client_verdict import OK, ClientVerdict
+from locust_llm.slo.client_verdict import OK, UNCERTIFIED, ClientVerdict
 from locust_llm.slo.grammar import FAIL, PASS, Condition, Rule
 from locust_llm.slo.grammar import INCONCLUSIVE as RULE_INCONCLUSIVE
-from locust_llm.slo.measurement_bias import (
-    BOUNDED,
-    OF_RECORDS,
-    find_rule_error,
-    find_touching_signals,
-)
-from locust_llm.slo.metrics import BY_WORD, GIVEN, POOLED, RATE, SHARE, TIME, Metric
+from locust_llm.slo.metrics import BY_WORD, GIVEN, POOLED, RATE, SHARE, TIME
 from locust_llm.slo.rules import POINT
 from locust_llm.text.format import ComparedTexts, format_comparison, format_count
 
@@ -221,40 +221,21 @@ def compute_pair_values(rule: Rule, pairs: Sequence[PairRequests]) -> Floats:
     return np.array(values, np.float64).reshape(-1, 2)
 
 
-def bound_pair_values(
-    rule: Rule, metric: Metric, pairs: Sequence[PairRequests]
-) -> tuple[Floats, Floats]:
-    """The same with the values of a metric at their least, and at their most, as far as merged
-    chunks leave them open."""
-    least, most = [[_moved(pair, metric, most=most) for pair in pairs] for most in (False, True)]
-    return compute_pair_values(rule, least), compute_pair_values(rule, most)
+def move_pairs(
+    pairs: Sequence[PairRequests], sources: ErrorSources, *, most: bool, stamps: bool = False
+) -> list[PairRequests]:
+    """The same with every value at its least, or at its most: see move_requests."""
 
-
-def _moved(pair: PairRequests, metric: Metric, *, most: bool) -> PairRequests:
-    blocks = []
-    for block in pair:
-        requests, chosen = block.counted.requests, block.counted.chosen
-        reach = bound_coalesced_metric(
-            RequestSelection(requests, np.ones(len(requests), np.bool_)), metric
+    def moved(block: BlockRequests) -> BlockRequests:
+        counted, whole = (
+            RequestSelection(
+                move_requests(part.requests, sources, most=most, stamps=stamps), part.chosen
+            )
+            for part in (block.counted, block.whole)
         )
-        moved = requests.assign(**{metric.column: reach[most] / metric.base})
-        whole = RequestSelection(moved, block.whole.chosen)  # of the same requests
-        blocks.append(block._replace(counted=RequestSelection(moved, chosen), whole=whole))
-    return PairRequests(*blocks)
+        return block._replace(counted=counted, whole=whole)
 
-
-def moved_to(
-    conditions: Iterable[Condition], pairs: Sequence[PairRequests], *, best: bool
-) -> Sequence[PairRequests]:
-    """With the values that merged chunks leave open as they meet these conditions best, or
-    least."""
-    for condition in conditions:
-        metric = BY_WORD[condition.metric].metric
-        if metric is not None:
-            pairs = [
-                _moved(pair, metric, most=best != condition.op.startswith("<")) for pair in pairs
-            ]
-    return pairs
+    return [PairRequests(*map(moved, pair)) for pair in pairs]
 
 
 def count_block_requests(rule: Rule, pairs: Sequence[PairRequests]) -> Iterator[int]:
@@ -495,50 +476,40 @@ def _within_error(blame: str) -> str:
 
 def _error(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmError:
     """What the load generator may have wrong in this figure."""
-    if seen.verdict is None or find_rule_error(seen.verdict, rule) is None:
+    if seen.verdict is None or seen.verdict.level == OK:
         return ArmError()
-    measure = BY_WORD[rule.metric]
-    if rule.metric in GIVEN:
-        return _error_of_conditions(rule, found, seen)
-    each = value_error_s(rule.metric, seen, of_records=False) if measure.units is TIME else None
-    if each is None:
+    if UNCERTIFIED in seen.verdict.signals:
         return ArmError(math.inf)
-    merged = find_touching_signals(seen.verdict, rule) & {*OF_RECORDS}
-    if not merged or measure.metric is None or rule.metric not in BOUNDED:
-        return ArmError(2 * each)
-    return ArmError(2 * each, bound_pair_values(rule, measure.metric, found))
+    sources, measure = find_error_sources(seen.main.requests, seen.run), BY_WORD[rule.metric]
+    if measure.units is RATE:
+        # what it held back came to no request: good ones are more by that share at most
+        lost = min(sum(dict(lost_shares(seen.main.outcome(SUCCEEDED), sources)).values()), 0.99)
+        values = compute_pair_values(rule, found)
+        best = compute_pair_values(rule, move_pairs(found, sources, most=False, stamps=True))
+        least = compute_pair_values(rule, move_pairs(found, sources, most=True, stamps=True))
+        return ArmError(0.0, (np.fmin(least, values), np.fmax(best, values) / (1 - lost)))
+    stamps = rule.metric in GIVEN
+    reach = [
+        compute_pair_values(rule, move_pairs(found, sources, most=side, stamps=stamps))
+        for side in (False, True)
+    ]
+    bounds = None if stamps else bounds_of(rule.metric, seen.main.outcome(SUCCEEDED), sources)
+    return ArmError(
+        0.0 if bounds is None else 2 * bounds.max_ms / 1e3,
+        (np.fmin(*reach), np.fmax(*reach)),
+    )
 
 
-def _error_of_conditions(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmError:
-    """How many requests meet the conditions, where each limit is moved by as much as a value may be
+def ratio_errors(
+    base_s: float, ratio: float, base_error_s: float, error_s: float
+) -> tuple[float, float]:
+    """By how much a ratio to the figure of a base may be lower, and higher, where both may be
     off."""
-    assert seen.verdict is not None
-    if (
-        BY_WORD[rule.metric].units is RATE
-        and find_rule_error(seen.verdict, _rule("requests_per_s")) is not None
-    ):
-        return ArmError(math.inf)
-    nearer, further, merged = list[Condition](), list[Condition](), list[Condition]()
-    for condition in rule.given:
-        units = BY_WORD[condition.metric].units
-        off_s = value_error_s(condition.metric, seen, of_records=False) if units is TIME else None
-        if off_s is None:
-            return ArmError(math.inf)
-        off = off_s * units[condition.unit]
-        step = -off if condition.op.startswith("<") else off
-        nearer.append(replace(condition, number=condition.number + step))
-        further.append(replace(condition, number=condition.number - step))
-        if find_touching_signals(seen.verdict, Rule(condition.metric, "<", 0.0, condition.unit)) & {
-            *OF_RECORDS
-        }:
-            merged.append(condition)
-    least = compute_pair_values(
-        replace(rule, given=tuple(nearer)), moved_to(merged, found, best=False)
-    )
-    most = compute_pair_values(
-        replace(rule, given=tuple(further)), moved_to(merged, found, best=True)
-    )
-    return ArmError(0.0, (least, most))
+    here_s = ratio * base_s
+    low = ratio - max(here_s - error_s, 0.0) / (base_s + base_error_s)
+    if base_s <= base_error_s:
+        return low, math.inf
+    return low, (here_s + error_s) / (base_s - base_error_s) - ratio
 
 
 def _widened(

@@ -15,9 +15,16 @@ from locust_llm.records.run import OpenLoopSchedule, Run
 from locust_llm.report.sections.outages import describe_outages
 from locust_llm.report.selection import Floats, RequestSelection, mean_of_known
 from locust_llm.settings.settings import Settings
-from locust_llm.slo.client_verdict import FULL_CORE, INVALID, LEVELS, PERMIT_LAG, ClientVerdict
+from locust_llm.slo.client_verdict import (
+    DELAYS,
+    FULL_CORE,
+    INVALID,
+    LATE_PERMIT,
+    LEVELS,
+    OTHERS,
+    ClientVerdict,
+)
 from locust_llm.slo.client_verdict import OK as FINE
-from locust_llm.slo.measurement_bias import DELAYS
 from locust_llm.text.format import (
     capitalise_sentence,
     digits_to_tell_apart,
@@ -128,6 +135,8 @@ nothing."""
 GATE: Final = "gate"
 SERVER: Final = "server"
 USERS: Final = "users"
+LATE_LOOP_MS: Final = 250.0
+"""Of an event loop, p99; one that was later may have kept arrivals from being sent."""
 CLIENT: Final = "client"
 BURST: Final = "end"
 
@@ -429,7 +438,7 @@ def _cause(d: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
     generator keeps users busy as well. Only where it was late itself is the load generator a cause:
     merged chunks keep nobody from sending."""
     # then the gate was free for those at it
-    late_permits = verdict is not None and PERMIT_LAG in verdict.signals
+    late_permits = verdict is not None and LATE_PERMIT in verdict.signals
     if is_held_by_limit(d) or (d.at_gate > (d.due - d.sent) / 2 and not late_permits):
         return GATE
     late = _level_of_delays(verdict)
@@ -440,9 +449,17 @@ def _cause(d: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
         return GATE if _enough_without_gate(d) else USERS
     if d.out_of_users:
         return USERS
-    if late != FINE:
+    if late != FINE or _was_held_up(run):
         return CLIENT
     return "" if _were_due_at_the_stop(d) else BURST
+
+
+def _was_held_up(run: Run) -> bool:
+    """Other programs had the cores, or its event loop stood still."""
+    return any(
+        (health.cpu_wait_share or 0.0) > OTHERS or health.loop_lag_p99_ms > LATE_LOOP_MS
+        for health in run.health
+    )
 
 
 def _were_due_at_the_stop(d: Delivery) -> bool:

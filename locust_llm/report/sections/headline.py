@@ -32,18 +32,18 @@ from locust_llm.text.format import (
 from .ab import format_paired_difference
 from .delivery import describe_overload, describe_undelivered
 from .metrics import format_survivors_line
-from .notes import FIRST_FAILED, was_stream_buffered
+from .notes import FIRST_FAILED
 from .published import format_broken_rules
 
 STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
 OPEN: Final = f"{INCONCLUSIVE}: "
 """How the text of a knee begins that no stage may found."""
-TOO_SLOW: Final = "The load generator was too slow to measure this server"
+TOO_INEXACT: Final = "The load generator was too inexact to measure this server"
 BUFFERED_STREAMS: Final = (
     "The streams were buffered on the way, and these figures are those of the buffer"
 )
 ALL_THE_SAME: Final = {PASS: "the rules hold", FAIL: "a rule is broken"}
-"""What no error of the load generator can have turned (slo/measurement_bias.py)."""
+"""What no error of the load generator can have turned (report/slo/measurement_error.py)."""
 MAX_KINDS: Final = 2
 MAX_RULE: Final = 60
 """Characters of a rule that is undecided."""
@@ -107,8 +107,8 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
         yield trouble
     if not rules and ((trouble and c.cut) or format_survivors_line(summary, run) is not None):
         load = f"{load}{', ' * bool(load)}of the {c.succeeded:,} that were answered"
-    if invalid:
-        why = BUFFERED_STREAMS if was_stream_buffered(run) else TOO_SLOW
+    if invalid or run.stream_was_buffered:
+        why = BUFFERED_STREAMS if run.stream_was_buffered else TOO_INEXACT
         why = f"{why[0].lower()}{why[1:]}" if trouble else why
         if same := ALL_THE_SAME.get(summary.slo_status or "", ""):
             load = f"{why}, but {same} all the same:"

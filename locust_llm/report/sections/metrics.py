@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from locust_llm.records.accuracy import ErrorBounds
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import (
     CORRELATED,
@@ -24,6 +23,13 @@ from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import RequestBreakdown, RequestGroup, Row
 from locust_llm.report.summary import Summary
 from locust_llm.report.window import find_measured_span
+from locust_llm.slo.client_verdict import (
+    FINE_MS,
+    FINE_SHARE,
+    OK,
+    FigureError,
+    describe_other_programs,
+)
 from locust_llm.slo.metrics import (
     GATE_WAIT,
     ITL,
@@ -34,9 +40,9 @@ from locust_llm.slo.metrics import (
     TTFT_FROM_DUE,
 )
 from locust_llm.text.format import (
+    capitalise_sentence,
     format_count,
     format_duration,
-    format_error_ends,
     format_number,
     name_percentile,
     truncate_text,
@@ -138,7 +144,7 @@ def _with_all(row: Row, percentile: float) -> str:
 def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
     """Tables for those who look further."""
     chosen = order_percentiles(run)
-    yield from _plus_minus(summary, chosen)
+    yield from _measurement_errors(summary)
     if summary.conditions.succeeded:
         yield from _breakdowns(summary.breakdowns)
     if summary.reading:
@@ -235,38 +241,33 @@ def _metrics(rows: Sequence[Row], chosen: Sequence[float]) -> TableBlock:
     )
 
 
-def _plus_minus(summary: Summary, chosen: Sequence[float]) -> Iterator[Block]:
-    """How far the true percentiles may lie from those above."""
-    rows = [row for row in summary.rows if row.plus_minus and row.count]
-    if rows:
-        cells = (
-            (label_row(row), *(format_error_ends(row.plus_minus.get(p)) for p in chosen))
-            for row in rows
-        )
-        yield Heading("Plus-minus", folded=True)
-        yield TableBlock(("Metric", *map(name_percentile, chosen)), tuple(cells))
+def _measurement_errors(summary: Summary) -> Iterator[Block]:
+    """By how much each figure may be off by the load generator's doing, and why."""
+    if not summary.figure_errors:
+        return
+    yield Heading("Measurement error", folded=True)
+    head = ("Figure", "Value", "May be off by up to", "", "", "Cause")
+    rows = (_measurement_error(one) for one in summary.figure_errors)
+    yield TableBlock(head, tuple(rows), numbers=False)
+    yield TextBlock(
+        f"A figure is fine that may be off by at most {FINE_SHARE:.0%} of itself, or "
+        f"{FINE_MS:g} ms. The client verdict follows from those of TTFT, ITL, Request Latency and "
+        f"the rates."
+    )
+    if others := describe_other_programs(summary.evidence):
+        yield TextBlock(f"{capitalise_sentence(others)}.")
+    if summary.sentinels:
         yield TextBlock(
-            "Plus-minus: how far the true percentile may lie from the reported one, on this "
-            "machine and under this load, "
-            f"by {summary.sentinels} chunks of sentinel streams with known send times beside the "
-            f"load, and by merged chunks."
+            f"Stamps: by {summary.sentinels} chunks of sentinel streams, whose send times are "
+            f"known."
         )
-        if summary.sentinel_errors is not None:
-            yield from _origin(*summary.sentinel_errors)
 
 
-def _origin(ttft: ErrorBounds, gap: ErrorBounds) -> Iterator[Block]:
-    """What the plus-minus is made of, where that of TTFT is larger than any error that a TTFT of a
-    sentinel had."""
-    if gap.max_ms > ttft.max_ms:
-        own, between = (format_duration(bounds.max_ms / 1e3) for bounds in (ttft, gap))
-        yield TextBlock(
-            f"TTFT of {format_count(ttft.count, 'sentinel stream')} was off by at most {own}, "
-            f"their {gap.count:,} gaps by at "
-            f"most {between}. Few TTFTs prove no bound, so the plus-minus of TTFT and of Request "
-            f"Latency rests on the gaps' errors. "
-            "ITL spreads the error of a gap over the tokens of a short answer."
-        )
+def _measurement_error(one: FigureError) -> tuple[str, ...]:
+    share = f"{one.most / abs(one.value):.1%}" if one.value else "-"
+    value, most = (f"{format_number(number, 3)} {one.unit}" for number in (one.value, one.most))
+    fine = "" if one.level == OK else "more than is fine"
+    return one.label, value, most, share, fine, ", ".join(list(one.causes)[:2]) or "-"
 
 
 def _breakdowns(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Block]:

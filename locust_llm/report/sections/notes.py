@@ -23,15 +23,13 @@ from locust_llm.slo.client_verdict import (
     FULL_CORE,
     IDLE_ADVICE,
     INVALID,
-    LATE_MS,
+    LATE_SEND,
     OK,
-    SEND_LAG,
     advise_on_processes,
-    measure_signals,
+    list_fine_metrics,
 )
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import count_needed_values
-from locust_llm.slo.measurement_bias import DOUBTS, list_unaffected_metrics
 from locust_llm.slo.rules import PASSES, POINT, WARNS
 from locust_llm.text.format import capitalise_sentence, format_brief, format_count, format_duration
 
@@ -50,10 +48,6 @@ MIN_CACHED_SHARE: Final = 0.5
 """Of the input tokens; from there on the prefix cache gets a remark."""
 OPEN_LOOP_METRICS: Final = ("goodput", "late", "requests_per_s", "ttft_from_due")
 """Rules about these are about arrivals, which a closed loop does not have."""
-BUFFERED: Final = "WARNING: BUFFERED STREAM"
-BUFFER_ADVICE: Final = (
-    "The streams were buffered on the way, which merges chunks too: mend that first."
-)
 FIRST_FAILED: Final = "WARNING: each of the first "
 """How the note of a run begins whose first requests have all failed, with what to do about it."""
 CHANGED: Final = "The client verdict changed:"
@@ -76,6 +70,9 @@ MAYBE_WARM: Final = re.compile(
     r"warm.*"
 )
 """Of a note from before the load."""
+LATE_MS: Final = 5.0
+VERY_LATE_MS: Final = 100.0
+"""Of a send after its admission; from there on a single one gets a remark, and a warning."""
 MIN_MERGED_SHARE: Final = 0.01
 """Of the chunks; from there on merged ones get a remark."""
 
@@ -213,44 +210,24 @@ def _why_cut(run: Run) -> str:
     )
 
 
-def was_stream_buffered(run: Run) -> bool:
-    """The streams were held back on the way (records/buffering.py): that merges chunks however fast
-    the load generator is."""
-    return any(note.startswith(BUFFERED) for note in run.notes)
-
-
 def format_verdict_line(summary: Summary, run: Run) -> str | None:
-    """The line above the tables when the load generator distorted the figures; None when it did
+    """The line above the tables when the load generator may have figures wrong; None when it may
     not."""
     if summary.client is None or summary.client.level == OK:
         return None
     if not summary.conditions.succeeded and summary.examination is None:
         return None  # there are no figures
-    sound = (
-        ", ".join(list_unaffected_metrics(summary.client)) if summary.examination is None else ""
-    )
-    effect = (
-        f"do not use these figures{f' but for {sound}' if sound else ''}, the load generator "
-        f"distorted them"
-        if summary.client.level == INVALID
-        else f"the load generator distorted some of these "
-        f"figures{f', not {sound}' if sound else ''}"
-    )
+    fine = ", ".join(list_fine_metrics(summary.figure_errors))
+    if summary.client.level == INVALID:
+        effect = f"do not use these figures{f' but for {fine}' if fine else ''}"
+    else:
+        effect = f"some of these figures may be off{f', not {fine}' if fine else ''}"
     if summary.examination is None:
         advice = _for_locustfile(summary.client.advice, run)
     else:
-        advice = summary.examination.client_advice
-    if was_stream_buffered(run):
-        effect, advice = effect.partition(", the load generator")[0], BUFFER_ADVICE
-        effect = (
-            effect if summary.client.level == INVALID else "some of these figures are distorted"
-        )
-    said = [
-        effect,
-        capitalise_sentence("; ".join(summary.client.reasons)),
-        *_stand(summary, run),
-        advice,
-    ]
+        effect, advice = effect.partition(" but for")[0], summary.examination.client_advice
+    reasons = capitalise_sentence("; ".join(summary.client.reasons))
+    said = filter(None, [effect, reasons, *_stand(summary, run), advice])
     return f"CLIENT {summary.client.level}: {'. '.join(said)}"
 
 
@@ -639,26 +616,19 @@ def _busy(summary: Summary) -> Iterator[str]:
 
 
 def _sent_late(summary: Summary) -> Iterator[str]:
-    """One request of few, which decides nothing."""
+    """A few requests of few, which decide nothing."""
+    if summary.client is None or LATE_SEND in summary.client.signals:
+        return
     for e in summary.evidence:
-        sending = next((signal for signal in measure_signals(e) if signal.what == SEND_LAG), None)
         latest_ms, share = e.latest_send_ms, e.late_share
-        if (
-            sending is None
-            or sending.level != OK
-            or e.requests >= FEW
-            or latest_ms is None
-            or share is None
-        ):
+        if e.requests >= FEW or latest_ms is None or share is None or latest_ms <= LATE_MS:
             continue
-        if latest_ms > LATE_MS[0]:
-            begin = "WARNING: the" if latest_ms > LATE_MS[1] else "The"
-            yield (
-                f"{begin} load generator ({e.worker}) sent one of {e.requests} requests "
-                f"{format_brief(latest_ms, ' ms', 3)} late. "
-                f"That is {share:.1%} of the requests' time, so it does not lower the client "
-                f"verdict."
-            )
+        begin = "WARNING: the" if latest_ms > VERY_LATE_MS else "The"
+        yield (
+            f"{begin} load generator ({e.worker}) sent the latest of {e.requests} requests "
+            f"{format_brief(latest_ms, ' ms', 3)} late. That is {share:.1%} of the requests' time, "
+            f"so it does not lower the client verdict."
+        )
 
 
 def _changed(summary: Summary, run: Run) -> Iterator[str]:
@@ -678,10 +648,9 @@ def _changed(summary: Summary, run: Run) -> Iterator[str]:
     yield f"{CHANGED} {live.level} while the run was on{before}, {end.level} in the end{after}."
 
 
-def _why(signals: AbstractSet[str]) -> str:
-    """`` (chunks came merged, TTFT may be too high)``"""
-    found = sorted(DOUBTS[signal].why if signal in DOUBTS else signal for signal in signals)
-    return f" ({', '.join(found)})" if found else ""
+def _why(causes: AbstractSet[str]) -> str:
+    """`` (late sends, merged chunks)``"""
+    return f" ({', '.join(sorted(causes))})" if causes else ""
 
 
 def _requests(count: int) -> str:

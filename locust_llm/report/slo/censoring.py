@@ -33,8 +33,6 @@ from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import (
     BY_WORD,
     ITL,
-    LATENCY,
-    TTFT,
     TTFT_FROM_DUE,
     Metric,
 )
@@ -90,24 +88,17 @@ def bound_values(
     part: RequestSelection,
     metric: Metric,
     longest_s: float = math.inf,
-    *,
-    merged: bool = False,
 ) -> ValueBounds:
     """What each request counts with, in seconds or a number a second; those without a value are
     left out. A failure has one that breaks the rule, but for averages, where it is left out, and
     for waits before the send, which it had like any other.
 
     ``longest_s``: no request that succeeds takes longer, as its timeout ends it; else there is no
-    bound above. ``merged``: chunks that came more than one to a read count at their soonest and at
-    their latest.
+    bound above.
     """
     everything = part.outcome(OK, *FAILURES, CUT, CANCELLED)
     low, high = bound_metric(everything, metric, longest_s)
     open_ = low != high
-    if merged:
-        least, most = bound_coalesced_metric(everything, metric)
-        low = np.where(open_, low, least)
-        high = np.where(open_, high, most)
     outcome = _outcomes(everything)
     failed = outcome == "failed"
     if not metric.waits:
@@ -172,21 +163,6 @@ def bound_metric(
     bound = np.where(np.isnan(bound), 0.0, bound)
     low[open_], high[open_] = bound[open_], longest[open_]
     return low, np.maximum(low, high)
-
-
-def bound_coalesced_metric(part: RequestSelection, metric: Metric) -> tuple[Floats, Floats]:
-    """(the least, the most) that each request can have had, by the stamps around chunks that came
-    more than one to a read; of other metrics what is reported."""
-    first, soonest, last = part["ttft_s"], part["ttft_soonest_s"], part["latency_s"]
-    reported: Floats = part[metric.column] * metric.base
-    if metric in (TTFT, TTFT_FROM_DUE):
-        return reported - (first - soonest), reported
-    if metric is LATENCY:
-        return part["latency_soonest_s"], reported
-    if metric is ITL:  # what came merged in between moves neither of its ends
-        tokens = count_later_tokens(part)
-        return np.maximum(part["latency_soonest_s"] - first, 0) / tokens, (last - soonest) / tokens
-    return reported, reported
 
 
 def count_later_tokens(part: RequestSelection) -> Floats:

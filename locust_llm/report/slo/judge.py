@@ -8,9 +8,8 @@ the largest value, and what was delivered and completed of a schedule, are facts
 no interval; with ``--slo-mode point`` no figure has. What was cut counts at its best and at its
 worst (censoring.py), and the rule is decided where both are. A failure counts as a value that
 breaks the rule, whichever way that points (a latency of +infinity, as in the ``adj_`` rows), but in
-averages: there it is left out, and the reason says so. The client verdict voids what its own error
-could turn (slo/measurement_bias.py), but where the records and the certificate of the machine say
-how far the figure can be off: there the rule is held against both ends of that.
+averages: there it is left out, and the reason says so. By how much the load generator may have the
+figure wrong (measurement_error.py) moves the limit nearer: a decision that this could turn is void.
 
 Each stage of a sweep is judged as a run of its own. The sweep passes a rule if some stage does: up
 to the highest one, which is found. A rule that names stages must hold at each of them, one with a
@@ -38,13 +37,8 @@ from locust_llm.report.sections.sweep.knee import (
     is_client_distorted,
 )
 from locust_llm.settings.settings import Settings
-from locust_llm.slo.client_verdict import INVALID, ClientVerdict
+from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
-from locust_llm.slo.measurement_bias import (
-    decision_survives_error,
-    explain_void_rule,
-    find_rule_error,
-)
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, SHARE
 from locust_llm.slo.rules import AT_EDGE, POINT, RuleEntry
 from locust_llm.text.format import (
@@ -54,8 +48,8 @@ from locust_llm.text.format import (
     format_plain_number,
 )
 
-from .client_error import is_bounded_by_stamps, widen_by_both_errors, widen_by_client_error
 from .intervals import RISES
+from .measurement_error import RuleError, combine_rule_errors, measure_rule_error
 from .observed import (
     Evaluation,
     ObservedValue,
@@ -67,6 +61,7 @@ from .observed import (
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
 ICL: Final = "icl"
 ITL: Final = "itl"
+MAY_BE_OFF: Final = "the load generator may have it off by up to"
 MAX_LONGER: Final = 100.0
 """So many times as long a run is the most that is advised."""
 
@@ -112,19 +107,8 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     by_point = seen.run.settings.slo_mode == POINT
     # what cut requests leave open stays open
     tested = replaced(found, ends=None, trend="") if by_point else found
-    blame = _blame_of_base(rule, base) or _blame(
-        rule, tested.decides(rule), seen.verdict, by_point=by_point
-    )
-    if blame and (wide := _with_error(rule, tested, base, seen)) is not None:
-        stands = tested.decides(rule) == wide.decides(rule)
-        blame = "" if stands else f"{blame}, and the limit lies within what that leaves open"
-        if (
-            not by_point
-            and base is None
-            and seen.verdict is not None
-            and is_bounded_by_stamps(rule, seen.verdict)
-        ):
-            found = tested = wide
+    error = _find_error(rule, base, seen)
+    blame = _blame(rule, tested, error, seen, by_point=by_point)
     status, reason, longer = _decided(rule, tested, seen, blame)
     if status == INCONCLUSIVE and not blame and (ended := _ended_by(rule, found, seen.run)):
         status, reason, longer = FAIL, f"it ended the {ended}", None
@@ -156,6 +140,7 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         effective=found.size if shows_correlation(found) else None,
         longer_s=longer,
         longer_is_exact=longer is not None and is_pure_share(rule, tested),
+        voided=bool(blame),
         reason=reason,
     )
 
@@ -182,22 +167,15 @@ def _base_of(rule: Rule, seen: Evaluation) -> tuple[Evaluation | None, ObservedV
     return (None, None) if base is None else (base.seen, measure_worsening(rule, base.seen, seen))
 
 
-def _blame_of_base(rule: Rule, base: Evaluation | None) -> str:
-    """Why the load generator of the base forbids this judgement; empty if it does not."""
-    if base is None or base.verdict is None or find_rule_error(base.verdict, rule) is None:
-        return ""
-    return f"in {rule.base} {explain_void_rule(base.verdict, rule)}"
-
-
-def _with_error(
-    rule: Rule, found: ObservedValue, base: Evaluation | None, seen: Evaluation
-) -> ObservedValue | None:
-    """With what the load generator may have wrong; None: nobody knows."""
-    return (
-        widen_by_client_error(rule, found, seen)
-        if base is None
-        else widen_by_both_errors(rule, found, base, seen)
-    )
+def _find_error(rule: Rule, base: Evaluation | None, seen: Evaluation) -> RuleError:
+    """By how much the load generator may have the figure of a rule wrong."""
+    own = measure_rule_error(rule, seen)
+    if base is None:
+        return own
+    here, before = compute_rule_value(rule, seen).value, compute_rule_value(rule, base).value
+    if here is None or before is None or (rule.unit == "%" and not before):
+        return RuleError()
+    return combine_rule_errors(rule, own, measure_rule_error(rule, base), here, before)
 
 
 def _decided(
@@ -363,13 +341,19 @@ def describe_duration(seconds: float) -> str:
     return f"{math.ceil(seconds / step) * step} s"
 
 
-def _blame(rule: Rule, holds: bool | None, verdict: ClientVerdict | None, *, by_point: bool) -> str:
-    """Why the load generator forbids this judgement; empty if it does not. ``by_point``: only by an
-    INVALID one."""
-    error = find_rule_error(verdict, rule)
-    if verdict is None or error is None or decision_survives_error(rule, holds, error):
+def _blame(
+    rule: Rule, found: ObservedValue, error: RuleError, seen: Evaluation, *, by_point: bool
+) -> str:
+    """Why the load generator forbids this judgement: its figure may be off so far that the limit
+    lies within that. Empty if it does not. ``by_point``: only an INVALID one forbids."""
+    if seen.verdict is not None and UNCERTIFIED in seen.verdict.signals:
+        return seen.verdict.reasons[0]
+    if error.survives(rule, found):
         return ""
-    return "" if by_point and verdict.level != INVALID else explain_void_rule(verdict, rule)
+    if by_point and (seen.verdict is None or seen.verdict.level != INVALID):
+        return ""
+    off = format_brief(max(error.lower, error.higher) * rule.factor, rule.unit, 2)
+    return f"{MAY_BE_OFF} {off}, which reaches the limit: {', '.join(error.causes)}"
 
 
 # -- a rule in a sweep -----------------------------------------------------------------------------

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK, RETRIED, Record
 from locust_llm.records.run import Run
 from locust_llm.report.breakdowns import estimate_input_lengths
+from locust_llm.report.columns import earliest_chunks_us
 from locust_llm.report.gaps import GapCounts
 from locust_llm.report.percentiles import find_percentile, has_too_few_values
 from locust_llm.report.sections.delivery import Delivery
@@ -109,8 +111,6 @@ class Evaluation(NamedTuple):
     ``main``."""
     time: RateWindow
     """What these rates are over."""
-    merged: bool = False
-    """Chunks that came more than one to a read count at their soonest and at their latest."""
     silent_end: bool = False
     """Nothing answered from some time on to the end of the run."""
 
@@ -189,9 +189,7 @@ def bound_rule_values(rule: Rule, part: RequestSelection, seen: Evaluation) -> V
     """Of a number that each request has, in the order of the sends."""
     metric, longest_s = BY_WORD[rule.metric].metric, seen.run.settings.request_timeout_s
     assert metric is not None  # it is no figure of the whole run
-    return bound_values(
-        rule, part, metric, longest_s if rule.stat == "avg" else math.inf, merged=seen.merged
-    ).in_order
+    return bound_values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf).in_order
 
 
 def _distribution(
@@ -432,10 +430,11 @@ def _gap_percentile_interval(
 
 
 def collect_gaps(
-    part: RequestSelection, seen: Evaluation
+    part: RequestSelection, seen: Evaluation, *, merged: bool = False
 ) -> tuple[list[GapCounts], list[GapCounts], int]:
     """(by stretch, the same with each silence at the end without end, how many silences). The
-    records are read again: the columns do not keep which gap belongs to whom."""
+    records are read again: the columns do not keep which gap belongs to whom. ``merged``: with those
+    beside merged chunks, at their least and at their most."""
     silence_us = np.round((part["closed_at"] - part["last_chunk_at"]) * 1e6)
     running = part.requests["outcome"].to_numpy()[part.chosen] == CUT
     rows = np.flatnonzero(part.chosen)
@@ -453,20 +452,24 @@ def collect_gaps(
     for i, some in enumerate(np.array_split(order, STRETCHES)):
         stretch_of[some] = i
     low = [GapCounts() for _ in range(STRETCHES)]
-    high = [GapCounts() for _ in range(STRETCHES)] if silences or seen.merged else low
+    high = [GapCounts() for _ in range(STRETCHES)] if silences or merged else low
     # as the columns have it
     finished = (record for record in seen.records if record.outcome != RETRIED)
     for row, (i, record) in enumerate(zip(stretch_of.tolist(), finished, strict=False)):
         if i < 0:
             continue
         gaps_us = record.sharp_gaps_us
-        blurred = record.blurred_gaps_us if seen.merged else ()
+        blurred = _merged_gaps_us(record) if merged else ()
         known = [*gaps_us, *(least for least, _ in blurred)]
         low[i].add(np.array([*known, silences[row]] if row in silences else known, np.int64))
         if high is not low:
             known = [*gaps_us, *(most for _, most in blurred)]
             high[i].add(np.array([*known, ENDLESS_US] if row in silences else known, np.int64))
     return low, high, len(silences)
+
+
+def _merged_gaps_us(record: Record) -> tuple[tuple[int, int], ...]:
+    return msgspec.structs.replace(record, merged=tuple(earliest_chunks_us(record))).blurred_gaps_us
 
 
 def _of_gaps(rule: Rule, gaps: GapCounts) -> float | None:

@@ -403,7 +403,11 @@ def test_there_is_no_percentage_of_nothing(tmp_path: Path, monkeypatch: pytest.M
             "the runs differ in input tokens (200.0 on average in base, 100.0",
         ),
         # 0 ms at the soonest
-        (a_run(), steps(50, merged=((0, 0), (1, 0), (2, 0))), "in base the client verdict is"),
+        (
+            a_run(),
+            steps(50, merged=((0, 0), (1, 0), (2, 0))),
+            "which reaches the limit: merged chunks",
+        ),
         (replace(a_run(), stopping_at=None), steps(50), "base: the run did not end cleanly"),
         (
             replace(a_run(), records_lost=2),

@@ -104,7 +104,7 @@ def a_sweep(summary: Summary) -> Summary:
     levels = tuple(
         level(2.0**i, goodput_per_s=2.0**i, goodput_low=0.9 * 2**i, goodput_high=1.1 * 2**i,
             attainment=1 - 0.1 * i,
-              client="OK" if i < 5 else "DEGRADED")
+              client="OK" if i < 5 else "INVALID")
         for i in range(6)
     )  # fmt: skip
     knees = (

@@ -258,7 +258,9 @@ def test_nothing_is_concluded_from_nine_pairs_or_on_a_bad_machine() -> None:
     assert summary.paired.reason == "too few pairs: 8 came to their end, and 10 are needed"
     assert the(summary, "TTFT p50 (ms)").word == "not concluded"
     run, records = a_comparison((1.5, 1.51) * 5, slo=("ttft p50 within 5% of base",))
-    busy = ProcessHealth(worker="local", cpu_share=0.99, loop_lag_p99_ms=900.0)
+    off = ErrorBounds(count=100, p50_ms=60.0, p95_ms=60.0, p99_ms=60.0, max_ms=60.0)
+    one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
+    busy = ProcessHealth(worker="local", cpu_share=0.99, loop_lag_p99_ms=1, certificate=one)
     summary = summarised(replace(run, health=(busy,)), records)
     assert summary.client is not None
     assert summary.client.level != OK

@@ -37,13 +37,13 @@ from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest
 from locust_llm.slo.client_verdict import (
-    CPU_WAIT,
     DEGRADED,
     INVALID,
+    LATE_PERMIT,
+    LATE_READ,
+    LATE_SEND,
     MERGED,
-    PERMIT_LAG,
-    SEND_LAG,
-    TTFT_HIGH,
+    SENTINELS,
     ClientVerdict,
 )
 
@@ -506,7 +506,7 @@ def test_what_waited_at_the_gate_when_the_run_ended_was_held_by_the_gate() -> No
     )
     found = delivered(records, run, merged)
     assert (found.sent, found.at_gate, found.cause) == (53, 10, "gate")
-    slow = ClientVerdict(DEGRADED, ("so",), signals={PERMIT_LAG: DEGRADED})
+    slow = ClientVerdict(DEGRADED, ("so",), signals={LATE_PERMIT: DEGRADED})
     assert delivered(records, run, slow).cause == "client"  # a permit was free, and on its way
     # without a gate nobody waited at one
     assert delivered(records, replace(run, limits=()), merged).cause == "end"
@@ -544,7 +544,7 @@ def test_users_that_wait_at_the_gate_are_not_too_few() -> None:
 
 @pytest.mark.parametrize(
     ("signal", "cause"),
-    [(MERGED, "end"), (SEND_LAG, "client"), (CPU_WAIT, "client"), (TTFT_HIGH, "end")],
+    [(MERGED, "end"), (LATE_SEND, "client"), (LATE_READ, "client"), (SENTINELS, "end")],
 )
 def test_only_delays_of_the_load_generator_keep_requests_from_being_sent(
     signal: str, cause: str

@@ -21,6 +21,7 @@ from locust_llm.report.slo.judge import combine_results, describe_duration, esti
 from locust_llm.report.slo.observed import ObservedValue
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, MERGED
+from locust_llm.slo.client_verdict import OK as OK_
 from locust_llm.slo.grammar import parse_rule
 from locust_llm.slo.intervals import find_interval_ranks
 
@@ -428,7 +429,7 @@ def late(share: float) -> Record:
     """Chunks of which ``share`` came merged."""
     many = answered(*range(1, 101), sent_at=10.0)
     return replace(
-        many, merged=tuple((i, 0) for i in range(round(100 * share))), chunk_us=(1000,) * 100
+        many, merged=tuple((i, 0) for i in range(round(100 * share))), chunk_us=(100_000,) * 100
     )
 
 
@@ -444,33 +445,33 @@ def test_a_rule_about_itl_does_not_pass_where_no_answer_has_one() -> None:
             assert (result.status, result.observed, result.count) == ("INCONCLUSIVE", None, 0), rule
 
 
-@pytest.mark.parametrize(("share", "level"), [(0.1, DEGRADED), (1.0, INVALID)])
-def test_a_client_that_was_too_slow(share: float, level: str) -> None:
+@pytest.mark.parametrize(("share", "of_latency"), [(0.1, "FAIL"), (1.0, "INCONCLUSIVE")])
+def test_a_client_that_was_too_slow(share: float, of_latency: str) -> None:
+    """The first chunk came within 100 ms of the send; where all came merged so did the last."""
     records = [replace(late(share), clock_offset_s=UNIX + i) for i in range(100)]
     rules = {
         # the stamp of a merged chunk is too late, if anything
         "request_latency p50 < 1000ms": "PASS",
-        "request_latency p50 < 0.1ms": "INCONCLUSIVE",
+        "request_latency p50 < 0.1ms": of_latency,
+        "ttft p50 < 0.1ms": "INCONCLUSIVE",
         "attainment > 1% given ttft < 1s": "PASS",
         "itl p50 < 1s": "INCONCLUSIVE",  # all came in one read: they have none
         "itl p50 < 0.1ms": "INCONCLUSIVE",
         "attainment > 1% given itl < 1s": "INCONCLUSIVE",
         "attainment > 1% given itl < 0.1ms": "INCONCLUSIVE",
         "requests_per_s > 0.1/s": "PASS",
-        "requests_per_s > 1000/s": "FAIL" if level == DEGRADED else "INCONCLUSIVE",
+        "requests_per_s > 1000/s": "FAIL",
         "error_rate < 50%": "PASS",
     }
     summary = summarise_run(collect_columns(records), a_run(slo=tuple(rules)), 0, records)
     assert summary.client is not None
-    assert summary.client.level == level
+    assert summary.client.level == INVALID
     assert {result.rule: result.status for result in summary.slos} == rules
     undecided = [result for result in summary.slos if result.status == "INCONCLUSIVE"]
-    reasons = {result.reason for result in undecided if "itl" not in result.rule}
-    assert all(
-        reason.startswith(f"the client verdict is {level}: chunks came merged")
-        for reason in reasons
-    )
-    assert summary.slos[0].observed == pytest.approx(1)
+    assert {result.rule for result in undecided if result.voided} == {
+        rule for rule, status in rules.items() if status == "INCONCLUSIVE" and "itl" not in rule
+    }
+    assert summary.slos[0].observed == pytest.approx(100)
 
 
 def test_what_was_delivered_of_a_schedule() -> None:
@@ -844,7 +845,7 @@ def test_repeats_are_judged_together() -> None:
 # -- what the client verdict voids, and point estimates --------------------------------------------
 
 
-@pytest.mark.parametrize(("soonest_ms", "level"), [(190, DEGRADED), (160, INVALID)])
+@pytest.mark.parametrize(("soonest_ms", "level"), [(190, DEGRADED), (150, INVALID)])
 def test_ttft_that_may_be_too_high_voids_no_pass_and_no_other_metric(
     soonest_ms: int, level: str
 ) -> None:
@@ -863,7 +864,7 @@ def test_ttft_that_may_be_too_high_voids_no_pass_and_no_other_metric(
     summary = summarise_run(collect_columns(records), a_run(slo=rules))
     assert summary.client is not None
     assert summary.client.level == level
-    # 200 to 206 ms came at 160 or 190 ms at the soonest, and a stamp may be off by 20 ms
+    # 200 to 206 ms came at 150 or 190 ms at the soonest
     assert [result.status for result in summary.slos] == [
         "PASS",
         "INCONCLUSIVE",
@@ -872,10 +873,11 @@ def test_ttft_that_may_be_too_high_voids_no_pass_and_no_other_metric(
         "FAIL",
         "PASS",
     ]
-    assert [result.reason for result in summary.slos if result.reason] == [
-        f"the client verdict is {level}: TTFT may be too high, and the limit lies within what that "
-        f"leaves open"
-    ]
+    assert [result.voided for result in summary.slos] == [False, True, *[False] * 4]
+    assert summary.slos[1].reason == (
+        f"the load generator may have it off by up to {203 - soonest_ms}ms, which reaches the "
+        f"limit: merged chunks"
+    )
 
 
 def certified(ms: float, **settings: object) -> Run:
@@ -890,30 +892,31 @@ def certified(ms: float, **settings: object) -> Run:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rule", "status", "low", "high"),
+    ("rule", "status"),
     [
         # all came at the soonest at 190, at the latest at 200 ms
-        ("ttft p50 < 150ms", "FAIL", 189.5, 200.5),
-        ("ttft p50 < 195ms", "INCONCLUSIVE", 189.5, 200.5),
+        ("ttft p50 < 150ms", "FAIL"),
+        ("ttft p50 < 195ms", "INCONCLUSIVE"),
         # the certificate's half a millisecond
-        ("ttft p50 < 189.9ms", "INCONCLUSIVE", 189.5, 200.5),
-        ("ttft p50 > 189.4ms", "PASS", 189.5, 200.5),
-        ("ttft avg > 189.4ms", "PASS", 189.5, 200.5),
-        ("ttft max > 189.4ms", "PASS", 189.5, 200.5),
-        ("ttft_from_due p50 > 189.4ms", "PASS", 189.5, 200.5),
-        ("itl p50 < 31ms", "PASS", 299.5 / 15, 310.5 / 15),  # the first chunk moves by 10 ms of 300
-        ("itl p50 < 20.5ms", "INCONCLUSIVE", 299.5 / 15, 310.5 / 15),
-        ("itl p50 > 19.9ms", "PASS", 299.5 / 15, 310.5 / 15),
-        ("request_latency p50 < 499ms", "FAIL", 499.5, 500.5),
-        ("icl p50 < 25ms", "PASS", 19.5, 20.5),  # of 15 gaps two lie beside the first two chunks
-        ("icl p95 < 25ms", "INCONCLUSIVE", 20, 50.5),  # they took 0 to 10 ms, and 40 to 50
-        ("longest_stall p50 < 10ms", "INCONCLUSIVE", None, None),  # nothing bounds it
-        ("attainment > 99% given ttft < 150ms", "FAIL", None, None),
-        ("attainment > 99% given ttft < 195ms", "INCONCLUSIVE", None, None),
+        ("ttft p50 < 189.9ms", "INCONCLUSIVE"),
+        ("ttft p50 > 189.4ms", "PASS"),
+        ("ttft avg > 189.4ms", "PASS"),
+        ("ttft max > 189.4ms", "PASS"),
+        ("ttft_from_due p50 > 189.4ms", "PASS"),
+        ("itl p50 < 31ms", "PASS"),  # the first chunk moves by 10 ms of 300
+        ("itl p50 < 20.5ms", "INCONCLUSIVE"),
+        ("itl p50 > 19.9ms", "PASS"),
+        ("request_latency p50 < 499ms", "FAIL"),
+        ("icl p50 < 25ms", "PASS"),  # of 15 gaps two lie beside the first two chunks
+        ("icl p95 < 25ms", "INCONCLUSIVE"),  # they took 0 to 10 ms, and 40 to 50
+        ("longest_stall p50 < 10ms", "FAIL"),  # 40 to 50 ms
+        ("longest_stall p50 < 45ms", "INCONCLUSIVE"),
+        ("attainment > 99% given ttft < 150ms", "FAIL"),
+        ("attainment > 99% given ttft < 195ms", "INCONCLUSIVE"),
     ],
 )
 def test_a_certificate_and_the_records_bound_what_merged_chunks_void(
-    rule: str, status: str, low: float | None, high: float | None
+    rule: str, status: str
 ) -> None:
     """Of each answer the first two chunks came in one read, between 190 and 200 ms, and 14 more
     from 240 ms on."""
@@ -923,16 +926,7 @@ def test_a_certificate_and_the_records_bound_what_merged_chunks_void(
     ]
     found = judged(rule, records, certified(0.5, slo=(rule,)))
     assert found.status == status
-    if low is not None:
-        assert (found.low, found.high) == (
-            pytest.approx(low, abs=1e-3),
-            pytest.approx(high, abs=1e-3),
-        )
-    if status == "INCONCLUSIVE":
-        assert found.reason.startswith("the client verdict is DEGRADED: ")
-    # without a certificate a stamp may be off by 20 ms
-    near = rule not in ("ttft p50 < 150ms", "attainment > 99% given ttft < 150ms", "itl p50 < 31ms")
-    assert judged(rule, records).status == ("INCONCLUSIVE" if near else status)
+    assert found.voided == (status == "INCONCLUSIVE")
 
 
 def test_what_the_certificate_says_of_a_percentile_that_lies_on_failures() -> None:
@@ -970,17 +964,21 @@ def test_a_point_estimate_is_compared_alone(rule: str, status: str, of_point: st
 
 
 def test_of_a_point_estimate_only_an_invalid_client_counts() -> None:
-    for share, status in ((0.1, "FAIL"), (1.0, "INCONCLUSIVE")):
-        records = [replace(late(share), clock_offset_s=UNIX + i) for i in range(100)]
-        assert judged("request_latency p50 < 0.5ms", records, slo_mode="point").status == status
-        assert judged("request_latency p50 < 0.5ms", records).status == "INCONCLUSIVE"
+    """TTFT of 200 ms that may have been 190, and 150: by more than a fifth too high."""
+    for soonest_ms, status in ((190, "FAIL"), (150, "INCONCLUSIVE")):
+        records = [
+            answered(200, 1200, sent_at=10.0 + i, merged=((0, 1000 * soonest_ms),))
+            for i in range(100)
+        ]
+        assert judged("ttft p50 < 195ms", records, slo_mode="point").status == status
+        assert judged("ttft p50 < 195ms", records).status == "INCONCLUSIVE"
 
 
 # -- what the load generator cannot have turned ----------------------------------------------------
 
 
 def unwell(ms: float, **health: float) -> ProcessHealth:
-    """Its sentinels were off by as much: 32 ms are INVALID."""
+    """Its sentinels were off by as much: 60 ms are INVALID of 240."""
     off = ErrorBounds(count=100, p50_ms=ms, p95_ms=ms, p99_ms=ms, max_ms=ms)
     one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
     return ProcessHealth(
@@ -989,19 +987,19 @@ def unwell(ms: float, **health: float) -> ProcessHealth:
 
 
 BUSY = {"cpu_wait_share": 0.5, "loop_lag_p99_ms": 40.0}
-"""No latency is off by more than ten times the lag."""
+"""It explains an error, and is none."""
 
 
 @pytest.mark.parametrize(
     ("rule", "ms", "health", "status"),
     [
-        ("ttft p95 < 5ms", 32.0, {}, "FAIL"),  # the smallest of 41 to 440 ms is off by 32
-        ("ttft p95 < 5ms", 32.0, BUSY, "INCONCLUSIVE"),  # p95 is 420 ms, and 432 come off
+        ("ttft p95 < 5ms", 32.0, {}, "FAIL"),
+        ("ttft p95 < 5ms", 60.0, BUSY, "FAIL"),
         ("ttft p95 < 5ms", 0.1, BUSY, "FAIL"),
-        ("ttft p95 < 385ms", 32.0, {}, "INCONCLUSIVE"),
+        ("ttft p95 < 380ms", 60.0, {}, "INCONCLUSIVE"),
         ("ttft p95 < 5s", 32.0, {}, "PASS"),
         ("ttft p95 < 5s", 32.0, BUSY, "PASS"),
-        ("ttft p95 < 800ms", 0.1, BUSY, "INCONCLUSIVE"),
+        ("ttft p95 < 800ms", 0.1, BUSY, "PASS"),
         ("ttft max < 5s", 32.0, BUSY, "PASS"),
         ("ttfo p95 < 5s", 32.0, BUSY, "PASS"),
         ("itl p95 < 5s", 32.0, BUSY, "PASS"),
@@ -1009,10 +1007,12 @@ BUSY = {"cpu_wait_share": 0.5, "loop_lag_p99_ms": 40.0}
         ("request_latency avg < 5s", 32.0, BUSY, "PASS"),
         ("attainment > 90% given ttft < 5s and itl < 5s", 32.0, BUSY, "PASS"),
         ("attainment > 90% given ttft < 5ms", 32.0, {}, "FAIL"),
-        ("attainment > 90% given ttft < 420ms", 32.0, {}, "INCONCLUSIVE"),
-        # 66.7 are 15 ms a token, 415 ms at most
-        ("output_tokens_per_s_per_user p50 > 1", 0.1, BUSY, "PASS"),
-        ("output_tokens_per_s_per_user p50 > 3", 0.1, BUSY, "INCONCLUSIVE"),
+        # 67.5 % at most
+        ("attainment > 65% given ttft < 250ms", 60.0, {}, "INCONCLUSIVE"),
+        ("attainment > 80% given ttft < 250ms", 60.0, {}, "FAIL"),
+        # 66.7 are 15 ms a token, 31 ms at most
+        ("output_tokens_per_s_per_user p50 > 1", 32.0, BUSY, "PASS"),
+        ("output_tokens_per_s_per_user p50 > 60", 32.0, BUSY, "INCONCLUSIVE"),
     ],
 )
 @pytest.mark.parametrize("mode", ["interval", "point"])
@@ -1026,12 +1026,9 @@ def test_an_error_that_cannot_reach_the_limit_voids_no_decision(
     run = replace(a_run(slo=(rule,), slo_mode=mode), health=(unwell(ms, **health),))
     summary = summarise_run(collect_columns(records), run, 0, records)
     assert summary.client is not None
-    assert summary.client.level == (INVALID if ms > 20 else DEGRADED)
-    if mode == "point" and summary.client.level == DEGRADED and status == "INCONCLUSIVE":
-        status = "PASS"
+    assert summary.client.level == (OK_ if ms < 1 else INVALID)
     assert summary.slos[0].status == status, summary.slos[0].reason
-    if status == "INCONCLUSIVE":
-        assert summary.slos[0].reason.endswith("and the limit lies within what that leaves open")
+    assert summary.slos[0].voided == (status == "INCONCLUSIVE")
 
 
 @pytest.mark.parametrize(

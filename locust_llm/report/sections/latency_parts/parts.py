@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.run import LimitChange
+from locust_llm.report.columns import PROMPT_US
 from locust_llm.report.occupancy import permit_lag_s
 from locust_llm.report.sections.latency_parts.model import (
     BETWEEN,
@@ -46,9 +47,6 @@ BOTH: Final = 1
 PREFILL_ONLY: Final = 2
 QUEUE_ONLY: Final = 3
 """What the server reports of a request: nothing; its queue and prefill; one of them."""
-PROMPT_US: Final = 1000
-"""A response whose bytes never lay unread for so long was read at once: chunks that came together
-were sent together."""
 FOLLOWED_S: Final = 2.0
 """Within so much all processes follow a change of the limit."""
 

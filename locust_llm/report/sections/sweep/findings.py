@@ -11,6 +11,7 @@ from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.report.summary import Summary
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, REPEAT, STOPPED, TIME_UP
+from locust_llm.slo.client_verdict import find_uncertain_metrics
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.text.format import format_brief, format_plain_number, format_supported
 
@@ -263,6 +264,7 @@ def make_load_level(run: Run, summary: Summary) -> LoadLevel:
         why=stage.why if stage else "",
         client=c.client_verdict,
         client_reasons=() if summary.client is None else summary.client.reasons,
+        uncertain=find_uncertain_metrics(summary.figure_errors),
         requests_per_s=rate("request_throughput"),
         input_tokens_per_s=rate("input_token_throughput"),
         output_tokens_per_s=rate("output_token_throughput"),

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from locust_llm.report.rows import Knee, LoadLevel, SweepSummary
 from locust_llm.report.window import MIN_ANSWERED_SHARE
 from locust_llm.settings.sweep import CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
-from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import FAIL, PASS
 from locust_llm.text.format import format_brief, format_plain_number, format_supported
 
@@ -90,8 +89,9 @@ def describe_levels(axis: str, *levels: LoadLevel) -> str:
 
 
 def is_client_distorted(level: LoadLevel) -> bool:
-    """Its client verdict is below OK."""
-    return level.client not in (None, OK)
+    """The load generator may have wrong what conclusions are made of, or what its rules are
+    about."""
+    return level.distorted or any(result.voided for result in level.slos)
 
 
 def explain_unsound(axis: str, level: LoadLevel) -> str:

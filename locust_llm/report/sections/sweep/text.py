@@ -129,7 +129,7 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
         )
     if any(level.slo_status for level in levels):
         yield "SLO", lambda level: level.slo_status or "-"
-    if any(map(is_client_distorted, levels)):
+    if any(level.client not in (None, OK) for level in levels):
         yield "client", lambda level: level.client or "-"
     if not sweep.repeats:
         yield "ended", lambda level: level.why or "-"

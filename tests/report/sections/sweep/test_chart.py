@@ -129,7 +129,7 @@ def test_each_knee_is_marked_with_its_rule() -> None:
 
 
 def test_stages_that_may_found_nothing_are_hollow() -> None:
-    plots = drawn(level(1), level(2), level(4, client="DEGRADED"))
+    plots = drawn(level(1), level(2), level(4, client="INVALID"))
     for title, points in (("Throughput", [400]), ("Time to first token", [40, 120])):
         rings = plots[title].series[-1]
         assert (rings.kind, rings.name, rings.y) == ("rings", "client not OK", points)

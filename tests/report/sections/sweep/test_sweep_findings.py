@@ -113,7 +113,7 @@ def test_limits_for_a_gateway_are_those_at_the_slo() -> None:
     ]
     assert told([a_level(8, 2.5, slo="FAIL")]) == []
     assert told([a_level(8, 2.5)]) == []
-    burnt = a_level(8, 2.5, slo="PASS", client="DEGRADED")
+    burnt = a_level(8, 2.5, slo="PASS", uncertain=("request_latency",))
     assert told([burnt]) == []
 
 
