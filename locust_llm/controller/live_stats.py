@@ -398,7 +398,8 @@ class LiveStats:
         each whole second: the console, the page and a scraper that ask in one second have the
         same."""
         if (second := math.floor(self._clock())) != self._rate_of:
-            self._rate_of, self._rate = second, self._count_tokens_per_s()
+            self._rate_of = second
+            self._rate = self._count_tokens_per_s()
         return self._rate
 
     def _count_tokens_per_s(self) -> float:
@@ -428,13 +429,14 @@ class LiveStats:
 
     def _judge(self, times: float = 1.0) -> ClientVerdict | None:
         """``times``: see ClientLateness.figures."""
-        found = [
+        evidence = [
             client.evidence(worker) for worker, client in self._clients.items() if client.requests
         ]
-        figures = [error for client in self._clients.values() for error in client.figures(times)]
-        if self.activity:  # of a probe TTFT is not judged at the end either
-            figures = []
-        return judge_figures(figures, found)
+        figures = list[FigureError]()
+        if not self.activity:  # of a probe TTFT is not judged at the end either
+            for client in self._clients.values():
+                figures += client.figures(times)
+        return judge_figures(figures, evidence)
 
     def _remaining_times(self) -> float:
         """How many times as long as now the profiling phase will have been at its end."""

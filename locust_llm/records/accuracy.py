@@ -69,11 +69,12 @@ class ErrorBounds(msgspec.Struct, frozen=True, kw_only=True):
     def steps(self) -> tuple[tuple[float, float], ...]:
         """(share of all differences, no larger than so many ms): the shares add up to 1, and the
         last one is of the largest that was seen."""
-        found, left = list[tuple[float, float]](), 1.0
+        steps = list[tuple[float, float]]()
+        left = 1.0
         for share, ms in sorted(self.within.items(), reverse=True):
-            found.append((left - share, ms))
+            steps.append((left - share, ms))
             left = share
-        return (*found, (left, self.max_ms))
+        return (*steps, (left, self.max_ms))
 
     @property
     def pairs(self) -> tuple[tuple[float, float], ...]:
@@ -125,7 +126,8 @@ class TimingDifferences:
             _compare(self.ttft, us[0], sends[0][0] - arrived, sends[0][1] - arrived)
         for i in range(1, len(us)):
             if i not in blurred and i - 1 not in blurred:
-                low, high = sends[i][0] - sends[i - 1][1], sends[i][1] - sends[i - 1][0]
+                low = sends[i][0] - sends[i - 1][1]
+                high = sends[i][1] - sends[i - 1][0]
                 _compare(self.gap, us[i] - us[i - 1], low, high)
 
     def certificate(self, server_cpu_s: float | None = None) -> MeasurementAccuracy:
@@ -274,7 +276,10 @@ class OrderedValues:
     def __init__(self, values_ms: Sequence[float], upto: Sequence[int] | None = None) -> None:
         """``upto``: None, each value counts once."""
         self._values, self._upto = values_ms, upto
-        self.count = len(values_ms) if upto is None else (int(upto[-1]) if len(upto) else 0)
+        if upto is None:
+            self.count = len(values_ms)
+        else:
+            self.count = int(upto[-1]) if len(upto) else 0
 
     def count_within(self, most_ms: float) -> int:
         """How many are at most so large."""

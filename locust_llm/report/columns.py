@@ -359,16 +359,20 @@ class _Streams:
         self._tokens, self._untold = [], []
 
     def _settle(self) -> None:
-        us, count = np.frombuffer(self._us, np.int64), np.array(self._counts, np.int64)
+        us = np.frombuffer(self._us, np.int64)
+        count = np.array(self._counts, np.int64)
         self._feel(us, count)
         starts = np.cumsum(count) - count
-        blurred, first = np.zeros(len(us), np.bool_), np.zeros(len(us), np.bool_)
+        blurred = np.zeros(len(us), np.bool_)
+        first = np.zeros(len(us), np.bool_)
         earliest = us.copy()
         for index, soonest in self._blurred:
             blurred[index], earliest[index] = True, soonest
         first[starts[count > 0]] = True
-        gap, between = np.diff(us), first[1:]  # between two requests lies none
-        least, most = np.maximum(earliest[1:] - us[:-1], 0), us[1:] - earliest[:-1]
+        gap = np.diff(us)
+        between = first[1:]  # between two requests lies none
+        least = np.maximum(earliest[1:] - us[:-1], 0)
+        most = us[1:] - earliest[:-1]
         several = count > 1
         for column, gaps in zip(self._stalls, (gap, least, most), strict=True):
             stalls = np.full(len(count), np.nan)
@@ -383,7 +387,10 @@ class _Streams:
             if (others := of_phase & ~sharp & ~between).any():
                 self._bounds[phase].least.add(least[others])
                 self._bounds[phase].most.add(most[others])
-        self._us, self._counts, self._phases, self._blurred = array("q"), [], [], []
+        self._us = array("q")
+        self._counts = []
+        self._phases = []
+        self._blurred = []
 
 
 # -- of a file -------------------------------------------------------------------------------------

@@ -174,7 +174,8 @@ def _figure_errors(
         yield from measure_compared_ttft(experiment.compared_ttft_s, run)
         rows = [row for row in rows if row.tag == POOLED]
     sources = find_error_sources(columns.requests, run)
-    gaps, merged = columns.gaps.get("profiling", GapCounts()), columns.blurred.get("profiling")
+    gaps = columns.gaps.get("profiling", GapCounts())
+    merged = columns.blurred.get("profiling")
     ok = main.outcome(OK)
     yield from measure_figure_errors(rows, ok, run, sources, gaps, merged)
 

@@ -58,18 +58,18 @@ class ProgramUse(NamedTuple):
 def read_programs(proc: Path = PROC) -> dict[int, ProgramUse]:
     """All processes that can be seen, by their number (proc(5), ``stat``); empty where there is no
     such folder."""
-    ticks, found = os.sysconf("SC_CLK_TCK"), dict[int, ProgramUse]()
+    ticks = os.sysconf("SC_CLK_TCK")
+    programs = dict[int, ProgramUse]()
     for file in proc.glob("[0-9]*/stat"):
         try:
             before, _, after = file.read_text(errors="replace").rpartition(")")
             fields = after.split()
             cpu_s = (int(fields[11]) + int(fields[12])) / ticks
-            found[int(file.parent.name)] = ProgramUse(
-                before.partition("(")[2], int(fields[1]), cpu_s
-            )
+            name = before.partition("(")[2]
+            programs[int(file.parent.name)] = ProgramUse(name, int(fields[1]), cpu_s)
         except (OSError, ValueError, IndexError):  # it has ended
             continue
-    return found
+    return programs
 
 
 def find_other_programs(

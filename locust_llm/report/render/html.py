@@ -257,27 +257,29 @@ def collect_slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
 
 def _health(evidence: Sequence[ProcessEvidence]) -> Iterator[PageSection]:
     """What each process of the load generator measured of itself."""
-    rows = [
-        (e.worker, what, format_brief(value * scale, unit, 3))
-        for e in evidence
-        for what, value, scale, unit in (
-            ("merged chunks", e.merged_share, 100, "%"),
-            ("send after admission p99", e.send_lag_p99_ms, 1, " ms"),
-            ("wait for a free permit p99", e.permit_lag_p99_ms, 1, " ms"),
-            ("read lag p99", e.read_lag_p99_ms, 1, " ms"),
-            ("event loop lag p99", e.loop_lag_p99_ms, 1, " ms"),
-            ("TTFT error of sentinel streams p99", e.ttft_off_ms, 1, " ms"),
-            ("gap error of sentinel streams p99", e.gap_off_ms, 1, " ms"),
-            ("CPU (of a core)", e.cpu_share, 100, "%"),
-            ("time without a free core", e.cpu_wait_share, 100, "%"),
-            *((f"other program {name} (cores)", used, 1, "")
-              for name, used in e.other_programs.items()),
-        )
-        if value is not None
-    ]  # fmt: skip
+    rows = list[tuple[str, str, str]]()
+    for process in evidence:
+        for what, value, scale, unit in _measurements(process):
+            if value is not None:
+                rows.append((process.worker, what, format_brief(value * scale, unit, 3)))
     if rows:
         table = TableBlock(("Process", "Measurement", "Observed"), tuple(rows), numbers=False)
         yield PageSection("Client health", [table], folded=True)
+
+
+def _measurements(process: ProcessEvidence) -> Iterator[tuple[str, float | None, float, str]]:
+    """(name, value, what it is multiplied with, the unit then)."""
+    yield "merged chunks", process.merged_share, 100, "%"
+    yield "send after admission p99", process.send_lag_p99_ms, 1, " ms"
+    yield "wait for a free permit p99", process.permit_lag_p99_ms, 1, " ms"
+    yield "read lag p99", process.read_lag_p99_ms, 1, " ms"
+    yield "event loop lag p99", process.loop_lag_p99_ms, 1, " ms"
+    yield "TTFT error of sentinel streams p99", process.ttft_off_ms, 1, " ms"
+    yield "gap error of sentinel streams p99", process.gap_off_ms, 1, " ms"
+    yield "CPU (of a core)", process.cpu_share, 100, "%"
+    yield "time without a free core", process.cpu_wait_share, 100, "%"
+    for name, used in process.other_programs.items():
+        yield f"other program {name} (cores)", used, 1, ""
 
 
 @cache

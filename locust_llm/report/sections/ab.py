@@ -480,7 +480,8 @@ def _error(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmEr
         return ArmError()
     if UNCERTIFIED in seen.verdict.signals:
         return ArmError(math.inf)
-    sources, measure = find_error_sources(seen.main.requests, seen.run), BY_WORD[rule.metric]
+    sources = find_error_sources(seen.main.requests, seen.run)
+    measure = BY_WORD[rule.metric]
     if measure.units is RATE:
         # what it held back came to no request: good ones are more by that share at most
         lost = min(sum(dict(lost_shares(seen.main.outcome(SUCCEEDED), sources)).values()), 0.99)
