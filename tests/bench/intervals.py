@@ -55,7 +55,6 @@ def make_runs(cell: Cell, runs: int, seed: int) -> Runs:
 
 
 # -- a cell ----------------------------------------------------------------------------------------
-# --------------------
 
 
 class Result(NamedTuple):
@@ -130,7 +129,6 @@ def evaluate_cell(index: int, runs: int, seed: int, *, held_out: bool) -> list[R
 
 
 # -- the page --------------------------------------------------------------------------------------
-# --------------------
 
 HEAD: Final = (
     "load, requests or seconds", "figure", "spread", "held", "wrong PASS / FAIL", "wrong, 30 % off",
@@ -170,7 +168,6 @@ def summarise(results: list[Result]) -> str:
 
 
 # -- abort -----------------------------------------------------------------------------------------
-# --------------------
 
 
 def count_until_abort(figure: str, values: Runs, limit: float) -> float:

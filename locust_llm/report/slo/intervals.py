@@ -115,7 +115,6 @@ INDEPENDENT: Final = ShareEvidence(1.0, 1.0, student_quantile(1e9, TAIL))
 
 
 # -- means -----------------------------------------------------------------------------------------
-# ----------------------
 
 
 def estimate_mean_interval(values: Floats, *, looks: int = 1) -> ConfidenceInterval:
@@ -189,7 +188,6 @@ def _error_of_mean(series: Floats, looks: int) -> tuple[float, float]:
 
 
 # -- shares ----------------------------------------------------------------------------------------
-# ----------------------
 
 
 def estimate_share_interval(
@@ -285,7 +283,6 @@ def _effective(evidence: ShareEvidence, count: int) -> float:
 
 
 # -- large values ----------------------------------------------------------------------------------
-# ----------------------
 
 
 def describe_large_values(values: Floats, looks: int = 1) -> LargeValues:
@@ -331,7 +328,6 @@ def _weigh_level(values: Floats, share: float, looks: int) -> ShareEvidence:
 
 
 # -- percentiles -----------------------------------------------------------------------------------
-# ----------------------
 
 
 def estimate_percentile_interval(
@@ -452,7 +448,6 @@ def _beyond_all(
 
 
 # -- trends ----------------------------------------------------------------------------------------
-# ----------------------
 
 
 def detect_trend(values: Floats) -> str:
