@@ -86,7 +86,7 @@ def format_observed(result: SloResult) -> str:
     if result.observed is None:
         return "-"
     digits = choose_value_digits(_readable(result))
-    result = _readable(replace(result, low=None, high=None))  # beside tiles, where it has no ends
+    result = _readable(result)
     if result.worst is None or result.observed is None:
         return format_brief(result.observed, result.unit, digits)
     low, high = sorted((result.observed, result.worst))
@@ -132,13 +132,12 @@ def format_interval(result: SloResult) -> str:
 
 
 def _readable(result: SloResult) -> SloResult:
-    """In milliseconds where the rule is in seconds and all that was measured is below one:
-    ``5.9ms``, not ``0.0059s``."""
-    measured = [
-        abs(value)
-        for value in (result.observed, result.worst, result.low, result.high)
-        if value is not None
-    ]
+    """In milliseconds where the rule is in seconds and what was observed is below one: ``5.9ms``,
+    not ``0.0059s``. Its interval has the same unit; without a figure the ends of it decide."""
+    observed = (result.observed, result.worst)
+    ends = (result.low, result.high)
+    known = observed if result.observed is not None else ends
+    measured = [abs(value) for value in known if value is not None]
     largest = max((value for value in measured if math.isfinite(value)), default=0.0)
     if result.unit != "s" or not 0 < largest < 0.9995:
         return result

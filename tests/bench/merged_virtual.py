@@ -27,7 +27,6 @@ from locust_llm.report.columns import collect_columns
 from locust_llm.report.slo import judge
 from locust_llm.report.slo.measurement_error import RuleError
 from locust_llm.report.summarise import summarise_run
-from locust_llm.slo.client_verdict import OK
 
 Floats = NDArray[np.float64]
 
@@ -156,7 +155,7 @@ def main() -> None:
     for seed in range(options.runs):
         level, merged, found = one_run(seed)
         levels[level] += 1
-        for one in found if level != OK else ():
+        for one in found:
             counts[one.figure, one.off, "runs"] += 1
             for what, status in (("without", one.without), ("with", one.status)):
                 decided = status != "INCONCLUSIVE"

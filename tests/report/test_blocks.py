@@ -31,12 +31,12 @@ def seconds(
         (seconds(0.006, 0.005888, 0.006195), "6ms", "5.888ms to 6.195ms"),
         (seconds(0.000031, 0.00003, None), "0.031ms", "at least 0.03ms"),
         (seconds(1.7, 0.9, 2.5), "1.7s", "0.9s to 2.5s"),
-        (seconds(0.694, 0.3, 1.2), "694ms", "0.3s to 1.2s"),
+        (seconds(0.694, 0.3, 1.2), "694ms", "300ms to 1,200ms"),
         (seconds(0.45, 0.4394, None), "450ms", "at least 439.4ms"),
         (seconds(0.3, None, 0.4394), "300ms", "at most 439.4ms"),
         (seconds(0.3, None, None), "300ms", "-"),
         (seconds(0.3, 0.2, math.inf), "300ms", "200ms to fail"),
-        (seconds(math.inf, 0.2, None), "fail", "at least 200ms"),
+        (seconds(math.inf, 0.2, None), "fail", "at least 0.2s"),
     ],
 )
 def test_the_unit_is_near_to_what_was_measured(result: SloResult, figure: str, ends: str) -> None:

@@ -3,7 +3,7 @@ correlated.
 
 The squares of the slowest cosines of the series (periods from twice the run down to a sixteenth of
 it and less) show how its variance is spread over slow and fast changes. What decides about the mean
-is the variance at period infinity, which no run shows. So it is extrapolated, by each of 69 shapes
+is the variance at period infinity, which no run shows. So it is extrapolated, by each of 67 shapes
 of such a spectrum: flat (independent values), a slow part above a floor (an autoregressive process,
 a queue, a drift below noise) of eight speeds and eight heights, and a power law (long memory). Each
 shape counts by how well it explains the cosines, times how often such a shape is met (its prior

@@ -38,6 +38,8 @@ TTFT: Final = "ttft"
 MEASURED: Final = "measured"
 REPORTED: Final = "reported"
 BETWEEN: Final = "measured less reported"
+AT_MOST: Final = "at most"
+"""A first chunk that was read with later ones came at some time before."""
 """Where the figure of a part is from: UNATTRIBUTED is a source, too."""
 
 NAMES: Final = {
@@ -52,7 +54,7 @@ NAMES: Final = {
     QUEUE: "the server's queue",
     PREFILL: "prefill",
     SERVER: "in the server",
-    CLIENT: "read with later chunks",
+    CLIENT: "possibly read late",
     UNATTRIBUTED: "unattributed",
     DECODE: "decode",
     DELIVERY: "delivery of the tokens",

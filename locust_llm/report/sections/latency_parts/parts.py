@@ -18,6 +18,7 @@ from locust_llm.records.run import LimitChange
 from locust_llm.report.columns import PROMPT_US
 from locust_llm.report.occupancy import permit_lag_s
 from locust_llm.report.sections.latency_parts.model import (
+    AT_MOST,
     BETWEEN,
     CLIENT,
     CONNECT,
@@ -71,6 +72,8 @@ def find_part_source(name: str, known: NDArray[np.int8]) -> str:
         return REPORTED
     if name == UNATTRIBUTED:
         return UNATTRIBUTED
+    if name == CLIENT:
+        return AT_MOST
     mostly = int(np.bincount(known).argmax()) if len(known) else NOTHING
     less_reported = (name == NETWORK and mostly == BOTH) or (name == SERVER and mostly != NOTHING)
     return BETWEEN if less_reported else MEASURED

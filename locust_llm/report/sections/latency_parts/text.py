@@ -58,7 +58,8 @@ NAMES_OF_MEANS: Final = {"ttft": "TTFT"}
 RULES: Final = {
     LATE: "The load generator sent late: too few users, or too little CPU.",
     RETRIES: "Earlier attempts were refused; --max-retries decides how long one goes on.",
-    GATE: "A higher prefill limit moves this to the server, and the sum stays about the same.",
+    GATE: "With a higher prefill limit more requests wait in the server instead: a sweep of the limit "
+    "shows which sum is smaller.",
     PERMIT: "Permits of the prefill limit were free, and late on their way between the processes: "
     "use fewer processes "
     "(--processes), or a machine with more CPU.",
@@ -68,14 +69,13 @@ RULES: Final = {
     HANDOVER: "The engine was in the middle of a step, or the server's processes had no CPU: a "
     "smaller token budget makes "
     "steps shorter.",
-    QUEUE: "A lower prefill limit moves this to the gate, and the sum stays about the same; less "
-    "load or more servers "
-    "make it shorter.",
+    QUEUE: "A lower prefill limit moves a part of this to the gate: a sweep of the limit shows which "
+    "sum is smaller. Less load or more servers make it shorter.",
     PREFILL: "The prefill holds other requests' prefills in the same steps: shorter prompts, a "
     "prefix cache or fewer "
     "prompts at a time make it shorter.",
-    CLIENT: "First chunks were read late, together with later ones, and may have come sooner: this "
-    "machine's CPU is short.",
+    CLIENT: "First chunks were read together with later ones, and may have come sooner: this "
+    "machine's CPU is short, or they were sent together.",
 }
 """What follows from the part that grew most over typical requests."""
 SECOND: Final = 0.5
