@@ -20,7 +20,6 @@ from locust_llm.controller.prometheus_metrics import (
     format_exposition,
     refine_bounds,
 )
-from locust_llm.records.run import ProcessHealth
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.metrics import TTFT, Metric
@@ -122,16 +121,12 @@ def test_gauges_say_how_the_run_stands() -> None:
 
 
 def test_without_a_gate_there_is_no_limit_and_the_client_has_a_level() -> None:
-    moments = iter([*[0.0] * 5, *[10.0] * 50])  # a verdict takes some seconds
-    stats = LiveStats(lambda: next(moments))
-    stats.add(answered(5, 10))
-    stats.update(
-        "local",
-        used=0,
-        waiting=0,
-        decoding=0,
-        health=ProcessHealth(worker="local", cpu_share=1, loop_lag_p99_ms=300.0),
-    )
+    """Each send was 3 ms late, of a TTFT of 20."""
+    moment = [0.0]
+    stats = LiveStats(lambda: moment[0])
+    for _ in range(20):
+        stats.add(answered(20, 25, admitted_at=9.997))
+    moment[0] = 10.0  # a verdict takes some seconds
     found = read(format_exposition(*build_gauges(stats, users=1, limit=None, info={})))
     assert ("prefill_gate_limit", frozenset()) not in found
     assert value(found, "client_level") == 1
