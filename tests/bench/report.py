@@ -2,9 +2,9 @@
 table, asserts nothing.
 
 Makes a profile_export.jsonl of N records by hand (an open loop at 1,000 requests a second behind a
-gate, 100 chunks each on average, 1 % failures), then times ``report.remake`` in a process of its
-own, its start and its imports included: without the waterfall, with it, and with a span for each
-request.
+gate, 100 chunks each on average, 1 % failures), then times ``remake_reports`` in a process of its
+own, its start and its imports included: without the parts of latencies, with them, and with a span
+for each request.
 """
 
 import argparse
@@ -33,8 +33,10 @@ from locust_llm.settings.settings import Settings
 UNIX: Final = 1_700_000_000.0
 RATE_PER_S: Final = 1000.0
 BLOCK: Final = 10_000
-REMAKE: Final = "import sys; from locust_llm.report import build; {0}build.remake(sys.argv[1])"
-WITHOUT: Final = "build.waterfall = lambda *words: None; "
+REMAKE: Final = (
+    "import sys; from locust_llm.report import build; {0}build.remake_reports(sys.argv[1])"
+)
+WITHOUT: Final = "build.attribute_latencies = lambda *words: None; "
 
 
 def records(count: int, seed: int = 1) -> Iterator[Record]:
@@ -163,7 +165,11 @@ def measure(count: int) -> Iterator[tuple[str, ...]]:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name)
         size = folder(path, count)
-        for what, first in (("without waterfall", WITHOUT), ("as it is", ""), ("with spans", "")):
+        for what, first in (
+            ("without latency parts", WITHOUT),
+            ("as it is", ""),
+            ("with spans", ""),
+        ):
             if what == "with spans":
                 spans(path, count)
             seconds, cpu_s, peak_mb = remake(path, first)
