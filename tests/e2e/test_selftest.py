@@ -74,7 +74,7 @@ def test_a_run_with_sentinels(words: list[str], workers: int, tmp_path: Path) ->
         "inter_token_latency",
         "inter_chunk_latency",
     }
-    assert "Plus-minus" in (folder / "summary.md").read_text()
+    assert "Measurement error" in (folder / "summary.md").read_text()
     records = (folder / "profile_export.jsonl").read_text()
     assert "sentinel" not in records
     assert "truth" not in records
