@@ -82,7 +82,7 @@ EDITABLE = $(BIN)/pip install -q --disable-pip-version-check --force-reinstall -
 SANITIZE = -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 
 test-native: $(VENV)/.installed-tests  ## the native reader under AddressSanitizer and UBSan; compiled again as it was after that
-	$(call sanitized,$(NATIVE) tests/client/reader/test_stream_reader.py tests/client/reader/test_reader_failure.py -k 'not five_hundred')
+	$(call sanitized,$(NATIVE) tests/client/reader/test_open_streams.py tests/client/reader/test_reader_failure.py -k 'not five_hundred')
 
 fuzz: $(VENV)/.installed-tests    ## the same with a hundred times as many answers for both readers: some hours
 	$(call sanitized,$(NATIVE) -k 'same or events_that_c' --hypothesis-profile=many --hypothesis-show-statistics)

@@ -22,8 +22,8 @@ from tabulate import tabulate
 from locust_llm.accuracy.reference_process import TruthServer, self_signed
 from locust_llm.client.connection import Target
 from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.reader.process_reader import get_stream_reader
-from locust_llm.client.reader.stream_reader import ReaderFailed
+from locust_llm.client.reader.open_streams import ReaderFailed
+from locust_llm.client.reader.process_reader import get_open_streams
 from locust_llm.client.request import Request
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.gate.gate import Gate
@@ -157,7 +157,7 @@ def measure_selftest(streams: int, itl_s: float, seconds: float, tls: bool) -> S
     certificate can be made)."""
     machine, tally = detect_machine(), SelftestTally()
     _open_files(streams)
-    get_stream_reader()
+    get_open_streams()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         certificate = self_signed(folder) if tls else None

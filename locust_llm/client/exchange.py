@@ -8,14 +8,13 @@ from typing import Any, Final
 import gevent
 from gevent import GreenletExit
 
+from locust_llm.client.reader.open_streams import OpenStream, ReaderFailed
 from locust_llm.gate.gate import Gate, Slot
 from locust_llm.records.record import CANCELLED, CLIENT_ERROR, CUT, OK, Record
 
 from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
 from .loop_turns import can_wait
-from .reader.process_reader import get_stream_reader
-from .reader.stream import OpenStream
-from .reader.stream_reader import ReaderFailed
+from .reader.process_reader import get_open_streams
 from .request import Request, RequestTimeout, find_exceeded_limit, timeout_message
 from .response import Response, describe_exception
 from .retry import parse_retry_after_s
@@ -124,7 +123,7 @@ def _exchange(
     line.stream = None
     stream = _stream(request)
     try:
-        get_stream_reader()  # made before there is any time to measure
+        get_open_streams()  # made before there is any time to measure
     except ReaderFailed as error:
         now = time.monotonic()
         return _unsent(fields, request, now, now, CLIENT_ERROR, str(error))
@@ -197,7 +196,7 @@ def _admitted(
         connection = line.connection
         assert connection is not None
         line.stream = stream
-        reader = get_stream_reader()
+        reader = get_open_streams()
         sealed = connection.sealed(request.pieces)
         stream.sent_ns = time.monotonic_ns()
         try:  # before the send: an answer may come before all is written
@@ -274,7 +273,7 @@ def _answered(
     killed: BaseException | None = None
     try:
         try:
-            get_stream_reader().sent(reading, reading.connection.send(sealed))
+            get_open_streams().sent(reading, reading.connection.send(sealed))
             reading.stream.written_ns = limits.written()
         except OSError as error:
             unsent = error  # the server may have answered before it had read everything
@@ -295,7 +294,7 @@ def _give_up(reading: OpenStream, outcome: str, message: str) -> BaseException |
     """Take the stream back from the reader's thread, however often this greenlet is killed
     meanwhile; the last kill."""
     killed: BaseException | None = None
-    get_stream_reader().drop(reading, outcome, message)
+    get_open_streams().drop(reading, outcome, message)
     while not reading.ended.is_set():
         try:
             reading.ended.wait()
@@ -311,7 +310,7 @@ def _record(
     asked_at: float,
     freed_at: float | None,
 ) -> Record:
-    get_stream_reader().give_way()
+    get_open_streams().give_way()
     outcome, message = stream.finish()
     answer = stream.answer
     chunk_us, merged = stream.chunks()

@@ -1,7 +1,8 @@
 """A request, ready to be sent, and its time limits."""
 
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 from gevent import get_hub, getcurrent
@@ -11,6 +12,12 @@ from locust_llm.settings.settings import MAX_RESPONSE_BYTES
 
 from .connection import Target
 from .response import Response
+
+CHUNKS_PER_TOKEN: Final = 8
+EXTRA_CHUNKS: Final = 4096
+"""An answer may have CHUNKS_PER_TOKEN chunks per requested token, and EXTRA_CHUNKS more: enough for
+a server that ignores the number or does not count reasoning, and for a proxy that sends each
+character by itself."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +41,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     max_response_bytes: int = MAX_RESPONSE_BYTES
     """Of the answer, headers and framing too: beyond it the connection is closed."""
     max_chunks: int | None = None
-    """The same for its chunks: see ``bounds.most_chunks``."""
+    """The same for its chunks: see ``chunk_limit``."""
     keep_text: bool = False
     kind: str = "chat"
     """Of the endpoint, its protocol: see ``PROTOCOLS``."""
@@ -43,6 +50,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def pieces(self) -> tuple[bytes, ...]:
         """All of it."""
         return (self.data, *self.more)
+
+
+def chunk_limit(
+    tokens: int | None, body: Mapping[str, Any], length_fields: Sequence[str]
+) -> int | None:
+    """Chunks that an answer may have with ``tokens`` asked for, unless ``body``, the other fields
+    of the request, has its own number in one of the ``length_fields`` (the last that is there);
+    None: no limit."""
+    tokens = next((body[name] for name in reversed(length_fields) if name in body), tokens)
+    choices = body.get("n") or 1
+    if not isinstance(tokens, int) or not isinstance(choices, int):
+        return None
+    return choices * (CHUNKS_PER_TOKEN * tokens + EXTRA_CHUNKS)
 
 
 class RequestTimeout(BaseException):

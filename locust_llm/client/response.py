@@ -11,7 +11,9 @@ from collections.abc import Callable
 from itertools import accumulate, pairwise
 from typing import Final
 
-from locust_llm.client.response_bounds import MAX_CHOICES, MIN_CHUNK_BYTES, MIN_READ_BYTES
+from geventhttpclient.response import HTTPParseError as HTTPParseError
+from geventhttpclient.response import HTTPResponse
+
 from locust_llm.protocols.completion import (
     Completion,
     decode_lenient_json,
@@ -32,10 +34,16 @@ from locust_llm.records.server_times import (
 from locust_llm.settings.settings import MAX_RESPONSE_BYTES
 
 from .compression import decompress_body, parse_codings
-from .http_frame import HTTPParseError, HTTPResponseParser
 from .sse import Alike, Event, EventDecoder, EventTooLong, Piece, is_event_stream
 
 DECODE_BYTES: Final = 16_384
+MIN_READ_BYTES: Final = 64
+"""What a read counts for at least: its stamps take memory too, and a server may send byte by
+byte."""
+MIN_CHUNK_BYTES: Final = 256
+"""What a chunk counts for at least, which takes about that in a record. No answer may have more
+than ``MOST_CHUNKS``."""
+MAX_CHOICES: Final = 1024
 MAX_BODY_BYTES: Final = 1 << 24
 MAX_ERROR_BYTES: Final = 1 << 18
 """What is kept of the body of an error, and of an answer that is given up: more than any message of
@@ -64,6 +72,75 @@ CUT_SHORT: Final = (
     "the server closed the connection without a close_notify of TLS, so the end may be missing"
 )
 NO_END: Final = "complete by its [DONE], though its HTTP message has no end"
+
+
+# -- the HTTP frame --------------------------------------------------------------------------------
+
+
+class HTTPResponseParser(HTTPResponse):
+    """One response. ``pieces`` collects its body, each piece with the number of the read that
+    brought it."""
+
+    def __init__(self) -> None:
+        super().__init__("POST")
+        self.read = 0
+        self.headers_read = 0
+        """The number of the read that ended the headers."""
+        self.pieces: list[Piece] = []
+        self.chunked = False
+        self.closed_by_peer = False
+
+    def _on_body(self, data: bytearray) -> None:
+        self.pieces.append((self.read, bytes(data)))
+
+    def _on_headers_complete(self) -> int | bool | None:
+        result: int | bool | None = super()._on_headers_complete()
+        self.headers_read = self.read
+        self.chunked = "chunked" in str(self.get("transfer-encoding", "")).lower()
+        return result
+
+    def _on_header_field(self, string: str) -> None:
+        # else it is a trailer: nobody asks for it, and it may be endless
+        if not self.headers_complete:
+            super()._on_header_field(string)
+
+    def _on_header_value(self, string: str) -> None:
+        if not self.headers_complete:
+            super()._on_header_value(string)
+
+    def _on_message_begin(self) -> None:
+        # whatever follows is no part of this answer, and the connection cannot be used again
+        if self.complete:
+            raise HTTPParseError("bytes after the end of the answer")
+        super()._on_message_begin()
+
+    @property
+    def complete(self) -> bool:
+        """The response is there to its end (an interim 1xx is not the response)."""
+        return bool(self.message_complete) and self.get_code() >= 200
+
+    @property
+    def has_headers(self) -> bool:
+        return bool(self.headers_complete) and self.get_code() >= 200
+
+    def has_any(self, names: frozenset[str]) -> bool:
+        """One of these headers, in small letters, came: faster than to ask for each."""
+        return not names.isdisjoint(dict.keys(self._headers_index))  # type: ignore[arg-type]  # its keys are small letters
+
+    def end(self) -> None:
+        """The peer closed. Without a length and without chunks that is how an answer ends (RFC
+        9112, 6.3)."""
+        self.closed_by_peer = True
+        if self.has_headers and not self.chunked and self.content_length is None:
+            self.message_complete = True
+
+    @property
+    def reusable(self) -> bool:
+        """Another request may be sent on this connection."""
+        return not self.closed_by_peer and self.complete and not self.should_close()
+
+
+# -- the response ----------------------------------------------------------------------------------
 
 
 class Response:

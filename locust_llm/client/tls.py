@@ -27,7 +27,7 @@ SLOW_KEYS: Final = {b"\0\x33\0\2\1\3": 6144, b"\0\x33\0\2\1\4": 8192}
 
 
 class TLSLayer:
-    """Its two buffers. Used by one thread at a time: see reader/stream.py."""
+    """Its two buffers. Used by one thread at a time: see reader/open_streams.py."""
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self._incoming = ssl.MemoryBIO()

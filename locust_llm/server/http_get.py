@@ -16,9 +16,13 @@ from gevent import Timeout
 from locust_llm.client.compression import decompress_body, parse_codings
 from locust_llm.client.connection import ConnectFailed, Connection, Target, TLSClosed
 from locust_llm.client.exchange import UserConnection
-from locust_llm.client.http_frame import HTTPParseError, HTTPResponseParser
 from locust_llm.client.requests_bridge import format_request_head, make_target
-from locust_llm.client.response import MAX_ERROR_BYTES, MAX_HEADER_BYTES
+from locust_llm.client.response import (
+    MAX_ERROR_BYTES,
+    MAX_HEADER_BYTES,
+    HTTPParseError,
+    HTTPResponseParser,
+)
 from locust_llm.protocols.completion import repair_json
 
 PROBE_HEADER: Final = "X-Locust-LLM-Probe"

@@ -19,7 +19,7 @@ from locust_llm.client.answer import Answer, build_answer, join_deltas
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.loop_turns import can_wait
 from locust_llm.client.reader.process_reader import reader_failure
-from locust_llm.client.request import Request
+from locust_llm.client.request import Request, chunk_limit
 from locust_llm.client.requests_bridge import (
     format_request_head,
     make_target,
@@ -27,7 +27,6 @@ from locust_llm.client.requests_bridge import (
     update_session,
 )
 from locust_llm.client.response import Response
-from locust_llm.client.response_bounds import chunk_limit
 from locust_llm.client.retry import RETRIABLE, retry_pause_s
 from locust_llm.gate.gate import GateClosed
 from locust_llm.locust_adapter.request_statistics import log_to_locust

@@ -35,7 +35,7 @@ from support.scripted import (
 from locust_llm.client import exchange as exchange_module
 from locust_llm.client.connection import ConnectFailed, Connection, Target
 from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.reader.process_reader import get_stream_reader
+from locust_llm.client.reader.process_reader import get_open_streams
 from locust_llm.client.request import Request, find_exceeded_limit, next_limit
 from locust_llm.client.response import NO_END, Response
 from locust_llm.gate.gate import Gate, GateClosed
@@ -45,7 +45,7 @@ from locust_llm.records.record import CANCELLED, OK, Record
 @pytest.fixture(autouse=True)
 def _the_reader_is_done() -> Iterator[None]:
     yield
-    assert get_stream_reader().open_streams == 0
+    assert get_open_streams().open_streams == 0
 
 
 def run(

@@ -16,9 +16,8 @@ from support.tls_pair import pair
 
 from locust_llm.client.connection import ask_for_stamps
 from locust_llm.client.reader import compiled
-from locust_llm.client.reader import stream_reader as reader_module
-from locust_llm.client.reader.stream import OpenStream
-from locust_llm.client.reader.stream_reader import HIDDEN_ENDS, StreamReader
+from locust_llm.client.reader import open_streams as reader_module
+from locust_llm.client.reader.open_streams import HIDDEN_ENDS, OpenStream, OpenStreams
 from locust_llm.client.response import Response
 
 pytestmark = pytest.mark.skipif(
@@ -33,19 +32,19 @@ HIDDEN = chunked(event(delta("stop"))) + LAST
 
 
 @pytest.fixture
-def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamReader]:
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStreams]:
     """It has all the time of the world, but for what shows."""
     for name in ("TLS_PATIENCE_NS", "QUIET_NS", "WAITED_NS"):
         monkeypatch.setattr(reader_module, name, FAR_NS)
     assert compiled.Reader is not None
-    reader = StreamReader(compiled.Reader())
+    reader = OpenStreams(compiled.Reader())
     yield reader
     reader.stop()
 
 
 @contextmanager
 def answering(
-    reader: StreamReader, certificate: Path
+    reader: OpenStreams, certificate: Path
 ) -> Iterator[tuple[OpenStream, Callable[[bytes], None]]]:
     """An answer after its first two tokens, and what sends more of it, in one record, until that
     was read."""
@@ -80,9 +79,7 @@ def wait_for(true: Callable[[], bool]) -> None:
         gevent.sleep(0.0005)
 
 
-def test_tokens_wait_and_an_end_that_shows_does_not(
-    reader: StreamReader, certificate: Path
-) -> None:
+def test_tokens_wait_and_an_end_that_shows_does_not(reader: OpenStreams, certificate: Path) -> None:
     with answering(reader, certificate) as (reading, say):
         for _ in range(5):
             say(TOKEN)
@@ -94,7 +91,7 @@ def test_tokens_wait_and_an_end_that_shows_does_not(
 
 
 def test_an_end_behind_the_last_token_in_its_record_shows_too(
-    reader: StreamReader, certificate: Path
+    reader: OpenStreams, certificate: Path
 ) -> None:
     with answering(reader, certificate) as (reading, say):
         say(TOKEN + LAST)
@@ -102,7 +99,7 @@ def test_an_end_behind_the_last_token_in_its_record_shows_too(
 
 
 def test_after_an_end_that_did_not_show_none_waits_for_long(
-    reader: StreamReader, certificate: Path
+    reader: OpenStreams, certificate: Path
 ) -> None:
     assert 64 < len(HIDDEN) <= len(TOKEN)
     with answering(reader, certificate) as (reading, say):

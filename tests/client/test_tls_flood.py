@@ -161,7 +161,7 @@ def test_a_request_of_the_load_ends_in_time_and_the_loop_goes_on(
     monkeypatch.setattr(process_reader, "kind", kind)
     monkeypatch.setattr(process_reader, "_reader", None)
     flooded(name, flood_url, certificate)
-    process_reader.get_stream_reader().stop()
+    process_reader.get_open_streams().stop()
 
 
 @pytest.mark.parametrize("name", AT_LENGTH_12)

@@ -18,7 +18,7 @@ from support.hostile import CATALOGUE
 
 from locust_llm.client.connection import Target
 from locust_llm.client.exchange import UserConnection, exchange_request
-from locust_llm.client.reader.process_reader import get_stream_reader
+from locust_llm.client.reader.process_reader import get_open_streams
 from locust_llm.client.request import Request
 from locust_llm.client.response import NO_END
 from locust_llm.exit_status import ExitStatus
@@ -105,7 +105,7 @@ def test_all_of_them_at_once_end_in_time_and_harm_nobody(port: int) -> None:
     for name, job in jobs.items():
         check(name, job.get(), busy=True)
     assert {record.outcome for record in good} == {OK}
-    assert (gate.used, get_stream_reader().open_streams, get_stream_reader().failure) == (0, 0, "")
+    assert (gate.used, get_open_streams().open_streams, get_open_streams().failure) == (0, 0, "")
     assert memory_mb() - before_mb < GREW_MB
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.runs import Server
 
+from locust_llm.client.reader.open_streams import DIED
 from locust_llm.client.reader.process_reader import NO_READER
-from locust_llm.client.reader.stream_reader import DIED
 from locust_llm.demo import start_simulator
 from locust_llm.records.record import CLIENT_ERROR
 
@@ -20,7 +20,7 @@ from locust import events
 
 from locust_llm import LLMUser
 from locust_llm.locustfiles.run import *
-from locust_llm.client.reader.process_reader import get_stream_reader
+from locust_llm.client.reader.process_reader import get_open_streams
 
 
 def fails(*args):
@@ -31,7 +31,7 @@ def fails(*args):
 def inject(user_count, **kw):
     def die():
         gevent.sleep(0.3)
-        get_stream_reader()._sweep = fails
+        get_open_streams()._sweep = fails
 
     gevent.spawn(die)
 """

@@ -1,5 +1,5 @@
 /* The thread of the native reader: it waits on all streaming sockets and keeps what came with the kernel's stamps, without
- * Python's lock. What python_reader.py is in Python, whose rules it follows; stream_reader.py is the other side.
+ * Python's lock. What python_reader.py is in Python, whose rules it follows; open_streams.py is the other side.
  *
  * Two threads meet here. This module's own reads; any thread that holds Python's lock adds, takes and removes. Each stream
  * has a lock, held for one read or one take. A stream that Python shall look into is put on one of three queues: at once
@@ -338,7 +338,7 @@ static int64_t stamped(Reader *reader, Stream *stream, int64_t kernel_ns, int64_
     return stamp;
 }
 
-/* As StreamReader._read: once, and again where the peer closes or more may lie there than one read takes. */
+/* As PythonReader._read: once, and again where the peer closes or more may lie there than one read takes. */
 static void read_stream(Reader *reader, Stream *stream, int64_t since, int64_t begun, int64_t offset, bool closing) {
     if (stream->left_since_ns) {
         since = stream->left_since_ns;

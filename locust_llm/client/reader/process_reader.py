@@ -5,11 +5,11 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from locust_llm.client.reader.open_streams import OpenStreams, ReaderFailed
 from locust_llm.client.response import describe_exception
 
 from . import compiled
 from .python_reader import PythonReader
-from .stream_reader import ReaderFailed, StreamReader
 
 if TYPE_CHECKING:
     from ._reader import Reader as NativeReader
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 kind: "type[NativeReader | PythonReader]" = compiled.Reader or PythonReader
 """Of the thread that reads."""
 NO_READER: Final = "the reader of the answers cannot start"
-_reader: StreamReader | None = None
+_reader: OpenStreams | None = None
 _unmade = ""
 """Why there is none."""
 
@@ -33,13 +33,13 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def get_stream_reader() -> StreamReader:
+def get_open_streams() -> OpenStreams:
     """The reader of this process; a forked child gets its own. Raises ReaderFailed: it cannot be
     made."""
     global _reader, _unmade
     if _reader is None:
         try:
-            _reader = StreamReader(kind())
+            _reader = OpenStreams(kind())
         except Exception as error:
             _unmade = f"{NO_READER}: {describe_exception(error)}"
             raise ReaderFailed(_unmade) from error
@@ -63,7 +63,7 @@ def start_new_reader() -> None:
     if reader_failure():
         _reader, _unmade = None, ""
     with suppress(ReaderFailed):
-        get_stream_reader()
+        get_open_streams()
 
 
 def reads_so_far() -> int:

@@ -14,7 +14,7 @@ from locust_llm.client.connection import Connection
 from locust_llm.client.exchange import UserConnection
 from locust_llm.client.reader import process_reader, python_reader
 from locust_llm.client.reader.kernel_clock import measure_clock_offset_ns
-from locust_llm.client.reader.process_reader import get_stream_reader
+from locust_llm.client.reader.process_reader import get_open_streams
 from locust_llm.client.reader.python_reader import READ_BYTES, PythonReader, kernel_stamp_ns
 from locust_llm.records.record import OK
 
@@ -125,12 +125,12 @@ def test_bytes_that_are_no_tls_end_the_request(
     tls = ssl.create_default_context(cafile=str(certificate))
     line = UserConnection()
     run(scripted_tls, "tls-fine", stream(1), line, port="tls", tls=tls)
-    kept = get_stream_reader()._thread.take
+    kept = get_open_streams()._thread.take
 
     def take(fd: int) -> Any:
         stamps, since, data, *rest = kept(fd)
         return stamps, since, [b"garbage" + read for read in data], *rest
 
-    monkeypatch.setattr(get_stream_reader()._thread, "take", take)
+    monkeypatch.setattr(get_open_streams()._thread, "take", take)
     record, _ = run(scripted_tls, "tls-garbage", stream(1), line, port="tls", tls=tls)
     assert record.outcome == "tls"

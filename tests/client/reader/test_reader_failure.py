@@ -10,12 +10,12 @@ from support.scripted import Scripted, stream
 
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.reader import process_reader, python_reader
+from locust_llm.client.reader.open_streams import DIED, OpenStreams
 from locust_llm.client.reader.process_reader import (
-    get_stream_reader,
+    get_open_streams,
     reader_failure,
     start_new_reader,
 )
-from locust_llm.client.reader.stream_reader import DIED, StreamReader
 from locust_llm.client.response import Response
 from locust_llm.gate.gate import Gate
 from locust_llm.records.record import CLIENT_ERROR, OK, Record
@@ -42,10 +42,10 @@ def scripted(each_reader: str) -> Iterator[Scripted]:
 
 
 @pytest.fixture
-def reader(each_reader: str, monkeypatch: pytest.MonkeyPatch) -> StreamReader:
+def reader(each_reader: str, monkeypatch: pytest.MonkeyPatch) -> OpenStreams:
     """One that may die."""
     monkeypatch.setattr(process_reader, "_reader", None)
-    return get_stream_reader()
+    return get_open_streams()
 
 
 def ask(server: Scripted, gate: Gate, name: str, steps: list[Any]) -> Record:
@@ -74,7 +74,7 @@ OWN: dict[str, list[tuple[str, Any]]] = {
     indirect=["each_reader"],
 )
 def test_who_waits_gets_a_record_and_who_comes_is_refused(
-    scripted: Scripted, reader: StreamReader, monkeypatch: pytest.MonkeyPatch, where: str, how: Any
+    scripted: Scripted, reader: OpenStreams, monkeypatch: pytest.MonkeyPatch, where: str, how: Any
 ) -> None:
     gate = Gate(3)
     name = f"death{where}{how.__name__}"
@@ -109,19 +109,19 @@ def test_who_waits_gets_a_record_and_who_comes_is_refused(
 
 
 def test_the_next_run_has_a_reader_of_its_own(
-    scripted: Scripted, reader: StreamReader, monkeypatch: pytest.MonkeyPatch
+    scripted: Scripted, reader: OpenStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start_new_reader()
-    assert get_stream_reader() is reader
+    assert get_open_streams() is reader
     monkeypatch.setattr(reader, "_look", interrupts)
     assert ask(scripted, Gate(), "last", stream(1, cut="stall")).outcome == CLIENT_ERROR
     start_new_reader()
-    assert get_stream_reader() is not reader
+    assert get_open_streams() is not reader
     assert ask(scripted, Gate(), "first", stream(1)).outcome == OK
 
 
 def test_an_answer_that_cannot_be_decoded_ends_one_request(
-    scripted: Scripted, reader: StreamReader, monkeypatch: pytest.MonkeyPatch
+    scripted: Scripted, reader: OpenStreams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor when it is tried once more, by whoever ends it."""
 

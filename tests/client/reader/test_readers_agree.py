@@ -19,8 +19,8 @@ from support.tls_pair import Pair, pair
 
 from locust_llm.client.connection import ask_for_stamps
 from locust_llm.client.reader import compiled
+from locust_llm.client.reader.open_streams import OpenStreams
 from locust_llm.client.reader.python_reader import PythonReader
-from locust_llm.client.reader.stream_reader import StreamReader
 from locust_llm.client.response import Response
 
 pytestmark = pytest.mark.skipif(
@@ -233,13 +233,13 @@ def test_chunks_that_differ_in_their_text_alone_come_together() -> None:
 
 
 @pytest.fixture(scope="module")
-def readers() -> list[StreamReader]:
+def readers() -> list[OpenStreams]:
     assert compiled.Reader is not None
-    return [StreamReader(PythonReader()), StreamReader(compiled.Reader())]
+    return [OpenStreams(PythonReader()), OpenStreams(compiled.Reader())]
 
 
 def read_by(
-    reader: StreamReader, reads: list[bytes], end: str, tls: Pair | None = None
+    reader: OpenStreams, reads: list[bytes], end: str, tls: Pair | None = None
 ) -> dict[str, Any]:
     """Over a connection, a piece each time the one before was read."""
     with gevent.socket.socket() as server:
@@ -283,7 +283,7 @@ def wait_for(true: Callable[[], bool]) -> None:
 @examples(400)
 @given(reads=answers(), end=st.sampled_from(["close", "drop"]))
 def test_both_readers_have_the_same_answer(
-    readers: list[StreamReader], reads: list[bytes], end: str
+    readers: list[OpenStreams], reads: list[bytes], end: str
 ) -> None:
     first, second = (read_by(reader, reads, end) for reader in readers)
     assert first == second
@@ -292,7 +292,7 @@ def test_both_readers_have_the_same_answer(
 @examples(400)
 @given(reads=answers(), end=st.sampled_from(["close", "cut", "drop", "broken"]))
 def test_both_readers_have_the_same_answer_over_tls(
-    readers: list[StreamReader], certificate: Path, reads: list[bytes], end: str
+    readers: list[OpenStreams], certificate: Path, reads: list[bytes], end: str
 ) -> None:
     """``close`` is announced, ``cut`` is not; ``broken`` is a record that nobody can decrypt."""
     first, second = (read_by(reader, reads, end, pair(certificate)) for reader in readers)
@@ -301,7 +301,7 @@ def test_both_readers_have_the_same_answer_over_tls(
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
 def test_both_readers_have_the_same_answer_of_real_servers(
-    readers: list[StreamReader], path: Path
+    readers: list[OpenStreams], path: Path
 ) -> None:
     # they are kept without the frame of their body
     top, _, body = path.read_bytes().partition(b"\r\n\r\n")

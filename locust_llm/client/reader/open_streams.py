@@ -1,12 +1,12 @@
-"""The stream reader: one native thread a process that waits on all streaming sockets and asks the
-kernel for the time.
+"""The open streams of a process: what the event loop does with what the reader's thread has read
+and stamped.
 
-The thread is in C where that was compiled (client/reader/_reader.c), and reads without Python's
-lock; else in Python (python_reader.py), with the same methods. It stamps what it reads, by the
-kernel's clock where that stamps (SO_TIMESTAMPNS, see socket(7)), so that not even its own lateness
-moves a stamp. What came lies there, with its stamps, until the event loop takes it: of those
-streams that have something to tell, a first chunk or an end. All that is here runs in the event
-loop.
+One thread a process waits on all streaming sockets. It is in C where that was compiled
+(client/reader/_reader.c), and reads without Python's lock; else in Python (python_reader.py), with
+the same methods. It makes the stamps, by the kernel's clock where that stamps (SO_TIMESTAMPNS, see
+socket(7)), so that not even its own lateness moves one. What came lies there, with its stamps,
+until the event loop takes it: of those streams that have something to report, a first chunk or an
+end. All that is here runs in the event loop.
 
 A stream belongs to the thread from ``add`` until it is over; only then may its socket be used or
 closed by others (the number of a closed socket is given to the next one).
@@ -22,9 +22,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from errno import ENOMEM
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Final
 
 import gevent
+from gevent.event import Event
 from gevent.monkey import get_original
 
 from locust_llm.client.connection import Connection, ask_for_stamps
@@ -35,11 +37,10 @@ from locust_llm.client.response import (
     Response,
     describe_exception,
 )
-from locust_llm.client.tls import SLICE_BYTES
+from locust_llm.client.tls import SLICE_BYTES, TLSLayer
 from locust_llm.records.record import CLIENT_ERROR
 
 from . import compiled
-from .stream import OpenStream
 
 if TYPE_CHECKING:
     from ._reader import Reader as NativeReader
@@ -76,11 +77,109 @@ LOOKS_NS: Final = 10_000_000
 due comes between."""
 
 
+UNSEAL_NS: Final = 5_000_000
+"""So long is decrypted without a pause: others wait meanwhile."""
+
+
 class ReaderFailed(Exception):
     """The thread is dead: this process sends nothing more."""
 
 
-class StreamReader:
+class OpenStream:
+    """From ``OpenStreams.add`` until it has ended."""
+
+    __slots__ = (
+        "_opened",
+        "connection",
+        "dropped",
+        "end",
+        "end_shows",
+        "ended",
+        "on_first",
+        "sealed",
+        "stream",
+    )
+
+    def __init__(
+        self, connection: Connection, stream: Response, on_first: Callable[[], object] | None = None
+    ) -> None:
+        self.connection = connection
+        self.stream = stream
+        self.on_first = on_first
+        """Called in the event loop when the first chunk is there, or an error in its place: must
+        not block."""
+        self.ended = Event()
+        self.dropped: tuple[str, str] | None = None
+        self.end = 0
+        """As of ``Reader.take``."""
+        self.sealed: deque[tuple[int, int, bytes]] = deque()
+        """Reads that are not decrypted yet: stamp, since (both as of ``Response.arrived``),
+        bytes."""
+        self.end_shows: bool | None = None
+        """The last read may hold the end, as far as TLS records show it; None: all reads are
+        decrypted at once."""
+        self._opened = b""
+        """What the first of them held as far as it is decrypted."""
+
+    def closed(self) -> None:
+        """The peer closed the connection."""
+        tls = self.connection.tls
+        self.stream.closed(cut=tls is not None and not tls.closed)
+
+    def unseal(self, patience_ns: int | None = UNSEAL_NS) -> bool:
+        """Decrypt what was read; each read keeps its stamp. Returns whether it shall be decoded
+        now. ``patience_ns``: after it ``sealed`` has the rest; None: all at once."""
+        stream, tls, sealed, look = self.stream, self.connection.tls, self.sealed, False
+        until_ns = None if patience_ns is None else time.monotonic_ns() + patience_ns
+        while sealed and tls is not None:
+            stamp_ns, since_ns, data = sealed.popleft()
+            piece, rest = data[:SLICE_BYTES], data[SLICE_BYTES:]
+            plain = self._opened + tls.received(piece)
+            over = bool(tls.failure) or tls.closed
+            if rest and not over:
+                sealed.appendleft((stamp_ns, since_ns, rest))
+                self._opened = plain
+            elif (
+                stream.over
+            ):  # read before that was known: the TLS layer of the next answer needs it
+                self._opened = b""
+                stream.frame.closed_by_peer |= bool(plain)
+            else:
+                self._opened = b""
+                look = (bool(plain) and stream.arrived(stamp_ns, since_ns, plain)) or look
+                self._end_by_tls(tls)
+            if over:
+                self._forget()
+            elif until_ns is not None and time.monotonic_ns() > until_ns:
+                break
+        return look
+
+    def unseal_few(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
+        """The same of SLICE_BYTES at most, as the native reader has them, where nothing waits in
+        ``sealed``. Stamps and since: each the bytes of an array of int64."""
+        tls = self.connection.tls
+        assert tls is not None
+        plain = [tls.received(read) for read in data]
+        if not all(plain):
+            stamps = array("q", compress(array("q", stamps), plain)).tobytes()
+            since = array("q", compress(array("q", since), plain)).tobytes()
+            plain = list(filter(None, plain))
+        self.stream.took(stamps, since, plain)
+        self._end_by_tls(tls)
+
+    def _end_by_tls(self, tls: TLSLayer) -> None:
+        if tls.failure:
+            self.stream.failed("tls", tls.failure)
+            self.stream.frame.closed_by_peer = True
+        elif tls.closed and not self.stream.over:
+            self.closed()
+
+    def _forget(self) -> None:
+        """Nothing behind this can be decrypted."""
+        self.sealed.clear()
+
+
+class OpenStreams:
     """One a process, see process_reader.py. Its thread starts before it, so it is made after any
     fork."""
 

@@ -21,7 +21,7 @@ from locust_llm.client import connection as connection_module
 from locust_llm.client.connection import Connection
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.reader.kernel_clock import measure_clock_offset_ns
-from locust_llm.client.reader.process_reader import get_stream_reader
+from locust_llm.client.reader.process_reader import get_open_streams
 from locust_llm.client.response import Response
 from locust_llm.gate.gate import Gate
 from locust_llm.records.record import OK, Record
@@ -241,7 +241,7 @@ def test_five_hundred_streams_at_once_share_nothing(scripted: Scripted) -> None:
         )
         alone += check(record, timed.sent_ns, row)
     assert alone > 0
-    assert get_stream_reader().open_streams == 0
+    assert get_open_streams().open_streams == 0
 
 
 def test_a_killed_greenlet_gives_its_record_and_the_server_sees_the_close(
@@ -255,7 +255,7 @@ def test_a_killed_greenlet_gives_its_record_and_the_server_sees_the_close(
     record: Record = job.value.record
     assert record.outcome == "cut"
     assert 1 <= len(record.chunk_us) < 500
-    assert (line.connection, get_stream_reader().open_streams) == (None, 0)
+    assert (line.connection, get_open_streams().open_streams) == (None, 0)
     row = scripted.row("killed")
     assert row.end == "gone"
     assert row.ended < (record.closed_at + 2) * 1e9
@@ -270,7 +270,7 @@ def test_a_greenlet_that_is_killed_again_and_again_gives_one_record(scripted: Sc
         gevent.sleep(0)
     job.join()
     assert job.value.record.outcome == "cut"
-    assert get_stream_reader().open_streams == 0
+    assert get_open_streams().open_streams == 0
 
 
 def until(true: Callable[[], object], patience_s: float = 10.0) -> None:
@@ -284,7 +284,7 @@ def added(server: Scripted, name: str, steps: list[Any]) -> Any:
     """A request that is on its way without an exchange: (reader, reading)."""
     request = server.request(name, steps)
     connection = Connection(request.target)
-    reader, timed = get_stream_reader(), Response(time.monotonic_ns())
+    reader, timed = get_open_streams(), Response(time.monotonic_ns())
     reading = reader.add(connection, timed)
     connection.send(request.pieces)
     return reader, reading
@@ -390,19 +390,19 @@ def test_three_hundred_mixed_requests_leave_no_descriptor(scripted: Scripted) ->
     before = descriptors()
     thirty()
     assert descriptors() == before
-    assert get_stream_reader().open_streams == 0
+    assert get_open_streams().open_streams == 0
 
 
 def test_a_forked_child_gets_a_reader_of_its_own(scripted: Scripted) -> None:
     run(scripted, "parent", stream(1))
-    ours = get_stream_reader()
+    ours = get_open_streams()
     out, into = os.pipe()
     child = gevent.os.fork()
     if child == 0:  # no pytest from here on
         said = b"failed"
         try:
             record, timed = run(scripted, "child", stream(3))
-            theirs = get_stream_reader()
+            theirs = get_open_streams()
             if record.outcome == OK and len(timed.stamps) and theirs is not ours:
                 said = b"fine"
         finally:
@@ -419,9 +419,9 @@ def test_a_forked_child_gets_a_reader_of_its_own(scripted: Scripted) -> None:
     # and the child took nothing of ours with it
     record, _ = run(scripted, "parent-again", stream(3))
     assert record.outcome == OK
-    assert get_stream_reader() is ours
+    assert get_open_streams() is ours
 
 
 def test_a_greenlet_that_computes_cannot_hold_the_thread_up_for_a_tokens_time() -> None:
-    get_stream_reader()
+    get_open_streams()
     assert sys.getswitchinterval() <= 0.001
