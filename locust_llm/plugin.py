@@ -162,7 +162,9 @@ class Plugin:
         """None: there is no web page here."""
         serve_metrics(environment, lambda: self._shown)
         if isinstance(runner, LocalRunner):
-            self._sender = WorkerContext(environment, settings, self._add_record)
+            self._sender = WorkerContext(
+                environment, settings, (self._telemetry.record, self._add_record)
+            )
             attach_worker_context(environment, self._sender)
             from_control.receive_from_control(
                 runner, self._sender, self._end_sender, self._telemetry.begin
@@ -192,7 +194,6 @@ class Plugin:
     # -- in the only process -----------------------------------------------------------------------
 
     def _add_record(self, record: Record) -> None:
-        self._telemetry.record(record)
         if self._control is not None:
             self._control.add_record(record)
 

@@ -3,7 +3,7 @@ is lost with one."""
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,11 +15,10 @@ import msgspec
 import zmq
 
 from locust_llm.records.journal import JOURNALS, read_journal_counts, read_journal_frames
-from locust_llm.records.record import Record
+from locust_llm.records.record import Record, unpack_record
 from locust_llm.records.run import ProcessHealth
 from locust_llm.text.format import format_count, format_duration
 from locust_llm.wire.messages import GONE_S, LOCAL, Records
-from locust_llm.worker.outbox import RecordInbox, list_record_frames
 
 QUIET_S: Final = 1.0
 """A process that has been silent for longer gets no arrivals, and its connection is checked."""
@@ -274,3 +273,39 @@ def is_worker_connected(runner: Any, name: str) -> bool:
     finally:
         server.socket.setsockopt(zmq.ROUTER_MANDATORY, 0)
     return True
+
+
+class RecordInbox:
+    """The other end of worker/outbox.py: each record of each worker once."""
+
+    def __init__(self) -> None:
+        self._below: dict[str, int] = {}
+        """By worker: every serial below is here."""
+        self._apart: dict[str, set[int]] = {}
+        """Those that came before their turn."""
+
+    def take(self, worker: str, frames: Iterable[tuple[int, bytes]]) -> list[Record]:
+        """(serial, packed record) of a batch or of a journal: the records that were not here.
+        Raises ValueError for what is no record; then none was taken."""
+        below = self._below.get(worker, 1)
+        apart = self._apart.setdefault(worker, set())
+        came = {
+            serial: unpack_record(packed)
+            for serial, packed in frames
+            if serial >= below and serial not in apart
+        }
+        apart.update(came)
+        while below in apart:
+            apart.remove(below)
+            below += 1
+        self._below[worker] = below
+        return list(came.values())
+
+    def taken(self, worker: str) -> int:
+        """How many of its records are here."""
+        return self._below.get(worker, 1) - 1 + len(self._apart.get(worker, ()))
+
+
+def list_record_frames(batch: Records) -> Iterable[tuple[int, bytes]]:
+    """Those of a batch."""
+    return enumerate(batch.packed, batch.number)

@@ -1,23 +1,18 @@
 """The journal of a worker: its records on the disk until the master has them, packed; who may add
 to a run's records.
-
-Packed, a record is its fields without the chunk stamps (msgpack), and the stamps, 4 bytes each.
 """
 
 import fcntl
 import os
-from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-import msgspec
-
 from locust_llm.files.regular_file import open_regular
 
-from .record import MOST_CHUNKS, Record
+from .record import MAX_PACKED_BYTES, Record, unpack_record
 
 JOURNALS: Final = "journal"
 """In the folder of a run."""
@@ -120,55 +115,6 @@ def lock_file(path: Path) -> int | None:
         os.close(file)
         return None
     return file
-
-
-# -- packed records --------------------------------------------------------------------------------
-
-_HEAD: Final = Struct("<IB")
-"""How long the fields are, and the type of the stamps."""
-_TYPES: Final = b"IQ"
-"""Of 4 bytes: up to 71 minutes in microseconds; of 8: of any length."""
-
-MAX_FIELDS_BYTES: Final = 1 << 24
-"""Of the fields: twice what an answer of ``MOST_CHUNKS`` can have, each of them merged and
-counted."""
-MAX_PACKED_BYTES: Final = _HEAD.size + MAX_FIELDS_BYTES + 2 * MOST_CHUNKS * array("Q").itemsize
-"""Of a whole record."""
-
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(Record).decode
-
-
-def pack_record(record: Record) -> bytes:
-    try:
-        stamps = array("I", record.chunk_us)
-    except OverflowError:
-        stamps = array("Q", record.chunk_us)
-    fields = _encode(msgspec.structs.replace(record, chunk_us=()))
-    return _HEAD.pack(len(fields), ord(stamps.typecode)) + fields + stamps.tobytes()
-
-
-def unpack_record(packed: bytes) -> Record:
-    """Raises ValueError for what is no record."""
-    if len(packed) < _HEAD.size:
-        raise ValueError("cut short")
-    length, kind = _HEAD.unpack_from(packed)
-    at = _HEAD.size + length
-    if kind not in _TYPES or at > len(packed):
-        raise ValueError("no packed record")
-    stamps = array(chr(kind))
-    if (
-        length > MAX_FIELDS_BYTES or len(packed) - at > 2 * MOST_CHUNKS * stamps.itemsize
-    ):  # the last read may bring more
-        raise ValueError("more chunks than an answer may have")
-    try:
-        record = _decode(packed[_HEAD.size : at])
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if at < len(packed):
-        stamps.frombytes(packed[at:])
-        msgspec.structs.force_setattr(record, "chunk_us", tuple(stamps))  # nobody else has it yet
-    return record
 
 
 def read_journal_records(path: Path) -> Iterator[Record]:

@@ -1,10 +1,18 @@
-"""A record as a line of profile_export.jsonl: AIPerf's fields (0.13), so that its readers take it,
-and all of ours."""
+"""profile_export.jsonl: a record as a line, with AIPerf's fields (0.13), so that its readers take
+it, and all of ours; and the file of these lines, read, sampled, searched and added to."""
 
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from pathlib import Path
+from typing import BinaryIO, Final, Self
 
 import msgspec
+
+from locust_llm.files.regular_file import open_regular
 
 from .record import CANCELLED, CUT, FAILURES, OK, RETRIED, Record
 
@@ -253,3 +261,231 @@ def _ms(seconds: float | None) -> float | None:
 def _ns(unix_s: float) -> int:
     """Whole microseconds, as a double holds no more of Unix time."""
     return int(unix_s * 1e6) * 1000
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+SAMPLE_STRETCHES: Final = 100
+"""Stretches of neighbouring records in a sample."""
+MIN_BISECTED_BYTES: Final = 2**16
+"""Bisection of a record file stops below this."""
+HEAD_BYTES: Final = 2**20
+"""Of a line, by which a longer one is read on or passed over."""
+MAX_LINE_BYTES: Final = 2**28
+"""The record of an answer of ten million chunks is shorter."""
+MAX_REASONS: Final = 10
+"""Unreadable lines whose reason is kept."""
+
+
+@dataclass(frozen=True)
+class UnreadLines:
+    """Lines that hold no record, or none that can be used."""
+
+    count: int = 0
+    first: tuple[tuple[int, str], ...] = ()
+    """(line number from 1, why) of the first of them, at most MAX_REASONS."""
+    lines: int = 0
+    """Lines in all."""
+
+    @property
+    def reasons(self) -> list[str]:
+        """``line 3: NUL bytes``"""
+        return [f"line {number}: {why}" for number, why in self.first]
+
+    def __add__(self, other: "UnreadLines") -> "UnreadLines":
+        """``other``: of the lines that follow."""
+        later = tuple((self.lines + number, why) for number, why in other.first)
+        return UnreadLines(
+            self.count + other.count, (*self.first, *later)[:MAX_REASONS], self.lines + other.lines
+        )
+
+
+class RecordFile:
+    """The records of a profile_export.jsonl, one by one. A line that holds none (half-written when
+    the process was killed, damaged, of another version) is skipped and counted in ``unread``."""
+
+    def __init__(
+        self, path: Path, begin: int = 0, end: float = math.inf, *, sound: bool = False
+    ) -> None:
+        """``begin``, ``end``: of the lines that begin between these two bytes. ``sound``: each has
+        been read before, and was a record."""
+        self.path = path
+        self._parse = parse_trusted_line if sound else parse_record_line
+        self._sound = sound
+        self._lines = self._count = 0
+        self._first: list[tuple[int, str]] = []
+        self._begin, self._end = begin, end
+
+    @property
+    def unread(self) -> UnreadLines:
+        """So far."""
+        return UnreadLines(self._count, tuple(self._first), self._lines)
+
+    def __iter__(self) -> Iterator[Record]:
+        if not self.path.exists():
+            return
+        with open_regular(self.path) as file:
+            at = self._begin
+            if at:  # it may lie within a line, which is not of this part
+                file.seek(at - 1)
+                at += _pass_line(file) - 1
+            parse, readline = self._parse, file.readline
+            while at < self._end and (line := readline(HEAD_BYTES)):
+                self._lines += 1
+                if len(line) == HEAD_BYTES and not line.endswith(b"\n"):
+                    line += _rest_of(line, file)
+                at += len(line)
+                if (
+                    len(line) >= HEAD_BYTES
+                    and not line.endswith(b"\n")
+                    and (passed := _pass_line(file))
+                ):
+                    at += passed
+                    self._left_out(_why_passed(line))
+                    continue
+                try:
+                    record = parse(line)
+                except ValueError:
+                    for found in _of_pieces(line):
+                        if isinstance(found, Record):
+                            yield found
+                        else:
+                            self._left_out(found)
+                else:
+                    yield record
+
+    def _left_out(self, why: str) -> None:
+        self._count += 1
+        if self._count <= MAX_REASONS:
+            self._first.append((self._lines, why))
+
+    def evenly(self, share: float, stretches: int = SAMPLE_STRETCHES) -> Iterator[Record]:
+        """About this share of them, in stretches of neighbours spread evenly over the file; all for
+        1 and above."""
+        if share >= 1 or not self.path.exists():
+            yield from RecordFile(self.path, sound=self._sound)
+            return
+        length = self.path.stat().st_size / stretches
+        for i in range(stretches):
+            yield from RecordFile(
+                self.path, int(i * length), int((i + share) * length), sound=self._sound
+            )
+
+    def since(self, at: float) -> Iterator[Record]:
+        """Those of the requests that ended at ``at`` (Unix seconds) or later, found by bisection:
+        the file is in the order of their ends, or nearly so over workers. A few may come that ended
+        before. Broken lines are not counted."""
+        if not self.path.exists():
+            return
+        with open_regular(self.path) as file:
+            low = 0
+            high = self.path.stat().st_size
+            while high - low > MIN_BISECTED_BYTES:
+                middle = (low + high) // 2
+                file.seek(middle)
+                _pass_line(file)  # the rest of one
+                record = next(_parsed(file), None)
+                if record is None or record.closed_at + record.clock_offset_s >= at:
+                    high = middle
+                else:
+                    low = middle
+            file.seek(low)
+            if low:
+                _pass_line(file)
+            yield from _parsed(file)
+
+
+def _parsed(file: BinaryIO) -> Iterator[Record]:
+    while line := file.readline(HEAD_BYTES):
+        if len(line) == HEAD_BYTES and not line.endswith(b"\n"):
+            line += _rest_of(line, file)
+            if not line.endswith(b"\n") and _pass_line(file):
+                continue
+        yield from (found for found in _of_pieces(line) if isinstance(found, Record))
+
+
+def _of_pieces(line: bytes) -> Iterator[Record | str]:
+    """Each record of a line, and why each other piece is none."""
+    for piece in split_record_line(line):
+        end = piece.rfind(b"}") + 1
+        try:
+            yield parse_record_line(piece)
+            continue
+        except ValueError as error:
+            why = _why(piece, error)
+        if rest := piece[end:].strip():  # it may follow a whole record
+            with suppress(ValueError):
+                yield parse_record_line(piece[:end])
+                why = _why(rest, ValueError("something follows the record"))
+        yield why
+
+
+def _rest_of(head: bytes, file: BinaryIO) -> bytes:
+    """The rest of a long line, up to MAX_LINE_BYTES in all; of one that cannot hold a record
+    nothing."""
+    return file.readline(MAX_LINE_BYTES - len(head)) if begins_record(head) else b""
+
+
+def _why_passed(line: bytes) -> str:
+    return (
+        f"longer than {MAX_LINE_BYTES >> 20} MB"
+        if begins_record(line)
+        else _why(line, ValueError("no record"))
+    )
+
+
+def _pass_line(file: BinaryIO) -> int:
+    """To the next line; how many bytes that were."""
+    passed = 0
+    while some := file.readline(MIN_BISECTED_BYTES):
+        passed += len(some)
+        if some.endswith(b"\n"):
+            break
+    return passed
+
+
+def _why(line: bytes, error: ValueError) -> str:
+    """Why it is no record, in a few words."""
+    text = line.strip()
+    if not text.strip(b"\0"):
+        return "NUL bytes"
+    if not text.startswith(b"{"):
+        return "it does not begin like a record"
+    if not text.endswith(b"}"):
+        return "it ends in the middle"
+    return str(error)[:200]
+
+
+class RecordAppender:
+    """Adds to a file of records those that it does not have; in memory are their ids alone. Raises
+    OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._there = {record.id for record in RecordFile(path)}
+        self._lines = path.open("r+b")
+        size = self._lines.seek(0, os.SEEK_END)
+        self._whole = size == 0 or (
+            self._lines.seek(-1, os.SEEK_END) >= 0 and self._lines.read() == b"\n"
+        )
+
+    def add(self, record: Record) -> bool:
+        """False: it was there."""
+        if record.id in self._there:
+            return False
+        self._lines.write((b"" if self._whole else b"\n") + format_record_line(record) + b"\n")
+        self._there.add(record.id)
+        self._whole = True
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lines.close()
+
+
+def add_records(path: Path, records: Iterable[Record]) -> int:
+    """To a file of records, each on a line of its own, but for those that are there; how many were
+    not. Raises OSError."""
+    with RecordAppender(path) as lines:
+        return sum(lines.add(record) for record in records)

@@ -8,8 +8,10 @@ stepped wall clock moves no duration. Chunk stamps are whole microseconds after 
 the same whether it was written locally or came from a worker.
 """
 
+from array import array
 from bisect import bisect_right
 from itertools import pairwise
+from struct import Struct
 from typing import Annotated, Final
 
 import msgspec
@@ -490,3 +492,52 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.sent_at is None or not self.chunk_us:
             return None
         return self.closed_at - self.sent_at - self.chunk_us[-1] / 1e6
+
+
+# -- packed: as it goes to the master, and into a journal ------------------------------------------
+
+_HEAD: Final = Struct("<IB")
+"""A packed record begins with the length of its fields, and the type of its stamps. The fields
+follow as msgpack, without the stamps, and then the stamps, 4 bytes each."""
+_TYPES: Final = b"IQ"
+"""Types of the stamps: 4 bytes, for up to 71 minutes in microseconds, and 8, for any length."""
+MAX_FIELDS_BYTES: Final = 1 << 24
+"""Longest fields: twice what an answer of ``MOST_CHUNKS`` can have, each of them merged and
+counted."""
+MAX_PACKED_BYTES: Final = _HEAD.size + MAX_FIELDS_BYTES + 2 * MOST_CHUNKS * array("Q").itemsize
+"""Longest record."""
+_pack_fields: Final = msgspec.msgpack.Encoder().encode
+_unpack_fields: Final = msgspec.msgpack.Decoder(Record).decode
+
+
+def pack_record(record: Record) -> bytes:
+    """``unpack_record`` reads it."""
+    try:
+        stamps = array("I", record.chunk_us)
+    except OverflowError:
+        stamps = array("Q", record.chunk_us)
+    fields = _pack_fields(msgspec.structs.replace(record, chunk_us=()))
+    return _HEAD.pack(len(fields), ord(stamps.typecode)) + fields + stamps.tobytes()
+
+
+def unpack_record(packed: bytes) -> Record:
+    """Raises ValueError for what is no record."""
+    if len(packed) < _HEAD.size:
+        raise ValueError("cut short")
+    length, kind = _HEAD.unpack_from(packed)
+    at = _HEAD.size + length
+    if kind not in _TYPES or at > len(packed):
+        raise ValueError("no packed record")
+    stamps = array(chr(kind))
+    if (
+        length > MAX_FIELDS_BYTES or len(packed) - at > 2 * MOST_CHUNKS * stamps.itemsize
+    ):  # the last read may bring more
+        raise ValueError("more chunks than an answer may have")
+    try:
+        record = _unpack_fields(packed[_HEAD.size : at])
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if at < len(packed):
+        stamps.frombytes(packed[at:])
+        msgspec.structs.force_setattr(record, "chunk_us", tuple(stamps))  # nobody else has it yet
+    return record

@@ -19,6 +19,7 @@ import msgspec
 import pandas as pd
 from msgspec.structs import replace as replaced
 
+from locust_llm.records.jsonl import RecordFile, UnreadLines
 from locust_llm.records.record import RETRIED
 from locust_llm.records.run import Run
 from locust_llm.records.server_metrics import EngineHistory
@@ -26,8 +27,6 @@ from locust_llm.records.spans.reported_times import read_spans
 from locust_llm.records.storage import (
     RECORDS,
     RUN,
-    RecordFile,
-    UnreadLines,
     decode_readable_run,
     encode_run_json,
     read_history,

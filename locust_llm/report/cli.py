@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.records import storage
+from locust_llm.records.jsonl import RecordFile, add_records
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import format_observed
@@ -132,9 +133,7 @@ def run_report_command(words: list[str]) -> int:
 
 def _add(folder: Path, files: Sequence[Path]) -> None:
     """Records that did not reach the master of the run, from other hosts. Raises OSError."""
-    added = sum(
-        storage.add_records(folder / storage.RECORDS, storage.RecordFile(file)) for file in files
-    )
+    added = sum(add_records(folder / storage.RECORDS, RecordFile(file)) for file in files)
     with suppress(ValueError, FileNotFoundError):  # the report says so of a damaged one
         run = storage.read_run(folder)
         note = (

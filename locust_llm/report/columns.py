@@ -19,10 +19,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.failures import generalise_failure_message
+from locust_llm.records.jsonl import RecordFile, UnreadLines
 from locust_llm.records.machine import usable_cores
 from locust_llm.records.record import OK, RETRIED, Record
 from locust_llm.records.record_columns import FLAGS, RECORD_COLUMNS, STAMPS
-from locust_llm.records.storage import RecordFile, UnreadLines
 from locust_llm.report.readability import (
     Readability,
     has_token_times,

@@ -7,12 +7,12 @@ batches, and the master takes each once.
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from locust_llm.records.journal import Journal, pack_record, unpack_record
-from locust_llm.records.record import Record
+from locust_llm.records.journal import Journal
+from locust_llm.records.record import Record, pack_record, unpack_record
 from locust_llm.wire.messages import Records
 
 logger = logging.getLogger("locust_llm")
@@ -116,39 +116,3 @@ class RecordOutbox:
         for _, (_, batch) in sorted(self._unacknowledged.items()):
             packed += batch.packed
         return list(map(unpack_record, [*packed, *self._packed]))
-
-
-class RecordInbox:
-    """The other end: each record of each worker once."""
-
-    def __init__(self) -> None:
-        self._below: dict[str, int] = {}
-        """By worker: every serial below is here."""
-        self._apart: dict[str, set[int]] = {}
-        """Those that came before their turn."""
-
-    def take(self, worker: str, frames: Iterable[tuple[int, bytes]]) -> list[Record]:
-        """(serial, packed record) of a batch or of a journal: the records that were not here.
-        Raises ValueError for what is no record; then none was taken."""
-        below = self._below.get(worker, 1)
-        apart = self._apart.setdefault(worker, set())
-        came = {
-            serial: unpack_record(packed)
-            for serial, packed in frames
-            if serial >= below and serial not in apart
-        }
-        apart.update(came)
-        while below in apart:
-            apart.remove(below)
-            below += 1
-        self._below[worker] = below
-        return list(came.values())
-
-    def taken(self, worker: str) -> int:
-        """How many of its records are here."""
-        return self._below.get(worker, 1) - 1 + len(self._apart.get(worker, ()))
-
-
-def list_record_frames(batch: Records) -> Iterable[tuple[int, bytes]]:
-    """Those of a batch."""
-    return enumerate(batch.packed, batch.number)

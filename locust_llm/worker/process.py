@@ -19,9 +19,10 @@ from locust_llm.locust_adapter.detached_end import detach_end
 from locust_llm.locust_adapter.secrets import list_secret_names
 from locust_llm.locust_adapter.signals import interrupt_main, listen_for_signals
 from locust_llm.records.journal import JOURNALS, Journal, lock_file
+from locust_llm.records.jsonl import add_records
 from locust_llm.records.message import ControlMessage
 from locust_llm.records.record import Record
-from locust_llm.records.storage import RECORDS, add_records
+from locust_llm.records.storage import RECORDS
 from locust_llm.settings.settings import Settings
 from locust_llm.text.format import format_count
 from locust_llm.text.untrusted import sanitise_text
@@ -91,26 +92,21 @@ class _Worker:
     def __init__(self, environment: Environment, runner: Any, settings: Settings) -> None:
         self._environment, self._runner = environment, runner
         self.outbox = RecordOutbox(lambda records: self.sender.send(records))
+        self._telemetry = Telemetry(environment.parsed_options, runner.client_id)
         self.sender = WorkerContext(
             environment,
             settings,
-            self._record,
+            (self.outbox.add, self._telemetry.record),
             self.outbox.count,
             worker=runner.client_id,
             shared=True,
         )
-        self._telemetry = Telemetry(environment.parsed_options, runner.client_id)
         self._folder = self._here = Path()
         """Of the run, on the machine of the master; and what is here of it."""
         self._busy = False
         """A run is on, or its records are not all handed over."""
         self._leaves = False
         """A user of this process ends it."""
-
-    def _record(self, record: Record) -> None:
-        """A request is over."""
-        self.outbox.add(record)
-        self._telemetry.record(record)
 
     def begin(self, order: Begin) -> None:
         """A run begins: its records are kept in its folder, where that is on this machine, else in

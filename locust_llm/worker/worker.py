@@ -7,7 +7,7 @@ late) wait.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -101,16 +101,16 @@ class WorkerContext:
         self,
         environment: Environment,
         settings: Settings,
-        on_record: Callable[[Record], object] = lambda record: None,
+        on_record: Sequence[Callable[[Record], object]] = (),
         on_counts: Callable[[int, int, int], object] = lambda admitted, begun, ended: None,
         *,
         worker: str = LOCAL,
         shared: bool = False,
     ) -> None:
-        """``settings``: until those of a run come. ``on_record`` is called with each finished
-        record, ``on_counts`` with how many requests the gate has admitted, how many sessions were
-        begun and how many have ended. ``shared``: this process has a share of the limit, as there
-        are others, and admits nothing without a lease."""
+        """``settings``: until those of a run come. All of ``on_record`` are called with each
+        finished record, ``on_counts`` with how many requests the gate has admitted, how many
+        sessions were begun and how many have ended. ``shared``: this process has a share of the
+        limit, as there are others, and admits nothing without a lease."""
         self._environment, self._on_record, self._on_counts = environment, on_record, on_counts
         self.worker, self._shared = worker, shared
         self.settings = settings
@@ -337,7 +337,8 @@ class WorkerContext:
         # one that was given up may have a chunk in its record that came behind that
         self._decoding.discard(record.id)
         self._decoding_seconds.become(self.decoding)
-        self._on_record(record)
+        for take in self._on_record:
+            take(record)
 
     @property
     def decoding(self) -> int:

@@ -23,7 +23,7 @@ from load import CHAT
 from locust_llm.demo import start_simulator
 from locust_llm.gate.shares import GateStatus, Share
 from locust_llm.records.message import ControlMessage as LlmMessage
-from locust_llm.records.record import Record
+from locust_llm.records.record import Record, pack_record
 from locust_llm.wire.handshake import make_hello
 from locust_llm.wire.messages import (
     TO_CONTROL,
@@ -40,7 +40,7 @@ from locust_llm.wire.messages import (
     unpack_to_worker,
 )
 from locust_llm.wire.messages import pack_message as pack_message
-from locust_llm.worker.outbox import BATCH_RECORDS, pack_record
+from locust_llm.worker.outbox import BATCH_RECORDS
 
 STATUS_S = 0.25
 

@@ -23,9 +23,11 @@ from locust_llm.controller.controller import Controller
 from locust_llm.controller.run_store import ReportOutcome
 from locust_llm.exit_status import ExitStatus, decide_exit_status
 from locust_llm.gate.shares import GateStatus, Share
-from locust_llm.records.journal import Journal, pack_record
+from locust_llm.records.journal import Journal
+from locust_llm.records.jsonl import RecordFile
 from locust_llm.records.message import ControlMessage
 from locust_llm.records.phase_plan import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
+from locust_llm.records.record import pack_record
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run import LimitChange, ProcessHealth, Stage
 from locust_llm.records.spans import otlp_json
@@ -33,7 +35,7 @@ from locust_llm.records.spans.counts import SpanCounts
 from locust_llm.records.spans.join import sort_spans
 from locust_llm.records.spans.reported_times import read_spans
 from locust_llm.records.spans.trace_ids import make_trace_id
-from locust_llm.records.storage import RecordFile, make_run_folder, read_run
+from locust_llm.records.storage import make_run_folder, read_run
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.request_form import RequestForm
 from locust_llm.settings.settings import Settings

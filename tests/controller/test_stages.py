@@ -10,9 +10,10 @@ from support.records import answered
 from locust_llm.controller import stages as module
 from locust_llm.controller.run_store import ReportOutcome
 from locust_llm.controller.stages import BlockRunner, StageRunner, count_requests_needed
+from locust_llm.records.jsonl import RecordFile
 from locust_llm.records.report_result import MetricValue, ReportResult
 from locust_llm.records.run import Run, Stage
-from locust_llm.records.storage import RecordFile, read_run
+from locust_llm.records.storage import read_run
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import STOPPED, TIME_UP
 from locust_llm.slo.client_verdict import ClientVerdict

@@ -10,7 +10,8 @@ from support.records import answered, failed
 
 from locust_llm.controller import workers as module
 from locust_llm.controller.workers import QUIET_S, WorkerLoss
-from locust_llm.records.journal import JOURNALS, Journal, pack_record
+from locust_llm.records.journal import JOURNALS, Journal
+from locust_llm.records.record import pack_record
 from locust_llm.wire.messages import GONE_S, Records
 
 

@@ -10,25 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
+from locust_llm.controller.workers import RecordInbox, list_record_frames
 from locust_llm.records import journal as journals
 from locust_llm.records.journal import (
     Journal,
-    pack_record,
     read_journal_counts,
     read_journal_frames,
     read_journal_records,
-    unpack_record,
 )
-from locust_llm.records.record import FAILURES, MOST_CHUNKS, OK, Record
+from locust_llm.records.record import FAILURES, MOST_CHUNKS, OK, Record, pack_record, unpack_record
 from locust_llm.wire import messages
 from locust_llm.wire.messages import Records, unpack_to_control
-from locust_llm.worker.outbox import (
-    BATCH_RECORDS,
-    RESEND_AFTER_S,
-    RecordInbox,
-    RecordOutbox,
-    list_record_frames,
-)
+from locust_llm.worker.outbox import BATCH_RECORDS, RESEND_AFTER_S, RecordOutbox
 
 
 def record(number: int) -> Record:

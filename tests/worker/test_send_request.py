@@ -242,7 +242,7 @@ class Attempts:
         self.asked: list[tuple[int, float | None]] = []
         self.user, self.answers = user, list(answers)
         user.sender = WorkerContext(
-            user.environment, replace(user.sender.settings, **settings), self.kept.append
+            user.environment, replace(user.sender.settings, **settings), (self.kept.append,)
         )
         user.sender.wait_until = lambda at: self.waits.append(at - time.monotonic())  # type: ignore[method-assign]
         monkeypatch.setattr(module, "exchange_request", self.exchange)

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.lab.interop.tool_format import ExportFormat, ExportOptions
+from locust_llm.records.jsonl import RecordFile
 from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.records.run import Run
-from locust_llm.records.storage import RECORDS, RecordFile, read_run, replace_file
+from locust_llm.records.storage import RECORDS, read_run, replace_file
 
 Floats = NDArray[np.float64]
 
