@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from locust_llm.records.record import CUT, FAILURES, OK
 from locust_llm.records.storage import read_history
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
-from locust_llm.report.compare.baseline import (
+from locust_llm.report.compare.condition_differences import (
     MAX_CACHED_DIFFERENCE,
     LoadedRun,
     describe_work,
     find_condition_differences,
     load_run,
 )
-from locust_llm.report.compare.differences import MetricChange, measure_change, possible_ends
+from locust_llm.report.compare.metric_differences import MetricChange, measure_change, possible_ends
 from locust_llm.report.compare.same_workload import find_work_differences
 from locust_llm.report.sections.delivery import describe_overload
 from locust_llm.report.sections.notes import SIMULATED

@@ -21,7 +21,7 @@ import numpy as np
 from locust_llm.records.record import Record
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.compare.differences import measure_change
+from locust_llm.report.compare.metric_differences import measure_change
 from locust_llm.report.sections.ab import (
     CHANCE,
     compare_arms,

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from locust_llm.records.record import OK as SUCCEEDED
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, format_flags
-from locust_llm.report.compare.differences import possible_ends
+from locust_llm.report.compare.metric_differences import possible_ends
 from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import SloResult
 from locust_llm.report.selection import Floats, RequestSelection

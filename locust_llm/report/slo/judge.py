@@ -25,8 +25,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from locust_llm.records.run import Run
-from locust_llm.report.compare.baseline import load_matching_base
-from locust_llm.report.compare.differences import measure_worsening
+from locust_llm.report.compare.condition_differences import load_matching_base
+from locust_llm.report.compare.metric_differences import measure_worsening
 from locust_llm.report.rows import LoadLevel, SloResult, SweepSummary
 from locust_llm.report.sections.delivery import CLIENT
 from locust_llm.report.sections.sweep.knee import (

@@ -12,7 +12,7 @@ from support.records import UNIX, a_run, answered, every, failed, mixed
 from locust_llm.records.record import CUT, Record
 from locust_llm.records.run import OpenLoopSchedule
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.compare.differences import measure_change
+from locust_llm.report.compare.metric_differences import measure_change
 from locust_llm.report.console_end import format_ending
 from locust_llm.report.render.text import render_console
 from locust_llm.report.rows import SloResult

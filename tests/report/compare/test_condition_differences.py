@@ -11,7 +11,10 @@ from support.records import a_run, answered
 from locust_llm.records.record import Record
 from locust_llm.records.run import Run
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.compare.baseline import ConditionDifference, find_condition_differences
+from locust_llm.report.compare.condition_differences import (
+    ConditionDifference,
+    find_condition_differences,
+)
 from locust_llm.report.selection import RequestSelection
 from locust_llm.report.slo.observed import Evaluation
 from locust_llm.report.window import RateWindow

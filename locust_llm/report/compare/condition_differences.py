@@ -1,4 +1,5 @@
-"""Baseline: the conditions in which two runs differ, and which of these change the figures."""
+"""Condition differences: the conditions in which two runs differ, and which of these change the
+figures."""
 
 import math
 from collections.abc import Iterator

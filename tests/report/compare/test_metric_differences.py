@@ -16,8 +16,8 @@ from locust_llm.records.run import OpenLoopSchedule, Run, Stage
 from locust_llm.records.storage import write_run
 from locust_llm.report.build import write_reports
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.compare.baseline import load_run
-from locust_llm.report.compare.differences import (
+from locust_llm.report.compare.condition_differences import load_run
+from locust_llm.report.compare.metric_differences import (
     BETTER,
     FEW,
     SAME,

@@ -1,4 +1,4 @@
-"""Differences: the same figure of two runs, and the interval of its difference.
+"""Metric differences: the same figure of two runs, and the interval of its difference.
 
 The interval of each run's own figure widens by the correlation of its requests
 (report/slo/intervals.py); that of the difference, and of the ratio, is made of both by adding the
@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from locust_llm.report.compare.condition_differences import find_condition_differences
 from locust_llm.report.slo.intervals import RISES
 from locust_llm.report.slo.observed import (
     Evaluation,
@@ -23,8 +24,6 @@ from locust_llm.slo.grammar import Rule
 from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
 from locust_llm.text.format import digits_to_tell_apart, format_brief
-
-from .baseline import find_condition_differences
 
 BETTER: Final = "better"
 WORSE: Final = "worse"
