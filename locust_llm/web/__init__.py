@@ -2,6 +2,6 @@
 Prometheus page.
 
 Read first: routes.py (every address and what answers), then view.py (the state that pages show).
-The form: run_form.py (its fields), locust_form.py (what comes back), swarm.py (what follows). What
-a browser loads is in locust_llm/static.
+The form: run_form_fields.py (its fields), locust_form.py (what comes back), run_form_submit.py
+(what follows). What a browser loads is in locust_llm/static.
 """

@@ -2,8 +2,8 @@
 a tab of figures.
 
 Only Locust's own extension points: fields, a tab with a table, links, hooks of Flask. Three things
-are replaced, as Locust has no such point. The view of ``POST /swarm`` (swarm.py): Locust's cannot
-refuse a run, and answers a wrong number with HTTP 500. ``update_template_args``: Locust sorts the
+are replaced, as Locust has no such point. The view of ``POST /swarm`` (run_form_submit.py):
+Locust's cannot refuse a run, and answers a wrong number with HTTP 500. ``update_template_args``: Locust sorts the
 fields of the form as its parser does, and shows the defaults in place of the last run's values.
 ``state`` in its answers: its page stops polling once the runner stops, before the report is made.
 All is behind Locust's login.
@@ -28,6 +28,8 @@ from locust_llm.server.discovery import Discovery
 from locust_llm.settings.refusal import RunRefused
 from locust_llm.settings.settings import Settings
 from locust_llm.text.numbers import truncate_quoted_text
+from locust_llm.web.run_form_fields import build_form_groups
+from locust_llm.web.run_form_submit import RunFormView, is_reachable_by_others
 
 from .archive import FILES, Archive
 from .bodies import limit_bodies
@@ -36,8 +38,6 @@ from .live import PERCENTILES
 from .locust_form import LIMIT_FIELD, SPAWN_RATE, order_form_fields, read_requested_load
 from .origin import guard_origin, parse_allowed_hosts
 from .pages import WEB_PAGES, load_page
-from .run_form import build_form_groups
-from .swarm import SwarmView, is_reachable_by_others
 from .view import RunView
 from .whitelist import Whitelist
 
@@ -376,7 +376,7 @@ def _extend(
         whitelist = Whitelist(
             view.environment, options, picks_classes=ui.userclass_picker_is_active
         )
-        swarm = SwarmView(view, options, datasets, whitelist, views["locust.swarm"], on_asked)
+        swarm = RunFormView(view, options, datasets, whitelist, views["locust.swarm"], on_asked)
         views["locust.swarm"] = ui.auth_required_if_enabled(_named(swarm, "llm_swarm"))
         change = partial(_change_user, whitelist, swarm.keep_key, views["locust.update_user"])
         views["locust.update_user"] = ui.auth_required_if_enabled(_named(change, "llm_user"))

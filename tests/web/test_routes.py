@@ -25,7 +25,7 @@ from locust_llm.records.report_result import MetricValue, ReportResult, RuleResu
 from locust_llm.server.discovery import Discovery
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.client_verdict import ClientVerdict
-from locust_llm.web import swarm
+from locust_llm.web import run_form_submit
 from locust_llm.web import view as view_module
 from locust_llm.web.routes import ASSETS
 
@@ -268,7 +268,7 @@ def test_an_error_at_the_start_is_a_refusal_in_the_form(
     def raising(*args: Any, **kw: Any) -> None:
         raise error
 
-    monkeypatch.setattr(swarm, "prepare_run", raising)
+    monkeypatch.setattr(run_form_submit, "prepare_run", raising)
     page = pages("--host", server.url)
     answer = page.start()
     assert answer["success"] is False

@@ -19,7 +19,7 @@ from locust_llm.locust_adapter.parser import OPTIONS, format_option_example
 from locust_llm.user import LLMUser
 from locust_llm.web.datasets import Datasets
 from locust_llm.web.locust_form import DATASET_FIELD, fill_options, read_requested_load
-from locust_llm.web.run_form import DEPENDS, MAIN, FormField, FormGroup, build_form_groups
+from locust_llm.web.run_form_fields import DEPENDS, MAIN, FormField, FormGroup, build_form_groups
 
 
 def form(page: Page, **extra: dict[str, Any]) -> dict[str, FormGroup]:

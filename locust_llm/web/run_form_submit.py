@@ -1,4 +1,5 @@
-"""Swarm: the view that starts a run from a form, and changes the one that is on."""
+"""Run form submit: what answers a form of a run (``POST /swarm``): it starts a run, or changes the
+one that is on."""
 
 import logging
 import time
@@ -54,7 +55,7 @@ def is_reachable_by_others(options: Namespace) -> bool:
     return not options.web_login and options.web_host not in LOOPBACK
 
 
-class SwarmView:
+class RunFormView:
     """A view of Flask. ``ask_locust``: Locust's own view; ``whitelist``: what a form may have;
     ``on_asked``: takes the settings of the next run, and what is known of the server."""
 

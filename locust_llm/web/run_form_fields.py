@@ -1,5 +1,5 @@
-"""New run: the form of a run as data for its page, in groups; what depends on another field is
-hidden until that is set."""
+"""Run form fields: the form of a run as data for its page, in groups; what depends on another field
+is hidden until that is set."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
