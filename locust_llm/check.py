@@ -389,7 +389,9 @@ def _stream(asked: list[CheckedRequest]) -> Iterator[CheckFinding]:
         yield CheckFinding(
             FINE,
             "buffering",
-            "none seen" if came.answers else "not known: the answers were too short",
+            "none seen"
+            if came.answers
+            else "not known: the answers were too short, or were read late",
         )
     if came.tokens_a_chunk is not None:
         many = came.tokens_a_chunk > TOKENS_A_CHUNK

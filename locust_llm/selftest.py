@@ -41,7 +41,6 @@ from locust_llm.records.histogram import histogram_percentiles
 from locust_llm.records.machine import Machine, detect_machine, format_machine
 from locust_llm.records.record import OK, Record
 from locust_llm.slo.client_verdict import (
-    SENTINELS,
     ClientVerdict,
     FigureError,
     ProcessEvidence,
@@ -51,6 +50,8 @@ from locust_llm.text.console import write_console
 from locust_llm.text.format import format_bound, format_error_ends, format_number, name_percentile
 from locust_llm.worker.reference_streams import make_reference_request
 
+AGAINST_TRUE: Final = "reported against true times"
+"""The cause that a verdict names."""
 PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
 STREAM_S: Final = 1.0
 """How long a stream lasts; then its connection carries the next."""
@@ -68,6 +69,15 @@ class SelftestRow(msgspec.Struct, frozen=True, kw_only=True):
     """Between these two."""
     plus_minus: dict[str, Ends]
     difference: ErrorBounds
+
+    @property
+    def true_errors(self) -> dict[str, Ends]:
+        """By how much each true percentile is lower, and higher, than the reported one, at most:
+        known here, where a run has bounds alone."""
+        return {
+            name: (max(0.0, value - self.true[name][0]), max(0.0, self.true[name][1] - value))
+            for name, value in self.reported.items()
+        }
 
 
 class SelftestResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,16 +244,16 @@ def _judged(
     figures = [
         FigureError(
             word=word, stat=stat, label=f"{label} {stat}", unit="ms", value=value,
-            lower=row.plus_minus[stat][0], higher=row.plus_minus[stat][1],
-            causes={SENTINELS: max(row.plus_minus[stat])},
+            lower=row.true_errors[stat][0], higher=row.true_errors[stat][1],
+            causes={AGAINST_TRUE: max(row.true_errors[stat])},
         )
         for word, label, row in rows
         if row is not None
         for stat, value in row.reported.items()
     ]  # fmt: skip
     evidence = ProcessEvidence(
-        worker="selftest", requests=found.streams, cpu_share=cpu_share, required=True,
-        uncertified=found.missing,
+        worker="selftest", requests=found.streams, cpu_share=cpu_share,
+        required=bool(found.missing), uncertified=found.missing,
     )  # fmt: skip
     verdict = judge_figures(figures, [evidence], ("ttft", "icl"))
     assert verdict is not None
@@ -275,6 +285,15 @@ def _lines(r: SelftestResult) -> Iterator[str]:
             [[name, *map(format_bound, (d.p50_ms, d.p95_ms, d.p99_ms, d.max_ms)), f"{d.count:,}"]
              for name, d in ((name, row.difference) for name, row in rows)],
         )  # fmt: skip
+        yield ""
+        yield (
+            "True: all chunks. Bounds: what a run would state, which does not know the true times."
+        )
+        if r.merged_share:
+            yield (
+                "Chunks that came more than one to a read are in no reported gap and in no "
+                "difference."
+            )
     yield ""
     for outcome, count in r.failures.items():
         yield f"{count} streams failed: {outcome}"
@@ -287,7 +306,7 @@ def _lines(r: SelftestResult) -> Iterator[str]:
 def _figures(name: str, row: SelftestRow) -> Iterator[list[str]]:
     yield [f"{name} reported", *(format_number(value) for value in row.reported.values())]
     yield [f"{name} true", *(f"{low:.2f} to {high:.2f}" for low, high in row.true.values())]
-    yield [f"{name} plus-minus", *map(format_error_ends, row.plus_minus.values())]
+    yield [f"{name} bounds", *map(format_error_ends, row.plus_minus.values())]
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

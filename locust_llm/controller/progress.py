@@ -44,6 +44,7 @@ class ProgressPart(NamedTuple):
 def build_progress_parts(control: Controller, client: ClientVerdict | None) -> list[ProgressPart]:
     """Parts of the line in the order of the line, each about as long every time."""
     stats, limit, generates = control.live_stats, control.limit, control.settings.generates
+    streams = generates and control.settings.streaming
     found = [
         ProgressPart(0, format_phase_position(control).ljust(WHERE)),
         ProgressPart(1, format_request_counts(control)),
@@ -61,9 +62,7 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
         )
     if limit is None:
         found.append(
-            ProgressPart(
-                5, f"{stats.used:>3} {'awaiting first token' if generates else 'in flight'}"
-            )
+            ProgressPart(5, f"{stats.used:>3} {'awaiting first token' if streams else 'in flight'}")
         )
     else:
         found.append(
@@ -75,7 +74,9 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
         )
     if generates:
         rate = f"last {RATE_S:g} s: {stats.tokens_per_s():>5.0f} tokens/s"
-        found += [ProgressPart(6, rate), ProgressPart(7, f"{stats.decoding:>3} decoding")]
+        found.append(ProgressPart(6, rate))
+    if streams:
+        found.append(ProgressPart(7, f"{stats.decoding:>3} decoding"))
     broken, known = control.abort.standing()
     if known:
         within = "beyond" if broken else "within"

@@ -48,12 +48,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[ProcessEvidence, ...]
     """What each process measured of itself."""
     uncertified: str = ""
-    """Why no latency has a plus-minus; empty where they have one, or where none was to be expected
-    (older runs)."""
+    """Why no sentinel streams checked the stamps; empty where some did, or where none were to be
+    expected (older runs)."""
     sentinels: int = 0
-    """Chunks with known send times that the plus-minus rests on."""
+    """Chunks with known send times that checked the stamps."""
     sentinel_errors: tuple[ErrorBounds, ErrorBounds] | None = None
-    """Of their own TTFT, and of their gaps; None: there is no plus-minus."""
+    """Of their own TTFT, and of their gaps; None: there were none."""
     gate: GateUse | None
     delivery: Delivery | None = None
     """None: a closed loop."""

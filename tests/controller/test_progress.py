@@ -122,10 +122,16 @@ def test_a_sweep_counts_its_warmup_by_itself() -> None:
 
 
 def test_whole_answers_are_in_flight() -> None:
-    """Embeddings and rerank have no prefill that ends, and no tokens."""
+    """Embeddings and rerank have no prefill that ends, and no tokens. Neither has an answer in one
+    piece a first token."""
     pooled = control({"ok": 1}, settings=Settings(endpoint_type="embeddings"), phase_s=1.0)
     pooled.live_stats.update("a", used=7, waiting=0, decoding=0)
     assert said(pooled) == "profiling 1 s     |    1 ok, 0 failed |   7 in flight"
+    whole = control({"ok": 1}, settings=Settings(streaming=False), phase_s=1.0)
+    whole.live_stats.update("a", used=7, waiting=0, decoding=0)
+    assert said(whole) == (
+        "profiling 1 s     |    1 ok, 0 failed |   7 in flight | last 5 s:     0 tokens/s"
+    )
 
 
 def test_a_schedule_of_the_users_own() -> None:

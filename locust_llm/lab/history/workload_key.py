@@ -12,7 +12,9 @@ import msgspec
 
 from locust_llm.lab.interop.load_metrics import Figures
 from locust_llm.settings.declare import declared_options
+from locust_llm.settings.endpoint_types import POOLING
 from locust_llm.settings.settings import OUR_LOCUSTFILES, Settings
+from locust_llm.text.format import format_count
 
 GROUPS: Final = ("load", "prompts", "gate", "sweep", "ab")
 """Of options: all of them make the workload, but for these."""
@@ -122,6 +124,7 @@ def _said(settings: Mapping[str, Any], given: dict[str, Any], lengths: str = "")
     """The load, the lengths and the limit first, then the other options that are not as they come.
     ``lengths``: in place of those of the settings."""
     found = []
+    generates = settings.get("endpoint_type") not in POOLING
     users = given.get("users")
     rate = given.get("request_rate")
     if rate:
@@ -130,13 +133,14 @@ def _said(settings: Mapping[str, Any], given: dict[str, Any], lengths: str = "")
         )
         found += [str(given["arrival_pattern"])] if "arrival_pattern" in given else []
     if users:
-        found.append(f"{users} users")
+        found.append(format_count(users, "user"))
     if lengths:
         found.append(lengths)
     elif "input_file" in given or "seq_dist" in given:
         found.append(str(given.get("input_file") or f"lengths {given.get('seq_dist')}"))
     else:
-        ends = ("synthetic_input_tokens_mean", "output_tokens_mean")
+        ends = ["synthetic_input_tokens_mean"]
+        ends += ["output_tokens_mean"] * generates
         found.append(
             " / ".join(f"{settings.get(name, DEFAULTS[name])}".removesuffix(".0") for name in ends)
             + " tokens"
@@ -144,7 +148,7 @@ def _said(settings: Mapping[str, Any], given: dict[str, Any], lengths: str = "")
     if limit := given.get("prefill_concurrency"):
         ramp = given.get("prefill_concurrency_ramp_duration")
         found.append(f"prefill limit {limit}" + (f" by a ramp of {_value(ramp)} s" if ramp else ""))
-    if given.get("streaming") is False:
+    if generates and given.get("streaming") is False:
         found.append("not streamed")
     rest = [name for name in DECISIVE if name in given and name not in SAID_FIRST]
     return found + [f"{DECISIVE[name]} {_value(given[name])}" for name in rest]

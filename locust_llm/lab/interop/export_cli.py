@@ -35,9 +35,17 @@ def run_export(words: list[str]) -> int:
         chosen.write(folder, out, ExportOptions(more, options.detailed))
     except (OSError, NotExported) as error:
         why = clean_line(str(getattr(error, "strerror", None) or error))
-        return fail(f"{folder}: {why}")
+        return fail(f"{_name_failed_file(error, folder, out)}: {why}")
     print_safely(f"{out}\n")
     return ExitStatus.OK
+
+
+def _name_failed_file(error: Exception, folder: Path, out: Path) -> Path:
+    """What could not be read or written; ``out`` is written under another name first."""
+    name = getattr(error, "filename", None)
+    if name is None:
+        return folder
+    return out if Path(name).name.startswith(f".{out.name}.") else Path(name)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -703,7 +703,9 @@ def describe_completed(delivery: Delivery) -> str:
     left_out = 0 if d.expected is None else round(counted - d.expected)
     if not left_out:
         return said
-    flight = f"{said}. {d.in_flight:,} of the others were in flight at the stop"
+    others = counted - d.completed
+    which = f"{d.in_flight:,} of the others" if d.in_flight < others else f"The other {others:,}"
+    flight = f"{said}. {which} were in flight at the stop"
     if left_out < d.in_flight:
         flight += f". {left_out:,} of these are left out, as any server that keeps up has so many"
     else:

@@ -85,8 +85,6 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
         yield TextBlock(SCARCE_NOTE)
     yield from _count_failed_waits(summary)
     yield from _worth(summary.rows)
-    if summary.uncertified:
-        yield TextBlock(f"The latencies have no plus-minus: {summary.uncertified}.")
     if summary.adjusted:
         cut = "; cut requests with their age (≥: at least)" if summary.conditions.cut else ""
         yield Heading(f"Latencies with every failure as +infinity{cut}")
@@ -261,6 +259,8 @@ def _measurement_errors(summary: Summary) -> Iterator[Block]:
             f"Stamps: by {summary.sentinels} chunks of sentinel streams, whose send times are "
             f"known."
         )
+    elif summary.uncertified:
+        yield TextBlock(f"Errors of the stamps are in none of them: {summary.uncertified}.")
 
 
 def _measurement_error(one: FigureError) -> tuple[str, ...]:

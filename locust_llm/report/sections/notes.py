@@ -573,6 +573,8 @@ def format_speculation(of: Speculation) -> str:
 
 def _clock(summary: Summary) -> Iterator[str]:
     counts = summary.counts
+    others = "another chunk, " if counts.merged_chunks else ""
+    with_what = f"{others}usage, the end of the answer"
     if counts.chunks and counts.merged_chunks / counts.chunks >= MIN_MERGED_SHARE:
         yield (
             f"{counts.merged_chunks / counts.chunks:.1%} of the chunks are merged (read together "
@@ -582,8 +584,7 @@ def _clock(summary: Summary) -> Iterator[str]:
     elif counts.gaps_left_out:
         yield (
             f"{counts.gaps_left_out} gaps are not in Inter Chunk Latency: a chunk beside them was "
-            f"read together with "
-            "something else (usage, the end of the answer), so its stamp may be a little late."
+            f"read together with something else ({with_what}), so its stamp may be late."
         )
     if counts.ttft_upper_bounds:
         yield (

@@ -369,6 +369,23 @@ def test_last_five_on_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"users": 1}, "m, 1 user, 550 / 128 tokens"),
+        ({"users": 2, "streaming": False}, "m, 2 users, 550 / 128 tokens, not streamed"),
+        # an embedding has no tokens of output, and is never streamed
+        (
+            {"users": 3, "streaming": False, "endpoint_type": "embeddings"},
+            "m, 3 users, 550 tokens, endpoint-type embeddings",
+        ),
+    ],
+)
+def test_a_workload_in_words(changes: Mapping[str, Any], words: str) -> None:
+    settings: Mapping[str, Any] = msgspec.to_builtins(Settings(**changes))
+    assert key_of_settings(settings, "m", False, False).words == words
+
+
 def test_workloads_that_are_kept_apart() -> None:
     def of(
         model: str = "m", simulated: bool = False, proxied: bool = False, **changes: object

@@ -229,7 +229,8 @@ def test_parquet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "why"), [(["--set", "x"], "KEY=VALUE"), (["--out", "/nowhere/x"], "No such file")]
+    ("words", "why"),
+    [(["--set", "x"], "KEY=VALUE"), (["--out", "/nowhere/x"], "/nowhere/x: No such file")],
 )
 def test_refused(
     tmp_path: Path, words: list[str], why: str, capsys: pytest.CaptureFixture[str]

@@ -320,7 +320,7 @@ def test_all_that_were_in_flight_at_the_stop_are_named() -> None:
     due = [i / 4 + 0.125 for i in range(40)]
     records = [answered(500 if at < 7.5 else 5000, sent_at=at) for at in due]
     assert describe_completed(delivered(records, open_for(10, 40))) == (
-        "78.9%: 3.00/s in the 10 s to the stop, 30 of 40 that were due. 10 of the others were in "
+        "78.9%: 3.00/s in the 10 s to the stop, 30 of 40 that were due. The other 10 were in "
         "flight at the stop. 2 of "
         "these are left out, as any server that keeps up has so many: the share is of the "
         "remaining 38"
@@ -646,7 +646,7 @@ def test_arrivals_of_the_warmup_are_none_of_it() -> None:
     assert {row.tag: row.avg for row in summary.warmup}["time_to_first_token"] == pytest.approx(900)
 
 
-IN_FLIGHT = "of the others were in flight at the stop, as in any server that keeps up"
+IN_FLIGHT = "were in flight at the stop, as in any server that keeps up"
 
 
 @pytest.mark.parametrize(
@@ -655,13 +655,13 @@ IN_FLIGHT = "of the others were in flight at the stop, as in any server that kee
         (66, 158.0, 66 / 158, "41.8%: 3.30/s in the 20 s to the stop, 66 of 158 that were due"),
         (
             134, 136.0, 134 / 136,
-            f"98.5%: 6.70/s in the 20 s to the stop, 134 of 158 that were due. 22 {IN_FLIGHT}: the "
+            f"98.5%: 6.70/s in the 20 s to the stop, 134 of 158 that were due. 22 of the others {IN_FLIGHT}: the "
                 f"share is of the "
             "remaining 136",
         ),
         (
             20, 60.0, None,
-            f"1.00/s in the 20 s to the stop, 20 of 158 that were due. 98 {IN_FLIGHT}: too short a "
+            f"1.00/s in the 20 s to the stop, 20 of 158 that were due. 98 of the others {IN_FLIGHT}: too short a "
                 f"run for a share",
         ),
         (158, 158.0, 1.0, "100.0%: 7.90/s in the 20 s to the stop, 158 of 158 that were due"),

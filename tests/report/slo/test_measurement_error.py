@@ -109,6 +109,8 @@ def test_without_a_certificate_of_each_process_there_is_none() -> None:
     summary = summary_of(run_with(CERTIFICATE, missing), *records)
     assert not any(row.plus_minus for row in summary.rows)
     assert summary.uncertified == "the run was shorter than 5 s"
+    text = " ".join(map(str, build_report_document(summary, run_with(missing))))
+    assert "Errors of the stamps are in none of them: the run was shorter than 5 s." in text
     older = summary_of(run_with(None), *records)
     assert older.uncertified == ""
     assert older.client is not None

@@ -24,6 +24,7 @@ from locust_llm.report.sections.latency_parts.model import (
     ServerClock,
     ServerHistogramMean,
     ServerHistogramMeans,
+    ServerTime,
     SlowGroup,
     find_reported_parts,
     name_breakdown,
@@ -125,16 +126,10 @@ def describe_server_time(found: LatencyAttribution) -> str:
         others = " It served other requests too." if _has_served_others(found) else ""
         least = f"{server.least} to " if 0 < server.least < server.count else ""
         whole = "of queue and prefill" if server.unsplit_of else "to a first token"
-        unsplit = (
-            f" {format_count(server.unsplit_of, 'first token')} came within the time of these "
-            f"readings, after {_time(server.unsplit_ms)} on average: a server counts queue and "
-            f"prefill only when a request ends, so most of that time is not split."
-            if server.unsplit_of
-            else ""
-        )
         return (
             f"{_divide_first_token(found, whole)}, means of {least}"
-            f"{_counted(server.count, found)}.{others}{unsplit}{_beyond_means(found)}"
+            f"{_counted(server.count, found)}.{others}{_describe_unsplit_time(server)}"
+            f"{_beyond_means(found)}"
         )
     where = (
         "in the server and on the way through the proxy"
@@ -152,6 +147,21 @@ def describe_server_time(found: LatencyAttribution) -> str:
         f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on "
         f"average. {known} "
         "(--otlp-receiver) would split it."
+    )
+
+
+def _describe_unsplit_time(server: ServerTime) -> str:
+    """How much of the time to the first tokens that came belongs to requests whose queue and
+    prefill the server had not counted yet; empty: none."""
+    whole_ms = server.unsplit_of * server.unsplit_ms
+    split_ms = server.count * (server.queue_ms + server.prefill_ms)
+    if split_ms >= whole_ms:
+        return ""
+    share = 1 - split_ms / whole_ms
+    return (
+        f" {format_count(server.unsplit_of, 'first token')} came within the time of these "
+        f"readings, after {_time(server.unsplit_ms)} on average. A server counts queue and prefill "
+        f"only when a request ends, so {share:.0%} of that time is not split."
     )
 
 
@@ -237,7 +247,8 @@ def _own(own: ServerHistogramMeans, attribution: LatencyAttribution) -> Iterator
         )
     elif count < attribution.requests:
         yield TextBlock(
-            "The other requests ended before the first reading of its metrics, or after the last."
+            "No reading of its metrics counted the rest: they ended before the first reading, "
+            "after the last, or just before a restart."
         )
 
 

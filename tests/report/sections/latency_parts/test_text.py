@@ -283,7 +283,9 @@ def test_the_servers_own_means_stand_beside_what_it_reports_of_single_requests()
     # means of other requests have no difference
     assert table.head[:3] == ("Mean by the server's histograms (vLLM)", "server (ms)", "requests")
     assert table.rows[0] == ("queue", "40.00", "50", "50.00", "-", "reported")
-    assert any("before the first reading of its metrics" in text for text in texts(one_less))
+    assert any(
+        "they ended before the first reading, after the last" in text for text in texts(one_less)
+    )
     assert not any("means here are of" in text for text in texts(made))
     # the parts have it
     assert "Queue or prefill?" not in str([texts(made), summarise_latency_parts(made)])
@@ -350,6 +352,33 @@ def test_each_mean_names_its_own_number_of_requests() -> None:
     assert any("means here are of 50 requests" in text for text in texts(made))
 
 
+@pytest.mark.parametrize(
+    ("first", "after_s", "said"),
+    [
+        (100, 0.05, "so 10% of that time is not split."),  # 90 x 50 ms of 100 x 50 ms
+        (100, 0.045, ""),  # 90 x 50 ms: all of it
+        (60, 0.05, ""),  # other clients' first tokens came before
+    ],
+)
+def test_what_of_the_time_to_first_tokens_is_not_split(
+    first: int, after_s: float, said: str
+) -> None:
+    history = EngineHistory()
+    for at, more in ((-1.0, 0), (50.0, 1)):
+        history.add(
+            EngineSample(
+                at=UNIX + at, engine="vLLM", ttft_s=9 + after_s * first * more,
+                ttft_count=9 + first * more, queue_s=9 + 0.01 * 90 * more,
+                queue_count=9 + 90 * more, prefill_s=9 + 0.04 * 90 * more,
+                prefill_count=9 + 90 * more,
+            )
+        )  # fmt: skip
+    text = describe_server_time(with_(replace(UNKNOWN, requests=90, means_ms=MEANS), history))
+    assert "means of 90 requests" in text
+    assert said in text
+    assert ("is not split" in text) == bool(said)
+
+
 def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division() -> None:
     """47 requests ended, of 875 ms queue and 292 ms prefill; 223 had a first token, after 6.04 s:
     nothing of that is "neither"."""
@@ -367,8 +396,8 @@ def test_first_tokens_of_requests_that_never_ended_are_no_part_of_the_division()
     assert describe_server_time(made) == (
         "Queue or prefill? Queue, 75%, by the server's own histograms (vLLM): of 1.17 s of queue "
         "and prefill 875 ms are queue, 292 ms prefill, means of 47 requests. 223 first tokens came "
-        "within the time of these readings, after 6.04 s on average: a server counts queue and "
-        "prefill only when a request ends, so most of that time is not split."
+        "within the time of these readings, after 6.04 s on average. A server counts queue and "
+        "prefill only when a request ends, so 96% of that time is not split."
         f"{FAR}"
     )
     (table,) = (one for one in tables_of(made) if one.head[0].startswith("Mean"))
