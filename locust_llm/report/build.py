@@ -39,6 +39,11 @@ from locust_llm.report.columns import RequestColumns, make_data_frames, read_col
 from locust_llm.report.occupancy import Occupancy, compute_occupancy
 from locust_llm.report.rows import SweepSummary
 from locust_llm.report.sections.interference import choose_sampled_share, measure_interference
+from locust_llm.report.sections.latency_parts import (
+    add_server_histograms,
+    attribute_latencies,
+    make_parts_frame,
+)
 from locust_llm.report.sections.notes import NOTHING_RECORDED, list_missing_parts
 from locust_llm.report.sections.sweep.findings import (
     find_sweep_axis,
@@ -58,8 +63,6 @@ from .render import text as tables
 from .render.html import render_report_page
 from .renew_notes import renew_notes
 from .sections.energy import measure_run_energy
-from .sections.latency_parts.analysis import attribute_latencies, make_parts_frame
-from .sections.latency_parts.server_histograms import add_server_histograms
 from .sections.prefix_cache import find_cached_share, measure_prefix_cache
 from .sections.published import check_validity
 from .sections.registry import REPORT_SECTIONS

@@ -21,6 +21,7 @@ from locust_llm.records.run import Run
 from locust_llm.report.blocks import format_observed
 from locust_llm.report.rows import Row, SloResult
 from locust_llm.report.sections.ab import describe_paired_verdict
+from locust_llm.report.sections.latency_parts import parse_explained_metric
 from locust_llm.report.sections.notes import list_missing_parts
 from locust_llm.report.sections.published import format_broken_rules
 from locust_llm.report.summary import Summary
@@ -34,7 +35,6 @@ from . import timeline_figure as drawing
 from .charts.timeline import MAX_ROWS
 from .recover_journals import add_journaled
 from .render import text as tables
-from .sections.latency_parts.analysis import parse_explained_metric
 
 WEATHER: Final = """\
 These runs came one after the other: what changed between them on the server, the machine or the network looks like a

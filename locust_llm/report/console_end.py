@@ -26,7 +26,7 @@ from locust_llm.report.sections.ab import PairedComparison, make_paired_head
 from locust_llm.report.sections.ab import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.delivery import format_delivery_line, format_outage_line
 from locust_llm.report.sections.headline import OF_TAGS, make_headline
-from locust_llm.report.sections.latency_parts.text import summarise_latency_parts
+from locust_llm.report.sections.latency_parts_display import summarise_latency_parts
 from locust_llm.report.sections.metrics import (
     MAIN_PERCENTILES,
     SHORT_NAMES,

@@ -18,6 +18,7 @@ from locust_llm.report.rows import (
 )
 from locust_llm.report.sections.ab import INCONCLUSIVE as OPEN
 from locust_llm.report.sections.conditions import Conditions
+from locust_llm.report.sections.latency_parts_display import BARS, make_latency_parts_blocks
 from locust_llm.report.sections.prefix_cache import describe_cached_input
 from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cache_line
 from locust_llm.report.summary import Summary
@@ -51,7 +52,6 @@ from .sections.delivery import (
 )
 from .sections.headline import make_headline
 from .sections.interference import make_interference_blocks
-from .sections.latency_parts.text import BARS, make_latency_parts_blocks
 from .sections.metrics import make_detail_tables, make_main_tables
 from .sections.notes import (
     SIMULATED,

@@ -24,7 +24,7 @@ from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.delivery import Delivery
 from locust_llm.report.sections.energy import Energy
 from locust_llm.report.sections.interference import PrefillInterference
-from locust_llm.report.sections.latency_parts.model import LatencyAttribution
+from locust_llm.report.sections.latency_parts import LatencyAttribution
 from locust_llm.report.sections.outages import Outage
 from locust_llm.report.sections.prefix_cache import PrefixCache
 from locust_llm.report.sections.published import Validity

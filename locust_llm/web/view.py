@@ -11,11 +11,11 @@ import gevent
 from locust_llm.controller.controller import Controller
 from locust_llm.controller.live_stats import PARTS_S
 from locust_llm.controller.progress import format_phase_position
+from locust_llm.records.latency_parts import name_latency_part
 from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
 from locust_llm.records.record import Record
 from locust_llm.records.report_result import MetricValue, ReportResult
 from locust_llm.report.charts import server_metrics
-from locust_llm.report.sections.latency_parts.model import name_latency_part
 from locust_llm.slo.metrics import TTFT
 from locust_llm.text.format import format_brief, format_count
 from locust_llm.wire.greenlets import spawn_critical

@@ -26,7 +26,7 @@ from locust_llm.demo import start_simulator
 from locust_llm.records.record import OK
 from locust_llm.records.run import Run
 from locust_llm.records.storage import read_run
-from locust_llm.report.sections.latency_parts.model import LatencyAttribution
+from locust_llm.report.sections.latency_parts import LatencyAttribution
 
 pytestmark = pytest.mark.slow
 

@@ -28,7 +28,7 @@ from support.one_request import ask
 
 from locust_llm.records.jsonl import parse_record_line
 from locust_llm.records.record import OK, Record
-from locust_llm.report.sections.latency_parts.model import LatencyAttribution, ServerTime
+from locust_llm.report.sections.latency_parts import LatencyAttribution, ServerTime
 
 HERE = Path(__file__).parents[1]
 CHAT = HERE.parent / "locustfiles" / "chat.py"

@@ -20,9 +20,9 @@ from support.one_request import ask
 import locust_llm
 from locust_llm.check import FINE, PROBLEM, check_server
 from locust_llm.records.jsonl import parse_record_line
+from locust_llm.records.latency_parts import TO_FIRST
 from locust_llm.records.record import OK
 from locust_llm.records.server_metrics import read_engine_samples
-from locust_llm.report.sections.latency_parts.model import TO_FIRST
 from locust_llm.settings.settings import Settings
 
 HERE = Path(__file__).parents[1]

@@ -40,8 +40,7 @@ from locust_llm.report.document import (
     make_report_title,
 )
 from locust_llm.report.occupancy import Occupancy
-from locust_llm.report.sections.latency_parts.chart import BarDrawing, draw_breakdown_bars
-from locust_llm.report.sections.latency_parts.text import BARS
+from locust_llm.report.sections.latency_parts_display import BARS, BarDrawing, draw_breakdown_bars
 from locust_llm.report.sections.registry import REPORT_SECTIONS
 from locust_llm.report.sections.section import ReportMaterial
 from locust_llm.report.sections.sweep.chart import plot_stages

@@ -12,6 +12,7 @@ from locust_llm.records.run import LOST_WORKER, NO_RECORD, Run
 from locust_llm.report.percentiles import SEVERAL, has_too_few_values
 from locust_llm.report.rows import RunCounts
 from locust_llm.report.sections.conditions import Conditions
+from locust_llm.report.sections.latency_parts_display import QUESTION
 from locust_llm.report.sections.prefix_cache import make_cache_remarks
 from locust_llm.report.sections.speculation import Speculation
 from locust_llm.report.summary import Summary
@@ -32,8 +33,6 @@ from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import count_needed_values
 from locust_llm.slo.rules import PASSES, POINT, WARNS
 from locust_llm.text.format import capitalise_sentence, format_brief, format_count, format_duration
-
-from .latency_parts.text import QUESTION
 
 SIMULATED: Final = (
     "SIMULATED: these figures come from a simulator. They say nothing about a real "

@@ -28,7 +28,7 @@ from locust_llm.report.columns import collect_columns
 from locust_llm.report.occupancy import compute_occupancy
 from locust_llm.report.render.html import collect_slo_limits, render_report_page
 from locust_llm.report.rows import Knee, SweepSummary
-from locust_llm.report.sections.latency_parts.analysis import attribute_latencies
+from locust_llm.report.sections.latency_parts import attribute_latencies
 from locust_llm.report.summarise import summarise_run
 from locust_llm.report.summary import Summary
 

@@ -9,8 +9,11 @@ from support.records import a_run, answered, failed
 from locust_llm.records.record import Record
 from locust_llm.records.server_times import SPANS, ServerTimes
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.sections.latency_parts.analysis import attribute_latencies
-from locust_llm.report.sections.latency_parts.model import LatencyAttribution, LatencyBreakdown
+from locust_llm.report.sections.latency_parts import (
+    LatencyAttribution,
+    LatencyBreakdown,
+    attribute_latencies,
+)
 
 
 def of(

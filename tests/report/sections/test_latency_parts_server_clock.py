@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from locust_llm.report.sections.latency_parts.analysis import parse_explained_metric
-from locust_llm.report.sections.latency_parts.clock import measure_server_clock
-from locust_llm.report.sections.latency_parts.model import (
+from locust_llm.report.sections.latency_parts import (
     REQUESTS,
     LatencyAttribution,
     ServerClock,
     ServerTime,
+    measure_server_clock,
+    parse_explained_metric,
 )
-from locust_llm.report.sections.latency_parts.text import make_latency_parts_blocks
+from locust_llm.report.sections.latency_parts_display import make_latency_parts_blocks
 from locust_llm.report.server_columns import ReportedColumns
 
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.records import UNIX, answered, failed
 
+from locust_llm.records.latency_parts import TO_FIRST
 from locust_llm.records.record import RETRIED, Record
 from locust_llm.records.run import LimitChange
 from locust_llm.records.server_times import HEADERS, SPANS, TIMINGS, ServerTimes
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.sections.latency_parts.model import TO_FIRST
-from locust_llm.report.sections.latency_parts.parts import (
+from locust_llm.report.sections.latency_parts import (
     BOTH,
     NOTHING,
     PREFILL_ONLY,

@@ -13,9 +13,7 @@ from locust_llm.records.run import Stage
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.blocks import TableBlock, TextBlock
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.sections.latency_parts.analysis import attribute_latencies
-from locust_llm.report.sections.latency_parts.chart import draw_breakdown_bars
-from locust_llm.report.sections.latency_parts.model import (
+from locust_llm.report.sections.latency_parts import (
     REQUESTS,
     LatencyAttribution,
     LatencyBreakdown,
@@ -23,10 +21,12 @@ from locust_llm.report.sections.latency_parts.model import (
     ServerTime,
     SlowGroup,
     SlowRequest,
+    add_server_histograms,
+    attribute_latencies,
 )
-from locust_llm.report.sections.latency_parts.server_histograms import add_server_histograms
-from locust_llm.report.sections.latency_parts.text import (
+from locust_llm.report.sections.latency_parts_display import (
     describe_server_time,
+    draw_breakdown_bars,
     make_latency_parts_blocks,
     summarise_latency_parts,
 )

@@ -1,0 +1,74 @@
+"""Latency parts: into what the time of a request is divided, in order, and what each part is
+called."""
+
+from collections.abc import Collection
+from typing import Final
+
+TO_DUE: Final = "ttft_from_due"
+
+LATE: Final = "late"
+RETRIES: Final = "retries"
+GATE: Final = "gate"
+PERMIT: Final = "permit"
+CONNECT: Final = "connect"
+SEND: Final = "send"
+NETWORK: Final = "network"
+HANDOVER: Final = "handover"
+QUEUE: Final = "queue"
+PREFILL: Final = "prefill"
+SERVER: Final = "server"
+CLIENT: Final = "client"
+UNATTRIBUTED: Final = "unattributed"
+TO_FIRST: Final = (
+    LATE, RETRIES, GATE, PERMIT, CONNECT, SEND, NETWORK, HANDOVER, QUEUE, PREFILL, SERVER, CLIENT,
+    UNATTRIBUTED
+)  # fmt: skip
+"""Parts from due to the first token, in the order in which they come."""
+DECODE: Final = "decode"
+DELIVERY: Final = "delivery"
+AFTER_FIRST: Final = (DECODE, DELIVERY)
+"""Parts from the first token to the last."""
+TTFT: Final = "ttft"
+"""From the send to the first token."""
+
+MEASURED: Final = "measured"
+REPORTED: Final = "reported"
+BETWEEN: Final = "measured less reported"
+AT_MOST: Final = "at most"
+"""A first chunk that was read with later ones came at some time before."""
+"""Where the figure of a part is from: UNATTRIBUTED is a source, too."""
+
+NAMES: Final = {
+    LATE: "late send (load generator)",
+    RETRIES: "earlier attempts",
+    GATE: "the gate",
+    PERMIT: "permit on its way (load generator)",
+    CONNECT: "connecting",
+    SEND: "sending",
+    NETWORK: "network and front end",
+    HANDOVER: "between front end and engine",
+    QUEUE: "the server's queue",
+    PREFILL: "prefill",
+    SERVER: "in the server",
+    CLIENT: "possibly read late",
+    UNATTRIBUTED: "unattributed",
+    DECODE: "decode",
+    DELIVERY: "delivery of the tokens",
+}
+"""Of the parts, in the order in which they come."""
+BESIDE_PREFILL: Final = "the server's queue and front end"
+BESIDE_QUEUE: Final = "prefill and the server's front end"
+NOT_REPORTED: Final = "in the server, not reported"
+ROUND_TRIP: Final = "network (round trip)"
+"""What SERVER and NETWORK are called where the server reports a part of its time, or less than both
+of queue and prefill."""
+
+
+def name_latency_part(part: str, others: Collection[str]) -> str:
+    """``others``: all parts that are known of the requests; of a run ``find_reported_parts`` has
+    those that matter."""
+    reported = {QUEUE, PREFILL}.intersection(others)
+    if part == SERVER and reported:
+        rest = {frozenset({PREFILL}): BESIDE_PREFILL, frozenset({QUEUE}): BESIDE_QUEUE}
+        return rest.get(frozenset(reported), NOT_REPORTED)
+    return ROUND_TRIP if part == NETWORK and len(reported) < 2 else NAMES[part]

@@ -1,0 +1,1012 @@
+"""Latency parts: the time of each request part by part, and where slow requests spend theirs.
+
+The parts of a request add up exactly to its time from when it was due to its first token. All are
+whole microseconds. A part is measured here, or reported by the server for this very request;
+nothing is estimated. What the server does not report of the time between the send and the first
+token stays one part, ``server``. latency_parts_display.py shows what is found here.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
+from typing import Final
+
+import msgspec
+import numpy as np
+import pandas as pd
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from locust_llm.records.latency_parts import (
+    AFTER_FIRST,
+    AT_MOST,
+    BETWEEN,
+    CLIENT,
+    CONNECT,
+    DECODE,
+    DELIVERY,
+    GATE,
+    HANDOVER,
+    LATE,
+    MEASURED,
+    NETWORK,
+    PERMIT,
+    PREFILL,
+    QUEUE,
+    REPORTED,
+    RETRIES,
+    SEND,
+    SERVER,
+    TO_DUE,
+    TO_FIRST,
+    TTFT,
+    UNATTRIBUTED,
+)
+from locust_llm.records.record import OK, Record
+from locust_llm.records.run import LimitChange, Run
+from locust_llm.records.server_metrics import EngineHistory, EngineSample, histogram_mean
+from locust_llm.records.server_times import ServerTimes
+from locust_llm.report.breakdowns import choose_bucket_edges, estimate_input_lengths, label_bucket
+from locust_llm.report.columns import PROMPT_US, RequestColumns
+from locust_llm.report.occupancy import permit_lag_s
+from locust_llm.report.percentiles import has_too_few_values
+from locust_llm.report.selection import RequestSelection
+from locust_llm.report.server_columns import SOURCES, ReportedColumns
+from locust_llm.report.slo.observed import select_requests
+from locust_llm.slo.grammar import Rule, parse_rule
+from locust_llm.slo.metrics import BY_WORD
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+REQUESTS: Final = "requests"
+HISTOGRAMS: Final = "histograms"
+NEITHER: Final = ""
+"""From what the server's time to a first token is divided."""
+
+
+# -- what is found ---------------------------------------------------------------------------------
+
+
+class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of a request's time, as means over requests, in ms."""
+
+    name: str
+    slow_ms: float
+    typical_ms: float
+    all_ms: float
+    source: str
+    """``measured``, ``reported``, ``measured less reported`` or ``unattributed``: of most of the
+    slow ones."""
+
+
+class SlowGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The slow requests of one group: of a length, a model, a tenant or a stretch of time."""
+
+    by: str
+    label: str
+    count: int
+    percentile: float
+    """The highest one, up to that of the breakdown, above which each group of this kind has some
+    requests."""
+    value_ms: float
+    """At it, of this group alone."""
+    parts: tuple[tuple[str, float, str], ...]
+    """(name, ms, source) of its slow requests, as means, in their order."""
+
+    @property
+    def longest(self) -> tuple[str, float]:
+        """(name, ms) of a part."""
+        return max(((name, ms) for name, ms, _ in self.parts), key=lambda part: part[1])
+
+
+class LatencyBreakdown(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the requests at or above a percentile spent their time, beside those around the median,
+    and all."""
+
+    metric: str
+    """The word of a measure: ``ttft_from_due``."""
+    where: str = ""
+    """Its selectors, as in a rule: ``{model=a}``."""
+    percentile: float
+    value_ms: float
+    typical_ms: float
+    """The median."""
+    slow: int
+    typical: int
+    """So many requests at or above the percentile, and from the 40th to the 60th."""
+    count: int
+    parts: tuple[LatencyPart, ...]
+    """In the order in which they come; those of no time are left out. Their means add up to the
+    mean of the slow requests."""
+    groups: tuple[SlowGroup, ...] = ()
+    round_trip_ms: float | None = None
+    """The longest that the kernel measured of a slow request's connection; None: not known of each,
+    or segments were lost."""
+
+
+class OverlappingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Another request that waited for its first token while a slow one did."""
+
+    id: str
+    input_tokens: int | None
+    from_ms: float
+    to_ms: float
+    """From its send to its first token, on the axis of the slow one, whose due is 0."""
+
+
+class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A slow request by itself."""
+
+    id: str
+    due_s: float
+    """After the start of the run."""
+    total_ms: float
+    """From due to the first token."""
+    input_tokens: int | None
+    model: str
+    parts: tuple[tuple[str, float, str], ...]
+    """(name, ms, source), in their order."""
+    overlapping: tuple[OverlappingRequest, ...]
+    """The longest ones first."""
+    others: int
+    """How many there were in all."""
+
+
+class ServerClock(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's clock beside this side's, by spans. No part depends on it."""
+
+    ahead_s: float
+    """Below 0: behind."""
+    within_s: float
+    """The offset lies within so much of ``ahead_s``, to both sides."""
+
+
+class ServerHistogramMean(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one of the server's own histograms."""
+
+    name: str
+    """``ttft``, ``queue``, ``prefill``, ``decode`` or ``inference``."""
+    server_ms: float
+    count: int
+    """Requests that it is the mean of: those that ended in this time, whoever sent them."""
+    here_ms: float | None
+    """The mean of the same over the requests of the run, measured here or reported for single
+    requests; None: neither."""
+
+
+class ServerHistogramMeans(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one server."""
+
+    engine: str
+    source: str
+    """The address of its metrics; empty: the server's own."""
+    means: tuple[ServerHistogramMean, ...]
+
+
+class ServerTime(msgspec.Struct, frozen=True, kw_only=True):
+    """How the time in the server up to the first token is divided: the one answer that every text
+    prints."""
+
+    basis: str = NEITHER
+    """``requests``: by what the server reported of single ones, as the parts have it;
+    ``histograms``: by its own ones, as means over all that it served; empty: the server reports
+    neither, and its time is one part."""
+    server_ms: float
+    """Mean from the send to the first token, less the round trip, measured here."""
+    engine: str = ""
+    count: int = 0
+    ttft_ms: float = 0.0
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    """Of the histograms: whose they are, of how many requests at most, and the means."""
+    least: int = 0
+    """Requests of the histogram that counted fewest: a server counts some of these times only
+    when a request has ended."""
+    unsplit_of: int = 0
+    unsplit_ms: float = 0.0
+    """First tokens that the server counted, where these are of other requests than its queue and
+    prefill, and their mean; ``ttft_ms`` is then queue and prefill alone."""
+
+    @property
+    def rest_ms(self) -> float:
+        """Neither queue nor prefill."""
+        return max(0.0, self.ttft_ms - self.queue_ms - self.prefill_ms)
+
+    @property
+    def largest(self) -> tuple[str, float]:
+        """(queue, prefill or neither; its share of the time to a first token), of the
+        histograms."""
+        parts = {"neither": self.rest_ms, "prefill": self.prefill_ms, "queue": self.queue_ms}
+        name = max(parts, key=parts.__getitem__)
+        return name, parts[name] / max(self.ttft_ms, 1e-9)
+
+
+class LatencyAttribution(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the requests of the profiling phase that had a first token."""
+
+    requests: int
+    reported: dict[str, int]
+    """By source (spans, timings, headers, metrics): of so many requests the server reported its own
+    times."""
+    impossible: int
+    """Requests of which it reported more time than there was: left out of ``reported``."""
+    server: ServerTime
+    choices: int = 0
+    """Of these requests together: a server counts each choice (the field n) as a request of its
+    own. 0: of an older version."""
+    means_ms: dict[str, float] = {}
+    """Of the parts and of TTFT, over all these requests."""
+    own_means: tuple[ServerHistogramMeans, ...] = ()
+    breakdowns: tuple[LatencyBreakdown, ...]
+    slowest: tuple[SlowRequest, ...]
+    server_clock: ServerClock | None = None
+    """None: no span said when its request arrived."""
+    proxy: str = ""
+    """As in Run: the way to the server and back is known of ``reported`` requests alone."""
+    left_out: tuple[str, ...] = ()
+    """Breakdowns that were asked for and cannot be made, and why."""
+
+
+def find_reported_parts(attribution: LatencyAttribution) -> set[str]:
+    """Which of queue and prefill the server reports, for ``name_latency_part``: all texts and
+    drawings of a run have the same names, whichever parts they show. A queue of no time is no part,
+    but was reported where the network is a rest."""
+    parts = set[tuple[str, str]]()
+    for breakdown in attribution.breakdowns:
+        parts.update((part.name, part.source) for part in breakdown.parts)
+    for request in attribution.slowest:
+        parts.update((name, source) for name, _, source in request.parts)
+    if (NETWORK, BETWEEN) in parts:
+        return {QUEUE, PREFILL}
+    return {QUEUE, PREFILL}.intersection(name for name, _ in parts)
+
+
+def name_breakdown_metric(breakdown: LatencyBreakdown) -> str:
+    """``TTFT from Due``"""
+    metric = BY_WORD[breakdown.metric].metric
+    return f"{breakdown.metric if metric is None else metric.label}{breakdown.where}"
+
+
+def name_breakdown(breakdown: LatencyBreakdown) -> str:
+    """``TTFT from Due p99``"""
+    return f"{name_breakdown_metric(breakdown)} p{breakdown.percentile:g}"
+
+
+# -- each request, split ---------------------------------------------------------------------------
+
+NOTHING: Final = 0
+BOTH: Final = 1
+PREFILL_ONLY: Final = 2
+QUEUE_ONLY: Final = 3
+"""What the server reports of a request: nothing; its queue and prefill; one of them."""
+FOLLOWED_S: Final = 2.0
+"""Within so much all processes follow a change of the limit."""
+
+
+@dataclass(frozen=True)
+class LatencySplit:
+    """The parts of all requests: a row a request."""
+
+    total_us: Ints
+    """From due to the first token; of a request without one to its end."""
+    us: dict[str, Ints]
+    """By part, in the order of TO_FIRST: they add up to the total."""
+    known: NDArray[np.int8]
+    """What the server reports: NOTHING, BOTH, ..."""
+    impossible: Bools
+    """The server reported more time than there was: what it reports of this request is left out."""
+
+
+def find_part_source(name: str, known: NDArray[np.int8]) -> str:
+    """Where the figure of a part is from, for most of the requests whose reports these are."""
+    if name in (HANDOVER, QUEUE, PREFILL):
+        return REPORTED
+    if name == UNATTRIBUTED:
+        return UNATTRIBUTED
+    if name == CLIENT:
+        return AT_MOST
+    mostly = int(np.bincount(known).argmax()) if len(known) else NOTHING
+    less_reported = (name == NETWORK and mostly == BOTH) or (name == SERVER and mostly != NOTHING)
+    return BETWEEN if less_reported else MEASURED
+
+
+def split_latencies(
+    requests: pd.DataFrame, reported: ReportedColumns, limits: Sequence[LimitChange] = ()
+) -> LatencySplit:
+    """``requests`` as of columns.collect; ``limits``: of the gate; where there is one, who was
+    never admitted waited at it."""
+    ours, first, inside = _measure_client_parts(requests, limits)
+    ttft_us = requests["ttft_s"].to_numpy(np.float64) * 1e6
+    whole_us = (requests["closed_at"] - requests["sent_at"]).to_numpy(np.float64) * 1e6
+    impossible = reported.impossible(ttft_us, whole_us)
+    unusable = impossible | ~first
+    q, p, ttft = (
+        np.where(unusable, np.nan, us)
+        for us in (reported.queue_us, reported.prefill_us, reported.ttft_us)
+    )
+    sooner = np.clip(
+        _round_us(np.fmax(np.nan_to_num(q) + np.nan_to_num(p), ttft)) - inside, 0, ours[CLIENT]
+    )
+    # the first chunk cannot have come before it was sent
+    ours[CLIENT] = ours[CLIENT] - sooner
+    inside = inside + sooner
+    parts, known = _split_server_time(
+        q, p, ttft, inside, np.minimum(_find_shortest_round_trips(requests), inside), first
+    )
+    us = {name: (ours | parts)[name] for name in TO_FIRST}
+    return LatencySplit(sum(us.values(), np.zeros(len(requests), np.int64)), us, known, impossible)
+
+
+def _measure_client_parts(
+    requests: pd.DataFrame, limits: Sequence[LimitChange]
+) -> tuple[dict[str, Ints], Bools, Ints]:
+    """(the parts that are measured here, whether there was a first token, what lies between send
+    and arrival)."""
+
+    def us(name: str) -> Ints:
+        return _round_us(requests[name].to_numpy(np.float64) * 1e6)
+
+    def at(name: str) -> Floats:
+        return requests[name].to_numpy(np.float64)
+
+    sent = ~np.isnan(at("sent_at"))
+    ttft_s = at("ttft_s")
+    first = ~np.isnan(ttft_s)
+    after = np.where(
+        first, us("ttft_s"), np.where(sent, _round_us((at("closed_at") - at("sent_at")) * 1e6), 0)
+    )
+    before = np.where(sent, us("late_s"), _round_us((at("closed_at") - at("due_at")) * 1e6))
+    given_up = ~sent & np.isnan(at("admitted_at"))
+    waited = np.where(
+        given_up, _round_us((at("closed_at") - at("asked_at")) * 1e6), us("gate_wait_s")
+    )
+    gated = any(change.limit is not None for change in limits)
+    gate = np.where(
+        (gated & given_up) | _gate_was_full(requests, limits), np.minimum(waited, before), 0
+    )
+    permit = np.minimum(_round_us(permit_lag_s(requests, limits) * 1e6), gate)
+    connect = np.where(sent, np.minimum(us("connect_s"), before - gate), before - gate)
+    left = before - gate - connect
+    again = (at("attempt") > 1) | (at("resent") > 0)
+    send = np.minimum(_round_us(at("written_us")), after)
+    prompt = (at("read_lag_us") < PROMPT_US) & (requests["clock"] == "kernel").to_numpy(np.bool_)
+    later = np.where(first & ~prompt, _round_us((ttft_s - at("ttft_soonest_s")) * 1e6), 0)
+    client = np.minimum(later, after - send)
+    parts = {
+        LATE: np.where(again, 0, left),
+        RETRIES: np.where(again, left, 0),
+        GATE: gate - permit,
+        PERMIT: permit,
+        CONNECT: connect,
+        SEND: send,
+        CLIENT: client,
+    }
+    return parts, first, after - send - client
+
+
+def _gate_was_full(requests: pd.DataFrame, limits: Sequence[LimitChange]) -> Bools:
+    """Which requests came to a gate that had no slot for them. Without a gate, or with a free slot,
+    the wait for the admission is one for this machine: its event loop was busy.
+
+    The limit is the lowest one from just before it came, as processes follow changes within
+    FOLLOWED_S, to its admission. Slots are divided among the processes, and a process has at least
+    its share of them. Attempts that were tried again held slots too, and have no row here: with
+    such any gate may have been full.
+    """
+    limit = requests["limit"].to_numpy(np.float64)
+    gated = ~np.isnan(limit)
+    if (requests["attempt"].to_numpy(np.float64) > 1).any():
+        return np.asarray(gated)
+    asked, freed, first, closed = (
+        requests[name].to_numpy(np.float64)
+        for name in ("asked_at", "freed_at", "first_chunk_at", "closed_at")
+    )
+    over = np.sort(np.fmin(np.fmin(first, freed), closed))
+    before = (
+        np.searchsorted(np.sort(asked), asked, side="right")
+        - np.searchsorted(over, asked, side="right")
+        - 1
+    )
+    lowest = np.fmin(
+        limit, np.fmin(_find_limits_at(asked, limits), _find_limits_at(asked - FOLLOWED_S, limits))
+    )
+    share = np.nan_to_num(lowest) // max(1, requests["worker"].nunique())
+    return np.asarray(gated & (before >= share))
+
+
+def _find_limits_at(at: Floats, limits: Sequence[LimitChange]) -> Floats:
+    """NaN: there was none."""
+    changes = sorted(limits, key=lambda change: change.at)
+    levels = np.array(
+        [np.nan, *(np.nan if change.limit is None else change.limit for change in changes)],
+        np.float64,
+    )
+    return levels[np.searchsorted([change.at for change in changes], at, side="right")]
+
+
+def _find_shortest_round_trips(requests: pd.DataFrame) -> Ints:
+    """In µs, the shortest that a process saw on the way to the server. The kernel's figure of a
+    single request may hold the delays of either side, as an acknowledgement can wait."""
+    return _round_us(
+        requests.groupby("worker", observed=True)["rtt_us"].transform("min").to_numpy(np.float64)
+    )
+
+
+def _split_server_time(
+    q: Floats, p: Floats, ttft: Floats, inside: Ints, rtt: Ints, first: Bools
+) -> tuple[dict[str, Ints], NDArray[np.int8]]:
+    """(the parts of what lies between send and arrival, which add up to ``inside``; what the server
+    reports)."""
+    has_q, has_p = ~np.isnan(q), ~np.isnan(p)
+    known = np.select([has_q & has_p, has_p, has_q], [BOTH, PREFILL_ONLY, QUEUE_ONLY], NOTHING)
+    queue = _round_us(q)
+    prefill = _round_us(p)
+    over = np.maximum(queue + prefill - inside, 0)  # by a few milliseconds at most: two clocks
+    prefill -= (cut := np.minimum(over, prefill))
+    queue -= over - cut
+    rest = inside - queue - prefill
+    network = np.where(known == BOTH, rest, np.minimum(rtt, rest))
+    handover = np.where(known == BOTH, np.minimum(_round_us(ttft - q - p), network), 0)
+    parts = {
+        NETWORK: np.where(first, network - handover, 0),
+        HANDOVER: handover,
+        QUEUE: queue,
+        PREFILL: prefill,
+        SERVER: np.where(first, rest - network, 0),
+        UNATTRIBUTED: np.where(first, 0, inside),
+    }
+    return parts, known.astype(np.int8)
+
+
+def _round_us(us: Floats) -> Ints:
+    """Unknown is 0; so is what two clocks make negative."""
+    return np.rint(np.maximum(np.nan_to_num(us), 0.0)).astype(np.int64)
+
+
+# -- slow requests beside typical ones -------------------------------------------------------------
+
+FROM_SEND: Final = tuple(name for name in TO_FIRST[TO_FIRST.index(SEND) :] if name != UNATTRIBUTED)
+TYPICAL: Final = (40.0, 60.0)
+"""Percentiles between which a request is typical."""
+MIN_GROUP: Final = 20
+MIN_SLOW: Final = 3
+"""Slow requests of a group."""
+LOWER: Final = (95.0, 90.0, 75.0)
+"""Percentiles for small groups; above the last one MIN_GROUP requests have MIN_SLOW."""
+MAX_GROUPS: Final = 8
+STRETCHES: Final = 4
+"""Of the run, for the groups over time."""
+PARTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "ttft_from_due": TO_FIRST,
+    "ttft": FROM_SEND,
+    "request_latency": (*FROM_SEND, *AFTER_FIRST),
+}
+"""The metrics, and which parts each is made of."""
+COLUMN: Final = {
+    "ttft_from_due": "ttft_from_due_s",
+    "ttft": "ttft_s",
+    "request_latency": "latency_s",
+}
+
+
+@dataclass(frozen=True)
+class LatencyTable:
+    """A row a request."""
+
+    requests: pd.DataFrame
+    split: LatencySplit
+    after_ms: Mapping[str, Floats]
+    """By part of AFTER_FIRST, in ms; NaN of a request without a first token."""
+    decode_reported: Bools
+    """The server reported the decode."""
+    counted: Bools
+    """Profiling, answered, with a first token."""
+
+    def part_ms(self, name: str) -> Floats:
+        return self.after_ms[name] if name in self.after_ms else self.split.us[name] / 1e3
+
+    def source(self, name: str, those: Bools) -> str:
+        """Of most of these requests."""
+        if name not in AFTER_FIRST:
+            return find_part_source(name, self.split.known[those])
+        mostly = self.decode_reported[those].mean() > 0.5
+        return {(DECODE, True): REPORTED, (DELIVERY, True): BETWEEN}.get(
+            (name, bool(mostly)), MEASURED
+        )
+
+
+def make_latency_breakdown(
+    table: LatencyTable, metric: str, percentile: float, where: str, chosen: Bools
+) -> LatencyBreakdown | None:
+    """``where``: the selectors, as text; ``chosen``: the requests that they select. None below
+    MIN_GROUP requests."""
+    values = table.requests[COLUMN[metric]].to_numpy(np.float64) * 1e3
+    here = table.counted & chosen & ~np.isnan(values)
+    count = int(here.sum())
+    if count < MIN_GROUP:
+        return None
+    value = float(np.percentile(values[here], percentile))
+    typical = _select_typical(values, here)
+    slow = here & (values >= value)
+    parts = {name: table.part_ms(name) for name in PARTS_OF[metric]}
+    return LatencyBreakdown(
+        metric=metric,
+        where=where,
+        percentile=percentile,
+        value_ms=value,
+        typical_ms=float(np.median(values[here])),
+        slow=int(slow.sum()),
+        typical=int(typical.sum()),
+        count=count,
+        parts=tuple(
+            LatencyPart(
+                name=name,
+                slow_ms=float(ms[slow].mean()),
+                typical_ms=float(ms[typical].mean()) if typical.any() else 0.0,
+                all_ms=float(ms[here].mean()),
+                source=table.source(name, slow),
+            )
+            for name, ms in parts.items()
+            if ms[here].any()
+        ),
+        groups=tuple(_make_slow_groups(table, parts, values, here, percentile)),
+        round_trip_ms=_longest_round_trip_ms(table.requests[slow]),
+    )
+
+
+def _longest_round_trip_ms(slow: pd.DataFrame) -> float | None:
+    longest_us = float(slow["rtt_us"].to_numpy(np.float64).max(initial=0.0))
+    lost = bool((slow["retransmits"] > 0).any())
+    return None if lost or np.isnan(longest_us) else longest_us / 1e3
+
+
+def _select_typical(values: Floats, here: Bools) -> Bools:
+    low, high = np.percentile(values[here], TYPICAL)
+    return np.asarray(here & (values >= low) & (values <= high))
+
+
+def _make_slow_groups(
+    table: LatencyTable, parts: Mapping[str, Floats], values: Floats, here: Bools, percentile: float
+) -> Iterator[SlowGroup]:
+    for by, groups in _divide_requests(table.requests, here):
+        fewest = min(int(chosen.sum()) for chosen in groups.values())
+        at = next(
+            p
+            for p in (percentile, *LOWER)
+            if p <= percentile and (fewest - 1) * (100 - p) / 100 >= MIN_SLOW
+        )
+        for label, chosen in groups.items():
+            value = float(np.percentile(values[chosen], at))
+            slow = chosen & (values >= value)
+            means = ((name, float(ms[slow].mean())) for name, ms in parts.items())
+            split = tuple((name, ms, table.source(name, slow)) for name, ms in means if ms > 0)
+            if split:
+                yield SlowGroup(
+                    by=by, label=label, count=int(chosen.sum()), percentile=at, value_ms=value,
+                    parts=split
+                )  # fmt: skip
+
+
+def _divide_requests(requests: pd.DataFrame, here: Bools) -> Iterator[tuple[str, dict[str, Bools]]]:
+    """(by what, the requests of each label): only what divides them, and only groups of
+    MIN_GROUP."""
+    length = estimate_input_lengths(RequestSelection(requests, np.ones(len(requests), np.bool_)))
+    known = here & (length >= 1)
+    yield from _keep_large_groups("input tokens", _group_by_length(length, known))
+    for by in ("model", "tenant"):
+        if by in requests:
+            codes = requests[by].cat.codes.to_numpy()
+            names = requests[by].cat.categories
+            there = np.flatnonzero(np.bincount(codes[here & (codes >= 0)], minlength=len(names)))
+            yield from _keep_large_groups(
+                by, {str(names[code]): here & (codes == code) for code in there[:MAX_GROUPS]}
+            )
+    due = requests["due_at"].to_numpy(np.float64)
+    first = float(due[here].min())
+    last = float(due[here].max())
+    edges = np.linspace(first, last, STRETCHES + 1)
+    stretch = np.clip(np.searchsorted(edges, due, side="right") - 1, 0, STRETCHES - 1)
+    labels = [f"{a - first:.0f} to {b - first:.0f} s" for a, b in pairwise(edges)]
+    yield from _keep_large_groups(
+        "time", {label: here & (stretch == i) for i, label in enumerate(labels)}
+    )
+
+
+def _group_by_length(length: Floats, known: Bools) -> dict[str, Bools]:
+    if not known.any():
+        return {}
+    edges = choose_bucket_edges(sorted(map(int, pd.unique(length[known]))))
+    place = np.where(known, np.searchsorted(edges, length, side="right"), -1)
+    groups = (place == i for i in sorted(pd.unique(place[known])))
+    return {label_bucket(int(length[here.argmax()]), edges): here for here in groups}
+
+
+def _keep_large_groups(
+    by: str, groups: Mapping[str, Bools]
+) -> Iterator[tuple[str, dict[str, Bools]]]:
+    large = {label: chosen for label, chosen in groups.items() if chosen.sum() >= MIN_GROUP}
+    if len(groups) > 1 and large:
+        yield by, large
+
+
+# -- the slowest requests by themselves ------------------------------------------------------------
+
+MOST: Final = 10
+MOST_OVERLAPPING: Final = 5
+SAME_S: Final = 1e-5
+"""Two stamps are of one moment."""
+LATE_S: Final = 5.0
+"""The file of the records is in the order of their ends, by and large."""
+MOST_READ: Final = 100_000
+"""Records that are read to find ids, in all: two seconds. In a file in good order it takes one or
+two for each."""
+
+Since = Callable[[float], Iterator[Record]]
+"""The records of requests that ended at a moment (Unix seconds) or later."""
+
+
+def find_slowest_requests(table: LatencyTable, run: Run, since: Since) -> tuple[SlowRequest, ...]:
+    """The longest from due to the first token, the slowest first. ``since``: to look up their
+    ids."""
+    rows = np.flatnonzero(table.counted)
+    order = rows[np.argsort(-table.split.total_us[rows], kind="stable")][:MOST].tolist()
+    beside = {row: _find_overlapping_rows(table, row) for row in order}
+    shown = {row: others[:MOST_OVERLAPPING].tolist() for row, others in beside.items()}
+    ids = _look_up_ids(table, {*order, *chain.from_iterable(shown.values())}, since)
+    return tuple(
+        _make_slow_request(table, row, shown[row], len(beside[row]), ids, run) for row in order
+    )
+
+
+def _make_slow_request(
+    table: LatencyTable, row: int, shown: list[int], others: int, ids: dict[int, str], run: Run
+) -> SlowRequest:
+    requests, split = table.requests, table.split
+    due = float(requests["due_at"].iloc[row])
+    known = split.known[row : row + 1]
+    parts = (
+        (name, float(split.us[name][row]) / 1e3, find_part_source(name, known)) for name in TO_FIRST
+    )
+    return SlowRequest(
+        id=ids.get(row, ""),
+        due_s=due - run.started_at,
+        total_ms=float(split.total_us[row]) / 1e3,
+        input_tokens=_read_input_tokens(table, row),
+        model=str(requests["model"].iloc[row]),
+        parts=tuple(part for part in parts if part[1] > 0),
+        overlapping=tuple(_make_overlapping_request(table, other, due, ids) for other in shown),
+        others=others,
+    )
+
+
+def _find_overlapping_rows(table: LatencyTable, row: int) -> NDArray[np.int64]:
+    """Rows of the requests that waited for their first token while this one did: the longest
+    overlap first."""
+    sent = table.requests["sent_at"].to_numpy(np.float64)
+    first = table.requests["first_chunk_at"].to_numpy(np.float64)
+    overlap = np.minimum(first, first[row]) - np.maximum(sent, sent[row])
+    overlap[row] = np.nan
+    found = np.flatnonzero(overlap > 1e-3)
+    return found[np.argsort(-overlap[found], kind="stable")]
+
+
+def _make_overlapping_request(
+    table: LatencyTable, row: int, due: float, ids: dict[int, str]
+) -> OverlappingRequest:
+    requests = table.requests
+    return OverlappingRequest(
+        id=ids.get(row, ""),
+        input_tokens=_read_input_tokens(table, row),
+        from_ms=(float(requests["sent_at"].iloc[row]) - due) * 1e3,
+        to_ms=(float(requests["first_chunk_at"].iloc[row]) - due) * 1e3,
+    )
+
+
+def _read_input_tokens(table: LatencyTable, row: int) -> int | None:
+    tokens = float(table.requests["input_tokens"].iloc[row])
+    return None if np.isnan(tokens) else int(tokens)
+
+
+def _look_up_ids(table: LatencyTable, rows: Iterable[int], since: Since) -> dict[int, str]:
+    """Their records are looked up by when they were sent and ended; one look finds those that ended
+    near by, too. Those that are not found are missing."""
+    sent, closed = (table.requests[name].to_numpy(np.float64) for name in ("sent_at", "closed_at"))
+    rows = sorted(rows, key=closed.__getitem__)
+    begun, ended = sent[rows], closed[rows]
+    ids: dict[int, str] = {}
+    left = iter(range(MOST_READ))
+    for row in rows:
+        for _, record in zip(
+            left, since(closed[row] - 1e-3) if row not in ids else (), strict=False
+        ):
+            at = (record.sent_at or 0.0) + record.clock_offset_s
+            end = record.closed_at + record.clock_offset_s
+            for place in np.flatnonzero((abs(begun - at) < SAME_S) & (abs(ended - end) < SAME_S)):
+                ids.setdefault(rows[place], record.id)
+            if row in ids or end > closed[row] + LATE_S:
+                break
+    return ids
+
+
+# -- the server's clock ----------------------------------------------------------------------------
+
+
+def measure_server_clock(
+    requests: pd.DataFrame, reported: ReportedColumns, possible: NDArray[np.bool_]
+) -> ServerClock | None:
+    """``possible``: the requests whose server times can be. None where no span says when its
+    request arrived.
+
+    Where the clock drifts, or there are several, bounds contradict each other: the offset then lies
+    between these.
+    """
+    sent = requests["sent_at"].to_numpy(np.float64)
+    first = sent + requests["ttft_s"].to_numpy(np.float64)
+    had = (
+        np.fmax(
+            reported.ttft_us, np.nan_to_num(reported.queue_us) + np.nan_to_num(reported.prefill_us)
+        )
+        / 1e6
+    )
+    most = reported.arrived_at - sent
+    least = reported.arrived_at - (first - had)
+    known = possible & np.isfinite(most) & np.isfinite(least)
+    if not known.any():
+        return None
+    ends = float(least[known].max()), float(most[known].min())
+    return ServerClock(ahead_s=sum(ends) / 2, within_s=abs(ends[1] - ends[0]) / 2)
+
+
+# -- the server's own histograms -------------------------------------------------------------------
+
+OURS: Final = {
+    "queue": (QUEUE,),
+    "prefill": (PREFILL,),
+    "decode": (DECODE, DELIVERY),
+    "ttft": (TTFT,),
+    "inference": (),
+}
+"""By what a server calls it, the parts that it amounts to; of an inference (prefill and decode)
+there are none."""
+REPORTED_PARTS: Final = ("queue", "prefill")
+"""Parts that only the server knows."""
+MIN_COUNTED: Final = 0.9
+"""Of the requests of a run: a server that counted fewer has not ended the others, and its means are
+of the first ones."""
+MIN_SAME: Final = 0.95
+"""Of the larger count: from there on first tokens and queues are of the same requests. First tokens
+are counted when they come, queues when a request ends, and few end where a server is
+overloaded."""
+
+AFTER_S: Final = 5.0
+"""Seconds after the end of a run in which a reading still counts as its last one."""
+
+
+def add_server_histograms(
+    found: LatencyAttribution | None, history: EngineHistory, run: Run
+) -> LatencyAttribution | None:
+    """With those of each server whose metrics were read, and with what they say of queue and
+    prefill, where single requests do not."""
+    if found is None:
+        return None
+    own_means = tuple(_measure_histograms(found, history, run))
+    server = found.server
+    if server.basis != REQUESTS:
+        server = _divide_by_histograms(own_means, found) or server
+    return replace(found, own_means=own_means, server=server)
+
+
+def _measure_histograms(
+    found: LatencyAttribution, history: EngineHistory, run: Run
+) -> Iterator[ServerHistogramMeans]:
+    for name in sorted(history.names):
+        samples = _list_run_samples(history, name, run)
+        means = list[ServerHistogramMean]()
+        for what, parts in OURS.items():
+            # the server parts it
+            if what == "inference" and any(mean.name == "decode" for mean in means):
+                continue
+            if samples and (grown := histogram_mean(samples, what)) is not None:
+                known = parts and (what not in REPORTED_PARTS or found.server.basis == REQUESTS)
+                here_ms = sum(found.means_ms[part] for part in parts) if known else None
+                means.append(
+                    ServerHistogramMean(
+                        name=what, server_ms=grown[0] * 1e3, count=grown[1], here_ms=here_ms
+                    )
+                )
+        if means:
+            engine = "simulator" if run.simulated else samples[-1].engine
+            yield ServerHistogramMeans(engine=engine, source=samples[-1].source, means=tuple(means))
+
+
+def _list_run_samples(history: EngineHistory, name: str, run: Run) -> list[EngineSample]:
+    """Those of the run, and the first one after it, whose counters have the last requests; after a
+    stage they have those of the next one."""
+    ended_at = run.ended_at or run.stopping_at or float("inf")
+    last_at = ended_at + (AFTER_S if run.stage is None else 0.0)
+    after = (
+        sample
+        for sample in history.by_name[name]
+        if ended_at < sample.at < last_at and not sample.failure
+    )
+    return [*history.between(name, run.profiling_at, ended_at), *islice(after, 1)]
+
+
+def _divide_by_histograms(
+    servers: Sequence[ServerHistogramMeans], found: LatencyAttribution
+) -> ServerTime | None:
+    """Of all servers together. None where they lack queue or prefill, or counted too few
+    requests."""
+    (queue_ms, queued), (prefill_ms, prefilled), (ttft_ms, first) = (
+        _average_over_servers(servers, what) for what in ("queue", "prefill", "ttft")
+    )
+    split = [count for count in (queued, prefilled) if count]
+    if not split or min(queued, prefilled) < MIN_COUNTED * found.requests:
+        return None
+    same = MIN_SAME * first <= min(split) and MIN_SAME * max(split) <= first
+    counts = [*split, first] if same else split
+    return ServerTime(
+        basis=HISTOGRAMS,
+        engine=" and ".join(dict.fromkeys(server.engine for server in servers)),
+        server_ms=found.server.server_ms,
+        count=max(counts),
+        least=min(counts),
+        ttft_ms=max(ttft_ms if same else 0.0, queue_ms + prefill_ms),
+        queue_ms=queue_ms,
+        prefill_ms=prefill_ms,
+        unsplit_of=0 if same else first,
+        unsplit_ms=0.0 if same else ttft_ms,
+    )
+
+
+def _average_over_servers(servers: Sequence[ServerHistogramMeans], what: str) -> tuple[float, int]:
+    """(mean in ms, of how many requests); 0 of none."""
+    every = chain.from_iterable(server.means for server in servers)
+    means = [mean for mean in every if mean.name == what]
+    count = sum(mean.count for mean in means)
+    return sum(mean.server_ms * mean.count for mean in means) / max(count, 1), count
+
+
+# -- the whole run ---------------------------------------------------------------------------------
+
+PERCENTILES: Final = (99.0, 95.0, 90.0, 75.0)
+"""The highest one that there are requests enough for is explained."""
+MIN_REPORTED: Final = 0.9
+"""Share of the requests for which the server must report its times: below, the mean of its queue
+would be that of a part of them."""
+
+
+def attribute_latencies(
+    columns: RequestColumns,
+    spans: Mapping[str, ServerTimes],
+    run: Run,
+    since: Since,
+    asked: Sequence[str] = (),
+) -> LatencyAttribution | None:
+    """``spans``: by request; ``since``: looks up records; ``asked``: further breakdowns, as
+    ``ttft{model=a} p95``. None where no request was answered."""
+    table, reported = _make_latency_table(columns, spans, run.limits, few=False)
+    here, cut = table.counted, table.split
+    if not here.any():
+        return None
+    breakdowns = list[LatencyBreakdown]()
+    left_out = list[str]()
+    for rule in _list_explained_rules(table, run, asked, left_out):
+        chosen = select_requests(rule, RequestSelection(table.requests, here.copy())).chosen
+        where = str(rule).partition("}")[0].partition("{")[2]
+        breakdown = make_latency_breakdown(
+            table,
+            rule.metric,
+            rule.percentile or 50.0,
+            f"{{{where}}}" if rule.where else "",
+            chosen,
+        )
+        if breakdown is not None:
+            breakdowns.append(breakdown)
+        elif rule.where:
+            left_out.append(f"too few requests for {rule.metric}{{{where}}}")
+    sources = np.bincount(reported.source[here & ~cut.impossible], minlength=len(SOURCES))
+    means_ms = {name: float(table.part_ms(name)[here].mean()) for name in (*TO_FIRST, *AFTER_FIRST)}
+    means_ms[TTFT] = float(table.requests["ttft_s"].to_numpy(np.float64)[here].mean()) * 1e3
+    return LatencyAttribution(
+        requests=int(here.sum()),
+        choices=int(table.requests["choices"].to_numpy(np.int64)[here].sum()),
+        reported={
+            name: int(count) for name, count in zip(SOURCES[1:], sources[1:], strict=True) if count
+        },
+        impossible=int((cut.impossible & here).sum()),
+        server=ServerTime(
+            basis=REQUESTS if cut.known[here].any() else NEITHER,
+            server_ms=means_ms[SERVER] + means_ms[QUEUE] + means_ms[PREFILL],
+        ),
+        means_ms=means_ms,
+        breakdowns=tuple(breakdowns),
+        slowest=find_slowest_requests(table, run, since),
+        server_clock=measure_server_clock(columns.requests, reported, here & ~cut.impossible),
+        proxy=run.proxy,
+        left_out=tuple(left_out),
+    )
+
+
+def make_parts_frame(
+    columns: RequestColumns, spans: Mapping[str, ServerTimes], run: Run
+) -> pd.DataFrame:
+    """A row a request, in the order of ``columns.requests``: each part in seconds, ``total_s`` to
+    the first token (or the end, without one), ``reported`` by what, and ``impossible``. Parts after
+    the first token are NaN of requests without one."""
+    table, reported = _make_latency_table(columns, spans, run.limits, few=True)
+    found: dict[str, object] = {"total_s": table.split.total_us / 1e6}
+    for name in (*TO_FIRST, *AFTER_FIRST):
+        found[f"{name}_s"] = table.part_ms(name) / 1e3
+    found["reported"] = pd.Categorical.from_codes(reported.source, categories=pd.Index(SOURCES))
+    found["impossible"] = table.split.impossible
+    return pd.DataFrame(found)
+
+
+def _make_latency_table(
+    columns: RequestColumns,
+    spans: Mapping[str, ServerTimes],
+    limits: Sequence[LimitChange],
+    *,
+    few: bool,
+) -> tuple[LatencyTable, ReportedColumns]:
+    """``limits``: of the gate; ``few``: what the server reports counts, however few requests it
+    reports it for."""
+    requests = columns.requests
+    reported = columns.server.reported(spans)
+    counted = (
+        ((requests["phase"] == "profiling") & (requests["outcome"] == OK)).to_numpy(np.bool_)
+        & ~np.isnan(requests["ttft_s"].to_numpy(np.float64))
+    )  # fmt: skip
+    cut = split_latencies(requests, reported, limits)
+    if not few and (cut.known[counted] != NOTHING).sum() < MIN_REPORTED * counted.sum():
+        unknown = split_latencies(requests, reported.without_queue_and_prefill(), limits)
+        cut = dataclasses.replace(unknown, impossible=cut.impossible)
+    latency_s, ttft_s = (requests[name].to_numpy(np.float64) for name in ("latency_s", "ttft_s"))
+    total_ms = np.maximum(latency_s - ttft_s, 0.0) * 1e3
+    reported_ms = np.where(cut.impossible, np.nan, reported.decode_us) / 1e3
+    decode_ms = np.fmin(total_ms, reported_ms)
+    after_ms = {
+        DECODE: np.where(np.isnan(total_ms), np.nan, decode_ms),
+        DELIVERY: total_ms - decode_ms,
+    }
+    return LatencyTable(requests, cut, after_ms, ~np.isnan(reported_ms), counted), reported
+
+
+def _list_explained_rules(
+    table: LatencyTable, run: Run, asked: Sequence[str], left_out: list[str]
+) -> Iterator[Rule]:
+    """TTFT from due at the highest percentile that there are requests for; the percentiles of
+    rules; what was asked for."""
+    count = int(table.counted.sum())
+    highest = next((p for p in PERCENTILES if not has_too_few_values(count, p)), None)
+    rules = [] if highest is None else [parse_rule(f"{TO_DUE} p{highest:g} < 1s")]
+    rules += [rule for rule in run.settings.rules.by_text.values() if not rule.staged]
+    for text in asked:
+        try:
+            rules.append(parse_explained_metric(text))
+        except ValueError as error:
+            left_out.append(str(error))
+    seen = set[tuple[str, object, object]]()
+    for rule in rules:
+        key = rule.metric, rule.percentile, rule.where
+        if rule.metric in PARTS_OF and rule.percentile is not None and key not in seen:
+            seen.add(key)
+            yield rule
+
+
+def parse_explained_metric(text: str) -> Rule:
+    """The rule whose metric, selectors and percentile are to be explained: ``ttft{model=a} p95``.
+    Raises ValueError."""
+    no_parts = f"{text}: only percentiles of {', '.join(PARTS_OF)} have parts"
+    try:
+        rule = parse_rule(f"{text} < 1s")
+    except ValueError as error:
+        why = str(error).partition(": ")[2]
+        raise ValueError(no_parts if why.startswith("unknown unit") else f"{text}: {why}") from None
+    if rule.metric not in PARTS_OF or rule.percentile is None:
+        raise ValueError(no_parts)
+    return rule
