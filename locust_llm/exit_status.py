@@ -24,7 +24,7 @@ class ExitStatus(IntEnum):
     RULE_FAILED = 3
     """An SLO rule failed."""
     INCONCLUSIVE = 4
-    """A rule could not be decided; a probe cannot name the scheduler."""
+    """A rule is INCONCLUSIVE; a probe cannot name the scheduler."""
     REFUSED = 5
     """The run cannot start; no load was sent."""
     INCOMPLETE = 6
@@ -38,7 +38,7 @@ PRECEDENCE: Final = (
     ExitStatus.INCONCLUSIVE, ExitStatus.OK,
 )  # fmt: skip
 """What is certain comes first: a failure on the records received is one with all of them too. A
-pass, or an undecided rule, on incomplete records is no result."""
+pass, or an INCONCLUSIVE rule, on incomplete records is no result."""
 
 
 def signal_exit_status(number: int) -> int:
@@ -82,6 +82,13 @@ imports it."""
 BY_PROBE: Final = {"named": ExitStatus.OK, "untold": ExitStatus.INCONCLUSIVE}
 """The words are those of records/run.py. Of a probe whose server failed Locust decides."""
 UNDECIDED: Final = ("INCONCLUSIVE", "untold")
+"""Of rules, and of a probe."""
+
+
+def tolerates_inconclusive(policy: str, *, close_to_limit: bool) -> bool:
+    """Whether a run that is INCONCLUSIVE ends with 0. ``policy``: that of ``--inconclusive``, whose
+    words are those of slo/rules.py."""
+    return policy in ("warn", "pass") or (policy == "close" and close_to_limit)
 
 
 class RunOutcome(NamedTuple):
@@ -94,8 +101,10 @@ class RunOutcome(NamedTuple):
     """What the rules say together; None: there is no report."""
     probe: str = ""
     """What the probe says; empty: the run is a load test."""
-    undecided_passes: bool = False
-    """``--inconclusive warn`` or ``pass``."""
+    close_to_limit: bool = False
+    """The rules are INCONCLUSIVE, each of them close to its limit."""
+    inconclusive: str = "fail"
+    """``--inconclusive``."""
     not_valid: bool = False
     """The run is not valid by published rules, which ``--published-rules fail`` makes a
     condition."""
@@ -137,7 +146,9 @@ def _decide_by_result(run: RunOutcome) -> int | None:
     if run.broke:
         return ExitStatus.BROKEN
     says = run.slo_status if run.has_rules else run.probe
-    if run.undecided_passes and says in UNDECIDED:
+    if says in UNDECIDED and tolerates_inconclusive(
+        run.inconclusive, close_to_limit=run.close_to_limit
+    ):
         return ExitStatus.OK
     if run.has_rules:
         return BY_RULES.get(says or "", ExitStatus.INCONCLUSIVE)  # no verdict on rules is no pass

@@ -13,10 +13,12 @@ from locust_llm.exit_status import (
     ExitStatus,
     RunOutcome,
     decide_exit_status,
+    tolerates_inconclusive,
     worst_exit_status,
 )
 from locust_llm.records.run import NAMED, UNDECIDED
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
+from locust_llm.slo.rules import INCONCLUSIVE_POLICIES
 
 OWN = 77
 """Of --exit-code-on-error."""
@@ -43,6 +45,7 @@ def test_what_is_certain_wins(statuses: list[int], expected: int) -> None:
 BROKEN_RULE = RunOutcome(has_rules=True, slo_status="FAIL")
 PASSED = RunOutcome(has_rules=True, slo_status="PASS")
 OPEN = RunOutcome(has_rules=True, slo_status="INCONCLUSIVE")
+NEAR = OPEN._replace(close_to_limit=True)
 
 
 @pytest.mark.parametrize(
@@ -65,19 +68,40 @@ OPEN = RunOutcome(has_rules=True, slo_status="INCONCLUSIVE")
         (PASSED._replace(refused=True, incomplete=True), 5),
         (BROKEN_RULE, 3),
         (BROKEN_RULE._replace(incomplete=True), 3),
-        (BROKEN_RULE._replace(undecided_passes=True), 3),
+        (BROKEN_RULE._replace(inconclusive="pass"), 3),
         (OPEN, 4),
-        (OPEN._replace(undecided_passes=True), 0),
-        (OPEN._replace(undecided_passes=True, incomplete=True), 6),
+        (OPEN._replace(inconclusive="warn"), 0),
+        (OPEN._replace(inconclusive="warn", incomplete=True), 6),
+        (OPEN._replace(inconclusive="close"), 4),  # no value, or nobody knows how far off
+        (NEAR._replace(inconclusive="close"), 0),
+        (NEAR._replace(inconclusive="close", incomplete=True), 6),
+        (NEAR._replace(inconclusive="close", not_valid=True), 4),
+        (NEAR._replace(inconclusive="close", greenlet_failed=True), 2),
+        (NEAR._replace(inconclusive="fail"), 4),
+        (NEAR._replace(inconclusive="pass"), 0),
         (RunOutcome(has_rules=True, probe="named"), 4),  # no verdict on rules is no pass
         (RunOutcome(probe="named", failed=True), 0),
         (RunOutcome(probe="untold"), 4),
-        (RunOutcome(probe="untold", undecided_passes=True), 0),
+        (RunOutcome(probe="untold", inconclusive="close"), 4),
+        (RunOutcome(probe="untold", inconclusive="warn"), 0),
         (RunOutcome(probe="broken"), None),
     ],
 )
 def test_the_exit_status_of_a_run(outcome: RunOutcome, expected: int | None) -> None:
     assert decide_exit_status(outcome) == expected
+
+
+def test_each_word_of_inconclusive_is_known_here() -> None:
+    tolerated = {
+        policy: [tolerates_inconclusive(policy, close_to_limit=close) for close in (False, True)]
+        for policy in INCONCLUSIVE_POLICIES
+    }
+    assert tolerated == {
+        "fail": [False, False],
+        "close": [False, True],
+        "warn": [True, True],
+        "pass": [True, True],
+    }
 
 
 def test_the_words_of_an_outcome_are_those_of_rules_and_of_probes() -> None:

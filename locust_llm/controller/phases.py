@@ -173,7 +173,7 @@ class PhaseRunner:
                 else "; ".join(map(str, found))
             )
             logger.info(
-                f"Not decided after {at_s:.0f} s, the next look is at {looks[number]:.0f} s: {why}"
+                f"INCONCLUSIVE after {at_s:.0f} s, the next look is at {looks[number]:.0f} s: {why}"
             )
         time.sleep(max(0.0, began + looks[-1] - time.monotonic()))
         self._time_is_up()

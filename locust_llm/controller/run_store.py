@@ -49,7 +49,6 @@ from locust_llm.server.metrics_poller import MetricsPoller
 from locust_llm.server.refusals import advise_on_error, has_key
 from locust_llm.server.spans.receiver import SpanReceiver
 from locust_llm.settings.settings import Settings
-from locust_llm.slo.rules import FAILS
 from locust_llm.text.console import terminal_width_variable
 from locust_llm.worker.targets import list_variants
 
@@ -449,7 +448,8 @@ class RunStore:
             has_rules=bool(self.settings.rules.entries),
             slo_status=result.slo_status,
             probe=result.probe,
-            undecided_passes=self.settings.inconclusive != FAILS,
+            close_to_limit=result.close_to_limit,
+            inconclusive=self.settings.inconclusive,
             not_valid=bool(result.not_valid),
             incomplete=self.incomplete,
         )

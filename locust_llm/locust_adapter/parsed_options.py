@@ -41,7 +41,7 @@ from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.settings import SESSION_HEADERS, Settings
 from locust_llm.settings.sweep import CONCURRENCY, RATE
 from locust_llm.settings.validate import HEADER_NAME, check_dataset_tenants, validate_settings
-from locust_llm.slo.rules import RuleEntry
+from locust_llm.slo.rules import RuleEntry, choose_inconclusive_policy
 from locust_llm.workload import tokens
 from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.dataset_summary import DatasetSummary, explain_too_fast_trace
@@ -367,6 +367,9 @@ def build_settings(options: Namespace | None) -> Settings:
         values["session_header"], values["session_header"]
     )
     values["slo"] = tuple(read_given_rules(options))
+    values["inconclusive"] = values["inconclusive"] or choose_inconclusive_policy(
+        os.environ.get("CI", ""), options.slo_file
+    )
     given = [*os.environ.get("LOCUST_LLM_LABEL", "").splitlines(), *options.label]
     values["label"] = tuple(dict.fromkeys(filter(None, map(str.strip, given))))
     values["scenario_changed"] = scenario_changed(options, values)

@@ -48,6 +48,8 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     """Records or a part of the report are missing; ``text`` begins with the reason."""
     slo_status: str | None = None
     """PASS, FAIL or INCONCLUSIVE; None without rules."""
+    close_to_limit: bool = False
+    """INCONCLUSIVE, and each rule that made it so is close to its limit."""
     rules: tuple[RuleResult, ...] = ()
     not_valid: str = ""
     """Which published rule it breaks, where that is to end with a status of its own."""

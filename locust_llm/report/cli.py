@@ -163,6 +163,7 @@ def make_report_result(
         annotations=annotations.encode("utf-8", "replace").decode(),
         incomplete=bool(list_missing_parts(summary, run)),
         slo_status=summary.slo_status,
+        close_to_limit=summary.close_to_limit,
         rules=tuple(_rule(result) for result in summary.slos),
         not_valid=(format_broken_rules(summary.validity) or "")
         if run.settings.published_rules == FAILS

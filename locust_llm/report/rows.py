@@ -176,6 +176,9 @@ class SloResult(msgspec.Struct, frozen=True, kw_only=True):
     ten times as much."""
     voided: bool = False
     """The load generator may have its figure so wrong that the limit lies within that."""
+    close_to_limit: bool = False
+    """Of an INCONCLUSIVE one: its interval holds the limit, and would have decided a limit 30 %
+    higher or lower."""
     reason: str = ""
     """One sentence: why it is inconclusive, or what else is to be known."""
 

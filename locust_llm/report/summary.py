@@ -30,6 +30,7 @@ from locust_llm.report.sections.prefix_cache import PrefixCache
 from locust_llm.report.sections.published import Validity
 from locust_llm.report.sections.speculation import Speculation
 from locust_llm.slo.client_verdict import ClientVerdict, FigureError, ProcessEvidence
+from locust_llm.slo.grammar import INCONCLUSIVE
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +94,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """None: no metrics of the GPUs' power."""
     unmade: tuple[str, ...] = ()
     """What could not be made of the reports, and why: one line each."""
+
+    @property
+    def inconclusive(self) -> tuple[SloResult, ...]:
+        """The results of rules that decide, and are INCONCLUSIVE."""
+        return tuple(one for one in self.slos if one.decides and one.status == INCONCLUSIVE)
+
+    @property
+    def close_to_limit(self) -> bool:
+        """It is INCONCLUSIVE, and each rule that made it so is close to its limit."""
+        return self.slo_status == INCONCLUSIVE and all(
+            one.close_to_limit for one in self.inconclusive
+        )
 
     @property
     def swept(self) -> bool:

@@ -11,7 +11,7 @@ from locust_llm.slo.published import MODES as PUBLISHED_MODES
 from locust_llm.slo.published import WARNS as PUBLISHED_WARNS
 from locust_llm.slo.published import PublishedRules
 from locust_llm.slo.reading_pace import DEADLINES, PACE, PACES, ReadingPace, parse_reading_pace
-from locust_llm.slo.rules import FAILS, INTERVAL, MODES, UNDECIDED, Rules
+from locust_llm.slo.rules import CLOSE, INCONCLUSIVE_POLICIES, INTERVAL, MODES, Rules
 from locust_llm.workload.arrivals import PATTERNS
 from locust_llm.workload.mix import parse_weights
 from locust_llm.workload.pictures import GeneratedMediaSettings, parse_sample_rates
@@ -121,11 +121,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str,
         Option(
             "rules",
-            "What an undecided rule does: fail ends with status 4",
+            "What an INCONCLUSIVE rule does: fail ends with status 4, close too, but with a warning "
+            "where the figure is close to the limit",
             "warn",
-            choices=UNDECIDED,
+            choices=INCONCLUSIVE_POLICIES,
+            otherwise="close; fail where CI is set, or with --slo-file",
         ),
-    ] = FAILS
+    ] = CLOSE
     slo_mode: Annotated[
         str,
         Option(

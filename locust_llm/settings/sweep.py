@@ -150,7 +150,7 @@ def choose_next_stage(
         if any(stage.value == broken and stage.status == FAIL for stage in done):
             return f"{stopped}, and the highest value that passes is found"
         return (
-            f"{stopped}; the rules are undecided at {broken:g}, so the highest value that "
+            f"{stopped}; the rules are INCONCLUSIVE at {broken:g}, so the highest value that "
             f"passes may lie above {passed:g}"
         )
     middle = (passed + broken) / 2

@@ -47,6 +47,8 @@ PASS: Final = "PASS"
 FAIL: Final = "FAIL"
 INCONCLUSIVE: Final = "INCONCLUSIVE"
 
+CLEAR: Final = 0.3
+"""A limit so far away, as a share of it, is decided by a run of enough requests."""
 WARN: Final = "warn"
 ABORT: Final = "abort"
 OPERATORS: Final = {"<": lt, "<=": le, ">": gt, ">=": ge}
@@ -223,6 +225,15 @@ class Rule(msgspec.Struct, frozen=True):
         """Whether it holds for this value, in the unit of ``limit``; of ``within`` the value is the
         difference to the base."""
         return bool((le if self.base else OPERATORS[self.op])(value, self.limit))
+
+    def decides_around(self, low: float, high: float) -> bool:
+        """Whether an interval with these ends would have decided a limit CLEAR higher, and one as
+        much lower: the figure is known to be close to the limit. Of a share near 100 % the distance
+        is one of what it leaves to 100 %."""
+        scale = self.limit
+        if BY_WORD[self.metric].units is SHARE and not self.base:
+            scale = min(self.limit, 1 - self.limit)
+        return self.limit - CLEAR * scale < low <= high < self.limit + CLEAR * scale
 
     def __str__(self) -> str:
         where = ", ".join(f"{key}={quote_value(value)}" for key, value in self.where)

@@ -17,10 +17,14 @@ MODES: Final = (INTERVAL, POINT)
 AT_EDGE: Final = "allow 0.1% beyond it, or use --slo-mode point"
 """What to do about a rule that no interval meets."""
 FAILS: Final = "fail"
+CLOSE: Final = "close"
 WARNS: Final = "warn"
 PASSES: Final = "pass"
-UNDECIDED: Final = (FAILS, WARNS, PASSES)
-"""What an undecided rule does to a run."""
+INCONCLUSIVE_POLICIES: Final = (FAILS, CLOSE, WARNS, PASSES)
+"""What an INCONCLUSIVE rule does to a run: ``close`` warns where its figure is close to the limit,
+and fails elsewhere."""
+UNSET_SWITCHES: Final = ("", "0", "false")
+"""Of the variable ``CI``: no pipeline."""
 
 
 class RuleEntry(msgspec.Struct, frozen=True):
@@ -51,6 +55,13 @@ class Rules(msgspec.Struct, frozen=True):
     def by_text(self) -> dict[str, Rule]:
         """By canonical form, as results name them."""
         return {str(rule): rule for rule in self.readable}
+
+
+def choose_inconclusive_policy(ci: str, rules_file: str | None) -> str:
+    """The default of ``--inconclusive``. ``ci``: the variable of that name, which pipelines set:
+    there, and with rules from a file, nobody reads a warning."""
+    in_pipeline = ci.strip().lower() not in UNSET_SWITCHES
+    return FAILS if in_pipeline or rules_file else CLOSE
 
 
 def resolve_rules(slo: Iterable[str], slo_preset: str | None, good: str | None) -> Rules:

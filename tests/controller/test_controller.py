@@ -867,11 +867,17 @@ def test_the_exit_status_follows_what_the_report_says_of_the_rules(
     assert exit_status_of(control) == status
 
 
-@pytest.mark.parametrize("inconclusive", ["warn", "pass"])
-def test_what_is_undecided_may_end_with_0(begun: Any, inconclusive: str) -> None:
+@pytest.mark.parametrize(
+    ("inconclusive", "near", "far"),
+    [("warn", 0, 0), ("pass", 0, 0), ("close", 0, 4), ("fail", 4, 4)],
+)
+def test_what_is_inconclusive_may_end_with_0(
+    begun: Any, inconclusive: str, near: int, far: int
+) -> None:
     control = begun(Master("a"), slo=("ttft p95 < 1s",), inconclusive=inconclusive)
     for found, status in (
-        (ReportResult(slo_status="INCONCLUSIVE"), 0),
+        (ReportResult(slo_status="INCONCLUSIVE", close_to_limit=True), near),
+        (ReportResult(slo_status="INCONCLUSIVE"), far),
         (ReportResult(slo_status="FAIL"), 3),
         (None, 4),
     ):

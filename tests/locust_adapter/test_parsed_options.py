@@ -517,6 +517,30 @@ def test_pages_of_metrics_come_from_the_flag_and_the_environment_each_once(
     )
 
 
+@pytest.mark.parametrize(
+    ("ci", "words", "expected"),
+    [
+        ("", (), "close"),
+        ("false", (), "close"),
+        ("0", (), "close"),
+        ("true", (), "fail"),
+        ("1", (), "fail"),
+        ("drone", (), "fail"),
+        ("", ("--slo-file", "rules"), "fail"),
+        ("true", ("--inconclusive", "close"), "close"),
+        ("true", ("--inconclusive", "warn"), "warn"),
+        ("", ("--slo-file", "rules", "--inconclusive", "pass"), "pass"),
+        ("", ("--inconclusive", "fail"), "fail"),
+    ],
+)
+def test_a_pipeline_fails_where_a_rule_is_inconclusive(
+    ci: str, words: tuple[str, ...], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    (tmp_path / "rules").write_text("ttft p50 < 1s")
+    assert asked("--slo", "ttft p95 < 1s", *words).inconclusive == expected
+
+
 def test_rules_come_from_the_flag_the_environment_and_a_file_and_a_comment_begins_outside_of_quotes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,14 @@
 """How a run ends on the console: the verdict first, at most 25 lines, none wider than the
 terminal."""
 
+import re
+from typing import Final
+
 import pytest
 from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed, mixed
 
+from locust_llm.exit_status import RunOutcome, decide_exit_status
 from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule, ProcessHealth, Run
@@ -22,6 +26,7 @@ from locust_llm.report.sections.notes import make_remarks
 from locust_llm.report.sections.published import PublishedCheck, Validity
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.client_verdict import DEGRADED, IDLE_ADVICE, ClientVerdict
+from locust_llm.slo.rules import INCONCLUSIVE_POLICIES
 
 RULES = tuple(f"ttft p{p} < {ms}ms" for p in (50, 90, 95, 99, 99.9) for ms in (1, 100, 190, 5000))
 HOSTILE = "\x1b[31mred\u202e " + "long " * 300
@@ -126,51 +131,74 @@ def test_rules_with_one_reason_share_a_line() -> None:
     )
 
 
+NEAR: Final = "ttft p50 < 105ms"
+"""Of 199 requests whose median is 100 ms."""
+FAR: Final = "itl{input=7} p50 < 1s"
+"""Of no request."""
+
+
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("rules", "settings", "expected"),
     [
-        (
-            {},
-            "An undecided rule ends the run with status 4; with --inconclusive warn, or pass, with 0.",
-        ),
-        ({"inconclusive": "warn"}, "WARNING: undecided rules only warn (--inconclusive warn)"),
-        ({"slo_mode": "point"}, "(--slo-mode point)"),
+        ((FAR,), {}, "1 rule is INCONCLUSIVE. Exit status 4; use --inconclusive warn to end with 0."),
+        ((NEAR, FAR), {}, "2 rules are INCONCLUSIVE. Exit status 4; use"),
+        ((NEAR,), {}, "holds the limit 105ms. Exit status 0; use --inconclusive fail to fail."),
+        ((NEAR,), {}, "WARNING: 1 rule is INCONCLUSIVE: its 95% interval (8"),
+        ((NEAR, "ttft p50 < 101ms"), {}, "WARNING: 2 rules are INCONCLUSIVE: their 95% intervals"),
+        ((NEAR,), {"inconclusive": "fail"}, "1 rule is INCONCLUSIVE. Exit status 4; use"),
+        ((FAR,), {"inconclusive": "warn"},
+            "WARNING: 1 rule is INCONCLUSIVE (--inconclusive warn). Exit status 0."),
+        ((FAR,), {"inconclusive": "pass"},
+            " 1 rule is INCONCLUSIVE, and counts as passed (--inconclusive pass). Exit status 0."),
+        ((NEAR,), {"slo_mode": "point"}, "(--slo-mode point)"),
     ],
-)
-def test_what_an_undecided_rule_does_is_said(settings: dict[str, object], expected: str) -> None:
-    lines = said(*spread(199), slo=("ttft p99 < 205ms",), **settings)
-    assert any(expected in line for line in lines)
+)  # fmt: skip
+def test_what_an_inconclusive_rule_does_is_one_plain_sentence(
+    rules: tuple[str, ...], settings: dict[str, object], expected: str
+) -> None:
+    assert expected in " ".join(" ".join(said(*spread(199), slo=rules, **settings)).split())
+
+
+@pytest.mark.parametrize("policy", INCONCLUSIVE_POLICIES)
+@pytest.mark.parametrize("rule", [NEAR, FAR])
+def test_the_exit_status_on_the_console_is_that_of_the_run(policy: str, rule: str) -> None:
+    run = a_run(slo=(rule,), inconclusive=policy)
+    summary = summarise_run(collect_columns(spread(199)), run)
+    outcome = RunOutcome(
+        has_rules=True,
+        slo_status=summary.slo_status,
+        close_to_limit=summary.close_to_limit,
+        inconclusive=policy,
+    )
+    (shown,) = re.findall(r"Exit status (\d)", format_ending(summary, run, "reports/by-hand", 120))
+    assert int(shown) == decide_exit_status(outcome)
 
 
 @pytest.mark.parametrize("settings", [{}, {"inconclusive": "warn"}, {"inconclusive": "pass"}])
-def test_where_records_are_missing_the_status_is_of_that_and_of_no_undecided_rule(
+def test_where_records_are_missing_the_status_is_of_that_and_of_no_inconclusive_rule(
     settings: dict[str, object],
 ) -> None:
-    whole = a_run(slo=("ttft p99 < 205ms",), **settings)
+    whole = a_run(slo=(NEAR,), **settings)
     for run, of_the_rule in ((whole, True), (replace(whole, records_lost=3), False)):
         text = "\n".join(said(*spread(199), run=run))
-        assert (
-            "ends the run with status" in text or "the run ends with status" in text
-        ) == of_the_rule
+        assert ("Exit status" in text) == of_the_rule
         assert text.startswith("INCOMPLETE") != of_the_rule
     none = "\n".join(said(failed("reset"), run=whole))
-    assert "with status" not in none
+    assert "Exit status" not in none
 
 
 @pytest.mark.parametrize(("met", "with_status_0"), [(True, True), (False, False)])
 def test_a_run_that_published_rules_fail_does_not_end_with_status_0(
     met: bool, with_status_0: bool
 ) -> None:
-    run = a_run(slo=("ttft p99 < 205ms",), inconclusive="pass", published_rules="fail")
+    run = a_run(slo=(FAR,), inconclusive="pass", published_rules="fail")
     found = Validity(
         rules="a draft",
         curve=False,
         checks=(PublishedCheck(rule="duration", met=met, text="300 s"),),
     )
     summary = replace(summarise_run(collect_columns(spread(199)), run), validity=found)
-    assert (
-        "ends with status 0" in format_ending(summary, run, "reports/by-hand", 120)
-    ) == with_status_0
+    assert ("Exit status 0" in format_ending(summary, run, "reports/by-hand", 120)) == with_status_0
 
 
 def test_a_client_verdict_that_changed_is_said() -> None:

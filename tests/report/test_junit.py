@@ -58,7 +58,7 @@ def test_a_case_a_rule() -> None:
         ("simulated", "false"),
         ("client_verdict", "OK"), ("random_seed", "7"), ("version locust", "2.47"),
         ("slo_mode", "interval"),
-        ("inconclusive", "fail"),
+        ("inconclusive", "close"),
     }  # fmt: skip
     cases = suite.findall("testcase")
     assert [case.get("name") for case in cases] == list(RULES)

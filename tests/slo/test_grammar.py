@@ -356,3 +356,27 @@ def test_a_message_shows_the_beginning_of_a_long_limit() -> None:
         with pytest.raises(ValueError, match=r"x\.\.\.") as refused:
             parse_rule(rule)
         assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("text", "ends", "near"),
+    [
+        ("ttft p95 < 100ms", (0.095, 0.108), True),
+        ("ttft p95 < 100ms", (0.071, 0.129), True),  # 70 ms would fail, and 130 ms pass
+        ("ttft p95 < 100ms", (0.069, 0.108), False),
+        ("ttft p95 < 100ms", (0.095, 0.131), False),
+        ("output_tokens_per_s >= 100", (80.0, 120.0), True),
+        ("error_rate < 1%", (0.008, 0.012), True),
+        ("error_rate < 1%", (0.0, 0.012), False),
+        ("attainment >= 95% given ttft < 1s", (0.94, 0.96), True),  # 4 to 6 % of 5 % miss it
+        ("attainment >= 95% given ttft < 1s", (0.9, 0.97), False),
+        ("error_rate <= 0%", (0.0, 0.001), False),
+        ("ttft p95 within 10% of base", (0.08, 0.12), True),
+        ("ttft p95 within 10% of base", (-0.02, 0.12), False),
+        ("error_rate within 1pp of base", (0.008, 0.012), True),
+    ],
+)
+def test_an_interval_is_close_to_its_limit_if_it_decides_limits_30_percent_away(
+    text: str, ends: tuple[float, float], near: bool
+) -> None:
+    assert parse_rule(text).decides_around(*ends) == near

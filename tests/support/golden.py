@@ -78,8 +78,8 @@ RUN: Final = (
 )  # fmt: skip
 FAILING: Final = ("--header", "X-Simulate: error=0")
 PASSING_RULE: Final = ("--slo", "error_rate < 50%")
-"""Of no latency: on a busy machine such a rule is undecided."""
-UNDECIDED_RULE: Final = ("--slo", 'error_rate{model="none"} < 50%')
+"""Of no latency: on a busy machine such a rule is INCONCLUSIVE."""
+INCONCLUSIVE_RULE: Final = ("--slo", 'error_rate{model="none"} < 50%')
 """No request is of that model."""
 
 ENDINGS: Final[dict[str, tuple[str, ...]]] = {
@@ -150,9 +150,14 @@ ENDINGS_WITH_SERVER: Final[dict[str, tuple[str, ...]]] = {
     "a rule that passes": (*RUN, *PASSING_RULE),
     "a rule that fails": (*RUN, *FAILING, *PASSING_RULE),
     "a rule that fails, to warn only": (*RUN, "--slo", "warn: error_rate > 50%"),
-    "a rule that is undecided": (*RUN, *UNDECIDED_RULE),
-    "a rule that is undecided, to warn only": (*RUN, *UNDECIDED_RULE, "--inconclusive", "warn"),
-    "a rule that is undecided, to pass": (*RUN, *UNDECIDED_RULE, "--inconclusive", "pass"),
+    "a rule that is INCONCLUSIVE": (*RUN, *INCONCLUSIVE_RULE),
+    "a rule that is INCONCLUSIVE, to warn only": (
+        *RUN,
+        *INCONCLUSIVE_RULE,
+        "--inconclusive",
+        "warn",
+    ),
+    "a rule that is INCONCLUSIVE, to pass": (*RUN, *INCONCLUSIVE_RULE, "--inconclusive", "pass"),
     "a rule that is none": (*RUN, "--slo", "ttft p99 is good"),
 }
 """Each ending of a run that takes some seconds, with the simulator as the server."""
@@ -346,7 +351,7 @@ def _clean_environment(**variables: str) -> Iterator[None]:
     """Without what the user has set for a run."""
     before = dict(os.environ)
     for name in before:
-        if name.startswith(("LOCUST", "OPENAI", "COLUMNS")):
+        if name.startswith(("LOCUST", "OPENAI", "COLUMNS")) or name == "CI":
             del os.environ[name]
     os.environ |= variables
     try:

@@ -397,7 +397,7 @@ def run_drift(words: list[str]) -> int:
     stages = [stage for stage in found.stages if stage.users in known]
     told = [f"Note: {note}." for note in found.notes]
     if not stages:
-        undecided = f"Not decided: no load of {folder.path} can be held against the twin."
+        undecided = f"INCONCLUSIVE: no load of {folder.path} can be held against the twin."
         print_safely("\n".join([*names, undecided, *told]) + "\n")
         return ExitStatus.RULE_FAILED if names else ExitStatus.INCONCLUSIVE
     unchanged = drift.simulate_unchanged_server(twin, stages, drift.REPLAYS)
@@ -441,7 +441,7 @@ def _drift_parser() -> argparse.ArgumentParser:
         usage="locust-llm twin drift TWIN [DIR] [options]",
         description="Is a server still the one that a twin was fitted to? Three loads of its "
             "sweep, a minute together, are "
-        "held against the twin. Exit status 0: it is; 3: it has drifted; 4: not decided.",
+        "held against the twin. Exit status 0: it is; 3: it has drifted; 4: INCONCLUSIVE.",
         epilog="example: locust-llm twin drift twin.toml --host localhost:8000",
     )  # fmt: skip
     add_drift_arguments(parser)

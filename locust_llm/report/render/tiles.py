@@ -9,7 +9,6 @@ from locust_llm.records.run import Run
 from locust_llm.report.blocks import mark_scarce
 from locust_llm.report.rows import Row, SweepSummary
 from locust_llm.report.sections.ab import DIFFERENT, SAME, PairedComparison
-from locust_llm.report.sections.ab import INCONCLUSIVE as UNDECIDED
 from locust_llm.report.sections.delivery import describe_span
 from locust_llm.report.sections.sweep.knee import describe_levels, format_knee
 from locust_llm.report.summary import Summary
@@ -32,7 +31,7 @@ RESULT_CLASSES: Final = {
 MAX_NAMES: Final = 3
 MAX_NAME: Final = 20
 """Names of requests with a tile each, and characters of one."""
-ARM_CLASSES: Final = {DIFFERENT: "open", SAME: "pass", UNDECIDED: "open"}
+ARM_CLASSES: Final = {DIFFERENT: "open", SAME: "pass", INCONCLUSIVE: "open"}
 
 
 def describe_run_facts(summary: Summary, run: Run) -> Iterator[str]:

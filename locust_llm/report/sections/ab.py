@@ -62,7 +62,6 @@ INCONCLUSIVE: Final = "INCONCLUSIVE"
 """Verdicts of all figures together."""
 HOLDS: Final = "HOLDS"
 BROKEN: Final = "DOES NOT HOLD"
-UNDECIDED: Final = "NOT DECIDED"
 INSTANT_S: Final = 1e-9
 ISOLATION_ROOM: Final = 10.0
 """Percent, by which latencies beside others may be longer than alone."""
@@ -124,7 +123,7 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
     """The arms are this tenant alone (base) and beside the others (candidate), and the figures are
     of its requests."""
     isolation: str = ""
-    """HOLDS, DOES NOT HOLD or NOT DECIDED: is none of its latencies longer by more than
+    """HOLDS, DOES NOT HOLD or INCONCLUSIVE: is none of its latencies longer by more than
     ``ISOLATION_ROOM`` percent?"""
     pairs: int = 0
     """That are whole, and counted."""
@@ -434,10 +433,10 @@ def _isolation(figures: Sequence[PairedFigure], *, decided: bool) -> str:
         if figure.low_percent is not None and figure.high_percent is not None
     ]
     if not decided or not ends:
-        return UNDECIDED
+        return INCONCLUSIVE
     if any(low > ISOLATION_ROOM for low, _ in ends):
         return BROKEN
-    return HOLDS if all(high <= ISOLATION_ROOM for _, high in ends) else UNDECIDED
+    return HOLDS if all(high <= ISOLATION_ROOM for _, high in ends) else INCONCLUSIVE
 
 
 def _too_few(count: int, run: Run) -> str:
@@ -757,9 +756,11 @@ def _judged(
     else:
         status = PASS if held.pop() else FAIL
         reason = ""
+    crossed = stands and status == RULE_INCONCLUSIVE and low <= rule.limit <= high
     return replace(
         result,
         status=status,
+        close_to_limit=crossed and not by_point and rule.decides_around(*furthest),
         observed=value * rule.factor,
         low=low * rule.factor,
         high=high * rule.factor,

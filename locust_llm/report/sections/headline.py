@@ -46,7 +46,7 @@ ALL_THE_SAME: Final = {PASS: "the rules hold", FAIL: "a rule is broken"}
 """What no error of the load generator can have turned (report/slo/measurement_error.py)."""
 MAX_KINDS: Final = 2
 MAX_RULE: Final = 60
-"""Characters of a rule that is undecided."""
+"""Characters of a rule that is INCONCLUSIVE."""
 """Of failures, where all failed."""
 OF_TAGS: Final = {
     TTFT_FROM_DUE.tag: "TTFT from due",
@@ -188,19 +188,25 @@ def _rules(summary: Summary, run: Run, *, steady: bool = True) -> list[str]:
     )
     failed = [result for result in deciding if result.status == FAIL]
     passed = [result for result in deciding if result.status == PASS]
-    undecided = [result for result in deciding if result.status not in (FAIL, PASS)]
+    inconclusive = summary.inconclusive
     shown = next(
-        (r for r in (*failed, *passed, *undecided) if r.observed is not None and r.rule in rules),
+        (
+            r
+            for r in (*failed, *passed, *inconclusive)
+            if r.observed is not None and r.rule in rules
+        ),
         None,
     )
     found = [] if shown is None else [_judged(rules[shown.rule], shown, summary.conditions)]
     others = len(failed) - (shown in failed)
     if others:
         found.append(f"{_count(others, ' more' * (shown in failed))} broken")
-    elif not failed and not undecided and len(passed) > 1:
+    elif not failed and not inconclusive and len(passed) > 1:
         found.append(f"all {len(passed)} rules hold")
-    if undecided:
-        found.append(f"{_named(undecided, shown)} undecided{_advice(undecided) if steady else ''}")
+    if inconclusive:
+        are = "is" if len(inconclusive) == 1 else "are"
+        advice = _advice(inconclusive) if steady else ""
+        found.append(f"{_named(inconclusive, shown)} {are} {INCONCLUSIVE}{advice}")
     if warned := sum(result.status == FAIL for result in summary.slos if not result.decides):
         found.append(f"{warned} warn: {'rule' if warned == 1 else 'rules'} broken")
     return found
@@ -210,27 +216,27 @@ def _count(rules: int, more: str = "") -> str:
     return f"one{more} rule" if rules == 1 else f"{rules}{more} rules"
 
 
-def _named(undecided: Sequence[SloResult], shown: SloResult | None) -> str:
+def _named(inconclusive: Sequence[SloResult], shown: SloResult | None) -> str:
     """The first one by its text, but where its figure stands before, and how many there are
     besides."""
-    first = next((result for result in undecided if result is not shown), None)
-    if first is None or shown in undecided:
-        return _count(len(undecided))
-    others = len(undecided) - 1
+    first = next((result for result in inconclusive if result is not shown), None)
+    if first is None or shown in inconclusive:
+        return _count(len(inconclusive))
+    others = len(inconclusive) - 1
     more = f" and {_count(others, ' more')}" if others else ""
     return f"{truncate_text(first.rule, MAX_RULE)}{more}"
 
 
-def _advice(undecided: Sequence[SloResult]) -> str:
+def _advice(inconclusive: Sequence[SloResult]) -> str:
     """How much longer a run may decide these rules, and which of them where it is not all; empty:
     nobody knows."""
-    known = [(result.longer_s, result) for result in undecided if result.longer_s is not None]
+    known = [(result.longer_s, result) for result in inconclusive if result.longer_s is not None]
     if not known:
         return ""
     longest_s, last = max(known, key=lambda pair: pair[0])
     roughly = "" if last.longer_is_exact else "roughly "
     which = ""
-    if len(known) < len(undecided):
+    if len(known) < len(inconclusive):
         which = f" for {truncate_text(last.rule, MAX_RULE)}"
         which += f" and {_count(len(known) - 1, ' more')}" if len(known) > 1 else ""
     return f": run {roughly}{describe_duration(longest_s)} longer{which}"

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from locust_llm.exit_status import tolerates_inconclusive
 from locust_llm.records.record import NOT_STREAMED
 from locust_llm.records.run import LOST_WORKER, NO_RECORD, Run
+from locust_llm.report.blocks import format_interval
 from locust_llm.report.percentiles import SEVERAL, has_too_few_values
 from locust_llm.report.rows import RunCounts
 from locust_llm.report.sections.conditions import Conditions
@@ -31,7 +33,7 @@ from locust_llm.slo.client_verdict import (
 )
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.intervals import count_needed_values
-from locust_llm.slo.rules import PASSES, POINT, WARNS
+from locust_llm.slo.rules import CLOSE, PASSES, POINT, WARNS
 from locust_llm.text.format import capitalise_sentence, format_brief, format_count, format_duration
 
 SIMULATED: Final = (
@@ -277,8 +279,8 @@ def format_users(conditions: Conditions) -> str:
 
 
 def format_policy_lines(summary: Summary, run: Run) -> Iterator[str]:
-    """What an undecided rule does to the status, and how rules were judged, where that is not the
-    default."""
+    """What INCONCLUSIVE rules do to the exit status, and how rules were judged, where that is not
+    the default."""
     s, c = run.settings, summary.conditions
     whole = (c.succeeded or c.cancelled) and not list_missing_parts(summary, run)
     invalid = (
@@ -288,17 +290,27 @@ def format_policy_lines(summary: Summary, run: Run) -> Iterator[str]:
     )
     # else the status is about something else
     if summary.slo_status == INCONCLUSIVE and whole and not invalid:
-        yield {
-            WARNS: "WARNING: undecided rules only warn (--inconclusive warn): the run ends with "
-            "status 0.",
-            PASSES: "Undecided rules count as passed (--inconclusive pass): the run ends with "
-            "status 0.",
-        }.get(
-            s.inconclusive,
-            "An undecided rule ends the run with status 4; with --inconclusive warn, or pass, with 0.",
-        )
+        yield _describe_inconclusive_status(summary, s.inconclusive)
     if s.slo_mode == POINT and summary.slos:
         yield "Rules are judged by point estimates, whatever their intervals (--slo-mode point)."
+
+
+def _describe_inconclusive_status(summary: Summary, policy: str) -> str:
+    """``WARNING: 1 rule is INCONCLUSIVE: its 95% interval (95ms to 108ms) holds the limit 100ms.
+    Exit status 0; use --inconclusive fail to fail.``"""
+    rules = summary.inconclusive
+    which = f"{format_count(len(rules), 'rule')} {'is' if len(rules) == 1 else 'are'} INCONCLUSIVE"
+    if not tolerates_inconclusive(policy, close_to_limit=summary.close_to_limit):
+        return f"{which}. Exit status 4; use --inconclusive warn to end with 0."
+    if policy != CLOSE:
+        counted = "counts" if len(rules) == 1 else "count"
+        effect = f", and {counted} as passed" if policy == PASSES else ""
+        return f"{'WARNING: ' * (policy == WARNS)}{which}{effect} (--inconclusive {policy}). Exit status 0."
+    why = "their 95% intervals hold their limits"
+    if len(rules) == 1:
+        limit = format_brief(rules[0].limit or 0.0, rules[0].unit)
+        why = f"its 95% interval ({format_interval(rules[0])}) holds the limit {limit}"
+    return f"WARNING: {which}: {why}. Exit status 0; use --inconclusive fail to fail."
 
 
 def make_loop_remark(conditions: Conditions, *, generates: bool = True, by_arm: str = "") -> str:

@@ -59,6 +59,7 @@ from .observed import (
 )
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
+"""How bad statuses are, the worst last."""
 ICL: Final = "icl"
 ITL: Final = "itl"
 MAY_BE_OFF: Final = "the load generator may have it off by up to"
@@ -110,6 +111,8 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     error = _find_error(rule, base, seen)
     blame = _blame(rule, tested, error, seen, by_point=by_point)
     status, reason, longer = _decided(rule, tested, seen, blame)
+    # what is not known for another reason than chance is not known to be close
+    by_chance = not (blame or seen.run.records_lost or seen.silent_end)
     if status == INCONCLUSIVE and not blame and (ended := _ended_by(rule, found, seen.run)):
         status, reason, longer = FAIL, f"it ended the {ended}", None
     if found.infinite and found.value is not None and math.isfinite(found.value):
@@ -141,6 +144,9 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         longer_s=longer,
         longer_is_exact=longer is not None and is_pure_share(rule, tested),
         voided=bool(blame),
+        close_to_limit=by_chance
+        and status == INCONCLUSIVE
+        and _is_close_to_limit(rule, tested, error),
         reason=reason,
     )
 
@@ -189,7 +195,7 @@ def _decided(
     if blame:
         return INCONCLUSIVE, blame, None
     if holds is None:
-        return INCONCLUSIVE, *_undecided(rule, found, seen)
+        return INCONCLUSIVE, *_explain_open_rule(rule, found, seen)
     if not holds:
         if (
             rule.metric in OF_SCHEDULE
@@ -203,6 +209,22 @@ def _decided(
     if found.trend and _gets_worse(rule, found):
         return INCONCLUSIVE, _unsettled(found, seen), None
     return PASS, told, None
+
+
+def _is_close_to_limit(rule: Rule, found: ObservedValue, error: RuleError) -> bool:
+    """Whether the interval of an INCONCLUSIVE rule shows its figure to be close to the limit,
+    whatever the load generator may have wrong, with no other reason not to decide."""
+    low, high = found.ends or (None, None)
+    settled = not (found.trend and _gets_worse(rule, found))
+    known = not (found.undecided or found.never_sent)
+    return (
+        low is not None
+        and high is not None
+        and settled
+        and known
+        and low <= rule.limit <= high
+        and rule.decides_around(low - error.lower, high + error.higher)
+    )
 
 
 def _unsettled(found: ObservedValue, seen: Evaluation) -> str:
@@ -245,10 +267,14 @@ def _cut(found: ObservedValue) -> str:
     if not found.cut:
         return ""
     cut = f"{found.cut} of the requests {'was' if found.cut == 1 else 'were'} cut"
-    return f"{cut}, {found.undecided} of them undecided"
+    if not found.undecided:
+        return cut
+    return f"{cut}, and {found.undecided} of them may be on either side of the limit"
 
 
-def _undecided(rule: Rule, found: ObservedValue, seen: Evaluation) -> tuple[str, float | None]:
+def _explain_open_rule(
+    rule: Rule, found: ObservedValue, seen: Evaluation
+) -> tuple[str, float | None]:
     """Why a figure that is there does not decide, and how much longer a run may."""
     if found.ends == (None, None) and found.note:
         return found.note, None
@@ -413,9 +439,7 @@ def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:
     ]
     there = {level.value for level, _ in named}
     absent = [value for value in asked if rule.at(value, sweep.axis) and value not in there]
-    level, worst = (
-        max(named, key=lambda pair: WORSE.index(pair[1].status)) if named else (None, None)
-    )
+    level, worst = max(named, key=_rank_of_stage) if named else (None, None)
     if level is not None and worst is not None and (worst.status == FAIL or not absent):
         return replace(
             worst,
@@ -434,7 +458,7 @@ def _at_partners(rule: Rule, sweep: SweepSummary) -> SloResult:
     ]
     if not held:
         return _open(rule, f"{rule.base} has none of the stages that were measured")
-    level, worst = max(held, key=lambda pair: WORSE.index(pair[1].status))
+    level, worst = max(held, key=_rank_of_stage)
     alone = [
         format_plain_number(level.value)
         for level in sweep.levels
@@ -446,6 +470,13 @@ def _at_partners(rule: Rule, sweep: SweepSummary) -> SloResult:
         f"not compared: {', '.join(alone)}" if alone else "",
     ]
     return replace(worst, reason="; ".join(filter(None, told)))
+
+
+def _rank_of_stage(pair: tuple[LoadLevel, SloResult]) -> tuple[int, bool]:
+    """How bad the result of a stage is: an INCONCLUSIVE one is worse where its figure is not even
+    known to be close to the limit."""
+    _, result = pair
+    return WORSE.index(result.status), not result.close_to_limit
 
 
 def _together(

@@ -46,7 +46,7 @@ def spread(count: int) -> list[Record]:
         ),
         (
             {"slo": ("ttft p50 < 3s", "ttft p99 < 205ms"), "request_rate": 4.0},
-            "At 4/s p50 of TTFT is 100 ms, within 3 s; ttft p99 < 205ms undecided: run roughly 20 s longer",
+            "At 4/s p50 of TTFT is 100 ms, within 3 s; ttft p99 < 205ms is INCONCLUSIVE: run roughly 20 s longer",
         ),
         (
             {"slo": ("ttft p99 < 1ms", "itl avg < 1s", "error_rate > 5%", "warn: ttft p50 < 1ms")},
@@ -83,8 +83,8 @@ def test_a_figure_near_its_limit_has_the_digits_that_part_them(
 def test_undecided_rules_are_named() -> None:
     slow = ("ttft p99 < 205ms", "ttft p99 < 206ms")
     both = said(*spread(199), slo=("ttft p50 < 3s", *slow))
-    assert "within 3 s; ttft p99 < 205ms and one more rule undecided: run " in both
-    assert "; 2 rules undecided: run " in said(
+    assert "within 3 s; ttft p99 < 205ms and one more rule are INCONCLUSIVE: run " in both
+    assert "; 2 rules are INCONCLUSIVE: run " in said(
         *spread(199), slo=slow
     )  # the first one's figure stands before
 
@@ -95,16 +95,20 @@ def test_undecided_rules_are_named() -> None:
         (
             (180.0, None, None),
             False,
-            "3 rules undecided: run roughly 3 min longer for ttft p50 < 1s",
+            "3 rules are INCONCLUSIVE: run roughly 3 min longer for ttft p50 < 1s",
         ),
         (
             (None, 180.0, 60.0),
             False,
-            "3 rules undecided: run roughly 3 min longer for itl p50 < 1s and one more rule",
+            "3 rules are INCONCLUSIVE: run roughly 3 min longer for itl p50 < 1s and one more rule",
         ),
-        ((180.0, 60.0, 60.0), False, "3 rules undecided: run roughly 3 min longer"),
-        ((None, None, 180.0), True, "3 rules undecided: run 3 min longer for error_rate < 1%"),
-        ((None, None, None), False, "3 rules undecided"),
+        ((180.0, 60.0, 60.0), False, "3 rules are INCONCLUSIVE: run roughly 3 min longer"),
+        (
+            (None, None, 180.0),
+            True,
+            "3 rules are INCONCLUSIVE: run 3 min longer for error_rate < 1%",
+        ),
+        ((None, None, None), False, "3 rules are INCONCLUSIVE"),
     ],
 )
 def test_the_rules_that_a_longer_run_may_decide_are_named(

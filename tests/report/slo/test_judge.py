@@ -467,8 +467,9 @@ def test_a_client_that_was_too_slow(share: float, of_latency: str) -> None:
     assert summary.client is not None
     assert summary.client.level == INVALID
     assert {result.rule: result.status for result in summary.slos} == rules
-    undecided = [result for result in summary.slos if result.status == "INCONCLUSIVE"]
-    assert {result.rule for result in undecided if result.voided} == {
+    inconclusive = [result for result in summary.slos if result.status == "INCONCLUSIVE"]
+    assert not any(result.close_to_limit for result in summary.slos)
+    assert {result.rule for result in inconclusive if result.voided} == {
         rule for rule, status in rules.items() if status == "INCONCLUSIVE" and "itl" not in rule
     }
     assert summary.slos[0].observed == pytest.approx(100)
@@ -496,6 +497,60 @@ def test_what_was_delivered_of_a_schedule() -> None:
         "INCONCLUSIVE",
         "the load generator held the load back, not the server",
     )
+
+
+@pytest.mark.parametrize(
+    ("rule", "count", "near"),
+    [
+        ("ttft p50 < 210ms", 400, True),  # 181 to 220 ms
+        ("ttft p50 < 199ms", 400, True),
+        ("ttft p50 < 300ms", 400, False),  # passes
+        ("ttft p50 < 12ms", 24, False),  # about 7 to 18 ms
+        ("ttft p50 < 2ms", 4, False),  # too few for an interval
+        ("error_rate < 0.9%", 400, False),  # 0 to 0.92 %
+        ("itl{input=7} p50 < 1s", 400, False),  # nothing to measure
+        ("ttft_from_due p50 < 210ms", 400, True),
+    ],
+)
+def test_an_inconclusive_rule_is_close_to_its_limit_after_enough_requests(
+    rule: str, count: int, near: bool
+) -> None:
+    found = judged(rule, steps(count))
+    assert found.close_to_limit == near
+    assert not near or found.status == "INCONCLUSIVE"
+    assert not judged(rule, steps(count), slo_mode="point").close_to_limit
+
+
+def test_what_is_not_known_for_another_reason_is_not_close() -> None:
+    """The median of 400 is known to be 181 to 220 ms, but a part of it is not there, or it still
+    rises."""
+    near = a_run(slo=("ttft p50 < 210ms",))
+    assert judged("", steps(400), near).close_to_limit
+    assert not judged("", steps(400), replace(near, records_lost=3)).close_to_limit
+    cut = [*steps(400), replace(steps(1)[0], outcome="cut", chunk_us=(), first_output=None)]
+    open_ = judged("", cut, near)
+    assert (open_.status, open_.close_to_limit) == ("INCONCLUSIVE", False)
+    rising = judged("ttft p50 < 360ms", drifting(500, 0.4))
+    assert (rising.status, rising.close_to_limit) == ("INCONCLUSIVE", False)
+    off = ErrorBounds(count=100, p50_ms=90.0, p95_ms=90.0, p99_ms=90.0, max_ms=90.0)
+    one = MeasurementAccuracy(streams=10, chunks=100, ttft=off, gap=off)
+    sick = ProcessHealth(worker="local", cpu_share=0.1, loop_lag_p99_ms=1.0, certificate=one)
+    doubted = judged("", steps(400), replace(near, health=(sick,)))
+    assert (doubted.status, doubted.close_to_limit) == ("INCONCLUSIVE", False)
+
+
+def test_the_run_is_close_where_each_inconclusive_rule_is() -> None:
+    near, far, passes = "ttft p50 < 210ms", "itl{input=7} p50 < 1s", "ttft p50 < 300ms"
+    for rules, close in (
+        ((near, passes), True),
+        ((near, far), False),
+        ((near, f"warn: {far}"), True),
+        ((passes,), False),
+        ((near, "ttft p50 < 6ms"), False),
+    ):
+        records = steps(400)
+        summary = summarise_run(collect_columns(records), a_run(slo=rules), 0, records)
+        assert summary.close_to_limit == close, rules
 
 
 def test_lost_records_could_be_the_slow_ones() -> None:

@@ -177,7 +177,7 @@ def describe_neighbours(
         notes.append(f"broken at {format_plain_number(beyond.value)}")
     else:
         notes.append(
-            f"undecided at {format_plain_number(beyond.value)}, so the highest may lie above"
+            f"INCONCLUSIVE at {format_plain_number(beyond.value)}, so the highest may lie above"
         )
     if found.broken is not None and found.broken is not beyond:
         notes.append(f"broken at {format_plain_number(found.broken.value)}")
@@ -201,7 +201,7 @@ def _open(
     table, do not count."""
     unused = [level for level in undecided if status_of(level) in (PASS, FAIL)]
     if still_open := [level for level in undecided if level not in unused]:
-        yield f"undecided at {describe_levels(axis, *still_open)}{too}"
+        yield f"INCONCLUSIVE at {describe_levels(axis, *still_open)}{too}"
     if distorted := [level for level in unused if is_client_distorted(level)]:
         yield f"at {describe_levels(axis, *distorted)} the load generator was too slow"
     if dead := [level for level in unused if not is_client_distorted(level)]:
@@ -218,7 +218,7 @@ def find_slo_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
         return Knee(rule=SLO, value=None, text="No rule is given (--slo).")
     passing = find_passing_stages(
         levels, status_of, distorted_too=True
-    )  # a rule that the error of the client can turn is undecided there
+    )  # a rule that the error of the client can turn is INCONCLUSIVE there
     if passing.highest is not None:
         value = passing.highest.value
         high = None if passing.broken is None else passing.broken.value
