@@ -16,7 +16,7 @@ from locust_llm.report import aiperf_export, columns, sweep_csv
 from locust_llm.report.build import FACTS
 from locust_llm.report.readability import Readability
 from locust_llm.report.sections.registry import REPORT_SECTIONS
-from locust_llm.report.summary import Summary
+from locust_llm.report.sections.summary import Summary
 from locust_llm.slo import grammar, metrics
 
 FOLDER: Final = Path(__file__).with_name("schemas")

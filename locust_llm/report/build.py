@@ -45,13 +45,13 @@ from locust_llm.report.sections.latency_parts import (
     make_parts_frame,
 )
 from locust_llm.report.sections.notes import NOTHING_RECORDED, list_missing_parts
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.findings import (
     find_sweep_axis,
     is_ended_by_time,
     summarise_sweep,
 )
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import Summary
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.metrics import DEFINITIONS
 from locust_llm.text.format import clean_line

@@ -22,7 +22,7 @@ from locust_llm.report.compare.condition_differences import (
 )
 from locust_llm.report.compare.metric_differences import MetricChange, measure_change, possible_ends
 from locust_llm.report.compare.same_workload import find_work_differences
-from locust_llm.report.sections.delivery import describe_overload
+from locust_llm.report.delivery import describe_overload
 from locust_llm.report.sections.notes import SIMULATED
 from locust_llm.report.sections.prefix_cache import find_cached_share
 from locust_llm.report.sections.sweep.findings import find_sweep_axis

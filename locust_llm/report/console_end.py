@@ -21,10 +21,10 @@ from locust_llm.report.blocks import (
     label_row,
 )
 from locust_llm.report.breakdowns import WHOLE
+from locust_llm.report.delivery import format_delivery_line, format_outage_line
 from locust_llm.report.rows import LoadLevel, RequestGroup, Row, SloResult, SweepSummary
 from locust_llm.report.sections.ab import PairedComparison, make_paired_head
 from locust_llm.report.sections.ab import format_paired_cells as cells_of_arms
-from locust_llm.report.sections.delivery import format_delivery_line, format_outage_line
 from locust_llm.report.sections.headline import OF_TAGS, make_headline
 from locust_llm.report.sections.latency_parts_display import summarise_latency_parts
 from locust_llm.report.sections.metrics import (
@@ -42,10 +42,10 @@ from locust_llm.report.sections.notes import (
     format_verdict_line,
     select_top_remarks,
 )
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import SLO
 from locust_llm.report.sections.sweep.knee import select_top_knees as foremost_knees
 from locust_llm.report.sections.sweep.text import FIRST_COLUMN, make_sweep_warnings
-from locust_llm.report.summary import Summary
 from locust_llm.settings.sweep import PREFILL, RATE
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS

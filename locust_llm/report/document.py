@@ -7,6 +7,12 @@ from typing import Final
 from locust_llm.records.machine import Machine, format_machine
 from locust_llm.records.record import FAILURES
 from locust_llm.records.run import Run, Stage
+from locust_llm.report.delivery import (
+    describe_completed,
+    format_delivery_line,
+    format_outage_line,
+    format_overload_line,
+)
 from locust_llm.report.percentiles import SEVERAL
 from locust_llm.report.rows import (
     FailureGroup,
@@ -21,7 +27,7 @@ from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.latency_parts_display import BARS, make_latency_parts_blocks
 from locust_llm.report.sections.prefix_cache import describe_cached_input
 from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cache_line
-from locust_llm.report.summary import Summary
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.time_course import describe_arm_limits, describe_limit
 from locust_llm.report.window import find_measured_span
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
@@ -29,7 +35,12 @@ from locust_llm.settings.sweep import parse_sweep as parse_sweep
 from locust_llm.slo.client_verdict import OK, find_uncertain_metrics
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.rules import Rules
-from locust_llm.text.format import format_count, format_plain_number, truncate_text
+from locust_llm.text.format import (
+    format_count,
+    format_duration_rounded_up,
+    format_plain_number,
+    truncate_text,
+)
 
 from .blocks import (
     Block,
@@ -44,12 +55,6 @@ from .blocks import (
     format_sample_size,
 )
 from .sections.ab import describe_arms, describe_paired_verdict, make_paired_table
-from .sections.delivery import (
-    describe_completed,
-    format_delivery_line,
-    format_outage_line,
-    format_overload_line,
-)
 from .sections.headline import make_headline
 from .sections.interference import make_interference_blocks
 from .sections.metrics import make_detail_tables, make_main_tables
@@ -66,7 +71,6 @@ from .sections.notes import (
 from .sections.published import format_energy, make_validity_table
 from .sections.registry import REPORT_SECTIONS
 from .sections.sweep.text import make_sweep_tables, make_sweep_warnings
-from .slo.judge import describe_duration
 
 RULE_WIDTH: Final = 60
 """Characters of an SLO rule on the console."""
@@ -238,7 +242,7 @@ def _describe_unseen(summary: Summary) -> str | None:
     passed = any(result.status == PASS and result.high is not None for result in summary.slos)
     if not passed or seconds is None or summary.sweep is not None:
         return None
-    return f"This run may have missed a slow phase that occurs less than once in {describe_duration(seconds / 3)}."
+    return f"This run may have missed a slow phase that occurs less than once in {format_duration_rounded_up(seconds / 3)}."
 
 
 def _failures(summary: Summary) -> Iterator[Block]:

@@ -16,7 +16,7 @@ from locust_llm.report.junit import describe_slo_result
 from locust_llm.report.render.text import render_markdown
 from locust_llm.report.rows import SloResult
 from locust_llm.report.sections.headline import make_headline
-from locust_llm.report.summary import Summary
+from locust_llm.report.sections.summary import Summary
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.rules import PASSES
 from locust_llm.text.format import clean_line

@@ -19,8 +19,8 @@ from locust_llm.report.document import make_opening, make_rules_table
 from locust_llm.report.render.text import render_markdown_block
 from locust_llm.report.sections.ab import make_paired_table
 from locust_llm.report.sections.metrics import make_main_tables
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.text import make_sweep_tables
-from locust_llm.report.summary import Summary
 from locust_llm.text.format import print_safely
 
 MAX_CHARACTERS: Final = 60_000

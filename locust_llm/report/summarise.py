@@ -10,10 +10,14 @@ from msgspec.structs import replace
 
 from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.records.run import ProcessHealth, Run
+from locust_llm.report.delivery import describe_arrivals, find_requested_rate, measure_delivery
+from locust_llm.report.judge import combine_results, judge_rules, judge_sweep
 from locust_llm.report.kinds import Experiment
+from locust_llm.report.outages import find_outages
 from locust_llm.report.sections.ab import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.interference import PrefillInterference
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
 from locust_llm.settings.selftest_modes import REQUIRE
 from locust_llm.slo.client_verdict import (
@@ -52,13 +56,10 @@ from .percentiles import (
 )
 from .rows import FailureGroup, GateUse, Row, RunCounts, SloResult, SweepSummary
 from .sections.ab import compare_arms, judge_paired_rules, select_candidate_requests
-from .sections.delivery import describe_arrivals, find_requested_rate, measure_delivery
-from .sections.outages import find_outages
 from .selection import Floats, RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
 from .slo.censoring import bound_metric, find_send_times
 from .slo.goodput import make_goodput_rows, measure_goodput
 from .slo.intervals import SHORT, estimate_effective_size, estimate_percentile_interval
-from .slo.judge import combine_results, judge_rules, judge_sweep
 from .slo.measurement_error import (
     describe_certificates,
     find_error_sources,
@@ -66,7 +67,6 @@ from .slo.measurement_error import (
     measure_figure_errors,
 )
 from .slo.observed import Evaluation
-from .summary import Summary
 from .window import (
     RateWindow,
     find_measured_span,

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Final
 
 from locust_llm.records.run import Run
-from locust_llm.report.sections.delivery import describe_arrivals
+from locust_llm.report.delivery import describe_arrivals
 from locust_llm.report.time_course import (
     describe_users,
     find_limit_in_force,

@@ -151,6 +151,15 @@ def format_duration(seconds: float | None, digits: int = 3) -> str:
     return format_brief(seconds, " s", digits)
 
 
+def format_duration_rounded_up(seconds: float) -> str:
+    """Rounded up: ``4 s``, ``40 s``, ``9 min``, ``3 h``."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 1.5 * size:
+            return f"{math.ceil(seconds / size)} {unit}"
+    step = 1 if seconds <= 10 else 10
+    return f"{math.ceil(seconds / step) * step} s"
+
+
 def clean_line(text: str) -> str:
     """One line without control or direction characters: an error message may hold anything."""
 

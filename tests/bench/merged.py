@@ -25,8 +25,8 @@ from support.burners import burners
 
 from locust_llm.records.record import Record
 from locust_llm.records.storage import read_run
+from locust_llm.report import judge
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.slo import judge
 from locust_llm.report.slo.measurement_error import RuleError
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.client_verdict import ClientVerdict

@@ -23,8 +23,8 @@ from locust_llm.records.accuracy import MeasurementAccuracy, compute_error_bound
 from locust_llm.records.histogram import Histogram
 from locust_llm.records.record import Record
 from locust_llm.records.run import ProcessHealth
+from locust_llm.report import judge
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.slo import judge
 from locust_llm.report.slo.measurement_error import RuleError
 from locust_llm.report.summarise import summarise_run
 

@@ -19,8 +19,8 @@ from locust_llm.report.pull_request_comment import (
 )
 from locust_llm.report.render.text import render_markdown
 from locust_llm.report.rows import SloResult
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import Summary
 
 RULES = ("ttft p50 < 16ms", "ttft p50 < 6ms", "warn: ttft p50 < 6ms", "ttft p99 < 22ms")
 """Of 200 TTFTs of 1 to 20 ms: PASS, FAIL, a warning, and too few for the last."""

@@ -12,8 +12,8 @@ from locust_llm.report.columns import collect_columns
 from locust_llm.report.render.tiles import make_tiles
 from locust_llm.report.rows import Row
 from locust_llm.report.sections import notes
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import Summary
 from locust_llm.slo.metrics import EXPORTED
 
 

@@ -10,9 +10,9 @@ from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule, Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.rows import SweepSummary
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.selection import RequestSelection
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import Summary
 from locust_llm.report.window import RateWindow, find_measured_span, find_pauses
 
 

@@ -23,8 +23,8 @@ from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.report.render import text as tables
 from locust_llm.report.sections.energy import measure_stage_energies
 from locust_llm.report.sections.notes import SIMULATED
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.best_points import CurvePoint
-from locust_llm.report.summary import Summary
 from locust_llm.text.format import format_brief, format_count, format_number, print_safely
 
 Summarise = Callable[[Path], tuple[Summary, Run]]

@@ -10,13 +10,13 @@ import msgspec
 from locust_llm.records.run import Run
 from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, find_work_differences
 from locust_llm.report.rows import LoadLevel, Row
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.best_points import (
     CurvePoint,
     PaceLimit,
     find_pace_limits,
     mark_best_points,
 )
-from locust_llm.report.summary import Summary
 from locust_llm.settings.sweep import CONCURRENCY, RATE
 from locust_llm.slo.metrics import ITL, PER_USER
 

@@ -22,8 +22,8 @@ from locust_llm.report.compare.same_workload import (
     is_judged_by_requested,
     lengths_differ,
 )
+from locust_llm.report.delivery import describe_arrivals, measure_delivery
 from locust_llm.report.readability import load_reading_pace
-from locust_llm.report.sections.delivery import describe_arrivals, measure_delivery
 from locust_llm.report.selection import RequestSelection, ratio_of_sums
 from locust_llm.report.slo.observed import Evaluation
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force

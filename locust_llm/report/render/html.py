@@ -43,8 +43,8 @@ from locust_llm.report.occupancy import Occupancy
 from locust_llm.report.sections.latency_parts_display import BARS, BarDrawing, draw_breakdown_bars
 from locust_llm.report.sections.registry import REPORT_SECTIONS
 from locust_llm.report.sections.section import ReportMaterial
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.chart import plot_stages
-from locust_llm.report.summary import Summary
 from locust_llm.slo.client_verdict import ProcessEvidence
 from locust_llm.slo.grammar import Rule
 from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, OUTPUT_LABELS, POOLED

@@ -12,7 +12,7 @@ from locust_llm.records.run import Run
 from locust_llm.report.blocks import LABEL, Block, Charts, Heading, Headline, TableBlock, TextBlock
 from locust_llm.report.document import build_report_document
 from locust_llm.report.sections.notes import SIMULATED, format_incomplete_line
-from locust_llm.report.summary import Summary
+from locust_llm.report.sections.summary import Summary
 from locust_llm.text.format import clean_line
 
 WIDTH: Final = 120

@@ -7,11 +7,11 @@ from typing import Final
 
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import mark_scarce
+from locust_llm.report.delivery import describe_span
 from locust_llm.report.rows import Row, SweepSummary
 from locust_llm.report.sections.ab import DIFFERENT, SAME, PairedComparison
-from locust_llm.report.sections.delivery import describe_span
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import describe_levels, format_knee
-from locust_llm.report.summary import Summary
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.metrics import TTFT, TTFT_FROM_DUE

@@ -11,7 +11,7 @@ from locust_llm.report.rows import SweepSummary
 from locust_llm.report.window import find_measured_span
 
 if TYPE_CHECKING:  # a summary contains what this file makes
-    from locust_llm.report.summary import Summary
+    from locust_llm.report.sections.summary import Summary
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):

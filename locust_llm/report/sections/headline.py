@@ -8,13 +8,13 @@ from typing import Final
 
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import choose_value_digits, format_interval
+from locust_llm.report.delivery import describe_overload, describe_undelivered
+from locust_llm.report.outages import describe_outages
 from locust_llm.report.rows import RequestGroup, Row, SloResult, SweepSummary
 from locust_llm.report.sections.ab import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.report.sections.conditions import Conditions
-from locust_llm.report.sections.outages import describe_outages
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import select_top_knees
-from locust_llm.report.slo.judge import describe_duration
-from locust_llm.report.summary import Summary
 from locust_llm.report.time_course import describe_users, format_limit_range
 from locust_llm.slo.client_verdict import INVALID
 from locust_llm.slo.grammar import FAIL, PASS, Rule
@@ -25,12 +25,12 @@ from locust_llm.text.format import (
     format_brief,
     format_count,
     format_duration,
+    format_duration_rounded_up,
     format_plain_number,
     truncate_text,
 )
 
 from .ab import format_paired_difference
-from .delivery import describe_overload, describe_undelivered
 from .metrics import format_survivors_line
 from .notes import FIRST_FAILED
 from .published import format_broken_rules
@@ -239,7 +239,7 @@ def _advice(inconclusive: Sequence[SloResult]) -> str:
     if len(known) < len(inconclusive):
         which = f" for {truncate_text(last.rule, MAX_RULE)}"
         which += f" and {_count(len(known) - 1, ' more')}" if len(known) > 1 else ""
-    return f": run {roughly}{describe_duration(longest_s)} longer{which}"
+    return f": run {roughly}{format_duration_rounded_up(longest_s)} longer{which}"
 
 
 def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:

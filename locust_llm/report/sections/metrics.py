@@ -21,7 +21,7 @@ from locust_llm.report.blocks import (
 from locust_llm.report.breakdowns import BACKEND
 from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import RequestBreakdown, RequestGroup, Row
-from locust_llm.report.summary import Summary
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.window import find_measured_span
 from locust_llm.slo.client_verdict import (
     FINE_MS,

@@ -17,7 +17,7 @@ from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.latency_parts_display import QUESTION
 from locust_llm.report.sections.prefix_cache import make_cache_remarks
 from locust_llm.report.sections.speculation import Speculation
-from locust_llm.report.summary import Summary
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.time_course import describe_arm_limits, describe_users, format_limit_range
 from locust_llm.slo import published
 from locust_llm.slo.client_verdict import (

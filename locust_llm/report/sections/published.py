@@ -24,7 +24,7 @@ from locust_llm.slo.published import CONFIDENCE, PublishedRules, least_samples
 from locust_llm.text.format import digits_to_tell_apart, format_brief, format_count, format_number
 
 if TYPE_CHECKING:  # a summary contains what this file makes
-    from locust_llm.report.summary import Summary
+    from locust_llm.report.sections.summary import Summary
 
 
 ULTRA_LOW: Final = 32

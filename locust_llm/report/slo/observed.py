@@ -13,9 +13,9 @@ from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK, RETRIED, Rec
 from locust_llm.records.run import Run
 from locust_llm.report.breakdowns import estimate_input_lengths
 from locust_llm.report.columns import earliest_chunks_us
+from locust_llm.report.delivery import Delivery
 from locust_llm.report.gaps import GapCounts
 from locust_llm.report.percentiles import find_percentile, has_too_few_values
-from locust_llm.report.sections.delivery import Delivery
 from locust_llm.report.selection import Floats, RequestSelection, sum_of_known
 from locust_llm.report.window import RateWindow
 from locust_llm.slo.client_verdict import ClientVerdict

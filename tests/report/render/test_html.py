@@ -29,8 +29,8 @@ from locust_llm.report.occupancy import compute_occupancy
 from locust_llm.report.render.html import collect_slo_limits, render_report_page
 from locust_llm.report.rows import Knee, SweepSummary
 from locust_llm.report.sections.latency_parts import attribute_latencies
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import Summary
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\u0000"
 RULES = (

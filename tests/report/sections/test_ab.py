@@ -30,8 +30,8 @@ from locust_llm.report.sections.ab import (
     make_paired_table,
     student_t_975,
 )
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import Summary
 from locust_llm.report.time_course import describe_arm_limits
 from locust_llm.settings.ab import BASE, CANDIDATE
 from locust_llm.settings.sweep import STOPPED, TIME_UP

@@ -23,8 +23,8 @@ from locust_llm.report.sections.published import (
     find_uncovered_regions,
     format_broken_rules,
 )
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import Summary
 from locust_llm.settings.scenario import read_scenario
 from locust_llm.slo.published import PublishedRules, parse_published_rules
 

@@ -15,7 +15,7 @@ from locust_llm.report.charts.model import Plot, PlotAxis, PlotSeries
 from locust_llm.report.render import html
 from locust_llm.report.sections.registry import REPORT_SECTIONS
 from locust_llm.report.sections.section import ReportMaterial, ReportSection
-from locust_llm.report.summary import Summary
+from locust_llm.report.sections.summary import Summary
 
 
 class Names(msgspec.Struct, frozen=True):

@@ -17,9 +17,9 @@ from locust_llm.report.aiperf_export import export_summary_json
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.document import build_report_document
 from locust_llm.report.rows import Row, SweepSummary
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.slo.measurement_error import RuleError, combine_rule_errors
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import Summary
 from locust_llm.report.sweep_csv import export_sweep_csv
 from locust_llm.settings.selftest_modes import REQUIRE
 from locust_llm.slo.client_verdict import (

@@ -8,7 +8,7 @@ import numpy as np
 
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
-from locust_llm.report.summary import Summary
+from locust_llm.report.sections.summary import Summary
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, REPEAT, STOPPED, TIME_UP
 from locust_llm.slo.client_verdict import find_uncertain_metrics

@@ -12,9 +12,9 @@ from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.run import OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.rows import SweepSummary
+from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.findings import find_sweep_axis, summarise_sweep
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.summary import Summary
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.cost import LLAMA_8B_H100, CostModel
 from locust_llm.simulator.scheduling.engine import BatchEngine

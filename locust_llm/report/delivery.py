@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK
 from locust_llm.records.run import OpenLoopSchedule, Run
-from locust_llm.report.sections.outages import describe_outages
+from locust_llm.report.outages import describe_outages
 from locust_llm.report.selection import Floats, RequestSelection, mean_of_known
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.client_verdict import (
@@ -34,7 +34,7 @@ from locust_llm.text.format import (
 )
 
 if TYPE_CHECKING:  # a summary contains what this file makes
-    from locust_llm.report.summary import Summary
+    from locust_llm.report.sections.summary import Summary
 
 
 class Overload(msgspec.Struct, frozen=True, kw_only=True):

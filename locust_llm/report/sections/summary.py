@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 
 from locust_llm.records.accuracy import ErrorBounds
+from locust_llm.report.delivery import Delivery
 from locust_llm.report.kinds import Examination
+from locust_llm.report.outages import Outage
 from locust_llm.report.rows import (
     FailureGroup,
     GateUse,
@@ -21,11 +23,9 @@ from locust_llm.report.rows import (
 )
 from locust_llm.report.sections.ab import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
-from locust_llm.report.sections.delivery import Delivery
 from locust_llm.report.sections.energy import Energy
 from locust_llm.report.sections.interference import PrefillInterference
 from locust_llm.report.sections.latency_parts import LatencyAttribution
-from locust_llm.report.sections.outages import Outage
 from locust_llm.report.sections.prefix_cache import PrefixCache
 from locust_llm.report.sections.published import Validity
 from locust_llm.report.sections.speculation import Speculation

@@ -15,15 +15,16 @@ from locust_llm.records.accuracy import ErrorBounds, MeasurementAccuracy
 from locust_llm.records.record import Record
 from locust_llm.records.run import BrokenRule, OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.report.columns import collect_columns
+from locust_llm.report.judge import combine_results, estimate_longer_s
 from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import SloResult, SweepSummary
-from locust_llm.report.slo.judge import combine_results, describe_duration, estimate_longer_s
 from locust_llm.report.slo.observed import ObservedValue
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, MERGED
 from locust_llm.slo.client_verdict import OK as OK_
 from locust_llm.slo.grammar import parse_rule
 from locust_llm.slo.intervals import find_interval_ranks
+from locust_llm.text.format import format_duration_rounded_up
 
 
 def judged(
@@ -656,7 +657,7 @@ def test_how_much_longer_is_a_hint_that_half_of_the_runs_or_more_keep() -> None:
     ],
 )  # fmt: skip
 def test_a_duration_in_words(seconds: float, words: str) -> None:
-    assert describe_duration(seconds) == words
+    assert format_duration_rounded_up(seconds) == words
 
 
 def results(*statuses: str) -> list[SloResult]:

@@ -11,7 +11,7 @@ from support.records import a_run, answered, failed
 from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule, ProcessHealth, Run
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.sections.delivery import (
+from locust_llm.report.delivery import (
     Delivery,
     Overload,
     describe_arrivals,

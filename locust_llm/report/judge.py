@@ -27,14 +27,27 @@ from msgspec.structs import replace
 from locust_llm.records.run import Run
 from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening
+from locust_llm.report.delivery import CLIENT
 from locust_llm.report.rows import LoadLevel, SloResult, SweepSummary
-from locust_llm.report.sections.delivery import CLIENT
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
     describe_neighbours,
     explain_unsound,
     find_passing_stages,
     is_client_distorted,
+)
+from locust_llm.report.slo.intervals import RISES
+from locust_llm.report.slo.measurement_error import (
+    RuleError,
+    combine_rule_errors,
+    measure_rule_error,
+)
+from locust_llm.report.slo.observed import (
+    Evaluation,
+    ObservedValue,
+    compute_rule_value,
+    explain_missing_end,
+    shows_correlation,
 )
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED
@@ -45,17 +58,8 @@ from locust_llm.text.format import (
     digits_to_tell_apart,
     format_brief,
     format_count,
+    format_duration_rounded_up,
     format_plain_number,
-)
-
-from .intervals import RISES
-from .measurement_error import RuleError, combine_rule_errors, measure_rule_error
-from .observed import (
-    Evaluation,
-    ObservedValue,
-    compute_rule_value,
-    explain_missing_end,
-    shows_correlation,
 )
 
 WORSE: Final = (PASS, INCONCLUSIVE, FAIL)
@@ -296,7 +300,7 @@ def _explain_open_rule(
     more, note = "a longer run may tell", found.note
     if longer is not None:
         roughly = "" if is_pure_share(rule, found) else "roughly "
-        more = f"{roughly}{describe_duration(longer)} more may tell"
+        more = f"{roughly}{format_duration_rounded_up(longer)} more may tell"
     if found.never_sent:  # no request is open that a longer run or grace period would close
         more = "a run that sends all arrivals may tell"
         note = f"what was due and never sent is open: {format_count(found.never_sent, 'arrival')}"
@@ -356,15 +360,6 @@ def _times_of_a_pure_share(rule: Rule, found: ObservedValue) -> float:
     if not 0 < left < needed_left:
         return 1.0
     return math.ceil(found.size * math.log(left) / math.log(needed_left)) / found.size
-
-
-def describe_duration(seconds: float) -> str:
-    """Rounded up: ``4 s``, ``40 s``, ``9 min``, ``3 h``."""
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= 1.5 * size:
-            return f"{math.ceil(seconds / size)} {unit}"
-    step = 1 if seconds <= 10 else 10
-    return f"{math.ceil(seconds / step) * step} s"
 
 
 def _blame(

@@ -6,10 +6,10 @@ from support.records import UNIX, a_run, answered, failed
 from locust_llm.records.record import Record
 from locust_llm.records.run import Run
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.sections.delivery import format_outage_line
+from locust_llm.report.delivery import format_outage_line
+from locust_llm.report.outages import Outage, describe_outages
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_remarks
-from locust_llm.report.sections.outages import Outage, describe_outages
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.grammar import INCONCLUSIVE
 
