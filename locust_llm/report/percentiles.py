@@ -98,17 +98,6 @@ def has_too_few_values(count: int, percentile: float) -> bool:
     return count * (100 - percentile) < 100 - 1e-6
 
 
-def interpolate_value(ordered: Floats, share: float, *, up: bool) -> float:
-    """The value at this share of all, linear between two; where one of them is infinite the one
-    towards the end."""
-    place = min(max(share * len(ordered) - 0.5, 0.0), len(ordered) - 1.0)
-    below = float(ordered[math.floor(place)])
-    above = float(ordered[math.ceil(place)])
-    if not (math.isfinite(below) and math.isfinite(above)):
-        return above if up else below
-    return below + (above - below) * (place - math.floor(place))
-
-
 def relabel_chunk_rows(rows: Sequence[Row], tokens: float | None) -> tuple[Row, ...]:
     """What latencies are of, where chunks hold several ``tokens`` on average."""
     if tokens is None or tokens <= SEVERAL:

@@ -142,7 +142,6 @@ def summarise_run(
         evidence=found,
         uncertified=certified.missing,
         sentinels=certified.chunks,
-        sentinel_errors=certified.errors,
         gate=_gate(columns, run, levels, span),
         delivery=delivered,
         breakdowns=tuple(divide_requests(main, run)),

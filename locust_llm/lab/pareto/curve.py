@@ -82,11 +82,6 @@ class ParetoCurve(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(point for point in self.points if point.best)
 
 
-def throughput_at_pace(curve: ParetoCurve, per_user: float) -> float | None:
-    """Tokens a second per GPU at a pace, by the step function; None: no point is as fast."""
-    return max((y for x, y in curve.steps if x >= per_user), default=None)
-
-
 def describe_curve_differences(curves: Sequence[ParetoCurve]) -> str:
     """In what curves differ that should be alike, one sentence; empty: in nothing that is known."""
     named = [(curve.name, workload) for curve in curves for workload in curve.workloads]

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from locust_llm.records.accuracy import ErrorBounds
 from locust_llm.report.delivery import Delivery
 from locust_llm.report.kinds import Examination
 from locust_llm.report.outages import Outage
@@ -53,8 +52,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     expected (older runs)."""
     sentinels: int = 0
     """Chunks with known send times that checked the stamps."""
-    sentinel_errors: tuple[ErrorBounds, ErrorBounds] | None = None
-    """Of their own TTFT, and of their gaps; None: there were none."""
     gate: GateUse | None
     delivery: Delivery | None = None
     """None: a closed loop."""

@@ -17,7 +17,6 @@ from locust_llm.lab.pareto.curve import (
     ParetoCurve,
     describe_curve_differences,
     make_level_point,
-    throughput_at_pace,
 )
 from locust_llm.records.record import Record
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
@@ -66,15 +65,6 @@ def test_the_best_make_a_step_function() -> None:
     """40 tokens/s per user with 30 per GPU is dominated by 50 with 40."""
     assert [p.best for p in FOUR] == [True, True, False, True]
     assert CURVE.steps == ((20, 60), (50, 40), (100, 10))
-    assert [throughput_at_pace(CURVE, pace) for pace in (10, 20, 21, 50, 50.1, 100, 101)] == [
-        60,
-        60,
-        40,
-        40,
-        10,
-        10,
-        None,
-    ]
     equal = mark_best_points((point(1, 1), point(1, 1), point(1, 2, client="INVALID")))
     # an unsound one is not best, and dominates nothing
     assert [p.best for p in equal] == [True, True, False]
