@@ -125,7 +125,6 @@ class ClientLateness:
         return ProcessEvidence(
             worker=worker,
             requests=self.requests,
-            answered=self.answered,
             merged_share=self.merged / self.chunks if self.chunks else None,
             latest_send_ms=self.latest_s * 1e3,
             late_share=self.late_s / self.taken_s if self.taken_s > 0 else None,

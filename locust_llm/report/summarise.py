@@ -108,7 +108,7 @@ def summarise_run(
     time = RateWindow(span, tuple(find_pauses(main, run)) if repeats else ())
     percentiles = tuple(sorted({*EXPORTED, *run.settings.columns}))
     gaps = {name: columns.gaps.get(name, GapCounts()) for name in ("profiling", "warmup")}
-    found = _evidence_of_run(main, run, gaps["profiling"], experiment)
+    found = _evidence_of_run(main, run)
     seen = Evaluation(main, run, None, None, records, ended, time)
     rates = [*_throughputs(ended, time), *make_goodput_rows(seen)]
     rows = _rows(main, gaps["profiling"], percentiles, rates)
@@ -189,16 +189,10 @@ def _with_plus_minus(rows: Sequence[Row], errors: Sequence[FigureError]) -> tupl
     return tuple(replace(row, plus_minus=known.get(words.get(row.tag, ""), {})) for row in rows)
 
 
-def _evidence_of_run(
-    main: RequestSelection, run: Run, gaps: GapCounts, experiment: Experiment | None
-) -> tuple[ProcessEvidence, ...]:
-    gap_p99_ms = gaps.percentiles_ms([99])[0]
-    required = run.settings.selftest == REQUIRE
+def _evidence_of_run(main: RequestSelection, run: Run) -> tuple[ProcessEvidence, ...]:
     if run.imported:  # they are of another load generator
         return ()
-    evidence = collect_evidence(
-        main, run.health, gap_p99_ms=gap_p99_ms, experiment=experiment, required=required
-    )
+    evidence = collect_evidence(main, run.health, required=run.settings.selftest == REQUIRE)
     if len(evidence) < 2 or not run.limits:
         return evidence
     permit_s = permit_lag_s(main.requests, run.limits)
@@ -211,8 +205,7 @@ def _with_permits(
     """``permit_s``: how long each request waited at the gate while a permit was free, of all
     processes."""
     part = main.only(main.requests["worker"] == one.worker)
-    due_p99_ms = _p99_ms(part.outcome(OK)["ttft_from_due_s"])
-    return replace(one, permit_lag_p99_ms=_p99_ms(permit_s[part.chosen]), due_p99_ms=due_p99_ms)
+    return replace(one, permit_lag_p99_ms=_p99_ms(permit_s[part.chosen]))
 
 
 def _of_rules(
@@ -461,34 +454,21 @@ def collect_evidence(
     part: RequestSelection,
     healths: Iterable[ProcessHealth],
     *,
-    gap_p99_ms: float | None = None,
-    experiment: Experiment | None = None,
     required: bool = False,
 ) -> tuple[ProcessEvidence, ...]:
     """The delays of each process: from its records and its health monitor.
 
     ``part``: requests of a run or of a stage; ``healths``: of the processes over the same time, one
-    each at most. One row per process with requests. The prompts of an ``experiment`` differ in
-    length: p99 of its TTFT is that of its slowest longest prompt, and is not judged.
-    ``gap_p99_ms``: of all processes; ``required``: each must have a certificate.
+    each at most. One row per process with requests. ``required``: each must have a certificate.
     """
     health = {h.worker: h for h in healths}
     workers = part.requests["worker"]
     names = sorted(map(str, workers[part.chosen].unique())) or sorted(health)
-    rows = (
-        _evidence_of(name, part.only(workers == name), health.get(name), gap_p99_ms)
-        for name in names
-    )
+    rows = (_evidence_of(name, part.only(workers == name), health.get(name)) for name in names)
     machines = Counter(map(_host, names))
-    rows = (replace(row, required=required, beside=machines[_host(row.worker)]) for row in rows)
-    if experiment is not None:
-        compared_s = experiment.compared_ttft_s
-        compared_ms = None if compared_s is None else compared_s * 1e3
-        rows = (
-            replace(row, ttft_p99_ms=None, ttft_p99_least_ms=None, ttft_compared_ms=compared_ms)
-            for row in rows
-        )
-    return tuple(rows)
+    return tuple(
+        replace(row, required=required, beside=machines[_host(row.worker)]) for row in rows
+    )
 
 
 def _host(worker: str) -> str:
@@ -497,7 +477,7 @@ def _host(worker: str) -> str:
 
 
 def _evidence_of(
-    worker: str, part: RequestSelection, health: ProcessHealth | None, gap_p99_ms: float | None
+    worker: str, part: RequestSelection, health: ProcessHealth | None
 ) -> ProcessEvidence:
     ok = part.outcome(OK)
     certificate = None if health is None else health.certificate
@@ -508,9 +488,6 @@ def _evidence_of(
     return ProcessEvidence(
         worker=worker,
         requests=part.size,
-        answered=ok.size,
-        ttft_p99_ms=_p99_ms(ok["ttft_s"]),
-        ttft_p99_least_ms=_p99_ms(ok["ttft_soonest_s"]),
         merged_share=float(ok["merged"].sum()) / chunks if chunks else None,
         read_lag_p99_ms=_p99_ms(ok["read_lag_us"] / 1e6),
         send_lag_p99_ms=_p99_ms(late_s),
@@ -523,9 +500,6 @@ def _evidence_of(
         cores=None if health is None or health.machine is None else health.machine.cores,
         ttft_off_ms=None if ttft is None else ttft.p99_ms,
         gap_off_ms=None if gap is None else gap.p99_ms,
-        ttft_off_count=None if ttft is None else ttft.count,
-        gap_off_count=None if gap is None else gap.count,
-        gap_p99_ms=gap_p99_ms,
         uncertified=missing,
     )
 

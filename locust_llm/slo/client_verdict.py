@@ -135,14 +135,6 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     requests: int
-    answered: int | None = None
-    """Of the requests, as many have a TTFT; None: all."""
-    ttft_p99_ms: float | None = None
-    ttft_p99_least_ms: float | None = None
-    """The same percentile if every first chunk that came merged had come as early as it can
-    have."""
-    ttft_compared_ms: float | None = None
-    """Of a probe, the least TTFT that its diagnosis compares."""
     merged_share: float | None = None
     read_lag_p99_ms: float | None = None
     send_lag_p99_ms: float | None = None
@@ -154,8 +146,6 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     sends."""
     permit_lag_p99_ms: float | None = None
     """At the gate, while a permit was free."""
-    due_p99_ms: float | None = None
-    """Of TTFT from due."""
     loop_lag_p99_ms: float | None = None
     cpu_share: float | None = None
     """Of one core, mean over the run."""
@@ -172,11 +162,6 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     ones."""
     gap_off_ms: float | None = None
     """The same of gaps between chunks."""
-    ttft_off_count: int | None = None
-    gap_off_count: int | None = None
-    """How many differences both are of; None: enough for a p99."""
-    gap_p99_ms: float | None = None
-    """Of all processes together."""
     required: bool = False
     """The run asked for a certificate (--selftest require): without a good one it is INVALID."""
     uncertified: str = ""
