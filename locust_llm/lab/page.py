@@ -19,7 +19,9 @@ def render_page(template: str, own: str, **what: object) -> str:
     """``template``: its name; ``own``: style of this page alone. The page's policy names the whole
     style by its hash."""
     style = (
-        "\n".join(files("locust_llm").joinpath("static", one).read_text("utf-8") for one in STYLES)
+        "\n".join(
+            files("locust_llm").joinpath("static", style).read_text("utf-8") for style in STYLES
+        )
         + own
     )
     digest = b64encode(sha256(style.encode()).digest()).decode()

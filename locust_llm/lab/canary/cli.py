@@ -120,8 +120,8 @@ class Canary:
             )
         if not record.chunk_us:
             return CanaryRound(at=at, error="the answer came in one piece: there are no gaps")
-        found = measure_round(at, [us / 1e6 for us in record.chunk_us])
-        return replace(found, input_tokens=record.input_tokens, others=self._others)
+        measured_round = measure_round(at, [us / 1e6 for us in record.chunk_us])
+        return replace(measured_round, input_tokens=record.input_tokens, others=self._others)
 
     def _find_form(self) -> None:
         s = self._settings
@@ -190,7 +190,7 @@ def run_canary(words: list[str]) -> int:
                 "canary watches one address at a time: a router behind it, or each replica "
                 "by a canary of its own"
             )
-        found = (
+        discovery = (
             None
             if refusal
             else discover_server(
@@ -200,19 +200,19 @@ def run_canary(words: list[str]) -> int:
             )
         )
         folder = options.report_dir or Path("reports") / f"canary-{time.strftime('%Y%m%d-%H%M%S')}"
-        if found is not None:
+        if discovery is not None:
             folder.mkdir(parents=True, exist_ok=True)
         session = CanarySession(plan, folder, write_console)
-        if found is not None and options.metrics_port:
+        if discovery is not None and options.metrics_port:
             _serve(session, options.metrics_port)
     except (OSError, ValueError, DiscoveryFailed) as error:
         refusal = str(error).removesuffix(WAIT_ADVICE)
-        found = None
-    if refusal or found is None:
+        discovery = None
+    if refusal or discovery is None:
         return fail(refusal)
     through = f" through the proxy {proxy}" if (proxy := list_passed_proxies(settings)) else ""
     write_console(f"canary on {settings.host}{through}: {plan.promise}\n")
-    canary = Canary(settings, headers, found.model, plan.output_tokens)
+    canary = Canary(settings, headers, discovery.model, plan.output_tokens)
     stop = Event()
     for number in ENDING_SIGNALS:
         gevent.signal_handler(number, _pressed, stop, number)

@@ -100,15 +100,15 @@ class CanarySession(Collector):
             return ExitStatus.INCOMPLETE
         return ExitStatus.FAILED_REQUESTS if self.failed else ExitStatus.OK
 
-    def add(self, one: CanaryRound) -> None:
-        self.rounds.append(one)
-        self.failed += bool(one.error)
+    def add(self, sample: CanaryRound) -> None:
+        self.rounds.append(sample)
+        self.failed += bool(sample.error)
         try:
             with open(open_to_append(self._folder / FILE), "ab") as file:
-                file.write(msgspec.json.encode(one) + b"\n")
+                file.write(msgspec.json.encode(sample) + b"\n")
         except OSError as error:
             self._say(f"{self._folder / FILE} could not be written: {error.strerror or error}\n")
-        self._say(f"{time.strftime('%H:%M:%S', time.localtime(one.at))}  {self.line()}\n")
+        self._say(f"{time.strftime('%H:%M:%S', time.localtime(sample.at))}  {self.line()}\n")
 
     @property
     def now(self) -> BackgroundLoad | None:
@@ -118,56 +118,64 @@ class CanarySession(Collector):
     @property
     def _recent(self) -> list[CanaryRound]:
         last = self.rounds[-1].at if self.rounds else 0.0
-        return [one for one in self.rounds if one.at > last - self.plan.window_s]
+        return [sample for sample in self.rounds if sample.at > last - self.plan.window_s]
 
     def line(self) -> str:
         """Of the last round, and of the last minutes."""
-        one = self.rounds[-1]
-        if one.error:
-            return f"no answer: {one.error}"
-        here = f"TTFT {format_duration(one.ttft_s)}, {format_count(one.gaps, 'gap')}"
-        if one.quiet_s is None:
+        sample = self.rounds[-1]
+        if sample.error:
+            return f"no answer: {sample.error}"
+        here = f"TTFT {format_duration(sample.ttft_s)}, {format_count(sample.gaps, 'gap')}"
+        if sample.quiet_s is None:
             why = (
                 "too few to tell anything"
-                if one.gaps < MIN_GAPS
+                if sample.gaps < MIN_GAPS
                 else "most chunks came together: no usual gap"
             )
             return f"{here}: {why}"
-        here += f" of {format_duration(one.quiet_s)}, {format_count(one.stalls, 'stall')}"
-        found = self.now
-        return here if found is None else f"{here:52} | {self.of_others(found, self._recent)}"
+        here += f" of {format_duration(sample.quiet_s)}, {format_count(sample.stalls, 'stall')}"
+        background = self.now
+        return (
+            here
+            if background is None
+            else f"{here:52} | {self.of_others(background, self._recent)}"
+        )
 
-    def of_others(self, found: BackgroundLoad, some: Sequence[CanaryRound]) -> str:
-        """What others cause, in words, or why nobody can say so. ``some``: the rounds of
-        ``found``."""
-        slower = f"usual gap {found.slower:.0%} above the lowest"
-        counted = [one.others for one in some if one.quiet_s is not None]
+    def of_others(self, background: BackgroundLoad, samples: Sequence[CanaryRound]) -> str:
+        """What others cause, in words, or why nobody can say so. ``samples``: the rounds of
+        ``background``."""
+        slower = f"usual gap {background.slower:.0%} above the lowest"
+        counted = [sample.others for sample in samples if sample.quiet_s is not None]
         nobody = all(others is False for others in counted)
-        if not found.stalls:
+        if not background.stalls:
             who = "nobody else by the server's counters" if nobody else "others: prefill 0%"
-            rate = found.watched_s >= MIN_RATE_S
-            most = f" (at most {format_brief(found.most_stalls_per_s, '/s', 2)})" if rate else ""
-            none = f"no stall in {format_duration(found.watched_s)} watched{most}"
+            rate = background.watched_s >= MIN_RATE_S
+            most = (
+                f" (at most {format_brief(background.most_stalls_per_s, '/s', 2)})" if rate else ""
+            )
+            none = f"no stall in {format_duration(background.watched_s)} watched{most}"
             return f"{who}, {none}; {slower}"
         if nobody:
             noise = "noise of the server or its machine"
             return (
                 f"nobody else by the server's counters: {noise} held the stream up "
-                f"{_stalled(found)}; {slower}"
+                f"{_stalled(background)}; {slower}"
             )
         if not any(counted) and not has_calm_rounds(self.rounds):
             either = (
                 "others' prefills or the server's own noise, no quiet time was seen yet to "
                 "tell them apart"
             )
-            return f"stalls: {_stalled(found)} ({either}); {slower}"
-        theirs = estimate_background_load(some, self.rounds, without_noise=True) or found
+            return f"stalls: {_stalled(background)} ({either}); {slower}"
+        theirs = estimate_background_load(samples, self.rounds, without_noise=True) or background
         text = f"others: prefill {_stalled(theirs)}"
         if self.plan.token_s is not None:
             tokens, low, high = theirs.tokens_per_s(self.plan.token_s)
             reach = "" if low is None or high is None else f" ({_about(low)} to {_about(high)})"
             text += f", {_about(tokens)} prompt tokens/s{reach}"
-        alone = estimate_background_load([one for one in some if one.others is False], self.rounds)
+        alone = estimate_background_load(
+            [sample for sample in samples if sample.others is False], self.rounds
+        )
         if alone is not None:
             rounds = format_count(alone.rounds, "round")
             text += f" (noise, in {rounds} without others: {_stalled(alone, ends=False)})"
@@ -175,20 +183,20 @@ class CanarySession(Collector):
 
     def summary(self) -> str:
         """Of all rounds."""
-        said = (
+        head = (
             f"{format_count(len(self.rounds), 'round')}, {self.failed} without an answer, in "
             f"{self._folder / FILE}"
         )
-        counts = [one.input_tokens for one in self.rounds if one.input_tokens is not None]
+        counts = [sample.input_tokens for sample in self.rounds if sample.input_tokens is not None]
         prompts = (
             f", prompts of {median(counts):.0f} tokens by the server's count" if counts else ""
         )
-        found = estimate_background_load(self.rounds, self.rounds)
-        if found is None:
-            return f"{said}{prompts}. No round had enough gaps to tell what others do."
+        background = estimate_background_load(self.rounds, self.rounds)
+        if background is None:
+            return f"{head}{prompts}. No round had enough gaps to tell what others do."
         return (
-            f"{said}{prompts}.\nTTFT {format_duration(found.ttft_s)} (median); "
-            f"{self.of_others(found, self.rounds)}."
+            f"{head}{prompts}.\nTTFT {format_duration(background.ttft_s)} (median); "
+            f"{self.of_others(background, self.rounds)}."
         )
 
     def collect(self) -> Iterator[Metric]:
@@ -198,28 +206,28 @@ class CanarySession(Collector):
         counter.add_metric(("ok",), len(self.rounds) - self.failed)
         counter.add_metric(("failed",), self.failed)
         yield counter
-        if not self.rounds or self.rounds[-1].error or (found := self.now) is None:
+        if not self.rounds or self.rounds[-1].error or (background := self.now) is None:
             return  # the last values would look like a server that answers
         others = self.rounds[-1].others
         tokens = (
             (None, None, None)
             if self.plan.token_s is None
-            else found.tokens_per_s(self.plan.token_s)
+            else background.tokens_per_s(self.plan.token_s)
         )
         for name, text, value in (
             ("prefill_share", "Share of a stream's time lost in stalls, by others or by noise",
-                found.lost),
-            ("prefill_share_low", "Lower end of its 95% interval", found.low),
-            ("prefill_share_high", "Upper end of its 95% interval", found.high),
+                background.lost),
+            ("prefill_share_low", "Lower end of its 95% interval", background.low),
+            ("prefill_share_high", "Upper end of its 95% interval", background.high),
             ("others_present", "1: the server counted requests of others beside the last canary",
                 others),
-            ("stalls_per_second", "Stalls by prefills of others or by noise", found.stalls_per_s),
+            ("stalls_per_second", "Stalls by prefills of others or by noise", background.stalls_per_s),
             ("prompt_tokens_per_second", "Prompt tokens of others, by the price of a token",
                 tokens[0]),
             ("prompt_tokens_per_second_low", "Lower end of its 95% interval", tokens[1]),
             ("prompt_tokens_per_second_high", "Upper end of its 95% interval", tokens[2]),
-            ("slower_ratio", "Usual gap over the lowest of the session, less one: decodes of others", found.slower),
-            ("quiet_gap_seconds", "Usual gap without a stall", found.quiet_s),
+            ("slower_ratio", "Usual gap over the lowest of the session, less one: decodes of others", background.slower),
+            ("quiet_gap_seconds", "Usual gap without a stall", background.quiet_s),
             ("time_to_first_token_seconds", "Of the last canary stream", self.rounds[-1].ttft_s),
         ):  # fmt: skip
             if value is not None:

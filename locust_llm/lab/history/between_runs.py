@@ -33,12 +33,14 @@ class RunSpread(NamedTuple):
     """By the names of the key figures: 95 % of two runs differ by no more, as a share."""
 
 
-def add_run_spread(found: Comparison) -> Comparison:
+def add_run_spread(comparison: Comparison) -> Comparison:
     """The comparison with what is known of the spread between runs."""
-    base = Path(found.base)
-    spread = measure_run_spread(base, [Path(pair.folder) for pair in found.runs])
-    pairs = (replace(pair, between_runs=describe_run_spread(spread, pair)) for pair in found.runs)
-    return replace(found, runs=tuple(pairs))
+    base = Path(comparison.base)
+    spread = measure_run_spread(base, [Path(pair.folder) for pair in comparison.runs])
+    pairs = (
+        replace(pair, between_runs=describe_run_spread(spread, pair)) for pair in comparison.runs
+    )
+    return replace(comparison, runs=tuple(pairs))
 
 
 def measure_run_spread(base: Path, others: Sequence[Path]) -> RunSpread:
@@ -48,8 +50,16 @@ def measure_run_spread(base: Path, others: Sequence[Path]) -> RunSpread:
         like = read_entry(base, base.name)
     except (OSError, UnreadableRun):
         return RunSpread(0, "", {})
-    beside = [one for one in _read_runs_beside(base, others) if _is_like(one, like)]
-    entries = [one for one in (like, *beside) if one.figures and not one.left_out]
+    beside = [
+        other_entry
+        for other_entry in _read_runs_beside(base, others)
+        if _is_like(other_entry, like)
+    ]
+    entries = [
+        other_entry
+        for other_entry in (like, *beside)
+        if other_entry.figures and not other_entry.left_out
+    ]
     if len(entries) >= LEAST:
         return RunSpread(len(entries), "runs of this workload on this server", _reach(entries))
     repeats = list(_read_repeats(base))
@@ -88,8 +98,11 @@ def _is_within(line: ComparisonLine, spread: RunSpread) -> bool:
     return abs(math.log(line.value / line.base)) <= math.log1p(reach)
 
 
-def _is_like(one: HistoryEntry, like: HistoryEntry) -> bool:
-    mine, others = (one.workload, one.host, one.server), (like.workload, like.host, like.server)
+def _is_like(other_entry: HistoryEntry, like: HistoryEntry) -> bool:
+    mine, others = (
+        (other_entry.workload, other_entry.host, other_entry.server),
+        (like.workload, like.host, like.server),
+    )
     return mine == others
 
 
@@ -112,7 +125,7 @@ def _read_repeats(base: Path) -> Iterator[HistoryEntry]:
         return
     if repeats > 1:
         folders = [base / "stages" / str(number) for number in range(1, repeats + 1)]
-        yield from (one for one in _read_entries(folders) if not one.left_out)
+        yield from (repeat for repeat in _read_entries(folders) if not repeat.left_out)
 
 
 def _read_entries(folders: Sequence[Path]) -> Iterator[HistoryEntry]:
@@ -126,12 +139,12 @@ def _read_entries(folders: Sequence[Path]) -> Iterator[HistoryEntry]:
 def _reach(entries: Sequence[HistoryEntry]) -> dict[str, float]:
     """From the standard deviation of the logarithms, by Student's t: the difference of two further
     runs has twice their variance."""
-    found = {}
+    reaches = {}
     for name in BY_NAME:
-        values = [one.figures[name] for one in entries if one.figures.get(name, 0.0) > 0]
+        values = [entry.figures[name] for entry in entries if entry.figures.get(name, 0.0) > 0]
         if len(values) >= LEAST:
             spread = float(np.log(values).std(ddof=1))
             if not spread:  # one run in several folders
                 continue
-            found[name] = math.expm1(student_t_975(len(values) - 1) * math.sqrt(2) * spread)
-    return found
+            reaches[name] = math.expm1(student_t_975(len(values) - 1) * math.sqrt(2) * spread)
+    return reaches

@@ -75,9 +75,9 @@ def find_level_changes(
     that is marked; ``seed``: of the order among equal values, which is by chance."""
     skipped = max(0, len(values) - MOST)
     values = values[skipped:]
-    found, wider = _places(values, seed)
-    while found:
-        sized = [_sized(values, *around, wider) for around in _around(found, len(values))]
+    places, wider = _places(values, seed)
+    while places:
+        sized = [_sized(values, *around, wider) for around in _around(places, len(values))]
         small = [
             change
             for change in sized
@@ -85,7 +85,7 @@ def find_level_changes(
         ]
         if not small:
             return [change._replace(at=change.at + skipped) for change in sized]
-        found.remove(min(small, key=lambda change: abs(change.shift)).at)
+        places.remove(min(small, key=lambda change: abs(change.shift)).at)
     return []
 
 
@@ -97,11 +97,13 @@ def _places(values: Sequence[float], seed: int) -> tuple[list[int], float]:
     which may be chance themselves: again then."""
     wider = 1.0
     while True:
-        found = _settled(values, sorted(_splits(values, 0, len(values), Random(seed), wider)), seed)
-        r = min(measure_resemblance(values, found), 0.95)
+        places = _settled(
+            values, sorted(_splits(values, 0, len(values), Random(seed), wider)), seed
+        )
+        r = min(measure_resemblance(values, places), 0.95)
         needed = math.sqrt((1 + r) / (1 - r))
         if needed <= wider:
-            return found, wider
+            return places, wider
         wider = needed
 
 
@@ -123,10 +125,10 @@ def random_ranks(values: Sequence[float], random: Random) -> list[int]:
     """From 1. Equal values have theirs in random order: so all orders of the ranks are alike where
     nothing changes."""
     order = sorted(range(len(values)), key=lambda i: (values[i], random.random()))
-    found = [0] * len(values)
+    ranks = [0] * len(values)
     for rank, i in enumerate(order, 1):
-        found[i] = rank
-    return found
+        ranks[i] = rank
+    return ranks
 
 
 def seeded_intervals(count: int) -> Iterator[tuple[int, int]]:
@@ -171,14 +173,14 @@ def change_threshold(count: int) -> float:
     return SCORES[lengths[min(bisect_left(lengths, count), len(lengths) - 1)]]
 
 
-def _settled(values: Sequence[float], found: list[int], seed: int) -> list[int]:
+def _settled(values: Sequence[float], places: list[int], seed: int) -> list[int]:
     """Each change where it fits best between its neighbours: it was found in an interval that may
     hold others."""
-    for before, at, after in list(_around(found, len(values))):
+    for before, at, after in list(_around(places, len(values))):
         if after - before >= 2 * SIDE:
             ranked = random_ranks(values[before:after], Random(seed))
-            found[found.index(at)] = before + _one(ranked)
-    return sorted(set(found))
+            places[places.index(at)] = before + _one(ranked)
+    return sorted(set(places))
 
 
 def _one(ranked: Sequence[int]) -> int:
@@ -192,10 +194,10 @@ def _one(ranked: Sequence[int]) -> int:
     )
 
 
-def _around(found: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
+def _around(places: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
     """(the change before or the beginning, a change, the change after or the end)."""
-    edges = [0, *found, count]
-    return zip(edges, found, edges[2:], strict=False)
+    edges = [0, *places, count]
+    return zip(edges, places, edges[2:], strict=False)
 
 
 def _sized(values: Sequence[float], before: int, at: int, after: int, wider: float) -> LevelChange:
@@ -214,8 +216,8 @@ def _sized(values: Sequence[float], before: int, at: int, after: int, wider: flo
 
 def measure_resemblance(values: Sequence[float], at: Sequence[int]) -> float:
     """The correlation where it counts: beyond ``CORRELATED`` and two standard errors; else 0."""
-    found = correlate_neighbours(values, at)
-    return found if found > max(CORRELATED, 2 / math.sqrt(max(1, len(values)))) else 0.0
+    correlation = correlate_neighbours(values, at)
+    return correlation if correlation > max(CORRELATED, 2 / math.sqrt(max(1, len(values)))) else 0.0
 
 
 def correlate_neighbours(values: Sequence[float], at: Sequence[int]) -> float:

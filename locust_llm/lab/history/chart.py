@@ -34,7 +34,7 @@ def draw_history_chart(
 ) -> str:
     """Across the runs are as far apart as they are in order, not in time. Empty where no run has
     the figure."""
-    shown = [one for one in series.entries if figure.name in one.figures][-(last or 0) :]
+    shown = [entry for entry in series.entries if figure.name in entry.figures][-(last or 0) :]
     if not shown:
         return ""
     scale = _Scale(shown, figure)
@@ -55,7 +55,7 @@ class _Scale:
 
     def __init__(self, shown: Sequence[HistoryEntry], figure: KeyFigure) -> None:
         self.shown, self.figure = shown, figure
-        ordered = sorted(one.figures[figure.name] for one in shown)
+        ordered = sorted(entry.figures[figure.name] for entry in shown)
         few = len(ordered) // OUTER
         low = ordered[few]
         high = ordered[-1 - few]
@@ -64,7 +64,7 @@ class _Scale:
         high = min(high + room, ordered[-1])
         self._low = low - 0.1 * room
         self._high = high + 0.1 * room
-        self._places = {one.folder: i for i, one in enumerate(shown)}
+        self._places = {entry.folder: i for i, entry in enumerate(shown)}
 
     def place(self, entry: HistoryEntry) -> int | None:
         """Among those that are shown."""
@@ -112,10 +112,12 @@ def _levels(
     """Between two changes the median, and its interval as a band."""
     name = scale.figure.name
     for begin, end in pairwise([0, *(turn.change.at for turn in turns), len(counted)]):
-        places = [place for one in counted[begin:end] if (place := scale.place(one)) is not None]
+        places = [
+            place for entry in counted[begin:end] if (place := scale.place(entry)) is not None
+        ]
         if not places:
             continue
-        middle, low, high = median_interval([one.figures[name] for one in counted[begin:end]])
+        middle, low, high = median_interval([entry.figures[name] for entry in counted[begin:end]])
         x = scale.x(places[0] - 0.5)
         wide = scale.x(places[-1] + 0.5) - scale.x(places[0] - 0.5)
         top = scale.y(high)
@@ -135,36 +137,36 @@ def _levels(
 def _dots(scale: _Scale) -> Iterator[str]:
     name = scale.figure.name
     size = 3 if len(scale.shown) <= 100 else 2
-    for place, one in enumerate(scale.shown):
-        value = one.figures[name]
-        reach = one.plus_minus.get(name)
+    for place, entry in enumerate(scale.shown):
+        value = entry.figures[name]
+        reach = entry.plus_minus.get(name)
         x = scale.x(place)
         y = scale.y(value)
         if reach is not None and abs(scale.y(value - reach) - scale.y(value + reach)) > 2 * size:
             top = scale.y(value + reach)
             bottom = scale.y(value - reach)
             yield f'<line x1="{x}%" x2="{x}%" y1="{bottom}" y2="{top}" stroke="var(--dot)"/>'
-        fill = "none" if one.left_out else "var(--dot)"
-        told = f"<title>{_text(_about(one, scale.figure))}</title>"
+        fill = "none" if entry.left_out else "var(--dot)"
+        tooltip = f"<title>{_text(_about(entry, scale.figure))}</title>"
         if way := scale.beyond(value):  # an arrow at the edge
             arrow = f'<path d="M-4 0h8l-4 {-7 * way}z" fill="{fill}" stroke="var(--dot)"/>'
-            yield f'<svg x="{x}%" y="{y}" overflow=visible>{arrow}{told}</svg>'
+            yield f'<svg x="{x}%" y="{y}" overflow=visible>{arrow}{tooltip}</svg>'
         else:
             yield (
                 f'<circle cx="{x}%" cy="{y}" r={size} fill="{fill}" '
-                f'stroke="var(--dot)">{told}</circle>'
+                f'stroke="var(--dot)">{tooltip}</circle>'
             )
 
 
-def _about(one: HistoryEntry, figure: KeyFigure) -> str:
+def _about(entry: HistoryEntry, figure: KeyFigure) -> str:
     """Of the dot that somebody points at."""
-    reach = one.plus_minus.get(figure.name)
-    found = (
-        f"{format_start(one)}  {one.folder}  {format_commit(one)}: "
-        f"{figure.said(one.figures[figure.name])}"
+    reach = entry.plus_minus.get(figure.name)
+    about = (
+        f"{format_start(entry)}  {entry.folder}  {format_commit(entry)}: "
+        f"{figure.said(entry.figures[figure.name])}"
     )
-    found += f" ± {format_bound(reach * 1e3)} ms" if reach is not None else ""
-    return found + (f", not counted: {one.left_out}" if one.left_out else "")
+    about += f" ± {format_bound(reach * 1e3)} ms" if reach is not None else ""
+    return about + (f", not counted: {entry.left_out}" if entry.left_out else "")
 
 
 def _marks(scale: _Scale, turns: Sequence[FigureChange]) -> Iterator[str]:

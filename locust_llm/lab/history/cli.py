@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--metric",
         metavar="F",
-        help=f"draw one figure over the runs: {', '.join(one.name for one in KEY_FIGURES)}",
+        help=f"draw one figure over the runs: {', '.join(figure.name for figure in KEY_FIGURES)}",
     )
     parser.add_argument(
         "--last", type=int, metavar="N",

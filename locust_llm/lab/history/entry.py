@@ -96,11 +96,11 @@ OTHER_NAMES: Final = {
 def key_figure_by_name(word: str) -> KeyFigure:
     """Also by the words of other tools. Raises ValueError of one sentence."""
     word = word.strip().lower().replace(" ", "_").replace("-", "_")
-    if (found := BY_NAME.get(OTHER_NAMES.get(word, word))) is None:
+    if (figure := BY_NAME.get(OTHER_NAMES.get(word, word))) is None:
         raise ValueError(
             f"no figure of the history is called {word[:40]!r}: there are {', '.join(BY_NAME)}"
         )
-    return found
+    return figure
 
 
 # -- entry -----------------------------------------------------------------------------------------
@@ -223,8 +223,8 @@ def _load(folder: Path) -> tuple[Figures | None, str]:
     except (OSError, UnknownFormat) as error:
         return None, f"no figures: {getattr(error, 'strerror', None) or error}"[:MAX_TEXT]
     loads = [
-        replace(one, tool=_utf8(one.tool), model=_utf8(one.model), version=_utf8(one.version))
-        for one in loads
+        replace(load, tool=_utf8(load.tool), model=_utf8(load.model), version=_utf8(load.version))
+        for load in loads
     ]
     return (
         (loads[0], "")
@@ -338,9 +338,9 @@ def _figures(load: Figures) -> dict[str, float]:
 
 def _plus_minus(facts: _Facts) -> dict[str, float]:
     """run.json has them in ms."""
-    found = {}
+    errors = {}
     for figure in KEY_FIGURES:
         pair = ((facts.plus_minus or {}).get(figure.tag) or {}).get(str(figure.percentile))
         if pair is not None and None not in pair:
-            found[figure.name] = max(end for end in pair if end is not None) / 1e3
-    return found
+            errors[figure.name] = max(end for end in pair if end is not None) / 1e3
+    return errors

@@ -80,11 +80,11 @@ def index_runs(folder: Path) -> IndexedRuns:
     """All runs below ``folder``; its index is then up to date. Raises OSError where the folder
     itself cannot be read."""
     os.scandir(folder).close()
-    had = _known(folder / INDEX)
+    known_entries = _known(folder / INDEX)
     seen = dict[str, _Seen]()
     unread = list[tuple[str, str]]()
     for name, signature in sorted(_signatures(folder, unread)):
-        before = had.rows.get(name)
+        before = known_entries.rows.get(name)
         if before is not None and before.signature == signature:
             seen[name] = before
             continue
@@ -94,11 +94,11 @@ def index_runs(folder: Path) -> IndexedRuns:
             unread.append((name, str(error)))
         except OSError as error:
             unread.append((name, error.strerror or str(error)))
-    note = had.why
-    if not note and (not had.sound or seen != had.rows):
-        note = _keep(folder / INDEX, seen, had.rows if had.sound else None)
+    note = known_entries.why
+    if not note and (not known_entries.sound or seen != known_entries.rows):
+        note = _keep(folder / INDEX, seen, known_entries.rows if known_entries.sound else None)
     entries = sorted(
-        (one.entry for one in seen.values()), key=lambda entry: (entry.started, entry.folder)
+        (stamp.entry for stamp in seen.values()), key=lambda entry: (entry.started, entry.folder)
     )
     return IndexedRuns(entries, unread, note)
 
@@ -126,17 +126,19 @@ def _signatures(root: Path, unread: list[tuple[str, str]]) -> Iterator[tuple[str
             yield name, " ".join(sign or "-" for sign in signs)
         elif depth <= DEPTH:
             try:
-                with os.scandir(path) as found:
+                with os.scandir(path) as entries:
                     folders = [
-                        one for one in found if one.is_dir() and not one.name.startswith(".")
+                        entry
+                        for entry in entries
+                        if entry.is_dir() and not entry.name.startswith(".")
                     ]
-                below = [one.name for one in sorted(folders, key=os.DirEntry.is_symlink)]
+                below = [entry.name for entry in sorted(folders, key=os.DirEntry.is_symlink)]
             except OSError as error:
                 unread.append(
                     (name.encode("utf-8", "replace").decode(), error.strerror or str(error))
                 )
                 continue
-            waiting += [(f"{name}/{one}" if name else one, depth + 1) for one in below]
+            waiting += [(f"{name}/{inner}" if name else inner, depth + 1) for inner in below]
 
 
 def _is_text(name: str) -> bool:
@@ -150,10 +152,10 @@ def _is_text(name: str) -> bool:
 
 def _sign(path: str) -> str:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ""
-    return f"{found.st_mtime_ns}:{found.st_size}" if stat.S_ISREG(found.st_mode) else ""
+    return f"{status.st_mtime_ns}:{status.st_size}" if stat.S_ISREG(status.st_mode) else ""
 
 
 # -- the file --------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class WorkloadSection(NamedTuple):
 
     @property
     def simulated(self) -> bool:
-        return any(one.simulated for one in self.series.entries)
+        return any(entry.simulated for entry in self.series.entries)
 
 
 def render_history_page(
@@ -77,7 +77,10 @@ def render_history_page(
 ) -> str:
     """The workload with the latest run first. ``link``: to the report of a run; empty: it has
     none."""
-    sections = [_section(one, f"w{i}", least, last, link) for i, one in enumerate(reversed(series))]
+    sections = [
+        _section(one_series, f"w{i}", least, last, link)
+        for i, one_series in enumerate(reversed(series))
+    ]
     return rendered(
         "history.html",
         OWN,
@@ -89,22 +92,22 @@ def render_history_page(
 
 
 def _headline(sections: Sequence[WorkloadSection]) -> str:
-    runs = sum(len(one.series.entries) for one in sections)
+    runs = sum(len(section.series.entries) for section in sections)
     new = [
         turn
-        for one in sections
-        for plot in one.plots
+        for section in sections
+        for plot in section.plots
         for turn in plot.changes
-        if turn.first.started >= one.series.entries[-RECENT:][0].started
+        if turn.first.started >= section.series.entries[-RECENT:][0].started
     ]
-    said = (
+    counts = (
         f"{sum(not turn.better for turn in new)} worse, {sum(turn.better for turn in new)} better"
         if new
         else "none"
     )
     return (
         f"{format_count(runs, 'run')} of {format_count(len(sections), 'workload')}. Changes "
-        f"within the last {RECENT} runs: {said}."
+        f"within the last {RECENT} runs: {counts}."
     )
 
 
@@ -117,11 +120,14 @@ def _section(
 ) -> WorkloadSection:
     plots = []
     for figure in KEY_FIGURES:
-        found = find_figure_changes(series, figure, least)
-        if drawn := draw_history_chart(series, figure, found, last):
+        changes = find_figure_changes(series, figure, least)
+        if drawn := draw_history_chart(series, figure, changes, last):
             plots.append(
                 HistoryPlot(
-                    figure.label, Markup(drawn), found, list(explain_doubts(series, figure, found))
+                    figure.label,
+                    Markup(drawn),
+                    changes,
+                    list(explain_doubts(series, figure, changes)),
                 )
             )
     measured = set[str]().union(*(entry.figures for entry in series.entries))
@@ -143,29 +149,29 @@ def _section(
     ]
     conditions = series.conditions or "unknown conditions"
     return WorkloadSection(
-        name, conditions, series, head, rows, [link(one) for one in entries], plots
+        name, conditions, series, head, rows, [link(entry) for entry in entries], plots
     )
 
 
-def _cells(one: HistoryEntry, figures: list[str], *, where: bool) -> Iterator[str]:
-    labels = ", ".join(f"{key}={value}" for key, value in one.labels.items())
+def _cells(entry: HistoryEntry, figures: list[str], *, where: bool) -> Iterator[str]:
+    labels = ", ".join(f"{key}={value}" for key, value in entry.labels.items())
     yield from (
-        one.folder,
-        format_start(one),
-        *([one.host or "-"] if where else []),
-        format_commit(one),
+        entry.folder,
+        format_start(entry),
+        *([entry.host or "-"] if where else []),
+        format_commit(entry),
         labels,
         *figures,
-        one.slo or "-",
-        one.client or "-",
+        entry.slo or "-",
+        entry.client or "-",
     )
 
 
 def link_from(page: Path, runs: Path) -> Callable[[HistoryEntry], str]:
     """Of a page that lies on the disk."""
 
-    def link(one: HistoryEntry) -> str:
-        report = runs / one.folder / "report.html"
+    def link(entry: HistoryEntry) -> str:
+        report = runs / entry.folder / "report.html"
         return (
             quote(os.path.relpath(report.resolve(), page.resolve().parent))
             if report.is_file()

@@ -78,10 +78,10 @@ def put_in_front(words: Sequence[str]) -> list[str]:
     if options.last < 1:
         raise ValueError("--last must be at least 1")
     given = [Path(word) for word in rest if not word.startswith("-") and Path(word).is_dir()]
-    found = find_last_runs(options.runs, options.last, choice, given)
-    if len(found) + len(given) < 2:
+    chosen = find_last_runs(options.runs, options.last, choice, given)
+    if len(chosen) + len(given) < 2:
         raise ValueError(f"{options.runs} has one run of that kind, and a comparison takes two")
-    return [*map(str, found), *rest]
+    return [*map(str, chosen), *rest]
 
 
 def find_last_runs(
@@ -94,14 +94,14 @@ def find_last_runs(
         raise ValueError(f"{runs} is no folder: --runs names the one that the runs are in")
     there = {path.resolve() for path in beside}
     meant = [
-        one
-        for one in index_runs(runs).entries
-        if choice.takes(one) and (runs / one.folder).resolve() not in there
+        entry
+        for entry in index_runs(runs).entries
+        if choice.takes(entry) and (runs / entry.folder).resolve() not in there
     ]
     if not meant:
         raise ValueError(f"no run in {runs} is of that kind: locust-llm history {runs} lists them")
     like = read_entry(beside[0], beside[0].name) if beside else meant[-1]
-    of_same = [one for one in meant if one.workload == like.workload]
+    of_same = [entry for entry in meant if entry.workload == like.workload]
     if not of_same:
         raise ValueError(f"no run in {runs} has the workload of {beside[0]}: {like.conditions}")
-    return [runs / one.folder for one in of_same[-count:]]
+    return [runs / entry.folder for entry in of_same[-count:]]

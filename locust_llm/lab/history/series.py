@@ -28,11 +28,13 @@ class RunSeries(NamedTuple):
     @property
     def has_several_hosts(self) -> bool:
         """Its runs are of several addresses, so each has to be named."""
-        return len({one.host for one in self.entries if one.host}) > 1
+        return len({entry.host for entry in self.entries if entry.host}) > 1
 
     def of(self, figure: KeyFigure) -> tuple[HistoryEntry, ...]:
         """Those that count, and have it."""
-        return tuple(one for one in self.entries if not one.left_out and figure.name in one.figures)
+        return tuple(
+            entry for entry in self.entries if not entry.left_out and figure.name in entry.figures
+        )
 
 
 class FigureChange(NamedTuple):
@@ -67,11 +69,11 @@ class FigureChange(NamedTuple):
     def told(self) -> str:
         """``(worse) from NAME on: 412 ms to 463 ms, shift +40.1 ms to +58.2 ms (95%); with it:
         ...``"""
-        change, said = self.change, self.figure.said
+        change, format_figure = self.change, self.figure.said
         ends = " to ".join(
-            f"{'+' if end > 0 else ''}{said(end, 3)}" for end in (change.low, change.high)
+            f"{'+' if end > 0 else ''}{format_figure(end, 3)}" for end in (change.low, change.high)
         )
-        levels = f"{said(change.before, 3)} to {said(change.after, 3)}"
+        levels = f"{format_figure(change.before, 3)} to {format_figure(change.after, 3)}"
         word = "better" if self.better else "worse"
         return f"({word}) from {self.first.folder} on: {levels}, shift {ends} (95%); {self.company}"
 
@@ -98,10 +100,10 @@ def shorten_run_name(value: str, name: str) -> str:
 
 def group_series(entries: Sequence[HistoryEntry]) -> list[RunSeries]:
     """By workload; the one with the latest run last."""
-    found = dict[str, list[HistoryEntry]]()
+    by_workload = dict[str, list[HistoryEntry]]()
     for entry in entries:
-        found.setdefault(entry.workload, []).append(entry)
-    groups = sorted(found.items(), key=lambda item: item[1][-1].started)
+        by_workload.setdefault(entry.workload, []).append(entry)
+    groups = sorted(by_workload.items(), key=lambda item: item[1][-1].started)
     return [RunSeries(workload, ran[-1].conditions, tuple(ran)) for workload, ran in groups]
 
 
@@ -110,18 +112,20 @@ def find_figure_changes(
 ) -> list[FigureChange]:
     """Its changes, first to last."""
     ran = series.of(figure)
-    found = find_level_changes([entry.figures[figure.name] for entry in ran], least)
-    return [FigureChange(figure, change, ran[change.at - 1], ran[change.at]) for change in found]
+    changes = find_level_changes([entry.figures[figure.name] for entry in ran], least)
+    return [FigureChange(figure, change, ran[change.at - 1], ran[change.at]) for change in changes]
 
 
 def all_turns(series: RunSeries, least: float = LEAST) -> list[FigureChange]:
     """Of every key figure, in the order of time."""
-    found = [turn for figure in KEY_FIGURES for turn in find_figure_changes(series, figure, least)]
-    return sorted(found, key=lambda turn: turn.first.started)
+    changes = [
+        turn for figure in KEY_FIGURES for turn in find_figure_changes(series, figure, least)
+    ]
+    return sorted(changes, key=lambda turn: turn.first.started)
 
 
 def explain_doubts(
-    series: RunSeries, figure: KeyFigure, found: Sequence[FigureChange]
+    series: RunSeries, figure: KeyFigure, changes: Sequence[FigureChange]
 ) -> Iterator[str]:
     """What a reader of its changes must know."""
     ran = series.of(figure)
@@ -132,7 +136,7 @@ def explain_doubts(
         )
         return
     if near := measure_resemblance(
-        [entry.figures[figure.name] for entry in ran], [turn.change.at for turn in found]
+        [entry.figures[figure.name] for entry in ran], [turn.change.at for turn in changes]
     ):
         yield (
             f"{figure.label}: neighbouring runs resemble each other (correlation {near:.2f}): only "

@@ -23,7 +23,7 @@ LIST_LEFT_OUT: Final = ("ttft_p95", "icl_p99", "requests_per_s")
 
 def format_history(series: Sequence[RunSeries], last: int, least: float = LEAST) -> str:
     """Each workload with its last runs, then what changed."""
-    return "\n".join(line for one in series for line in _list_of(one, last, least))
+    return "\n".join(line for one_series in series for line in _list_of(one_series, last, least))
 
 
 def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
@@ -31,7 +31,7 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
     measured = set[str]().union(*(entry.figures for entry in series.entries))
     listed = measured.difference(LIST_LEFT_OUT)
     figures = [figure for figure in KEY_FIGURES if figure.name in listed]
-    judged = any(one.slo for one in series.entries)
+    judged = any(entry.slo for entry in series.entries)
     where = series.has_several_hosts
     head = [
         "started",
@@ -54,9 +54,9 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
         row.append("did not end" if entry.left_out == NOT_ENDED else entry.client or "-")
         rows.append(row)
     yield from _aligned([head, *rows], left=(0, 1, 2, 3) if where else (0, 1, 2))
-    found = all_turns(series, least)
-    for first in dict.fromkeys(turn.first.folder for turn in found):
-        yield f"  {clean_line(_at_once([turn for turn in found if turn.first.folder == first]))}"
+    changes = all_turns(series, least)
+    for first in dict.fromkeys(turn.first.folder for turn in changes):
+        yield f"  {clean_line(_at_once([turn for turn in changes if turn.first.folder == first]))}"
     yield ""
 
 
@@ -74,45 +74,47 @@ def format_history_plots(
     series: Sequence[RunSeries], figure: KeyFigure, last: int, least: float = LEAST
 ) -> str:
     """One figure of each workload, a line a run, its changes between them."""
-    return "\n".join(line for one in series for line in _plot_of(one, figure, last, least))
+    return "\n".join(
+        line for one_series in series for line in _plot_of(one_series, figure, last, least)
+    )
 
 
 def _plot_of(series: RunSeries, figure: KeyFigure, last: int, least: float) -> Iterator[str]:
     yield from _head(series)
-    found = find_figure_changes(series, figure, least)
-    shown = [one for one in series.entries[-last:] if figure.name in one.figures]
+    changes = find_figure_changes(series, figure, least)
+    shown = [entry for entry in series.entries[-last:] if figure.name in entry.figures]
     if not shown:
         yield f"  no run has a {figure.label}"
         yield ""
         return
     counted = series.of(figure)
-    levels = _levels(counted, figure, found)
-    values = [one.figures[figure.name] for one in shown]
+    levels = _levels(counted, figure, changes)
+    values = [entry.figures[figure.name] for entry in shown]
     where = series.has_several_hosts
     head = ["started", "run", *(["address"] if where else []), "commit", figure.label, ""]
     rows = [
-        _plot_row(one, figure, levels.get(one.folder), (min(values), max(values)), where=where)
-        for one in shown
+        _plot_row(entry, figure, levels.get(entry.folder), (min(values), max(values)), where=where)
+        for entry in shown
     ]
     left = (0, 1, 2, 3, 5) if where else (0, 1, 2, 4)
     head_line, *lines = _aligned([head, *rows], left=left)
-    places = {turn.first.folder for turn in found} & {one.folder for one in shown}
+    places = {turn.first.folder for turn in changes} & {entry.folder for entry in shown}
     yield from (
-        f"  before: {clean_line(str(turn))}" for turn in found if turn.first.folder not in places
+        f"  before: {clean_line(str(turn))}" for turn in changes if turn.first.folder not in places
     )
     yield head_line
-    for one, line in zip(shown, lines, strict=True):
-        yield from (f"  ---- {clean_line(str(turn))}" for turn in found if turn.first is one)
+    for entry, line in zip(shown, lines, strict=True):
+        yield from (f"  ---- {clean_line(str(turn))}" for turn in changes if turn.first is entry)
         yield line
-    told = list(explain_doubts(series, figure, found))
-    yield from (f"  {doubt}" for doubt in told)
-    if not found and len(counted) >= ENOUGH:
+    doubts = list(explain_doubts(series, figure, changes))
+    yield from (f"  {doubt}" for doubt in doubts)
+    if not changes and len(counted) >= ENOUGH:
         yield f"  no change of {least:.0%} and more in {format_count(len(counted), 'run')}"
     yield ""
 
 
 def _plot_row(
-    one: HistoryEntry,
+    entry: HistoryEntry,
     figure: KeyFigure,
     middle: float | None,
     scale: tuple[float, float],
@@ -120,22 +122,22 @@ def _plot_row(
     where: bool,
 ) -> list[str]:
     """``where``: with its address."""
-    value = one.figures[figure.name]
+    value = entry.figures[figure.name]
     return [
-        format_start(one), truncate_text(clean_line(one.folder), NAME),
-        *([clean_line(one.host) or "-"] if where else []), format_commit(one), figure.said(value),
-        _dot(value, middle, scale) + (f"  not counted: {one.left_out}" if one.left_out else ""),
+        format_start(entry), truncate_text(clean_line(entry.folder), NAME),
+        *([clean_line(entry.host) or "-"] if where else []), format_commit(entry), figure.said(value),
+        _dot(value, middle, scale) + (f"  not counted: {entry.left_out}" if entry.left_out else ""),
     ]  # fmt: skip
 
 
 def _levels(
-    counted: Sequence[HistoryEntry], figure: KeyFigure, found: Sequence[FigureChange]
+    counted: Sequence[HistoryEntry], figure: KeyFigure, changes: Sequence[FigureChange]
 ) -> dict[str, float]:
     """By run, the median of the stretch between two changes that it is in."""
     levels: dict[str, float] = {}
     if not counted:
         return levels
-    ends = [0, *(turn.change.at for turn in found), len(counted)]
+    ends = [0, *(turn.change.at for turn in changes), len(counted)]
     for begin, end in pairwise(ends):
         stretch = counted[begin:end]
         middle = median_interval([entry.figures[figure.name] for entry in stretch])[0]
@@ -154,14 +156,14 @@ def _dot(value: float, middle: float | None, scale: tuple[float, float]) -> str:
 
 
 def _head(series: RunSeries) -> Iterator[str]:
-    hosts = {one.host for one in series.entries if one.host}
+    hosts = {entry.host for entry in series.entries if entry.host}
     where = "" if len(hosts) != 1 else f" at {next(iter(hosts))}"
     several = f", {len(hosts)} addresses" if len(hosts) > 1 else ""
     yield (
         f"{clean_line(series.conditions) or 'unknown conditions'}{clean_line(where)} "
         f"({format_count(len(series.entries), 'run')}{several})"
     )
-    simulated = sum(one.simulated for one in series.entries)
+    simulated = sum(entry.simulated for entry in series.entries)
     if simulated:
         yield "  SIMULATED"
 
@@ -172,7 +174,7 @@ def format_history_summary(runs: IndexedRuns, shown: int, folder: str) -> str:
         f"{folder}: {format_count(len(runs.entries), 'run')}"
         + (f", {shown} of them meant" if shown < len(runs.entries) else "")
     ]
-    lines += [f"{one.folder}: {one.note}" for one in runs.entries if one.note]
+    lines += [f"{entry.folder}: {entry.note}" for entry in runs.entries if entry.note]
     lines += [f"{name}: not read, {why}" for name, why in runs.unread]
     if runs.note:
         lines.append(f"without an index: {runs.note}")

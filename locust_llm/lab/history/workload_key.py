@@ -123,35 +123,37 @@ def _octave(tokens: float | None) -> int | None:
 def _said(settings: Mapping[str, Any], given: dict[str, Any], lengths: str = "") -> list[str]:
     """The load, the lengths and the limit first, then the other options that are not as they come.
     ``lengths``: in place of those of the settings."""
-    found = []
+    fields = []
     generates = settings.get("endpoint_type") not in POOLING
     users = given.get("users")
     rate = given.get("request_rate")
     if rate:
-        found.append(
+        fields.append(
             f"{rate:g} requests/s" if isinstance(rate, int | float) else f"{rate} requests/s"
         )
-        found += [str(given["arrival_pattern"])] if "arrival_pattern" in given else []
+        fields += [str(given["arrival_pattern"])] if "arrival_pattern" in given else []
     if users:
-        found.append(format_count(users, "user"))
+        fields.append(format_count(users, "user"))
     if lengths:
-        found.append(lengths)
+        fields.append(lengths)
     elif "input_file" in given or "seq_dist" in given:
-        found.append(str(given.get("input_file") or f"lengths {given.get('seq_dist')}"))
+        fields.append(str(given.get("input_file") or f"lengths {given.get('seq_dist')}"))
     else:
         ends = ["synthetic_input_tokens_mean"]
         ends += ["output_tokens_mean"] * generates
-        found.append(
+        fields.append(
             " / ".join(f"{settings.get(name, DEFAULTS[name])}".removesuffix(".0") for name in ends)
             + " tokens"
         )
     if limit := given.get("prefill_concurrency"):
         ramp = given.get("prefill_concurrency_ramp_duration")
-        found.append(f"prefill limit {limit}" + (f" by a ramp of {_value(ramp)} s" if ramp else ""))
+        fields.append(
+            f"prefill limit {limit}" + (f" by a ramp of {_value(ramp)} s" if ramp else "")
+        )
     if generates and given.get("streaming") is False:
-        found.append("not streamed")
+        fields.append("not streamed")
     rest = [name for name in DECISIVE if name in given and name not in SAID_FIRST]
-    return found + [f"{DECISIVE[name]} {_value(given[name])}" for name in rest]
+    return fields + [f"{DECISIVE[name]} {_value(given[name])}" for name in rest]
 
 
 def _value(value: object) -> str:
@@ -176,14 +178,14 @@ def key_of_figures(load: Figures) -> WorkloadIdentity:
         "tokens out": asked if asked is not None else _two_digits(load.output_tokens.avg),
     }
     known = {name: value for name, value in values.items() if value is not None}
-    said = [
+    texts = [
         f"{_value(float(value))} {name}"
         for name, value in known.items()
         if isinstance(value, int | float)
     ]
     key = [load.tool, load.model, sorted(known.items())]
     return WorkloadIdentity(
-        _hash(key), ", ".join(filter(None, (load.model, *said, f"by {load.tool}")))
+        _hash(key), ", ".join(filter(None, (load.model, *texts, f"by {load.tool}")))
     )
 
 

@@ -148,7 +148,7 @@ def _has_requests(file: ResultFile) -> bool:
 
 def _read_requests(file: ResultFile) -> list[ImportedRun]:
     """Raises UnusableResult where it is a run of locust-llm's own."""
-    found = list[Record]()
+    records = list[Record]()
     unread = list[str]()
     base_ns: int | None = None
     for place, one in number_requests(io.BytesIO(file.raw)):
@@ -162,17 +162,17 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
                 )
             start_ns = whole_ns(nested_value(document, "metadata", "request_start_ns"))
             base_ns = start_ns if base_ns is None else base_ns
-            found.append(_record(document, place, base_ns))
+            records.append(_record(document, place, base_ns))
         except UnusableResult as error:
             if "run of locust-llm" in str(error):
                 raise
             unread.append(f"line {place}: {error}")
         except (ValueError, RecursionError):
             unread.append(f"line {place}: it is no JSON, or cut")
-    return [_whole(found, unread[:MAX_REASONS], file.path)]
+    return [_whole(records, unread[:MAX_REASONS], file.path)]
 
 
-def _whole(found: list[Record], unread: list[str], path: Path) -> ImportedRun:
+def _whole(records: list[Record], unread: list[str], path: Path) -> ImportedRun:
     document = _summary(path.with_name(SUMMARY))
     config = nested_value(document, "input_config")
     load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}
@@ -188,7 +188,7 @@ def _whole(found: list[Record], unread: list[str], path: Path) -> ImportedRun:
         version=read_text(nested_value(document, "aiperf_version")),
         model=read_text(nested_value(config, "endpoint", "model_names", 0))
         or read_text(nested_value(config, "models", "items", 0, "name")),
-        records=tuple(found),
+        records=tuple(records),
         users=read_whole(nested_value(load, "concurrency")),
         prefills=read_whole(nested_value(load, "prefill_concurrency")),
         rate_per_s=rate,
@@ -198,7 +198,7 @@ def _whole(found: list[Record], unread: list[str], path: Path) -> ImportedRun:
         else "",
         asked=asked or None,
         unread=tuple(unread),
-        lacks=list_missing_data(found),
+        lacks=list_missing_data(records),
     )
 
 

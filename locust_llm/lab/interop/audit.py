@@ -31,16 +31,16 @@ OFF: Final = 0.05
 duration."""
 
 
-def check_equal(rule: str, said: float, must: float, words: str, off: float = OFF) -> Finding:
+def check_equal(rule: str, reported: float, must: float, words: str, off: float = OFF) -> Finding:
     """Of two figures that are one."""
-    equal = abs(said - must) <= off * max(abs(said), abs(must))
+    equal = abs(reported - must) <= off * max(abs(reported), abs(must))
     return Finding(rule, AuditOutcome.HOLDS if equal else AuditOutcome.IMPOSSIBLE, words)
 
 
-def check_at_most(rule: str, said: float, most: float, words: str, off: float = OFF) -> Finding:
+def check_at_most(rule: str, reported: float, most: float, words: str, off: float = OFF) -> Finding:
     """Of a figure that is at most another."""
     return Finding(
-        rule, AuditOutcome.HOLDS if said <= most * (1 + off) else AuditOutcome.IMPOSSIBLE, words
+        rule, AuditOutcome.HOLDS if reported <= most * (1 + off) else AuditOutcome.IMPOSSIBLE, words
     )
 
 
@@ -160,10 +160,10 @@ def check_littles_law(figures: Figures) -> Iterator[Finding]:
         f"{rate:.4g}/s x {format_seconds_or_ms(latency)} = {busy:.4g} requests in flight on "
         f"average; {most:,} allowed"
     )
-    found = check_at_most("Little's law", busy, most, words)
+    finding = check_at_most("Little's law", busy, most, words)
     n = figures.requests or 0
     if (
-        found.verdict is AuditOutcome.HOLDS
+        finding.verdict is AuditOutcome.HOLDS
         and figures.rate_per_s is None
         and not figures.in_blocks
         and n >= ROUNDS * most
@@ -174,8 +174,8 @@ def check_littles_law(figures: Figures) -> Iterator[Finding]:
             "pauses, or the server gave no "
             "answer for a time"
         )
-        found = Finding(found.rule, AuditOutcome.DOUBTFUL, words)
-    yield found
+        finding = Finding(finding.rule, AuditOutcome.DOUBTFUL, words)
+    yield finding
 
 
 def check_littles_law_of_prefills(figures: Figures) -> Iterator[Finding]:
@@ -330,15 +330,15 @@ def check_numbers(figures: Figures) -> Iterator[Finding]:
 
 def check_percentile_order(figures: Figures) -> Iterator[Finding]:
     """Percentiles do not fall, and a mean lies between the least and the largest value."""
-    for name, of, said in list_distributions(figures):
+    for name, of, format_figure in list_distributions(figures):
         points = of.points()
         fall = [(a, b) for a, b in pairwise(points) if b[1] < a[1] * (1 - ROUNDED)]
         if len(points) > 1:
             words = f"{name} " + (
-                f"{fall[0][0][0]} {said(fall[0][0][1])} > {fall[0][1][0]} {said(fall[0][1][1])}"
+                f"{fall[0][0][0]} {format_figure(fall[0][0][1])} > {fall[0][1][0]} {format_figure(fall[0][1][1])}"
                 if fall
-                else f"{points[0][0]} {said(points[0][1])} <= ... <= {points[-1][0]} "
-                f"{said(points[-1][1])}"
+                else f"{points[0][0]} {format_figure(points[0][1])} <= ... <= {points[-1][0]} "
+                f"{format_figure(points[-1][1])}"
             )
             yield Finding("order", AuditOutcome.IMPOSSIBLE if fall else AuditOutcome.HOLDS, words)
 
@@ -347,15 +347,15 @@ def check_mean(figures: Figures) -> Iterator[Finding]:
     """Between the least and the largest mean that values with these percentiles can have: each
     piece of the distribution at its lower, and at its upper end. Percentiles are interpolated: one
     value's worth of slack."""
-    for name, of, said in list_distributions(figures):
+    for name, of, format_figure in list_distributions(figures):
         if of.avg is None or not of.percentiles:
             continue
         least, most = _bounds(of)
         count = of.count or figures.requests or 100
         slack = max(ROUNDED * abs(of.avg), (of.points()[-1][1] - of.points()[0][1]) / count)
         held = least - slack <= of.avg <= most + slack
-        upper = f" <= {said(most)}" if most < inf else ""
-        words = f"{name}: by its percentiles {said(least)} <= mean{upper}; it is {said(of.avg)}"
+        upper = f" <= {format_figure(most)}" if most < inf else ""
+        words = f"{name}: by its percentiles {format_figure(least)} <= mean{upper}; it is {format_figure(of.avg)}"
         yield Finding("mean", AuditOutcome.HOLDS if held else AuditOutcome.IMPOSSIBLE, words)
 
 
@@ -375,14 +375,14 @@ def _bounds(of: Distribution) -> tuple[float, float]:
 def check_variance(figures: Figures) -> Iterator[Finding]:
     """Variance at most (max - mean)(mean - min): Bhatia and Davis, The American Mathematical
     Monthly 107 (2000)."""
-    for name, of, said in list_distributions(figures):
+    for name, of, format_figure in list_distributions(figures):
         if of.avg is None or of.std is None or of.min is None or of.max is None:
             continue
         count = of.count or figures.requests or 2
         most = (
             max(of.max - of.avg, 0) * max(of.avg - of.min, 0) * count / max(count - 1, 1)
         ) ** 0.5
-        words = f"{name}: std {said(of.std)} <= sqrt((max - mean)(mean - min)) = {said(most)}"
+        words = f"{name}: std {format_figure(of.std)} <= sqrt((max - mean)(mean - min)) = {format_figure(most)}"
         yield check_at_most("spread", of.std, most + ROUNDED * of.avg, words)
 
 
@@ -401,9 +401,9 @@ def check_ttft_within_latency(figures: Figures) -> Iterator[Finding]:
     known = [
         (name, first, last) for name, first, last in pairs if first is not None and last is not None
     ]
-    for name, first, last in [one for one in known if one[1] > one[2] * (1 + ROUNDED)][:1] or known[
+    for name, first, last in [figure for figure in known if figure[1] > figure[2] * (1 + ROUNDED)][
         :1
-    ]:
+    ] or known[:1]:
         words = (
             f"{name}: TTFT {format_seconds_or_ms(first)} <= latency {format_seconds_or_ms(last)}"
         )
@@ -461,7 +461,7 @@ RULES: Final[tuple[Rule, ...]] = (
 def audit_figures(figures: Figures) -> list[Finding]:
     """What can be checked, in the order of RULES. Where a figure is no number nothing else is."""
     (first, *rest) = RULES
-    found = list(first(figures))
-    if any(one.verdict is AuditOutcome.IMPOSSIBLE for one in found):
-        return found
-    return [*found, *(one for rule in rest for one in rule(figures))]
+    findings = list(first(figures))
+    if any(finding.verdict is AuditOutcome.IMPOSSIBLE for finding in findings):
+        return findings
+    return [*findings, *(finding for rule in rest for finding in rule(figures))]

@@ -61,7 +61,7 @@ def run_audit(words: list[str]) -> int:
         for figures in loads:
             found = audit_figures(figures)
             statuses.append(_status(found, options.strict))
-            findings = [one._asdict() for one in found]
+            findings = [finding._asdict() for finding in found]
             results.append(
                 {
                     "file": str(path),
@@ -79,26 +79,31 @@ def run_audit(words: list[str]) -> int:
     return worst_exit_status(statuses)
 
 
-def _verdict(found: list[Finding]) -> AuditOutcome:
-    verdicts = {finding.verdict for finding in found}
+def _verdict(findings: list[Finding]) -> AuditOutcome:
+    verdicts = {finding.verdict for finding in findings}
     return next((verdict for verdict in AuditOutcome if verdict in verdicts), AuditOutcome.HOLDS)
 
 
-def _status(found: list[Finding], strict: bool) -> int:
-    verdict = _verdict(found)
+def _status(findings: list[Finding], strict: bool) -> int:
+    verdict = _verdict(findings)
     if verdict is AuditOutcome.IMPOSSIBLE:
         return ExitStatus.RULE_FAILED
     return ExitStatus.INCONCLUSIVE if strict and verdict is AuditOutcome.DOUBTFUL else ExitStatus.OK
 
 
-def _said(path: Path, figures: Figures, found: list[Finding], verbose: bool) -> str:
-    shown = [one for one in found if verbose or one.verdict is not AuditOutcome.HOLDS]
-    held = sum(one.verdict is AuditOutcome.HOLDS for one in found)
+def _said(path: Path, figures: Figures, findings: list[Finding], verbose: bool) -> str:
+    shown = [
+        finding for finding in findings if verbose or finding.verdict is not AuditOutcome.HOLDS
+    ]
+    held = sum(finding.verdict is AuditOutcome.HOLDS for finding in findings)
     outcome = (
-        f"{OUTCOME[_verdict(found)]} ({held} of {len(found)} checks hold)"
-        if found
+        f"{OUTCOME[_verdict(findings)]} ({held} of {len(findings)} checks hold)"
+        if findings
         else NOTHING_CHECKED
     )
     lines = [f"{clean_line(str(path))}, {clean_line(figures.title)}: {outcome}"]
-    lines += [f"  {one.verdict:<10}  {one.rule}: {clean_line(one.arithmetic)}" for one in shown]
+    lines += [
+        f"  {finding.verdict:<10}  {finding.rule}: {clean_line(finding.arithmetic)}"
+        for finding in shown
+    ]
     return "\n".join(lines) + "\n"

@@ -23,45 +23,45 @@ POINTS: Final = {
 }  # fmt: skip
 
 
-def build_benchmark_report(found: MeasuredRun) -> dict[str, Any]:
+def build_benchmark_report(measured_run: MeasuredRun) -> dict[str, Any]:
     """Percentiles are linear between ranks, standard deviations of a sample. Raises NotExported."""
-    run = found.run
+    run = measured_run.run
     try:
-        began = datetime.fromtimestamp(found.began_s, UTC).isoformat()
-        ended = datetime.fromtimestamp(found.ended_s, UTC).isoformat()
+        began = datetime.fromtimestamp(measured_run.began_s, UTC).isoformat()
+        ended = datetime.fromtimestamp(measured_run.ended_s, UTC).isoformat()
     except (ValueError, OverflowError) as error:
         raise NotExported(f"its dates cannot be written: {error}") from None
     return {
         "version": VERSION,
         "run": {
             "uid": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{run.name} {run.started_at}")),
-            "time": {"start": began, "end": ended, "duration": f"PT{found.duration_s:.6f}S"},
+            "time": {"start": began, "end": ended, "duration": f"PT{measured_run.duration_s:.6f}S"},
         },
-        **({} if (load := _load(found)) is None else {"scenario": {"load": load}}),
+        **({} if (load := _load(measured_run)) is None else {"scenario": {"load": load}}),
         "results": {
             "request_performance": {
                 "aggregate": {
                     "requests": {
-                        "total": len(found.ok) + len(found.failed) + found.cut,
-                        "failures": len(found.failed),
-                        "incomplete": found.cut,
-                        **_lengths(found),
+                        "total": len(measured_run.ok) + len(measured_run.failed) + measured_run.cut,
+                        "failures": len(measured_run.failed),
+                        "incomplete": measured_run.cut,
+                        **_lengths(measured_run),
                     },
-                    "latency": dict(_latencies(found)),
-                    "throughput": dict(_throughputs(found)),
+                    "latency": dict(_latencies(measured_run)),
+                    "throughput": dict(_throughputs(measured_run)),
                 }
             }
         },
     }
 
 
-def _load(found: MeasuredRun) -> dict[str, Any] | None:
+def _load(measured_run: MeasuredRun) -> dict[str, Any] | None:
     """None where input lengths are unknown, which it must have."""
-    run = found.run
+    run = measured_run.run
     s = run.settings
-    if found.tokens is None:
+    if measured_run.tokens is None:
         return None
-    input_tokens, output_tokens = found.tokens
+    input_tokens, output_tokens = measured_run.tokens
     read = np.array(input_tokens, np.float64)
     written = np.array(output_tokens, np.float64)
     ours = {"locust-llm": run.versions.get("locust-llm", "unknown")}
@@ -76,7 +76,7 @@ def _load(found: MeasuredRun) -> dict[str, Any] | None:
         "source": "unknown" if run.imported else "sampled",
         "input_seq_len": _sequence(read),
     }
-    if any(one.asked_output_tokens is not None for one in found.ok):
+    if any(record.asked_output_tokens is not None for record in measured_run.ok):
         wanted["output_seq_len"] = _sequence(written)
     if s.open_loop and (rate := s.request_rate or s.user_centric_rate):
         wanted["rate_qps"] = rate
@@ -93,10 +93,10 @@ def _sequence(lengths: Floats) -> dict[str, Any]:
     return {"distribution": "fixed" if fixed else "other", "value": float(lengths.mean()), **ends}
 
 
-def _lengths(found: MeasuredRun) -> dict[str, Any]:
-    if found.tokens is None:
+def _lengths(measured_run: MeasuredRun) -> dict[str, Any]:
+    if measured_run.tokens is None:
         return {}
-    input_tokens, output_tokens = found.tokens
+    input_tokens, output_tokens = measured_run.tokens
     read = np.array(input_tokens, np.float64)
     written = np.array(output_tokens, np.float64)
     return {
@@ -105,49 +105,49 @@ def _lengths(found: MeasuredRun) -> dict[str, Any]:
     }
 
 
-def _latencies(found: MeasuredRun) -> Iterator[tuple[str, Any]]:
+def _latencies(measured_run: MeasuredRun) -> Iterator[tuple[str, Any]]:
     """ITL is a time between tokens there: it is left out where chunks hold several."""
-    single = all((one.tokens_per_chunk or 1.0) <= SEVERAL for one in found.ok)
+    single = all((record.tokens_per_chunk or 1.0) <= SEVERAL for record in measured_run.ok)
     per_token = [
-        one.latency_s / one.output_tokens
-        for one in found.ok
-        if one.latency_s is not None and one.output_tokens
+        record.latency_s / record.output_tokens
+        for record in measured_run.ok
+        if record.latency_s is not None and record.output_tokens
     ]
     for name, values, unit in (
-        ("time_to_first_token", found.ttft_s, "s"),
+        ("time_to_first_token", measured_run.ttft_s, "s"),
         ("normalized_time_per_output_token", np.array(per_token), "s/token"),
-        ("time_per_output_token", found.tpot_s, "s/token"),
+        ("time_per_output_token", measured_run.tpot_s, "s/token"),
         (
             "inter_token_latency",
-            found.gaps_s if found.gaps_known and single else np.empty(0),
+            measured_run.gaps_s if measured_run.gaps_known and single else np.empty(0),
             "s/token",
         ),
-        ("request_latency", found.latency_s, "s"),
+        ("request_latency", measured_run.latency_s, "s"),
     ):
         if len(values):
             yield name, _statistics(values, unit)
 
 
-def _throughputs(found: MeasuredRun) -> Iterator[tuple[str, Any]]:
+def _throughputs(measured_run: MeasuredRun) -> Iterator[tuple[str, Any]]:
     """Of the whole run, so there is a mean and nothing else."""
-    lasted_s = found.duration_s
+    lasted_s = measured_run.duration_s
     if lasted_s <= 0:
         return
-    if found.tokens is not None:
-        read, written = map(sum, found.tokens)
+    if measured_run.tokens is not None:
+        read, written = map(sum, measured_run.tokens)
         yield "input_token_rate", {"units": "tokens/s", "mean": read / lasted_s}
         yield "output_token_rate", {"units": "tokens/s", "mean": written / lasted_s}
         yield "total_token_rate", {"units": "tokens/s", "mean": (read + written) / lasted_s}
-    yield "request_rate", {"units": "queries/s", "mean": len(found.ok) / lasted_s}
+    yield "request_rate", {"units": "queries/s", "mean": len(measured_run.ok) / lasted_s}
 
 
 def _statistics(values: Floats, units: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"units": units, "mean": float(values.mean())}
+    statistics: dict[str, Any] = {"units": units, "mean": float(values.mean())}
     if len(values) > 1:
-        found["stddev"] = float(values.std(ddof=1))
-    found |= {"min": float(values.min())}
-    found |= {name: float(np.percentile(values, p)) for name, p in POINTS.items()}
-    return found | {"max": float(values.max())}
+        statistics["stddev"] = float(values.std(ddof=1))
+    statistics |= {"min": float(values.min())}
+    statistics |= {name: float(np.percentile(values, p)) for name, p in POINTS.items()}
+    return statistics | {"max": float(values.max())}
 
 
 FORMAT: Final = ToolFormat(

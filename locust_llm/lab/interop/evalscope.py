@@ -135,7 +135,7 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
         )
     try:
         with read_database(path) as database:
-            found, unread = _requests(database, path.stat().st_mtime)
+            records, unread = _requests(database, path.stat().st_mtime)
     except sqlite3.Error as error:
         slow = f"it takes longer than {TIMEOUT_S:.0f} s"
         raise UnusableResult(
@@ -150,15 +150,15 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
         ImportedRun(
             tool="evalscope",
             model=read_text(nested_value(arguments, "model"))
-            or next(filter(None, (one.model for one in found)), ""),
-            records=tuple(found),
+            or next(filter(None, (record.model for record in records)), ""),
+            records=tuple(records),
             users=None if open_loop else users,
             rate_per_s=rate if open_loop else None,
             arrivals="poisson" if open_loop else "",
             asked=read_whole(nested_value(summary, "Total Requests")),
             unread=tuple(unread),
             lacks=list_missing_data(
-                found, NO_DATE, *([NO_WORDS] if any(one.failed for one in found) else [])
+                records, NO_DATE, *([NO_WORDS] if any(record.failed for record in records) else [])
             ),
         )
     ]
@@ -194,7 +194,7 @@ def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Reco
             0.0,
         )
     chosen = ", ".join(name if name in columns else f"NULL AS {name}" for name in (*NEEDED, *MORE))
-    found = list[Record]()
+    records = list[Record]()
     unread = list[str]()
     order = [row[0] for row in database.execute(f"SELECT rowid FROM {TABLE} ORDER BY start_time")]
     # row by row: SQLite would keep all of them, texts included, to sort them
@@ -203,10 +203,10 @@ def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Reco
         if row is None:
             raise UnusableResult("it is damaged: its rows are not where its index has them")
         try:
-            found.append(_record(dict(row), place, written_s - ended_s))
+            records.append(_record(dict(row), place, written_s - ended_s))
         except UnusableResult as error:
             unread.append(f"request {place}: {error}")
-    return found, unread
+    return records, unread
 
 
 def _beside(path: Path) -> Document:

@@ -89,17 +89,17 @@ def decode_documents(raw: bytes) -> Documents:
         text = decode_utf8(raw)
         start = _BLANK.match(text, 0).end()  # type: ignore[union-attr]  # it always matches
         is_list = text.startswith("[", start)
-        found, at = _objects(text, start + is_list, _COMMA if is_list else _BLANK)
+        documents, at = _objects(text, start + is_list, _COMMA if is_list else _BLANK)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError:
         raise alone from None
     whole = at == len(text)
-    if not found or not (whole or _is_cut(text, at)):
+    if not documents or not (whole or _is_cut(text, at)):
         raise alone
     if is_list:  # one with an end is a document
-        return Documents([found], "its list" if whole else f"entry {len(found) + 1}")
-    return Documents(found, "" if whole else f"result {len(found) + 1}")
+        return Documents([documents], "its list" if whole else f"entry {len(documents) + 1}")
+    return Documents(documents, "" if whole else f"result {len(documents) + 1}")
 
 
 def split_results(document: object) -> list[object]:
@@ -107,22 +107,22 @@ def split_results(document: object) -> list[object]:
     if not isinstance(document, list) or not document or len(document) > MAX_DOCUMENTS:
         return [document]
     entries: list[object] = document
-    return entries if all(isinstance(one, dict) for one in entries) else [document]
+    return entries if all(isinstance(entry, dict) for entry in entries) else [document]
 
 
 def _objects(text: str, at: int, between: re.Pattern[str]) -> tuple[list[object], int]:
     """(the objects from this place on, where the first one begins that is not whole: the end, if
     all are). Raises ValueError for anything else."""
-    found = list[object]()
+    objects = list[object]()
     while (start := between.match(text, at).end()) < len(text):  # type: ignore[union-attr]  # it always matches
-        if not text.startswith("{", start) or len(found) >= MAX_DOCUMENTS:
+        if not text.startswith("{", start) or len(objects) >= MAX_DOCUMENTS:
             raise ValueError
         try:
             document, at = _DECODER.raw_decode(text, start)
         except ValueError:
-            return found, start
-        found.append(document)
-    return found, start
+            return objects, start
+        objects.append(document)
+    return objects, start
 
 
 def _is_cut(text: str, at: int) -> bool:

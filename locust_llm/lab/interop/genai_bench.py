@@ -24,11 +24,11 @@ def _has_figures(document: Document) -> bool:
 
 
 def _read_figures(document: Document, path: Path) -> list[Figures]:
-    found = nested_value(document, "aggregated_metrics")
+    metrics = nested_value(document, "aggregated_metrics")
     scale = S_PER.get(read_text(document.get("_time_unit")), 1.0)
 
     def of(name: str, scale: float = scale) -> Distribution:
-        values = nested_value(found, "stats", name)
+        values = nested_value(metrics, "stats", name)
         return (
             read_distribution(values.items(), scale) if isinstance(values, dict) else Distribution()
         )
@@ -36,18 +36,18 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
     return [
         Figures(
             tool="genai-bench",
-            label=read_text(nested_value(found, "scenario")),
-            requests=read_whole(nested_value(found, "num_completed_requests")),
-            failed=read_whole(nested_value(found, "num_error_requests")) or 0,
-            asked_requests=read_whole(nested_value(found, "num_requests")),
-            duration_s=read_finite_or_nan(nested_value(found, "run_duration")),
-            concurrency=read_whole(nested_value(found, "num_concurrency")),
-            requests_per_s=read_finite_or_nan(nested_value(found, "requests_per_second")),
+            label=read_text(nested_value(metrics, "scenario")),
+            requests=read_whole(nested_value(metrics, "num_completed_requests")),
+            failed=read_whole(nested_value(metrics, "num_error_requests")) or 0,
+            asked_requests=read_whole(nested_value(metrics, "num_requests")),
+            duration_s=read_finite_or_nan(nested_value(metrics, "run_duration")),
+            concurrency=read_whole(nested_value(metrics, "num_concurrency")),
+            requests_per_s=read_finite_or_nan(nested_value(metrics, "requests_per_second")),
             output_tokens_per_s=read_finite_or_nan(
-                nested_value(found, "mean_output_throughput_tokens_per_s")
+                nested_value(metrics, "mean_output_throughput_tokens_per_s")
             ),
             total_tokens_per_s=read_finite_or_nan(
-                nested_value(found, "mean_total_tokens_throughput_tokens_per_s")
+                nested_value(metrics, "mean_total_tokens_throughput_tokens_per_s")
             ),
             ttft=of("ttft"),
             tpot=of("tpot"),

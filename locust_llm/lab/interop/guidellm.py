@@ -40,16 +40,18 @@ def _is_result(document: object) -> bool:
 
 def _read_figures(document: Document, path: Path) -> list[Figures]:
     return [
-        _figures_of_load(document, one)
-        for one in nested_value(document, "benchmarks")
-        if nested_value(one, "metrics") is not None
+        _figures_of_load(document, benchmark)
+        for benchmark in nested_value(document, "benchmarks")
+        if nested_value(benchmark, "metrics") is not None
     ]
 
 
-def _figures_of_load(document: Document, one: object) -> Figures:
-    strategy = nested_value(one, "config", "strategy") or nested_value(one, "args", "strategy")
+def _figures_of_load(document: Document, benchmark: object) -> Figures:
+    strategy = nested_value(benchmark, "config", "strategy") or nested_value(
+        benchmark, "args", "strategy"
+    )
     kind = read_text(nested_value(strategy, "type_"))
-    warnings = nested_value(one, "warnings")
+    warnings = nested_value(benchmark, "warnings")
     places = read_whole(nested_value(strategy, "max_concurrency")) or read_whole(
         nested_value(strategy, "streams")
     )
@@ -57,37 +59,37 @@ def _figures_of_load(document: Document, one: object) -> Figures:
         tool="guidellm",
         version=read_text(nested_value(document, "metadata", "guidellm_version")),
         label=kind,
-        model=read_text(nested_value(one, "config", "backend", "model")),
-        requests=read_whole(nested_value(one, "metrics", "request_totals", "successful")),
-        failed=read_whole(nested_value(one, "metrics", "request_totals", "errored")) or 0,
-        duration_s=read_finite_or_nan(nested_value(one, "duration")),
+        model=read_text(nested_value(benchmark, "config", "backend", "model")),
+        requests=read_whole(nested_value(benchmark, "metrics", "request_totals", "successful")),
+        failed=read_whole(nested_value(benchmark, "metrics", "request_totals", "errored")) or 0,
+        duration_s=read_finite_or_nan(nested_value(benchmark, "duration")),
         concurrency=places if kind == "concurrent" else None,
         rate_per_s=read_finite_or_nan(nested_value(strategy, "rate"))
         if kind in ("constant", "poisson")
         else None,
         most_in_flight=read_whole(
-            nested_value(one, "metrics", "request_concurrency", "successful", "max")
+            nested_value(benchmark, "metrics", "request_concurrency", "successful", "max")
         ),
-        requests_per_s=_mean(one, "requests_per_second"),
-        output_tokens_per_s=_mean(one, "output_tokens_per_second"),
-        total_tokens_per_s=_mean(one, "tokens_per_second"),
-        ttft=_of(one, "time_to_first_token_ms", 1e-3),
-        tpot=_of(one, "inter_token_latency_ms", 1e-3),
-        latency=_of(one, "request_latency", 1.0),
-        input_tokens=_of(one, "prompt_token_count", 1.0),
-        output_tokens=_of(one, "output_token_count", 1.0),
+        requests_per_s=_mean(benchmark, "requests_per_second"),
+        output_tokens_per_s=_mean(benchmark, "output_tokens_per_second"),
+        total_tokens_per_s=_mean(benchmark, "tokens_per_second"),
+        ttft=_of(benchmark, "time_to_first_token_ms", 1e-3),
+        tpot=_of(benchmark, "inter_token_latency_ms", 1e-3),
+        latency=_of(benchmark, "request_latency", 1.0),
+        input_tokens=_of(benchmark, "prompt_token_count", 1.0),
+        output_tokens=_of(benchmark, "output_token_count", 1.0),
         client=f"limited ({read_text(nested_value(warnings, 0, 'code'))})"
         if isinstance(warnings, list) and warnings
         else "",
     )
 
 
-def _mean(one: object, name: str) -> float | None:
-    return read_finite_or_nan(nested_value(one, "metrics", name, "successful", "mean"))
+def _mean(benchmark: object, name: str) -> float | None:
+    return read_finite_or_nan(nested_value(benchmark, "metrics", name, "successful", "mean"))
 
 
-def _of(one: object, name: str, scale: float) -> Distribution:
-    values = nested_value(one, "metrics", name, "successful")
+def _of(benchmark: object, name: str, scale: float) -> Distribution:
+    values = nested_value(benchmark, "metrics", name, "successful")
     return (
         read_distribution(_named(values), scale)
         if isinstance(values, dict) and values.get("count") != 0
@@ -115,43 +117,47 @@ ENDS: Final = ("successful", "errored", "incomplete")
 
 def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
     """Raises UnusableResult without requests."""
-    return [_requests_of_load(document, one) for one in nested_value(document, "benchmarks")]
+    return [
+        _requests_of_load(document, benchmark) for benchmark in nested_value(document, "benchmarks")
+    ]
 
 
-def _requests_of_load(document: Document, one: object) -> ImportedRun:
-    strategy = nested_value(one, "config", "strategy") or nested_value(one, "args", "strategy")
+def _requests_of_load(document: Document, benchmark: object) -> ImportedRun:
+    strategy = nested_value(benchmark, "config", "strategy") or nested_value(
+        benchmark, "args", "strategy"
+    )
     kind = read_text(nested_value(strategy, "type_"))
     scheduled = kind in SCHEDULED
-    if not any(isinstance(nested_value(one, "requests", end), list) for end in ENDS):
+    if not any(isinstance(nested_value(benchmark, "requests", end), list) for end in ENDS):
         raise UnusableResult("it has no list of its requests (guidellm leaves it out of summaries)")
-    found = list[Record]()
+    records = list[Record]()
     unread = list[str]()
-    for place, (end, request) in number_requests(_requests(one)):
+    for place, (end, request) in number_requests(_requests(benchmark)):
         try:
-            found.append(_record(request, end, place, scheduled))
+            records.append(_record(request, end, place, scheduled))
         except UnusableResult as error:
             unread.append(f"request {place}: {error}")
     return ImportedRun(
         tool="guidellm",
         version=read_text(nested_value(document, "metadata", "guidellm_version")),
-        model=read_text(nested_value(one, "config", "backend", "model")),
-        records=tuple(found),
+        model=read_text(nested_value(benchmark, "config", "backend", "model")),
+        records=tuple(records),
         users=read_whole(nested_value(strategy, "max_concurrency"))
         or read_whole(nested_value(strategy, "streams"))
         if kind == "concurrent"
         else None,
         rate_per_s=read_finite_or_nan(nested_value(strategy, "rate")) if scheduled else None,
         arrivals=kind if scheduled else "",
-        asked=read_whole(nested_value(one, "metrics", "request_totals", "total")),
+        asked=read_whole(nested_value(benchmark, "metrics", "request_totals", "total")),
         unread=tuple(unread),
-        lacks=list_missing_data(found),
+        lacks=list_missing_data(records),
     )
 
 
-def _requests(one: object) -> Iterator[tuple[str, object]]:
+def _requests(benchmark: object) -> Iterator[tuple[str, object]]:
     for end in ENDS:
-        some = nested_value(one, "requests", end)
-        yield from ((end, request) for request in some) if isinstance(some, list) else ()
+        requests = nested_value(benchmark, "requests", end)
+        yield from ((end, request) for request in requests) if isinstance(requests, list) else ()
 
 
 def _record(request: object, end: str, place: int, scheduled: bool) -> Record:

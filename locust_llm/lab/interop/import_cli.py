@@ -40,11 +40,11 @@ def run_import(words: list[str]) -> int:
     )
     options = parser.parse_args(words)
     try:
-        found = _chosen(registry.read_imported_runs(options.file), options.load)
+        imported_run = _chosen(registry.read_imported_runs(options.file), options.load)
         folder = storage.make_run_folder(
-            Settings(report_dir=options.report_dir), found.model or None
+            Settings(report_dir=options.report_dir), imported_run.model or None
         )
-        facts = write_imported_run(found, options.file, folder)
+        facts = write_imported_run(imported_run, options.file, folder)
         summary = build.write_reports(folder, facts)
     except (OSError, UnusableResult) as error:
         why = clean_line(str(getattr(error, "strerror", None) or error))
@@ -65,34 +65,45 @@ def _chosen(loads: list[ImportedRun], number: int | None) -> ImportedRun:
     return loads[(number or 1) - 1]
 
 
-def write_imported_run(found: ImportedRun, source: Path, folder: Path) -> Run:
+def write_imported_run(imported_run: ImportedRun, source: Path, folder: Path) -> Run:
     """The records and run.json. Raises OSError."""
-    records = sorted(found.records, key=lambda one: one.closed_at)
+    records = sorted(imported_run.records, key=lambda one: one.closed_at)
     storage.replace_file(
         folder / storage.RECORDS, b"".join(format_record_line(record) + b"\n" for record in records)
     )
-    run = _run(found, source, folder)
+    run = _run(imported_run, source, folder)
     storage.write_run(folder, run)
     return run
 
 
-def _run(found: ImportedRun, source: Path, folder: Path) -> Run:
-    sent = [(one.sent_at or one.asked_at) + one.clock_offset_s for one in found.records]
-    measured = [at for at, one in zip(sent, found.records, strict=True) if one.phase == "profiling"]
-    closed = max(one.closed_at + one.clock_offset_s for one in found.records)
-    rate = found.rate_per_s if found.rate_per_s and 0 < found.rate_per_s < 1e9 else None
+def _run(imported_run: ImportedRun, source: Path, folder: Path) -> Run:
+    sent = [
+        (record.sent_at or record.asked_at) + record.clock_offset_s
+        for record in imported_run.records
+    ]
+    measured = [
+        at
+        for at, record in zip(sent, imported_run.records, strict=True)
+        if record.phase == "profiling"
+    ]
+    closed = max(record.closed_at + record.clock_offset_s for record in imported_run.records)
+    rate = (
+        imported_run.rate_per_s
+        if imported_run.rate_per_s and 0 < imported_run.rate_per_s < 1e9
+        else None
+    )
     blank = Run(name=folder.name, settings=Settings(), started_at=0.0, profiling_at=0.0)
     settings = replace(
         blank.settings,
-        model=found.model or None,
-        users=found.users if found.users and 0 < found.users < 2**31 else None,
-        prefill_concurrency=found.prefills
-        if found.prefills and 0 < found.prefills < 2**31
+        model=imported_run.model or None,
+        users=imported_run.users if imported_run.users and 0 < imported_run.users < 2**31 else None,
+        prefill_concurrency=imported_run.prefills
+        if imported_run.prefills and 0 < imported_run.prefills < 2**31
         else None,
         request_rate=rate,
-        arrival_pattern=found.arrivals or "(the file does not say how they are distributed)",
+        arrival_pattern=imported_run.arrivals or "(the file does not say how they are distributed)",
     )
-    lost = max(0, found.asked - len(found.records)) if found.asked else 0
+    lost = max(0, imported_run.asked - len(imported_run.records)) if imported_run.asked else 0
     run = replace(
         blank,
         settings=settings,
@@ -100,44 +111,44 @@ def _run(found: ImportedRun, source: Path, folder: Path) -> Run:
         profiling_at=max(0.0, min(measured or sent)),
         stopping_at=max(0.0, *sent),
         ended_at=max(0.0, closed),
-        imported=found.title,
-        model=found.model,
-        workers=tuple(sorted({one.worker for one in found.records})),
-        records_lost=max(lost, len(found.unread)),
-        versions={found.tool: found.version} if found.version else {},
-        notes=tuple(map(clean_line, _notes(found, source, lost))),
+        imported=imported_run.title,
+        model=imported_run.model,
+        workers=tuple(sorted({record.worker for record in imported_run.records})),
+        records_lost=max(lost, len(imported_run.unread)),
+        versions={imported_run.tool: imported_run.version} if imported_run.version else {},
+        notes=tuple(map(clean_line, _notes(imported_run, source, lost))),
     )
     return msgspec.convert(msgspec.to_builtins(run), Run)
 
 
-def _notes(found: ImportedRun, source: Path, lost: int) -> list[str]:
+def _notes(imported_run: ImportedRun, source: Path, lost: int) -> list[str]:
     """What it is, what it lacks, what could not be read."""
-    own = any(one.tokens_from == "tokenizer" for one in found.records)
+    own = any(record.tokens_from == "tokenizer" for record in imported_run.records)
     notes = [
-        f"Imported from {source.name}: {found.title} measured this, by its clock; the figures are "
+        f"Imported from {source.name}: {imported_run.title} measured this, by its clock; the figures are "
         f"made from its requests as "
         "those of a run of ours are.",
-        *(f"{found.title} does not keep {what}." for what in found.lacks),
+        *(f"{imported_run.title} does not keep {what}." for what in imported_run.lacks),
     ]
     if own:
         notes.append(
-            f"Output tokens are of {found.tool}'s own tokenizer, where the server did not count."
+            f"Output tokens are of {imported_run.tool}'s own tokenizer, where the server did not count."
         )
     if lost:
         notes.append(
-            f"The file counts {format_count(found.asked or 0, 'request')} and has "
-            f"{len(found.records)} of them."
+            f"The file counts {format_count(imported_run.asked or 0, 'request')} and has "
+            f"{len(imported_run.records)} of them."
         )
-    if found.cut:
+    if imported_run.cut:
         notes.append(
-            f"WARNING: {source.name} ends in the middle of {found.cut}, which was not read."
+            f"WARNING: {source.name} ends in the middle of {imported_run.cut}, which was not read."
         )
-    if found.unread:
-        shown = "; ".join(found.unread[:MAX_UNREAD]) + (
-            "; ..." if len(found.unread) > MAX_UNREAD else ""
+    if imported_run.unread:
+        shown = "; ".join(imported_run.unread[:MAX_UNREAD]) + (
+            "; ..." if len(imported_run.unread) > MAX_UNREAD else ""
         )
         notes.append(
-            f"WARNING: {format_count(len(found.unread), 'request')} of the file could not be read "
+            f"WARNING: {format_count(len(imported_run.unread), 'request')} of the file could not be read "
             f"({shown})."
         )
     return notes

@@ -77,23 +77,23 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_finite(value: object, what: str) -> float:
     """Raises UnusableResult."""
-    found = read_finite_or_nan(value)
-    if found is None or not abs(found) < 1e11:
+    number = read_finite_or_nan(value)
+    if number is None or not abs(number) < 1e11:
         raise UnusableResult(f"its {what} is {'missing' if value is None else f'{value!r:.40}'}")
-    return found
+    return number
 
 
 def read_duration(value: object, what: str) -> float:
     """A duration. Raises UnusableResult."""
-    if not 0 <= (found := read_finite(value, what)) <= MAX_S:
-        raise UnusableResult(f"its {what} is {found:g} s")
-    return found
+    if not 0 <= (seconds := read_finite(value, what)) <= MAX_S:
+        raise UnusableResult(f"its {what} is {seconds:g} s")
+    return seconds
 
 
 def read_token_count(value: object) -> int | None:
     """Of tokens; None where it is no whole number from 0 on."""
-    found = read_finite_or_nan(value)
-    return None if found is None or not 0 <= found <= 2**53 else round(found)
+    number = read_finite_or_nan(value)
+    return None if number is None or not 0 <= number <= 2**53 else round(number)
 
 
 def stamp_chunks(
@@ -184,7 +184,7 @@ def token_fields(read: object, written: object, by: str) -> dict[str, Any]:
 
 def list_missing_data(records: Iterable[Record], *more: str) -> tuple[str, ...]:
     """What the records do not have, in words."""
-    seen = {word for one in records for word in one.lacks}
+    seen = {word for record in records for word in record.lacks}
     return (
         *((NO_DUE,) if DUE in seen else ()),
         *((NO_GAPS,) if GAPS in seen else ()),

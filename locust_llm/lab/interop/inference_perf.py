@@ -45,30 +45,30 @@ def _has_figures(document: Document) -> bool:
 
 def _read_figures(document: Document, path: Path) -> list[Figures]:
     load = document.get("load_summary")
-    found = document.get("successes")
+    successes = document.get("successes")
     places = read_whole(nested_value(load, "concurrency"))
 
     def of(*path: str) -> Distribution:
-        values = nested_value(found, *path)
+        values = nested_value(successes, *path)
         return read_distribution(values.items()) if isinstance(values, dict) else Distribution()
 
     return [
         Figures(
             tool="inference-perf",
-            requests=read_whole(nested_value(found, "count")),
+            requests=read_whole(nested_value(successes, "count")),
             failed=read_whole(nested_value(document, "failures", "count")) or 0,
             asked_requests=read_whole(nested_value(load, "count")),
             duration_s=read_finite_or_nan(document.get("benchmark_time_seconds")),
             concurrency=places,
             rate_per_s=None if places else read_finite_or_nan(nested_value(load, "requested_rate")),
             requests_per_s=read_finite_or_nan(
-                nested_value(found, "throughput", "requests_per_sec")
+                nested_value(successes, "throughput", "requests_per_sec")
             ),
             output_tokens_per_s=read_finite_or_nan(
-                nested_value(found, "throughput", "output_tokens_per_sec")
+                nested_value(successes, "throughput", "output_tokens_per_sec")
             ),
             total_tokens_per_s=read_finite_or_nan(
-                nested_value(found, "throughput", "total_tokens_per_sec")
+                nested_value(successes, "throughput", "total_tokens_per_sec")
             ),
             ttft=of("latency", "time_to_first_token"),
             tpot=of("latency", "time_per_output_token"),
@@ -76,7 +76,9 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
             latency=of("latency", "request_latency"),
             input_tokens=of("prompt_tokens"),
             output_tokens=of("output_len"),
-            server_output_tokens=read_finite_or_nan(nested_value(found, "output_tokens", "mean")),
+            server_output_tokens=read_finite_or_nan(
+                nested_value(successes, "output_tokens", "mean")
+            ),
         )
     ]
 
@@ -97,20 +99,20 @@ def _has_requests(document: object) -> bool:
 
 def _read_requests(document: Sequence[object], path: Path) -> list[ImportedRun]:
     """Of several stages only the first has its load beside it, so they have none."""
-    found = list[Record]()
+    records = list[Record]()
     unread = list[str]()
     ended_s = max(
         (
             end
-            for one in document
-            if (end := read_finite_or_nan(nested_value(one, "end_time"))) and abs(end) < 1e11
+            for request in document
+            if (end := read_finite_or_nan(nested_value(request, "end_time"))) and abs(end) < 1e11
         ),
         default=0.0,
     )
     base_s = path.stat().st_mtime - ended_s
-    for place, one in number_requests(document):
+    for place, request in number_requests(document):
         try:
-            found.append(_record(one, place, base_s))
+            records.append(_record(request, place, base_s))
         except UnusableResult as error:
             unread.append(f"request {place}: {error}")
     stage = (
@@ -127,12 +129,12 @@ def _read_requests(document: Sequence[object], path: Path) -> list[ImportedRun]:
         ImportedRun(
             tool="inference-perf",
             model=_model(document),
-            records=tuple(found),
+            records=tuple(records),
             users=places,
             rate_per_s=None if places else read_finite_or_nan(nested_value(load, "requested_rate")),
             asked=asked or None,
             unread=tuple(unread),
-            lacks=list_missing_data(found, NO_DATE),
+            lacks=list_missing_data(records, NO_DATE),
         )
     ]
 
@@ -158,22 +160,22 @@ def _model(document: Sequence[object]) -> str:
         return words.partition('"model": "')[2].partition('"')[0][:200]  # a cut one
 
 
-def _record(one: object, place: int, base_s: float) -> Record:
+def _record(request: object, place: int, base_s: float) -> Record:
     """One chunk may hold several tokens: they have one time."""
-    sent_s = read_finite(nested_value(one, "start_time"), "start")
-    closed_s = read_finite(nested_value(one, "end_time"), "end")
-    error = nested_value(one, "error")
+    sent_s = read_finite(nested_value(request, "start_time"), "start")
+    closed_s = read_finite(nested_value(request, "end_time"), "end")
+    error = nested_value(request, "error")
     words = (
         read_text(error)
         or read_text(nested_value(error, "error_msg"))
         or read_text(nested_value(error, "error_type"))
         or ("failed" if error else "")
     )
-    answer = nested_value(one, "info", "response_metrics")
+    answer = nested_value(request, "info", "response_metrics")
     used = read_token_count(nested_value(answer, "server_usage", "completion_tokens"))
     read = read_token_count(nested_value(answer, "server_usage", "prompt_tokens"))
     fields: dict[str, Any] = token_fields(
-        nested_value(one, "info", "input_tokens") if read is None else read,
+        nested_value(request, "info", "input_tokens") if read is None else read,
         nested_value(answer, "output_tokens") if used is None else used,
         "tokenizer" if used is None else "usage",
     )

@@ -42,8 +42,8 @@ def read_finite_or_nan(value: object) -> float | None:
 
 
 def read_whole(value: object) -> int | None:
-    found = read_finite_or_nan(value)
-    return None if found is None or found != found or abs(found) > 2**53 else round(found)
+    number = read_finite_or_nan(value)
+    return None if number is None or number != number or abs(number) > 2**53 else round(number)
 
 
 def read_text(value: object) -> str:
@@ -58,19 +58,19 @@ def read_distribution(values: Iterable[tuple[str, object]], scale: float = 1.0) 
     count: int | None = None
     for name, value in values:
         name = NAMES.get(name.lower(), name.lower())
-        found = read_finite_or_nan(value)
-        if found is None:
+        number = read_finite_or_nan(value)
+        if number is None:
             continue
         if name == "count":
             count = read_whole(value)
         elif name in ("avg", "min", "max", "std"):
-            ends[name] = found * scale
+            ends[name] = number * scale
         elif (
             name.startswith("p")
             and (p := read_finite_or_nan(name[1:].replace("_", "."))) is not None
             and 0 < p < 100
         ):
-            percentiles[p] = found * scale
+            percentiles[p] = number * scale
     return Distribution(
         avg=ends.get("avg"), min=ends.get("min"), max=ends.get("max"), std=ends.get("std"),
         count=count,

@@ -44,17 +44,17 @@ class MeasuredRun:
     @property
     def tokens(self) -> tuple[list[int], list[int]] | None:
         """Input and output tokens of each; None where they are not known of all."""
-        read = [one.input_tokens for one in self.ok if one.input_tokens is not None]
-        written = [one.output_tokens for one in self.ok if one.output_tokens is not None]
+        read = [record.input_tokens for record in self.ok if record.input_tokens is not None]
+        written = [record.output_tokens for record in self.ok if record.output_tokens is not None]
         return (read, written) if len(read) == len(written) == len(self.ok) else None
 
     @property
     def ttft_s(self) -> Floats:
-        return _known(one.ttft_s for one in self.ok)
+        return _known(record.ttft_s for record in self.ok)
 
     @property
     def latency_s(self) -> Floats:
-        return _known(one.latency_s for one in self.ok)
+        return _known(record.latency_s for record in self.ok)
 
     @property
     def tpot_s(self) -> Floats:
@@ -62,40 +62,40 @@ class MeasuredRun:
         hidden, that is it."""
         return _known(
             itl_s
-            if one.hidden_tokens or one.latency_s is None or one.ttft_s is None
-            else (one.latency_s - one.ttft_s) / (one.output_tokens - 1)
-            for one in self.ok
-            if (itl_s := one.itl_s) is not None
-            and one.output_tokens is not None
-            and one.output_tokens > 1
+            if record.hidden_tokens or record.latency_s is None or record.ttft_s is None
+            else (record.latency_s - record.ttft_s) / (record.output_tokens - 1)
+            for record in self.ok
+            if (itl_s := record.itl_s) is not None
+            and record.output_tokens is not None
+            and record.output_tokens > 1
         )
 
     @property
     def gaps_s(self) -> Floats:
         """Each gap between two chunks, where all stamps are known."""
         return np.concatenate(
-            [np.empty(0), *(np.array(one.gaps_us, np.float64) / 1e6 for one in self.ok)]
+            [np.empty(0), *(np.array(record.gaps_us, np.float64) / 1e6 for record in self.ok)]
         )
 
     @property
     def coalesced_gaps(self) -> tuple[int, int]:
         """(how many of the gaps have an end whose chunk came in one read with others, all gaps):
         the report leaves the former out."""
-        every = sum(len(one.gaps_us) for one in self.ok)
-        return every - sum(len(one.sharp_gaps_us) for one in self.ok), every
+        every = sum(len(record.gaps_us) for record in self.ok)
+        return every - sum(len(record.sharp_gaps_us) for record in self.ok), every
 
     @property
     def gaps_known(self) -> bool:
-        return bool(self.ok) and all(one.known_us or not one.chunk_us for one in self.ok)
+        return bool(self.ok) and all(record.known_us or not record.chunk_us for record in self.ok)
 
 
 def _known(values: Iterable[float | None]) -> Floats:
     return np.array([value for value in values if value is not None], np.float64)
 
 
-def sent_s(one: Record) -> float:
+def sent_s(record: Record) -> float:
     """Unix seconds; of a request that could not be sent, when it was tried."""
-    return (one.asked_at if one.sent_at is None else one.sent_at) + one.clock_offset_s
+    return (record.asked_at if record.sent_at is None else record.sent_at) + record.clock_offset_s
 
 
 def measure_run(folder: Path) -> MeasuredRun:
@@ -110,20 +110,21 @@ def measure_run(folder: Path) -> MeasuredRun:
         ) from None
     file = RecordFile(folder / RECORDS)
     records = sorted(
-        (one for one in file if one.outcome != RETRIED and one.phase == "profiling"), key=sent_s
+        (record for record in file if record.outcome != RETRIED and record.phase == "profiling"),
+        key=sent_s,
     )
     return select_measured_run(run, records)
 
 
 def select_measured_run(run: Run, records: Sequence[Record]) -> MeasuredRun:
     """Raises NotExported where nothing was answered."""
-    ok = tuple(one for one in records if one.outcome == OK)
+    ok = tuple(record for record in records if record.outcome == OK)
     if not ok:
         raise NotExported("no request of its profiling phase was answered")
-    ends = (one.closed_at + one.clock_offset_s for one in records)
-    chunks = (sent_s(one) + one.chunk_us[-1] / 1e6 for one in records if one.chunk_us)
-    cut = sum(one.outcome in (CUT, CANCELLED) for one in records)
-    failed = tuple(one for one in records if one.failed)
+    ends = (record.closed_at + record.clock_offset_s for record in records)
+    chunks = (sent_s(record) + record.chunk_us[-1] / 1e6 for record in records if record.chunk_us)
+    cut = sum(record.outcome in (CUT, CANCELLED) for record in records)
+    failed = tuple(record for record in records if record.failed)
     return MeasuredRun(run, ok, failed, cut, sent_s(records[0]), max(*ends, *chunks))
 
 

@@ -48,38 +48,44 @@ class Cell(NamedTuple):
     word: str = ""
 
 
-def render_comparison_page(found: Comparison) -> str:
+def render_comparison_page(comparison: Comparison) -> str:
     """The whole page. A folder whose figures cannot be read has no conditions and no audit, and the
     page says so."""
-    folders = [found.base, *(pair.folder for pair in found.runs)]
+    folders = [comparison.base, *(pair.folder for pair in comparison.runs)]
     names = number_equal_titles([Path(folder).name for folder in folders])
     figures, unread = _figures(folders, names)
     doubts, held = audit_columns(
-        [(name, one) for name, one in zip(names, figures, strict=True) if one is not None]
+        [
+            (name, figures_of_run)
+            for name, figures_of_run in zip(names, figures, strict=True)
+            if figures_of_run is not None
+        ]
     )
     return rendered(
         "runs.html",
         OWN,
         title="Runs beside each other",
         names=names,
-        simulated=SIMULATED if found.simulated else "",
-        testers=TESTERS if len({one.title for one in figures if one is not None}) > 1 else "",
+        simulated=SIMULATED if comparison.simulated else "",
+        testers=TESTERS
+        if len({figure.title for figure in figures if figure is not None}) > 1
+        else "",
         apart=[
             f"{name} had other work than {names[0]}: {pair.other_work}. So there are no "
             f"differences."
-            for name, pair in zip(names[1:], found.runs, strict=True)
+            for name, pair in zip(names[1:], comparison.runs, strict=True)
             if pair.other_work
         ],
         conditions=clean_rows(
             [
-                ["load tester", *("-" if one is None else one.title for one in figures)],
+                ["load tester", *("-" if figure is None else figure.title for figure in figures)],
                 *list_conditions(figures),
             ]
         ),
-        measures=[*_rows(found.runs)],
+        measures=[*_rows(comparison.runs)],
         classes=CLASSES,
-        warnings=_remarks(found, names, loud=True),
-        remarks=_remarks(found, names, loud=False),
+        warnings=_remarks(comparison, names, loud=True),
+        remarks=_remarks(comparison, names, loud=False),
         notes=NOTES,
         doubts=[*unread, *doubts],
         held=held,
@@ -90,15 +96,15 @@ def _figures(
     folders: Sequence[str], names: Sequence[str]
 ) -> tuple[list[Figures | None], list[str]]:
     """(of each folder, why not of some)."""
-    found = list[Figures | None]()
+    figures_of_runs = list[Figures | None]()
     unread = list[str]()
     for folder, name in zip(folders, names, strict=True):
         try:
-            found.append(registry.read_figures(Path(folder))[0])
+            figures_of_runs.append(registry.read_figures(Path(folder))[0])
         except (OSError, registry.UnknownFormat) as error:
-            found.append(None)
+            figures_of_runs.append(None)
             unread.append(f"{name}: not audited: {getattr(error, 'strerror', None) or error}")
-    return found, unread
+    return figures_of_runs, unread
 
 
 def _rows(pairs: Sequence[RunPair]) -> Iterator[tuple[str, list[Cell]]]:
@@ -135,13 +141,13 @@ def _cell(line: ComparisonLine | None) -> Cell:
     return Cell(value, *("" if text == "-" else text for text in (known, percent, word)))
 
 
-def _remarks(found: Comparison, names: Sequence[str], loud: bool) -> list[tuple[str, str]]:
+def _remarks(comparison: Comparison, names: Sequence[str], loud: bool) -> list[tuple[str, str]]:
     """(runs, what is to be known of all of them): ``loud`` warnings, or notes on figures; not what
     the page says anyway."""
     texts: dict[str, list[str]] = {
-        f"WARNING: {warning}": [names[0]] for warning in found.warnings if loud
+        f"WARNING: {warning}": [names[0]] for warning in comparison.warnings if loud
     }
-    for name, pair in zip(names[1:], found.runs, strict=True):
+    for name, pair in zip(names[1:], comparison.runs, strict=True):
         blocks = (
             block
             for block in make_pair_blocks(pair, (names[0], name))

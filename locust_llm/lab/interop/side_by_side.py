@@ -37,8 +37,8 @@ def compare_results(words: Sequence[str]) -> int:
             files += [(path, figures) for figures in registry.read_figures(path)]
         except (OSError, registry.UnknownFormat) as error:
             return fail(f"{path}: {getattr(error, 'strerror', None) or error}")
-    found = build_result_table(files)
-    text = format_results_markdown(found)
+    table = build_result_table(files)
+    text = format_results_markdown(table)
     try:
         if options.markdown:
             replace_file(options.markdown, text.encode())
@@ -46,7 +46,7 @@ def compare_results(words: Sequence[str]) -> int:
             replace_file(
                 options.html,
                 render_page(
-                    "side_by_side.html", OWN, title="Results beside each other", found=found
+                    "side_by_side.html", OWN, title="Results beside each other", found=table
                 ).encode(),
             )
         if options.json:
@@ -113,9 +113,9 @@ def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:
         measures.append([name, *cells])
     doubts, held = audit_columns([*zip(names, columns, strict=True)])
     cut = {
-        f"{path.name} ends in the middle of {one.cut}, which was not read.": None
-        for path, one in files
-        if one.cut
+        f"{path.name} ends in the middle of {file.cut}, which was not read.": None
+        for path, file in files
+        if file.cut
     }
     return ResultTable(
         names=names,
@@ -138,10 +138,10 @@ def audit_columns(named: Sequence[tuple[str, Figures]]) -> tuple[list[str], list
     words."""
     each = [(name, audit_figures(figures)) for name, figures in named]
     doubts = [
-        clean_line(f"{name}: {one.verdict}: {one.rule}: {one.arithmetic}")
-        for name, found in each
-        for one in found
-        if one.verdict is not AuditOutcome.HOLDS and one.rule != "samples"
+        clean_line(f"{name}: {finding.verdict}: {finding.rule}: {finding.arithmetic}")
+        for name, findings in each
+        for finding in findings
+        if finding.verdict is not AuditOutcome.HOLDS and finding.rule != "samples"
     ]
     held = []
     for name, findings in each:
@@ -161,21 +161,21 @@ def list_conditions(columns: Sequence[Figures | None]) -> list[list[str]]:
 
 def clean_rows(rows: list[list[str]]) -> list[list[str]]:
     """Clean, without those in which no column has anything."""
-    kept = []
+    filled_rows = []
     for row in rows:
         if not {"-", ""}.issuperset(row[1:]):
-            kept.append([clean_line(cell) for cell in row])
-    return kept
+            filled_rows.append([clean_line(cell) for cell in row])
+    return filled_rows
 
 
-def format_results_markdown(found: ResultTable) -> str:
+def format_results_markdown(table: ResultTable) -> str:
     rows = tabulate(
-        [*found.conditions, *found.measures],
-        ["", *found.names],
+        [*table.conditions, *table.measures],
+        ["", *table.names],
         tablefmt="github",
         disable_numparse=True,
     )
-    return "\n\n".join([*found.apart, rows, *found.notes, *found.doubts]) + "\n"
+    return "\n\n".join([*table.apart, rows, *table.notes, *table.doubts]) + "\n"
 
 
 def number_equal_titles(titles: Sequence[str]) -> list[str]:
@@ -198,8 +198,8 @@ NO_INTERVALS: Final = (
 def find_unlike_conditions(base: Figures, other: Figures) -> str:
     """Why both cannot be compared: other work, or another load; empty: they can. What one of them
     does not say is no reason."""
-    if found := find_work_differences(_work(base), _work(other)):
-        return ", ".join(map(str, found))
+    if differences := find_work_differences(_work(base), _work(other)):
+        return ", ".join(map(str, differences))
     for name, a, b in (
         ("in flight at most", base.concurrency, other.concurrency),
         ("requests a second asked for", base.rate_per_s, other.rate_per_s),
@@ -240,28 +240,30 @@ def _cell(value: float | None, base: float | None) -> str:
 def _of(field: str, point: str) -> Callable[[Figures], float | None]:
     def value(figures: Figures) -> float | None:
         of: Distribution = getattr(figures, field)
-        found = of.avg if point == "mean" else of.percentiles.get(float(point[1:]))
-        return None if found is None else found * 1e3
+        number = of.avg if point == "mean" else of.percentiles.get(float(point[1:]))
+        return None if number is None else number * 1e3
 
     return value
 
 
 CONDITIONS: Final[dict[str, Said]] = {
-    "model": lambda one: one.model or "-",
-    "in flight at most": lambda one: f"{one.concurrency or '-'}",
-    "prefills at most": lambda one: f"{one.prefill_concurrency or '-'}",
-    "requests/s asked for": lambda one: "-" if one.rate_per_s is None else f"{one.rate_per_s:g}",
-    "requests": lambda one: "-" if one.requests is None else f"{one.requests:,}",
-    "failed": lambda one: f"{one.failed:,}",
-    "input tokens": lambda one: format_brief(one.input_tokens.avg),
-    "output tokens": lambda one: format_brief(one.output_tokens.avg),
-    "output tokens by the server": lambda one: format_brief(one.server_output_tokens),
+    "model": lambda figures: figures.model or "-",
+    "in flight at most": lambda figures: f"{figures.concurrency or '-'}",
+    "prefills at most": lambda figures: f"{figures.prefill_concurrency or '-'}",
+    "requests/s asked for": lambda figures: (
+        "-" if figures.rate_per_s is None else f"{figures.rate_per_s:g}"
+    ),
+    "requests": lambda figures: "-" if figures.requests is None else f"{figures.requests:,}",
+    "failed": lambda figures: f"{figures.failed:,}",
+    "input tokens": lambda figures: format_brief(figures.input_tokens.avg),
+    "output tokens": lambda figures: format_brief(figures.output_tokens.avg),
+    "output tokens by the server": lambda figures: format_brief(figures.server_output_tokens),
 }
 MEASURES: Final[dict[str, Callable[[Figures], float | None]]] = {
     **{f"{name} {point}, ms": _of(field, point) for field,
         name in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"))
        for point in ("mean", "p50", "p90", "p95", "p99")},
     **{f"latency {point}, ms": _of("latency", point) for point in ("mean", "p50", "p99")},
-    "requests/s": lambda one: one.requests_per_s,
-    "output tokens/s": lambda one: one.output_tokens_per_s,
+    "requests/s": lambda figures: figures.requests_per_s,
+    "output tokens/s": lambda figures: figures.output_tokens_per_s,
 }  # fmt: skip

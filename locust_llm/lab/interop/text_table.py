@@ -46,7 +46,7 @@ TOOK: Final = re.compile(r"(\d+)/\1\b.*?\[(?:(\d+):)?(\d+):(\d+)[\]<]")
 def read_tables(words: str) -> list[Figures]:
     """Each table with a latency or a TTFT is a load; the command that stands nearest above it has
     its options."""
-    found = list[Figures]()
+    tables = list[Figures]()
     above = list[str]()
     rows: dict[str, dict[str, object]] = {}
     head: list[str] = []
@@ -57,11 +57,11 @@ def read_tables(words: str) -> list[Figures]:
         elif head and len(cells) == len(head) + 1:
             rows[cells[0].lower()] = dict(zip(head, cells[1:], strict=True))
         elif rows and not BORDER.fullmatch(line):
-            found += _load(rows, "\n".join(above), len(found) + 1)
+            tables += _load(rows, "\n".join(above), len(tables) + 1)
             rows, head, above = {}, [], [line]
         else:
             above.append(line)
-    return found
+    return tables
 
 
 def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterator[Figures]:

@@ -74,8 +74,10 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
 
 def _of(document: Document, name: str) -> Distribution:
     end = f"_{name}_ms"
-    found = ((key.removesuffix(end), value) for key, value in document.items() if key.endswith(end))
-    return read_distribution(found, 1e-3)
+    fields = (
+        (key.removesuffix(end), value) for key, value in document.items() if key.endswith(end)
+    )
+    return read_distribution(fields, 1e-3)
 
 
 def _mean(total: float | None, count: int | None) -> Distribution:
@@ -99,19 +101,19 @@ def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
     rate = read_finite_or_nan(document.get("request_rate"))
     burstiness = read_finite_or_nan(document.get("burstiness"))
     open_loop = rate is not None and 0 < rate < float("inf")
-    found, unread = _records(lists, read_text(document.get("date")), path)
+    records, unread = _records(lists, read_text(document.get("date")), path)
     asked = (read_whole(document.get("completed")) or 0) + (read_whole(document.get("failed")) or 0)
     return [
         ImportedRun(
             tool="vllm bench",
             model=read_text(document.get("model_id")),
-            records=tuple(found),
+            records=tuple(records),
             users=read_whole(document.get("max_concurrency")),
             rate_per_s=rate if open_loop else None,
             arrivals=_name_arrivals(burstiness) if open_loop else "",
             asked=asked or None,
             unread=tuple(unread),
-            lacks=list_missing_data(found, NO_DATE),
+            lacks=list_missing_data(records, NO_DATE),
         )
     ]
 
@@ -124,23 +126,23 @@ def _name_arrivals(burstiness: float | None) -> str:
 
 
 def _records(lists: Mapping[str, Any], date: str, path: Path) -> tuple[list[Record], list[str]]:
-    found = list[Record]()
+    records = list[Record]()
     unread = list[str]()
     starts = [
         value
-        for one in lists["start_times"]
-        if (value := read_finite_or_nan(one)) is not None and abs(value) < 1e11
+        for start_time in lists["start_times"]
+        if (value := read_finite_or_nan(start_time)) is not None and abs(value) < 1e11
     ]
     ended_s = max(starts, default=0.0)
     base_s = _unix(date, path) - ended_s
     for place, _ in number_requests(lists["start_times"]):
         try:
-            found.append(
+            records.append(
                 _record({name: _nth(lists[name], place - 1) for name in lists}, place, base_s)
             )
         except UnusableResult as error:
             unread.append(f"request {place}: {error}")
-    return found, unread
+    return records, unread
 
 
 def _nth(values: object, place: int) -> Any:
@@ -154,10 +156,10 @@ def _unix(date: str, path: Path) -> float:
     return path.stat().st_mtime
 
 
-def _record(one: Mapping[str, Any], place: int, base_s: float) -> Record:
+def _record(request: Mapping[str, Any], place: int, base_s: float) -> Record:
     """The first event may carry nothing but the role: so does its TTFT."""
-    sent_s = read_finite(one["start_times"], "start time")
-    words = one["errors"] if isinstance(one["errors"], str) else ""
+    sent_s = read_finite(request["start_times"], "start time")
+    words = request["errors"] if isinstance(request["errors"], str) else ""
     failure = outcome_fields(None, words)
     fields = {
         "id": f"request-{place}",
@@ -166,15 +168,21 @@ def _record(one: Mapping[str, Any], place: int, base_s: float) -> Record:
         "sent_s": sent_s,
         **failure,
     }
-    fields |= token_fields(one["input_lens"], one["output_lens"] if not failure else None, "usage")
-    latency = None if one["latencies"] is None else read_duration(one["latencies"], "latency")
+    fields |= token_fields(
+        request["input_lens"], request["output_lens"] if not failure else None, "usage"
+    )
+    latency = (
+        None if request["latencies"] is None else read_duration(request["latencies"], "latency")
+    )
     if failure:
         return make_imported_record(
             **fields, closed_s=sent_s + (latency or 0.0), stamps=(), whole=True
         )
-    if not isinstance(one["itls"], list):
+    if not isinstance(request["itls"], list):
         raise UnusableResult("its list of gaps is missing")
-    stamps, complete = stamp_chunks(read_duration(one["ttfts"], "TTFT"), one["itls"], latency)
+    stamps, complete = stamp_chunks(
+        read_duration(request["ttfts"], "TTFT"), request["itls"], latency
+    )
     return make_imported_record(
         **fields, closed_s=sent_s + stamps[-1] / 1e6, stamps=stamps, whole=complete
     )

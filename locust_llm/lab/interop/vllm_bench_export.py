@@ -30,19 +30,21 @@ PATTERNS: Final = {"poisson": 1.0}
 
 
 def build_vllm_bench_result(
-    found: MeasuredRun, more: Mapping[str, object], *, detailed: bool = False
+    measured_run: MeasuredRun, more: Mapping[str, object], *, detailed: bool = False
 ) -> dict[str, Any]:
     """``more``: fields as of ``--metadata``; ``detailed``: the lists of ``--save-detailed`` too,
     but for the texts. Raises NotExported for an API that it has not."""
-    s, run = found.run.settings, found.run
+    s, run = measured_run.run.settings, measured_run.run
     if s.endpoint_type not in BACKENDS:
         raise NotExported(f"vllm bench has no figures of the endpoint type {s.endpoint_type}")
-    n = len(found.ok)
+    n = len(measured_run.ok)
     backend = BACKENDS[s.endpoint_type]
     rate = (s.request_rate or s.user_centric_rate) if s.open_loop else None
     burstiness = PATTERNS.get(s.arrival_pattern, s.arrival_smoothness) if s.open_loop else None
     try:
-        date = datetime.fromtimestamp(run.ended_at or found.ended_s, UTC).strftime("%Y%m%d-%H%M%S")
+        date = datetime.fromtimestamp(run.ended_at or measured_run.ended_s, UTC).strftime(
+            "%Y%m%d-%H%M%S"
+        )
     except (ValueError, OverflowError) as error:
         raise NotExported(f"its date cannot be written: {error}") from None
     whole: dict[str, Any] = {
@@ -52,80 +54,85 @@ def build_vllm_bench_result(
         "label": None,
         "model_id": run.model or s.model or None,
         "tokenizer_id": None,
-        "num_prompts": n + len(found.failed),
+        "num_prompts": n + len(measured_run.failed),
         **more,
         "request_rate": rate if s.open_loop else "inf",
         "burstiness": burstiness,
         "max_concurrency": None if s.open_loop else s.users,
-        "duration": found.duration_s,
+        "duration": measured_run.duration_s,
         "completed": n,
-        "failed": len(found.failed),
-        **_rates(found),
-        **(_lists(found) if detailed else {}),
-        **dict(_latencies(found)),
+        "failed": len(measured_run.failed),
+        **_rates(measured_run),
+        **(_lists(measured_run) if detailed else {}),
+        **dict(_latencies(measured_run)),
     }
     empty = ("burstiness", *(("request_rate",) if s.open_loop else ()))
     return {name: value for name, value in whole.items() if value is not None or name not in empty}
 
 
-def _rates(found: MeasuredRun) -> dict[str, float | None]:
+def _rates(measured_run: MeasuredRun) -> dict[str, float | None]:
     """Those that need tokens only where all requests have them. Goodput is None there without a
     rule; ours may be of other rules, so it is None here."""
-    n = len(found.ok)
-    lasted_s = found.duration_s
+    n = len(measured_run.ok)
+    lasted_s = measured_run.duration_s
     if lasted_s <= 0:
         return {"request_goodput": None}
     rates: dict[str, float | None] = {"request_throughput": n / lasted_s, "request_goodput": None}
-    if found.tokens is not None:
-        read, written = map(sum, found.tokens)
+    if measured_run.tokens is not None:
+        read, written = map(sum, measured_run.tokens)
         rates |= {
             "total_input_tokens": read,
             "total_output_tokens": written,
             "output_throughput": written / lasted_s,
             "total_token_throughput": (read + written) / lasted_s,
         }
-    if found.gaps_known:
-        rates["max_output_tokens_per_s"] = fullest_second(found)
-    rates["max_concurrent_requests"] = most_at_once(found)
-    return rates | {"rtfx": sum(one.audio_s or 0.0 for one in found.ok) / lasted_s}
+    if measured_run.gaps_known:
+        rates["max_output_tokens_per_s"] = fullest_second(measured_run)
+    rates["max_concurrent_requests"] = most_at_once(measured_run)
+    return rates | {"rtfx": sum(record.audio_s or 0.0 for record in measured_run.ok) / lasted_s}
 
 
-def fullest_second(found: MeasuredRun) -> float:
+def fullest_second(measured_run: MeasuredRun) -> float:
     """Chunks in the fullest whole second after the first send."""
-    first = sent_s(found.ok[0])
+    first = sent_s(measured_run.ok[0])
     at = np.concatenate(
-        [np.array(one.known_us, np.float64) / 1e6 + (sent_s(one) - first) for one in found.ok]
+        [
+            np.array(record.known_us, np.float64) / 1e6 + (sent_s(record) - first)
+            for record in measured_run.ok
+        ]
     )
     _, counts = np.unique(at.astype(np.int64), return_counts=True)
     return float(counts.max(initial=0))
 
 
-def most_at_once(found: MeasuredRun) -> int:
+def most_at_once(measured_run: MeasuredRun) -> int:
     """Requests that touch the fullest whole second: more than are in flight at a time."""
-    first = sent_s(found.ok[0])
-    began = np.array([sent_s(one) - first for one in found.ok])
-    ended = began + np.array([one.latency_s or 0.0 for one in found.ok])
+    first = sent_s(measured_run.ok[0])
+    began = np.array([sent_s(record) - first for record in measured_run.ok])
+    ended = began + np.array([record.latency_s or 0.0 for record in measured_run.ok])
     seconds = np.concatenate([began.astype(np.int64), ended.astype(np.int64) + 1])
-    changes = np.repeat([1, -1], len(found.ok))
+    changes = np.repeat([1, -1], len(measured_run.ok))
     # only those in which something changes: a run may have years
     second, at = np.unique(seconds, return_inverse=True)
     return int(np.cumsum(np.bincount(at, changes, len(second))).max())
 
 
-def _lists(found: MeasuredRun) -> dict[str, list[Any]]:
+def _lists(measured_run: MeasuredRun) -> dict[str, list[Any]]:
     """A value for each request. Texts are not kept."""
-    every = sorted((*found.ok, *found.failed), key=sent_s)
+    every = sorted((*measured_run.ok, *measured_run.failed), key=sent_s)
     lists: dict[str, list[Any]] = {
-        "ttfts": [one.ttft_s or 0.0 for one in every],
-        "latencies": [one.latency_s or 0.0 for one in every],
-        "start_times": [sent_s(one) for one in every],
-        "errors": ["" if not one.failed else one.error or one.outcome for one in every],
+        "ttfts": [record.ttft_s or 0.0 for record in every],
+        "latencies": [record.latency_s or 0.0 for record in every],
+        "start_times": [sent_s(record) for record in every],
+        "errors": ["" if not record.failed else record.error or record.outcome for record in every],
     }
-    if found.gaps_known:
+    if measured_run.gaps_known:
         lists["itls"] = [_gaps_s(record) for record in every]
-    if found.tokens is not None:
-        lists["input_lens"] = [one.input_tokens or 0 for one in every]
-        lists["output_lens"] = [0 if one.failed else one.output_tokens or 0 for one in every]
+    if measured_run.tokens is not None:
+        lists["input_lens"] = [record.input_tokens or 0 for record in every]
+        lists["output_lens"] = [
+            0 if record.failed else record.output_tokens or 0 for record in every
+        ]
     return lists
 
 
@@ -133,13 +140,13 @@ def _gaps_s(record: Record) -> list[float]:
     return [gap_us / 1e6 for gap_us in record.gaps_us]
 
 
-def _latencies(found: MeasuredRun) -> Iterator[tuple[str, float]]:
-    yield from _stats("ttft", found.ttft_s)
-    if found.tokens is not None:
-        yield from _stats("tpot", found.tpot_s)
-    if found.gaps_known:
-        yield from _stats("itl", found.gaps_s)
-    yield from _stats("e2el", found.latency_s)
+def _latencies(measured_run: MeasuredRun) -> Iterator[tuple[str, float]]:
+    yield from _stats("ttft", measured_run.ttft_s)
+    if measured_run.tokens is not None:
+        yield from _stats("tpot", measured_run.tpot_s)
+    if measured_run.gaps_known:
+        yield from _stats("itl", measured_run.gaps_s)
+    yield from _stats("e2el", measured_run.latency_s)
 
 
 def _stats(name: str, values_s: Floats) -> Iterator[tuple[str, float]]:
@@ -155,9 +162,11 @@ def _stats(name: str, values_s: Floats) -> Iterator[tuple[str, float]]:
     )
 
 
-def build_pytorch_records(found: MeasuredRun, more: Mapping[str, object]) -> list[dict[str, Any]]:
+def build_pytorch_records(
+    measured_run: MeasuredRun, more: Mapping[str, object]
+) -> list[dict[str, Any]]:
     """A record for each metric; of the arguments of a command line those that a run of ours has."""
-    whole = build_vllm_bench_result(found, more)
+    whole = build_vllm_bench_result(measured_run, more)
     arguments = (
         "backend",
         "model_id",

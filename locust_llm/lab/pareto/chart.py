@@ -126,12 +126,14 @@ def _head(curves: Sequence[ParetoCurve], name: str) -> Iterator[str]:
     title = _escaped(truncate_text(clean_line(name), int((WIDTH - LEFT - RIGHT) / 27 / LETTER)))
     yield f'<text x="{LEFT}" y="46" class="title" font-weight="700">{title}</text>'
     why = describe_curve_differences(curves)
-    said = why or (
+    subtitle = why or (
         "Up and to the right is better. Numbers: load of each point; hollow: dominated, or client "
         "verdict not OK."
     )
-    said = _escaped(truncate_text(clean_line(said), int((WIDTH - LEFT - RIGHT) / 17 / LETTER)))
-    yield f'<text class="{"slo" if why else "muted fine"}" x="{LEFT}" y="76">{said}</text>'
+    subtitle = _escaped(
+        truncate_text(clean_line(subtitle), int((WIDTH - LEFT - RIGHT) / 17 / LETTER))
+    )
+    yield f'<text class="{"slo" if why else "muted fine"}" x="{LEFT}" y="76">{subtitle}</text>'
     if simulated:
         at = WIDTH - RIGHT - 200
         yield (
@@ -188,10 +190,10 @@ def _cells(left: float, height: float, text: str) -> list[tuple[float, float]]:
 
 def _lines(curves: Sequence[ParetoCurve], x: LinearScale) -> Iterator[PaceLine]:
     """A line for each pace; those beyond the plot are at its edge."""
-    found = dict.fromkeys(
+    limits = dict.fromkeys(
         (limit.per_user, limit.rule) for curve in curves for limit in curve.limits
     )
-    for i, (pace, rule) in enumerate(found):
+    for i, (pace, rule) in enumerate(limits):
         beyond = pace > x.ticks[-1]
         at = x(min(pace, x.ticks[-1]))
         text = f"SLO {truncate_text(clean_line(rule), 40)}{' (beyond)' if beyond else ''}"

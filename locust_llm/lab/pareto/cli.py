@@ -37,7 +37,7 @@ def load_pareto_curves(
 ) -> list[ParetoCurve]:
     """One for each sweep, and one of all runs that have a single load. ``gpus``: instead of each
     run's own. Raises ValueError of one sentence, and OSError."""
-    found = list[ParetoCurve]()
+    curves = list[ParetoCurve]()
     alone = list[tuple[Run, Summary]]()
     for folder in folders:
         if not (folder / RECORDS).is_file():
@@ -47,7 +47,7 @@ def load_pareto_curves(
             raise ValueError(f"{folder} is a probe or a comparison of two arms: it has no curve")
         if summary.sweep is not None and summary.swept:
             joules = measure_stage_energies(summary.sweep, run, read_history(folder))
-            found.append(
+            curves.append(
                 make_sweep_curve(
                     run,
                     summary,
@@ -73,22 +73,22 @@ def load_pareto_curves(
             if len(alone) == 1
             else f"{ALONE} of {next(iter(models)) or 'one model'}"
         )
-        found.append(make_curve_of_runs(alone, gpus or own.pop(), percentile, name))
-    if len({bool(curve.gpus) for curve in found}) > 1:
-        lacking = ", ".join(curve.name for curve in found if not curve.gpus)
+        curves.append(make_curve_of_runs(alone, gpus or own.pop(), percentile, name))
+    if len({bool(curve.gpus) for curve in curves}) > 1:
+        lacking = ", ".join(curve.name for curve in curves if not curve.gpus)
         raise ValueError(f"nobody said how many GPUs {lacking} had: give --gpus")
-    return found
+    return curves
 
 
-def build_pareto_document(found: Sequence[ParetoCurve], percentile: float) -> Iterator[Block]:
+def build_pareto_document(curves: Sequence[ParetoCurve], percentile: float) -> Iterator[Block]:
     """In reading order. Nothing in it is escaped yet."""
-    per_gpu = "per GPU" if all(curve.gpus for curve in found) else "whole server"
+    per_gpu = "per GPU" if all(curve.gpus for curve in curves) else "whole server"
     yield Heading(f"Tokens/s {per_gpu} against tokens/s per user (TPOT p{percentile:g})")
-    if any(curve.simulated for curve in found):
+    if any(curve.simulated for curve in curves):
         yield TextBlock(SIMULATED, loud=True)
-    if why := describe_curve_differences(found):
+    if why := describe_curve_differences(curves):
         yield TextBlock(f"WARNING: {why}.", loud=True)
-    for curve in found:
+    for curve in curves:
         gpus = (
             "GPUs unknown, so the whole server"
             if curve.gpus is None
@@ -166,18 +166,18 @@ def run_pareto_command(words: list[str]) -> int:
         if options.gpus is not None and options.gpus < 1:
             raise ValueError(f"--gpus must be at least 1, got {options.gpus}")
         formats = [drawing.choose_image_format(path.name) for path in options.output]
-        found = load_pareto_curves(
+        curves = load_pareto_curves(
             options.folders, build.summarise_folder, options.gpus, options.percentile
         )
         svg = (
-            pareto_svg.draw_pareto_svg(found, options.percentile, options.title) if formats else ""
+            pareto_svg.draw_pareto_svg(curves, options.percentile, options.title) if formats else ""
         )
-        blocks = [*build_pareto_document(found, options.percentile)]
+        blocks = [*build_pareto_document(curves, options.percentile)]
         for path, to_bytes in zip(options.output, formats, strict=True):
             storage.replace_file(path, to_bytes(svg))
         if options.json:
             storage.replace_file(
-                options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+                options.json, msgspec.json.format(msgspec.json.encode(curves), indent=2) + b"\n"
             )
         if options.markdown:
             storage.replace_file(options.markdown, tables.render_markdown_blocks(blocks).encode())

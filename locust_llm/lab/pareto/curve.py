@@ -87,7 +87,7 @@ def describe_curve_differences(curves: Sequence[ParetoCurve]) -> str:
     named = [(curve.name, workload) for curve in curves for workload in curve.workloads]
     pairs = combinations([workload.work for _, workload in named], 2)
     what = dict.fromkeys(
-        found.what for base, here in pairs for found in find_work_differences(base, here)
+        difference.what for base, here in pairs for difference in find_work_differences(base, here)
     )
     if not what:
         return ""

@@ -47,7 +47,7 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 def derive_advice(
-    found: ProbeMeasurements, diagnosis: Diagnosis, itl_target_s: float | None = None
+    measurements: ProbeMeasurements, diagnosis: Diagnosis, itl_target_s: float | None = None
 ) -> tuple[Advice, ...]:
     """``itl_target_s``: the gap that decoders should have even beside prompts. With an unknown
     scheduler only what does not depend on it."""
@@ -59,23 +59,27 @@ def derive_advice(
         DISAGGREGATED: _disaggregated,
         CANNOT_TELL: _unnamed,
     }
-    known = by_name[diagnosis.name](found, diagnosis, itl_target_s) if found.of("stall") else ()
-    return (*known, *_caching(found), *_early(found))
+    known = (
+        by_name[diagnosis.name](measurements, diagnosis, itl_target_s)
+        if measurements.of("stall")
+        else ()
+    )
+    return (*known, *_caching(measurements), *_early(measurements))
 
 
 def _stopped(
-    found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
+    measurements: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
 ) -> Iterator[Advice]:
     """Prefill-first."""
-    longest = found.of("stall", found.longest)
+    longest = measurements.of("stall", measurements.longest)
     stall_s = median(s.longest_s for s in longest)
     tokens = _tokens(longest)
-    single = _single(found)
-    pairs = found.of("pair")
+    single = _single(measurements)
+    pairs = measurements.of("pair")
     if single and pairs:
         one_s = median(s.longest_s for s in single)
         two_s = median(s.longest_s for s in pairs)
-        if two_s >= MIN_PAIR_RATIO * one_s and (cost := _in_turn(found)):
+        if two_s >= MIN_PAIR_RATIO * one_s and (cost := _in_turn(measurements)):
             yield Advice(
                 "Limit prefills to one at a time (--prefill-concurrency 1): no stall is then "
                 "longer than that of "
@@ -92,31 +96,33 @@ def _stopped(
                 f"was {format_duration(two_s)}, "
                 f"beside one {format_duration(one_s)}.",
             )
-    if found.quiet_s is not None:
-        yield from _chunk(tokens, stall_s, found.quiet_s, tokens, target_s, EXAMPLE_CHUNK_TOKENS)
-    yield from _users(found)
+    if measurements.quiet_s is not None:
+        yield from _chunk(
+            tokens, stall_s, measurements.quiet_s, tokens, target_s, EXAMPLE_CHUNK_TOKENS
+        )
+    yield from _users(measurements)
 
 
 def _chunked(
-    found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
+    measurements: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
 ) -> Iterator[Advice]:
     """Chunked, and partial prefills."""
     slots = diagnosis.slots or 1
-    yield from _limit_of_slots(found, slots)
-    longest = found.of("stall", found.longest)
+    yield from _limit_of_slots(measurements, slots)
+    longest = measurements.of("stall", measurements.longest)
     if diagnosis.budget is not None:
         gap_s = median(s.usual_s for s in longest)
         quiet_s = median(s.quiet_s for s in longest)
         budget = diagnosis.budget[1]
         yield from _chunk(budget, gap_s, quiet_s, _tokens(longest), target_s, budget / 2)
-    yield from _shorts(found)
+    yield from _shorts(measurements)
     if slots == 1:
-        yield from _users(found)
+        yield from _users(measurements)
 
 
-def _limit_of_slots(found: ProbeMeasurements, slots: int) -> Iterator[Advice]:
-    single = _single(found)
-    pairs = found.of("pair")
+def _limit_of_slots(measurements: ProbeMeasurements, slots: int) -> Iterator[Advice]:
+    single = _single(measurements)
+    pairs = measurements.of("pair")
     gaps = ""
     if single and pairs:
         one_s = median(s.usual_s for s in single)
@@ -125,8 +131,8 @@ def _limit_of_slots(found: ProbeMeasurements, slots: int) -> Iterator[Advice]:
             f" Gaps beside two prompts are {format_duration(two_s)}, beside one "
             f"{format_duration(one_s)}: a limit hardly changes them."
         )
-    if slots > 1 and found.bursts:
-        burst = found.bursts[-1]
+    if slots > 1 and measurements.bursts:
+        burst = measurements.bursts[-1]
         yield Advice(
             f"Use --prefill-concurrency {slots}: a lower limit leaves capacity unused, with a "
             f"higher one prompts "
@@ -136,7 +142,7 @@ def _limit_of_slots(found: ProbeMeasurements, slots: int) -> Iterator[Advice]:
             f"{burst.side_by_side} had their "
             f"first tokens together.{gaps}",
         )
-    elif slots == 1 and (cost := _in_turn(found)):
+    elif slots == 1 and (cost := _in_turn(measurements)):
         yield Advice(
             "A prefill limit of 2 costs no throughput (--prefill-concurrency 2: one prompt is "
             "computed, the next "
@@ -147,24 +153,24 @@ def _limit_of_slots(found: ProbeMeasurements, slots: int) -> Iterator[Advice]:
 
 
 def _disaggregated(
-    found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
+    measurements: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
 ) -> Iterator[Advice]:
-    stalls = found.of("stall", found.longest)
+    stalls = measurements.of("stall", measurements.longest)
     pace = median(s.pace for s in stalls)
     tokens = _tokens(stalls)
-    cost = f"; {turns}" if (turns := _in_turn(found)) else ""
+    cost = f"; {turns}" if (turns := _in_turn(measurements)) else ""
     yield Advice(
         "A prefill limit changes TTFT and not ITL: choose it by TTFT, one prompt for each prefill "
         "instance.",
         f"Beside a prompt of {tokens:,.0f} tokens the decoders kept {pace:.0%} of their pace{cost}.",
     )
-    yield from _users(found)
+    yield from _users(measurements)
 
 
 def _static(
-    found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
+    measurements: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
 ) -> Iterator[Advice]:
-    stalls = found.of("stall", found.longest)
+    stalls = measurements.of("stall", measurements.longest)
     waited_s = median(s.ttft_s - s.after_s for s in stalls)
     yield Advice(
         "Use continuous batching, or keep outputs short: TTFT includes the longest output of the "
@@ -178,15 +184,15 @@ def _static(
 
 
 def _unnamed(
-    found: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
+    measurements: ProbeMeasurements, diagnosis: Diagnosis, target_s: float | None
 ) -> Iterator[Advice]:
     """Advice that does not depend on the scheduler."""
-    alone_s = found.alone_s(found.longest)
-    stalls = [s for s in found.of("stall", found.longest) if not s.ended]
-    if not stalls or alone_s is None or found.quiet_s is None:
+    alone_s = measurements.alone_s(measurements.longest)
+    stalls = [s for s in measurements.of("stall", measurements.longest) if not s.ended]
+    if not stalls or alone_s is None or measurements.quiet_s is None:
         return
     stall_s = median(s.longest_s for s in stalls)
-    if stall_s > 2 * found.quiet_s:
+    if stall_s > 2 * measurements.quiet_s:
         yield Advice(
             f"Expect gaps of {format_duration(stall_s)} beside prompts of {_tokens(stalls):,.0f} "
             f"tokens, whatever the "
@@ -194,33 +200,33 @@ def _unnamed(
             f"That was the longest gap of a decoder "
             f"({format_duration(min(s.longest_s for s in stalls))} to "
             f"{format_duration(max(s.longest_s for s in stalls))}); "
-            f"{format_duration(found.quiet_s)} without prefill. Alone the "
+            f"{format_duration(measurements.quiet_s)} without prefill. Alone the "
             f"prompt takes {format_duration(alone_s)}.",
         )
 
 
-def _shorts(found: ProbeMeasurements) -> Iterator[Advice]:
-    if not found.behind:
+def _shorts(measurements: ProbeMeasurements) -> Iterator[Advice]:
+    if not measurements.behind:
         return
-    waited = median(one.waited for one in found.behind)
-    took_s = median(one.ttft_s for one in found.behind)
-    if waited >= MIN_SERIAL_SHARE and found.short_s is not None:
+    waited = median(queued.waited for queued in measurements.behind)
+    took_s = median(queued.ttft_s for queued in measurements.behind)
+    if waited >= MIN_SERIAL_SHARE and measurements.short_s is not None:
         yield Advice(
             "Separate short requests from long ones (another server, or partial prefills where the "
             "server has them).",
-            f"A short request behind a prompt of {found.longest:,} tokens waited {waited:.0%} of "
+            f"A short request behind a prompt of {measurements.longest:,} tokens waited {waited:.0%} of "
             f"its remaining "
             "prefill: TTFT "
-            f"{format_duration(took_s)}, {format_duration(found.short_s)} alone.",
+            f"{format_duration(took_s)}, {format_duration(measurements.short_s)} alone.",
         )
 
 
-def _users(found: ProbeMeasurements) -> Iterator[Advice]:
+def _users(measurements: ProbeMeasurements) -> Iterator[Advice]:
     """The asymptotic bound of a closed loop: a user's round without waiting, over its time in the
     bottleneck (Denning and Buzen, The operational analysis of queueing network models, 1978)."""
-    alone_s = found.alone_s(EXAMPLE_INPUT_TOKENS)
-    quiet_s = found.quiet_s
-    if not alone_s or not quiet_s or not _in_turn(found):
+    alone_s = measurements.alone_s(EXAMPLE_INPUT_TOKENS)
+    quiet_s = measurements.quiet_s
+    if not alone_s or not quiet_s or not _in_turn(measurements):
         return
     users = 1 + EXAMPLE_OUTPUT_TOKENS * quiet_s / alone_s
     yield Advice(
@@ -236,9 +242,11 @@ def _users(found: ProbeMeasurements) -> Iterator[Advice]:
     )
 
 
-def _caching(found: ProbeMeasurements) -> Iterator[Advice]:
-    pairs = [pair for pair in found.cached if pair.again_s <= MAX_CACHED_RATIO * pair.first_s]
-    if pairs and 2 * len(pairs) > len(found.cached):
+def _caching(measurements: ProbeMeasurements) -> Iterator[Advice]:
+    pairs = [
+        pair for pair in measurements.cached if pair.again_s <= MAX_CACHED_RATIO * pair.first_s
+    ]
+    if pairs and 2 * len(pairs) > len(measurements.cached):
         first_s = median(p.first_s for p in pairs)
         again_s = median(p.again_s for p in pairs)
         yield Advice(
@@ -250,25 +258,27 @@ def _caching(found: ProbeMeasurements) -> Iterator[Advice]:
         )
 
 
-def _early(found: ProbeMeasurements) -> Iterator[Advice]:
-    if found.early_s is not None and found.early_s >= MIN_EARLY_S:
+def _early(measurements: ProbeMeasurements) -> Iterator[Advice]:
+    if measurements.early_s is not None and measurements.early_s >= MIN_EARLY_S:
         yield Advice(
             "Do not compare TTFT with tools that count the first event as the first token.",
-            f"An event without content came up to {format_duration(found.early_s)} before the "
+            f"An event without content came up to {format_duration(measurements.early_s)} before the "
             f"first token: their TTFT is "
             "lower by that.",
         )
 
 
-def _in_turn(found: ProbeMeasurements) -> str:
+def _in_turn(measurements: ProbeMeasurements) -> str:
     """A sentence with figures where prompts are computed one by one; else empty."""
     bursts = [
-        (burst, share) for burst in found.bursts if (share := _serial(burst, found)) is not None
+        (burst, share)
+        for burst in measurements.bursts
+        if (share := _serial(burst, measurements)) is not None
     ]
     if not bursts or median(share for _, share in bursts) < MIN_SERIAL_SHARE:
         return ""
     burst, _ = bursts[-1]
-    alone_s = found.alone_s(burst.input_tokens) or math.nan
+    alone_s = measurements.alone_s(burst.input_tokens) or math.nan
     return (
         f"{len(burst.ttft_s)} prompts of {burst.input_tokens:,} tokens sent together had the last "
         f"first token after "
@@ -277,16 +287,18 @@ def _in_turn(found: ProbeMeasurements) -> str:
     )
 
 
-def _serial(burst: BurstResult, found: ProbeMeasurements) -> float | None:
+def _serial(burst: BurstResult, measurements: ProbeMeasurements) -> float | None:
     """Time of a burst / time of its prompts one by one; None if unknown."""
-    alone_s = found.alone_s(burst.input_tokens)
+    alone_s = measurements.alone_s(burst.input_tokens)
     return None if not alone_s else burst.ttft_s[-1] / (len(burst.ttft_s) * alone_s)
 
 
-def _single(found: ProbeMeasurements) -> list[DecoderStall]:
+def _single(measurements: ProbeMeasurements) -> list[DecoderStall]:
     """One prompt of the length that pairs have."""
     return [
-        stall for pair in found.of("pair")[:1] for stall in found.of("stall", pair.asked_tokens)
+        stall
+        for pair in measurements.of("pair")[:1]
+        for stall in measurements.of("stall", pair.asked_tokens)
     ]
 
 

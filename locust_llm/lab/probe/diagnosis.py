@@ -107,12 +107,12 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """Why there is no name."""
 
 
-def diagnose_scheduler(found: ProbeMeasurements, client: str | None = None) -> Diagnosis:
+def diagnose_scheduler(measurements: ProbeMeasurements, client: str | None = None) -> Diagnosis:
     """``client``: the client verdict, if there is one."""
-    if missing := tuple(_missing(found, client)):
+    if missing := tuple(_missing(measurements, client)):
         return Diagnosis(CANNOT_TELL, missing=missing)
-    rounds = sorted({stall.round for stall in found.of("stall")})
-    by_round = [_round_diagnosis(found, turn) for turn in rounds]
+    rounds = sorted({stall.round for stall in measurements.of("stall")})
+    by_round = [_round_diagnosis(measurements, turn) for turn in rounds]
     doubts = [why for name, why in by_round if name == CANNOT_TELL]
     names = [name for name, _ in by_round if name != CANNOT_TELL]
     if len(set(names)) > 1:
@@ -122,20 +122,23 @@ def diagnose_scheduler(found: ProbeMeasurements, client: str | None = None) -> D
         )
     if 2 * len(names) <= len(by_round):
         return Diagnosis(CANNOT_TELL, missing=tuple(dict.fromkeys(doubts)))
-    name, why = next(one for one in by_round if one[0] != CANNOT_TELL)
+    name, why = next(diagnosis for diagnosis in by_round if diagnosis[0] != CANNOT_TELL)
     if doubts:
         why += f" ({len(doubts)} of {len(by_round)} rounds gave no name: {doubts[0]})"
-    if name == DISAGGREGATED and (several := _at_a_time(found)) > found.decoders - 0.4:
+    if (
+        name == DISAGGREGATED
+        and (several := _at_a_time(measurements)) > measurements.decoders - 0.4
+    ):
         doubt = (
-            f"about {several:.0f} prompts were computed side by side and {found.decoders} decoders "
+            f"about {several:.0f} prompts were computed side by side and {measurements.decoders} decoders "
             f"were "
             "undisturbed: this may "
             "also be several servers behind one address (try more --decoders)"
         )
         return Diagnosis(CANNOT_TELL, missing=(doubt,))
     if name != CHUNKED:
-        return Diagnosis(name, reasons=(why, *_further(found, name)))
-    return _several_steps(found, why)
+        return Diagnosis(name, reasons=(why, *_further(measurements, name)))
+    return _several_steps(measurements, why)
 
 
 def _at_a_time(e: ProbeMeasurements) -> float:
@@ -357,7 +360,7 @@ def _slots(e: ProbeMeasurements, step_tokens: float) -> tuple[int, str]:
             f"number of slots",
         )
     slots = clear[0]
-    if slots == 1 and e.behind and all(one.waited < MAX_PASSED_SHARE for one in e.behind):
+    if slots == 1 and e.behind and all(queued.waited < MAX_PASSED_SHARE for queued in e.behind):
         return 0, (
             "long prompts are computed one by one, but no short request waited for one: partial "
             "prefills with one slot for "
@@ -417,8 +420,8 @@ def _further(e: ProbeMeasurements, name: str) -> Iterator[str]:
     if e.cut is not None:
         yield _stopped_early(e.cut)
     if e.behind and name != STATIC:
-        waited = median(one.waited for one in e.behind)
-        passed = sum(one.waited < MAX_PASSED_SHARE for one in e.behind)
+        waited = median(queued.waited for queued in e.behind)
+        passed = sum(queued.waited < MAX_PASSED_SHARE for queued in e.behind)
         if passed == len(e.behind):
             yield (
                 f"a short request behind a long prompt did not wait for it ({waited:.0%} of its "

@@ -292,16 +292,16 @@ def _with_decoders(bounds: ProbeBounds, together: int) -> ProbeBounds:
 
 def _together(came: Sequence[ProbeResult]) -> int:
     """Requests that had begun before the first of them ended."""
-    good = [one for one in came if one.ok]
-    ended = min((one.chunk_at[-1] for one in good), default=0.0)
-    return sum(one.chunk_at[0] < ended for one in good)
+    good = [request for request in came if request.ok]
+    ended = min((request.chunk_at[-1] for request in good), default=0.0)
+    return sum(request.chunk_at[0] < ended for request in good)
 
 
 def _gap_s(came: Sequence[ProbeResult]) -> float | None:
     """The mean gap of the median request, by tokens."""
     each = [
-        (one.chunk_at[-1] - one.chunk_at[0]) / (one.output_tokens - 1)
-        for one in came
-        if one.ok and one.output_tokens > 1 and len(one.chunk_at) > 1
+        (request.chunk_at[-1] - request.chunk_at[0]) / (request.output_tokens - 1)
+        for request in came
+        if request.ok and request.output_tokens > 1 and len(request.chunk_at) > 1
     ]
     return median(each) if each else None

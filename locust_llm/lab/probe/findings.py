@@ -29,14 +29,14 @@ def examine_probe(
 ) -> ProbeFindings:
     """``client``: the client verdict; below OK there is no advice, as the load generator may have
     distorted the figures."""
-    found = measure_probe(results)
-    named = diagnose_scheduler(found, client)
-    advised = derive_advice(found, named, itl_target_s) if client in (None, OK) else ()
-    broken = found.failed > MAX_FAILED_SHARE * found.requests
+    measurements = measure_probe(results)
+    named = diagnose_scheduler(measurements, client)
+    advised = derive_advice(measurements, named, itl_target_s) if client in (None, OK) else ()
+    broken = measurements.failed > MAX_FAILED_SHARE * measurements.requests
     outcome = BROKEN if broken else UNDECIDED
     if named.name != CANNOT_TELL:
         outcome = NAMED
-    return ProbeFindings(symptoms=found, diagnosis=named, advice=advised, outcome=outcome)
+    return ProbeFindings(symptoms=measurements, diagnosis=named, advice=advised, outcome=outcome)
 
 
 def shortest_ttft_s(results: Iterable[ProbeResult]) -> float | None:
@@ -44,9 +44,9 @@ def shortest_ttft_s(results: Iterable[ProbeResult]) -> float | None:
     median of the shortest prompts of the rounds, a quarter of the longest. None: no such prompt was
     answered."""
     ttfts_s = defaultdict[int, list[float]](list)
-    for one in results:
-        if one.ok and one.round and one.role == "long" and one.kind in SIZED_KINDS:
-            ttfts_s[one.asked_tokens].append(one.ttft_s)
+    for result in results:
+        if result.ok and result.round and result.role == "long" and result.kind in SIZED_KINDS:
+            ttfts_s[result.asked_tokens].append(result.ttft_s)
     return median(ttfts_s[min(ttfts_s)]) if ttfts_s else None
 
 
@@ -54,6 +54,6 @@ def itl_limit_s(rules: Rules) -> float | None:
     """The target of ITL in seconds: the lowest limit of the rules and of ``--goodput``; None
     without one."""
     conditions = [*rules.good, *(one for rule in rules.readable for one in rule.given)]
-    limits = [one.limit for one in conditions if one.metric == "itl"]
+    limits = [condition.limit for condition in conditions if condition.metric == "itl"]
     limits += [rule.limit for rule in rules.readable if rule.metric == "itl" and rule.op[0] == "<"]
     return min(limits, default=None)

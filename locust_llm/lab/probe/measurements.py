@@ -257,8 +257,8 @@ class BurstResult(msgspec.Struct, frozen=True):
         first = self.ttft_s[0] / share_s
         apart = [
             i
-            for i, (one, other) in enumerate(pairwise(self.ttft_s), 1)
-            if other - one > MIN_GROUP_DISTANCE * share_s
+            for i, (earlier, later) in enumerate(pairwise(self.ttft_s), 1)
+            if later - earlier > MIN_GROUP_DISTANCE * share_s
         ]
         for group in (apart[0],) if apart else (len(self.ttft_s), len(self.ttft_s) - 1):
             together = (
@@ -353,11 +353,11 @@ class ProbeMeasurements(msgspec.Struct, frozen=True):
 def measure_probe(everything: Sequence[ProbeResult]) -> ProbeMeasurements:
     """``everything``: all results of a probe, in any order."""
     episodes: defaultdict[int, list[ProbeResult]] = defaultdict(list)
-    for one in everything:
-        episodes[one.episode].append(one)
+    for request in everything:
+        episodes[request.episode].append(request)
     by_kind: defaultdict[str, list[list[ProbeResult]]] = defaultdict(list)
     for _, results in sorted(episodes.items()):
-        by_kind[results[0].kind].append(sorted(results, key=lambda one: one.sent_at))
+        by_kind[results[0].kind].append(sorted(results, key=lambda request: request.sent_at))
     costs = _alone(by_kind["alone"])
     stalls = [
         stall
@@ -370,30 +370,35 @@ def measure_probe(everything: Sequence[ProbeResult]) -> ProbeMeasurements:
     ]
     before = [gap for gaps in quiet_gaps for gap in gaps]
     decoders = [
-        one
+        result
         for results in [*by_kind["quiet"], *by_kind["stall"]]
-        for one in results
-        if one.role == "decoder" and one.ok
+        for result in results
+        if result.role == "decoder" and result.ok
     ]
     return ProbeMeasurements(
         requests=len(everything),
-        failed=sum(not one.ok for one in everything),
+        failed=sum(not request.ok for request in everything),
         episodes=len(episodes),
         short_s=min(
-            (one.ttft_s for results in by_kind["warm"] for one in results if one.ok), default=None
+            (result.ttft_s for results in by_kind["warm"] for result in results if result.ok),
+            default=None,
         ),
         costs=costs,
         quiet_s=fmean(before) if before else None,
         lost=_lost(quiet_gaps),
         decoders=max((stall.decoders for stall in stalls), default=0),
         stalls=tuple(stalls),
-        behind=tuple(one for results in by_kind["behind"] for one in _behind(results)),
+        behind=tuple(result for results in by_kind["behind"] for result in _behind(results)),
         bursts=tuple(burst for results in by_kind["burst"] for burst in _burst(results)),
         cached=tuple(pair for pair in map(_cached, _twice(by_kind["again"])) if pair is not None),
         shared=fmean(gap <= MERGED_GAP_RATIO * fmean(before) for gap in before) if before else None,
-        tokens_a_chunk=fmean(one.tokens_a_chunk for one in decoders) if decoders else None,
+        tokens_a_chunk=fmean(decoder.tokens_a_chunk for decoder in decoders) if decoders else None,
         early_s=max(
-            (one.ttft_s - one.early_s for one in everything if one.ok and one.early_s is not None),
+            (
+                request.ttft_s - request.early_s
+                for request in everything
+                if request.ok and request.early_s is not None
+            ),
             default=None,
         ),
         cut=_cut([results for _, results in sorted(episodes.items())]),
@@ -404,11 +409,13 @@ def _cut(episodes: Sequence[Sequence[ProbeResult]]) -> tuple[int, int] | None:
     """A schedule ends with the burst of its last round, or with an episode that failed
     (experiments.py)."""
     last = episodes[-1] if episodes else ()
-    rounds = max((one.rounds for one in last), default=0)
+    rounds = max((request.rounds for request in last), default=0)
     if not rounds:
         return None
-    over = (last[0].kind, last[0].round) == ("burst", rounds) or not all(one.ok for one in last)
-    if over and not any(one.outcome == CUT for one in last):
+    over = (last[0].kind, last[0].round) == ("burst", rounds) or not all(
+        request.ok for request in last
+    )
+    if over and not any(request.outcome == CUT for request in last):
         return None
     return 0 if last[0].kind == "warm" else last[0].round, rounds
 
@@ -442,18 +449,18 @@ def measure_stall(
 ) -> DecoderStall | None:
     """Of one episode; None unless all prompts succeeded and a decoder was decoding by then.
     ``costs``: of prompts alone, by length, if they are known by then."""
-    longs = [one for one in results if one.role == "long"]
-    if not longs or not all(one.ok for one in longs):
+    longs = [result for result in results if result.role == "long"]
+    if not longs or not all(long.ok for long in longs):
         return None
-    sent_at = min(one.sent_at for one in longs)
-    first_at = max(one.chunk_at[0] for one in longs)
+    sent_at = min(long.sent_at for long in longs)
+    first_at = max(long.chunk_at[0] for long in longs)
     decoders = [
-        one
-        for one in results
-        if one.role == "decoder"
-        and one.ok
-        and one.chunk_at[0] < sent_at < one.chunk_at[-1]
-        and (one.whole or one.chunk_at[-1] > first_at)
+        result
+        for result in results
+        if result.role == "decoder"
+        and result.ok
+        and result.chunk_at[0] < sent_at < result.chunk_at[-1]
+        and (result.whole or result.chunk_at[-1] > first_at)
     ]
     before = _before(results)
     if not decoders or not before:
@@ -483,16 +490,16 @@ def measure_stall(
         [gap for gaps in each for gap in gaps], quiet_s, median(heavy)
     )
     sent_in_s = [gaps[0] if gaps else 0.0 for gaps in each]
-    found = [select_step_gaps(gaps, quiet_s, least_s) for gaps in each]
+    step_gaps = [select_step_gaps(gaps, quiet_s, least_s) for gaps in each]
     if plain:
-        found = [
+        step_gaps = [
             list(drop_steps_before_pause(gaps, first_s))
-            for gaps, first_s in zip(found, sent_in_s, strict=True)
+            for gaps, first_s in zip(step_gaps, sent_in_s, strict=True)
         ]
-    steps = [gap for gaps in found for gap in gaps]
+    steps = [gap for gaps in step_gaps for gap in gaps]
     usual_s = median(steps) if steps else first_at - sent_at
-    typical, first_s = sorted(zip(found, sent_in_s, strict=True), key=lambda one: len(one[0]))[
-        (len(found) - 1) // 2
+    typical, first_s = sorted(zip(step_gaps, sent_in_s, strict=True), key=lambda one: len(one[0]))[
+        (len(step_gaps) - 1) // 2
     ]
     return DecoderStall(
         kind=longs[0].kind,
@@ -501,8 +508,8 @@ def measure_stall(
         input_tokens=longs[0].input_tokens,
         ttft_s=first_at - sent_at,
         meanwhile=median(_tokens_within(decoder, sent_at, first_at) for decoder in decoders),
-        steps=median(map(len, found)),
-        surely=median(count_certain_steps(gaps, quiet_s) for gaps in found),
+        steps=median(map(len, step_gaps)),
+        surely=median(count_certain_steps(gaps, quiet_s) for gaps in step_gaps),
         uneven=max(heavy) / max(min(heavy), quiet_s / 2),
         plain=plain,
         longest_s=longest_s,
@@ -510,9 +517,9 @@ def measure_stall(
         usual_s=usual_s,
         quiet_s=quiet_s,
         decoders=len(decoders),
-        ended=sum(one.chunk_at[-1] < first_at for one in decoders),
-        after_s=first_at - max(one.chunk_at[-1] for one in decoders),
-        apart_s=first_at - min(one.chunk_at[0] for one in longs),
+        ended=sum(decoder.chunk_at[-1] < first_at for decoder in decoders),
+        after_s=first_at - max(decoder.chunk_at[-1] for decoder in decoders),
+        apart_s=first_at - min(long.chunk_at[0] for long in longs),
         doubtful=count_doubtful_steps(typical, first_s, _curve(costs, longs[0].asked_tokens))
         if plain and typical
         else 0,
@@ -529,15 +536,20 @@ def _curve(costs: Sequence[PromptCost], tokens: int) -> list[tuple[float, float]
 
 def _before(results: Sequence[ProbeResult]) -> list[float]:
     """The gaps of decoders while all of them decode and no long prompt has come."""
-    decoders = [one for one in results if one.role == "decoder" and one.ok]
+    decoders = [result for result in results if result.role == "decoder" and result.ok]
     if not decoders:
         return []
-    begin = max(one.chunk_at[0] for one in decoders)
+    begin = max(decoder.chunk_at[0] for decoder in decoders)
     end = min(
-        (one.sent_at for one in results if one.role == "long"),
-        default=min(one.chunk_at[-1] for one in decoders),
+        (result.sent_at for result in results if result.role == "long"),
+        default=min(decoder.chunk_at[-1] for decoder in decoders),
     )
-    return [b - a for one in decoders for a, b in pairwise(one.chunk_at) if begin <= a and b <= end]
+    return [
+        b - a
+        for decoder in decoders
+        for a, b in pairwise(decoder.chunk_at)
+        if begin <= a and b <= end
+    ]
 
 
 def _lost(episodes: Sequence[Sequence[float]]) -> float | None:
@@ -558,19 +570,24 @@ def _lost(episodes: Sequence[Sequence[float]]) -> float | None:
 
 
 def _behind(results: Sequence[ProbeResult]) -> Iterable[QueuedShortRequest]:
-    long = next((one for one in results if one.role == "long" and one.ok), None)
-    for one in results:
-        if long is not None and one.role == "short" and one.ok and one.sent_at < long.chunk_at[0]:
-            yield QueuedShortRequest(one.round, one.ttft_s, long.chunk_at[0] - one.sent_at)
+    long = next((result for result in results if result.role == "long" and result.ok), None)
+    for result in results:
+        if (
+            long is not None
+            and result.role == "short"
+            and result.ok
+            and result.sent_at < long.chunk_at[0]
+        ):
+            yield QueuedShortRequest(result.round, result.ttft_s, long.chunk_at[0] - result.sent_at)
 
 
 def _burst(results: Sequence[ProbeResult]) -> Iterable[BurstResult]:
-    if len(results) > 1 and all(one.ok for one in results):
-        began = min(one.sent_at for one in results)
+    if len(results) > 1 and all(result.ok for result in results):
+        began = min(result.sent_at for result in results)
         yield BurstResult(
             results[0].round,
             results[0].asked_tokens,
-            tuple(sorted(one.chunk_at[0] - began for one in results)),
+            tuple(sorted(result.chunk_at[0] - began for result in results)),
         )
 
 

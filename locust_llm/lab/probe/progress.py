@@ -40,7 +40,7 @@ class ProbeProgress:
         """From the begin of this episode on. None: the schedule is not known that far."""
         if episode.later is None:
             return None
-        ends = [self._takes(one) for one in (episode, *episode.later)]
+        ends = [self._takes(later_episode) for later_episode in (episode, *episode.later)]
         return TimeLeft(sum(least_s for least_s, _ in ends), sum(most_s for _, most_s in ends))
 
     def _takes(self, episode: ProbeEpisode) -> tuple[float, float]:
@@ -85,4 +85,4 @@ def _clock(seconds: float) -> str:
 
 def _key(episode: ProbeEpisode) -> tuple[str, int]:
     sized = episode.kind in SIZED_KINDS
-    return episode.kind, max(one.input_tokens for one in episode.requests) if sized else 0
+    return episode.kind, max(request.input_tokens for request in episode.requests) if sized else 0

@@ -29,14 +29,14 @@ Points = list[tuple[float, float]]
 """Tokens of a prompt, and seconds."""
 
 
-def plot_probe_by_length(found: ProbeMeasurements) -> Iterator[Plot]:
+def plot_probe_by_length(measurements: ProbeMeasurements) -> Iterator[Plot]:
     """TTFT alone and beside decoders, and the decoders' longest gap; a ring for each measurement.
     Nothing without a prompt."""
-    singles = found.of("stall")
-    pairs = found.of("pair")
-    alone = [(float(cost.input_tokens), s) for cost in found.costs for s in cost.ttft_s]
+    singles = measurements.of("stall")
+    pairs = measurements.of("pair")
+    alone = [(float(cost.input_tokens), s) for cost in measurements.costs for s in cost.ttft_s]
     if alone:
-        typical = [(float(cost.input_tokens), cost.typical_s) for cost in found.costs]
+        typical = [(float(cost.input_tokens), cost.typical_s) for cost in measurements.costs]
         yield Plot(
             "TTFT by prompt length",
             "Each ring is one measurement; the line joins the medians alone. Both scales are "
@@ -44,7 +44,7 @@ def plot_probe_by_length(found: ProbeMeasurements) -> Iterator[Plot]:
             label=f"TTFT of a prompt alone: {format_duration(typical[0][1])} at "
             f"{typical[0][0]:,.0f} tokens, "
             f"{format_duration(typical[-1][1])} at {typical[-1][0]:,.0f}",
-            x=_tokens([cost.asked_tokens for cost in found.costs]),
+            x=_tokens([cost.asked_tokens for cost in measurements.costs]),
             y=PlotAxis(label="TTFT", unit="ms", log=10),
             series=tuple(
                 _series(name, hue, points, kind)
@@ -57,10 +57,10 @@ def plot_probe_by_length(found: ProbeMeasurements) -> Iterator[Plot]:
                 if points
             ),
         )
-    if found.stalls:
-        worst = max(stall.longest_s for stall in found.stalls)
-        quiet = () if found.quiet_s is None else (
-            PlotMark(f"without a prompt: {format_duration(found.quiet_s)}", y=found.quiet_s * 1e3),
+    if measurements.stalls:
+        worst = max(stall.longest_s for stall in measurements.stalls)
+        quiet = () if measurements.quiet_s is None else (
+            PlotMark(f"without a prompt: {format_duration(measurements.quiet_s)}", y=measurements.quiet_s * 1e3),
         )  # fmt: skip
         yield Plot(
             "Longest gap of the decoders by prompt length",
@@ -69,7 +69,7 @@ def plot_probe_by_length(found: ProbeMeasurements) -> Iterator[Plot]:
             "first token. It grows with the prompt where a prompt is one step, and hardly with a "
             "token budget per step.",
             label=f"the longest gap was {format_duration(worst)}",
-            x=_tokens([stall.asked_tokens for stall in found.stalls]),
+            x=_tokens([stall.asked_tokens for stall in measurements.stalls]),
             y=PlotAxis(label="longest gap", unit="ms", low=0.0),
             series=tuple(
                 _series(
@@ -146,12 +146,12 @@ def describe_scheduler(probe: ProbeFindings) -> Iterator[TextBlock]:
         yield TextBlock(f"{label}: {reason}.")
 
 
-def format_diagnosis(d: Diagnosis, found: ProbeMeasurements) -> str:
+def format_diagnosis(d: Diagnosis, measurements: ProbeMeasurements) -> str:
     """``chunked, a step takes about 512 tokens (490 to 530); 1 prompt at a time``"""
     if d.name == CANNOT_TELL:
         return CANNOT_TELL
-    budget = "" if d.budget is None else f", a step takes {_budget(d.budget, found)}"
-    most = max((len(burst.ttft_s) for burst in found.bursts), default=0)
+    budget = "" if d.budget is None else f", a step takes {_budget(d.budget, measurements)}"
+    most = max((len(burst.ttft_s) for burst in measurements.bursts), default=0)
     least = "at least " if d.slots is not None and d.slots > 1 and d.slots == most else ""
     slots = "" if d.slots is None else f"; {least}{format_count(d.slots, 'prompt')} at a time"
     return f"{d.name}{budget}{slots}"
@@ -159,30 +159,35 @@ def format_diagnosis(d: Diagnosis, found: ProbeMeasurements) -> str:
 
 def make_probe_blocks(probe: ProbeFindings) -> Iterator[Block]:
     """The figures, and the advice."""
-    found = probe.symptoms
-    if found.costs:
+    measurements = probe.symptoms
+    if measurements.costs:
         yield Heading("Prompts alone")
-        yield _costs(found)
-    if (table := make_stall_table(found)) is not None:
+        yield _costs(measurements)
+    if (table := make_stall_table(measurements)) is not None:
         yield Heading(BESIDE_HEADING)
         yield table
-        yield TextBlock(_legend(found))
-    if found.bursts:
+        yield TextBlock(_legend(measurements))
+    if measurements.bursts:
         yield Heading("Bursts of equal prompts, without decoders")
-        yield _bursts(found.bursts)
+        yield _bursts(measurements.bursts)
         yield TextBlock(
             "together: prompts in the first group of first tokens; ?: neither one by one nor in "
             "groups"
         )
-    others = [*_behind(found), *_cached(found), *_early(found), *_agreement(found)]
+    others = [
+        *_behind(measurements),
+        *_cached(measurements),
+        *_early(measurements),
+        *_agreement(measurements),
+    ]
     if others:
         yield Heading("Other measurements")
         yield from map(TextBlock, others)
     if probe.advice:
         yield Heading("Advice")
         yield from (
-            TextBlock(f"{number}. {one.what} {one.why}")
-            for number, one in enumerate(probe.advice, 1)
+            TextBlock(f"{number}. {advice.what} {advice.why}")
+            for number, advice in enumerate(probe.advice, 1)
         )
 
 
@@ -195,9 +200,9 @@ def group_stalls_by_length(stalls: Iterable[DecoderStall]) -> Iterator[list[Deco
     return (list(some) for _, some in groupby(sorted(stalls, key=key), key))
 
 
-def _budget(budget: tuple[float, float, float], found: ProbeMeasurements) -> str:
+def _budget(budget: tuple[float, float, float], measurements: ProbeMeasurements) -> str:
     low, about, high = budget
-    longest = found.of("stall", found.longest)
+    longest = measurements.of("stall", measurements.longest)
     few = not longest or median(stall.steps for stall in longest) < MIN_STEPS
     if high == float("inf"):
         return f"at least {_outward(low, up=False):,} tokens"
@@ -213,26 +218,26 @@ def _outward(tokens: float, *, up: bool) -> int:
     return -int(-tokens // unit) * unit if up else whole // unit * unit
 
 
-def _costs(found: ProbeMeasurements) -> TableBlock:
+def _costs(measurements: ProbeMeasurements) -> TableBlock:
     def cells(before: PromptCost | None, cost: PromptCost) -> tuple[str, ...]:
         rate = "-"
         if before is not None and cost.input_tokens > before.input_tokens:
             rate = f"{(cost.typical_s - before.typical_s) / (cost.input_tokens - before.input_tokens) * 1e6:.1f}"
         return f"{cost.input_tokens:,} tokens", _ms(cost.ttft_s), str(len(cost.ttft_s)), rate
 
-    rows = [cells(None, cost) for cost in found.costs[:1]] + [
-        cells(*pair) for pair in pairwise(found.costs)
+    rows = [cells(None, cost) for cost in measurements.costs[:1]] + [
+        cells(*pair) for pair in pairwise(measurements.costs)
     ]
     head = ("prompt", "TTFT (ms)", "requests", "\N{MICRO SIGN}s per further token")
     return TableBlock(head, tuple(rows))
 
 
-def make_stall_table(found: ProbeMeasurements) -> TableBlock | None:
+def make_stall_table(measurements: ProbeMeasurements) -> TableBlock | None:
     """Of prompts beside decoders; None: there was none."""
 
     def cells(stalls: list[DecoderStall]) -> tuple[str, ...]:
         asked, kind = stalls[0].asked_tokens, stalls[0].kind
-        alone_s = found.alone_s(asked)
+        alone_s = measurements.alone_s(asked)
         return (
             f"{PROMPT_COUNTS.get(kind, kind)} {median(stall.input_tokens for stall in stalls):,.0f}",
             "-" if alone_s is None else _ms([alone_s * (2 if kind == "pair" else 1)]),
@@ -253,19 +258,19 @@ def make_stall_table(found: ProbeMeasurements) -> TableBlock | None:
         "tokens",
     )
     return (
-        TableBlock(head, tuple(map(cells, group_stalls_by_length(found.stalls))))
-        if found.stalls
+        TableBlock(head, tuple(map(cells, group_stalls_by_length(measurements.stalls))))
+        if measurements.stalls
         else None
     )
 
 
-def _legend(found: ProbeMeasurements) -> str:
+def _legend(measurements: ProbeMeasurements) -> str:
     quiet = (
         ""
-        if found.quiet_s is None
-        else f" Mean gap without a prompt: {format_duration(found.quiet_s)}."
+        if measurements.quiet_s is None
+        else f" Mean gap without a prompt: {format_duration(measurements.quiet_s)}."
     )
-    few = {stall.decoders for stall in found.stalls}
+    few = {stall.decoders for stall in measurements.stalls}
     decoders = f"{min(few)} to {max(few)}" if len(few) > 1 else f"{max(few)}"
     return (
         f"Beside {decoders} decoders. alone: TTFT of the prompt alone, twice that for two; TTFT: "
@@ -294,57 +299,61 @@ def _bursts(bursts: Sequence[BurstResult]) -> TableBlock:
     )
 
 
-def _behind(found: ProbeMeasurements) -> Iterator[str]:
-    if found.behind:
-        waited = [one.waited for one in found.behind]
-        took = [one.ttft_s for one in found.behind]
-        alone = "" if found.short_s is None else f", {format_duration(found.short_s)} alone"
+def _behind(measurements: ProbeMeasurements) -> Iterator[str]:
+    if measurements.behind:
+        waited = [queued.waited for queued in measurements.behind]
+        took = [queued.ttft_s for queued in measurements.behind]
+        alone = (
+            ""
+            if measurements.short_s is None
+            else f", {format_duration(measurements.short_s)} alone"
+        )
         yield (
-            f"Short requests behind a prompt of {found.longest:,} tokens: TTFT {_ms(took)} "
+            f"Short requests behind a prompt of {measurements.longest:,} tokens: TTFT {_ms(took)} "
             f"ms{alone}, which is "
             f"{_spread([100 * share for share in waited], '%')} of the remaining prefill of the "
             f"long one."
         )
 
 
-def _cached(found: ProbeMeasurements) -> Iterator[str]:
-    if not found.cached:
+def _cached(measurements: ProbeMeasurements) -> Iterator[str]:
+    if not measurements.cached:
         return
-    first = [pair.first_s for pair in found.cached]
-    again = [pair.again_s for pair in found.cached]
-    hits = sum(pair.again_s <= MAX_CACHED_RATIO * pair.first_s for pair in found.cached)
-    tokens = [pair.cached_tokens for pair in found.cached if pair.cached_tokens]
+    first = [pair.first_s for pair in measurements.cached]
+    again = [pair.again_s for pair in measurements.cached]
+    hits = sum(pair.again_s <= MAX_CACHED_RATIO * pair.first_s for pair in measurements.cached)
+    tokens = [pair.cached_tokens for pair in measurements.cached if pair.cached_tokens]
     usage = f", {_spread(tokens)} of its tokens cached by the server's count" if tokens else ""
-    name = "Prefix caching" if 2 * hits > len(found.cached) else "No prefix caching"
+    name = "Prefix caching" if 2 * hits > len(measurements.cached) else "No prefix caching"
     yield (
-        f"{name}: a prompt of {found.cached[0].input_tokens:,} tokens took {_ms(first)} ms, and "
+        f"{name}: a prompt of {measurements.cached[0].input_tokens:,} tokens took {_ms(first)} ms, and "
         f"{_ms(again)} ms the second time{usage}."
     )
 
 
-def _early(found: ProbeMeasurements) -> Iterator[str]:
-    if found.early_s is None:
+def _early(measurements: ProbeMeasurements) -> Iterator[str]:
+    if measurements.early_s is None:
         yield "No event without content came much before a first token."
     else:
         yield (
-            f"An event without content came up to {format_duration(found.early_s)} before the "
+            f"An event without content came up to {format_duration(measurements.early_s)} before the "
             f"first token."
         )
 
 
-def _agreement(found: ProbeMeasurements) -> Iterator[str]:
+def _agreement(measurements: ProbeMeasurements) -> Iterator[str]:
     """How far the rounds are apart."""
     ttfts_beside = []
     longest_gaps = []
-    for stalls in group_stalls_by_length(found.stalls):
+    for stalls in group_stalls_by_length(measurements.stalls):
         ttfts_beside.append([stall.ttft_s for stall in stalls])
         longest_gaps.append([stall.longest_s for stall in stalls])
     largest = []
     for what, figures in (
-        ("TTFT alone", [cost.ttft_s for cost in found.costs]),
+        ("TTFT alone", [cost.ttft_s for cost in measurements.costs]),
         ("TTFT beside decoders", ttfts_beside),
         ("longest gaps", longest_gaps),
-        ("gaps without a prompt", [[stall.quiet_s for stall in found.stalls]]),
+        ("gaps without a prompt", [[stall.quiet_s for stall in measurements.stalls]]),
     ):
         apart = []
         for values in figures:

@@ -48,7 +48,7 @@ class ProbeExamination(ProbeFindings, frozen=True, kw_only=True):
         return make_stall_table(self.symptoms)
 
     def advice_lines(self) -> Iterator[str]:
-        return (one.what for one in self.advice)
+        return (advice.what for advice in self.advice)
 
     def load(self, users: int | None) -> str:
         episodes = format_count(self.symptoms.episodes, "episode")
@@ -58,22 +58,22 @@ class ProbeExamination(ProbeFindings, frozen=True, kw_only=True):
         return self.diagnosis.name, "open" if self.diagnosis.name == CANNOT_TELL else "pass"
 
     def tiles(self) -> Iterator[tuple[str, str, str]]:
-        found = self.symptoms
-        name, _, more = format_diagnosis(self.diagnosis, found).partition(", ")
+        measurements = self.symptoms
+        name, _, more = format_diagnosis(self.diagnosis, measurements).partition(", ")
         yield "Scheduler", name, more
-        if stalls := found.of("stall", found.longest):
+        if stalls := measurements.of("stall", measurements.longest):
             longest = median(stall.longest_s for stall in stalls)
             yield (
                 "Longest gap, median",
                 format_duration(longest),
-                f"beside a prompt of {found.longest:,} tokens",
+                f"beside a prompt of {measurements.longest:,} tokens",
             )
-        if found.quiet_s is not None:
-            yield "Gap without prompts", format_duration(found.quiet_s), "mean"
-        if found.token_s is not None and found.token_s > 0:
+        if measurements.quiet_s is not None:
+            yield "Gap without prompts", format_duration(measurements.quiet_s), "mean"
+        if measurements.token_s is not None and measurements.token_s > 0:
             yield (
                 "Prefill",
-                format_brief(1 / found.token_s, digits=3),
+                format_brief(1 / measurements.token_s, digits=3),
                 "prompt tokens per second, alone",
             )
 
@@ -89,12 +89,12 @@ class ProbeExperiment:
         return shortest_ttft_s(self.results)
 
     def examine(self, run: Run, verdict: ClientVerdict | None) -> ProbeExamination:
-        found = examine_probe(
+        probe_report = examine_probe(
             self.results,
             None if verdict is None else verdict.level,
             itl_limit_s(run.settings.rules),
         )
-        return ProbeExamination(**msgspec.structs.asdict(found))
+        return ProbeExamination(**msgspec.structs.asdict(probe_report))
 
 
 def read_probe(records: Iterable[Record]) -> ProbeExperiment | None:

@@ -171,12 +171,12 @@ def run_schedule(user: ProbeUser) -> None:
             if part != before:
                 logger.info(f"probe, {user.sender.activity}: {part}")
             results = _episode(user, episode, number, bounds.rounds, texts)
-            if number == 0 and ProbeUser.more and not all(one.ok for one in results):
+            if number == 0 and ProbeUser.more and not all(result.ok for result in results):
                 ProbeUser.more = {}
                 results = _episode(user, episode, number, bounds.rounds, texts)
             progress.ended(episode, time.monotonic() - begin)
             number += 1
-            num_failed = 0 if any(one.ok for one in results) else num_failed + 1
+            num_failed = 0 if any(result.ok for result in results) else num_failed + 1
             if num_failed == MAX_FAILED_EPISODES:
                 logger.error(
                     f"The probe stops early: all requests of {MAX_FAILED_EPISODES} episodes in a "
@@ -196,25 +196,27 @@ def _episode(
     """Send its requests when they are due, and wait for all of them."""
     text = user.sender.prompts.text
     prompts = [
-        texts.setdefault(one.text, text(one.input_tokens)) if one.text else text(one.input_tokens)
-        for one in episode.requests
+        texts.setdefault(request.text, text(request.input_tokens))
+        if request.text
+        else text(request.input_tokens)
+        for request in episode.requests
     ]
     begin = time.monotonic() + LEAD_S
     jobs = [
         ProbeJob(
-            one,
+            request,
             prompt,
             format_episode_label(number, episode, rounds),
-            begin + one.at_s,
+            begin + request.at_s,
             AsyncResult(),
         )
-        for one, prompt in zip(episode.requests, prompts, strict=True)
+        for request, prompt in zip(episode.requests, prompts, strict=True)
     ]
     for job in jobs:
         ProbeUser.jobs.put(job)
     records = [job.record.get() for job in jobs]
     gevent.sleep(PAUSE_S if all(record.outcome == OK for record in records) else FAILED_S + PAUSE_S)
-    return [one for record in records if (one := read_probe_result(record)) is not None]
+    return [result for record in records if (result := read_probe_result(record)) is not None]
 
 
 def _part(episode: ProbeEpisode, rounds: int) -> str:
