@@ -47,7 +47,7 @@ from locust_llm.lab.twin.predict import (
 from locust_llm.lab.twin.replay import Lengths, resend_stage
 from locust_llm.text.format import format_brief, format_count
 
-NUM_LENGTHS: Final = 400
+NUM_LENGTHS: Final = 1000
 MAX_FAILED_SHARE: Final = 0.05
 """Of the requests of a sweep."""
 MIN_GROWTH: Final = 1.1

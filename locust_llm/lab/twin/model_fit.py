@@ -27,6 +27,7 @@ from locust_llm.lab.twin.cost_fit import (
 from locust_llm.lab.twin.model import Draw, Noise, Origin, SchedulerSettings, ServerModel, StepCosts
 from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage
 from locust_llm.lab.twin.replay import as_replayed, replay_episodes, replay_stage
+from locust_llm.simulator.scheduling.cost import BLOCK_SIZE
 from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
 
 TRIED_BUDGETS: Final = 9
@@ -120,9 +121,12 @@ of the logarithms of said / measured TTFT. Users who wait for the prompts before
 they waited for a place, and a limit then mends what a model is off by anyway."""
 
 
-def fit_limits(model: ServerModel, stages: Sequence[ObservedStage]) -> SchedulerSettings:
+def fit_limits(
+    model: ServerModel, stages: Sequence[ObservedStage], longest: int = 0
+) -> SchedulerSettings:
     """The settings, with the limit that explains the waits of the stages best; as they are, where
-    none is needed, or the server has told its own."""
+    none is needed, or the server has told its own. ``longest``: tokens of the longest sequence that
+    was answered, which its KV cache holds."""
     if model.settings.max_num_seqs:
         return model.settings
     users = [stage for stage in stages if stage.users]
@@ -136,21 +140,32 @@ def fit_limits(model: ServerModel, stages: Sequence[ObservedStage]) -> Scheduler
         return model.settings
     tried = [
         (_ttft_distance(model.with_settings(settings), loaded), settings)
-        for settings in _tried(model.settings, loaded)
+        for settings in list_limits(model.settings, loaded, longest)
     ]
     least, settings = min(tried, key=lambda one: one[0] / (KV_GAIN if one[1].kv_tokens else 1.0))
     return settings if least < BETTER * without else model.settings
 
 
-def _tried(
-    settings: SchedulerSettings, loaded: Sequence[ObservedStage]
+def list_limits(
+    settings: SchedulerSettings, loaded: Sequence[ObservedStage], longest: int
 ) -> Iterator[SchedulerSettings]:
+    """Settings to be tried: limits a little above what ran at once."""
     seqs = max(_running(stage)[0] for stage in loaded)
     tokens = max(_running(stage)[1] for stage in loaded)
     for more in MORE_SEQS:
         yield msgspec.structs.replace(settings, max_num_seqs=seqs + more)
     for share in MORE_TOKENS:
-        yield msgspec.structs.replace(settings, kv_tokens=int(share * tokens))
+        if share * tokens >= longest:
+            yield msgspec.structs.replace(settings, kv_tokens=int(share * tokens))
+
+
+def longest_sequence(episodes: Sequence[IdleEpisode]) -> int:
+    """Tokens, of a prompt and its answer, in whole blocks of the KV cache."""
+    most = max(
+        (one.prompt_tokens + one.output_tokens for episode in episodes for one in episode.requests),
+        default=0,
+    )
+    return -(-most // BLOCK_SIZE) * BLOCK_SIZE
 
 
 def _running(stage: ObservedStage) -> tuple[int, float]:
@@ -390,13 +405,15 @@ def choose_settings(
     on_progress: Progress = lambda done, most: None,
 ) -> list[Scored]:
     """Candidates with the costs that suit each best, the best first: all of them roughly, then the
-    best few exactly, with a front that reads the prompts' tokens before the scheduler has them, and
-    with one that takes no time for them. Times of single prompts hardly tell the two apart; what
-    decoders got meanwhile does."""
+    best few exactly, and beside these the powers of two, which the rough costs of their neighbours
+    may not suit: with a front that reads the prompts' tokens before the scheduler has them, and with
+    one that takes no time for them. Times of single prompts hardly tell the two apart; what decoders
+    got meanwhile does."""
     rough = list[Scored]()
     cost = begin
     free: Sequence[float] = FREE_TOKENS
-    most = len(among) + 2 * min(len(among), FINALISTS)
+    powers = sum(map(_is_power, among))
+    most = len(among) + 2 * (powers + min(len(among) - powers, FINALISTS))
     for number, settings in enumerate(among):
         rough.append(
             _scored(ServerModel(settings=settings, cost=cost), episodes, free, reading=False)
@@ -405,7 +422,10 @@ def choose_settings(
         cost, free = best, (best.free_tokens,)  # hardly another for the next one
         on_progress(number + 1, most)
     found = list[Scored]()
-    for one in sorted(rough, key=_unlikely)[:FINALISTS]:
+    ranked = sorted(rough, key=_unlikely)
+    others = [one for one in ranked if not _is_power(one.model.settings)]
+    finalists = [one for one in ranked if _is_power(one.model.settings)] + others[:FINALISTS]
+    for one in finalists:
         for reading in (False, True):
             found.append(_scored(one.model, episodes, FREE_TOKENS, reading=reading))
             on_progress(len(among) + len(found), most)
@@ -415,9 +435,14 @@ def choose_settings(
 def _unlikely(one: Scored) -> float:
     """Its score, higher where it needs what servers seldom have."""
     settings = one.model.settings
-    tokens = settings.long_prefill_token_threshold or settings.max_num_batched_tokens
-    odd = tokens & (tokens - 1) and settings.policy not in WHOLE_PROMPTS
+    odd = not _is_power(settings) and settings.policy not in WHOLE_PROMPTS
     return one.score / (READING_GAIN if one.reading else 1.0) / (ODD_GAIN if odd else 1.0)
+
+
+def _is_power(settings: SchedulerSettings) -> bool:
+    """Its policy cuts prompts, and the tokens of a step are a power of two."""
+    tokens = settings.long_prefill_token_threshold or settings.max_num_batched_tokens
+    return settings.policy not in WHOLE_PROMPTS and tokens.bit_count() == 1
 
 
 def _scored(
@@ -456,11 +481,12 @@ def fit_model(
         )
     scores = choose_settings(among, _begin(episodes), episodes, on_progress)
     model = msgspec.structs.replace(scores[0].model, noise=fit_noise(episodes, scores[0].model))
-    model = model.with_settings(fit_limits(model, stages))
+    answered = longest_sequence(episodes)
+    model = model.with_settings(fit_limits(model, stages, answered))
     reading = scores[0].reading
     fitted = _best(model, episodes, stages, reading=reading)
     model = fitted.model.with_settings(
-        fit_limits(fitted.model.with_settings(scores[0].model.settings), stages)
+        fit_limits(fitted.model.with_settings(scores[0].model.settings), stages, answered)
     )
     if model.settings != fitted.model.settings:
         fitted = _best(model, episodes, stages, reading=reading)

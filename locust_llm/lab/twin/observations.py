@@ -156,12 +156,12 @@ BEGIN_SHARE: Final = 0.25
 """Of a closed loop, in which the users that began together drift apart."""
 
 
-def steady_requests(stage: ObservedStage, *, settled: bool = False) -> Sequence[ObservedRequest]:
-    """Without the first quarter, of which there is at least a request of each user, and the last
-    request of each: they came when others were not there yet, or any more. ``settled``: of an open
-    loop without its beginning."""
+def steady_requests(stage: ObservedStage) -> Sequence[ObservedRequest]:
+    """Of an open loop without its beginning. Of a closed one without the first quarter, of which
+    there is at least a request of each user, and the last request of each: they came when others
+    were not there yet, or any more."""
     requests = stage.requests
-    if settled and stage.rate:
+    if stage.rate:
         return requests[int(SETTLED * len(requests)) :]
     if not stage.users or len(requests) < LEAST * stage.users:
         return requests
@@ -169,12 +169,9 @@ def steady_requests(stage: ObservedStage, *, settled: bool = False) -> Sequence[
     return requests[begin : len(requests) - stage.users]
 
 
-def stage_figures(
-    stage: ObservedStage, wanted: Sequence[str] = FIGURES, *, settled: bool = False
-) -> dict[str, float]:
-    """By the names of ``wanted``; without those of which there is nothing. ``settled``: of an open
-    loop without its beginning."""
-    requests = steady_requests(stage, settled=settled)
+def stage_figures(stage: ObservedStage, wanted: Sequence[str] = FIGURES) -> dict[str, float]:
+    """By the names of ``wanted``; without those of which there is nothing."""
+    requests = steady_requests(stage)
     found = latency_figures(requests, wanted)
     if "throughput" in wanted and (tokens_per_s := measure_throughput(stage)) is not None:
         found["throughput"] = tokens_per_s

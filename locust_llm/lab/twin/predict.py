@@ -16,7 +16,12 @@ from locust_llm.lab.twin.observations import (
     stage_figures,
     steady_requests,
 )
-from locust_llm.lab.twin.replay import Lengths, OfferedLoad, simulate_load
+from locust_llm.lab.twin.replay import (
+    Lengths,
+    OfferedLoad,
+    resample_lengths,
+    simulate_load,
+)
 
 WIDTH: Final = 2.45
 """Standard errors to each side: 95% by Student's t with six degrees of freedom, the pairs of a
@@ -67,31 +72,31 @@ def simulate_logarithms(
     *,
     seed: int = SEED,
     count: int = 0,
-    settled: bool = False,
+    sampled: bool = False,
 ) -> dict[str, list[float]]:
     """By figure, one of each model: ``interval_of_logarithms`` makes an interval of them. Each is
     simulated once, neighbours with the same requests. What was asked with the same seed has the
-    same requests and models, so two can be compared in pairs: see ``against``."""
+    same requests and models, so two can be compared in pairs: see ``log_ratios``. ``sampled``: the
+    lengths are some of the requests of a workload, so others might have come as well: each model
+    has lengths drawn from them with replacement."""
     stages = [
         simulate_load(
             model if asked.settings is None else model.with_settings(asked.settings), asked.load,
-            lengths,
+            resample_lengths(lengths, seed + number) if sampled else lengths,
             seed + number // 2, prefill_limit=asked.prefill_limit, count=count,
         )
         for number, model in enumerate(models)
     ]  # fmt: skip
-    return pool_logarithms(stages, wanted, settled=settled)
+    return pool_logarithms(stages, wanted)
 
 
 def pool_logarithms(
-    stages: Sequence[ObservedStage], wanted: Sequence[str], *, settled: bool = False
+    stages: Sequence[ObservedStage], wanted: Sequence[str]
 ) -> dict[str, list[float]]:
     """Of one load, a stage of each model. A high percentile of few requests is too low on average,
     so percentiles are moved, all alike, to have the mean that all requests together have."""
-    found = logarithms_by_stage(stages, wanted, settled=settled)
-    together = latency_figures(
-        [one for stage in stages for one in steady_requests(stage, settled=settled)], wanted
-    )
+    found = logarithms_by_stage(stages, wanted)
+    together = latency_figures([one for stage in stages for one in steady_requests(stage)], wanted)
     for figure, value in together.items():
         if figure in found:
             moved = math.log(max(value, LEAST)) - fmean(found[figure])
@@ -100,10 +105,10 @@ def pool_logarithms(
 
 
 def logarithms_by_stage(
-    stages: Sequence[ObservedStage], wanted: Sequence[str], *, settled: bool = False
+    stages: Sequence[ObservedStage], wanted: Sequence[str]
 ) -> dict[str, list[float]]:
     """The same, each as it is: what a run of so many requests is held against."""
-    each = [stage_figures(stage, wanted, settled=settled) for stage in stages]
+    each = [stage_figures(stage, wanted) for stage in stages]
     logs_by_figure = {}
     for figure in wanted:
         logs = [math.log(max(figures[figure], LEAST)) for figures in each if figure in figures]

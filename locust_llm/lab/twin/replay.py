@@ -228,6 +228,11 @@ def draw_lengths(lengths: Lengths, count: int, random: Random) -> list[tuple[int
     return found
 
 
+def resample_lengths(lengths: Lengths, seed: int) -> Lengths:
+    """As many of them, drawn with replacement."""
+    return Random(seed).choices(lengths, k=len(lengths))
+
+
 def resend_stage(
     model: ServerModel,
     stage: ObservedStage,
@@ -254,11 +259,11 @@ def _stage(virtual: Virtual, noise: Noise, seed: int, load: OfferedLoad) -> Obse
 def _arrivals(
     rate: float, requests: Sequence[VirtualRequest], random: Random
 ) -> Iterator[tuple[float, VirtualRequest]]:
-    """Poisson."""
-    at = 0.0
-    for request in requests:
-        at += random.expovariate(rate)
-        yield at, request
+    """Poisson, given that so many come in the time that they take on average: any number more or
+    less would be the chance of this one simulation."""
+    lasts_s = len(requests) / rate
+    moments = sorted(random.random() * lasts_s for _ in requests)
+    yield from zip(moments, requests, strict=True)
 
 
 def _seen(row: VirtualResult, noise: Noise, random: np.random.Generator) -> ObservedRequest:

@@ -2,13 +2,20 @@
 
 import math
 from random import Random
+from statistics import stdev
 
 import msgspec
 import pytest
 
 from locust_llm.lab.twin.model import Noise, SchedulerSettings
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
-from locust_llm.lab.twin.predict import WIDTH, WhatIf, answer_of_run, predict_figures
+from locust_llm.lab.twin.predict import (
+    WIDTH,
+    WhatIf,
+    answer_of_run,
+    predict_figures,
+    simulate_logarithms,
+)
 from locust_llm.lab.twin.replay import OfferedLoad, draw_lengths, resend_stage, simulate_load
 
 from .models import plain
@@ -91,6 +98,27 @@ def test_requests_at_a_rate_come_as_poisson() -> None:
     gaps = [b.sent_at - a.sent_at for a, b in zip(stage.requests, stage.requests[1:], strict=False)]
     assert sum(gaps) / len(gaps) == pytest.approx(0.1, rel=0.2)
     assert stage.rate == 10.0
+
+
+def test_a_rate_is_what_it_says_in_each_simulation() -> None:
+    stage = simulate_load(plain(), OfferedLoad(rate=10.0), LENGTHS, seed=1, count=200)
+    sent_at = [one.sent_at for one in stage.requests]
+    assert len(sent_at) == 200
+    assert min(sent_at) > 0
+    assert max(sent_at) < 200 / 10.0
+
+
+def test_lengths_that_happened_to_come_are_uncertain_themselves() -> None:
+    """Answers of 10 and 20 steps of 10 ms, thirty of each: 15 on the mean, with a standard
+    deviation of 5, so that other sixty have a mean that is 5 / 15 / sqrt(60) = 4.3% off."""
+    lengths = [(100, 10), (100, 20)] * 30
+    wanted = ["request_latency avg"]
+    asked = WhatIf(OfferedLoad(users=1))
+    same = simulate_logarithms([plain()] * 80, asked, lengths, wanted)[wanted[0]]
+    others = simulate_logarithms([plain()] * 80, asked, lengths, wanted, sampled=True)[wanted[0]]
+    assert same[::2] == same[1::2]  # neighbours have the same requests
+    apart = [one - other for one, other in zip(others[::2], others[1::2], strict=True)]
+    assert stdev(apart) == pytest.approx(math.sqrt(2) * 5 / 15 / math.sqrt(60), rel=0.3)
 
 
 def test_noise_is_seen_at_the_client() -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from support.probing import Noise, Server
 
-from locust_llm.lab.twin.model_fit import fit_limits
+from locust_llm.lab.twin.model_fit import fit_limits, list_limits
 
 from .models import h100, sweep
 
@@ -38,3 +38,15 @@ def test_a_limit_is_not_there_to_mend_what_the_model_is_off_by_anyway() -> None:
     )
     stages = sweep(server, (1, 4, 128), LOUD)
     assert fit_limits(msgspec.structs.replace(model, cost=dear), stages).max_num_seqs is None
+
+
+def test_a_cache_holds_the_longest_sequence_that_was_answered() -> None:
+    """24 places look like a cache of so many tokens; a sequence that is longer than the cache says
+    that it is none."""
+    stages = sweep(Server(budget=1024, num_seqs=24), (1, 16, 64, 128), NOISE)
+    caches = [one.kv_tokens for one in list_limits(h100().settings, stages, 0) if one.kv_tokens]
+    assert caches
+    assert not any(one.kv_tokens for one in list_limits(h100().settings, stages, max(caches) + 1))
+    assert len(list(list_limits(h100().settings, stages, max(caches)))) < len(
+        list(list_limits(h100().settings, stages, 0))
+    )

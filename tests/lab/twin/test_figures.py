@@ -54,3 +54,14 @@ def test_a_chunk_of_two_tokens_counts_twice() -> None:
 
 def test_of_a_single_request_there_is_no_throughput() -> None:
     assert "throughput" not in stage_figures(ObservedStage(0, 1.0, (one(0.0),)))
+
+
+def test_an_open_loop_counts_from_when_it_has_its_load() -> None:
+    """A request each second, ten tokens each, one a second: ten tokens a second from the tenth
+    second on. The server was empty before, and its load counts from a fifth of the requests on."""
+    requests = tuple(one(float(at), 1.0, (1.0,) * 9) for at in range(100))
+    stage = ObservedStage(0, 1.0, requests)
+    assert steady_requests(stage)[0].sent_at == 20.0
+    assert stage_figures(stage, ["throughput", "in flight", "served"]) == pytest.approx(
+        {"throughput": 10.0, "in flight": 10.0, "served": 1.0}
+    )

@@ -181,7 +181,10 @@ class WhatIfPredictor(NamedTuple):
         few = len(cases) <= SMALL or len(models) <= ROUGH
         most = len(cases) + (0 if few else SHOWN)
         asked = list(dict.fromkeys([*cases, *(map(as_fitted, cases) if self.shape else ())]))
-        first = SharedWork(models if few else models[:ROUGH], self.lengths, figures, rough=not few)
+        sampled = self.lengths == self.twin.lengths
+        first = SharedWork(
+            models if few else models[:ROUGH], self.lengths, figures, not few, sampled
+        )
         found = simulate_what_ifs(
             first, [case.asked for case in asked], processes=processes, on_progress=lambda done,
             _: on_progress(done, most)
@@ -193,7 +196,8 @@ class WhatIfPredictor(NamedTuple):
         second = list(dict.fromkeys(row.case for row in again))
         second = list(dict.fromkeys([*second, *(map(as_fitted, second) if self.shape else ())]))
         found = simulate_what_ifs(
-            SharedWork(models, self.lengths, figures), [case.asked for case in second],
+            SharedWork(models, self.lengths, figures, sampled=sampled),
+            [case.asked for case in second],
             processes=processes,
             on_progress=lambda done, _: on_progress(len(cases) + min(done, SHOWN), most),
         )  # fmt: skip

@@ -30,6 +30,8 @@ class SharedWork(NamedTuple):
     figures: tuple[str, ...]
     rough: bool = False
     """With fewer requests."""
+    sampled: bool = False
+    """The lengths are those that happened to come in the sweep."""
 
     def count(self, load: OfferedLoad) -> int:
         """Requests of one simulation."""
@@ -116,5 +118,5 @@ def _several(asked: Sequence[WhatIf]) -> list[Logarithms]:
 def _one(work: SharedWork, asked: WhatIf) -> Logarithms:
     count = work.count(asked.load)
     return simulate_logarithms(
-        work.models, asked, work.lengths, work.figures, count=count, settled=True
+        work.models, asked, work.lengths, work.figures, count=count, sampled=work.sampled
     )
