@@ -19,6 +19,7 @@ from locust_llm.records.run import ProcessHealth
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.slo.client_verdict import (
     LATE_SEND,
+    LEVELS,
     MERGED,
     ClientVerdict,
     FigureError,
@@ -414,17 +415,19 @@ class LiveStats:
         return (self._all_reads - before) * per_read / max(now - since, 1e-9)
 
     def client(self) -> ClientVerdict | None:
-        """The client verdict, were the run over now; None until ``SETTLED_S`` after the first
-        request of the profiling phase was over, and while the rest of the run may still lift it: a
-        slow start is most of a young run, and nothing of a long one."""
+        """The client verdict, were the run over now, or where that is milder the one that the rest
+        of the run cannot lift; None until ``SETTLED_S`` after the first request of the profiling
+        phase was over, and while the rest may lift it all: a slow start is most of a young run, and
+        nothing of a long one."""
         if self._first_at is None or self._clock() - self._first_at < SETTLED_S:
             return None
         verdict = self._judge()
         if verdict is None or verdict.level == CLIENT_OK:
             return verdict
         at_the_end = self._judge(self._remaining_times())
-        holds = at_the_end is not None and at_the_end.level == verdict.level
-        return verdict if holds else None
+        if at_the_end is None or at_the_end.level == CLIENT_OK:
+            return None
+        return min(verdict, at_the_end, key=lambda one: LEVELS.index(one.level))
 
     def _judge(self, times: float = 1.0) -> ClientVerdict | None:
         """``times``: see ClientLateness.figures."""

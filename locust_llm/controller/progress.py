@@ -176,8 +176,13 @@ def explain_withdrawal(before: ClientVerdict | None, now: ClientVerdict | None) 
     """Of a verdict that was shown and holds no longer; empty: none is withdrawn."""
     if before is None or LEVELS.index(before.level) <= LEVELS.index(now.level if now else OK):
         return ""
+    level = OK if now is None else now.level
+    changed = "withdrawn" if level == OK else f"{level} now"
     reasons = "; ".join(before.reasons)
-    return f"Client {before.level} is withdrawn, as it holds no longer: {reasons}"
+    return (
+        f"The client verdict {before.level} is {changed}: what it rested on holds no longer "
+        f"({reasons})"
+    )
 
 
 def is_live_terminal(out: TextIO) -> bool:

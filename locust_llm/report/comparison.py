@@ -20,7 +20,7 @@ from locust_llm.report.compare.condition_differences import (
     find_condition_differences,
     load_run,
 )
-from locust_llm.report.compare.metric_differences import MetricChange, measure_change, possible_ends
+from locust_llm.report.compare.metric_differences import MetricChange, measure_change
 from locust_llm.report.compare.same_workload import find_work_differences
 from locust_llm.report.delivery import describe_overload
 from locust_llm.report.sections.notes import SIMULATED
@@ -57,8 +57,8 @@ STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
 HEAD: Final = ("difference", "%", "95% interval", "")
 NOTES: Final = (
     "Difference: this run minus the base. 95% interval: made of those of both runs, each as wide "
-    "as its own requests' correlation makes it, and cut where it would take the new figure below 0 or a share above "
-    "100%. No difference to be seen: the interval holds 0. Of 20 figures of two "
+    "as its own requests' correlation makes it. It may exceed the base's figure, as the base's true "
+    "figure may lie above or below. No difference to be seen: the interval holds 0. Of 20 figures of two "
     "equal runs, one is better or "
     "worse by chance. No interval covers what changes between runs (a restart of the server, other "
     "programs on the "
@@ -311,8 +311,6 @@ def _line(rule: Rule, found: MetricChange) -> ComparisonLine:
         return None if value is None else value * rule.factor
 
     low, high = found.ends or (None, None)
-    if found.base.value is not None and found.base.worst is None and found.here.worst is None:
-        low, high = possible_ends((low, high), found.base.value, rule)
     relative = found.ratio is not None and math.isfinite(found.ratio) and measure.units is not SHARE
     return ComparisonLine(
         metric=rule.metric,

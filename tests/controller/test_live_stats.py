@@ -237,6 +237,22 @@ def test_an_alarm_waits_until_the_rest_of_the_run_cannot_lift_it(
     assert (found and found.level) == level
 
 
+def test_what_the_rest_of_the_run_cannot_lift_is_shown(clock: Clock) -> None:
+    """80 of 100 sends were late: INVALID by the median. Of 1,000 they are 8 %, so p95 stays late,
+    and of 2,000 4 %."""
+    stats = LiveStats(clock, request_count=1000)
+    for record in late_and_prompt(80, 20):
+        stats.add(record)
+    clock.now += 10
+    verdict = stats.client()
+    assert (verdict.level, verdict.signals) == ("DEGRADED", {"late sends": "DEGRADED"})
+    longer = LiveStats(clock, request_count=2000)
+    for record in late_and_prompt(80, 20):
+        longer.add(record)
+    clock.now += 10
+    assert longer.client() is None
+
+
 def test_an_alarm_of_a_run_without_an_end_may_go_again(clock: Clock) -> None:
     stats = LiveStats(clock)
     for record in late_and_prompt(30, 0):

@@ -90,9 +90,13 @@ def test_a_sentence_with_everything() -> None:
 
 def test_a_verdict_that_holds_no_longer_is_withdrawn_aloud() -> None:
     late = ClientVerdict(INVALID, ("send after admission p99 150 ms",))
-    line = "Client INVALID is withdrawn, as it holds no longer: send after admission p99 150 ms"
+    line = (
+        "The client verdict INVALID is withdrawn: what it rested on holds no longer (send after "
+        "admission p99 150 ms)"
+    )
     assert explain_withdrawal(late, ClientVerdict("OK")) == line
-    assert explain_withdrawal(late, ClientVerdict(DEGRADED)) == line
+    milder = explain_withdrawal(late, ClientVerdict(DEGRADED))
+    assert milder == line.replace("withdrawn", "DEGRADED now")
     assert explain_withdrawal(late, None) == line  # the rest of the run may lift it
     assert explain_withdrawal(late, late) == ""
     assert explain_withdrawal(ClientVerdict(DEGRADED), late) == ""

@@ -126,6 +126,19 @@ def test_attainment_where_both_say_what_is_good(tmp_path: Path) -> None:
     )
 
 
+def test_a_share_of_nothing_may_have_been_as_large_in_the_base(tmp_path: Path) -> None:
+    """No failure in 40 requests of either: the base may have had as many as this run."""
+    a_folder(tmp_path / "a", drawn(1, count=40))
+    a_folder(tmp_path / "b", drawn(2, count=40))
+    compared = compare_folders([tmp_path / "a", tmp_path / "b"])
+    (failures,) = (one for one in compared.runs[0].lines if one.metric == "error_rate")
+    assert failures.difference == 0
+    assert failures.high is not None
+    assert failures.low == pytest.approx(-failures.high)
+    # at most 1 - 0.025^(1/40)
+    assert 0 < failures.high <= 8.82 + 0.01
+
+
 def test_what_is_wrong_is_warned_of(tmp_path: Path) -> None:
     one = a_folder(tmp_path / "a", [*drawn(1, count=30), failed(sent_at=12.0)])
     other = a_folder(tmp_path / "b", [answered(5, phase="warmup")])

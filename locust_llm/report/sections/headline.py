@@ -16,7 +16,7 @@ from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import select_top_knees
 from locust_llm.report.time_course import describe_users, format_limit_range
-from locust_llm.slo.client_verdict import INVALID
+from locust_llm.slo.client_verdict import INVALID, list_fine_metrics
 from locust_llm.slo.grammar import FAIL, PASS, Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
 from locust_llm.text.format import (
@@ -39,6 +39,8 @@ STATS: Final = {"avg": "mean", "min": "least", "max": "greatest"}
 OPEN: Final = f"{INCONCLUSIVE}: "
 """How the text of a knee begins that no stage may found."""
 TOO_INEXACT: Final = "The load generator was too inexact to measure this server"
+PARTLY_INEXACT: Final = "The load generator was too inexact for some of these figures"
+"""Where main figures are fine."""
 BUFFERED_STREAMS: Final = (
     "The streams were buffered on the way, and these figures are those of the buffer"
 )
@@ -108,7 +110,8 @@ def _load_test(summary: Summary, run: Run) -> Iterator[str]:
     if not rules and ((trouble and c.cut) or format_survivors_line(summary, run) is not None):
         load = f"{load}{', ' * bool(load)}of the {c.succeeded:,} that were answered"
     if invalid or run.stream_was_buffered:
-        why = BUFFERED_STREAMS if run.stream_was_buffered else TOO_INEXACT
+        why = PARTLY_INEXACT if list_fine_metrics(summary.figure_errors) else TOO_INEXACT
+        why = BUFFERED_STREAMS if run.stream_was_buffered else why
         why = f"{why[0].lower()}{why[1:]}" if trouble else why
         if same := ALL_THE_SAME.get(summary.slo_status or "", ""):
             load = f"{why}, but {same} all the same:"

@@ -191,6 +191,7 @@ def test_what_forbids_to_use_the_figures_is_first() -> None:
     summary = replace(
         summarise_run(collect_columns(spread(199)), run),
         client=ClientVerdict(INVALID, ("merged chunks",)),
+        figure_errors=(),
     )
     held = "The load generator was too inexact to measure this server, but the rules hold all the same: "
     assert make_headline(summary, run) == f"{held}error rate is 0%, within 5%"
@@ -202,10 +203,16 @@ def test_what_forbids_to_use_the_figures_is_first() -> None:
     )
     summary = replace(summarise_run(collect_columns(spread(199)), a_run()), client=summary.client)
     assert make_headline(summary, a_run()).startswith(
+        "The load generator was too inexact for some of these figures; p50 of TTFT "
+    )
+    summary = replace(summary, figure_errors=())
+    assert make_headline(summary, a_run()).startswith(
         "The load generator was too inexact to measure this server; p50 of TTFT "
     )
     run = a_run(slo=("error_rate > 5%", "ttft p50 < 3s"))
-    summary = replace(summarise_run(collect_columns(spread(199)), run), client=summary.client)
+    summary = replace(
+        summarise_run(collect_columns(spread(199)), run), client=summary.client, figure_errors=()
+    )
     assert make_headline(summary, run).startswith(
         f"{held.partition(',')[0]}, but a rule is broken all the same: error rate"
     )
