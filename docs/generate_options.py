@@ -43,7 +43,7 @@ reads the file. The most used ones of Locust:
 |---|---|---|
 | `-H`, `--host` | the server, with or without scheme and `/v1`; [several](routers.md) with commas between | |
 | `-u`, `--users` | concurrent users; with a request rate the maximum number of concurrent sessions | 1 |
-| `-r`, `--spawn-rate` | users started per second | all at once |
+| `-r`, `--spawn-rate` | users started per second | a closed loop: over [one response time](load-modes.md#start) |
 | `-t`, `--run-time` | length of the profiling phase, such as `90`, `90s` or `10m` | until Ctrl-C |
 | `-s`, `--stop-timeout` | grace period: seconds that running requests get at the end | 30 |
 | `--headless` | no web page | |

@@ -173,6 +173,7 @@ class Controller:
         self.phases.limit.shares.join(worker, self._time.monotonic())
         if self.stages is not None and self.plan.phase not in (WARMUP, BETWEEN):
             self.phases.send_stage(self.stages.number, worker)
+        self.phases.send_start(worker)
 
     # -- the limit, the users, and what the processes report ---------------------------------------
 
@@ -397,6 +398,7 @@ class Controller:
         if self.stages is not None and record.stage == self.stages.number and record.stage:
             record = self.stages.add_record(record)
         self.phases.sends.over(record)
+        self.phases.add_response(record)
         if self.store.spans is not None:
             self.store.spans.request(record.id, ok=record.outcome == OK)
         if not self.store.write(record, gated=self.limit is not None):

@@ -9,7 +9,7 @@ show it, and nothing is said before they are worth MIN_WORTH. An average has a b
 kind. A queue that fills is another matter: its values rise steadily, no correlation explains that,
 and it will not get better; so there the requests count in full. So do failures where nearly all
 requests fail. A single value beyond the limit decides a maximum or a minimum. In a closed loop the
-first request of each user, as they come all at once, is left out.
+first request of each user, as they find the server idle, is left out.
 
 Of what is under way nobody knows what it becomes: each counts as one that is within the limit, but
 for those that have been under way for longer than the limit of a latency is. So the evidence is at

@@ -27,11 +27,11 @@ from locust_llm.records.phase_plan import (
 )
 from locust_llm.records.record import Record
 from locust_llm.records.report_result import UndecidedRule
-from locust_llm.records.run import ProcessHealth, Run, Stage, select_known_limits
+from locust_llm.records.run import BY_RATE, ProcessHealth, Run, Stage, select_known_limits
 from locust_llm.settings.sweep import CONCURRENCY, ENDED, INPUT, TIME_UP
 from locust_llm.slo.grammar import ABORT, Rule
 from locust_llm.text.format import capitalise_sentence, format_count
-from locust_llm.wire.messages import AskAgain, StageBegin, Status
+from locust_llm.wire.messages import AskAgain, StageBegin, StartSpread, Status
 
 from .allocator import Allocator
 from .context import RunContext
@@ -40,6 +40,7 @@ from .gate_limit import GateLimit
 from .in_flight import RequestsInFlight
 from .shutdown import Shutdown
 from .stages import BlockRunner, StageRunner
+from .user_start import ResponseTimes, plan_user_start
 from .users import UserPool
 
 logger = logging.getLogger("locust_llm")
@@ -82,6 +83,9 @@ class PhaseRunner:
         """Of this phase: the schedule, the clock."""
         self._phase_begun = "", 0.0
         """The phase whose clock runs, and when it began or begins (monotonic seconds)."""
+        self._start: StartSpread | None = None
+        """Of this phase; None: its users start as they come."""
+        self._responses = ResponseTimes()
         self._stage_limits = 0
         """How many changes of the limit there had been before this stage."""
 
@@ -111,12 +115,39 @@ class PhaseRunner:
         known = self.asked.users or ("as many as needed" if self._users.grows else "from the form")
         self.limit.begin(self.asked, warm=phase == WARMUP, users=str(known))
         dues = self.allocator.begin(phase, self.asked)
+        self._start = None
         if dues is None:
+            self._spread_start(phase)
             self._begin_clock(phase)
         else:
             logger.info("Open loop: requests follow a schedule")
             self._job(self._deal_out, dues, phase)
         self._context.send(AskAgain(phase))
+
+    def _spread_start(self, phase: str) -> None:
+        """How fast the users of a closed loop begin to send: in its first phase Locust does what
+        was asked for."""
+        users = self._users_of(phase) or self.asked.users or 0
+        earlier_s = self._responses.end_phase()
+        if users < 2 or self._users.shaped:
+            return
+        start = plan_user_start(
+            self._settings, phase, users, self._context.survey.response_time, earlier_s
+        )
+        self._store.starts.append(start)
+        logger.info(str(start).replace(" started", " start"))
+        if start.by != BY_RATE:
+            self._start = StartSpread(phase, start.over_s / users)
+            self.send_start()
+
+    def send_start(self, worker: str | None = None) -> None:
+        """To one process, or to all."""
+        if self._start is not None:
+            self._context.send(self._start, worker)
+
+    def add_response(self, record: Record) -> None:
+        """Of a request that is over."""
+        self._responses.add(record)
 
     def _users_of(self, phase: str) -> int | None:
         """How many there shall be; None: those that there are."""

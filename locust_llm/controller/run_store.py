@@ -39,6 +39,7 @@ from locust_llm.records.run import (
     Run,
     Stage,
     UserChange,
+    UserStart,
     select_known_limits,
 )
 from locust_llm.records.server_metrics import BASE, SERVER, advise_on_memory
@@ -229,6 +230,7 @@ class RunStore:
         self.stopping_at: float | None = None
         self.limits: list[LimitChange] = []
         self.users: list[UserChange] = []
+        self.starts: list[UserStart] = []
         self.health: list[ProcessHealth] = []
         self.stopped_early = ""
         self.broken_rules: list[BrokenRule] = []
@@ -369,6 +371,7 @@ class RunStore:
             "health": tuple(self.health),
             "limits": select_known_limits(self.limits),
             "users": tuple(self.users),
+            "starts": tuple(self.starts),
             "arms": list_variants(self.settings, s),
             "turned_away": self.turned_away,
             "records_lost": self.lost,

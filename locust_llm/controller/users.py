@@ -24,6 +24,9 @@ class UserPool:
         self._max_users = settings.max_users
         self.grows = not settings.users and settings.open_loop
         """No number of users was given."""
+        environment = getattr(context.runner, "environment", None)
+        self.shaped = getattr(environment, "shape_class", None) is not None
+        """A load shape has their number."""
         of_locust = logging.getLogger("locust.runners")
         (of_locust.addFilter if self.grows else of_locust.removeFilter)(_is_no_step)
         self.count = settings.users or 0

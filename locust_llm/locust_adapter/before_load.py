@@ -65,11 +65,12 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
     options.enable_rebalancing = True
     if options.processes and not options.worker:
         set_master_port(options)
+    options.llm_spawn_rate = options.spawn_rate  # what was asked for, which a form shows
     if options.spawn_rate is None and options.num_users:
-        options.llm_spawn_rate = None  # what was asked for, which a form shows
         if not getattr(options, "llm_users", options.num_users):
             logging.getLogger("locust.main").addFilter(_says_no_shape)
-        options.spawn_rate = options.num_users  # all at once: the gate ramps, not the users
+        # all at once: each then waits for its start, which Locust would round to whole seconds
+        options.spawn_rate = options.num_users
     if "--print-stats" not in sys.argv:
         # the progress line takes the place of Locust's tables every two seconds
         options.only_summary = True

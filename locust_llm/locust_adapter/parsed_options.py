@@ -385,6 +385,7 @@ def build_settings(options: Namespace | None) -> Settings:
         candidate_set=tuple(map(hide_header_values, read_given_candidate_headers(options))),
         tenant_header=tuple(map(hide_header_value, read_given_tenant_headers(options))),
         users=getattr(options, "llm_users", options.num_users),
+        spawn_rate=getattr(options, "llm_spawn_rate", options.spawn_rate),
         processes=_processes(options),
         run_time_s=getattr(options, "llm_run_time", None) or options.run_time or None,
         stop_timeout_s=float(options.stop_timeout or 0),

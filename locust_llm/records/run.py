@@ -52,6 +52,52 @@ class UserChange(msgspec.Struct, frozen=True):
     users: Count
 
 
+class ResponseTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a request before the load, while the server had no other."""
+
+    seconds: float
+    cut: bool = False
+    """It takes longer: nobody waited for its end."""
+
+
+BY_RATE: Final = "rate"
+BY_RESPONSE_TIME: Final = "response_time"
+BY_EARLIER_PHASE: Final = "earlier_phase"
+BY_RUN_TIME: Final = "run_time"
+UNMEASURED: Final = "unmeasured"
+"""Why users start as fast as they do: as asked (-r); over one response time, as measured before the
+load; over the mean one of the phase before; over a tenth of the time, as one response takes longer;
+over a second, as no response time is known."""
+_START_REASONS: Final = {
+    BY_RESPONSE_TIME: ", one response time as measured before the load",
+    BY_EARLIER_PHASE: ", the mean response time of the phase before",
+    BY_RUN_TIME: ", a tenth of the time, as one response takes longer",
+    UNMEASURED: ", as no response time is known from before the load",
+}
+
+
+class UserStart(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast the users of a closed loop began to send."""
+
+    phase: str = "profiling"
+    stage: Count = 0
+    """0: the run has none."""
+    users: Count
+    over_s: float
+    """From the first one to the last; 0: all at once."""
+    by: str
+    """rate, response_time, earlier_phase, run_time or unmeasured."""
+    rate_per_s: float | None = None
+    """Users a second, where that was asked for (-r)."""
+
+    def __str__(self) -> str:
+        if self.by == BY_RATE and not self.over_s:
+            return f"All {self.users} users started at once, as -r {self.rate_per_s:g} asks."
+        if self.by == BY_RATE:
+            return f"{self.users} users started over {self.over_s:.3g} s (-r {self.rate_per_s:g})."
+        return f"{self.users} users started over {self.over_s:.3g} s{_START_REASONS[self.by]}."
+
+
 class CalibrationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request before the run that measures the length of prompts, or how to fix the output length
     (``kind`` begins with ``length``: ``tokens`` are of the output). Counted nowhere else."""
@@ -202,6 +248,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     users: tuple[UserChange, ...] = ()
     """From the first one on, as the processes reported them four times a second; empty: of an older
     version."""
+    starts: tuple[UserStart, ...] = ()
+    """Of each phase and stage of a closed loop; empty: an open loop, a load shape, one user, or an
+    older version."""
     offer: OpenLoopSchedule | None = None
     """None: a closed loop."""
     stage: Stage | None = None

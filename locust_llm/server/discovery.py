@@ -18,7 +18,7 @@ from locust_llm.client.exchange import SIMULATOR, UserConnection
 from locust_llm.protocols.completion import status_message
 from locust_llm.protocols.known import PROTOCOLS, convert_key_headers
 from locust_llm.records.machine import Commit
-from locust_llm.records.run import CalibrationRequest
+from locust_llm.records.run import CalibrationRequest, ResponseTime
 from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_response, fetch
 from locust_llm.server.length_control import (
     LENGTH_PROMPT,
@@ -52,6 +52,7 @@ from .refusals import (
     read_context_length,
 )
 from .request_form import RequestForm
+from .response_time import measure_response_time
 from .tokenizer_calibration import calibrate_tokenizer
 
 logger = logging.getLogger("locust_llm")
@@ -106,6 +107,8 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     length_way: tuple[str, ...] = ()
     """Fields of the body that keep an output at its length, where that needs any: see body.WAYS."""
     probes: tuple[CalibrationRequest, ...] = ()
+    response_time: ResponseTime | None = None
+    """Of a typical request of the load, before it; None: it was not measured."""
     context: int | None = None
     """Tokens that the model has room for; None: the server does not list it."""
     dataset_sessions: int | None = None
@@ -171,13 +174,21 @@ def discover_server(
     verify: bool | str = True,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
+    times_response: bool = False,
 ) -> Discovery:
-    """Ask the server. Raises SurveyFailed."""
+    """Ask the server. ``times_response``: also how long it takes for a request of the load. Raises
+    DiscoveryFailed."""
     secrets = collect_secrets(headers, headers)
     line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     try:
-        return _survey(settings, ask, secrets, clock, sleep, key=has_key(headers))
+        found = _survey(settings, ask, secrets, clock, sleep, key=has_key(headers))
+        if times_response and settings.probe:
+            probes = ProbeRequests(ask, settings, found.model, key=has_key(headers))
+            probes.form = found.form
+            measured = measure_response_time(probes, found.lengths, found.length_way, clock)
+            found = msgspec.structs.replace(found, response_time=measured)
+        return found
     except DiscoveryFailed as error:  # servers like to quote the key that they refuse
         raise DiscoveryFailed(sanitise_text(str(error), secrets, most=LINE_BYTES)) from None
     finally:

@@ -221,7 +221,11 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
         )
     try:
         found = discover_server(
-            settings, headers, verify=find_trusted_certificates(), sleep=gevent.sleep
+            settings,
+            headers,
+            verify=find_trusted_certificates(),
+            sleep=gevent.sleep,
+            times_response=settings.spreads_start,
         )
     except DiscoveryFailed as error:
         refuse_run(f"{settings.host}: {error}" if settings.hosts else str(error))

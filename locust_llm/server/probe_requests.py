@@ -132,6 +132,21 @@ class ProbeRequests:
         refuses = answer.status in REFUSED or answer.status == TOO_LARGE
         return _message(self.settings, answer) or "" if refuses else ""
 
+    def send_as_load(
+        self, messages: Messages, tokens: int, timeout_s: float, **fields: Any
+    ) -> bool:
+        """A request as the load has them; whether the server answered it. Raises FetchFailed."""
+        asked = {**collect_extra_inputs(self.settings), **fields}
+        answer = self._post(
+            self.form,
+            messages,
+            tokens,
+            streaming=self.settings.streaming,
+            timeout_s=timeout_s,
+            **asked,
+        )
+        return _message(self.settings, answer) is None
+
     def _first(
         self, form: RequestForm, *, streaming: bool, tokens: int = FIRST_TOKENS, begun: bool = False
     ) -> FetchedResponse:
@@ -164,6 +179,7 @@ class ProbeRequests:
         *,
         streaming: bool,
         begun: bool = False,
+        timeout_s: float | None = None,
         **fields: Any,
     ) -> FetchedResponse:
         s = self.settings
@@ -176,7 +192,9 @@ class ProbeRequests:
             **form.fields(s),
             **fields,
         )
-        timeout_s = self._timeout_s or (BEGINNING_TIMEOUT_S if begun else PROBE_TIMEOUT_S)
+        timeout_s = (
+            timeout_s or self._timeout_s or (BEGINNING_TIMEOUT_S if begun else PROBE_TIMEOUT_S)
+        )
         return self.ask(
             "POST", s.endpoint, body, timeout_s=timeout_s, **({"begun": True} if begun else {})
         )

@@ -357,6 +357,11 @@ def explain_outgrown_context(dataset: DatasetSummary, context: int | None) -> st
     )
 
 
+def list_lengths(s: Settings) -> list[tuple[int, int]]:
+    """Tokens of first prompts and of answers that the load asks for, as far as the settings say."""
+    return [*_drawn(s)]
+
+
 def list_answer_lengths(s: Settings) -> list[int]:
     """Output tokens that requests of the load ask for, as far as the settings say."""
     return [answer for _, answer in _drawn(s)]

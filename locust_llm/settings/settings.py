@@ -39,8 +39,19 @@ from .declare import (
 )
 from .endpoint_types import ENDPOINT_TYPES, POOLING
 from .selftest_modes import AUTO, OFF, REQUIRE
-from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT, Sweep, parse_sweep
+from .sweep import (
+    CONCURRENCY,
+    INPUT,
+    PREFILL,
+    RATE,
+    REPEAT,
+    Sweep,
+    parse_duration_range,
+    parse_sweep,
+)
 
+START_SHARE: Final = 0.1
+"""Of its time a run, a stage or a block spends at most this on the start of its users."""
 LOOK_STEP: Final = 1.5
 """Each look comes after so many times the time of the one before."""
 SESSION_HEADERS: Final = {
@@ -650,6 +661,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
 
     users: Annotated[int | None, Option("locust", flag="-u", range=USERS)] = None
     """Concurrent sessions. None: as many as the arrivals need, up to ``max_users``."""
+    spawn_rate: Annotated[float | None, Option("locust", flag="-r", range=POSITIVE)] = None
+    """Users started a second, as asked. None: those of a closed loop send their first requests
+    evenly over one response time."""
     max_users: Annotated[
         int,
         Option("load", "Maximum number of users that a rate adds without -u", "5000", range=USERS),
@@ -1132,6 +1146,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         return (
             int(stages.values[0]) if stages is not None and self.sweeps(CONCURRENCY) else self.users
         )
+
+    @property
+    def spreads_start(self) -> bool:
+        """Nobody asked how fast users start: those of a closed loop start over one response
+        time."""
+        return not self.open_loop and self.spawn_rate is None and (self.max_users_asked or 1) > 1
+
+    @property
+    def longest_start_s(self) -> float | None:
+        """The start of users takes at most this share of the time in which they send; None: that
+        is not bounded."""
+        if self.compares:
+            return START_SHARE * self.block_duration
+        if self.sweep:
+            return START_SHARE * parse_duration_range(self.stage_duration)[0]
+        return None if self.run_time_s is None else START_SHARE * self.run_time_s
 
     def sweeps(self, axis: str) -> bool:
         """Its stages differ in this."""

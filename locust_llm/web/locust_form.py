@@ -41,7 +41,7 @@ RULE_END: Final = ";"
 """Between two rules: Locust's form has no field of several lines."""
 RULES_HELP: Final = "SLO rules, separated by semicolons: ttft p95 < 500ms; error_rate < 1%"
 SPAWN_RATE: Final = 100
-"""Users per second that Locust's own page shows, which needs some: the gate ramps, not they."""
+"""Users per second that Locust's own page shows, which needs some, where nobody gave any."""
 FIELDS: Final = {option.dest: option for option in OPTIONS}
 """Our options by their fields."""
 CHOICES: Final = {
@@ -188,6 +188,15 @@ def drop_empty_fields(form: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def drop_unasked_spawn_rate(form: MultiDict[str, str], options: Namespace) -> MultiDict[str, str]:
+    """Of Locust's own page, which cannot leave the field out: a rate that it showed, and that
+    nobody gave, is none."""
+    shown = form.get("spawn_rate", "").strip() == str(SPAWN_RATE)
+    if not shown or read_requested_load(options).spawn_rate is not None:
+        return form
+    return MultiDict((name, text) for name, text in form.items(multi=True) if name != "spawn_rate")
+
+
 def list_changed_flags(before: Namespace, after: Namespace) -> list[str]:
     """The flags that differ."""
     found = [name for name in FIELDS if getattr(before, name) != getattr(after, name)]
@@ -204,7 +213,7 @@ def make_locust_form(form: MultiDict[str, str], settings: Settings) -> MultiDict
     )
     rest["user_count"] = str(settings.first_users or 1)
     if not rest.get("spawn_rate", "").strip():
-        rest["spawn_rate"] = rest["user_count"]  # all at once, as on the command line
+        rest["spawn_rate"] = rest["user_count"]  # as on the command line
     rest["host"] = settings.host
     return rest
 

@@ -235,8 +235,9 @@ def _of_users(options: Namespace) -> Iterator[FormField]:
     )  # fmt: skip
     yield FormField(
         "spawn_rate", "Users started per second", "number", _number(rate) if rate else "",
-        "all at once", flag="-r",
-        help="The gate ramps, not the users",
+        "over one response time", flag="-r",
+        help="Empty: users of a closed loop start evenly over one response time, which a request "
+            "before the load measures. As many as there are users: all at once",
     )  # fmt: skip
 
 

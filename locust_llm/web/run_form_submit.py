@@ -30,6 +30,7 @@ from .locust_form import (
     DATASET_FIELD,
     LIMIT_FIELD,
     drop_empty_fields,
+    drop_unasked_spawn_rate,
     fill_options,
     list_changed_flags,
     make_locust_form,
@@ -114,13 +115,14 @@ class RunFormView:
                 )
                 if not workers.ready:
                     refuse_run(NO_WORKERS)
+            from_locusts_page = LABEL_FIELD in flask.request.form
+            if from_locusts_page:
+                form = drop_unasked_spawn_rate(form, self._options)
             options = fill_options(self._options, form)
             if DATASET_FIELD in form:
                 options.input_file = self._datasets.path(form[DATASET_FIELD])
             self._look_at_dataset(options)
-            settings = read_form_settings(
-                options, runner, from_locusts_page=LABEL_FIELD in flask.request.form
-            )
+            settings = read_form_settings(options, runner, from_locusts_page=from_locusts_page)
             headers = read_run_headers(options)
             self.keep_key(settings.host)
             found = prepare_run(

@@ -254,6 +254,14 @@ class Grant(ReliableMessage, frozen=True):
     count: int
 
 
+class StartSpread(ReliableMessage, frozen=True):
+    """Users send their first requests of this phase one after the other."""
+
+    phase: str
+    spacing_s: float
+    """Between two users, over all processes."""
+
+
 class AskAgain(ReliableMessage, frozen=True):
     """Requests and sessions may be available."""
 
@@ -318,6 +326,7 @@ ToSender = (
     | Share
     | Renewal
     | Grant
+    | StartSpread
     | AskAgain
     | Arrivals
     | Sessions

@@ -24,6 +24,7 @@ from locust_llm.wire.messages import (
     Renewal,
     Sessions,
     StageBegin,
+    StartSpread,
     ToSender,
     unpack_to_worker,
 )
@@ -90,6 +91,8 @@ def _sender_does(sender: WorkerContext, message: ToSender) -> bool:
             sender.renew(message)
         case Grant():
             sender.permits.grant(message.phase, message.count)
+        case StartSpread():
+            sender.starts.spread(message.phase, message.spacing_s)
         case AskAgain():
             sender.permits.ask_again()
             sender.tickets.ask_again(message.phase)

@@ -135,8 +135,24 @@ class RequestSender:
             permit = self.sender.permits.take(self._user.number, later=later)
         except GateClosed:
             raise StopUser from None
+        self._wait_its_start(permit, later=later)
         self._wait_its_turn(permit)
         return permit
+
+    def _wait_its_start(self, permit: Permit, *, later: bool) -> None:
+        """Users of a closed loop begin a phase one after the other. Raises StopUser: the run is
+        ending."""
+        now = time.monotonic()
+        start = self.sender.starts.assign(self._user.number, permit.phase, now)
+        if later or start <= now:
+            return
+        try:
+            self.sender.wait_until(start)
+        except BaseException as error:
+            self.sender.permits.put_back(permit)
+            if isinstance(error, GateClosed):
+                raise StopUser from None
+            raise
 
     def _wait_its_turn(self, permit: Permit) -> None:
         """A hundred users get theirs at the same moment; to make a request ready takes 100 µs, and

@@ -82,6 +82,7 @@ from .content import make_prompts, make_sessions
 from .health import HealthMonitor
 from .permits import Permit, PermitQueue, SessionQueue
 from .reference_streams import ReferenceStreams
+from .start_times import StartTimes
 from .tenants import TenantAssigner
 
 logger = logging.getLogger("locust_llm")
@@ -151,6 +152,7 @@ class WorkerContext:
         self.answered_at = time.monotonic()
         """When the control last answered."""
         self.permits = PermitQueue(self._want)
+        self.starts = StartTimes()
         self._early: list[Arrivals] = []
         self.tickets = SessionQueue(self._want_sessions, self._count)
         self._watch: HealthMonitor | None = None
@@ -202,6 +204,7 @@ class WorkerContext:
         self._watch = HealthMonitor()
         self.settings = s = order.settings
         self.trace, self._place, self._salt = order.trace, order.worker, order.salt
+        self.starts = StartTimes(order.worker, s.processes)
         self._sentinels.begin(s.selftest, s.run_time_s)
         arms = make_variant_targets(
             s, order.survey, read_candidate_headers(self._environment.parsed_options)

@@ -58,6 +58,7 @@ from locust_llm.wire.messages import (
     SessionCounts,
     Sessions,
     StageBegin,
+    StartSpread,
     Status,
     unpack_to_worker,
 )
@@ -261,7 +262,7 @@ def test_warmup_then_profiling_then_the_end(begun: Any, caplog: pytest.LogCaptur
     control.add_record(answered(100, id="3", phase=WARMUP))
     turn()
     assert (control.plan.phase, control.limit) == (PROFILING, 5)
-    assert kinds_sent(runner) == [Share, AskAgain]
+    assert kinds_sent(runner) == [Share, StartSpread, AskAgain]
     control.allocator.grant_requests("a")
     assert runner.what_was_sent() == [Sent(Grant(PROFILING, 3), "a")]
     for number in range(3):

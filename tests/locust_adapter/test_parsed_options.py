@@ -491,13 +491,18 @@ def test_a_load_shape_says_how_many_users_there_are(monkeypatch: pytest.MonkeyPa
     assert kept == shape.__subclasses__()
 
 
-def test_all_users_start_at_once_unless_a_rate_is_given(server: TinyServer) -> None:
+def test_users_are_there_at_once_and_start_over_a_response_time_unless_a_rate_is_given(
+    server: TinyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at_once, slowly = (
         parse("--host", server.url, "-u", "30", *words) for words in ([], ["-r", "2"])
     )
     plugin._before_load(at_once)
     plugin._before_load(slowly)
     assert (at_once.spawn_rate, slowly.spawn_rate) == (30, 2)
+    assert (build_settings(at_once).spawn_rate, build_settings(slowly).spawn_rate) == (None, 2)
+    monkeypatch.setenv("LOCUST_SPAWN_RATE", "3")
+    assert build_settings(parse("-u", "30")).spawn_rate == 3
     assert not Path("reports").exists() or list(Path("reports").iterdir()) == []
 
 

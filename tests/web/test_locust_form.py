@@ -25,6 +25,7 @@ from locust_llm.web.locust_form import (
     FIELDS,
     MAIN_FIELDS,
     NO_CHOICE,
+    drop_unasked_spawn_rate,
     fill_options,
     list_changed_flags,
     make_locust_form,
@@ -361,6 +362,15 @@ def test_locust_reads_what_is_its_own() -> None:
         "my_own": ["x"], "user_count": ["9"],
     }  # fmt: skip
     assert make_locust_form(MultiDict(), Settings(host="h", users=2))["spawn_rate"] == "2"
+
+
+def test_a_rate_that_locusts_page_showed_and_nobody_gave_is_none() -> None:
+    untouched = MultiDict([("user_count", "9"), ("spawn_rate", "100")])
+    assert drop_unasked_spawn_rate(untouched, options()).to_dict() == {"user_count": "9"}
+    given = options("-r", "100")
+    assert drop_unasked_spawn_rate(untouched, given)["spawn_rate"] == "100"
+    changed = MultiDict([("user_count", "9"), ("spawn_rate", "9")])
+    assert drop_unasked_spawn_rate(changed, options())["spawn_rate"] == "9"
 
 
 def test_what_differs_is_told_by_name() -> None:

@@ -520,3 +520,52 @@ def test_rows_of_locust_are_those_of_the_report_and_leave_aggregated_alone(
     assert rows["chat", "TTFT"].max_response_time == pytest.approx(123.4)
     assert rows["chat", "ITL"].max_response_time == pytest.approx(12.4)
     assert stats.total.num_requests == 0  # nobody but the request event counts there
+
+
+# -- the start of a closed loop --------------------------------------------------------------------
+
+
+def test_a_user_waits_for_its_start_in_a_phase(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = user.sender
+    sender.permits.grant("profiling", 3)
+    sender.starts.spread("profiling", 1000.0)
+    waited: list[float] = []
+    monkeypatch.setattr(sender, "wait_until", waited.append)
+    began = time.monotonic()
+    assert user._branches.main.permit() == Permit("profiling")
+    assert waited == []
+    User(user.environment)._branches.main.permit()
+    assert waited == [pytest.approx(began + 1000.0, abs=10.0)]
+
+
+def test_the_permit_of_a_user_that_ends_before_its_start_goes_back(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = user.sender
+    sender.permits.grant("profiling", 2)
+    sender.starts.spread("profiling", 1000.0)
+
+    def killed(at: float) -> None:
+        raise GreenletExit
+
+    monkeypatch.setattr(sender, "wait_until", killed)
+    user._branches.main.permit()
+    with pytest.raises(GreenletExit):
+        User(user.environment)._branches.main.permit()
+    assert sender.permits.release_all() == 1
+
+
+def test_a_run_that_ends_before_a_users_start_ends_the_user(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = user.sender
+    sender.permits.grant("profiling", 2)
+    sender.starts.spread("profiling", 1000.0)
+
+    def closed(at: float) -> None:
+        raise GateClosed
+
+    monkeypatch.setattr(sender, "wait_until", closed)
+    user._branches.main.permit()
+    with pytest.raises(StopUser):
+        User(user.environment)._branches.main.permit()

@@ -55,6 +55,8 @@ LEAD_S: Final = 0.02
 """Every user has its request before the first one is due."""
 NUM_USERS: Final = 8
 """Without ``-u``: the requests of the largest episode."""
+SPAWN_RATE: Final = 100.0
+"""Users a second: all are there at once, and send when the schedule says so."""
 MIN_BURST: Final = 4
 """Prompts of a burst; a smaller one shows no slots."""
 MAX_FAILED_EPISODES: Final = 3
@@ -280,7 +282,12 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
     add_groups(parser, declared_options(ProbeOptions))
     if validate_probe not in FURTHER:  # the web page makes a parser for each visitor
         FURTHER.append(validate_probe)
-    parser.set_defaults(num_users=NUM_USERS, first_token_timeout=TIMEOUT_S, gap_timeout=TIMEOUT_S)
+    parser.set_defaults(
+        num_users=NUM_USERS,
+        spawn_rate=SPAWN_RATE,
+        first_token_timeout=TIMEOUT_S,
+        gap_timeout=TIMEOUT_S,
+    )
 
 
 @events.test_start.add_listener

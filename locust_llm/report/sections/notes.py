@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from locust_llm.exit_status import tolerates_inconclusive
+from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import NOT_STREAMED
 from locust_llm.records.run import LOST_WORKER, NO_RECORD, Run
 from locust_llm.report.blocks import format_interval
@@ -91,7 +92,8 @@ def make_remarks(summary: Summary, run: Run) -> Iterator[str]:
             generates=run.settings.generates,
             by_arm=describe_arm_limits(run),
         )
-        yield from _read_as_open(summary, run)
+        yield from _started(run)
+    yield from _read_as_open(summary, run)
     yield from _missing(summary, run)
     yield from _rejected(summary.counts)
     if not probe:
@@ -355,6 +357,14 @@ def make_loop_remark(conditions: Conditions, *, generates: bool = True, by_arm: 
         f"arrivals, give a rate "
         f"(--request-rate) in place of the number of users "
         f"(-u){' and of the prefill limit' * gated}."
+    )
+
+
+def _started(run: Run) -> Iterator[str]:
+    """How fast the users began to send what is measured here."""
+    stage = 0 if run.stage is None else run.stage.number
+    yield from (
+        str(start) for start in run.starts if (start.phase, start.stage) == (PROFILING, stage)
     )
 
 

@@ -1,0 +1,85 @@
+"""User start: how fast the users of a phase of a closed loop begin to send.
+
+Asked for (-r) it is as asked. Else they start evenly over one response time: users that start at
+once wait together, at a server whose queue is never as long again.
+"""
+
+import math
+from typing import Final
+
+from locust_llm.records.phase_plan import WARMUP, label_phase, stage_of_phase
+from locust_llm.records.record import OK, Record
+from locust_llm.records.run import (
+    BY_EARLIER_PHASE,
+    BY_RATE,
+    BY_RESPONSE_TIME,
+    BY_RUN_TIME,
+    UNMEASURED,
+    ResponseTime,
+    UserStart,
+)
+from locust_llm.settings.settings import START_SHARE, Settings
+
+UNMEASURED_S: Final = 1.0
+"""Over so long users start where no response time is known."""
+
+
+class ResponseTimes:
+    """Of the answers in one phase."""
+
+    def __init__(self) -> None:
+        self._count, self._sum_s = 0, 0.0
+
+    def add(self, record: Record) -> None:
+        if record.outcome == OK and record.sent_at is not None:
+            self._count += 1
+            self._sum_s += record.closed_at - record.sent_at
+
+    def end_phase(self) -> float | None:
+        """Their mean, None: there was no answer. Those of the next phase count from here on."""
+        mean_s = self._sum_s / self._count if self._count else None
+        self._count, self._sum_s = 0, 0.0
+        return mean_s
+
+
+def plan_user_start(
+    s: Settings,
+    phase: str,
+    users: int,
+    before_load: ResponseTime | None,
+    earlier_s: float | None,
+) -> UserStart:
+    """``before_load``: as measured then; ``earlier_s``: mean response time of the phase before,
+    None in the first one."""
+    label, stage = label_phase(phase), stage_of_phase(phase)
+    if s.spawn_rate is not None and (earlier_s is None or s.spawn_rate >= users):
+        over_s = _locust_start_s(users, s.spawn_rate)
+        return UserStart(
+            phase=label, stage=stage, users=users, over_s=over_s, by=BY_RATE,
+            rate_per_s=s.spawn_rate,
+        )  # fmt: skip
+    over_s, by = _known_response_time(before_load, earlier_s)
+    longest_s = s.longest_start_s
+    if label == WARMUP and s.warmup_duration is not None:
+        longest_s = START_SHARE * s.warmup_duration
+    if longest_s is not None and over_s > longest_s:
+        over_s = longest_s
+        by = by if by == UNMEASURED else BY_RUN_TIME
+    return UserStart(phase=label, stage=stage, users=users, over_s=over_s, by=by)
+
+
+def _known_response_time(
+    before_load: ResponseTime | None, earlier_s: float | None
+) -> tuple[float, str]:
+    if earlier_s is not None:
+        return earlier_s, BY_EARLIER_PHASE
+    if before_load is None:
+        return UNMEASURED_S, UNMEASURED
+    return before_load.seconds, BY_RUN_TIME if before_load.cut else BY_RESPONSE_TIME
+
+
+def _locust_start_s(users: int, rate_per_s: float) -> float:
+    """Locust starts as many at once as start in a second, at least one, then waits."""
+    at_once = max(1, math.floor(rate_per_s))
+    waits = math.ceil(users / at_once) - 1
+    return waits * at_once / rate_per_s

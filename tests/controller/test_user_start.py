@@ -1,0 +1,103 @@
+"""User start: how fast users start, and what the report says of it."""
+
+from typing import Any
+
+import pytest
+from support.records import answered
+
+from locust_llm.controller.user_start import ResponseTimes, plan_user_start
+from locust_llm.records.record import Record
+from locust_llm.records.run import ResponseTime, UserStart
+from locust_llm.settings.settings import Settings
+
+
+def plan(
+    seconds: float | None = 2.0,
+    *,
+    cut: bool = False,
+    phase: str = "profiling",
+    earlier_s: float | None = None,
+    users: int = 32,
+    **settings: Any,
+) -> UserStart:
+    before = None if seconds is None else ResponseTime(seconds=seconds, cut=cut)
+    return plan_user_start(Settings(users=users, **settings), phase, users, before, earlier_s)
+
+
+def took(seconds: float, **other: Any) -> Record:
+    return answered(sent_at=10.0, **{"closed_at": 10.0 + seconds, **other})
+
+
+def test_users_start_over_one_response_time() -> None:
+    start = plan(2.125, run_time_s=60)
+    assert start == UserStart(users=32, over_s=2.125, by="response_time")
+    assert (
+        str(start) == "32 users started over 2.12 s, one response time as measured before the load."
+    )
+
+
+def test_over_at_most_a_tenth_of_the_run() -> None:
+    start = plan(9.0, run_time_s=60)
+    assert start == UserStart(users=32, over_s=6.0, by="run_time")
+    assert (
+        str(start)
+        == "32 users started over 6 s, a tenth of the time, as one response takes longer."
+    )
+    assert plan(6.0, cut=True, run_time_s=60) == start
+    assert plan(9.0).over_s == 9.0  # without -t nothing bounds it
+
+
+def test_over_at_most_a_tenth_of_a_stage_of_a_block_and_of_a_warmup() -> None:
+    of_stage = plan(9.0, phase="profiling 2", sweep="concurrency=1..4", stage_duration="20..60")
+    assert of_stage.over_s == 2.0
+    assert plan(9.0, aa=True, block_duration=15.0).over_s == 1.5
+    assert plan(9.0, phase="warmup", warmup_duration=30.0, run_time_s=600).over_s == 3.0
+
+
+def test_without_a_measurement_over_a_second() -> None:
+    start = plan(None, run_time_s=60)
+    assert start == UserStart(users=32, over_s=1.0, by="unmeasured")
+    assert "as no response time is known from before the load" in str(start)
+    assert plan(None, run_time_s=5) == UserStart(users=32, over_s=0.5, by="unmeasured")
+
+
+def test_later_phases_have_the_response_time_of_the_one_before() -> None:
+    start = plan(2.0, earlier_s=4.5, run_time_s=60)
+    assert start == UserStart(users=32, over_s=4.5, by="earlier_phase")
+
+
+@pytest.mark.parametrize(
+    ("users", "rate", "over_s"),
+    [
+        (32, 32.0, 0.0),
+        (32, 1000.0, 0.0),
+        (32, 4.0, 7.0),  # four a second: at 0, 1, ..., 7 s
+        (3, 0.5, 4.0),  # one each two seconds: at 0, 2, 4 s
+        (5, 2.5, 1.6),  # two each 0.8 s: at 0, 0.8, 1.6 s
+    ],
+)
+def test_a_rate_that_was_asked_for_is_locusts(users: int, rate: float, over_s: float) -> None:
+    start = plan(2.0, users=users, spawn_rate=rate)
+    assert (start.over_s, start.by) == (pytest.approx(over_s), "rate")
+
+
+def test_the_report_names_a_start_at_once() -> None:
+    assert str(plan(spawn_rate=32.0)) == "All 32 users started at once, as -r 32 asks."
+    assert str(plan(spawn_rate=4.0)) == "32 users started over 7 s (-r 4)."
+
+
+def test_after_a_warmup_users_that_are_there_start_at_once_only_if_that_was_asked_for() -> None:
+    assert plan(spawn_rate=32.0, earlier_s=3.0).over_s == 0.0
+    assert plan(spawn_rate=4.0, earlier_s=3.0) == UserStart(
+        users=32, over_s=3.0, by="earlier_phase"
+    )
+
+
+def test_the_mean_response_time_of_a_phase() -> None:
+    times = ResponseTimes()
+    assert times.end_phase() is None
+    for seconds in (1.0, 3.0):
+        times.add(took(seconds))
+    times.add(took(50.0, outcome="timeout"))
+    assert times.end_phase() == 2.0
+    assert times.end_phase() is None
