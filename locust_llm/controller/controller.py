@@ -512,6 +512,7 @@ class Controller:
         if self.draining:
             self.phases.end_count(worker)
         self.store.turned_away += ended.turned_away
+        self.store.unchecked_answers += ended.unchecked_answers
         known = self._workers.seen(worker)
         if known is None or worker in self._leaving:  # it was given up: the rest is accounted for
             return

@@ -51,6 +51,7 @@ from locust_llm.server.refusals import advise_on_error, has_key
 from locust_llm.server.spans.receiver import SpanReceiver
 from locust_llm.settings.settings import Settings
 from locust_llm.text.console import terminal_width_variable
+from locust_llm.text.format import format_count
 from locust_llm.worker.targets import list_variants
 
 from .live_stats import LiveStats
@@ -238,6 +239,8 @@ class RunStore:
         """As in Run."""
         self.turned_away = self.lost = 0
         """Requests at the gate at the end; those without a record."""
+        self.unchecked_answers = 0
+        """Not held against their schemas, as that took too long."""
         self._notes = list(survey.notes)
         self._missing: list[str] = []
         """What the result lacks, a line each."""
@@ -385,10 +388,20 @@ class RunStore:
                 *self._notes,
                 *self.buffering.remarks(),
                 *describe_retries(self._retried, self._resent),
+                *self._describe_unchecked(),
                 *self._servers_own(stages),
             ),
         }
         return Run(**(known | more))  # type: ignore[arg-type]
+
+    def _describe_unchecked(self) -> Iterator[str]:
+        """Answers that neither count as valid nor as invalid."""
+        if self.unchecked_answers:
+            count = format_count(self.unchecked_answers, "answer")
+            yield (
+                f"WARNING: {count} could not be checked in time: whether they fit their schemas is "
+                f"not known, and they count neither way"
+            )
 
     def _servers_own(self, stages: Sequence[Stage]) -> Iterator[str]:
         """What the server's metrics show of the time in which requests were sent to it, and its

@@ -173,6 +173,8 @@ class Ended(ReliableMessage, frozen=True, kw_only=True):
     """Arrivals that were due and found no user."""
     records: int = 0
     """That it has made in this run."""
+    unchecked_answers: int = 0
+    """Answers that were not held against their schemas, as that took too long."""
     health: ProcessHealth | None = None
     telemetry: TelemetryCounts | None = None
     """None: it sends none."""

@@ -45,11 +45,7 @@ from locust_llm.worker.kept_responses import KeptResponses, mark_response_id
 from locust_llm.worker.permits import Permit
 from locust_llm.worker.targets import VariantTarget
 from locust_llm.worker.worker import WorkerContext
-from locust_llm.workload.answer_schema import (
-    ResponseSchema,
-    find_response_schema,
-    matches_response_schema,
-)
+from locust_llm.workload.answer_schema import ResponseSchema, find_response_schema
 from locust_llm.workload.media import count_media
 
 from .turn import OutgoingTurn
@@ -200,6 +196,8 @@ class RequestSender:
             asked = {**sender.extra, **kept, **(turn.body or {}), **body, **side.body}
             # an answer with a form of its own ends by itself
             self._wanted = find_response_schema(asked)
+            if self._wanted is not None:
+                sender.answers.start()
             sized = turn.sized and self._wanted is None
             fields = {
                 **(make_length_fields(side.length_way, turn.output_tokens) if sized else {}),
@@ -459,7 +457,7 @@ class RequestSender:
         if self._wanted is not None and record.outcome == OK and stream is not None:
             record = replace(
                 record,
-                schema_valid=matches_response_schema(
+                schema_valid=self.sender.answers.check(
                     self._wanted, join_deltas(stream.answer.deltas or ())
                 ),
             )

@@ -78,6 +78,7 @@ from locust_llm.workload.prompts import Prompts
 
 from .affinity import Affinity
 from .alarm import Alarm, ExclusiveTurns
+from .answer_checks import AnswerChecker
 from .content import make_prompts, make_sessions
 from .health import HealthMonitor
 from .permits import Permit, PermitQueue, SessionQueue
@@ -122,6 +123,7 @@ class WorkerContext:
         self._alarm: Alarm | None = None
         self._sentinels = ReferenceStreams()
         self.clock = SyncedClock()
+        self.answers = AnswerChecker()
         self.urgent = Event()
         """Set when the control should have a status at once."""
         self._renew()
@@ -205,6 +207,7 @@ class WorkerContext:
         self.settings = s = order.settings
         self.trace, self._place, self._salt = order.trace, order.worker, order.salt
         self.starts = StartTimes(order.worker, s.processes)
+        self.answers.unchecked = 0
         self._sentinels.begin(s.selftest, s.run_time_s)
         arms = make_variant_targets(
             s, order.survey, read_candidate_headers(self._environment.parsed_options)
@@ -463,6 +466,7 @@ class WorkerContext:
             turned_away=self.turned_away,
             missed=self._missed,
             records=records,
+            unchecked_answers=self.answers.unchecked,
             health=None if self._watch is None else self._health(self._watch),
             failure=reader_failure() or self.failure,
         )

@@ -1163,3 +1163,11 @@ def test_the_form_that_processes_learn_is_noted_once(begun: Any) -> None:
     ]
     assert len(notes) < 20
     assert all(len(note) < 5_000 and note.isprintable() for note in notes)
+
+
+def test_answers_that_were_not_checked_are_noted(begun: Any) -> None:
+    control = begun(Master("a", "b"))
+    control.on_ended("a", Ended(unchecked_answers=2))
+    control.on_ended("b", Ended(unchecked_answers=1))
+    (note,) = [note for note in control.facts().notes if "schemas" in note]
+    assert note.startswith("WARNING: 3 answers could not be checked in time")
