@@ -188,7 +188,7 @@ def check_server(
 ) -> Iterator[CheckFinding]:
     """Findings, as soon as they are known. ``files``: how many this process may open."""
     try:
-        found = discover_server(
+        discovery = discover_server(
             replace(settings, probe=False),
             headers,
             verify=False if settings.insecure else find_trusted_certificates(),
@@ -202,19 +202,21 @@ def check_server(
         )
         return
     yield CheckFinding(
-        FINE, "reachable", f"{settings.host}{f' ({found.server})' if found.server else ''}"
+        FINE, "reachable", f"{settings.host}{f' ({discovery.server})' if discovery.server else ''}"
     )
     if proxy := list_passed_proxies(settings):
         yield CheckFinding(
             NOTE, "proxy", proxy, "what it and the way to it take is in every latency"
         )
-    yield from _model(found)
-    yield from _slots(found, settings.users or 1)
-    checker = Checker(settings, headers, found.model, seconds)
+    yield from _model(discovery)
+    yield from _slots(discovery, settings.users or 1)
+    checker = Checker(settings, headers, discovery.model, seconds)
     try:
         yield from _answers(
             checker,
-            PROMPT_TOKENS if found.context is None else min(PROMPT_TOKENS, found.context / 2),
+            PROMPT_TOKENS
+            if discovery.context is None
+            else min(PROMPT_TOKENS, discovery.context / 2),
         )
         yield from _others(checker)
     finally:
@@ -222,15 +224,15 @@ def check_server(
     yield from _sockets(settings, files)
 
 
-def _model(found: Discovery) -> Iterator[CheckFinding]:
-    yield CheckFinding(FINE, "model", found.model or "the server lists no models")
-    if found.context is not None:
-        yield CheckFinding(FINE, "context", f"{found.context:,} tokens")
-    for note in found.notes:
+def _model(discovery: Discovery) -> Iterator[CheckFinding]:
+    yield CheckFinding(FINE, "model", discovery.model or "the server lists no models")
+    if discovery.context is not None:
+        yield CheckFinding(FINE, "context", f"{discovery.context:,} tokens")
+    for note in discovery.notes:
         yield CheckFinding(
             NOTE, next((what for word, what in NOTED.items() if word in note), "note"), note
         )
-    if found.simulated:
+    if discovery.simulated:
         yield CheckFinding(
             NOTE,
             "simulated",
@@ -238,9 +240,9 @@ def _model(found: Discovery) -> Iterator[CheckFinding]:
         )
 
 
-def _slots(found: Discovery, users: int) -> Iterator[CheckFinding]:
+def _slots(discovery: Discovery, users: int) -> Iterator[CheckFinding]:
     """How many requests llama.cpp answers at a time."""
-    if not (slots := found.server_flags.get("total_slots", "")).isdecimal():
+    if not (slots := discovery.server_flags.get("total_slots", "")).isdecimal():
         return
     few = users > int(slots)
     advice = (
@@ -377,8 +379,8 @@ def _usage(record: Record) -> CheckFinding:
 
 def _stream(asked: list[CheckedRequest]) -> Iterator[CheckFinding]:
     came = Buffering()
-    for one in asked:
-        came.add(one.record)
+    for requested in asked:
+        came.add(requested.record)
     if came.way:
         cause = {WHOLE: "whole, within one millisecond", DELAYED: "in steps of 40 ms"}.get(
             came.way, "several chunks at a time"
@@ -403,7 +405,9 @@ def _stream(asked: list[CheckedRequest]) -> Iterator[CheckFinding]:
         yield CheckFinding(
             NOTE if many else FINE, "tokens per chunk", f"{came.tokens_a_chunk:.2f}", advice
         )
-    early_s = max((one.early_s for one in asked if one.early_s is not None), default=0.0)
+    early_s = max(
+        (requested.early_s for requested in asked if requested.early_s is not None), default=0.0
+    )
     early = early_s >= MIN_EARLY_S
     yield CheckFinding(
         NOTE if early else FINE, "early events",

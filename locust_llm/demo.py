@@ -63,12 +63,12 @@ def start_simulator(*words: str) -> Iterator[str]:
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        found = re.search(r"http://\S+", line)
-        if found is None:
+        address = re.search(r"http://\S+", line)
+        if address is None:
             raise RuntimeError(
                 f"the simulator did not start: {line.strip() or f'exit status {process.wait()}'}"
             )
-        yield found.group()
+        yield address.group()
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(10)

@@ -64,7 +64,7 @@ def worst_exit_status(statuses: Iterable[int]) -> int:
     requests do."""
 
     def rank(status: int) -> int:
-        known = {int(one): place for place, one in enumerate(PRECEDENCE)}
+        known = {int(known_status): place for place, known_status in enumerate(PRECEDENCE)}
         return known.get(status, PRECEDENCE.index(ExitStatus.FAILED_REQUESTS))
 
     return min(statuses, key=rank, default=ExitStatus.OK)

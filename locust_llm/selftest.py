@@ -107,14 +107,14 @@ class TimingErrors:
         self.reported, self.least, self.most = Counter[int](), Counter[int](), Counter[int]()
         self.true_least, self.true_most = Counter[int](), Counter[int]()
 
-    def row(self, found: ErrorBounds) -> SelftestRow:
+    def row(self, bounds: ErrorBounds) -> SelftestRow:
         def at(counts: Counter[int], p: float) -> float:
             return histogram_percentiles(counts, [p])[0] / 1e3
 
         least, reported, most = map(_order, (self.least, self.reported, self.most))
 
         def known(p: float) -> Ends:
-            return percentile_error_ends(p, least, reported, most, found)
+            return percentile_error_ends(p, least, reported, most, bounds)
 
         return SelftestRow(
             count=self.reported.total(),
@@ -124,7 +124,7 @@ class TimingErrors:
                 for p in PERCENTILES
             },
             plus_minus={name_percentile(p): known(p) for p in PERCENTILES},
-            difference=found,
+            difference=bounds,
         )
 
 
@@ -220,24 +220,24 @@ def _result(
     tally: SelftestTally,
     machine: Machine,
 ) -> SelftestResult:
-    found = tally.differences.certificate()
+    certificate = tally.differences.certificate()
     chunks = tally.differences.chunks
     merged_share = tally.differences.merged / max(chunks, 1)
-    ttft = None if found.ttft is None else tally.ttft.row(found.ttft)
-    gap = None if found.gap is None else tally.gap.row(found.gap)
+    ttft = None if certificate.ttft is None else tally.ttft.row(certificate.ttft)
+    gap = None if certificate.gap is None else tally.gap.row(certificate.gap)
     return SelftestResult(
         streams=streams, seconds=lasted_s, tls=tls, chunks=chunks, merged_share=merged_share,
         cpu_us=cpu_s / max(chunks, 1) * 1e6,
         server_cpu_us=None if server_s is None else server_s / max(chunks, 1) * 1e6,
         ttft=ttft, gap=gap, failures=dict(tally.failures),
         verdict=_judged(
-            found, [("ttft", "TTFT", ttft), ("icl", "gaps", gap)], cpu_s / lasted_s
+            certificate, [("ttft", "TTFT", ttft), ("icl", "gaps", gap)], cpu_s / lasted_s
         ), machine=machine,
     )  # fmt: skip
 
 
 def _judged(
-    found: MeasurementAccuracy,
+    accuracy: MeasurementAccuracy,
     rows: Sequence[tuple[str, str, SelftestRow | None]],
     cpu_share: float,
 ) -> ClientVerdict:
@@ -252,8 +252,8 @@ def _judged(
         for stat, value in row.reported.items()
     ]  # fmt: skip
     evidence = ProcessEvidence(
-        worker="selftest", requests=found.streams, cpu_share=cpu_share,
-        required=bool(found.missing), uncertified=found.missing,
+        worker="selftest", requests=accuracy.streams, cpu_share=cpu_share,
+        required=bool(accuracy.missing), uncertified=accuracy.missing,
     )  # fmt: skip
     verdict = judge_figures(figures, [evidence], ("ttft", "icl"))
     assert verdict is not None
@@ -363,7 +363,7 @@ def run_selftest(words: list[str]) -> int:
 
 def _seconds(text: str) -> float:
     """``20ms``, ``0.02``, ``10s``, ``2m``, ``1h``."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"a time such as 20ms or 10s, got {text!r}")
-    return float(found[1]) * {"ms": 0.001, "m": 60.0, "h": 3600.0}.get(found[2], 1.0)
+    return float(match[1]) * {"ms": 0.001, "m": 60.0, "h": 3600.0}.get(match[2], 1.0)

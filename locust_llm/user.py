@@ -122,8 +122,8 @@ class LLMUser(HttpUser):
         if messages is None:
             drawn = prompts.batch() if asked is None else [prompts.drawn(asked)]
             system = prompts.system
-            messages = [*([system] if system else ()), *(one.message for one in drawn)]
-            asked = sum(one.input_tokens for one in drawn)
+            messages = [*([system] if system else ()), *(field.message for field in drawn)]
+            asked = sum(field.input_tokens for field in drawn)
         elif isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         if max_tokens is None:

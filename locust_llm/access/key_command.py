@@ -184,8 +184,8 @@ def capture_program_output(words: Sequence[str], limit_s: float = LIMIT_S) -> st
 
 def _failure(status: int, errors: bytes, printed: str) -> str:
     last = (errors.decode("utf-8", "replace").strip().splitlines() or [""])[-1]
-    said = sanitise_text(last, Secrets(printed.split()), most=ERROR_BYTES)
-    return f"{FLAG} ended with status {status}{f': {said}' if said else ''}"
+    message = sanitise_text(last, Secrets(printed.split()), most=ERROR_BYTES)
+    return f"{FLAG} ended with status {status}{f': {message}' if message else ''}"
 
 
 class _Program:

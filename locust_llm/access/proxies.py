@@ -11,7 +11,9 @@ def list_passed_proxies(s: Settings) -> str:
     directly."""
     addresses = filter(None, (*s.addresses, s.candidate))
     return ", ".join(
-        dict.fromkeys(proxy.name for one in addresses if (proxy := resolve_proxy(one)) is not None)
+        dict.fromkeys(
+            proxy.name for address in addresses if (proxy := resolve_proxy(address)) is not None
+        )
     )
 
 

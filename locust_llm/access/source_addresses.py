@@ -43,14 +43,14 @@ def parse_source_addresses(texts: Iterable[str]) -> tuple[str, ...]:
     of one sentence."""
     parts = filter(None, (part.strip() for text in texts for part in text.split(",")))
     try:
-        found = list(islice((address for part in parts for address in _hosts(part)), MOST + 1))
+        addresses = list(islice((address for part in parts for address in _hosts(part)), MOST + 1))
     except ValueError as error:
         raise ValueError(
             f"--source-ip takes addresses and networks, such as 10.0.0.2,10.0.0.8/29: {error}"
         ) from None
-    if len(found) > MOST:
+    if len(addresses) > MOST:
         raise ValueError(f"--source-ip takes at most {MOST} addresses, and these are more")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(addresses))
 
 
 def _hosts(part: str) -> Iterator[str]:
@@ -103,17 +103,19 @@ def count_source_addresses(s: Settings) -> int:
 def _ways(sources: SourceAddresses, host: str, port: int) -> int:
     """To the first of its addresses that has any, as connections do."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return len(sources.addresses)  # who asks the server will say so
     mistakes = []
-    for family, _, _, _, address in found:
-        some = sources.of(family)
-        lost = next(filter(None, (_no_way(family, source, address) for source in some)), "")
-        if some and not lost:
-            return len(some)
+    for family, _, _, _, address in resolved:
+        own_addresses = sources.of(family)
+        lost = next(
+            filter(None, (_no_way(family, source, address) for source in own_addresses)), ""
+        )
+        if own_addresses and not lost:
+            return len(own_addresses)
         mistakes.append(lost)
-    versions = sorted({VERSIONS[family] for family, *_ in found if family in VERSIONS})
+    versions = sorted({VERSIONS[family] for family, *_ in resolved if family in VERSIONS})
     raise ValueError(
         next(
             filter(None, mistakes),

@@ -63,18 +63,18 @@ def _inflated(data: bytes, most: int) -> bytes:
 
 def _unbrotlied(data: bytes, most: int) -> bytes:
     # its older versions know no limit
-    found: bytes = brotli.Decompressor().process(data, output_buffer_limit=most)
-    return found[:most]
+    data_read: bytes = brotli.Decompressor().process(data, output_buffer_limit=most)
+    return data_read[:most]
 
 
 def _unpacked(data: bytes, most: int) -> bytes:
     """By what Python has, or what is installed. Raises where there is neither, as the other
     decoders do for what they cannot read."""
     if zstd is not None:
-        found: bytes = zstd.ZstdDecompressor(
+        data_read: bytes = zstd.ZstdDecompressor(
             options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG}
         ).decompress(data, most)
-        return found
+        return data_read
     read: bytes = (
         zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG).stream_reader(data).read(most)
     )

@@ -94,7 +94,7 @@ class Proxy(msgspec.Struct, frozen=True):
         return True
 
     def _refusal(self, code: int, reason: bytes, head: bytes) -> str:
-        said = " ".join(
+        answer = " ".join(
             filter(None, (f"HTTP {code}", sanitise_text(reason, self.secrets, most=NAME_BYTES)))
         )
         todo = {403: _NOT_ALLOWED, 405: _NOT_ALLOWED}.get(code, "")
@@ -113,7 +113,7 @@ class Proxy(msgspec.Struct, frozen=True):
                 )
         elif code >= 500:
             todo = "it has no connection to the server"
-        return f"answered CONNECT with {said}{f'; {todo}' if todo else ''}"
+        return f"answered CONNECT with {answer}{f'; {todo}' if todo else ''}"
 
     def _quoted(self, data: bytes) -> str:
         return repr(sanitise_text(data[:80], self.secrets, most=80))

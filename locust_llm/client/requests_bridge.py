@@ -92,8 +92,8 @@ def session_proxies(url: str) -> dict[str, str]:
     if resolve_proxy(url) is None:
         return {}
     parts = urlsplit(url)
-    found = requests.utils.get_environ_proxies(url)
-    return {f"{parts.scheme}://{parts.hostname}": requests.utils.select_proxy(url, found) or ""}
+    proxies = requests.utils.get_environ_proxies(url)
+    return {f"{parts.scheme}://{parts.hostname}": requests.utils.select_proxy(url, proxies) or ""}
 
 
 def find_trusted_certificates() -> str:

@@ -334,8 +334,8 @@ class Response:
         whole = b"".join(self._body)
         if not self._codings:
             return whole
-        found = decompress_body(whole, self._codings, MAX_ERROR_BYTES)
-        return readable_body(whole, self._codings) if found is None else found
+        plain = decompress_body(whole, self._codings, MAX_ERROR_BYTES)
+        return readable_body(whole, self._codings) if plain is None else plain
 
     @property
     def sample(self) -> bytes:
@@ -463,10 +463,10 @@ class Response:
         pieces = self._beginning + pieces
         self._beginning = None
         beginning = b"".join(data for _, data in pieces)[: BEGINNING_BYTES + 1]
-        found = is_event_stream(beginning)
-        if found:
+        is_stream = is_event_stream(beginning)
+        if is_stream:
             self._events = EventDecoder(shortcut=self.plain_events is not None)
-        elif found is None and len(beginning) <= BEGINNING_BYTES and not self.over:
+        elif is_stream is None and len(beginning) <= BEGINNING_BYTES and not self.over:
             self._beginning = pieces
             return []
         return pieces

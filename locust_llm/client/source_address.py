@@ -43,11 +43,11 @@ class SourceAddresses:
 
     def turn(self, family: int) -> Iterator[str]:
         """The next one, and once round all others, for where the ports of one are taken."""
-        some = self.of(family)
+        own_addresses = self.of(family)
         # those that --processes forks have numbers in a row
         first = os.getpid() + self._connections
         self._connections += 1
-        return (some[(first + n) % len(some)] for n in range(len(some)))
+        return (own_addresses[(first + n) % len(own_addresses)] for n in range(len(own_addresses)))
 
 
 _used: SourceAddresses | None = None

@@ -50,23 +50,23 @@ class ProcessInFlight:
         self._at.append(at)
         self._open.append(admitted - self._admitted)
         self._admitted = admitted
-        found = list[Record]()
+        records = list[Record]()
         while self._held and self._held[0][0] <= at:
             entered, _, record = heapq.heappop(self._held)
             if record.admitted_at is not None:
                 self._open[bisect_left(self._at, entered)] -= 1
-            found.append(record)
+            records.append(record)
         begun = next((i for i, count in enumerate(self._open) if count), len(self._open))
         del self._at[:begun], self._open[:begun]
-        return found
+        return records
 
     def end(self) -> list[Record]:
         """It sends nothing any more, and nothing of it is under way: all its records may be
         counted."""
-        found = [record for *_, record in sorted(self._held, key=lambda held: held[:2])]
+        records = [record for *_, record in sorted(self._held, key=lambda held: held[:2])]
         self.waiting = self.decoding = 0
         self._at, self._open, self._held = [], [], []
-        return found
+        return records
 
     @property
     def open(self) -> int:

@@ -41,13 +41,13 @@ STEP: Final = 1.25
 
 def refine_bounds(bounds: tuple[float, ...]) -> tuple[float, ...]:
     """With all of these bounds, and as many between them as it takes for STEP."""
-    found = [bounds[0]]
+    refined = [bounds[0]]
     for bound in bounds[1:]:
-        parts = max(1, ceil(log(bound / found[-1]) / log(STEP) - 1e-9))
-        ratio = (bound / found[-1]) ** (1 / parts)
-        begin = found[-1]
-        found += [float(f"{begin * ratio**part:.3g}") for part in range(1, parts)] + [bound]
-    return tuple(found)
+        parts = max(1, ceil(log(bound / refined[-1]) / log(STEP) - 1e-9))
+        ratio = (bound / refined[-1]) ** (1 / parts)
+        begin = refined[-1]
+        refined += [float(f"{begin * ratio**part:.3g}") for part in range(1, parts)] + [bound]
+    return tuple(refined)
 
 
 HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.buckets)

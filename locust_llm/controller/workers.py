@@ -103,7 +103,7 @@ class WorkerRegistry:
         that is late."""
         now = self._clock()
         return [
-            name for name, one in self._members.items() if now - one.seen_at < QUIET_S
+            name for name, member in self._members.items() if now - member.seen_at < QUIET_S
         ] or self.active()
 
     def users(self) -> dict[str, int]:
@@ -113,7 +113,7 @@ class WorkerRegistry:
 
     def user_count(self) -> int:
         """Of all of them, by their last status."""
-        return sum(one.users for one in self._members.values())
+        return sum(member.users for member in self._members.values())
 
     def add(self, name: str) -> WorkerState:
         """It has its orders, or gets them again."""

@@ -54,16 +54,16 @@ def open_regular(path: Path | str) -> BinaryIO:
     _require_regular(os.stat(path).st_mode, path)
     file = os.open(path, os.O_RDONLY | NO_WAITING)
     try:
-        found = os.fstat(file)
-        _require_regular(found.st_mode, path)
-        if not found.st_size and os.pread(file, 1, 0):  # such as /proc/self/pagemap, of 256 GB
+        status = os.fstat(file)
+        _require_regular(status.st_mode, path)
+        if not status.st_size and os.pread(file, 1, 0):  # such as /proc/self/pagemap, of 256 GB
             raise OSError(
                 errno.EINVAL,
                 f"{Path(path).name} is a view of the kernel, and a regular file is needed",
                 str(path),
             )
-        if found.st_size > MAX_HOLE_BYTES and _hole_bytes(file, found.st_size) > max(
-            MAX_HOLE_BYTES, found.st_size // 2
+        if status.st_size > MAX_HOLE_BYTES and _hole_bytes(file, status.st_size) > max(
+            MAX_HOLE_BYTES, status.st_size // 2
         ):
             raise OSError(
                 errno.EINVAL,

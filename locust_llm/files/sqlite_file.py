@@ -50,8 +50,8 @@ def limit(database: sqlite3.Connection) -> None:
 
 def has_table(database: sqlite3.Connection, name: str) -> bool:
     """A real table: a view, or a table of a module, may compute without end."""
-    found = database.execute(
+    row = database.execute(
         "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)",
         (name,),
     ).fetchone()
-    return found is not None and bool(found[0])
+    return row is not None and bool(row[0])

@@ -30,8 +30,8 @@ TRIES_OF_NAMES: Final = 10_000
 def explain_upload_refusal(url: str) -> str:
     """Why nothing can be copied there, before anything is sent to anybody; empty: it may be
     possible."""
-    scheme, found, rest = url.partition("://")
-    if not found or not rest.strip("/"):
+    scheme, address, rest = url.partition("://")
+    if not address or not rest.strip("/"):
         return f"--upload takes a URL such as s3://bucket/prefix, got {url!r}"
     if names := find_secret_fields(url):
         return (

@@ -51,7 +51,7 @@ def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
     for name, members in groupby(options, key=lambda option: option.group):
         title, what, example = GROUPS[name]
         group = parser.add_argument_group(title, f"{what}\n$ {example}")
-        groups.insert(sum(one.title in titles for one in groups[:-1]), groups.pop())
+        groups.insert(sum(group.title in titles for group in groups[:-1]), groups.pop())
         for option in members:
             action: Any = group.add_argument(option.flag, **_argument(option))
             action.help = format_option_help(option).replace("%", "%%")

@@ -97,19 +97,22 @@ def parse_with_scenario(parser: LocustArgumentParser, parse: Callable[[], Namesp
     return options
 
 
-def check_scenario_values(found: Scenario) -> dict[str, Any]:
+def check_scenario_values(scenario: Scenario) -> dict[str, Any]:
     """Its values, by field, and its published rules. Raises Refused, with file, line and key of the
     first that cannot be."""
     values = {
-        (option := _option(found, key)).field: _value(found, key, option) for key in found.values
+        (option := _option(scenario, key)).field: _value(scenario, key, option)
+        for key in scenario.values
     }
-    if found.published is not None:
+    if scenario.published is not None:
         try:
-            values[_PUBLISHED] = msgspec.to_builtins(parse_published_rules(found.published))
+            values[_PUBLISHED] = msgspec.to_builtins(parse_published_rules(scenario.published))
         except ValueError as error:
             key, colon, why = str(error).partition(": ")
             refuse_run(
-                f"{found.place(key)}: {why}" if colon else f"{found.place(_PUBLISHED)}: {error}"
+                f"{scenario.place(key)}: {why}"
+                if colon
+                else f"{scenario.place(_PUBLISHED)}: {error}"
             )
     return values
 
@@ -149,11 +152,11 @@ def name_mistake_origin(mistake: str, options: Namespace) -> str:
     )
 
 
-def _option(found: Scenario, key: str) -> Option:
+def _option(scenario: Scenario, key: str) -> Option:
     if key in OF_SCENARIOS:
         return OF_SCENARIOS[key]
-    place = found.place(key)
-    if isinstance(found.values[key], dict):
+    place = scenario.place(key)
+    if isinstance(scenario.values[key], dict):
         refuse_run(
             f"{place}: a scenario has no tables but [{_PUBLISHED}]: write its options one by one"
         )
@@ -165,9 +168,9 @@ def _option(found: Scenario, key: str) -> Option:
     refuse_run(f"{place}: there is no such option{f': did you mean {near[0]}?' if near else ''}")
 
 
-def _value(found: Scenario, key: str, option: Option) -> Any:
-    place = found.place(key)
-    value = found.values[key]
+def _value(scenario: Scenario, key: str, option: Option) -> Any:
+    place = scenario.place(key)
+    value = scenario.values[key]
     if option.kind is tuple:
         fits, what = (_text, "texts") if option.field == "slo" else (_number, "numbers")
         if not isinstance(value, list) or not all(map(fits, value)):

@@ -47,8 +47,8 @@ def strip_secrets(message: Message) -> Message:
         return message
     options: dict[str, Any] = message.data["parsed_options"]
     secret = {*WITHHELD, *list_secret_flags()}
-    kept = {name: value for name, value in options.items() if name not in secret}
-    return Message("spawn", {**message.data, "parsed_options": kept}, message.node_id)
+    public = {name: value for name, value in options.items() if name not in secret}
+    return Message("spawn", {**message.data, "parsed_options": public}, message.node_id)
 
 
 def list_secret_names(options: Namespace | None) -> tuple[str, ...]:

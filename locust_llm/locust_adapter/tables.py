@@ -47,11 +47,11 @@ def describe_other_requests(stats: locust.stats.RequestStats, ours: Collection[s
     errors = [error for error in stats.errors.values() if (error.name, error.method) in names]
     first = max(errors, key=lambda error: error.occurrences, default=None)
     why = "" if first is None else f" (most often {first.method} {first.name}: {first.error})"
-    said = (
+    sentence = (
         f"Beside the LLM requests (self.client): {format_count(count, 'request')}{p95}, "
         f"{failed} failed{why}"
     )
-    return f"{truncate_text(clean_line(said), MAX_LINE)}; --verbose has Locust's tables"
+    return f"{truncate_text(clean_line(sentence), MAX_LINE)}; --verbose has Locust's tables"
 
 
 def describe_count_difference(counts: Counter[str], profiled: int) -> str:
@@ -136,7 +136,7 @@ def align_errors_to_rows(
         (row.method, row.name, generalise_failure_message(str(row.error))): str(row.error)
         for row in stats.errors.values()
     }
-    found = {}
+    errors_by_row = {}
     for key, row in reported.items():
         name = row["error"]
         # of LLMUser; others may mean something by their numbers
@@ -147,5 +147,5 @@ def align_errors_to_rows(
             if name == row["error"]
             else locust.stats.StatsError.create_key(row["method"], row["name"], name)
         )
-        found[new] = row | {"error": name}
-    return found
+        errors_by_row[new] = row | {"error": name}
+    return errors_by_row

@@ -394,12 +394,14 @@ class Completion:
             if isinstance(content, list) and self._complain(content, data):
                 return None
             try:
-                found: T = decode(repair_json(data)) if kind is None else coerce_json(kind, content)
+                content_read: T = (
+                    decode(repair_json(data)) if kind is None else coerce_json(kind, content)
+                )
             except ValueError:
                 if self._complain(content, data):
                     return None
                 raise
-            return found
+            return content_read
         except (ValueError, RecursionError) as error:
             mistake = mistake if isinstance(mistake, msgspec.ValidationError) else error
         several = [line for line in data.split(b"\n") if line.strip()]
@@ -426,13 +428,13 @@ class Completion:
             return False
 
     def _complain(self, content: Any, data: bytes) -> bool:
-        found = find_embedded_error(content)
-        if found is None:
+        error_found = find_embedded_error(content)
+        if error_found is None:
             return False
-        if found.certain:
-            self.fail(found.message, data)
+        if error_found.certain:
+            self.fail(error_found.message, data)
             return True
-        self.complaint = self.complaint or sanitise_text(found.message) or None
+        self.complaint = self.complaint or sanitise_text(error_found.message) or None
         return False
 
     def add_text(self, text: Any) -> bool:
@@ -565,25 +567,25 @@ class Completion:
     def adds_call(self, delta: Any, choice: Index) -> bool:
         """Whether the calls of tools in a delta begin, or bring more of their arguments: some
         servers send empty ones, or repeat how a call began."""
-        found = False
+        has_call = False
         # TGI: no list
         calls = [delta.tool_calls] if isinstance(delta.tool_calls, dict) else delta.tool_calls
         for part in calls if isinstance(calls, list) else ():
-            found = self._begins(part, choice) or found
+            has_call = self._begins(part, choice) or has_call
             function = (
                 part.get("function") or part.get("custom") or part
                 if isinstance(part, dict)
                 else None
             )
-            found = found or has_arguments(function)
+            has_call = has_call or has_arguments(function)
         function = delta.function_call
         if isinstance(function, dict):
             begin = (choice, "function_call", str(function.get("name")))
             if function.get("name") and begin not in self.begun:
                 self.begun.add(begin)
-                found = True
-            found = found or has_arguments(function)
-        return found
+                has_call = True
+            has_call = has_call or has_arguments(function)
+        return has_call
 
     def _begins(self, part: Any, choice: Index) -> bool:
         """A part of a tool call brings an id or a name that its call did not have yet."""

@@ -63,8 +63,8 @@ def find_embedded_error(content: Any) -> EmbeddedError | None:
     """The error in the JSON of an event, or of a body, that holds no part of an answer; None: there
     is none."""
     if isinstance(content, list):
-        found = (find_embedded_error(item) for item in content[:ITEMS] if isinstance(item, dict))
-        return next((one for one in found if one is not None), None)
+        errors = (find_embedded_error(item) for item in content[:ITEMS] if isinstance(item, dict))
+        return next((error for error in errors if error is not None), None)
     if not isinstance(content, dict):
         return None
     text = read_error_message(content) or ""
@@ -125,13 +125,15 @@ def read_error_message(value: Any, depth: int = DEPTH) -> str | None:
         inner = value.get("error") or value.get("Error")
         if isinstance(inner, dict | list) and (text := read_error_message(inner, depth - 1)):
             return text
-        found = (read_error_message(value[name], depth - 1) for name in MESSAGES if name in value)
-        return next((text for text in found if text), None)
+        messages = (
+            read_error_message(value[name], depth - 1) for name in MESSAGES if name in value
+        )
+        return next((text for text in messages if text), None)
     if isinstance(value, list):
         if any(isinstance(item, dict) and "loc" in item for item in value[:ITEMS]):
             return str(value)  # as FastAPI writes it, the whole of it names the field that is wrong
-        found = (read_error_message(item, depth - 1) for item in value[:ITEMS])
-        return next((text for text in found if text), None)
+        messages = (read_error_message(item, depth - 1) for item in value[:ITEMS])
+        return next((text for text in messages if text), None)
     return None
 
 
@@ -145,10 +147,10 @@ def _written_in(text: str, depth: int) -> str:
 
 def find_error_message(error: Any) -> str | None:
     """The same of what is known to be an error, in more fields; None: it has none."""
-    found = read_error_message(error)
-    if found is not None or not isinstance(error, dict):
-        return found
-    found = next((text for name in TEXTS if (text := read_error_message(error.get(name)))), None)
-    if found is None and (inner := _enveloped(error)) is not None:
-        found = inner.message
-    return found
+    message = read_error_message(error)
+    if message is not None or not isinstance(error, dict):
+        return message
+    message = next((text for name in TEXTS if (text := read_error_message(error.get(name)))), None)
+    if message is None and (inner := _enveloped(error)) is not None:
+        message = inner.message
+    return message

@@ -40,17 +40,17 @@ def coerce_json(kind: Any, value: Any) -> Any:
 
 
 def _filled(kind: Any, values: dict[str, Any]) -> Any:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         if field.encode_name not in values:
             continue
         value = values[field.encode_name]
         try:
-            found[field.name] = coerce_json(field.type, value)
+            fields[field.name] = coerce_json(field.type, value)
         except ValueError:
             if value and field.encode_name in ESSENTIAL:
                 raise
-    return kind(**found)
+    return kind(**fields)
 
 
 def _is_union(kind: Any) -> bool:

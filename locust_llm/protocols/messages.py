@@ -124,24 +124,24 @@ class MessagesProtocol(Protocol[MessagesEvent]):
         )
 
     def fields(self, asked: dict[str, Any]) -> dict[str, Any]:
-        found = dict(asked)
+        body = dict(asked)
         choice = asked.get("tool_choice")
         if isinstance(tools := asked.get("tools"), list):
-            found["tools"] = [_tool(tool) for tool in tools]
+            body["tools"] = [_tool(tool) for tool in tools]
         if isinstance(choice, str):
-            found["tool_choice"] = {"type": CHOICES.get(choice, choice)}
+            body["tool_choice"] = {"type": CHOICES.get(choice, choice)}
         elif name := read_tool_choice_name(choice):
-            found["tool_choice"] = {"type": "tool", "name": name}
-        if "parallel_tool_calls" in found and not found.pop("parallel_tool_calls") and tools:
-            found["tool_choice"] = {
-                **(found.get("tool_choice") or {"type": "auto"}),
+            body["tool_choice"] = {"type": "tool", "name": name}
+        if "parallel_tool_calls" in body and not body.pop("parallel_tool_calls") and tools:
+            body["tool_choice"] = {
+                **(body.get("tool_choice") or {"type": "auto"}),
                 "disable_parallel_tool_use": True,
             }
         if (form := read_response_schema(asked.get("response_format"))) is not None:
-            del found["response_format"]
+            del body["response_format"]
             schema = {"type": "json_schema", "schema": form.get("schema")}
-            found["output_config"] = {**(asked.get("output_config") or {}), "format": schema}
-        return found
+            body["output_config"] = {**(asked.get("output_config") or {}), "format": schema}
+        return body
 
     def headers(self, key: str) -> dict[str, str]:
         return {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
@@ -294,10 +294,10 @@ def _arguments(text: Any) -> Any:
     """An object, as Messages has it; what a model wrote as such and is none goes as a text in
     one."""
     try:
-        found = msgspec.json.decode(text or "{}")
+        arguments = msgspec.json.decode(text or "{}")
     except (TypeError, ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {"arguments": text}
+        arguments = None
+    return arguments if isinstance(arguments, dict) else {"arguments": text}
 
 
 def _block(part: Any) -> Any:

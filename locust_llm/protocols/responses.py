@@ -161,19 +161,19 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
         )
 
     def fields(self, asked: dict[str, Any]) -> dict[str, Any]:
-        found = dict(asked)
+        body = dict(asked)
         if isinstance(tools := asked.get("tools"), list):
-            found["tools"] = [_tool(tool) for tool in tools]
+            body["tools"] = [_tool(tool) for tool in tools]
         if name := read_tool_choice_name(asked.get("tool_choice")):
-            found["tool_choice"] = {"type": "function", "name": name}
+            body["tool_choice"] = {"type": "function", "name": name}
         if isinstance(form := asked.get("response_format"), dict):
-            del found["response_format"]
+            del body["response_format"]
             plain = {name: value for name, value in form.items() if name != "json_schema"}
-            found["text"] = {
+            body["text"] = {
                 **(asked.get("text") or {}),
                 "format": {**plain, **(read_response_schema(form) or {})},
             }
-        return found
+        return body
 
     def event(self, answer: Completion, message: ResponsesEvent, data: bytes) -> bool:
         kind = message.type

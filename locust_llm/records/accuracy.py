@@ -170,15 +170,15 @@ def compute_error_bounds(differences: Histogram) -> ErrorBounds | None:
     """None of fewer than LEAST."""
     count = differences.count
     known = highest_known_percent(count)
-    found = differences.percentiles_ms(50, min(95.0, known), min(99.0, known), 100)
-    if count < LEAST or found is None:
+    percentiles = differences.percentiles_ms(50, min(95.0, known), min(99.0, known), 100)
+    if count < LEAST or percentiles is None:
         return None
     within = {}
     for share in SHARES:
         beyond = count_surely_beyond(count, share)
         if beyond is not None:
             within[share] = _from_top(differences, beyond) / 1e3
-    p50, p95, p99, most = found
+    p50, p95, p99, most = percentiles
     return ErrorBounds(count=count, p50_ms=p50, p95_ms=p95, p99_ms=p99, max_ms=most, within=within)
 
 
@@ -212,23 +212,29 @@ def first_chunk_bounds(ttft: ErrorBounds, gap: ErrorBounds) -> ErrorBounds:
     return replace(ttft, max_ms=max(ttft.max_ms, gap.max_ms), within=within)
 
 
-def combine_worst_bounds(some: list[ErrorBounds]) -> ErrorBounds:
+def combine_worst_bounds(several_bounds: list[ErrorBounds]) -> ErrorBounds:
     """One that holds for each of several processes."""
-    common = set(some[0].within).intersection(*(one.within for one in some))
-    within = {share: _largest_within(some, share) for share in some[0].within if share in common}
+    common = set(several_bounds[0].within).intersection(
+        *(bounds.within for bounds in several_bounds)
+    )
+    within = {
+        share: _largest_within(several_bounds, share)
+        for share in several_bounds[0].within
+        if share in common
+    }
 
     def most(name: str) -> Any:
-        return max(getattr(one, name) for one in some)
+        return max(getattr(bounds, name) for bounds in several_bounds)
 
     return ErrorBounds(
-        count=sum(one.count for one in some),
+        count=sum(bounds.count for bounds in several_bounds),
         p50_ms=most("p50_ms"), p95_ms=most("p95_ms"), p99_ms=most("p99_ms"), max_ms=most("max_ms"),
         within=within,
     )  # fmt: skip
 
 
-def _largest_within(some: list[ErrorBounds], share: float) -> float:
-    return max(one.within[share] for one in some)
+def _largest_within(several_bounds: list[ErrorBounds], share: float) -> float:
+    return max(bounds.within[share] for bounds in several_bounds)
 
 
 def combine_accuracies(
@@ -246,15 +252,15 @@ def combine_sentinel_errors(
     each: Sequence[MeasurementAccuracy | None],
 ) -> tuple[ErrorBounds, ErrorBounds] | None:
     """(of TTFT alone, of gaps), as in combine_accuracies."""
-    found = [
-        (one.ttft, one.gap)
-        for one in each
-        if one is not None and one.ttft is not None and one.gap is not None
+    known_errors = [
+        (certificate.ttft, certificate.gap)
+        for certificate in each
+        if certificate is not None and certificate.ttft is not None and certificate.gap is not None
     ]
-    if not found or len(found) < len(each):
+    if not known_errors or len(known_errors) < len(each):
         return None
-    return combine_worst_bounds([ttft for ttft, _ in found]), combine_worst_bounds(
-        [between for _, between in found]
+    return combine_worst_bounds([ttft for ttft, _ in known_errors]), combine_worst_bounds(
+        [between for _, between in known_errors]
     )
 
 
@@ -325,8 +331,8 @@ def _true_end(
     bisection. All errors are at most ``pair[1]``, but for a share of ``pair[0]``: of these only as
     many count as lie near enough to cross the end."""
     beyond, off = pair
-    rarer = sorted((one for one in pairs if one[0] < beyond), reverse=True)
-    shares = [beyond, *(one[0] for one in rarer)]
+    rarer = sorted((pair for pair in pairs if pair[0] < beyond), reverse=True)
+    shares = [beyond, *(pair[0] for pair in rarer)]
     tail = [(before - rare, ms) for before, (rare, ms) in zip(shares, rarer, strict=False)]
     needed = share * values.count
     start = values.at_rank(math.ceil(needed - 1e-9) - 1)

@@ -33,13 +33,13 @@ def histogram_percentiles(counts: Mapping[Time, float], percents: Sequence[float
     values = sorted(counts)
     # upto[i] times a value is at most values[i]
     upto = list(accumulate(counts[value] for value in values))
-    found = []
+    percentiles_found = []
     for percent in percents:
         rank = percent / 100 * (upto[-1] - 1)
         low = values[bisect_right(upto, int(rank))]
         high = values[bisect_right(upto, min(int(rank) + 1, upto[-1] - 1))]
-        found.append(low + (high - low) * (rank - int(rank)))
-    return found
+        percentiles_found.append(low + (high - low) * (rank - int(rank)))
+    return percentiles_found
 
 
 class Histogram(msgspec.Struct):
@@ -90,10 +90,10 @@ class SlidingHistogram:
 
     def histogram(self) -> Histogram:
         self._drop()
-        found = Histogram()
-        for _, one in self._slices:
-            found.merge(one)
-        return found
+        merged = Histogram()
+        for _, time_slice in self._slices:
+            merged.merge(time_slice)
+        return merged
 
     def _drop(self) -> None:
         oldest = int(self._clock()) - self._seconds

@@ -136,8 +136,8 @@ def split_record_line(data: bytes) -> list[bytes]:
     begins = [0]
     while (begin := data.find(_BEGIN, begins[-1] + 1)) > 0:
         begins.append(begin)
-    found = (data[begin:end] for begin, end in pairwise([*begins, len(data)]))
-    return [piece for piece in found if piece.strip()]
+    pieces = (data[begin:end] for begin, end in pairwise([*begins, len(data)]))
+    return [piece for piece in pieces if piece.strip()]
 
 
 def find_contradiction(record: Record) -> str:
@@ -346,11 +346,11 @@ class RecordFile:
                 try:
                     record = parse(line)
                 except ValueError:
-                    for found in _of_pieces(line):
-                        if isinstance(found, Record):
-                            yield found
+                    for piece in _of_pieces(line):
+                        if isinstance(piece, Record):
+                            yield piece
                         else:
-                            self._left_out(found)
+                            self._left_out(piece)
                 else:
                     yield record
 
@@ -401,7 +401,7 @@ def _parsed(file: BinaryIO) -> Iterator[Record]:
             line += _rest_of(line, file)
             if not line.endswith(b"\n") and _pass_line(file):
                 continue
-        yield from (found for found in _of_pieces(line) if isinstance(found, Record))
+        yield from (piece for piece in _of_pieces(line) if isinstance(piece, Record))
 
 
 def _of_pieces(line: bytes) -> Iterator[Record | str]:
@@ -437,9 +437,9 @@ def _why_passed(line: bytes) -> str:
 def _pass_line(file: BinaryIO) -> int:
     """To the next line; how many bytes that were."""
     passed = 0
-    while some := file.readline(MIN_BISECTED_BYTES):
-        passed += len(some)
-        if some.endswith(b"\n"):
+    while chunk := file.readline(MIN_BISECTED_BYTES):
+        passed += len(chunk)
+        if chunk.endswith(b"\n"):
             break
     return passed
 

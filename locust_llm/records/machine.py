@@ -69,7 +69,7 @@ def detect_machine(proc: Path = PROC, sys: Path = SYS) -> Machine:
         cpu=first.get("model name", "") or platform.machine(),
         cores=usable_cores(),
         governor=_read(sys / "devices/system/cpu/cpu0/cpufreq/scaling_governor").strip(),
-        mhz=max((one for one in mhz if one is not None), default=None),
+        mhz=max((core_mhz for core_mhz in mhz if core_mhz is not None), default=None),
         virtual=None if flags is None else "hypervisor" in flags.split(),
         kernel=_read(proc / "sys/kernel/osrelease").strip(),
         load=_number(load[0]) if load else None,
@@ -146,14 +146,14 @@ class Commit(msgspec.Struct, frozen=True):
 def find_commit(folder: Path, environment: Mapping[str, str] = os.environ) -> Commit | None:
     """Of the job, else as Git says; None: neither knows one."""
     there = any((above / ".git").exists() for above in (folder, *folder.parents))
-    found = parse_git_status(_status(folder, environment)) if there else None
+    commit = parse_git_status(_status(folder, environment)) if there else None
     for name, branches in OF_CI:
         if value := environment.get(name):
             branch = next(filter(None, map(environment.get, branches)), "")
             return Commit(
-                value, branch, None if found is None or found.hash != value else found.dirty
+                value, branch, None if commit is None or commit.hash != value else commit.dirty
             )
-    return found
+    return commit
 
 
 def _status(folder: Path, environment: Mapping[str, str]) -> str:

@@ -149,11 +149,11 @@ def parse_vllm_drafts(data: msgspec.Raw) -> DraftCounts | None:
     """Of vLLM's ``metrics.speculative_decoding`` (``--per-request-spec-decode-metrics``). None: it
     has none, or what cannot be."""
     try:
-        found = _speculating(data).speculative_decoding
+        counts = _speculating(data).speculative_decoding
     except (ValueError, RecursionError):
         return None
     drafts = DraftCounts(
-        found.num_spec_steps, found.num_draft_tokens, found.num_accepted_draft_tokens
+        counts.num_spec_steps, counts.num_draft_tokens, counts.num_accepted_draft_tokens
     )
     sound = (
         0 <= drafts.accepted <= drafts.drafted <= MOST_DRAFTED
@@ -165,29 +165,29 @@ def parse_vllm_drafts(data: msgspec.Raw) -> DraftCounts | None:
 def parse_timing_headers(get: Callable[[str], object], *, streamed: bool) -> ServerTimes | None:
     """Of the headers of an answer. ``get``: one by its name in small letters, None where it is
     missing. None: it has none of them, or nothing that can be."""
-    found: dict[str, int] = {}
+    times_us: dict[str, int] = {}
     for name, field in OF_HEADERS.items():
         if (us := _micros(get(name))) is not None:
-            found[field] = us
+            times_us[field] = us
     if (text := get("server-timing")) is not None:
-        found |= _server_timing(str(text)[:MOST_BYTES])
+        times_us |= _server_timing(str(text)[:MOST_BYTES])
     for name in () if streamed else OF_WHOLE:
         if (us := _micros(get(name))) is not None:
-            found.setdefault("e2e_us", us)
-    return ServerTimes(source=HEADERS, **found) if found else None
+            times_us.setdefault("e2e_us", us)
+    return ServerTimes(source=HEADERS, **times_us) if times_us else None
 
 
 def _server_timing(text: str) -> dict[str, int]:
     """``queue;dur=12.5, prefill;desc="of 800 tokens";dur=90``"""
-    found: dict[str, int] = {}
+    times_us: dict[str, int] = {}
     for metric in text.split(","):
         name, *parameters = (part.strip() for part in metric.split(";"))
         for parameter in parameters:
             key, _, value = parameter.partition("=")
             us = _micros(value.strip().strip('"')) if key.strip().lower() == "dur" else None
             if us is not None and (field := OF_SERVER_TIMING.get(name.lower())) is not None:
-                found[field] = us
-    return found
+                times_us[field] = us
+    return times_us
 
 
 def _micros(ms: object) -> int | None:

@@ -135,17 +135,17 @@ def decode_readable_fields(
     ``instead``, else its default. Raises ValueError where it is no JSON object, or a field without
     a default is missing."""
     try:
-        found = msgspec.json.decode(data)
+        fields_read = msgspec.json.decode(data)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
-    if not isinstance(found, dict):
+    if not isinstance(fields_read, dict):
         raise ValueError("it is no JSON object")
     unread: list[tuple[str, str]] = []
-    return _struct(found, kind, "", instead, unread), unread
+    return _struct(fields_read, kind, "", instead, unread), unread
 
 
 def _struct(
-    found: Mapping[str, Any],
+    fields_read: Mapping[str, Any],
     kind: type[S],
     path: str,
     instead: Mapping[str, Any],
@@ -154,13 +154,13 @@ def _struct(
     known: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         name, inner = f"{path}{field.encode_name}", field.type
-        if field.encode_name not in found:
+        if field.encode_name not in fields_read:
             if field.required and field.name not in instead:
                 raise ValueError(f"{name} is missing")
             if field.required:
                 unread.append((name, "is missing"))
         else:
-            value = found[field.encode_name]
+            value = fields_read[field.encode_name]
             try:
                 known[field.name] = msgspec.convert(value, inner, strict=True)
                 continue

@@ -228,7 +228,7 @@ def _models(summary: Summary) -> dict[str, Any]:
     if mix:
         return {
             "strategy": "weighted",
-            "items": [{"name": one.model, "weight": one.asked} for one in mix],
+            "items": [{"name": model.model, "weight": model.asked} for model in mix],
         }
     return {"items": [{"name": summary.conditions.model or "unknown"}]}
 
@@ -236,12 +236,12 @@ def _models(summary: Summary) -> dict[str, Any]:
 def _endpoint(s: Settings) -> dict[str, Any]:
     """AIPerf has rerank by the API that its body is of, and no protocols of others."""
     kind = {"rerank": "cohere_rankings"}.get(s.endpoint_type, s.endpoint_type)
-    found = {
+    endpoint = {
         "type": kind if kind in AIPERF_ENDPOINT_TYPES else "chat",
         "path": s.endpoint,
         "streaming": s.streaming,
     }
-    return found | (
+    return endpoint | (
         {"per_chunk_usage": True, "use_server_token_count": True}
         if s.per_chunk_usage and kind == "chat"
         else {}

@@ -131,9 +131,9 @@ def divide_requests(main: RequestSelection, run: Run) -> Iterator[RequestBreakdo
         with_tokens = by in (TURN, BACKEND)  # with input and cached tokens in place of the wait
         shown = metrics[-2:] if with_tokens and run.settings.generates else metrics
         decoding = _decoded_in_one(main, run, by)
-        found = tuple(_group(label, part, shown, with_tokens, decoding) for label, part in groups)
-        if sum(group.label != WHOLE for group in found) > 1:
-            yield RequestBreakdown(by=by, groups=found)
+        rows = tuple(_group(label, part, shown, with_tokens, decoding) for label, part in groups)
+        if sum(group.label != WHOLE for group in rows) > 1:
+            yield RequestBreakdown(by=by, groups=rows)
 
 
 def group_by_length(main: RequestSelection) -> Groups:
@@ -325,10 +325,14 @@ def _ranges(values: Floats) -> Iterator[tuple[int, int, Mask]]:
     """(lowest, highest, which) of at most MAX_RAMP_RANGES ranges of the different values, as many
     of them in each as can be."""
     different = np.unique(values[~np.isnan(values)]).astype(np.int64)
-    for some in (
+    for lengths_of_range in (
         np.array_split(different, min(MAX_RAMP_RANGES, len(different))) if len(different) else ()
     ):
-        yield int(some[0]), int(some[-1]), (values >= some[0]) & (values <= some[-1])
+        yield (
+            int(lengths_of_range[0]),
+            int(lengths_of_range[-1]),
+            (values >= lengths_of_range[0]) & (values <= lengths_of_range[-1]),
+        )
 
 
 def _group(
@@ -389,7 +393,7 @@ def fit_ttft_growth(main: RequestSelection) -> TtftGrowth | None:
     short = tokens <= low
     long = tokens >= high
     (short_low, short_ms, short_high), (long_low, long_ms, long_high) = (
-        _median(ttft_ms[those]) for those in (short, long)
+        _median(ttft_ms[selected]) for selected in (short, long)
     )
     thousands = float(tokens[long].mean() - tokens[short].mean()) / 1000
     return TtftGrowth(

@@ -352,10 +352,10 @@ class _Streams:
         for begin, runs in self._tokens:
             each = np.repeat([size for size, _ in runs], [chunks for _, chunks in runs])
             tokens[begin : begin + len(each)] = np.maximum(each, 1)
-        found = measure_readability(us, tokens, count, self._reader)
-        for column in found:
+        readability = measure_readability(us, tokens, count, self._reader)
+        for column in readability:
             column[self._untold] = np.nan
-        self._felt.append(found)
+        self._felt.append(readability)
         self._tokens, self._untold = [], []
 
     def _settle(self) -> None:
@@ -405,13 +405,13 @@ def read_columns(
     begins = list(split_file(path.stat().st_size if path.exists() else 0))
     with ExitStack() as stack:
         others = [stack.enter_context(_reader(path, *part, reader)) for part in begins[1:]]
-        found = [read_file_part(path, *begins[0], reader)]
+        parts = [read_file_part(path, *begins[0], reader)]
         for part, other in zip(begins[1:], others, strict=True):
-            found.append(_result(other) or read_file_part(path, *part, reader))
-    if len(found) == 1:
-        return found[0]
-    return join_columns([columns for columns, _ in found]), sum(
-        (unread for _, unread in found), UnreadLines()
+            parts.append(_result(other) or read_file_part(path, *part, reader))
+    if len(parts) == 1:
+        return parts[0]
+    return join_columns([columns for columns, _ in parts]), sum(
+        (unread for _, unread in parts), UnreadLines()
     )
 
 
@@ -443,10 +443,10 @@ def _result(reader: "subprocess.Popen[bytes]") -> tuple[RequestColumns, UnreadLi
     """None: it failed, whatever the reason; the part can be read here."""
     assert reader.stdout is not None
     try:
-        found: tuple[RequestColumns, UnreadLines] = pickle.load(reader.stdout)
+        part: tuple[RequestColumns, UnreadLines] = pickle.load(reader.stdout)
     except Exception:  # of half a pickle anything can come
         return None
-    return found
+    return part
 
 
 def send_file_part() -> None:

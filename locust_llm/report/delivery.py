@@ -263,22 +263,22 @@ def _left_at_gate(main: RequestSelection, run: Run, unsent: int) -> int:
     return max(0, min(unsent, run.turned_away + main.only(waited).size))
 
 
-def _of_expected(found: Delivery, arrived: RequestSelection, run: Run) -> Delivery:
+def _of_expected(delivery: Delivery, arrived: RequestSelection, run: Run) -> Delivery:
     """The share that was completed, without what any server that keeps up has in flight at the
     stop: it is no sign that one falls behind, and in a short run much of what was due."""
     if not arrived.size:
-        return found
+        return delivery
     due_s, over_s = (arrived[name] - run.profiling_at for name in ("due_at", "closed_at"))
-    explained = round(float(count_due_in_service(due_s, over_s, found.duration_s).mean()))
-    left_out = min(explained, _on_their_way(arrived, due_s, over_s, found.duration_s))
-    counted = found.due - found.cancelled
+    explained = round(float(count_due_in_service(due_s, over_s, delivery.duration_s).mean()))
+    left_out = min(explained, _on_their_way(arrived, due_s, over_s, delivery.duration_s))
+    counted = delivery.due - delivery.cancelled
     expected = float(counted - left_out)
     known = counted > 0 and expected >= MIN_EXPECTED_SHARE * counted
     return replace(
-        found,
+        delivery,
         expected=expected,
-        completed_share=min(1.0, found.completed / expected) if known else None,
-        in_flight=int(_in_flight_at(due_s, over_s, found.duration_s).sum()),
+        completed_share=min(1.0, delivery.completed / expected) if known else None,
+        in_flight=int(_in_flight_at(due_s, over_s, delivery.duration_s).sum()),
     )
 
 
@@ -350,14 +350,14 @@ def detect_any_overload(
     """Whether the server fell behind with whole requests, or with first tokens (``first_s``; NaN:
     there was none), which shows where requests last as long as the run."""
     waited_s = np.where(np.isnan(first_s), over_s, first_s)
-    if (found := detect_overload(due_s, over_s, duration_s)) is None and detect_overload(
+    if (overload := detect_overload(due_s, over_s, duration_s)) is None and detect_overload(
         due_s, waited_s, duration_s
     ) is not None:
         middle, end = (
             count_in_flight(due_s, over_s, moment) for moment in (duration_s / 2, duration_s)
         )
-        found = Overload(in_flight_middle=middle, in_flight_end=end)
-    return found
+        overload = Overload(in_flight_middle=middle, in_flight_end=end)
+    return overload
 
 
 def count_in_flight(due_s: Floats, over_s: Floats, moment: float) -> int:
@@ -426,8 +426,8 @@ def has_queued_requests(due_s: Floats, over_s: Floats, duration_s: float) -> boo
     ended = np.flatnonzero(over_s <= duration_s)
     if not len(ended):
         return False
-    some = ended[:: math.ceil(len(ended) / ENDED)]
-    places = [float((due_s[lasted_s >= lasted_s[i]] <= due_s[i]).mean()) for i in some]
+    sample = ended[:: math.ceil(len(ended) / ENDED)]
+    places = [float((due_s[lasted_s >= lasted_s[i]] <= due_s[i]).mean()) for i in sample]
     low = -sum(map(math.log, places))
     chance = math.exp(-low) * sum(low**k / math.factorial(k) for k in range(len(places)))
     return sum(places) < EARLY * len(places) and chance < CHANCE
@@ -638,14 +638,14 @@ def format_outage_line(summary: "Summary") -> str | None:
 def format_overload_line(summary: "Summary") -> str | None:
     """Of an open loop that the server fell behind what the headline does not say; None of any
     other."""
-    if summary.delivery is None or (found := summary.delivery.overload) is None:
+    if summary.delivery is None or (overload := summary.delivery.overload) is None:
         return None
-    waiting = "" if found.all_busy_s is None else " or waited for a free user"
+    waiting = "" if overload.all_busy_s is None else " or waited for a free user"
     c = summary.conditions
     grown = (
-        f"OVERLOADED: {found.in_flight_middle:,} requests were in flight{waiting} at half of the "
+        f"OVERLOADED: {overload.in_flight_middle:,} requests were in flight{waiting} at half of the "
         f"time, "
-        f"{found.in_flight_end:,} at the stop."
+        f"{overload.in_flight_end:,} at the stop."
     )
     if not c.succeeded:
         return grown
@@ -693,19 +693,19 @@ def describe_completed(delivery: Delivery) -> str:
     of, where these are not all."""
     d = delivery
     share = "" if d.completed_share is None else f"{d.completed_share:.1%}: "
-    said = (
+    rate = (
         f"{share}{d.completed_per_s:.2f}/s {describe_span(d)}, {d.completed:,} of {d.due:,} "
         f"that were due"
     )
     if d.cancelled:
-        said += f"; {d.cancelled:,} were cancelled on purpose, and are in no share"
+        rate += f"; {d.cancelled:,} were cancelled on purpose, and are in no share"
     counted = d.due - d.cancelled
     left_out = 0 if d.expected is None else round(counted - d.expected)
     if not left_out:
-        return said
+        return rate
     others = counted - d.completed
     which = f"{d.in_flight:,} of the others" if d.in_flight < others else f"The other {others:,}"
-    flight = f"{said}. {which} were in flight at the stop"
+    flight = f"{rate}. {which} were in flight at the stop"
     if left_out < d.in_flight:
         flight += f". {left_out:,} of these are left out, as any server that keeps up has so many"
     else:

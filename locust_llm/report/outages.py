@@ -41,7 +41,9 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe_outages(outages: Sequence[Outage]) -> str:
     """``nothing answered from 9.7 s on``; of several the longest ones."""
-    longest = sorted(sorted(outages, key=lambda one: -one.seconds)[:3], key=lambda one: one.began_s)
+    longest = sorted(
+        sorted(outages, key=lambda outage: -outage.seconds)[:3], key=lambda outage: outage.began_s
+    )
     rest = len(outages) - len(longest)
     more = f" and {format_count(rest, 'more time')}" if rest else ""
     return f"nothing answered {', '.join(map(str, longest))}{more}"

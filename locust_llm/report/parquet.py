@@ -39,10 +39,10 @@ def _column_of(column: RecordColumn) -> Column:
     if column.kind != "stamp":
         return Column(name, KINDS[column.kind], column.unit, attrgetter(name))
 
-    def unix(one: Record) -> float | None:
-        at: float | None = getattr(one, name)
-        known = at is not None and not (name in ("due_at", "asked_at") and DUE in one.lacks)
-        return at + one.clock_offset_s if known and at is not None else None
+    def unix(record: Record) -> float | None:
+        at: float | None = getattr(record, name)
+        known = at is not None and not (name in ("due_at", "asked_at") and DUE in record.lacks)
+        return at + record.clock_offset_s if known and at is not None else None
 
     return Column(name, "float64", UNIX, unix)
 
@@ -56,15 +56,18 @@ KINDS: Final = {
 }
 COLUMNS: Final = (
     *map(_column_of, RECORD_COLUMNS),
-    Column("chunk_us", "list", "us after sent_at", lambda one: list(one.chunk_us)),
+    Column("chunk_us", "list", "us after sent_at", lambda record: list(record.chunk_us)),
     Column(
         "merged_index",
         "list",
         "index into chunk_us",
-        lambda one: [index for index, _ in one.merged],
+        lambda record: [index for index, _ in record.merged],
     ),
     Column(
-        "merged_earliest_us", "list", "us after sent_at", lambda one: [us for _, us in one.merged]
+        "merged_earliest_us",
+        "list",
+        "us after sent_at",
+        lambda record: [us for _, us in record.merged],
     ),
     Column(
         "chunk_tokens",
@@ -72,7 +75,7 @@ COLUMNS: Final = (
         "tokens",
         lambda record: record.tokens_of_chunks,
     ),
-    Column("lacks", "string", "", lambda one: " ".join(one.lacks)),
+    Column("lacks", "string", "", lambda record: " ".join(record.lacks)),
 )
 
 
@@ -104,8 +107,10 @@ def _schema(run: Run) -> "pa.Schema":
         "bool": pa.bool_(),
              "list": pa.list_(pa.int64())}  # fmt: skip
     fields = [
-        pa.field(one.name, kinds[one.kind], metadata={"unit": one.unit} if one.unit else None)
-        for one in COLUMNS
+        pa.field(
+            column.name, kinds[column.kind], metadata={"unit": column.unit} if column.unit else None
+        )
+        for column in COLUMNS
     ]
     return pa.schema(
         fields, metadata={"run": run.name, "tool": run.imported or "locust-llm", "model": run.model}

@@ -38,13 +38,15 @@ def renew_notes(run: Run, records: Iterable[Record]) -> Run:
             retried += 1
         else:
             buffering.add(record)
-    kept = [note for place, note in enumerate(run.notes) if place not in old]
+    kept_notes = [note for place, note in enumerate(run.notes) if place not in old]
     renewed = [*buffering.remarks(), *describe_retries(retried, resent)]
-    return replace(run, notes=(*kept[: old[0]], *renewed, *kept[old[0] :]))
+    return replace(run, notes=(*kept_notes[: old[0]], *renewed, *kept_notes[old[0] :]))
 
 
 def _find_broken_rule(run: Run) -> Run:
     """The rule that ended the run, where only a note has it."""
-    found = [ENDED_EARLY.fullmatch(note) for note in run.notes]
-    broken = tuple(BrokenRule(rule=one[1], why=one[2]) for one in found if one is not None)
+    matches = [ENDED_EARLY.fullmatch(note) for note in run.notes]
+    broken = tuple(
+        BrokenRule(rule=match[1], why=match[2]) for match in matches if match is not None
+    )
     return replace(run, broken_rules=run.broken_rules or broken)

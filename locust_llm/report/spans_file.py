@@ -53,8 +53,8 @@ def join_spans_file(folder: Path, file: Path, run: str) -> SpanCounts:
     try:
         for request in _requests(folder / RECORDS):
             join.request(request.id, ok=request.outcome == OK)
-        for found in _spans(file, run):
-            lines += map(msgspec.json.encode, join.spans(found))
+        for sorted_spans in _spans(file, run):
+            lines += map(msgspec.json.encode, join.spans(sorted_spans))
     except (OSError, EOFError, zlib.error) as error:
         raise SpansRefused(
             f"{file} cannot be read: {getattr(error, 'strerror', None) or error}"
@@ -87,16 +87,16 @@ def _spans(path: Path, run: str) -> Iterator[SortedSpans]:
         raw.seek(0)
         file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
         first = file.readline(MAX_BYTES)
-        found = _sorted(first, run)
-        if "malformed" in found.counts:
+        sorted_spans = _sorted(first, run)
+        if "malformed" in sorted_spans.counts:
             rest = file.read(MAX_BYTES)
             whole = _sorted(first + rest, run)
-            yield found if "malformed" in whole.counts else whole
+            yield sorted_spans if "malformed" in whole.counts else whole
             yield from (
                 _sorted(line, run) for line in rest.splitlines() if "malformed" in whole.counts
             )
             return
-        yield found
+        yield sorted_spans
         while line := file.readline(MAX_BYTES):
             yield _sorted(line, run)
 

@@ -88,34 +88,36 @@ def find_limit_in_force(run: Run) -> StepSeries | None:
     return make_step_series(changes, span)
 
 
-def describe_users(asked: int | None, found: StepSeries | None) -> str:
+def describe_users(asked: int | None, series: StepSeries | None) -> str:
     """``6 users``; ``2 to 6 users (4.1 on average)`` where a load shape or a person changed
     them."""
-    if found is None or (found.most == asked and found.mean >= MIN_SHARE * found.most):
+    if series is None or (series.most == asked and series.mean >= MIN_SHARE * series.most):
         return format_count(asked, "user")
-    if found.least == found.most:
-        return format_count(found.most, "user")
-    return f"{found.least} to {found.most} users ({format_brief(found.mean, digits=2)} on average)"
+    if series.least == series.most:
+        return format_count(series.most, "user")
+    return (
+        f"{series.least} to {series.most} users ({format_brief(series.mean, digits=2)} on average)"
+    )
 
 
-def describe_limit(asked: int | None, ramp_s: float | None, found: StepSeries | None) -> str:
+def describe_limit(asked: int | None, ramp_s: float | None, series: StepSeries | None) -> str:
     """``8, ramp from 1 over 30 s`` as asked for; ``1, 3 from 12.4 s on`` where it was turned. Empty
     without a gate."""
-    if asked is not None and (found is None or (ramp_s and _as_asked(asked, found))):
+    if asked is not None and (series is None or (ramp_s and _as_asked(asked, series))):
         return f"{asked}" + (f", ramp from 1 over {ramp_s:g} s" if ramp_s else "")
-    if found is None:
+    if series is None:
         return ""
-    if not found.changes:
-        return f"{found.most}"
-    if found.steps:
-        (_, first), *later = found.steps
+    if not series.changes:
+        return f"{series.most}"
+    if series.steps:
+        (_, first), *later = series.steps
         return ", ".join(
             [_limit(first), *(f"{_limit(value)} from {at:.1f} s on" for at, value in later)]
         )
-    without = f", without a gate for {found.without_s:.1f} s" if found.without_s else ""
+    without = f", without a gate for {series.without_s:.1f} s" if series.without_s else ""
     return (
-        f"{found.least} to {found.most} ({format_brief(found.mean, digits=2)} on average, "
-        f"{found.changes} changes{without})"
+        f"{series.least} to {series.most} ({format_brief(series.mean, digits=2)} on average, "
+        f"{series.changes} changes{without})"
     )
 
 
@@ -128,17 +130,19 @@ def describe_arm_limits(run: Run) -> str:
     return f"base {base}, candidate {s.changes.prefill_concurrency}"
 
 
-def format_limit_range(found: StepSeries | None) -> str:
+def format_limit_range(series: StepSeries | None) -> str:
     """``3``, ``1 to 3``; empty without a gate."""
-    if found is None:
+    if series is None:
         return ""
-    return f"{found.most}" if found.least == found.most else f"{found.least} to {found.most}"
+    return f"{series.most}" if series.least == series.most else f"{series.least} to {series.most}"
 
 
-def _as_asked(asked: int, found: StepSeries) -> bool:
+def _as_asked(asked: int, series: StepSeries) -> bool:
     """By ones from 1 to what was asked for, and no further."""
-    rising = not found.without_s and found.most == asked and found.changes == asked - found.least
-    return rising and (not found.steps or found.steps[-1][1] == asked)
+    rising = (
+        not series.without_s and series.most == asked and series.changes == asked - series.least
+    )
+    return rising and (not series.steps or series.steps[-1][1] == asked)
 
 
 def _limit(value: int | None) -> str:

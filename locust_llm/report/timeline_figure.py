@@ -131,7 +131,7 @@ def _labels(plot: TimelinePlot) -> Iterator[str]:
     yield f'<text x="{LEFT - 12}" y="{TOP - 14}" fill="{MUTED}">input tokens</text>'
     known = [(line.tokens, row) for row, line in enumerate(plot.rows) if line.tokens is not None]
     taken: list[float] = []
-    for tokens, row in sorted(known, key=lambda one: (-one[0], one[1])):
+    for tokens, row in sorted(known, key=lambda label: (-label[0], label[1])):
         y = plot.y(row)
         if all(abs(y - other) >= LABEL_PITCH for other in taken):
             taken.append(y)

@@ -73,9 +73,9 @@ def fetch(
     wire, where = _prepared(method, url, headers, data, verify)
     used = line or UserConnection()
     limit = Timeout.start_new(timeout_s)
-    kept = False
+    connection_kept = False
     try:
-        answer, kept = _asked(used, where, wire, max_bytes, begun)
+        answer, connection_kept = _asked(used, where, wire, max_bytes, begun)
         return answer
     except ConnectFailed as error:
         raise FetchFailed(error.outcome, _reason(error)) from error
@@ -90,7 +90,7 @@ def fetch(
         raise FetchFailed("timeout", f"no whole answer within {timeout_s:g} s") from error
     finally:
         limit.close()
-        if line is None or not kept:
+        if line is None or not connection_kept:
             used.close()
 
 
@@ -185,14 +185,14 @@ def _answer(
     content = bytes(body)
     if applied := parse_codings(str(frame.get("content-encoding", ""))):
         failed = frame.get_code() >= 400
-        found = (
+        error_body = (
             decompress_body(content, applied, min(max_bytes, MAX_ERROR_BYTES)) if failed else None
         )
-        if found is None:
+        if error_body is None:
             raise FetchFailed(
                 "malformed", f"Content-Encoding {', '.join(applied)}, although none was asked for"
             )
-        content = found
+        content = error_body
     return FetchedResponse(frame.get_code(), str(frame.get("server", "")), content)
 
 

@@ -114,8 +114,8 @@ def count_template_head_tokens(
             **PROTOCOLS[settings.endpoint_type].tokenized([{"role": "user", "content": text}]),
         }
         answer = ask("POST", "/tokenize", msgspec.json.encode(body), timeout_s=TIMEOUT_S)
-        told = decode_response(answer.body, _Ids) if answer.status == 200 else None
-        ids.append([] if told is None else told.tokens)
+        answer_fields = decode_response(answer.body, _Ids) if answer.status == 200 else None
+        ids.append([] if answer_fields is None else answer_fields.tokens)
     return sum(takewhile(bool, map(eq, *ids))) if all(ids) else None
 
 
@@ -131,25 +131,29 @@ def _ways(header: str, owners: set[str]) -> Iterator[Callable[[Get], ServerIdent
 
 
 def _vllm(get: Get) -> ServerIdentity:
-    found = _CACHE_CONFIG.search((get("/metrics") or b"").decode("utf-8", "replace"))
+    match = _CACHE_CONFIG.search((get("/metrics") or b"").decode("utf-8", "replace"))
     return ServerIdentity(_named("vLLM", _json(get("/version")).get("version")), _chosen(
-        dict(_LABEL.findall(found[1])) if found else {}, VLLM
+        dict(_LABEL.findall(match[1])) if match else {}, VLLM
     ))  # fmt: skip
 
 
 def _sglang(get: Get) -> ServerIdentity:
-    told = _json(get("/server_info")) or _json(get("/get_server_info"))
-    return ServerIdentity(_named("SGLang", told.get("version")), _chosen(told, SGLANG))
+    answer_fields = _json(get("/server_info")) or _json(get("/get_server_info"))
+    return ServerIdentity(
+        _named("SGLang", answer_fields.get("version")), _chosen(answer_fields, SGLANG)
+    )
 
 
 def _llamacpp(get: Get) -> ServerIdentity:
-    told = _json(get("/props"))
-    if "total_slots" not in told and (slots := decode_response(get("/slots") or b"", list[Any])):
-        told = {**told, "total_slots": len(slots)}
-    settings = told.get("default_generation_settings")
+    answer_fields = _json(get("/props"))
+    if "total_slots" not in answer_fields and (
+        slots := decode_response(get("/slots") or b"", list[Any])
+    ):
+        answer_fields = {**answer_fields, "total_slots": len(slots)}
+    settings = answer_fields.get("default_generation_settings")
     inner = settings if isinstance(settings, dict) else {}
-    flags = _chosen({**told, "n_ctx": inner.get("n_ctx")}, ("total_slots", "n_ctx"))
-    return ServerIdentity(_named("llama.cpp", told.get("build_info")), flags)
+    flags = _chosen({**answer_fields, "n_ctx": inner.get("n_ctx")}, ("total_slots", "n_ctx"))
+    return ServerIdentity(_named("llama.cpp", answer_fields.get("build_info")), flags)
 
 
 def _tensorrt(get: Get) -> ServerIdentity:
@@ -157,10 +161,10 @@ def _tensorrt(get: Get) -> ServerIdentity:
 
 
 def _tgi(get: Get) -> ServerIdentity | None:
-    told = _json(get("/info"))
-    if not {"model_id", "version"} <= told.keys():
+    answer_fields = _json(get("/info"))
+    if not {"model_id", "version"} <= answer_fields.keys():
         return None
-    return ServerIdentity(_named("TGI", told["version"]), _chosen(told, TGI))
+    return ServerIdentity(_named("TGI", answer_fields["version"]), _chosen(answer_fields, TGI))
 
 
 def _litellm(get: Get) -> ServerIdentity | None:
@@ -171,9 +175,9 @@ def _litellm(get: Get) -> ServerIdentity | None:
 def _by_openapi(get: Get) -> ServerIdentity | None:
     """The description that FastAPI makes: LiteLLM names itself in it; transformers tells neither
     name nor version, but has a route that is no other server's."""
-    told = _json(get("/openapi.json"))
-    info = told.get("info")
-    paths = told.get("paths")
+    answer_fields = _json(get("/openapi.json"))
+    info = answer_fields.get("info")
+    paths = answer_fields.get("paths")
     if isinstance(info, dict) and str(info.get("title")).startswith("LiteLLM"):
         return ServerIdentity(_named("LiteLLM", info.get("version")))
     return (
@@ -222,11 +226,11 @@ def _named(name: str, version: Any) -> str:
     return f"{name} {version}" if known else name
 
 
-def _chosen(told: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def _chosen(answer_fields: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Those that are set."""
     chosen = list[tuple[str, str]]()
     for name in names:
-        value = told.get(name)
+        value = answer_fields.get(name)
         if isinstance(value, (str, int, float)) and value not in ("", "None"):
             chosen.append((name, _format_flag(value)))
     return tuple(chosen[:MAX_FLAGS])

@@ -80,8 +80,8 @@ class MetricsPoller:
         metrics. ``whose``: the metrics of ``host``."""
         self.history = EngineHistory()
         self._own = MetricsPage(host, headers)
-        homes = {_split(one)[0] for one in (host, *replicas)}
-        urls = urls or [join_server_url(one, "/metrics") for one in replicas]
+        homes = {_split(replica)[0] for replica in (host, *replicas)}
+        urls = urls or [join_server_url(replica, "/metrics") for replica in replicas]
         self._named = [MetricsPage(*_split(url), source=_source(url)) for url in urls]
         for page in self._named:
             page.headers = headers if page.address in homes else {}
@@ -111,12 +111,12 @@ class MetricsPoller:
             return
         own = self._own
         try:
-            found = next((path for path in PATHS if self._look(own, path)), "")
+            path_found = next((path for path in PATHS if self._look(own, path)), "")
         except FetchFailed as error:
             self._add_note(f"WARNING: the {self.whose}'s /metrics are not read any more: {error}")
             return
-        if found:
-            own.path = found
+        if path_found:
+            own.path = path_found
             gevent.sleep(EVERY_S)
             self._poll(own)
 
@@ -192,10 +192,10 @@ class MetricsPoller:
             )
             if summary is not None and self._simulated:
                 summary = replace(summary, engine="simulator")
-            said = diagnose_server(
+            remark = diagnose_server(
                 summary, prefill_limit, whose=SERVER if page.source else self.whose
             )
-            for number, sentence in enumerate(said):
+            for number, sentence in enumerate(remark):
                 if len(pages) == 1:
                     yield sentence
                 elif number:

@@ -20,9 +20,9 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
     headers = read_run_headers(options)
     if "," in (getattr(options, "candidate", None) or ""):
         refuse_run("two arms have one address each: give one --candidate")
-    found = prepare_run(settings, headers, here=here)
+    discovery = prepare_run(settings, headers, here=here)
     if not settings.compares or settings.same_server:
-        return found
+        return discovery
     try:
         other = discover_server(
             make_candidate_settings(settings),
@@ -33,13 +33,13 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
     except DiscoveryFailed as error:
         refuse_run(f"the candidate: {error}")
     notes = [f"candidate: {note}" for note in other.notes]
-    a, b = found.lengths.tokens_a_word, other.lengths.tokens_a_word
-    if found.lengths.measured and other.lengths.measured and abs(b - a) > ALIKE * a:
+    a, b = discovery.lengths.tokens_a_word, other.lengths.tokens_a_word
+    if discovery.lengths.measured and other.lengths.measured and abs(b - a) > ALIKE * a:
         notes.append(
             f"the arms count tokens differently: {a:.3f} tokens a word at the base, {b:.3f} at the "
             f"candidate"
         )
-    return msgspec.structs.replace(found, candidate=other, notes=(*found.notes, *notes))
+    return msgspec.structs.replace(discovery, candidate=other, notes=(*discovery.notes, *notes))
 
 
 def make_candidate_settings(s: Settings) -> Settings:

@@ -168,8 +168,8 @@ def _counter(ask: Ask, settings: Settings, model: str | None) -> CountPrompt:
 
     def count_prompt(text: str) -> int | None:
         fields = PROTOCOLS[settings.endpoint_type].tokenized([{"role": "user", "content": text}])
-        found = _tokenize(ask, {"model": model, **fields})
-        return None if found is None else parse_token_count(found.count) or None
+        count = _tokenize(ask, {"model": model, **fields})
+        return None if count is None else parse_token_count(count.count) or None
 
     return count_prompt
 
@@ -225,17 +225,17 @@ def _count_corpus(ask: Ask, model: str | None) -> _Corpus | None:
             "with_pieces": True,
         }  # fmt: skip
         try:
-            found = _tokenize(ask, body)
-            if found is None or not found.known:
+            count = _tokenize(ask, body)
+            if count is None or not count.known:
                 return None
-            before = [*_sums_of(text, found.pieces())] or _sums_of_parts(
-                ask, model, text, found.known
+            before = [*_sums_of(text, count.pieces())] or _sums_of_parts(
+                ask, model, text, count.known
             )
         except FetchFailed:
             return None
         sums += [total + tokens for tokens in before]
-        total += found.known
-        parts.append(_CountedStretch(at, len(text.split(" ")), found.known))
+        total += count.known
+        parts.append(_CountedStretch(at, len(text.split(" ")), count.known))
     whole = len(sums) == 1 + -(-count_corpus_words() // SUMS_EACH) and sums[-1] == total
     return _Corpus(total, tuple(sums) if whole else _fill_in(parts))
 
@@ -271,10 +271,17 @@ def _sums_of_parts(ask: Ask, model: str | None, text: str, known: int) -> list[i
     parts[0] = parts[0][1:]
     body = msgspec.json.encode({"model": model, "prompt": parts, "add_special_tokens": False})
     answer = ask("POST", "/tokenize", body, timeout_s=TOKENIZE_TIMEOUT_S)
-    found = decode_response(answer.body, _TokensOfTexts) if answer.status == 200 else None
-    if found is None or len(found.count) != len(parts) or min(found.count) < 1:
+    tokens_of_texts = decode_response(answer.body, _TokensOfTexts) if answer.status == 200 else None
+    if (
+        tokens_of_texts is None
+        or len(tokens_of_texts.count) != len(parts)
+        or min(tokens_of_texts.count) < 1
+    ):
         return []
-    return [round(sum_ * known / sum(found.count)) for sum_ in accumulate(found.count)]
+    return [
+        round(sum_ * known / sum(tokens_of_texts.count))
+        for sum_ in accumulate(tokens_of_texts.count)
+    ]
 
 
 # -- stretches of the corpus -----------------------------------------------------------------------
@@ -293,26 +300,28 @@ def _make_profiles() -> list[tuple[int, ...]]:
     _, starts = load_corpus()
     characters, reference = tuple(starts[at] for at in words), load_reference_tokens()
     halves = tuple(
-        one * reference[-1] + other * characters[-1]
-        for one, other in zip(characters, reference, strict=True)
+        pair * reference[-1] + other * characters[-1]
+        for pair, other in zip(characters, reference, strict=True)
     )
     return [words, characters, reference, halves]
 
 
 def _choose_profile(counted: Sequence[_CountedStretch]) -> tuple[tuple[int, ...], float]:
     """The one that these fit best, and tokens for each of its units."""
-    found = list[tuple[float, tuple[int, ...], float]]()
+    candidates = list[tuple[float, tuple[int, ...], float]]()
     for profile in _make_profiles():
         model = PromptLengthModel(sums=profile)
         units = [
-            model.tokens_before(one.at + one.words) - model.tokens_before(one.at) for one in counted
+            model.tokens_before(candidate.at + candidate.words) - model.tokens_before(candidate.at)
+            for candidate in counted
         ]
-        scale = sum(one.tokens for one in counted) / sum(units)
+        scale = sum(candidate.tokens for candidate in counted) / sum(units)
         error = sum(
-            (one.tokens - scale * unit) ** 2 for one, unit in zip(counted, units, strict=True)
+            (candidate.tokens - scale * unit) ** 2
+            for candidate, unit in zip(counted, units, strict=True)
         )
-        found.append((error, profile, scale))
-    _, profile, scale = min(found, key=lambda one: one[0])
+        candidates.append((error, profile, scale))
+    _, profile, scale = min(candidates, key=lambda candidate: candidate[0])
     return profile, scale
 
 

@@ -91,7 +91,7 @@ def opposite_arm(arm: str) -> str:
 def parse_candidate_changes(texts: Iterable[str]) -> CandidateChanges:
     """Of ``--candidate-set``. Raises ValueError of one sentence, which quotes no value of a
     header."""
-    found = CandidateChanges()
+    changes = CandidateChanges()
     for text in texts:
         name, equals, value = text.partition("=")
         if text.startswith("header:"):
@@ -100,29 +100,29 @@ def parse_candidate_changes(texts: Iterable[str]) -> CandidateChanges:
                     f"--candidate-set {truncate_quoted_text(name)}: a header is header:NAME=VALUE, "
                     f"of one line"
                 )
-            found.headers[header[1]] = header[2].strip()
+            changes.headers[header[1]] = header[2].strip()
         elif name == "model" and value:
-            found = msgspec.structs.replace(found, model=value)
+            changes = msgspec.structs.replace(changes, model=value)
         elif (
             name == "prefill-concurrency"
             and value.isascii()
             and value.isdecimal()
             and 0 < int(value) <= 10**6
         ):
-            found = msgspec.structs.replace(found, prefill_concurrency=int(value))
+            changes = msgspec.structs.replace(changes, prefill_concurrency=int(value))
         elif field := _BODY.fullmatch(text):
             if field[1] in _OWN:
                 raise ValueError(
                     f"--candidate-set cannot set {field[1]!r} of the body, which the run sets "
                     f"itself"
                 )
-            found.body[field[1]] = _json(field[2])
+            changes.body[field[1]] = _json(field[2])
         else:
             shown = (
                 truncate_quoted_text(f"{name}{equals}") if equals else truncate_quoted_text(text)
             )
             raise ValueError(f"--candidate-set takes {FORM}, got {shown!r}")
-    return found
+    return changes
 
 
 def hide_header_values(text: str) -> str:

@@ -68,10 +68,10 @@ def join_server_url(address: str, path: str) -> str:
 
 def split_replica_urls(hosts: str) -> tuple[str, ...]:
     """Of each, where there are several, with commas between."""
-    found = tuple(
+    urls = tuple(
         dict.fromkeys(normalise_base_url(host) for host in hosts.split(",") if host.strip())
     )
-    return found if len(found) > 1 else ()
+    return urls if len(urls) > 1 else ()
 
 
 def complete_page_url(url: str) -> str:

@@ -161,7 +161,7 @@ def declared_options(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
 
 def _complete(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> Option:
     types = (
-        [one for one in get_args(hint) if one is not type(None)]
+        [choice for choice in get_args(hint) if choice is not type(None)]
         if isinstance(hint, UnionType)
         else [hint]
     )

@@ -52,16 +52,16 @@ def parse_extra_inputs(text: str) -> dict[str, Any]:
         pairs = list(_pairs(text))
     if not pairs:
         raise ValueError(f"--extra-inputs takes {EXTRAS}, got {text!r}")
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for key, value in pairs:
         if key in _OWN:
             raise ValueError(
                 f"--extra-inputs cannot set {key!r}, which the run sets itself: use {_OWN[key]}"
             )
-        if key in found:
+        if key in inputs:
             raise ValueError(f"--extra-inputs sets {key!r} twice")
-        found[key] = value
-    return found
+        inputs[key] = value
+    return inputs
 
 
 def _pairs(text: str) -> Iterator[tuple[str, Any]]:
@@ -102,15 +102,15 @@ def _value(text: str, at: int) -> tuple[Any, int]:
 
 def collect_extra_inputs(s: Settings) -> dict[str, Any]:
     """More fields of every request's body. Raises ValueError of one sentence, and OSError."""
-    found = parse_extra_inputs(s.extra_inputs) if s.extra_inputs else {}
+    inputs = parse_extra_inputs(s.extra_inputs) if s.extra_inputs else {}
     try:
-        answer_schema.check_response_schema(found)
+        answer_schema.check_response_schema(inputs)
     except answer_schema.SchemaError as error:
         raise ValueError(f"--extra-inputs {error.field}: {error}") from None
     if s.tools:
-        if "tools" in found:
+        if "tools" in inputs:
             raise ValueError(
                 "--tools and tools in --extra-inputs exclude each other: give one of them"
             )
-        found["tools"] = answer_schema.read_tools_file(s.tools)
-    return found
+        inputs["tools"] = answer_schema.read_tools_file(s.tools)
+    return inputs

@@ -11,7 +11,7 @@ MAX_LABELS: Final = 50
 
 def parse_labels(given: Iterable[str]) -> dict[str, str]:
     """Of ``key=value`` each; the last of a key counts. Raises ValueError of one sentence."""
-    found = {}
+    labels = {}
     for text in given:
         key, sign, value = text.partition("=")
         if not sign or not KEY.fullmatch(key):
@@ -23,7 +23,7 @@ def parse_labels(given: Iterable[str]) -> dict[str, str]:
             raise ValueError(
                 f"--label {key}: its value is longer than {MAX_VALUE} characters, or not printable"
             )
-        found[key] = value
-    if len(found) > MAX_LABELS:
+        labels[key] = value
+    if len(labels) > MAX_LABELS:
         raise ValueError(f"--label can be given {MAX_LABELS} times at most")
-    return found
+    return labels

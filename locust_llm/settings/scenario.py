@@ -34,8 +34,8 @@ class Scenario(msgspec.Struct, frozen=True):
 
     def place(self, key: str) -> str:
         """Where a key is: ``mine.toml, line 3, output-tokens-mean``."""
-        found = re.search(rf"^[ \t]*\[*[\"']?{re.escape(key)}(?![\w-])", self.text, re.MULTILINE)
-        line = f"line {self.text.count(chr(10), 0, found.start()) + 1}, " if found else ""
+        match = re.search(rf"^[ \t]*\[*[\"']?{re.escape(key)}(?![\w-])", self.text, re.MULTILINE)
+        line = f"line {self.text.count(chr(10), 0, match.start()) + 1}, " if match else ""
         return f"{self.file}, {line}{key}"
 
 

@@ -136,18 +136,18 @@ def session_header(options: argparse.Namespace) -> str:
 
 def read_quirks(options: argparse.Namespace) -> Quirks:
     """Of every request. Raises ValueError, also for --faults that would not do."""
-    found = parse_quirks(options.quirks, LIKE[options.like])
+    quirks = parse_quirks(options.quirks, LIKE[options.like])
     if options.stream_interval:
-        found = parse_quirks(f"tokens_per_chunk={options.stream_interval}", found)
+        quirks = parse_quirks(f"tokens_per_chunk={options.stream_interval}", quirks)
     for flag in ("timings", "time_headers"):
         if getattr(options, flag):
-            found = parse_quirks(f"{flag}=yes", found)
-    parse_quirks(options.faults, found)
+            quirks = parse_quirks(f"{flag}=yes", quirks)
+    parse_quirks(options.faults, quirks)
     if bool(options.fault_rate) != bool(options.faults):
         raise ValueError(
             "--faults and --fault-rate say together what goes wrong how often: give both or neither"
         )
-    return found
+    return quirks
 
 
 def _cost(options: argparse.Namespace) -> StepCostConstants:

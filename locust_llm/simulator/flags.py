@@ -323,11 +323,11 @@ def _add_times(group: argparse._ArgumentGroup) -> None:
 
 def _weights(text: str) -> dict[str, float]:
     """An argparse type: tenants and what they weigh."""
-    found = {}
+    weights = {}
     for pair in text.split(","):
         name, _, value = pair.partition("=")
-        found[name.strip()] = _number(float, above=0)(value)
-    return found
+        weights[name.strip()] = _number(float, above=0)(value)
+    return weights
 
 
 _weights.__name__ = "list of tenants"

@@ -444,10 +444,10 @@ class Chunks:
         """What comes behind the last text. ``with_finish``: usage in the event of the
         finish_reason."""
         quirks = self.quirks
-        found = [self.finish(with_finish)] if quirks.finish == "own" else []
+        chunks = [self.finish(with_finish)] if quirks.finish == "own" else []
         if self._says_usage(include_usage):
-            found.append(self.usage(used))
-        return found
+            chunks.append(self.usage(used))
+        return chunks
 
     def has_end(self, include_usage: bool) -> bool:
         return self.quirks.finish == "own" or self._says_usage(include_usage)

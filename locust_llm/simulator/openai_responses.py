@@ -38,23 +38,23 @@ def _parse(asked: dict[str, Any]) -> WrittenText:
     if not isinstance(items, list) or not items:
         raise invalid_request_error("body.input", "Field required")
     instructions = read_field(asked, "instructions", str)
-    found = _kept(read_field(asked, "previous_response_id", str))
+    previous = _kept(read_field(asked, "previous_response_id", str))
     for index, item in enumerate(items):
         role, text = _parse_item(item, f"body.input.{index}")
         # as in the other forms
-        if found and found[-1][0] == "assistant" and item.get("type") == "function_call":
-            text = "\n".join(filter(None, (found.pop()[1], text)))
-        found.append((role, text))
+        if previous and previous[-1][0] == "assistant" and item.get("type") == "function_call":
+            text = "\n".join(filter(None, (previous.pop()[1], text)))
+        previous.append((role, text))
     system: Messages = [("system", instructions)] if instructions else []
 
     def keep(answer_id: str, text: str) -> None:
-        _KEPT[answer_id] = [*found, ("assistant", text)]
+        _KEPT[answer_id] = [*previous, ("assistant", text)]
         if len(_KEPT) > MAX_KEPT:
             _KEPT.popitem(last=False)
 
-    tool = tool_called(asked, found[-1][0] == "tool")
+    tool = tool_called(asked, previous[-1][0] == "tool")
     stored = None if asked.get("store") is False else keep
-    return WrittenText(tokens.chat_pieces([*system, *found]), "max_output_tokens", tool, stored)
+    return WrittenText(tokens.chat_pieces([*system, *previous]), "max_output_tokens", tool, stored)
 
 
 def _kept(answer_id: str | None) -> Messages:

@@ -234,12 +234,12 @@ class WholeAnswer(SimulatedAnswer):
             return
         body = self._body()
         before = monotonic()
-        said = (
+        timings = (
             server_timing.timing_headers(self.sequence, self.count, self.row.arrived_at)
             if self.quirks.time_headers
             else ""
         )
-        self.connection.respond(200, self.as_sent(body), self.headers + said)
+        self.connection.respond(200, self.as_sent(body), self.headers + timings)
         self.row.first_at = before, monotonic()
         self.close_row()
         self.connection.answered()
@@ -338,12 +338,12 @@ class StreamedAnswer(SimulatedAnswer):
         if self.headed:
             return b""
         self.headed = True
-        said = (
+        timings = (
             server_timing.timing_headers(self.sequence, self.count, self.row.arrived_at)
             if self.quirks.time_headers
             else ""
         )
-        _, head = self.connection.stream_framing(self.headers + said)
+        _, head = self.connection.stream_framing(self.headers + timings)
         return head + (self.frame(self.chunks.role(self._used())) if self.role == "early" else b"")
 
     def _write_chunk(self, reasoning: bool, last: bool) -> None:
@@ -395,16 +395,16 @@ class StreamedAnswer(SimulatedAnswer):
 
     def _write_end(self, finish_with_usage: dict[str, Any] | None) -> None:
         self.keep()
-        found = self.chunks.end(
+        chunks = self.chunks.end(
             self.usage(), finish_with_usage, include_usage=self.asked.include_usage
         )
-        if self.timed and found:
-            found[-1] = self._with_timings(found[-1])
-        self._write(b"".join(map(self.frame, found)) + self._done(), end=True)
+        if self.timed and chunks:
+            chunks[-1] = self._with_timings(chunks[-1])
+        self._write(b"".join(map(self.frame, chunks)) + self._done(), end=True)
 
     def _with_timings(self, event: bytes) -> bytes:
-        said = api.encode_json(server_timing.llamacpp_timings(self.sequence, self.count))
-        return event.removesuffix(b"}\n\n") + b',"timings":%b}\n\n' % said
+        timings = api.encode_json(server_timing.llamacpp_timings(self.sequence, self.count))
+        return event.removesuffix(b"}\n\n") + b',"timings":%b}\n\n' % timings
 
     def _done(self) -> bytes:
         done = self.chunks.done

@@ -206,12 +206,12 @@ class SimulatorServer:
     def engines_as_json(self) -> dict[str, Any]:
         """``engine``: all of them together."""
         states = self.states()
-        found: dict[str, Any] = {"engine": merge_engine_states(states)}
+        merged: dict[str, Any] = {"engine": merge_engine_states(states)}
         if len(states) > 1:
-            found["engines"] = states
+            merged["engines"] = states
         if self.spans:
-            found["spans"] = self.spans.counts()
-        return found
+            merged["spans"] = self.spans.counts()
+        return merged
 
     def prefilled(self, asked: api.AnswerRequest, at: float) -> None:
         """A request got its first token, or left before."""

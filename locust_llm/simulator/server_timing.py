@@ -43,15 +43,15 @@ def timing_headers(sequence: Sequence, output_tokens: int, arrived_at: float) ->
     queue_s, prefill_s = known
     validation_s = (sequence.arrived_at or arrived_at) - arrived_at
     parts = {"queue": queue_s, "prefill": prefill_s}
-    found = {"x-validation-time": validation_s, "x-queue-time": queue_s}
+    times_s = {"x-validation-time": validation_s, "x-queue-time": queue_s}
     if sequence.last_at is not None and sequence.first_at is not None:
         parts["decode"] = sequence.last_at - sequence.first_at
         inference_s = prefill_s + parts["decode"]
-        found |= {
+        times_s |= {
             "x-inference-time": inference_s,
             "x-time-per-token": inference_s / output_tokens,
             "x-total-time": monotonic() - arrived_at,
         }
-    lines = [f"{name}: {int(1e3 * seconds)}\r\n" for name, seconds in found.items()]
-    said = ", ".join(f"{name};dur={1e3 * seconds:.3f}" for name, seconds in parts.items())
-    return "".join(lines) + f"Server-Timing: {said}\r\n"
+    lines = [f"{name}: {int(1e3 * seconds)}\r\n" for name, seconds in times_s.items()]
+    header = ", ".join(f"{name};dur={1e3 * seconds:.3f}" for name, seconds in parts.items())
+    return "".join(lines) + f"Server-Timing: {header}\r\n"

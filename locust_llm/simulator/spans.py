@@ -30,10 +30,10 @@ class Parent(NamedTuple):
 
 def parse_traceparent(text: str) -> Parent | None:
     """W3C Trace Context; None where it is malformed, which begins a new trace."""
-    found = _TRACEPARENT.fullmatch(text.strip())
-    if found is None or (found[1] == "00" and found[5]):
+    match = _TRACEPARENT.fullmatch(text.strip())
+    if match is None or (match[1] == "00" and match[5]):
         return None
-    return Parent(bytes.fromhex(found[2]), bytes.fromhex(found[3]), bool(int(found[4], 16) & 1))
+    return Parent(bytes.fromhex(match[2]), bytes.fromhex(match[3]), bool(int(match[4], 16) & 1))
 
 
 class Spans:

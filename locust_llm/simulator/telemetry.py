@@ -83,8 +83,8 @@ class EngineMetrics:
         for name, (_, bounds) in _HISTOGRAMS.items():
             # vLLM's buckets of tokens end at the longest request
             longest = max_model_len if bounds is _TOKENS else math.inf
-            kept = tuple(float(bound) for bound in bounds if bound <= longest)
-            self.histograms[name] = PrometheusHistogram(kept)
+            kept_bounds = tuple(float(bound) for bound in bounds if bound <= longest)
+            self.histograms[name] = PrometheusHistogram(kept_bounds)
         self.gap = self.histograms["inter_token_latency_seconds"].observe
         self.prompt_tokens = self.generation_tokens = 0
         # of speculative decoding: drafts, their tokens, those accepted

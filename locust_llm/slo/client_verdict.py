@@ -181,15 +181,15 @@ class ClientVerdict(msgspec.Struct, frozen=True):
 
 def find_uncertain_metrics(figures: Iterable[FigureError]) -> tuple[str, ...]:
     """Words of those whose median, mean or rate may be too far off."""
-    found = (one.word for one in figures if one.level != OK and one.stat in CENTRAL)
-    return tuple(dict.fromkeys(found))
+    words = (figure.word for figure in figures if figure.level != OK and figure.stat in CENTRAL)
+    return tuple(dict.fromkeys(words))
 
 
 def list_fine_metrics(figures: Iterable[FigureError]) -> list[str]:
     """Of the main ones, in words, those of which every figure is fine."""
     levels = dict[str, set[str]]()
-    for one in figures:
-        levels.setdefault(one.word, set()).add(one.level)
+    for figure in figures:
+        levels.setdefault(figure.word, set()).add(figure.level)
     return [name for name, word in NAMES.items() if levels.get(word) == {OK}]
 
 
@@ -211,17 +211,18 @@ def judge_figures(
     if missing := [e.uncertified for e in evidence if e.required and e.uncertified]:
         why = f"{UNCERTIFIED} of this machine, which --selftest require asks for: {missing[0]}"
         return ClientVerdict(INVALID, (why,), signals={UNCERTIFIED: INVALID})
-    known = [one for one in figures if one.word in words]
+    known = [figure for figure in figures if figure.word in words]
     if not known and not any(map(_has_measured, evidence)):
         return None
     bad = sorted(
-        (one for one in known if one.level != OK), key=lambda one: -LEVELS.index(one.level)
+        (figure for figure in known if figure.level != OK),
+        key=lambda figure: -LEVELS.index(figure.level),
     )
     if not bad:
         return ClientVerdict(OK)
     signals = dict[str, str]()
-    for one in bad:
-        signals.setdefault(_own_cause(one), one.level)
+    for figure in bad:
+        signals.setdefault(_own_cause(figure), figure.level)
     level = bad[0].level
     if any(e.required for e in evidence) and SENTINELS in signals:
         level = signals[SENTINELS] = INVALID
@@ -233,30 +234,35 @@ def _has_measured(e: ProcessEvidence) -> bool:
     return e.merged_share is not None or e.send_lag_p99_ms is not None or e.cpu_share is not None
 
 
-def _own_cause(one: FigureError) -> str:
-    return next((cause for cause in one.causes if cause != SENT_TOGETHER), one.cause)
+def _own_cause(figure: FigureError) -> str:
+    return next((cause for cause in figure.causes if cause != SENT_TOGETHER), figure.cause)
 
 
 def _describe(bad: Sequence[FigureError]) -> list[str]:
     """A sentence for each cause, with the figure that may be off by most of itself, and how many
     others there are."""
     by_cause = dict[str, list[FigureError]]()
-    for one in bad:
-        by_cause.setdefault(_own_cause(one), []).append(one)
-    return [_describe_cause(cause, some) for cause, some in by_cause.items()]
+    for figure in bad:
+        by_cause.setdefault(_own_cause(figure), []).append(figure)
+    return [
+        _describe_cause(cause, figures_of_cause) for cause, figures_of_cause in by_cause.items()
+    ]
 
 
-def _describe_cause(cause: str, some: Sequence[FigureError]) -> str:
-    worst = max(some, key=lambda one: one.own / abs(one.value) if one.value else float("inf"))
-    more = len(some) - 1
+def _describe_cause(cause: str, figures_of_cause: Sequence[FigureError]) -> str:
+    worst = max(
+        figures_of_cause,
+        key=lambda figure: figure.own / abs(figure.value) if figure.value else float("inf"),
+    )
+    more = len(figures_of_cause) - 1
     others = f", and {more} more figure{'s' * (more > 1)}" if more else ""
     return f"{cause}: {format_figure_error(worst)}{others}"
 
 
-def format_figure_error(one: FigureError) -> str:
+def format_figure_error(figure: FigureError) -> str:
     """``TTFT p99 213 ms may be off by up to 38 ms``"""
-    value, most = (_written(number, one.unit) for number in (one.value, one.most))
-    return f"{one.label} {value} may be off by up to {most}"
+    value, most = (_written(number, figure.unit) for number in (figure.value, figure.most))
+    return f"{figure.label} {value} may be off by up to {most}"
 
 
 def _written(number: float, unit: str) -> str:

@@ -35,14 +35,20 @@ def count_needed_values(percentile: float) -> int:
     return math.ceil(math.log(TAIL) / math.log(share))
 
 
-def binomial_shares(some: float, of: float, low: float, high: float) -> tuple[float, float]:
-    """Of a share, from ``some`` out of ``of`` independent requests, whole numbers or not. ``low``,
-    ``high``: what may lie beyond either end. Exact of fewer than MIN_OF_BOTH of a kind (Clopper and
+def binomial_shares(successes: float, of: float, low: float, high: float) -> tuple[float, float]:
+    """Of a share, from ``successes`` out of ``of`` independent requests, whole numbers or not.
+    ``low``, ``high``: what may lie beyond either end. Exact of fewer than MIN_OF_BOTH of a kind (Clopper and
     Pearson, Biometrika 26, 1934); of more the outcome itself counts half (mid-P: Berry and
     Armitage, Mid-P confidence intervals, The Statistician 44, 1995)."""
-    inner = 0.5 if min(some, of - some) >= MIN_OF_BOTH else 0.0
-    lower = _root(lambda p: 1 - binomial_cdf(some - 1 + inner, of, p) - low) if some > 0 else 0.0
-    upper = _root(lambda p: high - binomial_cdf(some - inner, of, p)) if some < of else 1.0
+    inner = 0.5 if min(successes, of - successes) >= MIN_OF_BOTH else 0.0
+    lower = (
+        _root(lambda p: 1 - binomial_cdf(successes - 1 + inner, of, p) - low)
+        if successes > 0
+        else 0.0
+    )
+    upper = (
+        _root(lambda p: high - binomial_cdf(successes - inner, of, p)) if successes < of else 1.0
+    )
     return lower, upper
 
 

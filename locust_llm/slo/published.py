@@ -72,16 +72,16 @@ def parse_published_rules(table: Mapping[str, Any]) -> PublishedRules:
     """A table as it was read. Raises ValueError of one sentence, which begins with the key where
     that is known."""
     try:
-        found = msgspec.convert(table, PublishedRules)
+        rules = msgspec.convert(table, PublishedRules)
     except msgspec.ValidationError as error:
         what, _, where = " ".join(str(error).split()).partition(" - at `$")
         key = re.match(r"\.([\w-]+)", where) or re.search("field `(.+?)`", what)
         raise ValueError(f"{f'{key[1]}: ' if key else ''}{what[0].lower()}{what[1:]}") from None
-    if [*found.seconds] != sorted(found.seconds):
+    if [*rules.seconds] != sorted(rules.seconds):
         raise ValueError("seconds: the numbers of users must rise")
-    if found.points is not None and found.points[0] > found.points[1]:
+    if rules.points is not None and rules.points[0] > rules.points[1]:
         raise ValueError("points: least and most, in this order")
-    return found
+    return rules
 
 
 def least_samples(percentile: float, over: int = 1, confidence: float = CONFIDENCE) -> int:

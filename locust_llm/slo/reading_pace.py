@@ -35,17 +35,17 @@ def parse_token_deadlines(text: str) -> tuple[float, float]:
     """``2s,200ms`` in seconds: of the first token after the send, and of each further one. Raises
     ValueError of one sentence."""
     first, comma, other = text.partition(",")
-    found = [_seconds(one.strip()) for one in (first, other)]
-    if not comma or found[0] is None or found[1] is None:
+    seconds = [_seconds(text.strip()) for text in (first, other)]
+    if not comma or seconds[0] is None or seconds[1] is None:
         raise ValueError(
             f"--token-deadline takes TTFT,TPOT with their units, as {DEADLINES}, got {text[:40]!r}"
         )
-    return found[0], found[1]
+    return seconds[0], seconds[1]
 
 
 def _seconds(text: str) -> float | None:
     """Above 0, at most an hour; at least a microsecond, as stamps have no more."""
-    for unit, factor in sorted(TIME.items(), key=lambda one: -len(one[0])):  # ms before s
+    for unit, factor in sorted(TIME.items(), key=lambda text: -len(text[0])):  # ms before s
         if text.endswith(unit):
             try:
                 value = float(text.removesuffix(unit)) / factor

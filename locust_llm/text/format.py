@@ -116,16 +116,18 @@ def format_comparison(
     rounded = round(base, decimals), round(value, decimals)
     difference = round(rounded[1] - rounded[0], decimals)
     shown = decimals  # without the zeros that all of them end in
-    while shown > 0 and all(round(one, shown - 1) == one for one in (*rounded, difference)):
+    while shown > 0 and all(
+        round(number, shown - 1) == number for number in (*rounded, difference)
+    ):
         shown -= 1
     places = shown
 
-    def end(one: float | None) -> str:
-        if one is None or not math.isfinite(one):
-            return "-" if one is None else "fail"
-        return f"{round(one, decimals) + 0.0:+,.{decimals}f}{unit}"
+    def end(number: float | None) -> str:
+        if number is None or not math.isfinite(number):
+            return "-" if number is None else "fail"
+        return f"{round(number, decimals) + 0.0:+,.{decimals}f}{unit}"
 
-    written = [f"{one + 0.0:,.{places}f}{unit}" for one in rounded]
+    written = [f"{number + 0.0:,.{places}f}{unit}" for number in rounded]
     return ComparedTexts(
         written[0], written[1], f"{difference + 0.0:+,.{places}f}{unit}", end(low), end(high)
     )
@@ -176,12 +178,12 @@ def name_percentile(percentile: float) -> str:
     return f"p{percentile:g}"
 
 
-def format_count(count: int | None, one: str, more: str = "") -> str:
+def format_count(count: int | None, noun: str, more: str = "") -> str:
     """``1 request``, ``2 requests``."""
-    several = more or f"{one}s"
+    several = more or f"{noun}s"
     if count is None:
         return f"? {several}"
-    return f"{count} {one if count == 1 else several}"
+    return f"{count} {noun if count == 1 else several}"
 
 
 def capitalise_sentence(text: str) -> str:

@@ -143,14 +143,14 @@ class Secrets:
                 yield len(small) - size, len(small)
 
 
-def _replaced(text: str, found: list[tuple[int, int]]) -> str:
-    kept: list[str] = []
+def _replaced(text: str, spans: list[tuple[int, int]]) -> str:
+    pieces: list[str] = []
     end = 0
-    for since, to in found:
-        if since > end or not kept:
-            kept.append(text[end:since])
+    for since, to in spans:
+        if since > end or not pieces:
+            pieces.append(text[end:since])
         end = max(end, to)
-    return MASK.join([*kept, text[end:]])
+    return MASK.join([*pieces, text[end:]])
 
 
 NO_SECRETS: Final = Secrets()
@@ -271,7 +271,7 @@ def defuse_ci_commands(text: str) -> str:
     """With a blank in each part that the CI of a job would take for a command."""
     # first: what stands around one may be a command without it
     without_escapes = _NO_COLOUR.sub("", text)
-    return _COMMANDS.sub(lambda found: f"{found.group()} ", without_escapes)
+    return _COMMANDS.sub(lambda match: f"{match.group()} ", without_escapes)
 
 
 def _character(sign: str) -> str:

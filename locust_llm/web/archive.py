@@ -86,11 +86,11 @@ class Archive:
 
     def entries(self) -> list[ArchiveEntry]:
         """The last first."""
-        found = []
+        entries_found = []
         for name, folder in self._folders().items():
             with suppress(OSError):  # it has just been deleted, or is nobody's to read
-                found.append(self._entry(name, folder))
-        return sorted(found, key=lambda entry: entry.at, reverse=True)[:MAX_RUNS]
+                entries_found.append(self._entry(name, folder))
+        return sorted(entries_found, key=lambda entry: entry.at, reverse=True)[:MAX_RUNS]
 
     def file(self, name: str, path: str) -> Path | None:
         """A file of a run; None: there is none, or it is not served."""

@@ -114,8 +114,8 @@ class Datasets:
         """By their names below the folder, at most MAX_LISTED."""
         if self.folder is None:
             return {}
-        found = dict(_below(self.folder))
-        return {name: found[name] for name in sorted(found)[:MAX_LISTED]}
+        files_below = dict(_below(self.folder))
+        return {name: files_below[name] for name in sorted(files_below)[:MAX_LISTED]}
 
 
 def describe_size_limit() -> str:
@@ -127,8 +127,8 @@ def describe_size_limit() -> str:
 
 def sanitise_file_name(name: str) -> str:
     """Of a name from outside: letters, digits, dots and dashes of its end, and no path."""
-    kept = _NAME.sub("-", re.split(r"[/\\]", name)[-1])[-80:].lstrip(".-")
-    return kept or "dataset"
+    clean_name = _NAME.sub("-", re.split(r"[/\\]", name)[-1])[-80:].lstrip(".-")
+    return clean_name or "dataset"
 
 
 def _below(folder: Path) -> Iterator[tuple[str, Path]]:

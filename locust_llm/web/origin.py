@@ -106,10 +106,10 @@ def check_page_origin(
 def drop_cors_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The headers of an answer, without the leave that Locust gives to pages of all sites to read
     it, and to no frame of theirs."""
-    kept = [
+    kept_headers = [
         (name, value) for name, value in headers if not name.lower().startswith("access-control-")
     ]
-    return [*kept, ("X-Frame-Options", "SAMEORIGIN")]
+    return [*kept_headers, ("X-Frame-Options", "SAMEORIGIN")]
 
 
 def parse_allowed_hosts(text: str | None, web_host: str | None) -> frozenset[str]:

@@ -300,15 +300,15 @@ def _page_of_runs(view: RunView, name: str) -> flask.Response:
 
 
 def _file(archive: Archive, run: str, path: str) -> flask.Response:
-    found = archive.file(run, path)
-    if found is None:
+    content = archive.file(run, path)
+    if content is None:
         return _text("there is no such file of a run", 404)
-    kind = "text/plain" if found.suffix == ".md" else None
+    kind = "text/plain" if content.suffix == ".md" else None
     name = f"{run}-{path.replace('/', '-')}"
     answer = flask.send_file(
-        found.resolve(),
+        content.resolve(),
         kind,
-        as_attachment=found.suffix not in INLINE,
+        as_attachment=content.suffix not in INLINE,
         download_name=name,
         max_age=0,
     )

@@ -199,7 +199,7 @@ def select_locustfile_fields(extra: Mapping[str, dict[str, Any]]) -> dict[str, d
 def spell_in_camel_case(name: str) -> str:
     """What Locust's own page makes of a name on its way through camel case: ``top_1`` of
     ``top1``."""
-    camel = re.sub("_([a-z0-9])", lambda found: found[1].upper(), name)
+    camel = re.sub("_([a-z0-9])", lambda match: match[1].upper(), name)
     if camel[:1] == camel[:1].upper():
         return camel
     return re.sub("([a-z0-9])([A-Z0-9])", r"\1_\2", camel).lower()
@@ -227,7 +227,7 @@ def _check_own(name: str, values: list[str], field: Mapping[str, Any], now: Any)
     for value in values:
         if choices and value and value not in choices:
             refuse_run(f"{flag} must be one of {', '.join(choices)}, got {_quoted(value)}")
-        if several and all(isinstance(one, int) for one in now):
+        if several and all(isinstance(user_class, int) for user_class in now):
             try:
                 int(value)
             except ValueError:

@@ -50,15 +50,15 @@ class Affinity:
 
     def side(self, block: TrialBlock | None, session: str = "") -> VariantTarget:
         """Where the next request of this session goes, with the header that it sends back."""
-        found = next(iter(self.sides.values())) if block is None else self.sides[block.arm]
+        target = next(iter(self.sides.values())) if block is None else self.sides[block.arm]
         if not self._hosts and self._echo_header is None:
-            return found
+            return target
         known = self._session(session)
         if self._hosts:
-            found = found._replace(address=known.address)
+            target = target._replace(address=known.address)
         if known.token and self._echo_header is not None:
-            found = found._replace(headers={**found.headers, self._echo_header: known.token})
-        return found
+            target = target._replace(headers={**target.headers, self._echo_header: known.token})
+        return target
 
     def answered(self, session: str, stream: Response) -> None:
         """Keep what its next request sends back; never written anywhere."""

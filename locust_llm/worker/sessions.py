@@ -118,8 +118,8 @@ class SessionTree:
         )
         self.records.append(record)
         if record.outcome == OK:
-            kept = branch.kept.mark(self._sender)
+            mark = branch.kept.mark(self._sender)
             conversation.add_answer(
-                branch.text if more else "", count_answer_tokens(record), to=ask.turn, **kept
+                branch.text if more else "", count_answer_tokens(record), to=ask.turn, **mark
             )
         return record

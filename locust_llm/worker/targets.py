@@ -28,16 +28,20 @@ class VariantTarget(NamedTuple):
 
 
 def make_variant_targets(
-    s: Settings, found: Discovery, headers: Mapping[str, str]
+    s: Settings, discovery: Discovery, headers: Mapping[str, str]
 ) -> dict[str, VariantTarget]:
     """By name, the base first; without arms one side without a name. ``headers``: the candidate's
     own. Raises ValueError."""
     if not s.compares:
-        return {"": VariantTarget("", s.host, found.model, found.length_way, form=found.form)}
-    base = VariantTarget(BASE, s.host, found.model, found.length_way, form=found.form)
+        return {
+            "": VariantTarget(
+                "", s.host, discovery.model, discovery.length_way, form=discovery.form
+            )
+        }
+    base = VariantTarget(BASE, s.host, discovery.model, discovery.length_way, form=discovery.form)
     if s.same_server:
         return {BASE: base, CANDIDATE: base._replace(name=CANDIDATE)}
-    if (other := found.candidate) is None:
+    if (other := discovery.candidate) is None:
         raise ValueError("the candidate was not asked before the run, and gets no key")
     own = s.changes
     return {
@@ -55,18 +59,18 @@ def make_variant_targets(
     }
 
 
-def list_variants(s: Settings, found: Discovery) -> tuple[Arm, ...]:
+def list_variants(s: Settings, discovery: Discovery) -> tuple[Arm, ...]:
     """For run.json."""
     if not s.compares:
         return ()
-    other = found.candidate or found
+    other = discovery.candidate or discovery
     return (
         Arm(
             name=BASE,
             host=s.host,
-            model=found.models,
-            server=found.server,
-            server_flags=found.server_flags,
+            model=discovery.models,
+            server=discovery.server,
+            server_flags=discovery.server_flags,
         ),
         Arm(
             name=CANDIDATE,

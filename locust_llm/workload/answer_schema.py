@@ -82,9 +82,11 @@ def check_response_schema(body: Mapping[str, Any]) -> None:
     """Raises SchemaError for a schema that is none. Without jsonschema only their shape is looked
     at."""
     objects = 0
-    found = [(field, "", schema) for field, schema in _of_text(body)]
+    schemas = [(field, "", schema) for field, schema in _of_text(body)]
     tools = _of_tools(body.get("tools"), strict=True)
-    for field, where, schema in chain(found, (("tools", f"{one}: ", its) for one, _, its in tools)):
+    for field, where, schema in chain(
+        schemas, (("tools", f"{tool}: ", its) for tool, _, its in tools)
+    ):
         if not isinstance(schema, dict | bool):
             raise SchemaError(field, f"{where}has no schema: it must be an object")
         packed = msgspec.json.encode(schema)
@@ -155,23 +157,23 @@ def _decoded(schema: Any) -> Any:
 def read_tools_file(path: str) -> list[dict[str, Any]]:
     """Of a ``--tools`` file. Raises ValueError of one sentence."""
     try:
-        found: Any = msgspec.json.decode(read_small_text(path))
+        tools_read: Any = msgspec.json.decode(read_small_text(path))
     except OSError as error:
         raise ValueError(f"--tools {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"--tools {path}: is not valid JSON: {describe_syntax_error(error)}"
         ) from None
-    if not isinstance(found, list) or not found:
+    if not isinstance(tools_read, list) or not tools_read:
         raise ValueError(
             f'--tools {path}: must be a JSON list of tools, as in [{{"type": "function", '
             f'"function": ...}}]'
         )
     try:
-        check_response_schema({"tools": found})
+        check_response_schema({"tools": tools_read})
     except SchemaError as error:
         raise ValueError(f"--tools {path}: {error}") from None
-    return found
+    return tools_read
 
 
 # -- schemas ---------------------------------------------------------------------------------------
@@ -204,9 +206,9 @@ def _mistake(schema: bytes) -> str:
 @lru_cache(1024)
 def _validator(schema: bytes) -> Any:
     jsonschema = import_module("jsonschema")
-    found = msgspec.json.decode(schema)
-    kind = jsonschema.validators.validator_for(found, default=jsonschema.Draft202012Validator)
-    return kind(found, registry=import_module("referencing").Registry())
+    schema_read = msgspec.json.decode(schema)
+    kind = jsonschema.validators.validator_for(schema_read, default=jsonschema.Draft202012Validator)
+    return kind(schema_read, registry=import_module("referencing").Registry())
 
 
 # -- whether an answer is it -----------------------------------------------------------------------
@@ -218,10 +220,10 @@ def matches_response_schema(what: ResponseSchema, message: Mapping[str, Any]) ->
     elsewhere)."""
     calls = message.get("tool_calls")
     if calls and what.arguments:
-        found = {_call_fits(what.arguments, call.get("function") or {}) for call in calls}
-        if False in found:
+        fits = {_call_fits(what.arguments, call.get("function") or {}) for call in calls}
+        if False in fits:
             return False
-        return None if None in found else True
+        return None if None in fits else True
     if what.must_call:
         return False
     content = message.get("content")

@@ -129,20 +129,20 @@ def parse_rate_series(text: str) -> ArrivalRate:
     Raises ValueError of one sentence, which names the point (counted from 1).
     """
     try:
-        found: Any = msgspec.json.decode(text)
+        series: Any = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise ValueError(f"a rate series must be JSON: {error}") from None
     except RecursionError:
         raise ValueError(
             "a rate series must be a list of points: this one is nested too deeply"
         ) from None
-    if isinstance(found, dict):
-        found = found.get("points")
-    if not isinstance(found, list):
+    if isinstance(series, dict):
+        series = series.get("points")
+    if not isinstance(series, list):
         raise ValueError(
             'a rate series must be a list of points, or an object with a list of "points"'
         )
-    return ArrivalRate([_point(number, point) for number, point in enumerate(found, 1)])
+    return ArrivalRate([_point(number, point) for number, point in enumerate(series, 1)])
 
 
 def _first_of(point: Mapping[str, object], keys: Iterable[str]) -> object:
@@ -269,8 +269,8 @@ def limit_arrivals(
     """At most ``count`` arrivals, and none at or after ``duration_s``; instants, or pairs that
     begin with one."""
     end = math.inf if duration_s is None else duration_s
-    return takewhile(lambda one: _instant(one) < end, islice(due, count))
+    return takewhile(lambda arrival: _instant(arrival) < end, islice(due, count))
 
 
-def _instant(one: float | tuple[float, int]) -> float:
-    return one[0] if isinstance(one, tuple) else one
+def _instant(arrival: float | tuple[float, int]) -> float:
+    return arrival[0] if isinstance(arrival, tuple) else arrival

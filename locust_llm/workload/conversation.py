@@ -187,10 +187,11 @@ class Conversation:
     def _add_synthetic(self, history: _History, first: bool) -> int:
         """Add a synthetic prompt; returns its output tokens."""
         drawn = self._prompts.batch(first)
-        history.messages += [one.message for one in drawn]
+        history.messages += [turn_drawn.message for turn_drawn in drawn]
         # the system prompt is in both of them
         history.count(
-            sum(one.input_tokens for one in drawn) - (self._prompts.system_tokens if first else 0)
+            sum(turn_drawn.input_tokens for turn_drawn in drawn)
+            - (self._prompts.system_tokens if first else 0)
         )
         return drawn[0].output_tokens
 

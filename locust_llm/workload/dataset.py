@@ -224,19 +224,19 @@ class Dataset:
         self.rows += len(rows)
         self.read_bytes += sum(len(row.data) for row in rows)
         try:
-            told = kinds.read_trace_session(
+            session = kinds.read_trace_session(
                 self.kind, name, [(row.data, row.line) for row in rows], self._head
             )
-            self._look(told.turns)
+            self._look(session.turns)
         except RowError as wrong:
             self._lose(next((row for row in rows if row.line == wrong.line), rows[0]), wrong)
             return None
-        self.about[told.about] += 1
-        self.left_out += not told.turns
+        self.about[session.about] += 1
+        self.left_out += not session.turns
         first = rows[0].line
         return (
-            DatasetSession(id=told.name or str(first), turns=tuple(told.turns), row=first)
-            if told.turns
+            DatasetSession(id=session.name or str(first), turns=tuple(session.turns), row=first)
+            if session.turns
             else None
         )
 

@@ -511,8 +511,8 @@ def _conversation(messages: Any, key: str, line: int) -> list[Turn]:
                     field=key,
                 )
             more = any(
-                isinstance(one, dict) and one.get("from") == role
-                for one in messages[number + 1 : number + 2]
+                isinstance(next_message, dict) and next_message.get("from") == role
+                for next_message in messages[number + 1 : number + 2]
             )
             results, calls = (
                 (calls[:1], calls[1:]) if more else (calls, [])

@@ -98,7 +98,7 @@ def parse_length_mix(text: str) -> Sizes:
     if not pairs:
         raise ValueError(f"a mix of lengths is {MIXES}, got {text!r}")
     drawn = [_pair(number, *pair) for number, pair in enumerate(pairs, 1)]
-    sizes = [one for one, _ in drawn]
+    sizes = [length for length, _ in drawn]
     bounds = list(accumulate(probability for _, probability in drawn))
     if not any(math.isclose(bounds[-1], whole, rel_tol=1e-6) for whole in (1, 100)):
         raise ValueError(
@@ -123,10 +123,10 @@ def _length_of_json(pair: Any, key: str) -> str:
 
 def _pairs_of_json(text: str) -> list[tuple[str, str]]:
     try:
-        found: Any = msgspec.json.decode(text)["pairs"]
+        pairs: Any = msgspec.json.decode(text)["pairs"]
         return [
             (f"{_length_of_json(pair, 'isl')},{_length_of_json(pair, 'osl')}", str(pair["prob"]))
-            for pair in found
+            for pair in pairs
         ]
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError, RecursionError):
         form = (

@@ -182,7 +182,7 @@ def _of_message(message: dict[str, Any]) -> Iterator[tuple[str, MediaFacts, int]
 
 def list_media_refs(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """What a row names: pictures, then sounds. Raises MediaError."""
-    found: list[tuple[str, str]] = []
+    refs: list[tuple[str, str]] = []
     for column in COLUMNS:
         value = fields.get(column)
         texts = [value] if isinstance(value, str) else value
@@ -192,8 +192,8 @@ def list_media_refs(fields: dict[str, Any]) -> tuple[tuple[str, str], ...]:
             raise MediaError(
                 f"{column} takes a path, a URL or a data URL, or a list of them", column
             )
-        found += [(column, text) for text in texts]
-    return tuple(found)
+        refs += [(column, text) for text in texts]
+    return tuple(refs)
 
 
 def check_media_file(folder: str, column: str, ref: str) -> None:
@@ -283,10 +283,10 @@ def _opened(folder: str, ref: str) -> io.BufferedReader:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise MediaError(f"cannot be read: {error.strerror}") from None
-    found = os.fstat(file)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
         os.close(file)
-        large = f"over {MAX_BYTES >> 20} MB" if stat.S_ISREG(found.st_mode) else "no regular file"
+        large = f"over {MAX_BYTES >> 20} MB" if stat.S_ISREG(status.st_mode) else "no regular file"
         raise MediaError(f"cannot be read: {large}")
     return open(file, "rb")
 

@@ -28,7 +28,7 @@ def parse_weights(text: str, of: str = "model", flag: str = "") -> dict[str, flo
     ValueError of one sentence."""
     flag = flag or f"--{of}-mix"
     form = FORMS[of]
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for pair in filter(str.strip, text.split(",")):
         name, _, number = (part.strip() for part in pair.rpartition("="))
         if not name:
@@ -42,28 +42,28 @@ def parse_weights(text: str, of: str = "model", flag: str = "") -> dict[str, flo
                 f"{flag}: the weight of {truncate_quoted_text(name)!r} must be above 0 and at most "
                 f"1e9, got {truncate_quoted_text(number)!r}"
             )
-        if name in found:
+        if name in weights:
             raise ValueError(f"{flag} has the {of} {truncate_quoted_text(name)!r} twice")
-        found[name] = weight
-    if not found:
+        weights[name] = weight
+    if not weights:
         raise ValueError(f"{flag} takes {form}, got {text!r}")
-    if len(found) > MOST:
-        raise ValueError(f"{flag} takes at most {MOST} {of}s, got {len(found)}")
-    return found
+    if len(weights) > MOST:
+        raise ValueError(f"{flag} takes at most {MOST} {of}s, got {len(weights)}")
+    return weights
 
 
 def parse_shares(text: str, of: str = "model") -> dict[str, float]:
     """By name, of 1. Raises ValueError."""
-    found = parse_weights(text, of)
-    whole = sum(found.values())
-    return {name: weight / whole for name, weight in found.items()}
+    weights = parse_weights(text, of)
+    whole = sum(weights.values())
+    return {name: weight / whole for name, weight in weights.items()}
 
 
 def parse_model_mix(text: str, of: str = "model") -> Model:
     """Each draw is independent of all others. Raises ValueError."""
-    found = parse_weights(text, of)
-    names = list(found)
-    numbers = list(found.values())
+    weights = parse_weights(text, of)
+    names = list(weights)
+    numbers = list(weights.values())
     return lambda random: random.choices(names, numbers)[0]
 
 
@@ -93,11 +93,11 @@ REDACTED: Final = "***"
 
 def parse_tenant_weights(text: str, flag: str = "") -> dict[str, float]:
     """Weights by name, each of which a header can carry. Raises ValueError of one sentence."""
-    found = parse_weights(text, "tenant", flag)
-    for name in found:
+    weights = parse_weights(text, "tenant", flag)
+    for name in weights:
         if why := explain_bad_tenant_name(name):
             raise ValueError(f"{flag or '--tenant-mix'}: {why}")
-    return found
+    return weights
 
 
 def explain_bad_tenant_name(name: str) -> str:
@@ -113,7 +113,7 @@ def explain_bad_tenant_name(name: str) -> str:
 def parse_tenant_headers(texts: Iterable[str]) -> dict[str, dict[str, str]]:
     """By tenant, then by header: of ``gold:NAME=VALUE``. Raises ValueError of one sentence, which
     quotes no value."""
-    found: dict[str, dict[str, str]] = {}
+    headers: dict[str, dict[str, str]] = {}
     for text in texts:
         if not (match := _HEADER.fullmatch(text)):
             before = text.partition("=")[0]
@@ -128,11 +128,11 @@ def parse_tenant_headers(texts: Iterable[str]) -> dict[str, dict[str, str]]:
             raise ValueError(
                 f"--tenant-header {tenant}:{name}: requests have that header of their own"
             )
-        own = found.setdefault(tenant, {})
+        own = headers.setdefault(tenant, {})
         if name.lower() in map(str.lower, own):
             raise ValueError(f"--tenant-header has {name} of the tenant {tenant!r} twice")
         own[name] = value
-    return found
+    return headers
 
 
 def hide_header_value(text: str) -> str:
@@ -143,7 +143,7 @@ def hide_header_value(text: str) -> str:
 
 def parse_tenant_priorities(text: str) -> dict[str, int]:
     """By tenant: whole numbers, in vLLM the lower the sooner. Raises ValueError of one sentence."""
-    found: dict[str, int] = {}
+    priorities: dict[str, int] = {}
     for pair in filter(str.strip, text.split(",")):
         name, _, number = (part.strip() for part in pair.rpartition("="))
         if not name or not re.fullmatch(r"-?[0-9]{1,9}", number):
@@ -152,16 +152,16 @@ def parse_tenant_priorities(text: str) -> dict[str, int]:
                 f"--tenant-priority takes NAME=WHOLE NUMBER pairs, as in gold=0,free=10, got "
                 f"{got!r}"
             )
-        if name in found:
+        if name in priorities:
             raise ValueError(
                 f"--tenant-priority has the tenant {truncate_quoted_text(name)!r} twice"
             )
-        found[name] = int(number)
-    if not found:
+        priorities[name] = int(number)
+    if not priorities:
         raise ValueError(
             f"--tenant-priority takes NAME=WHOLE NUMBER pairs, as in gold=0,free=10, got {text!r}"
         )
-    return found
+    return priorities
 
 
 class TenantDealer:

@@ -70,14 +70,14 @@ class GeneratedMediaSettings(NamedTuple):
 def parse_sample_rates(text: str) -> tuple[float, ...]:
     """Of numbers with commas or blanks between, in kHz. Raises ValueError of one sentence."""
     try:
-        found = tuple(float(one) for one in text.replace(",", " ").split())
+        rates = tuple(float(rate) for rate in text.replace(",", " ").split())
     except ValueError:
-        found = ()
-    if not found or len(found) > MADE or not all(1 <= rate <= 384 for rate in found):
+        rates = ()
+    if not rates or len(rates) > MADE or not all(1 <= rate <= 384 for rate in rates):
         raise ValueError(
             f"--audio-sample-rates takes rates in kHz from 1 to 384, as in 16,44.1, got {text!r}"
         )
-    return found
+    return rates
 
 
 class UnfinishedMedium(NamedTuple):
@@ -113,12 +113,15 @@ class MediaGenerator:
 
     def parts(self) -> list[dict[str, Any]]:
         """Of the content of one message; none where none are asked for."""
-        random, found = self._random, []
-        for some, count in ((self._images, self._asked.images), (self._sounds, self._asked.sounds)):
-            found += [
-                random.choice(some).finished(random).part for _ in range(count if some else 0)
+        random, parts_drawn = self._random, []
+        for source, count in (
+            (self._images, self._asked.images),
+            (self._sounds, self._asked.sounds),
+        ):
+            parts_drawn += [
+                random.choice(source).finished(random).part for _ in range(count if source else 0)
             ]
-        return found
+        return parts_drawn
 
 
 @lru_cache(maxsize=1)
@@ -153,10 +156,10 @@ def prepare_generated_media(
 
 def _some(begun: Iterator[UnfinishedMedium], differ: bool) -> list[UnfinishedMedium]:
     """One, or of sizes that differ many, as long as there is room."""
-    found = [next(begun)]
-    while differ and len(found) < MADE and sum(one.size for one in found) < MADE_BYTES:
-        found.append(next(begun))
-    return found
+    files = [next(begun)]
+    while differ and len(files) < MADE and sum(file.size for file in files) < MADE_BYTES:
+        files.append(next(begun))
+    return files
 
 
 def _begun(facts: MediaFacts, data: bytes, end: Callable[[Random], bytes]) -> UnfinishedMedium:

@@ -199,14 +199,14 @@ class RowFile:
         try:
             values = _decode_list(memoryview(view)[self._start :])
         except (msgspec.DecodeError, RecursionError) as wrong:
-            found = locate_row_error(wrong, b"")
-            byte = self._start + found.byte if found.byte else len(view)
+            error_found = locate_row_error(wrong, b"")
+            byte = self._start + error_found.byte if error_found.byte else len(view)
             line_start = self._line_start(byte)
             line = 1 + sum(
                 view[at : min(at + _BLOCK, byte)].count(b"\n") for at in range(0, byte, _BLOCK)
             )
             raise DatasetError(
-                f"{self.path}, line {line}, column {byte - line_start + 1}: {found}"
+                f"{self.path}, line {line}, column {byte - line_start + 1}: {error_found}"
             ) from None
         at, line = self._start, 1
         for value in values:
@@ -236,5 +236,5 @@ def _readable(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error) as wrong:
-        said = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
-        raise DatasetError(f"{path}: cannot be read: {said}") from None
+        why = wrong.strerror if isinstance(wrong, OSError) and wrong.strerror else str(wrong)
+        raise DatasetError(f"{path}: cannot be read: {why}") from None

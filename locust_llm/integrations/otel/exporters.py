@@ -72,12 +72,12 @@ def _otlp_mistake(spoken: str) -> str:
 def make_exporter(signal: str, environ: Mapping[str, str]) -> Export | None:
     """Of a signal, in all ways that are asked for; None: it is not sent. The console is standard
     error."""
-    found = [_made(signal, name, environ) for name in read_exporter_names(signal, environ)]
-    if not found:
+    exporters = [_made(signal, name, environ) for name in read_exporter_names(signal, environ)]
+    if not exporters:
         return None
 
     def export(batch: Any) -> bool:
-        taken = [one.export(batch).name == "SUCCESS" for one in found]
+        taken = [exporter.export(batch).name == "SUCCESS" for exporter in exporters]
         return all(taken)
 
     return export

@@ -118,21 +118,25 @@ class OtelMetrics:
                     self._of(USAGE, (*of_all, ("gen_ai.token.type", kind))).add(tokens)
 
     def _of(self, name: str, attributes: Attributes) -> OtelHistogram:
-        if (found := self._found.get((name, attributes))) is None:
-            found = self._found[name, attributes] = OtelHistogram(METRICS[name][1])
-        return found
+        if (histogram := self._found.get((name, attributes))) is None:
+            histogram = self._found[name, attributes] = OtelHistogram(METRICS[name][1])
+        return histogram
 
     def collect(self, now_ns: int, resource: Resource, scope: InstrumentationScope) -> MetricsData:
         """All of them, for an exporter."""
-        began_ns, found = self._began_ns, self._found
+        began_ns, histograms = self._began_ns, self._found
         if self._delta:
             self._began_ns, self._found = now_ns, {}
-        metrics = [*_metrics(found, began_ns, now_ns, delta=self._delta)]
+        metrics = [*_metrics(histograms, began_ns, now_ns, delta=self._delta)]
         return MetricsData([ResourceMetrics(resource, [ScopeMetrics(scope, metrics, "")], "")])
 
 
 def _metrics(
-    found: dict[tuple[str, Attributes], OtelHistogram], began_ns: int, now_ns: int, *, delta: bool
+    histograms: dict[tuple[str, Attributes], OtelHistogram],
+    began_ns: int,
+    now_ns: int,
+    *,
+    delta: bool,
 ) -> Iterator[Metric]:
     how = AggregationTemporality.DELTA if delta else AggregationTemporality.CUMULATIVE
     for name, (unit, bounds, what) in METRICS.items():
@@ -148,7 +152,7 @@ def _metrics(
                 one.least,
                 one.most,
             )
-            for (of, attributes), one in found.items()
+            for (of, attributes), one in histograms.items()
             if of == name
         ]
         if points:

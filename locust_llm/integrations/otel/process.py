@@ -133,8 +133,8 @@ class TelemetryExporter:
         while self._to is not None:
             over = self._over.wait(every_s)
             with self._lock:
-                found = self._metrics.collect(time.time_ns(), self._resource, self._scope)
-            taken = guard_export(self._to)(found)
+                metrics = self._metrics.collect(time.time_ns(), self._resource, self._scope)
+            taken = guard_export(self._to)(metrics)
             self._metrics_lost = int(not taken or (self._delta and self._metrics_lost))
             if over:
                 return

@@ -46,7 +46,7 @@ def build_request_spans(
     gate."""
     own = make_span_context(about.trace, make_request_key(record.id))
     attributes = _attributes(about, record)
-    found = ReadableSpan(
+    span = ReadableSpan(
         name=f"{about.operation} {record.model}".rstrip(),
         context=own,
         resource=resource,
@@ -59,7 +59,7 @@ def build_request_spans(
         instrumentation_scope=scope,
     )
     if record.limit is None or record.admitted_at is None:
-        return (found,)
+        return (span,)
     gate = ReadableSpan(
         name=GATE,
         context=SpanContext(
@@ -75,7 +75,7 @@ def build_request_spans(
         end_time=_unix_ns(record, record.admitted_at),
         instrumentation_scope=scope,
     )
-    return found, gate
+    return span, gate
 
 
 def build_failure_log(
@@ -127,17 +127,17 @@ def _attributes(about: RunDescription, record: Record) -> dict[str, Value]:
         "locust_llm.late_s": record.late_s,
         "locust_llm.backend": record.backend or None,
     }
-    found = {name: value for name, value in known.items() if value is not None}
-    return {**dict(common_attributes(about, record)), **found, **_outcome(record)}
+    attributes = {name: value for name, value in known.items() if value is not None}
+    return {**dict(common_attributes(about, record)), **attributes, **_outcome(record)}
 
 
 def _outcome(record: Record) -> dict[str, Value]:
-    found: dict[str, Value] = {"locust_llm.request_id": record.id}
+    attributes: dict[str, Value] = {"locust_llm.request_id": record.id}
     if record.status is not None:
-        found["http.response.status_code"] = record.status
+        attributes["http.response.status_code"] = record.status
     if record.outcome != OK:
-        found |= {"error.type": record.outcome, "locust_llm.broke_in": record.broke_in}
-    return found
+        attributes |= {"error.type": record.outcome, "locust_llm.broke_in": record.broke_in}
+    return attributes
 
 
 def _events(record: Record) -> Iterator[Event]:

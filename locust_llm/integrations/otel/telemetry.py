@@ -60,9 +60,9 @@ def keep_loop_free(options: Namespace) -> None:
     and with it all users, until the collector has answered (10 s where it does not), unless gRPC
     knows of gevent."""
     if options.otel and any(
-        "otlp" in read_exporter_names(one, os.environ)
-        and read_otlp_protocol(one, os.environ) == GRPC
-        for one in SIGNALS
+        "otlp" in read_exporter_names(signal_name, os.environ)
+        and read_otlp_protocol(signal_name, os.environ) == GRPC
+        for signal_name in SIGNALS
     ):
         from grpc.experimental.gevent import init_gevent
 
@@ -75,11 +75,11 @@ class Telemetry:
     def __init__(self, options: Namespace | None, instance: str) -> None:
         """``instance``: of the worker."""
         self._options = options
-        asked_for = getattr(options, "otel", False) and any(
+        is_requested = getattr(options, "otel", False) and any(
             read_exporter_names(signal, os.environ) for signal in SIGNALS
         )
         self._instance = f"{socket.gethostname()}_{uuid4().hex}" if instance == LOCAL else instance
-        self._on = bool(asked_for)
+        self._on = bool(is_requested)
         self._pipe: ExporterPipe | None = None
 
     def begin(self, order: Begin) -> None:
@@ -177,11 +177,11 @@ class ExporterPipe:
     def end(self) -> TelemetryCounts:
         """Wait for the exporting process to say what became of all."""
         self._over.set()
-        said = b""
+        answer = b""
         with gevent.Timeout(END_S, False):
             self._writer.join()
             while piece := nb_read(self._from, 1 << 16):
-                said += piece
+                answer += piece
         self._writer.kill()
         os.close(self._from)
         with suppress(ProcessLookupError):
@@ -189,7 +189,7 @@ class ExporterPipe:
         with suppress(ChildProcessError):  # an event loop may have asked for it first
             os.waitpid(self._pid, 0)
         try:
-            counts = msgspec.json.decode(said, type=TelemetryCounts)
+            counts = msgspec.json.decode(answer, type=TelemetryCounts)
         except ValueError:
             counts = TelemetryCounts(
                 mistake="the exporting process ended before it could say what it had sent"

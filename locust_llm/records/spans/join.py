@@ -91,11 +91,11 @@ class SpanJoin:
             self._requests.pop(next(iter(self._requests)))
         return None
 
-    def spans(self, found: SortedSpans) -> Iterator[SpanLine]:
+    def spans(self, sorted_spans: SortedSpans) -> Iterator[SpanLine]:
         """The lines of those whose request is over."""
-        self._counts.update(found.counts)
-        self._mistake = self._mistake or found.mistake
-        for part, times in found.times:
+        self._counts.update(sorted_spans.counts)
+        self._mistake = self._mistake or sorted_spans.mistake
+        for part, times in sorted_spans.times:
             if part in self._done or part in self._spans:
                 self._counts["twice"] += 1
             elif (request := self._requests.pop(part, None)) is not None:

@@ -76,9 +76,9 @@ def _span(span: _Span) -> Span:
         _whole(span.start_time_unix_nano),
         _whole(span.end_time_unix_nano),
         {
-            one.key: _seconds(one.value)
-            for one in span.attributes or ()
-            if one.key in ATTRIBUTES and one.value is not None
+            attribute.key: _seconds(attribute.value)
+            for attribute in span.attributes or ()
+            if attribute.key in ATTRIBUTES and attribute.value is not None
         },
     )
 

@@ -29,18 +29,20 @@ def decode_otlp_protobuf(data: bytes) -> list[Span]:
         export = ExportTraceServiceRequest.FromString(data)
     except (DecodeError, RecursionError) as error:
         raise ValueError(str(error) or "no protobuf of this kind") from None
-    found = []
+    decoded = []
     for resource in export.resource_spans:
         for scope in resource.scope_spans:
             for span in scope.spans:
                 attributes = {}
-                for one in span.attributes:
-                    if (key := one.key) in ATTRIBUTES:
-                        kind = one.value.WhichOneof("value")
+                for attribute in span.attributes:
+                    if (key := attribute.key) in ATTRIBUTES:
+                        kind = attribute.value.WhichOneof("value")
                         attributes[key] = (
-                            float(getattr(one.value, kind)) if kind in NUMBERS else float("nan")
+                            float(getattr(attribute.value, kind))
+                            if kind in NUMBERS
+                            else float("nan")
                         )
-                found.append(
+                decoded.append(
                     Span(
                         span.trace_id.hex(),
                         span.name,
@@ -49,4 +51,4 @@ def decode_otlp_protobuf(data: bytes) -> list[Span]:
                         attributes,
                     )
                 )
-    return found
+    return decoded

@@ -62,11 +62,11 @@ def _readable(
     block: bytes, decoder: "msgspec.json.Decoder[SpanLine]"
 ) -> tuple[list[SpanLine], int]:
     """The lines of a block that can be read, and how many cannot."""
-    found = list[SpanLine]()
+    lines = list[SpanLine]()
     bad = 0
     for line in block.splitlines():
         try:
-            found.append(decoder.decode(line))
+            lines.append(decoder.decode(line))
         except (ValueError, RecursionError):
             bad += bool(line.strip())
-    return found, bad
+    return lines, bad

@@ -39,18 +39,18 @@ class Span(msgspec.Struct, frozen=True):
 
 def extract_server_times(span: Span) -> ServerTimes | None:
     """None: it has none of these attributes. Raises ValueError where one of them cannot be."""
-    found: dict[str, int] = {}
+    times_us: dict[str, int] = {}
     for name, seconds in span.attributes.items():
         if not 0 <= seconds <= MAX_S:  # NaN too
             raise ValueError(f"{name} = {seconds:g} s in a span {span.name[:60]!r}")
-        found[ATTRIBUTES[name]] = round(seconds * 1e6)
+        times_us[ATTRIBUTES[name]] = round(seconds * 1e6)
     # SGLang counts both from the dispatch to its scheduler: they hold the queue
-    if "queue_us" not in found:
-        found.pop("prefill_us", None)
-        found.pop("inference_us", None)
-    if not found:
+    if "queue_us" not in times_us:
+        times_us.pop("prefill_us", None)
+        times_us.pop("inference_us", None)
+    if not times_us:
         return None
     arrived_at = span.start_ns / 1e9
     return ServerTimes(
-        source=SPANS, arrived_at=arrived_at if 0 < arrived_at < MAX_UNIX_S else None, **found
+        source=SPANS, arrived_at=arrived_at if 0 < arrived_at < MAX_UNIX_S else None, **times_us
     )

@@ -110,8 +110,8 @@ def round_values(values: Floats, digits: int = DIGITS) -> list[Value]:
     rounded = np.where(
         size > digits, np.round(values / factor) * factor, np.round(values * factor) / factor
     )
-    found: list[Value] = rounded.tolist()
-    return found
+    rounded_values: list[Value] = rounded.tolist()
+    return rounded_values
 
 
 def sample_dots(values: Floats, most: int = MAX_DOTS, slowest: int = MAX_SLOWEST) -> Ints:
@@ -129,15 +129,15 @@ def make_dot_series(
     x: Floats, y: Floats, name: str = "request", hue: str = "dot"
 ) -> tuple[PlotSeries, str]:
     """(a sample as dots, a sentence for the caption)."""
-    some = sample_dots(y)
+    sampled = sample_dots(y)
     caption = f"Each dot is a request ({len(y):,} in all)."
-    if len(some) < len(y):
+    if len(sampled) < len(y):
         caption = (
-            f"Each dot is a request: {len(some):,} of {len(y):,}, taken evenly, with the "
+            f"Each dot is a request: {len(sampled):,} of {len(y):,}, taken evenly, with the "
             f"{MAX_SLOWEST} slowest."
         )
     return PlotSeries(
-        name, hue, round_values(x[some], 6), round_values(y[some], 4), kind="dots"
+        name, hue, round_values(x[sampled], 6), round_values(y[sampled], 4), kind="dots"
     ), caption
 
 

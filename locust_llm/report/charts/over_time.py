@@ -228,10 +228,10 @@ def _failures(requests: pd.DataFrame, time: TimeAxis) -> tuple[list[PlotSeries],
     at = np.sort(requests["closed_at"].to_numpy(np.float64)[failed] - time.origin)
     if not len(at):
         return [], ""
-    some = at[sample_dots(at, MAX_FAILURE_TICKS, 0)]
-    which = f" ({len(some):,} of {len(at):,} shown)" if len(some) < len(at) else ""
+    shown_at = at[sample_dots(at, MAX_FAILURE_TICKS, 0)]
+    which = f" ({len(shown_at):,} of {len(at):,} shown)" if len(shown_at) < len(at) else ""
     return [
-        PlotSeries("failed", "fail", round_values(some, 6), [], kind="rug")
+        PlotSeries("failed", "fail", round_values(shown_at, 6), [], kind="rug")
     ], f" Ticks at the top: failed requests{which}."
 
 

@@ -172,8 +172,8 @@ def _total(
     return at, np.append(0.0, np.cumsum(np.where(steps >= 0, steps, values[1:])))
 
 
-def _number(one: EngineSample, field: str) -> float:
-    value = getattr(one, field)
+def _number(sample: EngineSample, field: str) -> float:
+    value = getattr(sample, field)
     return np.nan if value is None else float(value)
 
 

@@ -288,14 +288,14 @@ def _longest(records: list[Record], window: TimelineWindow) -> LongestStall | No
 
 def _within(window: TimelineWindow, since: Since, last: float) -> list[Record]:
     """The records of the requests that were under way; ``last``: when the last of them ended."""
-    found = []
+    records_within = []
     for record in islice(since(window.start - SLACK_S), MAX_RECORDS):
         closed = record.closed_at + record.clock_offset_s
         if closed > last + SLACK_S:
             break
         if closed > window.start and _asked_at(record) < window.end:
-            found.append(record)
-    return found
+            records_within.append(record)
+    return records_within
 
 
 def _row(record: Record, window: TimelineWindow, slow: float, dots: int) -> TimelineRow:

@@ -86,8 +86,8 @@ def make_timeline_row(record: Record, start: float, dot: float, slow: float) -> 
 def thin_chunks(chunk_us: Sequence[int], dot_us: float, slow_us: float) -> Iterator[int]:
     """Without those that lie nearer to the one before than a dot; the ends of stalls, and the last,
     are always there."""
-    kept = -math.inf
+    last_kept = -math.inf
     for us, following in zip_longest(chunk_us, chunk_us[1:]):
-        if us - kept >= dot_us or following is None or following - us > slow_us:
-            kept = us
+        if us - last_kept >= dot_us or following is None or following - us > slow_us:
+            last_kept = us
             yield us

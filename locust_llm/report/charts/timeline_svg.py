@@ -168,12 +168,12 @@ class TimelinePlot:
         """Where no chunk came for long."""
         slow = self.shown.slow or math.inf
         gaps = zip(line.chunks, line.chunks[1:], strict=False)
-        found = [
+        lines = [
             f"M{self.x(a):g} {self.y(row):g}H{self.x(b):g}"
             for a, b in gaps
             if b - a > slow and self.x(a) < self.x(b)
         ]
-        return f'<path d="{"".join(found)}"/>' if found else ""
+        return f'<path d="{"".join(lines)}"/>' if lines else ""
 
     def chunks(self, row: int, line: TimelineRow) -> str:
         """A dot each, a stroke for those that touch; in tenths of a pixel, so that nothing adds
@@ -229,22 +229,22 @@ class TimelinePlot:
         """A mark for each kind of end. In a page each has its place as a share of the width: it is
         not stretched."""
         size = min(max(self.pitch * 0.36, 3.0), 9.0)
-        found = []
+        marks = []
         for row, line in enumerate(self.rows):
             if not self.within(line.closed):
                 continue
             if self.frame.fluid:
                 mark = self._end(line.outcome, 0, 0, size)
-                found.append(
+                marks.append(
                     f'<svg x="{self.share(line.closed):g}%" y="{self.y(row):g}" '
                     f"overflow=visible>{mark}</svg>"
                 )
             else:
-                found.append(self._end(line.outcome, self.x(line.closed), self.y(row), size))
+                marks.append(self._end(line.outcome, self.x(line.closed), self.y(row), size))
         hue = self.frame.hues
         back = "var(--back)" if self.frame.fluid else "#fff"
         yield from wrap_group(
-            f'id="ends" fill="{back}" stroke="{hue["fail"]}" stroke-width="2"', found
+            f'id="ends" fill="{back}" stroke="{hue["fail"]}" stroke-width="2"', marks
         )
 
     def _end(self, outcome: str, x: float, y: float, size: float) -> str:
@@ -377,10 +377,10 @@ class TimelinePlot:
 
 def wrap_group(attributes: str, elements: Iterable[str]) -> Iterator[str]:
     """Nothing of nothing."""
-    found: Sequence[str] = [element for element in elements if element]
-    if found:
+    children: Sequence[str] = [element for element in elements if element]
+    if children:
         yield f"<g {attributes}>"
-        yield from found
+        yield from children
         yield "</g>"
 
 

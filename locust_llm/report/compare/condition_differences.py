@@ -166,7 +166,7 @@ def _lengths(base: RequestSelection, here: RequestSelection) -> Iterator[Conditi
                     decisive = True
                 yield ConditionDifference(what, _number(a.mean), _number(b.mean), decisive)
         elif a is not None or b is not None:
-            was, is_ = ("unknown" if one is None else _number(one.mean) for one in (a, b))
+            was, is_ = ("unknown" if value is None else _number(value.mean) for value in (a, b))
             yield ConditionDifference(what, was, is_, decisive=False)
 
 

@@ -128,12 +128,14 @@ def ratio_ends(old: ObservedValue, new: ObservedValue) -> Ends:
     )
 
 
-def _reach(found: ObservedValue) -> tuple[float, float, float, float]:
+def _reach(observed: ObservedValue) -> tuple[float, float, float, float]:
     """(lower end, the least and the most that the figure may be, upper end)."""
-    assert found.value is not None
-    assert found.ends is not None
-    least, most = sorted((found.value, found.value if found.worst is None else found.worst))
-    low, high = found.ends
+    assert observed.value is not None
+    assert observed.ends is not None
+    least, most = sorted(
+        (observed.value, observed.value if observed.worst is None else observed.worst)
+    )
+    low, high = observed.ends
     assert low is not None
     assert high is not None
     return max(low, 0.0), least, most, high
@@ -143,26 +145,31 @@ def measure_worsening(rule: Rule, base: Evaluation, here: Evaluation) -> Observe
     """By how much the figure of a rule is worse than its base's: a share of that, or in the unit of
     the figure; negative if it is better. Nothing where the runs differ in what is reason enough for
     it."""
-    if told := [
+    if decisive := [
         f"{d.what} ({d.base} in {rule.base}, {d.here} here)"
         for d in find_condition_differences(base, here)
         if d.decisive
     ]:
-        return ObservedValue(None, note=f"the runs differ in {'; '.join(told)}")
-    found = measure_change(rule, base, here)
-    base_is, here_is = found.base.value, found.here.value
-    if found.difference is None or found.ratio is None or base_is is None or here_is is None:
-        return ObservedValue(None, note=found.note)
-    if rule.unit == "%" and math.isinf(found.ratio) and not base_is:
+        return ObservedValue(None, note=f"the runs differ in {'; '.join(decisive)}")
+    metric_change = measure_change(rule, base, here)
+    base_is, here_is = metric_change.base.value, metric_change.here.value
+    if (
+        metric_change.difference is None
+        or metric_change.ratio is None
+        or base_is is None
+        or here_is is None
+    ):
+        return ObservedValue(None, note=metric_change.note)
+    if rule.unit == "%" and math.isinf(metric_change.ratio) and not base_is:
         return ObservedValue(
             None,
             note=f"it is 0 in {rule.base}, and there is no percentage of 0: give the tolerance in "
             f"another unit",
         )
     value, reach, nothing = (
-        (found.ratio, found.ratio_ends, 1.0)
+        (metric_change.ratio, metric_change.ratio_ends, 1.0)
         if rule.unit == "%"
-        else (found.difference, found.ends, 0.0)
+        else (metric_change.difference, metric_change.ends, 0.0)
     )
     sign = 1 if rule.less_is_better else -1
     if reach is not None and reach[0] is not None and reach[1] is not None:
@@ -174,32 +181,36 @@ def measure_worsening(rule: Rule, base: Evaluation, here: Evaluation) -> Observe
     here_said, base_said = (
         format_brief(value * measure.units[unit], unit, digits) for value in (here_is, base_is)
     )
-    told = [f"{here_said} here, {base_said} in {rule.base}", found.note]
-    trend = RISES if found.here.trend and (found.here.trend == RISES) == rule.less_is_better else ""
+    decisive = [f"{here_said} here, {base_said} in {rule.base}", metric_change.note]
+    trend = (
+        RISES
+        if metric_change.here.trend and (metric_change.here.trend == RISES) == rule.less_is_better
+        else ""
+    )
     return ObservedValue(
         sign * (value - nothing),
         reach,
-        found.here.count,
-        "; ".join(filter(None, told)),
+        metric_change.here.count,
+        "; ".join(filter(None, decisive)),
         trend=trend,
     )
 
 
-def _few(rule: Rule, found: ObservedValue, where: str) -> str:
+def _few(rule: Rule, observed: ObservedValue, where: str) -> str:
     """Why there is no interval, if there are too few values for one."""
-    if found.ends is None or None not in found.ends:
+    if observed.ends is None or None not in observed.ends:
         return ""
-    if found.note:
-        return f"{where}, {found.note}"
-    return f"{where}, {explain_missing_end(found)}"
+    if observed.note:
+        return f"{where}, {observed.note}"
+    return f"{where}, {explain_missing_end(observed)}"
 
 
 def _unsettled(old: ObservedValue, new: ObservedValue) -> str:
     """What makes either figure less than that of a steady run."""
     sides = [
-        f"{found.trend} over the run {where}"
-        for found, where in ((old, "in the base"), (new, "here"))
-        if found.trend
+        f"{observed.trend} over the run {where}"
+        for observed, where in ((old, "in the base"), (new, "here"))
+        if observed.trend
     ]
     return "; ".join(filter(None, (f"it {', and '.join(sides)}" if sides else "", _cut(old, new))))
 
@@ -207,9 +218,9 @@ def _unsettled(old: ObservedValue, new: ObservedValue) -> str:
 def _cut(old: ObservedValue, new: ObservedValue) -> str:
     """Which of two figures cut requests leave open."""
     sides = [
-        f"{found.cut} {where}"
-        for found, where in ((old, "in the base"), (new, "here"))
-        if found.worst is not None
+        f"{observed.cut} {where}"
+        for observed, where in ((old, "in the base"), (new, "here"))
+        if observed.worst is not None
     ]
     return (
         f"requests were cut ({', '.join(sides)}), and count at their best and at their worst"

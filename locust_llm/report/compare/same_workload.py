@@ -69,7 +69,7 @@ def find_work_differences(base: RunWork, here: RunWork) -> list[WorkDifference]:
     """In what the work of both differs; empty: they had the same to do. What one of them does not
     say is no reason."""
     most = MAX_LENGTH_DIFFERENCE if base.counted_by == here.counted_by else BETWEEN_TOOLS
-    found = (
+    differences = (
         [WorkDifference("model", base.model, here.model)]
         if base.model and here.model and base.model != here.model
         else []
@@ -79,7 +79,7 @@ def find_work_differences(base: RunWork, here: RunWork) -> list[WorkDifference]:
         if is_judged_by_requested(what, base.lengths, here.lengths):
             continue
         if a is not None and b is not None and lengths_differ(a, b, most):
-            found.append(
+            differences.append(
                 WorkDifference(what, f"{format_brief(a.mean)} on average", format_brief(b.mean))
             )
-    return found
+    return differences

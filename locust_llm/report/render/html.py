@@ -103,12 +103,16 @@ def render_report_page(
     )
     material = ReportMaterial(run, columns, records, history or EngineHistory())
     for section in REPORT_SECTIONS:
-        if (found := summary.sections.get(section.name)) is not None:
-            made[section.chart_heading] = partial(section.draw, found, material)
+        if (finding := summary.sections.get(section.name)) is not None:
+            made[section.chart_heading] = partial(section.draw, finding, material)
 
     def charted(heading: str) -> Iterator[PageSection]:
         try:
-            charts = [(one, _drawn(one)) for one in made[heading]()] if heading in made else []
+            charts = (
+                [(drawing, _drawn(drawing)) for drawing in made[heading]()]
+                if heading in made
+                else []
+            )
         except Exception as error:
             if unmade is None:
                 raise
@@ -141,20 +145,20 @@ def _charts(
     limits = collect_slo_limits(summary, rules.by_text)
     sweep = summary.sweep
     probe = summary.examination
-    found: dict[str, Callable[[], Iterable[Drawing]]] = {
+    charts: dict[str, Callable[[], Iterable[Drawing]]] = {
         TIMELINE: lambda: [make_timeline(shown)] if shown else []
     }
     if probe is not None:  # its load is artificial: no charts over time, no distributions
-        return found | {probe.chart_heading: probe.charts}
+        return charts | {probe.chart_heading: probe.charts}
     if sweep is not None:
-        found[STAGES] = lambda: plot_stages(sweep, limits, rules.readable)
+        charts[STAGES] = lambda: plot_stages(sweep, limits, rules.readable)
     if not summary.swept:  # its stages have different loads
-        found[DISTRIBUTIONS] = lambda: plot_distributions(columns, run.settings.open_loop, limits)
-    found[LATENCY] = lambda: plot_latencies(columns.requests, run, limits)
-    found[OVER_TIME] = lambda: plot_rates_over_time(columns.requests, levels, run)
+        charts[DISTRIBUTIONS] = lambda: plot_distributions(columns, run.settings.open_loop, limits)
+    charts[LATENCY] = lambda: plot_latencies(columns.requests, run, limits)
+    charts[OVER_TIME] = lambda: plot_rates_over_time(columns.requests, levels, run)
     if history is not None:
-        found[SERVER] = lambda: plot_server_metrics(history, find_time_axis(columns.requests, run))
-    return found
+        charts[SERVER] = lambda: plot_server_metrics(history, find_time_axis(columns.requests, run))
+    return charts
 
 
 def _sections(
@@ -213,7 +217,7 @@ def _embed(plots: Sequence[Drawing]) -> str:
     data = msgspec.json.encode(plots).decode().replace("<", "\\u003c")
     if not data.isprintable():
         data = clean_line(data)
-    return _CONTROL.sub(lambda found: found[1] or " ", data)
+    return _CONTROL.sub(lambda match: match[1] or " ", data)
 
 
 def _drawn(plot: Drawing) -> Markup | None:
@@ -240,7 +244,7 @@ def _clean(value: Any) -> Any:
 def collect_slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
     """The limits of the judged rules and of their conditions, in ms, by the column they are about
     (pooled gaps: ``icl``). ``rules``: by canonical form."""
-    found: dict[str, list[PlotMark]] = {}
+    marks: dict[str, list[PlotMark]] = {}
     for result in summary.slos:
         if (rule := rules.get(result.rule)) is None:
             continue
@@ -249,9 +253,9 @@ def collect_slo_limits(summary: Summary, rules: Mapping[str, Rule]) -> Limits:
             if measure.metric is not None and measure.metric.unit == "ms":
                 column = "icl" if measure.tag == POOLED else measure.metric.column
                 mark = PlotMark(str(limited), y=limited.limit * 1e3, hue="slo")
-                if mark not in found.setdefault(column, []):
-                    found[column].append(mark)
-    return {column: tuple(marks) for column, marks in found.items()}
+                if mark not in marks.setdefault(column, []):
+                    marks[column].append(mark)
+    return {column: tuple(marks) for column, marks in marks.items()}
 
 
 def _health(evidence: Sequence[ProcessEvidence]) -> Iterator[PageSection]:

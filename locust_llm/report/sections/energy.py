@@ -66,7 +66,7 @@ def measure_stage_energies(
 ) -> list[float | None]:
     """Joules an output token of each stage, in the order of the levels."""
     spans = {stage.number: (stage.measured_at, stage.ended_at) for stage in run.stages}
-    found: list[float | None] = []
+    energies: list[float | None] = []
     for level in sweep.levels:
         began_at, ended_at = spans.get(level.number, (None, 0.0))
         drawn = (
@@ -74,8 +74,8 @@ def measure_stage_energies(
             if began_at is None
             else measure_energy(history, (began_at, ended_at), level.output_tokens_per_s)
         )
-        found.append(None if drawn is None else drawn.joules_per_output_token)
-    return found
+        energies.append(None if drawn is None else drawn.joules_per_output_token)
+    return energies
 
 
 def _mean_w(samples: list[EngineSample], span: Span) -> float | None:

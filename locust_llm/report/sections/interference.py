@@ -268,7 +268,7 @@ def label_gaps(levels: Occupancy, records: Iterable[Record]) -> tuple[LabelledGa
 
 
 def _lost(
-    gaps: LabelledGaps, those: NDArray[np.bool_], usual: Floats, *, sure: bool = False
+    gaps: LabelledGaps, selected: NDArray[np.bool_], usual: Floats, *, sure: bool = False
 ) -> float | None:
     """By how much ``those`` gaps are longer than usual ones, in all; not below 0. None: too few of
     them have a comparison; and unless ``sure``, where a tenth of it may come from gaps that vary by
@@ -278,30 +278,30 @@ def _lost(
     variance over the mean. So much may be wrong where the first of several gaps that a prefill
     touches follows on one that none did.
     """
-    known = those & ~np.isnan(usual)
+    known = selected & ~np.isnan(usual)
     gap_s = gaps.gap_s[known]
-    whole_s = float(gaps.gap_s[those].sum())
+    whole_s = float(gaps.gap_s[selected].sum())
     if (
-        len(gap_s) < max(MIN_COMPARED, MIN_COMPARED_SHARE * those.sum())
+        len(gap_s) < max(MIN_COMPARED, MIN_COMPARED_SHARE * selected.sum())
         or gap_s.sum() < MIN_COMPARED_SHARE * whole_s
     ):
         return None
     lost_s = max(0.0, float((gap_s - usual[known]).sum()))
-    others = ~those & ~np.isnan(usual) & (usual > 0)
+    others = ~selected & ~np.isnan(usual) & (usual > 0)
     if sure or not others.any():
         return lost_s
     variance = float(((gaps.gap_s[others] / usual[others] - 1) ** 2).mean())
-    first = known & ~np.append(False, those[:-1] & (gaps.request[1:] == gaps.request[:-1]))
+    first = known & ~np.append(False, selected[:-1] & (gaps.request[1:] == gaps.request[:-1]))
     return None if variance * usual[first].sum() > MAX_VARYING_SHARE * lost_s else lost_s
 
 
-def estimate_usual_gaps_s(found: LabelledGaps, calm: NDArray[np.bool_]) -> Floats:
+def estimate_usual_gaps_s(gaps: LabelledGaps, calm: NDArray[np.bool_]) -> Floats:
     """For each gap the mean of ``calm`` ones at as many decoding streams, or at the next larger
     number of which there are MIN_COMPARED; NaN where there is none."""
-    stratum = np.round(4 * np.log2(np.maximum(found.streams, 1.0))).astype(np.int64)
+    stratum = np.round(4 * np.log2(np.maximum(gaps.streams, 1.0))).astype(np.int64)
     size = int(stratum.max(initial=0)) + 1
     count = np.bincount(stratum[calm], minlength=size)
-    total = np.bincount(stratum[calm], found.gap_s[calm], minlength=size)
+    total = np.bincount(stratum[calm], gaps.gap_s[calm], minlength=size)
     mean = np.append(total / np.maximum(count, 1), np.nan)
     enough = np.flatnonzero(count >= MIN_COMPARED)
     following = np.append(enough, size)[np.searchsorted(enough, np.arange(size))]
@@ -516,23 +516,29 @@ MIN_DIFFERENCE: Final = 0.05
 """Share; a smaller difference is reported as none."""
 
 
-def make_interference_blocks(found: PrefillInterference, client: str = FINE) -> Iterator[Block]:
+def make_interference_blocks(
+    interference: PrefillInterference, client: str = FINE
+) -> Iterator[Block]:
     """Nothing where no request had another one in prefill beside it or ahead of it. ``client``: the
     client verdict; below OK the rows are shown, without a conclusion."""
-    if found.disturbed is not None:
+    if interference.disturbed is not None:
         yield Heading("Gaps while other requests await their first token (ms)")
-        yield _gaps(found.rows)
-        conclusion = f"{_compared(found, found.disturbed)}{_uncompared(found, found.disturbed)}"
+        yield _gaps(interference.rows)
+        conclusion = f"{_compared(interference, interference.disturbed)}{_uncompared(interference, interference.disturbed)}"
         yield TextBlock(conclusion if client == FINE else _no_conclusion(client))
-        yield TextBlock(_legend(found))
-    if len(found.ahead) > 1:
+        yield TextBlock(_legend(interference))
+    if len(interference.ahead) > 1:
         yield Heading("TTFT by the prefills ahead (ms)")
-        yield _table_of_queue(found.ahead)
+        yield _table_of_queue(interference.ahead)
         yield TextBlock(
             "ahead: other requests that awaited their first token when a request was sent; tokens "
             "ahead: median of their "
             "summed input tokens; own tokens: median input tokens of the requests"
-            + (f". {_slope(found.slope)}" if found.slope is not None and client == FINE else "")
+            + (
+                f". {_slope(interference.slope)}"
+                if interference.slope is not None and client == FINE
+                else ""
+            )
         )
 
 
@@ -555,20 +561,20 @@ def _gaps(rows: tuple[DisturbedGaps, ...]) -> TableBlock:
     return TableBlock(head, tuple(map(cells, rows)))
 
 
-def _compared(found: PrefillInterference, disturbed: DisturbedGaps) -> str:
-    calm = found.gaps - disturbed.gaps
+def _compared(interference: PrefillInterference, disturbed: DisturbedGaps) -> str:
+    calm = interference.gaps - disturbed.gaps
     lost = ""
-    if found.lost_share is not None and found.lost_s is not None:
+    if interference.lost_share is not None and interference.lost_s is not None:
         lost = (
-            f"ecode time lost to prefill: {found.lost_share:.1%} ({found.lost_s:.1f} of "
-            f"{found.decode_s:.1f} s)"
+            f"ecode time lost to prefill: {interference.lost_share:.1%} ({interference.lost_s:.1f} of "
+            f"{interference.decode_s:.1f} s)"
         )
         if disturbed.slowdown is None:
             return f"D{lost}."
     if disturbed.slowdown is None or disturbed.mean_ms is None or disturbed.usual_ms is None:
-        if found.hidden_share is not None:
+        if interference.hidden_share is not None:
             return (
-                f"What prefills cost the others is not reported: {found.hidden_share:.0%} of the "
+                f"What prefills cost the others is not reported: {interference.hidden_share:.0%} of the "
                 f"time before first "
                 "tokens lies beside gaps that count as undisturbed, as a prompt takes less than "
                 "half of a gap, and gaps "
@@ -603,12 +609,15 @@ def _compared(found: PrefillInterference, disturbed: DisturbedGaps) -> str:
         f"({format_duration(disturbed.mean_ms / 1e3)} against "
         f"{format_duration(disturbed.usual_ms / 1e3)} at as many streams or more)"
     )
-    if abs(disturbed.slowdown - 1) < MIN_DIFFERENCE and (found.lost_share or 0.0) < MIN_LOST_SHARE:
+    if (
+        abs(disturbed.slowdown - 1) < MIN_DIFFERENCE
+        and (interference.lost_share or 0.0) < MIN_LOST_SHARE
+    ):
         return (
             f"A gap while another request awaited its first token took no longer than one "
             f"without {times}."
         )
-    more = f"; d{lost}" if found.lost_share else ""
+    more = f"; d{lost}" if interference.lost_share else ""
     return (
         f"A gap while another request awaited its first token took {disturbed.slowdown:.1f} times "
         f"as long as one without "
@@ -623,7 +632,7 @@ def _no_conclusion(client: str) -> str:
     )
 
 
-def _uncompared(found: PrefillInterference, disturbed: DisturbedGaps) -> str:
+def _uncompared(interference: PrefillInterference, disturbed: DisturbedGaps) -> str:
     left = 1 - disturbed.compared_share
     if disturbed.slowdown is None or left < MIN_DIFFERENCE:
         return ""
@@ -634,10 +643,10 @@ def _uncompared(found: PrefillInterference, disturbed: DisturbedGaps) -> str:
     )
 
 
-def _legend(found: PrefillInterference) -> str:
+def _legend(interference: PrefillInterference) -> str:
     sample = ""
-    if found.requests < found.of_requests:
-        which = f"{found.requests} of {found.of_requests} requests"
+    if interference.requests < interference.of_requests:
+        which = f"{interference.requests} of {interference.of_requests} requests"
         sample = f" A sample: the gaps of {which}, evenly over the run."
     return (
         "awaiting: other requests that awaited their first token during the gap; streams: requests "
@@ -668,12 +677,12 @@ def _table_of_queue(rows: tuple[RequestsAhead, ...]) -> TableBlock:
     return TableBlock(head, tuple(map(cells, rows)))
 
 
-def _slope(found: PrefillSlope) -> str:
+def _slope(slope: PrefillSlope) -> str:
     return (
-        f"Each 1,000 tokens ahead add {format_brief(found.ms_per_1k, digits=3)} ms to TTFT at the "
+        f"Each 1,000 tokens ahead add {format_brief(slope.ms_per_1k, digits=3)} ms to TTFT at the "
         f"same own length (95% interval "
-        f"{format_brief(found.low, digits=3)} to {format_brief(found.high, digits=3)}; least "
-        f"squares, R2 {found.r2:.2f})."
+        f"{format_brief(slope.low, digits=3)} to {format_brief(slope.high, digits=3)}; least "
+        f"squares, R2 {slope.r2:.2f})."
     )
 
 

@@ -508,11 +508,11 @@ class LatencyTable:
     def part_ms(self, name: str) -> Floats:
         return self.after_ms[name] if name in self.after_ms else self.split.us[name] / 1e3
 
-    def source(self, name: str, those: Bools) -> str:
+    def source(self, name: str, selected: Bools) -> str:
         """Of most of these requests."""
         if name not in AFTER_FIRST:
-            return find_part_source(name, self.split.known[those])
-        mostly = self.decode_reported[those].mean() > 0.5
+            return find_part_source(name, self.split.known[selected])
+        mostly = self.decode_reported[selected].mean() > 0.5
         return {(DECODE, True): REPORTED, (DELIVERY, True): BETWEEN}.get(
             (name, bool(mostly)), MEASURED
         )
@@ -689,8 +689,8 @@ def _find_overlapping_rows(table: LatencyTable, row: int) -> NDArray[np.int64]:
     first = table.requests["first_chunk_at"].to_numpy(np.float64)
     overlap = np.minimum(first, first[row]) - np.maximum(sent, sent[row])
     overlap[row] = np.nan
-    found = np.flatnonzero(overlap > 1e-3)
-    return found[np.argsort(-overlap[found], kind="stable")]
+    rows = np.flatnonzero(overlap > 1e-3)
+    return rows[np.argsort(-overlap[rows], kind="stable")]
 
 
 def _make_overlapping_request(
@@ -745,14 +745,14 @@ def measure_server_clock(
     """
     sent = requests["sent_at"].to_numpy(np.float64)
     first = sent + requests["ttft_s"].to_numpy(np.float64)
-    had = (
+    server_s = (
         np.fmax(
             reported.ttft_us, np.nan_to_num(reported.queue_us) + np.nan_to_num(reported.prefill_us)
         )
         / 1e6
     )
     most = reported.arrived_at - sent
-    least = reported.arrived_at - (first - had)
+    least = reported.arrived_at - (first - server_s)
     known = possible & np.isfinite(most) & np.isfinite(least)
     if not known.any():
         return None
@@ -786,21 +786,21 @@ AFTER_S: Final = 5.0
 
 
 def add_server_histograms(
-    found: LatencyAttribution | None, history: EngineHistory, run: Run
+    attribution: LatencyAttribution | None, history: EngineHistory, run: Run
 ) -> LatencyAttribution | None:
     """With those of each server whose metrics were read, and with what they say of queue and
     prefill, where single requests do not."""
-    if found is None:
+    if attribution is None:
         return None
-    own_means = tuple(_measure_histograms(found, history, run))
-    server = found.server
+    own_means = tuple(_measure_histograms(attribution, history, run))
+    server = attribution.server
     if server.basis != REQUESTS:
-        server = _divide_by_histograms(own_means, found) or server
-    return replace(found, own_means=own_means, server=server)
+        server = _divide_by_histograms(own_means, attribution) or server
+    return replace(attribution, own_means=own_means, server=server)
 
 
 def _measure_histograms(
-    found: LatencyAttribution, history: EngineHistory, run: Run
+    attribution: LatencyAttribution, history: EngineHistory, run: Run
 ) -> Iterator[ServerHistogramMeans]:
     for name in sorted(history.names):
         samples = _list_run_samples(history, name, run)
@@ -810,8 +810,10 @@ def _measure_histograms(
             if what == "inference" and any(mean.name == "decode" for mean in means):
                 continue
             if samples and (grown := histogram_mean(samples, what)) is not None:
-                known = parts and (what not in REPORTED_PARTS or found.server.basis == REQUESTS)
-                here_ms = sum(found.means_ms[part] for part in parts) if known else None
+                known = parts and (
+                    what not in REPORTED_PARTS or attribution.server.basis == REQUESTS
+                )
+                here_ms = sum(attribution.means_ms[part] for part in parts) if known else None
                 means.append(
                     ServerHistogramMean(
                         name=what, server_ms=grown[0] * 1e3, count=grown[1], here_ms=here_ms
@@ -836,7 +838,7 @@ def _list_run_samples(history: EngineHistory, name: str, run: Run) -> list[Engin
 
 
 def _divide_by_histograms(
-    servers: Sequence[ServerHistogramMeans], found: LatencyAttribution
+    servers: Sequence[ServerHistogramMeans], attribution: LatencyAttribution
 ) -> ServerTime | None:
     """Of all servers together. None where they lack queue or prefill, or counted too few
     requests."""
@@ -844,14 +846,14 @@ def _divide_by_histograms(
         _average_over_servers(servers, what) for what in ("queue", "prefill", "ttft")
     )
     split = [count for count in (queued, prefilled) if count]
-    if not split or min(queued, prefilled) < MIN_COUNTED * found.requests:
+    if not split or min(queued, prefilled) < MIN_COUNTED * attribution.requests:
         return None
     same = MIN_SAME * first <= min(split) and MIN_SAME * max(split) <= first
     counts = [*split, first] if same else split
     return ServerTime(
         basis=HISTOGRAMS,
         engine=" and ".join(dict.fromkeys(server.engine for server in servers)),
-        server_ms=found.server.server_ms,
+        server_ms=attribution.server.server_ms,
         count=max(counts),
         least=min(counts),
         ttft_ms=max(ttft_ms if same else 0.0, queue_ms + prefill_ms),
@@ -938,12 +940,12 @@ def make_parts_frame(
     the first token (or the end, without one), ``reported`` by what, and ``impossible``. Parts after
     the first token are NaN of requests without one."""
     table, reported = _make_latency_table(columns, spans, run.limits, few=True)
-    found: dict[str, object] = {"total_s": table.split.total_us / 1e6}
+    parts: dict[str, object] = {"total_s": table.split.total_us / 1e6}
     for name in (*TO_FIRST, *AFTER_FIRST):
-        found[f"{name}_s"] = table.part_ms(name) / 1e3
-    found["reported"] = pd.Categorical.from_codes(reported.source, categories=pd.Index(SOURCES))
-    found["impossible"] = table.split.impossible
-    return pd.DataFrame(found)
+        parts[f"{name}_s"] = table.part_ms(name) / 1e3
+    parts["reported"] = pd.Categorical.from_codes(reported.source, categories=pd.Index(SOURCES))
+    parts["impossible"] = table.split.impossible
+    return pd.DataFrame(parts)
 
 
 def _make_latency_table(

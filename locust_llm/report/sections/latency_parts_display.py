@@ -98,18 +98,28 @@ SECOND: Final = 0.5
 """Of the largest growth: a second part that grew so much is named with it."""
 
 
-def make_latency_parts_blocks(found: LatencyAttribution) -> Iterator[Block]:
+def make_latency_parts_blocks(attribution: LatencyAttribution) -> Iterator[Block]:
     """Sentence and table of each breakdown, the groups, and where the figures are from."""
     yield Heading(HEADING)
-    reported = find_reported_parts(found)
-    for one in found.breakdowns:
-        yield TextBlock(describe_slow_requests(one, found))
+    reported = find_reported_parts(attribution)
+    for breakdown in attribution.breakdowns:
+        yield TextBlock(describe_slow_requests(breakdown, attribution))
         yield TableBlock(
-            (f"Part of {name_breakdown(one)}", "slow (ms)", "typical (ms)", "all (ms)", "from"),
-            tuple(_row(part, reported) for part in one.parts),
+            (
+                f"Part of {name_breakdown(breakdown)}",
+                "slow (ms)",
+                "typical (ms)",
+                "all (ms)",
+                "from",
+            ),
+            tuple(_row(part, reported) for part in breakdown.parts),
             numbers=False,
         )
-    if (grouped := next((one for one in found.breakdowns if one.groups), None)) is not None:
+    if (
+        grouped := next(
+            (breakdown for breakdown in attribution.breakdowns if breakdown.groups), None
+        )
+    ) is not None:
         yield TableBlock(
             (
                 "Requests",
@@ -121,43 +131,41 @@ def make_latency_parts_blocks(found: LatencyAttribution) -> Iterator[Block]:
             tuple(_group(group, reported) for group in grouped.groups),
             numbers=False,
         )
-    if answer := describe_server_time(found):
+    if answer := describe_server_time(attribution):
         yield TextBlock(answer)
-    for own in found.own_means:
-        yield from _own(own, found)
-    yield TextBlock(" ".join(_from(found)))
+    for own in attribution.own_means:
+        yield from _own(own, attribution)
+    yield TextBlock(" ".join(_from(attribution)))
 
 
 # -- the server ------------------------------------------------------------------------------------
 
 
-def describe_server_time(found: LatencyAttribution) -> str:
+def describe_server_time(attribution: LatencyAttribution) -> str:
     """How the time in the server is divided on average; empty where single requests tell, as then
     the parts have it."""
-    server = found.server
+    server = attribution.server
     if server.basis == REQUESTS:
         return ""
     if server.basis == HISTOGRAMS:
-        others = " It served other requests too." if _has_served_others(found) else ""
+        others = " It served other requests too." if _has_served_others(attribution) else ""
         least = f"{server.least} to " if 0 < server.least < server.count else ""
         whole = "of queue and prefill" if server.unsplit_of else "to a first token"
         return (
-            f"{_divide_first_token(found, whole)}, means of {least}"
-            f"{_counted(server.count, found)}.{others}{_describe_unsplit_time(server)}"
-            f"{_beyond_means(found)}"
+            f"{_divide_first_token(attribution, whole)}, means of {least}"
+            f"{_counted(server.count, attribution)}.{others}{_describe_unsplit_time(server)}"
+            f"{_beyond_means(attribution)}"
         )
     where = (
         "in the server and on the way through the proxy"
-        if has_unknown_route(found)
+        if has_unknown_route(attribution)
         else "in the server"
     )
     known = "A metrics page or tracing"
-    if found.own_means:
+    if attribution.own_means:
         known = "The metrics page does not split it: tracing"
-    if split := sum(_count_of(own, "prefill") for own in found.own_means):
-        known = (
-            f"The metrics page splits it for {split:,} of {found.requests:,} requests only: tracing"
-        )
+    if split := sum(_count_of(own, "prefill") for own in attribution.own_means):
+        known = f"The metrics page splits it for {split:,} of {attribution.requests:,} requests only: tracing"
     return (
         f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on "
         f"average. {known} "
@@ -204,25 +212,25 @@ def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
     )
 
 
-def _outside_ms(found: LatencyAttribution) -> float:
+def _outside_ms(attribution: LatencyAttribution) -> float:
     """Of the mean time in the server as measured here, what the server's clock cannot have had, even if all that it
     counted were these requests; 0 where that is little, or other requests ended than began."""
-    server, here_ms = found.server, found.server.server_ms
-    if server.unsplit_of or _has_served_others(found):
+    server, here_ms = attribution.server, attribution.server.server_ms
+    if server.unsplit_of or _has_served_others(attribution):
         return 0.0
-    counted = max(found.choices or found.requests, 1)
+    counted = max(attribution.choices or attribution.requests, 1)
     outside_ms = here_ms - server.ttft_ms * max(server.count / counted, 1.0)
     return outside_ms if outside_ms >= MIN_OUTSIDE * here_ms else 0.0
 
 
-def _has_served_others(found: LatencyAttribution) -> bool:
-    return found.server.count > MORE * (found.choices or found.requests)
+def _has_served_others(attribution: LatencyAttribution) -> bool:
+    return attribution.server.count > MORE * (attribution.choices or attribution.requests)
 
 
-def _beyond_means(found: LatencyAttribution) -> str:
+def _beyond_means(attribution: LatencyAttribution) -> str:
     """That a mean says nothing of requests that took far longer."""
-    mean_ms = found.server.server_ms
-    slow = next(iter(found.breakdowns), None)
+    mean_ms = attribution.server.server_ms
+    slow = next(iter(attribution.breakdowns), None)
     if slow is None or not mean_ms:
         return ""
     slow_ms = sum(part.slow_ms for part in slow.parts if part.name in (SERVER, QUEUE, PREFILL))
@@ -271,10 +279,10 @@ def _count_of(own: ServerHistogramMeans, name: str) -> int:
     return sum(mean.count for mean in own.means if mean.name == name)
 
 
-def _counted(count: int, found: LatencyAttribution) -> str:
+def _counted(count: int, attribution: LatencyAttribution) -> str:
     """``50 requests``; ``49 of 50 requests`` where the others ended outside the server's
     readings."""
-    missed = f" of {found.requests}" if count < found.requests else ""
+    missed = f" of {attribution.requests}" if count < attribution.requests else ""
     return f"{count}{missed} request{'s' if count != 1 or missed else ''}"
 
 
@@ -296,11 +304,11 @@ def _beside(mean: ServerHistogramMean, requests: int, alike: bool) -> Iterator[s
 # -- slow requests ---------------------------------------------------------------------------------
 
 
-def describe_slow_requests(breakdown: LatencyBreakdown, found: LatencyAttribution) -> str:
+def describe_slow_requests(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> str:
     """``TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.6 s on average (typical
     ones: 310 ms): 2.1 s the server's queue, 0.9 s prefill.``"""
     whole_ms = sum(part.slow_ms for part in breakdown.parts)
-    largest = _largest(breakdown, find_reported_parts(found))
+    largest = _largest(breakdown, find_reported_parts(attribution))
     parts = ", ".join(f"{format_duration(ms / 1e3)} {name}" for ms, name, _ in largest)
     typical = format_duration(sum(part.typical_ms for part in breakdown.parts) / 1e3)
     who = (
@@ -312,11 +320,11 @@ def describe_slow_requests(breakdown: LatencyBreakdown, found: LatencyAttributio
     return (
         f"{name_breakdown(breakdown)} is {format_duration(breakdown.value_ms / 1e3)}. {who} took "
         f"{format_duration(whole_ms / 1e3)}{average} "
-        f"(typical ones: {typical}): {parts}. {' '.join(_advise(breakdown, found))}"
+        f"(typical ones: {typical}): {parts}. {' '.join(_advise(breakdown, attribution))}"
     ).rstrip()
 
 
-def _advise(breakdown: LatencyBreakdown, found: LatencyAttribution) -> Iterator[str]:
+def _advise(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> Iterator[str]:
     """What follows from the part that grew most over typical requests. It is named where it is not
     the largest one, or where another grew by half as much: then that one is named, too."""
     grown = sorted(breakdown.parts, key=_growth_ms, reverse=True)
@@ -328,29 +336,31 @@ def _advise(breakdown: LatencyBreakdown, found: LatencyAttribution) -> Iterator[
     if not causes and largest is not None:
         causes = [largest]
     elif len(causes) == 1 and causes[0] is largest:
-        yield _rule_of(largest, breakdown, found)
+        yield _rule_of(largest, breakdown, attribution)
         return
-    reported = find_reported_parts(found)
+    reported = find_reported_parts(attribution)
     for part in causes:
         if (growth_ms := _growth_ms(part)) > 0:
             yield (
                 f"{format_duration(growth_ms / 1e3)} more than in typical ones is "
                 f"{name_latency_part(part.name, reported)}."
             )
-        yield _rule_of(part, breakdown, found)
+        yield _rule_of(part, breakdown, attribution)
 
 
 def _growth_ms(part: LatencyPart) -> float:
     return part.slow_ms - part.typical_ms
 
 
-def _rule_of(part: LatencyPart, breakdown: LatencyBreakdown, found: LatencyAttribution) -> str:
+def _rule_of(
+    part: LatencyPart, breakdown: LatencyBreakdown, attribution: LatencyAttribution
+) -> str:
     """The network is no cause where the kernel's round trip is a small share of the part; through a
     proxy that is not the way to the server."""
     round_trip_ms = breakdown.round_trip_ms
     if (
         part.name == NETWORK
-        and not found.proxy
+        and not attribution.proxy
         and round_trip_ms is not None
         and round_trip_ms < MIN_NAMED * part.slow_ms
     ):
@@ -367,38 +377,48 @@ def _largest(
 ) -> list[tuple[float, str, str]]:
     """(ms, in words, part) of the parts that are named, the largest first."""
     whole_ms = sum(part.slow_ms for part in breakdown.parts)
-    found = sorted(
+    named_parts = sorted(
         (
             (part.slow_ms, name_latency_part(part.name, reported), part.name)
             for part in breakdown.parts
         ),
-        key=lambda one: -one[0],
+        key=lambda part_named: -part_named[0],
     )
-    return [one for i, one in enumerate(found) if i == 0 or one[0] >= MIN_NAMED * whole_ms]
+    return [
+        part_named
+        for i, part_named in enumerate(named_parts)
+        if i == 0 or part_named[0] >= MIN_NAMED * whole_ms
+    ]
 
 
-def summarise_latency_parts(found: LatencyAttribution) -> str:
+def summarise_latency_parts(attribution: LatencyAttribution) -> str:
     """For the console: ``TTFT from Due p99: 62% the server's queue, 27% prefill.``, of the first
     breakdown; and what else is known of the time in the server, where single requests do not
     tell."""
     return " ".join(
-        filter(None, (*map(_in_shares, found.breakdowns[:1], [found]), describe_server_time(found)))
+        filter(
+            None,
+            (
+                *map(_in_shares, attribution.breakdowns[:1], [attribution]),
+                describe_server_time(attribution),
+            ),
+        )
     )
 
 
-def _in_shares(breakdown: LatencyBreakdown, found: LatencyAttribution) -> str:
+def _in_shares(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> str:
     whole_ms = max(sum(part.slow_ms for part in breakdown.parts), 1e-9)
     parts = ", ".join(
         f"{ms / whole_ms:.0%} {name}"
-        for ms, name, _ in _largest(breakdown, find_reported_parts(found))
+        for ms, name, _ in _largest(breakdown, find_reported_parts(attribution))
     )
-    proxy = has_unknown_route(found) and any(part.name == SERVER for part in breakdown.parts)
+    proxy = has_unknown_route(attribution) and any(part.name == SERVER for part in breakdown.parts)
     return f"{name_breakdown(breakdown)}: {parts}{'; the way through the proxy is in it' * proxy}."
 
 
-def has_unknown_route(found: LatencyAttribution) -> bool:
+def has_unknown_route(attribution: LatencyAttribution) -> bool:
     """There is a proxy, and requests of which the server reported nothing."""
-    return bool(found.proxy) and found.server.basis != REQUESTS
+    return bool(attribution.proxy) and attribution.server.basis != REQUESTS
 
 
 def _row(part: LatencyPart, reported: Collection[str]) -> tuple[str, ...]:
@@ -418,32 +438,33 @@ def _group(group: SlowGroup, reported: Collection[str]) -> tuple[str, ...]:
     )
 
 
-def _from(found: LatencyAttribution) -> Iterator[str]:
-    if found.reported:
+def _from(attribution: LatencyAttribution) -> Iterator[str]:
+    if attribution.reported:
         sources = " and ".join(
-            f"{format_count(count, 'request')} ({name})" for name, count in found.reported.items()
+            f"{format_count(count, 'request')} ({name})"
+            for name, count in attribution.reported.items()
         )
         few = (
             ""
-            if found.server.basis == REQUESTS
+            if attribution.server.basis == REQUESTS
             else ", too few, or too little, to split the time in the server"
         )
-        yield f"The server reported its own times for {sources} of {found.requests:,}{few}."
+        yield f"The server reported its own times for {sources} of {attribution.requests:,}{few}."
     else:
         yield "The server reported nothing of single requests."
-    if has_unknown_route(found):
+    if has_unknown_route(attribution):
         yield (
-            f"The way through the proxy ({found.proxy}) is not known: it is part of the time in "
+            f"The way through the proxy ({attribution.proxy}) is not known: it is part of the time in "
             f"the server here."
         )
-    if found.server_clock is not None:
-        yield _clock(found.server_clock)
-    if found.impossible:
+    if attribution.server_clock is not None:
+        yield _clock(attribution.server_clock)
+    if attribution.impossible:
         yield (
-            f"For {format_count(found.impossible, 'request')} it reported more time than there "
+            f"For {format_count(attribution.impossible, 'request')} it reported more time than there "
             f"was: left out."
         )
-    yield from (f"Left out: {why}." for why in found.left_out)
+    yield from (f"Left out: {why}." for why in attribution.left_out)
 
 
 def _clock(clock: ServerClock) -> str:
@@ -477,46 +498,53 @@ class BarDrawing(NamedTuple):
     drawn: Markup
 
 
-def draw_breakdown_bars(found: LatencyAttribution) -> Iterator[BarDrawing]:
+def draw_breakdown_bars(attribution: LatencyAttribution) -> Iterator[BarDrawing]:
     """One of each breakdown, one of the groups, and one of the slowest requests."""
-    reported = find_reported_parts(found)
-    for one in found.breakdowns:
-        yield _draw_breakdown(one, reported)
-    if (grouped := next((one for one in found.breakdowns if one.groups), None)) is not None:
+    reported = find_reported_parts(attribution)
+    for breakdown in attribution.breakdowns:
+        yield _draw_breakdown(breakdown, reported)
+    if (
+        grouped := next(
+            (breakdown for breakdown in attribution.breakdowns if breakdown.groups), None
+        )
+    ) is not None:
         yield _draw_groups(grouped, reported)
-    if found.slowest:
-        longest = max(one.total_ms for one in found.slowest)
-        label = f"The {format_count(len(found.slowest), 'slowest request')}, part by part"
-        rows = Markup("").join(_draw_slow_request(one, longest, reported) for one in found.slowest)
+    if attribution.slowest:
+        longest = max(request.total_ms for request in attribution.slowest)
+        label = f"The {format_count(len(attribution.slowest), 'slowest request')}, part by part"
+        rows = Markup("").join(
+            _draw_slow_request(request, longest, reported) for request in attribution.slowest
+        )
         yield BarDrawing(
-            title=f"The slowest {len(found.slowest)}",
+            title=f"The slowest {len(attribution.slowest)}",
             caption="From due to the first token. Open one: its parts one after the other, and the "
             "requests that waited for "
             "a first token at the same time, on one axis.",
             label=label,
             drawn=_draw_keys(
-                _find_drawn_parts((one.parts for one in found.slowest), longest), reported
+                _find_drawn_parts((request.parts for request in attribution.slowest), longest),
+                reported,
             )
             + _frame_rows("group", label, rows),
         )
 
 
-def _draw_breakdown(one: LatencyBreakdown, reported: Collection[str]) -> BarDrawing:
-    slow = [(part.name, part.slow_ms, part.source) for part in one.parts]
-    typical = [(part.name, part.typical_ms, part.source) for part in one.parts]
+def _draw_breakdown(breakdown: LatencyBreakdown, reported: Collection[str]) -> BarDrawing:
+    slow = [(part.name, part.slow_ms, part.source) for part in breakdown.parts]
+    typical = [(part.name, part.typical_ms, part.source) for part in breakdown.parts]
     longest = max(_sum_ms(slow), _sum_ms(typical)) or 1.0
-    rows = _draw_row(f"p{one.percentile:g} and above", slow, longest, reported) + _draw_row(
+    rows = _draw_row(f"p{breakdown.percentile:g} and above", slow, longest, reported) + _draw_row(
         "typical", typical, longest, reported
     )
     label = (
-        f"{clean_line(name_breakdown(one))}: slow requests {_describe_bar(slow, longest, reported)}; "
+        f"{clean_line(name_breakdown(breakdown))}: slow requests {_describe_bar(slow, longest, reported)}; "
         f"typical ones {_describe_bar(typical, longest, reported)}"
     )
     return BarDrawing(
-        title=clean_line(name_breakdown(one)),
-        caption=f"Mean of the {format_count(one.slow, 'request')} at or above the percentile "
+        title=clean_line(name_breakdown(breakdown)),
+        caption=f"Mean of the {format_count(breakdown.slow, 'request')} at or above the percentile "
         f"(their times are in the keys) and of "
-        f"the {one.typical:,} around the median.",
+        f"the {breakdown.typical:,} around the median.",
         label=label,
         drawn=_draw_keys(
             _find_drawn_parts([slow, typical], longest),
@@ -527,26 +555,28 @@ def _draw_breakdown(one: LatencyBreakdown, reported: Collection[str]) -> BarDraw
     )
 
 
-def _draw_groups(one: LatencyBreakdown, reported: Collection[str]) -> BarDrawing:
-    longest = max(_sum_ms(group.parts) for group in one.groups) or 1.0
+def _draw_groups(breakdown: LatencyBreakdown, reported: Collection[str]) -> BarDrawing:
+    longest = max(_sum_ms(group.parts) for group in breakdown.groups) or 1.0
     drawn = Markup("")
-    for by, some in groupby(one.groups, lambda group: (group.by, group.percentile)):
+    for by, groups in groupby(breakdown.groups, lambda group: (group.by, group.percentile)):
         rows = Markup("").join(
-            _draw_row(group.label, group.parts, longest, reported) for group in some
+            _draw_row(group.label, group.parts, longest, reported) for group in groups
         )
         drawn += Markup("<p class=by>By {}, p{} and above</p>{}").format(by[0], f"{by[1]:g}", rows)
     each = "; ".join(
         f"{clean_line(group.label)} {_describe_bar(group.parts, longest, reported)}"
-        for group in one.groups
+        for group in breakdown.groups
     )
-    label = f"{clean_line(name_breakdown_metric(one))} of the slow requests of each group: {each}"
+    label = (
+        f"{clean_line(name_breakdown_metric(breakdown))} of the slow requests of each group: {each}"
+    )
     return BarDrawing(
-        title=f"{clean_line(name_breakdown_metric(one))} by group",
+        title=f"{clean_line(name_breakdown_metric(breakdown))} by group",
         caption="Mean of the slow requests of each group; where groups are small, above a lower "
         "percentile.",
         label=label,
         drawn=_draw_keys(
-            _find_drawn_parts((group.parts for group in one.groups), longest), reported
+            _find_drawn_parts((group.parts for group in breakdown.groups), longest), reported
         )
         + _frame_rows("img", label, drawn),
     )

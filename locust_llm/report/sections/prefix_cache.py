@@ -48,10 +48,10 @@ def simulate_cache_hits(
     for request in requests:
         shared = head if request.prefix is None else max(head, request.shared)
         shared, trunk = (min(tokens, request.input_tokens) // block for tokens in (shared, head))
-        found = cache.found(_HEAD, trunk)
-        if found == trunk < shared:
-            found = max(found, cache.found(request.prefix, shared))
-        yield min(found, (request.input_tokens - 1) // block) * block
+        cached_tokens = cache.found(_HEAD, trunk)
+        if cached_tokens == trunk < shared:
+            cached_tokens = max(cached_tokens, cache.found(request.prefix, shared))
+        yield min(cached_tokens, (request.input_tokens - 1) // block) * block
         # the last block is dropped first: it counts as used before the others
         cache.use(None, shared, (request.input_tokens + max(0, request.output_tokens - 1)) // block)
         cache.use(request.prefix, trunk, shared)
@@ -146,9 +146,9 @@ def measure_prefix_cache(
     s = run.settings
     if s.prefix_cache_hit_rate is None:
         return None
-    told = {name: int(text) for name, text in run.server_flags.items() if text.isdecimal()}
-    block = s.cache_block_size or told.get("block_size") or BLOCK
-    capacity = s.cache_tokens or told.get("num_gpu_blocks", 0) * told.get("block_size", 0) or None
+    flags = {name: int(text) for name, text in run.server_flags.items() if text.isdecimal()}
+    block = s.cache_block_size or flags.get("block_size") or BLOCK
+    capacity = s.cache_tokens or flags.get("num_gpu_blocks", 0) * flags.get("block_size", 0) or None
     rows = sorted(filter(None, map(_row, records)), key=lambda row: row.sent_at)
     sent, depth = _counted(rows)
     # the records of a stage are without those that came before it
@@ -218,12 +218,12 @@ def find_cached_share(history: EngineHistory, run: Run) -> float | None:
     the last reading of the profiling phase: what came before, a warmup with an empty cache, is not
     in it. None: the server's metrics do not have it."""
     ended_at = run.stopping_at or run.ended_at or float("inf")
-    queried = found = 0.0
+    queried = share = 0.0
     for name in history.names:
         samples = history.inside(name, run.profiling_at, ended_at)
         queried += counter_increase(samples, "cache_queries") or 0.0
-        found += counter_increase(samples, "cache_hits") or 0.0
-    return _share(found, queried)
+        share += counter_increase(samples, "cache_hits") or 0.0
+    return _share(share, queried)
 
 
 def _share(part: float, whole: float) -> float | None:
@@ -257,7 +257,7 @@ def make_cache_remarks(of: PrefixCache | None) -> Iterator[str]:
     """Where two of the shares are more than MAX_OFF apart, and which."""
     if of is None:
         return
-    had = of.delivered if of.delivered is not None else of.by_metrics
+    observed = of.delivered if of.delivered is not None else of.by_metrics
     if of.delivered is None:
         why = "vLLM does with --enable-prompt-tokens-details"
         yield f"The server does not say in usage how many tokens of a prompt were cached ({why})."
@@ -274,15 +274,15 @@ def make_cache_remarks(of: PrefixCache | None) -> Iterator[str]:
             f"these prompts imply "
             f"{of.implied:.1%}: {why}."
         )
-    if had is not None and of.implied is not None and abs(had - of.implied) > MAX_OFF:
+    if observed is not None and of.implied is not None and abs(observed - of.implied) > MAX_OFF:
         yield (
             f"WARNING: the prompts imply that {of.implied:.1%} of the input tokens come from the "
             f"prefix cache, and "
-            f"the server delivered {had:.1%}: "
+            f"the server delivered {observed:.1%}: "
             + (
                 "its cache is off, smaller than the working set, has other blocks, or a router "
                 "sent them elsewhere."
-                if had < of.implied
+                if observed < of.implied
                 else "it finds more than the prefixes that were made to repeat."
             )
         )

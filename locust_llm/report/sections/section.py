@@ -40,7 +40,9 @@ class ReportSection(NamedTuple, Generic[Finding]):
     """Its heading, texts and tables."""
     chart_heading: str = ""
     """Empty: it has no charts."""
-    draw: Callable[[Finding, ReportMaterial], Iterable[Plot | Timeline]] = lambda found, material: ()
+    draw: Callable[[Finding, ReportMaterial], Iterable[Plot | Timeline]] = (
+        lambda finding, material: ()
+    )
     shows_arms: bool = False
     """It is shown of two arms together too, which had different targets."""
 

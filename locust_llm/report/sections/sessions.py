@@ -208,8 +208,8 @@ def _grouped(turns: list[tuple[int, _Turn]]) -> tuple[TurnGroup, ...]:
             groups[min(number, MAX_GROUPS)].append(turn)
     highest = max((number for number, turn in turns if turn.ok), default=0)
     return tuple(
-        _group(number, highest if number == MAX_GROUPS else number, some)
-        for number, some in sorted(groups.items())
+        _group(number, highest if number == MAX_GROUPS else number, group)
+        for number, group in sorted(groups.items())
     )
 
 
@@ -232,13 +232,15 @@ def _group(first: int, last: int, turns: list[_Turn]) -> TurnGroup:
 
 
 def _middle(
-    found: dict[str, list[_Turn]], complete: list[list[_Turn]], spans: NDArray[np.float64]
+    turns_by_session: dict[str, list[_Turn]],
+    complete: list[list[_Turn]],
+    spans: NDArray[np.float64],
 ) -> str:
     """Id of the complete session in the middle, by latency."""
     if not complete:
         return ""
     middle = complete[int(np.argsort(spans, kind="stable")[(len(spans) - 1) // 2])]
-    return next(name for name, turns in found.items() if turns is middle)
+    return next(name for name, turns in turns_by_session.items() if turns is middle)
 
 
 def make_sessions_blocks(summary: SessionsSummary) -> Iterator[Block]:
@@ -259,30 +261,30 @@ def make_sessions_blocks(summary: SessionsSummary) -> Iterator[Block]:
         yield TextBlock(SCARCE_NOTE)
 
 
-def _rows(found: SessionsSummary) -> Iterator[tuple[str, str]]:
+def _rows(sessions: SessionsSummary) -> Iterator[tuple[str, str]]:
     yield (
         "sessions",
-        f"{found.sessions:,}; {found.complete:,} of them whole, with each turn answered",
+        f"{sessions.sessions:,}; {sessions.complete:,} of them whole, with each turn answered",
     )
-    yield "turns", f"{found.turns:,}, {found.turns_mean:.1f} in a session"
+    yield "turns", f"{sessions.turns:,}, {sessions.turns_mean:.1f} in a session"
     yield (
         "deepest, widest",
-        f"{format_count(found.depth, 'turn')} one after the other; {found.width:,} side by side",
+        f"{format_count(sessions.depth, 'turn')} one after the other; {sessions.width:,} side by side",
     )
-    if found.latency_s is not None:
-        latencies = zip(found.latency_s, (50, 90, 99), strict=True)
+    if sessions.latency_s is not None:
+        latencies = zip(sessions.latency_s, (50, 90, 99), strict=True)
         p50, p90, p99 = (
-            format_duration(seconds) + mark_scarce(found.complete, percentile)
+            format_duration(seconds) + mark_scarce(sessions.complete, percentile)
             for seconds, percentile in latencies
         )
         yield (
             "session latency",
             f"p50 {p50}, p90 {p90}, p99 {p99}, from the first send to the last end",
         )
-    if found.model_share is not None:
-        yield "with the model", f"{found.model_share:.1%} of that time a request was under way"
-    if found.tool_s is not None:
-        yield "in tools", f"{format_duration(found.tool_s)} in a session, over all its branches"
+    if sessions.model_share is not None:
+        yield "with the model", f"{sessions.model_share:.1%} of that time a request was under way"
+    if sessions.tool_s is not None:
+        yield "in tools", f"{format_duration(sessions.tool_s)} in a session, over all its branches"
 
 
 def _groups(by: str, groups: Sequence[TurnGroup]) -> TableBlock:
@@ -349,10 +351,10 @@ def _find(material: ReportMaterial) -> SessionsSummary | None:
     return summarise_sessions(material.records, PROFILING)
 
 
-def _draw(found: SessionsSummary, material: ReportMaterial) -> Iterator[Timeline]:
+def _draw(sessions: SessionsSummary, material: ReportMaterial) -> Iterator[Timeline]:
     """The session of median latency."""
-    if found.example:
-        turns = [record for record in material.records if record.session == found.example]
+    if sessions.example:
+        turns = [record for record in material.records if record.session == sessions.example]
         yield make_session_timeline(turns, material.run.started_at)
 
 

@@ -38,18 +38,18 @@ def measure_speculation(
 ) -> Iterator[Speculation]:
     """Of each server that drafted; of all together where the answers say it. ``requests``: as of
     columns.collect."""
-    if (found := _of_answers(requests, run)) is not None:
-        yield found
+    if (of_responses := _of_answers(requests, run)) is not None:
+        yield of_responses
         return
     for name in sorted(history.names):
         ended_at = run.stopping_at or run.ended_at or float("inf")
         samples = history.between(name, run.profiling_at, ended_at)
         if (
             samples
-            and (found := _of(samples, "simulator" if run.simulated else samples[-1].engine))
+            and (of_responses := _of(samples, "simulator" if run.simulated else samples[-1].engine))
             is not None
         ):
-            yield found
+            yield of_responses
 
 
 def _of_answers(requests: pd.DataFrame, run: Run) -> Speculation | None:

@@ -95,7 +95,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def inconclusive(self) -> tuple[SloResult, ...]:
         """The results of rules that decide, and are INCONCLUSIVE."""
-        return tuple(one for one in self.slos if one.decides and one.status == INCONCLUSIVE)
+        return tuple(slo for slo in self.slos if slo.decides and slo.status == INCONCLUSIVE)
 
     @property
     def close_to_limit(self) -> bool:

@@ -121,11 +121,14 @@ def summarise_tenants(
     """``requests``: the columns of ``records``. None: no request has a tenant, or it is a sweep,
     whose stages have theirs."""
     swept = run.settings.sweep is not None and run.stage is None
-    some = requests[(requests["phase"] == PROFILING) & (requests["tenant"] != "")]
-    if swept or some.empty:
+    tenant_requests = requests[(requests["phase"] == PROFILING) & (requests["tenant"] != "")]
+    if swept or tenant_requests.empty:
         return None
     return measure_tenants(
-        records, run, float(some["asked_at"].min()), float(some["closed_at"].max())
+        records,
+        run,
+        float(tenant_requests["asked_at"].min()),
+        float(tenant_requests["closed_at"].max()),
     )
 
 
@@ -372,25 +375,25 @@ def _curves(names: Sequence[str], service: Floats, gaps: Floats, edges: Floats) 
 
 
 def _row(
-    name: str, one: _Tenant, weight: float, active_s: float, *,
+    name: str, tenant: _Tenant, weight: float, active_s: float, *,
     service: float, total: float, demand: float, waiting: float, contended: float | None,
 ) -> TenantRow:  # fmt: skip
-    ttft = list(_percentiles(one.ttfts_s, (50, 95)))
-    finished = one.ok + one.failed
+    ttft = list(_percentiles(tenant.ttfts_s, (50, 95)))
+    finished = tenant.ok + tenant.failed
     return TenantRow(
         name=name,
         weight=weight,
-        requests=one.requests,
-        failed=one.failed,
-        failure_rate=one.failed / finished if finished else None,
+        requests=tenant.requests,
+        failed=tenant.failed,
+        failure_rate=tenant.failed / finished if finished else None,
         ttft_p50_s=ttft[0],
         ttft_p95_s=ttft[1],
-        itl_p50_s=next(_percentiles(one.itls_s, (50,))),
-        tokens_per_s=sum(one.served) / active_s if active_s else None,
+        itl_p50_s=next(_percentiles(tenant.itls_s, (50,))),
+        tokens_per_s=sum(tenant.served) / active_s if active_s else None,
         service=service,
         share=service / total if total else None,
-        demand=one.demand,
-        demand_share=one.demand / demand if demand else None,
+        demand=tenant.demand,
+        demand_share=tenant.demand / demand if demand else None,
         waiting=waiting,
         contended_share=contended,
     )
@@ -451,34 +454,34 @@ def make_tenant_blocks(summary: TenantsSummary) -> Iterator[Block]:
     yield TextBlock(NOTE)
 
 
-def describe_fairness(found: TenantsSummary, *, weighted: bool = False) -> str:
+def describe_fairness(tenants: TenantsSummary, *, weighted: bool = False) -> str:
     """Jain's index in a sentence, or why there is none."""
-    names = ", ".join(truncate_text(name, NAME) for name in found.backlogged)
-    if found.jain is None:
-        if len(found.backlogged) > 1:
+    names = ", ".join(truncate_text(name, NAME) for name in tenants.backlogged)
+    if tenants.jain is None:
+        if len(tenants.backlogged) > 1:
             return (
-                f"No Jain's index: {names} were backlogged, but in no step of {_step(found)} did "
+                f"No Jain's index: {names} were backlogged, but in no step of {_step(tenants)} did "
                 f"all of them wait from its start to its end."
             )
-        some = f"only {names} was" if names else "no tenant was"
+        sentence = f"only {names} was" if names else "no tenant was"
         return (
-            f"No Jain's index: {some} backlogged (waiting through half of the time), so the "
+            f"No Jain's index: {sentence} backlogged (waiting through half of the time), so the "
             f"server had no choice to make."
         )
-    rows = [row for row in found.rows if row.contended_share is not None]
+    rows = [row for row in tenants.rows if row.contended_share is not None]
     got = ", ".join(f"{truncate_text(row.name, NAME)} {row.contended_share:.1%}" for row in rows)
     per = " / weight" * weighted
     return (
-        f"Jain's index {found.jain:.3f} of service{per} (1: equal, {1 / len(rows):.2g}: one has "
+        f"Jain's index {tenants.jain:.3f} of service{per} (1: equal, {1 / len(rows):.2g}: one has "
         f"all): in the "
-        f"{format_duration(found.contended_s)} in which all of {names} waited (whole steps of "
-        f"{_step(found)}), they received {got}."
+        f"{format_duration(tenants.contended_s)} in which all of {names} waited (whole steps of "
+        f"{_step(tenants)}), they received {got}."
     )
 
 
-def _step(found: TenantsSummary) -> str:
+def _step(tenants: TenantsSummary) -> str:
     """How long one is in which waiting tenants are compared."""
-    at_s = found.service.at_s
+    at_s = tenants.service.at_s
     return format_duration((at_s[-1] - at_s[0]) / BINS)
 
 
@@ -553,8 +556,8 @@ def _find(material: ReportMaterial) -> TenantsSummary | None:
     return summarise_tenants(material.columns.requests, material.run, material.records)
 
 
-def _draw(found: TenantsSummary, material: ReportMaterial) -> Iterator[Plot]:
-    return plot_tenant_service(found, find_time_axis(material.columns.requests, material.run))
+def _draw(tenants: TenantsSummary, material: ReportMaterial) -> Iterator[Plot]:
+    return plot_tenant_service(tenants, find_time_axis(material.columns.requests, material.run))
 
 
 TENANTS: Final = ReportSection(

@@ -103,10 +103,10 @@ class SpanReceiver:
     def take(self, line: bytes) -> None:
         """One line of its process."""
         try:
-            found = _decode(line)
+            span_times = _decode(line)
         except ValueError:  # it was killed while it wrote
             return
-        for joined in self._join.spans(found):
+        for joined in self._join.spans(span_times):
             self._keep(joined)
         if self._file is not None:
             self._file.flush()

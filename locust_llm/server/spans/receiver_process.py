@@ -192,15 +192,15 @@ class SpanExportServer(ThreadingMixIn, TCPServer):
     def take(self, kind: str, coding: str, body: bytes) -> None:
         """An export; one is decoded at a time, as each may be large in memory. Raises Refused."""
         with self._decoding:
-            found = sort_spans(decode_exported_spans(kind, coding, body), self._run)
-        times = found.times
-        self.tell(msgspec.structs.replace(found, times=times[:LINE_SPANS]))
+            sorted_spans = sort_spans(decode_exported_spans(kind, coding, body), self._run)
+        times = sorted_spans.times
+        self.tell(msgspec.structs.replace(sorted_spans, times=times[:LINE_SPANS]))
         for begin in range(LINE_SPANS, len(times), LINE_SPANS):
             self.tell(SortedSpans(times[begin : begin + LINE_SPANS]))
 
-    def tell(self, found: SortedSpans) -> None:
+    def tell(self, sorted_spans: SortedSpans) -> None:
         with self._telling:
-            self._tell(found)
+            self._tell(sorted_spans)
 
 
 def _cut(connection: socket) -> None:
@@ -211,8 +211,8 @@ def _cut(connection: socket) -> None:
 def main(listener: int, run: str) -> None:
     out = sys.stdout.buffer
 
-    def tell(found: SortedSpans) -> None:
-        out.write(msgspec.json.encode(found) + b"\n")
+    def tell(sorted_spans: SortedSpans) -> None:
+        out.write(msgspec.json.encode(sorted_spans) + b"\n")
         out.flush()
 
     server = SpanExportServer(socket(fileno=listener), run, tell)

@@ -46,16 +46,16 @@ class Blocks:
     def find(self, keys: Sequence[int]) -> tuple[int, int]:
         """How many of the first keys are there, and how many of these are free until they are
         shared."""
-        found = idle = 0
+        num_found = idle = 0
         get = self._oldest.get
         for key in keys:
             block = get(key)
             if block is None:
                 break
-            found += 1
+            num_found += 1
             if not block.users:
                 idle += 1
-        return found, idle
+        return num_found, idle
 
     def share(self, keys: Iterable[int]) -> list[CacheBlock]:
         """One more user of each; they must be there."""

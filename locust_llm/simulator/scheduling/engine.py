@@ -343,10 +343,11 @@ class Router:
         return self._sessions.get(session)
 
     def _best(self, block_keys: Series[int]) -> int:
-        found = [engine.find(block_keys) for engine in self.engines]
-        count = len(found)
+        cached_blocks = [engine.find(block_keys) for engine in self.engines]
+        count = len(cached_blocks)
         return min(
-            range(count), key=lambda i: (-found[i], self.num_open[i], (i - self._next) % count)
+            range(count),
+            key=lambda i: (-cached_blocks[i], self.num_open[i], (i - self._next) % count),
         )
 
 

@@ -42,10 +42,10 @@ class LlamaCpp(Stateful):
                 num_new_tokens = min(scheduler.num_left(sequence), budget)
                 scheduler.compute(batch, sequence, num_new_tokens)
             else:
-                found, _, num_left = scheduler.look_up(sequence)
+                num_cached, _, num_left = scheduler.look_up(sequence)
                 num_new_tokens = min(num_left, budget)
                 scheduler.waiting.remove(sequence)
-                scheduler.admit(batch, sequence, found, num_new_tokens)
+                scheduler.admit(batch, sequence, num_cached, num_new_tokens)
             budget -= num_new_tokens
         return batch
 
@@ -90,10 +90,10 @@ class LlamaCpp(Stateful):
         return chosen
 
 
-def _num_alike(one: Sequence, other: Sequence) -> int:
+def _num_alike(sequence: Sequence, other: Sequence) -> int:
     """Tokens that both begin with, in whole blocks."""
     equal = 0
-    for key, last in zip(one.block_keys, other.block_keys, strict=False):
+    for key, last in zip(sequence.block_keys, other.block_keys, strict=False):
         if key != last:
             break
         equal += 1

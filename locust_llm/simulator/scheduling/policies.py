@@ -25,12 +25,12 @@ def static(scheduler: Scheduler) -> Batch:
     budget, room = config.max_num_batched_tokens, blocks.num_free
     while scheduler.waiting and len(scheduler.running) < scheduler.most_running:
         sequence = scheduler.waiting[0]
-        found, _, num_left = scheduler.look_up(sequence)
+        num_cached, _, num_left = scheduler.look_up(sequence)
         # to its end: nobody is preempted
         room -= num_blocks_for(sequence.num_prompt_tokens + sequence.max_tokens)
         if room < 0 or num_left > budget:
             break
-        scheduler.admit(batch, scheduler.waiting.popleft(), found, num_left)
+        scheduler.admit(batch, scheduler.waiting.popleft(), num_cached, num_left)
         budget -= num_left
     return batch
 
@@ -97,12 +97,12 @@ def admit_waiting(
     though a chunk takes only its own (vLLM's scheduler_reserve_full_isl)."""
     waiting, most = scheduler.waiting, scheduler.most_running
     while waiting and budget > 0 and len(scheduler.running) < most:
-        found, num_blocks, num_left = scheduler.look_up(waiting[0])
+        num_cached, num_blocks, num_left = scheduler.look_up(waiting[0])
         num_new_tokens = min(num_left, longest)
         if not scheduler.fits(num_blocks) or (whole and num_new_tokens > budget):
             break
         num_new_tokens = min(num_new_tokens, budget)
-        scheduler.admit(batch, waiting.popleft(), found, num_new_tokens)
+        scheduler.admit(batch, waiting.popleft(), num_cached, num_new_tokens)
         budget -= num_new_tokens
 
 
@@ -130,13 +130,13 @@ def partial_prefills(scheduler: Scheduler) -> Batch:
         if is_long(sequence) and num_long >= config.max_long_partial_prefills:
             passed_over.append(sequence)
             continue
-        found, num_blocks, num_left = scheduler.look_up(sequence)
+        num_cached, num_blocks, num_left = scheduler.look_up(sequence)
         if not scheduler.fits(num_blocks):
             waiting.appendleft(sequence)
             break
         num_long += is_long(sequence)
         num_new_tokens = min(num_left, longest, budget)
-        scheduler.admit(batch, sequence, found, num_new_tokens)
+        scheduler.admit(batch, sequence, num_cached, num_new_tokens)
         budget -= num_new_tokens
     waiting.extendleft(reversed(passed_over))
     return batch

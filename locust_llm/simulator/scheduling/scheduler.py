@@ -315,29 +315,31 @@ class Scheduler:
         always being left to compute; how many it needs besides those that others use; and how many
         tokens it has left to compute."""
         num_tokens = sequence.num_prompt_tokens + sequence.output_then
-        found = idle = 0
+        num_cached = idle = 0
         if self.blocks.caching and sequence.block_keys:
-            found, idle = self.blocks.find(sequence.block_keys[: (num_tokens - 1) // BLOCK_SIZE])
-        num_computed = max(found * BLOCK_SIZE, sequence.num_transferred_tokens)
-        return found, num_blocks_for(num_tokens) - found + idle, num_tokens - num_computed
+            num_cached, idle = self.blocks.find(
+                sequence.block_keys[: (num_tokens - 1) // BLOCK_SIZE]
+            )
+        num_computed = max(num_cached * BLOCK_SIZE, sequence.num_transferred_tokens)
+        return num_cached, num_blocks_for(num_tokens) - num_cached + idle, num_tokens - num_computed
 
     def fits(self, num_blocks: int) -> bool:
         """Whether a waiting sequence that needs so many may be admitted."""
         return num_blocks + (self._watermark if self.running else 0) <= self.blocks.num_free
 
-    def admit(self, batch: Batch, sequence: Sequence, found: int, num_new_tokens: int) -> None:
+    def admit(self, batch: Batch, sequence: Sequence, num_cached: int, num_new_tokens: int) -> None:
         """A sequence that was taken from waiting runs, last in the order. `look_up` gave
-        ``found``."""
+        ``num_cached``."""
         if self.blocks.caching:
-            sequence.named_blocks = self.blocks.share(sequence.block_keys[:found])
-            sequence.blocks_then = found
+            sequence.named_blocks = self.blocks.share(sequence.block_keys[:num_cached])
+            sequence.blocks_then = num_cached
             self.num_cache_queries += sequence.num_prompt_tokens + sequence.output_then
-            self.num_cache_hits += found * BLOCK_SIZE
+            self.num_cache_hits += num_cached * BLOCK_SIZE
         if self._fair is not None and not sequence.num_preemptions:
             self._fair.served(sequence, prompt_tokens=sequence.num_prompt_tokens)
         if not sequence.num_preemptions and not sequence.num_transferred_tokens:
-            sequence.num_cached_tokens = found * BLOCK_SIZE
-        sequence.computed_then = max(found * BLOCK_SIZE, sequence.num_transferred_tokens)
+            sequence.num_cached_tokens = num_cached * BLOCK_SIZE
+        sequence.computed_then = max(num_cached * BLOCK_SIZE, sequence.num_transferred_tokens)
         self._num_admitted += 1
         sequence.status, sequence.order = SequenceStatus.RUNNING, self._num_admitted
         self.running[sequence] = None

@@ -80,7 +80,7 @@ class SGLang(Stateful):
             )
         while waiting and budget > 0 and not self.full:
             sequence = waiting[0]
-            found, num_blocks, num_left = scheduler.look_up(sequence)
+            num_cached, num_blocks, num_left = scheduler.look_up(sequence)
             free = _free(scheduler, reserved)
             to_come = min(_to_come(sequence), CLIP)
             room = free * BLOCK_SIZE - expected
@@ -90,7 +90,7 @@ class SGLang(Stateful):
                 self.full = True
                 break
             num_new_tokens = min(num_left, budget)
-            scheduler.admit(batch, waiting.popleft(), found, num_new_tokens)
+            scheduler.admit(batch, waiting.popleft(), num_cached, num_new_tokens)
             budget -= num_new_tokens
             expected += to_come
 

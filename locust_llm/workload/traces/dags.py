@@ -145,15 +145,15 @@ class _Session:
                     above=below,
                 )
             for spawn in turn.spawns:
-                one = _Spawn([spawn]) if isinstance(spawn, str) else spawn
-                join = number + 1 if one.join_at is None else one.join_at
-                if one.join_at is not None and not number < join < len(row.turns):
+                spawned = _Spawn([spawn]) if isinstance(spawn, str) else spawn
+                join = number + 1 if spawned.join_at is None else spawned.join_at
+                if spawned.join_at is not None and not number < join < len(row.turns):
                     raise RowError(
                         f"turns[{number}]: join_at {join} is no later turn",
                         field="turns",
                         line=line,
                     )
-                for child in one.children:
+                for child in spawned.children:
                     joins.setdefault(join, []).extend(
                         self.add(child, after, line, whole=True, above=below)
                     )

@@ -45,7 +45,7 @@ def read_mlperf_turns(rows: Sequence[tuple[bytes, int]]) -> list[Turn]:
     for data, line in rows:
         fields = decode_row(data)
         read.append((convert_row(fields, _Message, line), fields, line))
-    read.sort(key=lambda one: one[0].turn)
+    read.sort(key=lambda row: row[0].turn)
     turns: list[Turn] = []
     system = next((row.system for row, _, _ in read if row.system), None)
     messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
@@ -79,8 +79,8 @@ def _said(row: _Message, line: int) -> list[dict[str, Any]]:
         if not row.tool_results:
             raise RowError("a tool's row needs tool_results", field="role", line=line)
         return [
-            {"role": "tool", "tool_call_id": one.tool_call_id, "content": one.content}
-            for one in row.tool_results
+            {"role": "tool", "tool_call_id": row.tool_call_id, "content": row.content}
+            for row in row.tool_results
         ]
     if not row.content:
         raise RowError("a user's row needs content", field="role", line=line)

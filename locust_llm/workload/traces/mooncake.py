@@ -42,7 +42,7 @@ def read_mooncake_names(fields: dict[str, Any]) -> list[str]:
     if "schema" in fields:
         return []
     request = convert_row(fields, _Request)
-    waits = [*request.wait_for, *(one.request_id for one in request.dependencies)]
+    waits = [*request.wait_for, *(dependency.request_id for dependency in request.dependencies)]
     session = request.play_id or request.session_id
     return [
         *(f"request {name}" for name in (request.request_id, *waits)),
@@ -69,21 +69,21 @@ def read_mooncake_session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Rec
     for request, _ in read.values():
         after = list(request.wait_for)
         wait_ms = request.delay + request.tool_wait_ms
-        for one in request.dependencies:
-            beside = read.get(one.request_id)
-            if one.trigger == "dispatch" and beside is not None:
+        for dependency in request.dependencies:
+            beside = read.get(dependency.request_id)
+            if dependency.trigger == "dispatch" and beside is not None:
                 after += [
                     *beside[0].wait_for,
                     *(other.request_id for other in beside[0].dependencies),
                 ]
             else:
-                after.append(one.request_id)
-            wait_ms = max(wait_ms, one.delay_ms)
+                after.append(dependency.request_id)
+            wait_ms = max(wait_ms, dependency.delay_ms)
         afters.append(after)
         waits_ms.append(wait_ms)
     times_ms = [
-        one.timestamp if one.not_before_ms is None else one.not_before_ms
-        for one, _ in read.values()
+        request.timestamp if request.not_before_ms is None else request.not_before_ms
+        for request, _ in read.values()
     ]
     times = [None if ms is None else ms / 1e3 for ms in times_ms]
 

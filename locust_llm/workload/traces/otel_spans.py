@@ -78,19 +78,19 @@ def read_trace_ids(row: bytes) -> list[str]:
 
 def read_span_turns(rows: Sequence[tuple[bytes, int]], trace: str) -> list[Turn]:
     """The requests of a trace. Raises RowError, with its line."""
-    found: dict[str, _Span] = {}
+    spans_by_id: dict[str, _Span] = {}
     for row, line in rows:
         for fields in _by_trace(row).get(trace, ()):
             span = _read(fields, line)
-            if span.id in found:
+            if span.id in spans_by_id:
                 raise RowError(f"the span {span.id!r} is there twice", field="spanId", line=line)
-            found[span.id] = span
+            spans_by_id[span.id] = span
     inner: dict[str, list[_Span]] = {}
-    for span in found.values():
-        inner.setdefault(span.parent if span.parent in found else "", []).append(span)
+    for span in spans_by_id.values():
+        inner.setdefault(span.parent if span.parent in spans_by_id else "", []).append(span)
     pieces, reached = _pieces(inner, "", 0)
-    if reached < len(found):
-        lost = next(span for span in found.values() if _is_circle(span, found))
+    if reached < len(spans_by_id):
+        lost = next(span for span in spans_by_id.values() if _is_circle(span, spans_by_id))
         raise RowError(
             f"spans are parents of each other, as {lost.id!r} is",
             field="parentSpanId",
@@ -111,12 +111,12 @@ def read_span_turns(rows: Sequence[tuple[bytes, int]], trace: str) -> list[Turn]
     return turns
 
 
-def _is_circle(span: _Span, found: Mapping[str, _Span]) -> bool:
+def _is_circle(span: _Span, spans_by_id: Mapping[str, _Span]) -> bool:
     seen = set[str]()
     at = span
-    while at.parent in found and at.parent not in seen:
+    while at.parent in spans_by_id and at.parent not in seen:
         seen.add(at.parent)
-        at = found[at.parent]
+        at = spans_by_id[at.parent]
     return span.id in seen
 
 
@@ -180,15 +180,15 @@ def _turn(span: _Span, trace: str) -> Turn:
 @lru_cache(1)
 def _by_trace(row: bytes) -> dict[str, list[dict[str, Any]]]:
     """Of the last row that was read: one row may hold many traces."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_trace: dict[str, list[dict[str, Any]]] = {}
     fields = decode_row(row)
     outer = read_row_id(_first(fields, "trace_id", "traceId"))
     for span in _spans(fields):
         trace = _ids(span)[1] or outer
         if not trace:
             raise RowError("a span has no traceId", field="spanId")
-        found.setdefault(trace, []).append(span)
-    return found
+        by_trace.setdefault(trace, []).append(span)
+    return by_trace
 
 
 def _spans(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -204,7 +204,7 @@ def _spans(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _objects(value: Any, name: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise RowError(f"{name} must be a list of objects", field=name)
     return value
 
@@ -252,16 +252,17 @@ def _time_s(span: dict[str, Any], id: str, line: int, nanos: str, text: str) -> 
         raise RowError(f"the span {id!r}: {wrong}", field=wrong.field, line=line) from None
 
 
-def _attributes(found: Any, id: str, line: int) -> dict[str, Any]:
+def _attributes(attributes: Any, id: str, line: int) -> dict[str, Any]:
     """Of OTLP, a list of keys and typed values; else an object."""
-    if found is None:
+    if attributes is None:
         return {}
-    if isinstance(found, dict):
-        return found
-    if isinstance(found, list) and all(
-        isinstance(one, dict) and isinstance(one.get("key"), str) for one in found
+    if isinstance(attributes, dict):
+        return attributes
+    if isinstance(attributes, list) and all(
+        isinstance(attribute, dict) and isinstance(attribute.get("key"), str)
+        for attribute in attributes
     ):
-        return {one["key"]: _value(one.get("value"), 0) for one in found}
+        return {attribute["key"]: _value(attribute.get("value"), 0) for attribute in attributes}
     raise RowError(
         f"the span {id!r}: attributes must be a list of keys and values",
         field="attributes",
@@ -275,10 +276,10 @@ def _value(value: Any, depth: int) -> Any:
         return None
     kind, held = next(iter(value.items()), ("", None))
     if kind == "arrayValue" and isinstance(held, dict) and isinstance(held.get("values"), list):
-        return [_value(one, depth + 1) for one in held["values"]]
+        return [_value(value, depth + 1) for value in held["values"]]
     if kind == "kvlistValue" and isinstance(held, dict) and isinstance(held.get("values"), list):
-        pairs = [one for one in held["values"] if isinstance(one, dict)]
-        return {str(one.get("key")): _value(one.get("value"), depth + 1) for one in pairs}
+        pairs = [value for value in held["values"] if isinstance(value, dict)]
+        return {str(pair.get("key")): _value(pair.get("value"), depth + 1) for pair in pairs}
     return held
 
 
@@ -319,12 +320,12 @@ def _messages(span: _Span) -> list[dict[str, Any]] | None:
     return messages
 
 
-def _message(one: dict[str, Any]) -> list[dict[str, Any]]:
-    role = one.get("role")
-    parts = one.get("parts")
+def _message(message: dict[str, Any]) -> list[dict[str, Any]]:
+    role = message.get("role")
+    parts = message.get("parts")
     if not isinstance(parts, list):
-        kept = ("content", "tool_calls", "tool_call_id", "name")
-        return [{"role": role, **{name: one[name] for name in kept if name in one}}]
+        kept_fields = ("content", "tool_calls", "tool_call_id", "name")
+        return [{"role": role, **{name: message[name] for name in kept_fields if name in message}}]
     parts = [part for part in parts if isinstance(part, dict)]
     results = [part for part in parts if part.get("type") == "tool_call_response"]
     if results:

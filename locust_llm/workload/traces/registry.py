@@ -33,7 +33,7 @@ def recognise_trace(row: bytes) -> str | None:
     requests = fields.get("requests")
     turns = fields.get("turns")
     if isinstance(requests, list) and any(
-        isinstance(one, dict) and "t" in one for one in requests[:1]
+        isinstance(request, dict) and "t" in request for request in requests[:1]
     ):
         return "weka_trace"
     if otel_spans.is_span_row(fields):

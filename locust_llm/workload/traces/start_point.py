@@ -52,7 +52,7 @@ def start_session_at(item: DatasetSession, share: float) -> DatasetSession:
         return item
     before = list_turn_parents(item.turns)
     start_s = item.turns[first].at_s
-    kept: list[Turn] = []
+    kept_turns: list[Turn] = []
     for number in range(first, len(item.turns)):
         turn = item.turns[number]
         after = tuple(parent - first for parent in before[number] if parent >= first)
@@ -65,10 +65,10 @@ def start_session_at(item: DatasetSession, share: float) -> DatasetSession:
                 if turn.at_s is not None and start_s is not None
                 else 0.0
             )
-        kept.append(
+        kept_turns.append(
             replace(turn, after=leave_out_usual_parent(number - first, after), delay_s=delay_s)
         )
-    return replace(item, turns=tuple(kept))
+    return replace(item, turns=tuple(kept_turns))
 
 
 def _with_history(item: DatasetSession, before: list[tuple[int, ...]], number: int) -> Turn:
@@ -78,10 +78,10 @@ def _with_history(item: DatasetSession, before: list[tuple[int, ...]], number: i
         way.append(before[way[-1]][0])
     turns = [item.turns[at] for at in reversed(way)]
     turn = turns[-1]
-    if turn.messages is None and all(one.messages is None for one in turns):
-        lengths = [one.input_tokens for one in turns]
+    if turn.messages is None and all(turn.messages is None for turn in turns):
+        lengths = [turn.input_tokens for turn in turns]
         known = None if None in lengths else sum(length or 0 for length in lengths)
-        answers = sum(one.output_tokens or 0 for one in turns[:-1])
+        answers = sum(turn.output_tokens or 0 for turn in turns[:-1])
         return replace(
             turn, whole=True, input_tokens=None if known is None else known + answers, hash_ids=()
         )
