@@ -40,6 +40,7 @@ from locust_llm.records.run import (
     Stage,
     UserChange,
     UserStart,
+    find_loaded_times,
     select_known_limits,
 )
 from locust_llm.records.server_metrics import BASE, SERVER, advise_on_memory
@@ -411,9 +412,8 @@ class RunStore:
         )
         if self.poller is not None:
             arm = BASE if self.poller.whose == BASE else ""
-            loaded = [(one.began_at, one.ended_at) for one in stages if not arm or one.arm == arm]
             whole = self.profiling_at, self.stopping_at or self._now()
-            yield from self.poller.remarks(loaded or [whole], limit)
+            yield from self.poller.remarks(find_loaded_times(stages, whole, arm), limit)
         if self._out_of_memory:
             yield advise_on_memory(self._out_of_memory, limit)
 

@@ -162,6 +162,15 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """Of a block: see settings/ab.py."""
 
 
+def find_loaded_times(
+    stages: Sequence[Stage], whole: tuple[float, float], arm: str = ""
+) -> list[tuple[float, float]]:
+    """The stretches of time (Unix seconds) in which requests were sent: those of the stages, of
+    ``arm`` alone where it is given, else ``whole``."""
+    chosen = [one for one in stages if not arm or one.arm == arm]
+    return [(one.began_at, one.ended_at) for one in chosen] or [whole]
+
+
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a run that compares two."""
 

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from locust_llm.text.format import format_count
 
@@ -206,8 +207,11 @@ class EngineHistory:
         self.by_name: dict[str, list[EngineSample]] = defaultdict(list)
         self.names: set[str] = set()
         """Those of which there is more than failures."""
+        self.engines: dict[str, str] = {}
+        """Names of servers, not of GPUs alone, with their sources."""
         self.failures: Counter[str] = Counter()
         """Readings that failed, by name; all of them."""
+        self.first_failures: dict[str, EngineSample] = {}
         self.unread = 0
         """Lines of its file that hold none."""
         self._most, self._held, self._step = most, 0, 1
@@ -215,9 +219,13 @@ class EngineHistory:
 
     def add(self, sample: EngineSample) -> None:
         name = sample.name
-        self.failures[name] += bool(sample.failure)
-        if not sample.failure:
+        if sample.failure:
+            self.failures[name] += 1
+            self.first_failures.setdefault(name, sample)
+        else:
             self.names.add(name)
+        if sample.engine not in ("", DCGM):
+            self.engines.setdefault(name, sample.source)
         self._seen[name] += 1
         if self._seen[name] % self._step:
             return
@@ -323,6 +331,36 @@ _MEMORY: Final = re.compile(
 SERVER: Final = "server"
 BASE: Final = "base"
 """Whose metrics these are: of two servers that are compared, those of the base are read."""
+
+
+def describe_server_history(
+    history: EngineHistory,
+    loaded: Sequence[tuple[float, float]],
+    prefill_limit: int | None,
+    *,
+    whose: str = SERVER,
+    simulated: bool = False,
+) -> Iterator[str]:
+    """What the metrics show of the stretches of time (Unix seconds) in which requests were sent; of
+    several replicas without their figures, which the charts show. ``simulated``: the engine is the
+    simulator, whatever the names of its metrics. ``whose``: the server's own page."""
+    began_at, ended_at = loaded[0][0], loaded[-1][1]
+    for name, source in history.engines.items():
+        summary = summarise_engine_samples(history.between(name, began_at, ended_at), loaded)
+        if summary is not None and simulated:
+            summary = replace(summary, engine="simulator")
+        remarks = diagnose_server(summary, prefill_limit, whose=SERVER if source else whose)
+        for number, sentence in enumerate(remarks):
+            if len(history.engines) == 1:
+                yield sentence
+            elif number:
+                yield f"{sentence} ({name})"
+    for name, first in history.first_failures.items():
+        source = first.source or f"the {whose}"
+        yield (
+            f"WARNING: {format_count(history.failures[name], 'reading')} of the metrics of "
+            f"{source} failed, the first with {first.failure}."
+        )
 
 
 def diagnose_server(

@@ -137,7 +137,7 @@ def remake_reports(
     if damage and (folder / RUN).exists():
         with suppress(OSError):
             os.replace(folder / RUN, folder / f"{RUN}.damaged")
-    run = renew_notes(run, RecordFile(folder / RECORDS))
+    run = renew_notes(run, RecordFile(folder / RECORDS), _history(folder, []))
     if spans is not None:
         run = replaced(run, spans=join_spans_file(folder, spans, run.trace))
     return _write(folder, run, columns, unread, stages=stages, blames=blames)

@@ -1,7 +1,7 @@
 """Notes of a run that the records tell as well, in the words of the version that makes the report."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -9,23 +9,36 @@ from msgspec.structs import replace
 from locust_llm.records.buffering import TAKEN_BACK, Buffering
 from locust_llm.records.failures import describe_retries
 from locust_llm.records.record import RETRIED, Record
-from locust_llm.records.run import BrokenRule, Run
+from locust_llm.records.run import BrokenRule, Run, find_loaded_times
+from locust_llm.records.server_metrics import (
+    BASE,
+    SERVER,
+    EngineHistory,
+    describe_server_history,
+)
 
 OF_RECORDS: Final = re.compile(
     rf"WARNING: BUFFERED STREAM|{TAKEN_BACK}|"
     r"\d+ attempts? (was|were) refused \(HTTP|\d+ requests? (was|were) sent again at once"
 )
 """How these notes begin, in every version."""
+OF_SERVER: Final = re.compile(
+    r"The (server|base)'s (own (figures|metrics) \(|KV cache was )|"
+    r"WARNING: (the (server|base) preempted |\d+ readings? of the metrics of )"
+)
+"""How the notes on the server's metrics begin, in every version."""
 ENDED_EARLY: Final = re.compile(
     r"The run was ended early: (abort: .+) is broken: (.+)\.", re.DOTALL
 )
 """What an older version kept of the rule that ended a run."""
 
 
-def renew_notes(run: Run, records: Iterable[Record]) -> Run:
-    """``records``: all of the run, in the order in which they came. A stage has the notes of the
-    whole run, and not its records."""
+def renew_notes(run: Run, records: Iterable[Record], history: EngineHistory | None = None) -> Run:
+    """``records``: all of the run, in the order in which they came. ``history``: the server's
+    metrics. A stage has the notes of the whole run, and not its records."""
     run = _find_broken_rule(run)
+    if run.stage is None and history is not None:
+        run = _renew_server_notes(run, history)
     old = [place for place, note in enumerate(run.notes) if OF_RECORDS.match(note)]
     if not old or run.stage is not None:
         return run
@@ -38,9 +51,26 @@ def renew_notes(run: Run, records: Iterable[Record]) -> Run:
             retried += 1
         else:
             buffering.add(record)
-    kept_notes = [note for place, note in enumerate(run.notes) if place not in old]
-    renewed = [*buffering.remarks(), *describe_retries(retried, resent)]
-    return replace(run, notes=(*kept_notes[: old[0]], *renewed, *kept_notes[old[0] :]))
+    return _replace_notes(run, old, [*buffering.remarks(), *describe_retries(retried, resent)])
+
+
+def _renew_server_notes(run: Run, history: EngineHistory) -> Run:
+    old = [place for place, note in enumerate(run.notes) if OF_SERVER.match(note)]
+    if not old or not history.engines:
+        return run
+    settings = run.settings
+    whose = BASE if settings.candidate not in ("", settings.host) else SERVER
+    end = run.stopping_at or run.ended_at or float("inf")
+    loaded = find_loaded_times(run.stages, (run.profiling_at, end), BASE if whose == BASE else "")
+    limit = max((one.limit for one in run.limits if one.limit is not None), default=None)
+    made = describe_server_history(history, loaded, limit, whose=whose, simulated=run.simulated)
+    return _replace_notes(run, old, list(made))
+
+
+def _replace_notes(run: Run, old: Sequence[int], new: Sequence[str]) -> Run:
+    """``old``: the places of the notes that the new ones replace, at the first of them."""
+    kept = [note for place, note in enumerate(run.notes) if place not in old]
+    return replace(run, notes=(*kept[: old[0]], *new, *kept[old[0] :]))
 
 
 def _find_broken_rule(run: Run) -> Run:

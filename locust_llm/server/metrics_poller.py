@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 import gevent
 import msgspec
 from gevent.event import Event
-from msgspec.structs import replace
 
 from locust_llm.client.exchange import UserConnection
 from locust_llm.files.buffered_file import BufferedFile
@@ -27,14 +26,12 @@ from locust_llm.records.server_metrics import (
     SERVER,
     EngineHistory,
     EngineSample,
-    diagnose_server,
+    describe_server_history,
     read_engine_samples,
-    summarise_engine_samples,
 )
 from locust_llm.records.storage import SERVER_METRICS
 from locust_llm.server.http_get import FetchFailed, fetch
 from locust_llm.settings.address import join_server_url
-from locust_llm.text.format import format_count
 from locust_llm.text.untrusted import NAME_BYTES, sanitise_text
 
 logger = logging.getLogger("locust_llm")
@@ -59,7 +56,6 @@ class MetricsPage:
         self.looked = Event()
         """It was asked for once, whatever came of it."""
         self.has_engine = False
-        self.first_failure = ""
 
 
 class MetricsPoller:
@@ -160,7 +156,6 @@ class MetricsPoller:
     def _keep(self, page: MetricsPage, samples: Sequence[EngineSample]) -> None:
         for sample in samples:
             page.has_engine = page.has_engine or sample.engine not in ("", DCGM)
-            page.first_failure = page.first_failure or sample.failure
             self.history.add(sample)
             if self._spool is None and not self._unwritable:
                 self._make_spool()
@@ -182,33 +177,10 @@ class MetricsPoller:
         self, loaded: Sequence[tuple[float, float]], prefill_limit: int | None
     ) -> Iterator[str]:
         """What the metrics show of the stretches of time (Unix seconds) in which requests were
-        sent; of several replicas without their figures, which the charts show."""
-        pages = [page for page in (*self._named, self._own) if page.has_engine]
-        began_at, ended_at = loaded[0][0], loaded[-1][1]
-        for page in pages:
-            name = EngineSample(at=0.0, engine="", source=page.source).name
-            summary = summarise_engine_samples(
-                self.history.between(name, began_at, ended_at), loaded
-            )
-            if summary is not None and self._simulated:
-                summary = replace(summary, engine="simulator")
-            remark = diagnose_server(
-                summary, prefill_limit, whose=SERVER if page.source else self.whose
-            )
-            for number, sentence in enumerate(remark):
-                if len(pages) == 1:
-                    yield sentence
-                elif number:
-                    yield f"{sentence} ({name})"
-        for page in (*self._named, self._own):
-            name = EngineSample(at=0.0, engine="", source=page.source).name
-            if failed := self.history.failures[name]:
-                source = page.source or f"the {self.whose}"
-                yield (
-                    f"WARNING: {format_count(failed, 'reading')} of the metrics of {source} "
-                    f"failed, the first with "
-                    f"{page.first_failure}."
-                )
+        sent."""
+        return describe_server_history(
+            self.history, loaded, prefill_limit, whose=self.whose, simulated=self._simulated
+        )
 
     def read_last(self) -> None:
         """Once more, when the last request is over: else the server's counters would lack those of

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 from support.records import a_run, answered, failed
 
 from locust_llm.records.record import RETRIED
+from locust_llm.records.server_metrics import EngineHistory, EngineSample
 from locust_llm.report.renew_notes import renew_notes
 
 OLD = (
@@ -40,3 +41,26 @@ def test_the_rule_that_ended_an_old_run_is_known_by_its_note() -> None:
     note = "The run was ended early: abort: ttft p50 < 20ms is broken: 144 of 144 beyond the limit."
     (broken,) = renew_notes(replace(a_run(), notes=(note,)), []).broken_rules
     assert str(broken) == "abort: ttft p50 < 20ms is broken: 144 of 144 beyond the limit"
+
+
+def test_old_notes_on_the_servers_metrics_are_made_anew() -> None:
+    """Three readings, of which two lie within the load."""
+    run = a_run()
+    history = EngineHistory()
+    for after_s, running in ((-5.0, 9.0), (1.0, 2.0), (2.0, 4.0)):
+        history.add(EngineSample(at=run.profiling_at + after_s, engine="vLLM", running=running))
+    history.add(EngineSample(at=run.profiling_at + 3, engine="", failure="HTTP 500"))
+    old = (
+        "the host is slow",
+        "The server's own figures (vLLM, means of 2 samples): running 3.0 (at most 4).",
+        "WARNING: 9 readings of the metrics of the server failed, the first with HTTP 404.",
+    )
+    renewed = renew_notes(replace(run, notes=old), [], history).notes
+    assert renewed == (
+        "the host is slow",
+        "The server's own metrics (vLLM, means of 2 readings, one a second while requests were "
+        "sent): running 3.0 (at most 4). Running and waiting count requests in its scheduler alone.",
+        "WARNING: 1 reading of the metrics of the server failed, the first with HTTP 500.",
+    )
+    # without the readings the words of the older version are all that there is
+    assert renew_notes(replace(run, notes=old), [], EngineHistory()).notes == old
