@@ -119,13 +119,7 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     by_chance = not (blame or seen.run.records_lost or seen.silent_end)
     if status == INCONCLUSIVE and not blame and (ended := _ended_by(rule, found, seen.run)):
         status, reason, longer = FAIL, f"it ended the {ended}", None
-    if found.infinite and found.value is not None and math.isfinite(found.value):
-        counted = format_count(found.infinite, "failed request")
-        reason = "; ".join(
-            filter(
-                None, (reason, f"with {counted} as +infinity, unlike the tables of successful ones")
-            )
-        )
+    reason = "; ".join(filter(None, (reason, _describe_counted_beside(found, reason))))
     factor = rule.factor
 
     def shown(value: float | None) -> float | None:
@@ -153,6 +147,18 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         and _is_close_to_limit(rule, tested, error),
         reason=reason,
     )
+
+
+def _describe_counted_beside(found: ObservedValue, reason: str) -> str:
+    """Which requests are in the figure, and not in the table of the successful ones; a percentile
+    that lands on a failed one has that as its ``reason`` already."""
+    counted = list[str]()
+    named = bool(found.note) and found.note in reason and math.isinf(found.value or 0.0)
+    if found.infinite and not named:
+        counted.append(f"{format_count(found.infinite, 'failed request')} as +infinity")
+    if found.cancelled:
+        counted.append(f"{format_count(found.cancelled, 'cancelled request')} with what they had")
+    return f"with {' and '.join(counted)}, unlike the table of successful ones" if counted else ""
 
 
 def _ended_by(rule: Rule, found: ObservedValue, run: Run) -> str:

@@ -42,19 +42,16 @@ def make_readability_rows(ok: RequestSelection, percentiles: Sequence[float]) ->
 
 
 def adjust_for_failures(
-    metric: Metric, values: Floats, at_least: Floats, failures: int, percentiles: Sequence[float]
+    metric: Metric, low: Floats, high: Floats, failures: int, percentiles: Sequence[float]
 ) -> Row:
-    """The row with ``failures`` more values of +infinity: AIPerf's ``adj_<tag>``.
+    """The row of all requests, ``failures`` of them as +infinity: AIPerf's ``adj_<tag>``.
 
     With failures by nearest rank: the smallest value that at least p % of all are not above, so
     that nothing is interpolated towards infinity. Without any linear, as every other percentile.
-    ``at_least``: what is known of requests that were cut; they count as +infinity, and where they
-    are as low as this, a percentile is at least so much."""
-    known = np.sort(values[~np.isnan(values)]) * metric.scale
-    best = np.sort(np.append(known, at_least * metric.scale))
-    count = len(best) + failures
-    without_end = np.full(count - len(known), math.inf)
-    failed = np.full(failures, math.inf)
+    ``low``, ``high``: the least and the most of each request, in seconds. Where those that were cut
+    are as low as they may be, a percentile is at least so much."""
+    best, most = np.sort(low) * 1e3, np.sort(high) * 1e3
+    count = len(best)
 
     def each(ordered: Floats) -> dict[float, float]:
         if not count:
@@ -62,8 +59,8 @@ def adjust_for_failures(
         nearest = bool(failures)
         return {p: find_percentile(ordered, p, nearest=nearest) for p in percentiles}
 
-    worst = each(np.append(known, without_end))
-    least = each(np.append(best, failed))
+    worst = each(most)
+    least = each(best)
     return Row(
         label=metric.label,
         tag=f"adj_{metric.tag}",

@@ -57,7 +57,7 @@ from .percentiles import (
 from .rows import FailureGroup, GateUse, Row, RunCounts, SloResult, SweepSummary
 from .sections.ab import compare_arms, judge_paired_rules, select_candidate_requests
 from .selection import Floats, RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
-from .slo.censoring import bound_metric, find_send_times
+from .slo.censoring import bound_values, find_send_times
 from .slo.goodput import make_goodput_rows, measure_goodput
 from .slo.intervals import SHORT, estimate_effective_size, estimate_percentile_interval
 from .slo.measurement_error import (
@@ -132,7 +132,7 @@ def summarise_run(
         counts=counts,
         rows=relabel_chunk_rows(_had(run, rows), counts.tokens_per_chunk),
         adjusted=_had(run, _adjusted(main, percentiles))
-        if conditions.failed or conditions.cut
+        if conditions.failed or conditions.cut or conditions.cancelled
         else (),
         warmup=_had(run, _warmup_rows(warm, gaps["warmup"], percentiles)),
         reading=_had(run, make_readability_rows(main.outcome(OK), percentiles)),
@@ -242,12 +242,12 @@ def _rows(
     part: RequestSelection, gaps: GapCounts, percentiles: Sequence[float], rates: Sequence[Row]
 ) -> tuple[Row, ...]:
     ok = part.outcome(OK)
-    finished = part.outcome(OK, *FAILURES)
+    all_that_waited = part.outcome(OK, *FAILURES, CUT, CANCELLED)
 
     def row(metric: Metric) -> Row:
         if metric.tag == POOLED:
             return _gap_row(metric, gaps, percentiles)
-        values = (finished if metric.waits else ok)[metric.column]
+        values = (all_that_waited if metric.waits else ok)[metric.column]
         distribution = make_distribution_row(metric, values, percentiles)
         if metric in (TTFT, TTFT_FROM_DUE):
             distribution = replace(distribution, intervals=_intervals(ok, metric))
@@ -349,20 +349,16 @@ def _amount(ok: RequestSelection, columns: Sequence[str]) -> float | None:
 
 
 def _adjusted(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row, ...]:
+    """What the percentiles of rules are of: all requests, also those that failed, were cut or were
+    cancelled."""
     ok = part.outcome(OK)
-    cut = part.outcome(CUT)
     failures = part.outcome(*FAILURES).size
 
     def row(metric: Metric) -> Row | None:
-        low, high = bound_metric(cut, metric)
-        known = low == high
-        values = ok[metric.column]
-        if ok.size and np.isnan(values).all():  # answers have none: nor would these have had one
-            return None
-        values = np.append(values, low[known] / (metric.scale / 1e3))
-        return adjust_for_failures(
-            metric, values, low[~known] / (metric.scale / 1e3), failures, percentiles
-        )
+        if ok.size and np.isnan(ok[metric.column]).all():
+            return None  # answers have none: nor would the others have had one
+        found = bound_values(part, metric)
+        return adjust_for_failures(metric, found.low, found.high, failures, percentiles)
 
     rows = (row(metric) for metric in _latencies(ok) if metric.adjusted)
     return tuple(filter(None, rows))

@@ -233,6 +233,9 @@ DEFINITIONS: Final = {metric.label: metric.means for metric in METRICS} | {
            "in the table with failures as +infinity with its age, as a lower bound. Rules count it "
                "at its best and at its "
            "worst, and decide if both agree",
+    "Cancelled": "ended on purpose: in no latency above, as nobody waited for the end. In SLO rules and "
+        "in the table with failures as +infinity with what it had; for the rest it takes the value of a "
+        "request that was still without its own at that age",
 } | INTERFERENCE_DEFINITIONS  # fmt: skip
 # -- measures --------------------------------------------------------------------------------------
 

@@ -268,7 +268,7 @@ def test_a_percentile_names_the_failures_that_are_in_it() -> None:
     answers = sorted(record.ttft_s for record in broken if record.ttft_s is not None)
     assert (len(answers), found.observed) == (80, pytest.approx(answers[49]))
     assert (
-        found.reason == "with 20 failed requests as +infinity, unlike the tables of successful ones"
+        found.reason == "with 20 failed requests as +infinity, unlike the table of successful ones"
     )
     assert judged("ttft p50 < 1s", steps(100)).reason == ""
 

@@ -53,7 +53,7 @@ def test_adjusted_against_a_slow_twin(
 ) -> None:
     percentiles = [p / 10 for p in permille]
     said = adjust_for_failures(
-        LATENCY, np.array(values), np.array([]), failures, percentiles
+        LATENCY, *all_requests(values, [], failures), failures, percentiles
     ).percentiles
     everything = sorted(1e3 * value for value in values) + [math.inf] * failures
     for p, thousandths in zip(percentiles, permille, strict=True):
@@ -61,6 +61,14 @@ def test_adjusted_against_a_slow_twin(
             i for i in range(1, len(everything) + 1) if i * 1000 >= thousandths * len(everything)
         )
         assert said[p] == pytest.approx(everything[smallest - 1])
+
+
+def all_requests(
+    values: list[float], cut: list[float], failures: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(the least, the most) of each, in seconds."""
+    failed = [math.inf] * failures
+    return np.array([*values, *cut, *failed]), np.array([*values, *[math.inf] * len(cut), *failed])
 
 
 def interpolated(values: Sequence[float], percentile: float) -> float:
@@ -74,25 +82,26 @@ def interpolated(values: Sequence[float], percentile: float) -> float:
 def test_without_failures_a_percentile_is_the_one_of_every_other_table() -> None:
     """Of 1, 2, 3, 4 ms the median is 2.5 ms. With one cut at 4 ms in place of the last, p50 is
     known and p90 at least 3.7 ms; with a failure more p50 is the third of five."""
-    values, cut = np.array([0.001, 0.002, 0.003]), np.array([0.004])
+    values, cut = [0.001, 0.002, 0.003], [0.004]
 
-    def adjusted(values: NDArray[np.float64], cut: NDArray[np.float64], failures: int) -> Row:
-        return adjust_for_failures(LATENCY, values, cut, failures, (50.0, 90.0))
+    def adjusted(values: list[float], cut: list[float], failures: int) -> Row:
+        low, high = all_requests(values, cut, failures)
+        return adjust_for_failures(LATENCY, low, high, failures, (50.0, 90.0))
 
-    whole = adjusted(np.append(values, cut), np.array([]), 0)
+    whole = adjusted([*values, *cut], [], 0)
     assert whole.percentiles == pytest.approx({50.0: 2.5, 90.0: 3.7})
     assert whole.at_least == {}
     some = adjusted(values, cut, 0)
     assert some.percentiles == pytest.approx({50.0: 2.5, 90.0: math.inf})
     assert some.at_least == pytest.approx({90.0: 3.7})
-    assert adjusted(np.append(values, cut), np.array([]), 1).percentiles[50.0] == 3.0
+    assert adjusted([*values, *cut], [], 1).percentiles[50.0] == 3.0
 
 
 def test_nearest_rank_is_not_misled_by_floats() -> None:
     """99.9 % of 1000 is the 999th value, although 99.9 / 100 * 1000 is 999.0000000000001."""
     assert (
         adjust_for_failures(
-            LATENCY, np.arange(1, 1000) / 1e3, np.array([]), 1, (99.9,)
+            LATENCY, *all_requests((np.arange(1, 1000) / 1e3).tolist(), [], 1), 1, (99.9,)
         ).percentiles[99.9]
         == 999
     )

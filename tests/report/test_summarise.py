@@ -162,9 +162,10 @@ def test_cut_and_cancelled_are_neither() -> None:
     assert (conditions.requests, conditions.succeeded, conditions.failed) == (4, 1, 0)
     assert (conditions.cut, conditions.cancelled, conditions.failure_rate) == (2, 1, 0.0)
     assert summary.counts.never_sent == 1
-    # 0.003 and 100 ms, and one of which nothing is known
+    # 0.003 and 100 ms, one of which nothing is known, and one that was cancelled at once
     first = row(summary, "adj_time_to_first_token")
-    assert (first.count, first.percentiles[50.0], first.percentiles[90.0]) == (3, 100, math.inf)
+    assert (first.count, first.percentiles[90.0]) == (4, math.inf)
+    assert first.percentiles[25.0] == pytest.approx(0.003 + 0.75 * (100 - 0.003))
     least = (first.at_least[25.0], first.at_least[50.0], first.at_least[90.0])
     assert least == pytest.approx(
         (0.0015, 0.003, 80.0006)

@@ -36,6 +36,7 @@ from locust_llm.report.slo.censoring import (
     bound_rate_amounts,
     bound_share_hits,
     bound_values,
+    value_of_failure,
 )
 from locust_llm.report.slo.goodput import define_good_request
 from locust_llm.report.slo.measurement_error import (
@@ -271,7 +272,9 @@ def _figure(rule: Rule, block: BlockRequests) -> float:
     time."""
     measure = BY_WORD[rule.metric]
     if measure.metric is not None:
-        known = bound_values(rule, select_requests(rule, block.counted), measure.metric).low
+        known = bound_values(
+            select_requests(rule, block.counted), measure.metric, value_of_failure(rule)
+        ).low
         if not len(known):
             return math.nan
         if rule.percentile is None:

@@ -21,6 +21,7 @@ from locust_llm.report.blocks import (
 from locust_llm.report.breakdowns import BACKEND
 from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import RequestBreakdown, RequestGroup, Row
+from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.window import find_measured_span
 from locust_llm.slo.client_verdict import (
@@ -86,8 +87,7 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
     yield from _count_failed_waits(summary)
     yield from _worth(summary.rows)
     if summary.adjusted:
-        cut = "; cut requests with their age (≥: at least)" if summary.conditions.cut else ""
-        yield Heading(f"Latencies with every failure as +infinity{cut}")
+        yield Heading(_name_adjusted(summary.conditions))
         yield _adjusted(summary.adjusted, chosen)
         if summary.conditions.failed:
             yield TextBlock(NEAREST_RANK)
@@ -102,6 +102,7 @@ def format_survivors_line(summary: Summary, run: Run) -> str | None:
         return None
     missing = [f"{c.failed:,} failed"] * bool(c.failed)
     missing += [f"{c.cut:,} {_was(c.cut)} cut before {_its(c.cut)} end"] * bool(c.cut)
+    missing += [f"{c.cancelled:,} {_was(c.cancelled)} cancelled"] * bool(c.cancelled)
     line = (
         f"These latencies are of the {format_count(c.succeeded, 'answered request')} alone: "
         f"{' and '.join(missing)}."
@@ -112,7 +113,7 @@ def format_survivors_line(summary: Summary, run: Run) -> str | None:
     known = [_both_percentiles(row) for row in rows if row.count and 95.0 in row.percentiles]
     if not known:
         return line
-    return f"{line} With {'them' if lost > 1 else 'it'}, p50 and p95 are {', '.join(known)}."
+    return f"{line} With {'them' if lost + c.cancelled > 1 else 'it'}, p50 and p95 are {', '.join(known)}."
 
 
 def _was(count: int) -> str:
@@ -185,8 +186,16 @@ def order_percentiles(run: Run) -> Sequence[float]:
     return sorted(run.settings.columns, key=lambda p: p not in MAIN_PERCENTILES)
 
 
+def _name_adjusted(c: Conditions) -> str:
+    """The title of the table of all requests: what it has beside the successful ones."""
+    beside = ["every failure as +infinity"] * bool(c.failed)
+    beside += ["cut requests with their age (≥: at least)"] * bool(c.cut)
+    beside += ["cancelled requests with what they had"] * bool(c.cancelled)
+    return f"Latencies with {'; '.join(beside)}"
+
+
 def _count_failed_waits(summary: Summary) -> Iterator[Block]:
-    """Which rows count failed requests among the successful ones."""
+    """Which rows count other requests beside the successful ones."""
     waits = {metric.tag for metric in METRICS if metric.waits}
     names = [
         row.label
@@ -195,8 +204,8 @@ def _count_failed_waits(summary: Summary) -> Iterator[Block]:
     ]
     if names:
         yield TextBlock(
-            f"Latencies are of successful requests. Failed ones with a value also count in: "
-            f"{', '.join(names)}."
+            f"Latencies are of successful requests. Failed, cut and cancelled ones with a value also "
+            f"count in: {', '.join(names)}."
         )
 
 

@@ -83,18 +83,25 @@ class ValueBounds(NamedTuple):
         return bool(np.array_equal(self.low, self.high))
 
 
+def value_of_failure(rule: Rule) -> float:
+    """What a failed request counts with: a value that breaks the rule, in averages none (NaN)."""
+    if rule.stat == "avg":
+        return math.nan
+    return math.inf if rule.op.startswith("<") else -math.inf
+
+
 def bound_values(
-    rule: Rule,
     part: RequestSelection,
     metric: Metric,
+    failure: float = math.inf,
     longest_s: float = math.inf,
 ) -> ValueBounds:
     """What each request counts with, in seconds or a number a second; those without a value are
-    left out. A failure has one that breaks the rule, but for averages, where it is left out, and
-    for waits before the send, which it had like any other.
+    left out.
 
-    ``longest_s``: no request that succeeds takes longer, as its timeout ends it; else there is no
-    bound above.
+    ``failure``: the value of each that failed (NaN: it is left out), but for waits before the send,
+    which it had like any other. ``longest_s``: no request that succeeds takes longer, as its timeout
+    ends it; else there is no bound above.
     """
     everything = part.outcome(OK, *FAILURES, CUT, CANCELLED)
     low, high = bound_metric(everything, metric, longest_s)
@@ -104,10 +111,7 @@ def bound_values(
     if not metric.waits:
         ok = outcome == OK
         absent = bool(ok.any()) and bool(np.isnan(low[ok]).all())
-        counts = rule.stat != "avg" and metric.censored and not absent
-        low[failed] = high[failed] = (
-            (math.inf if rule.op.startswith("<") else -math.inf) if counts else math.nan
-        )
+        low[failed] = high[failed] = failure if metric.censored and not absent else math.nan
         if absent or not metric.censored:
             low[~ok & ~failed] = math.nan  # answers have none: nor would these have had one
     there = ~np.isnan(low)

@@ -33,6 +33,7 @@ from .censoring import (
     bound_share_hits,
     bound_values,
     measure_margins,
+    value_of_failure,
 )
 from .intervals import MIN_VALUES, SHORT, ConfidenceInterval, ShareEvidence
 
@@ -81,6 +82,8 @@ class ObservedValue:
     """Of how many requests the ``count`` gaps are; 0: it counts no gaps."""
     infinite: int = 0
     """Failed requests that count as +infinity in a percentile."""
+    cancelled: int = 0
+    """Requests among them that were cancelled on purpose."""
 
     def decides(self, rule: Rule) -> bool | None:
         """Whether the rule holds, at the figure and at both ends alike; None if they differ."""
@@ -189,7 +192,8 @@ def bound_rule_values(rule: Rule, part: RequestSelection, seen: Evaluation) -> V
     """Of a number that each request has, in the order of the sends."""
     metric, longest_s = BY_WORD[rule.metric].metric, seen.run.settings.request_timeout_s
     assert metric is not None  # it is no figure of the whole run
-    return bound_values(rule, part, metric, longest_s if rule.stat == "avg" else math.inf).in_order
+    longest_s = longest_s if rule.stat == "avg" else math.inf
+    return bound_values(part, metric, value_of_failure(rule), longest_s).in_order
 
 
 def _distribution(
@@ -202,19 +206,23 @@ def _distribution(
         note = "no request succeeded" if counted and not answered else _none(rule.metric)
         return ObservedValue(None, note=note)
     trend = intervals.detect_trend(known.low[~known.cut])
+    cancelled = part.outcome(CANCELLED).size if metric.censored else 0
     if rule.stat == "avg":
         note = (
             f"{counted} failures are in no average: a rule on error_rate counts them"
             if counted
             else ""
         )
-        return replace(_at_both(rule, known, lambda some: _average(some, note, looks)), trend=trend)
+        average = _at_both(rule, known, lambda some: _average(some, note, looks))
+        return replace(average, trend=trend, cancelled=cancelled)
     if unsent:
         known = known.with_unknown(unsent).in_order
     found = _at_both(rule, known, lambda some: _quantile(rule, some, counted, looks))
     note = f"{unsent} arrivals were due and never sent" if unsent and not found.note else found.note
     infinite = counted if rule.percentile is not None else 0
-    return replace(found, note=note, trend=trend, never_sent=unsent, infinite=infinite)
+    return replace(
+        found, note=note, trend=trend, never_sent=unsent, infinite=infinite, cancelled=cancelled
+    )
 
 
 def _at_both(
