@@ -81,7 +81,7 @@ def test_conditions_are_what_the_figures_rest_on() -> None:
 
 def test_waits_that_count_failed_requests_are_named() -> None:
     waited = {"asked_at": 9.0, "admitted_at": 10.0}
-    note = "Failed ones with a value also count in: Gate Wait, Schedule Delay."
+    note = "Failed, cut and cancelled ones with a value also count in: Gate Wait, Schedule Delay."
     assert note in " ".join(shown(answered(100, 120, **waited), failed(**waited)).split())
     assert "also count in" not in shown(answered(100, 120, **waited), answered(100, 120, **waited))
 
