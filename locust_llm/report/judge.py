@@ -52,6 +52,7 @@ from locust_llm.report.slo.observed import (
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
+from locust_llm.slo.intervals import count_needed_values
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, SHARE
 from locust_llm.slo.rules import AT_EDGE, POINT, RuleEntry
 from locust_llm.text.format import (
@@ -343,6 +344,9 @@ def estimate_longer_s(rule: Rule, found: ObservedValue, seconds: float) -> float
             and rule.holds(end) != rule.holds(found.value)
         ):
             times = max(times, (abs(end - found.value) / room) ** 2)
+    if rule.percentile is not None and None in found.ends and found.size:
+        # an end that is not there takes as many independent requests as its percentile needs
+        times = max(times, count_needed_values(rule.percentile) / found.size)
     return (times - 1) * seconds if 1 < times <= MAX_LONGER else None
 
 

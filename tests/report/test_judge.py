@@ -588,6 +588,10 @@ def test_lost_records_could_be_the_slow_ones() -> None:
         ("ttft p50 < 10.5s", ObservedValue(10.0, (5.0, 20.0), size=100.0), None),  # 400 times
         ("ttft p50 < 15s", ObservedValue(10.0, (5.0, float("inf")), size=100.0), None),
         ("ttft p95 < 15s", ObservedValue(10.0, (None, None)), None),  # nobody knows
+        # p99 has both ends from 368 requests on, however near the other end is
+        ("ttft p99 < 15s", ObservedValue(10.0, (9.0, None), size=92.0), 300.0),
+        ("ttft p99 < 15s", ObservedValue(10.0, (None, 15.5), size=92.0), 300.0),
+        ("ttft p99 < 15s", ObservedValue(10.0, (None, 25.0), size=92.0), 800.0),
         ("error_rate < 2%", ObservedValue(0.01, (0.0, 0.03), size=100.0), 300.0),
         # none failed: 0.025 ** (1 / n) is above 0.99 from 368 requests on, 3.68 times 100
         ("error_rate < 1%", ObservedValue(0.0, (0.0, 1 - 0.025**0.01), size=100.0), 268.0),
