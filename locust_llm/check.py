@@ -218,7 +218,7 @@ def check_server(
             if discovery.context is None
             else min(PROMPT_TOKENS, discovery.context / 2),
         )
-        yield from _others(checker)
+        yield from _check_endpoint_types(checker)
     finally:
         checker.close()
     yield from _sockets(settings, files)
@@ -325,7 +325,7 @@ def _answers(checker: Checker, prompt_tokens: float) -> Iterator[CheckFinding]:
     yield _length(checker)
 
 
-def _others(checker: Checker) -> Iterator[CheckFinding]:
+def _check_endpoint_types(checker: Checker) -> Iterator[CheckFinding]:
     s = checker.settings
     verify = False if s.insecure else find_trusted_certificates()
     if names := find_spoken_protocols(

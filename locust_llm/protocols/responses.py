@@ -221,7 +221,7 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
                 answer.malformed = "JSON that is no response: " + error_line(body)
             return
         for index, item in enumerate(response.output or ()):
-            _whole(answer, index, item)
+            _add_whole_item(answer, index, item)
         _ended(answer, response, body)
 
 
@@ -239,11 +239,11 @@ def _items_of(answer: Completion, response: ResponseObject) -> bool:
     reasoned = answer.content
     for index, item in enumerate(response.output or ()):
         if not (reasoned and item.type == "reasoning"):
-            _whole(answer, index, item)
+            _add_whole_item(answer, index, item)
     return answer.visible or (answer.content and not reasoned)
 
 
-def _whole(answer: Completion, index: int, item: OutputItem) -> None:
+def _add_whole_item(answer: Completion, index: int, item: OutputItem) -> None:
     if item.is_call:
         answer.add_tool_call(index, id_=item.call_id, name=item.name, arguments=item.written)
     for part in item.summary or ():

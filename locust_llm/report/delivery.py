@@ -541,7 +541,7 @@ def format_delivery_line(summary: "Summary") -> str | None:
         more, less = ("at least ", "at most ") if summary.conditions.cut else ("", "")
         why = (
             f"too few users. {offered} x {more}{format_brief(d.busy_s, ' s', 3)} per request needs "
-            f"{more}{_beside(d.users_needed, d.users)} users, and "
+            f"{more}{_format_beside_limit(d.users_needed, d.users)} users, and "
             f"there were at most {d.users}{' (--max-users was reached)' * d.out_of_users}, which "
             f"complete {less}{rate}: "
             "more of them help if requests then take no longer"
@@ -578,7 +578,7 @@ def _by_gate(d: Delivery) -> str:
     )
     if d.in_prefill_needed is not None and d.prefill_limit and d.ttft_s and is_held_by_limit(d):
         rate = d.in_prefill_needed / d.ttft_s
-        needed = _beside(d.in_prefill_needed, d.prefill_limit)
+        needed = _format_beside_limit(d.in_prefill_needed, d.prefill_limit)
         need = (
             f"{rate:.2f}/s x {format_duration(d.ttft_s)} TTFT needs a prefill limit of "
             f"{needed}, and it was {limit}"
@@ -609,7 +609,7 @@ def _of_delays(summary: "Summary") -> list[str]:
     return list(filter(is_delay, reasons)) or list(reasons)
 
 
-def _beside(value: float, limit: float) -> str:
+def _format_beside_limit(value: float, limit: float) -> str:
     """With as many digits as show on which side of the limit it is."""
     return format_brief(value, digits=digits_to_tell_apart(value, limit, digits=2))
 

@@ -70,7 +70,7 @@ def find_outages(main: RequestSelection, run: Run) -> tuple[Outage, ...]:
         return ()
     start, last = main.span()
     end = min(last, run.stopping_at or last)
-    return tuple(_found(main, silent, ok, (start, end, last), run.profiling_at))
+    return tuple(_divide_outages(main, silent, ok, (start, end, last), run.profiling_at))
 
 
 def _unanswered(main: RequestSelection) -> "np.typing.NDArray[np.bool_]":
@@ -79,7 +79,7 @@ def _unanswered(main: RequestSelection) -> "np.typing.NDArray[np.bool_]":
     return np.isnan(main["status"]) & np.isnan(main["last_chunk_at"]) & ~own
 
 
-def _found(
+def _divide_outages(
     main: RequestSelection,
     silent: RequestSelection,
     ok: RequestSelection,

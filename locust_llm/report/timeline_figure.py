@@ -168,7 +168,7 @@ def _head(scene: TimelineScene, run: Run, name: str) -> Iterator[str]:
         f"{_escaped(truncate_text(clean_line(name), int(wide / 34 / LETTER)))}</text>"
     )
     about = truncate_text(
-        clean_line("  \N{MIDDLE DOT}  ".join(_about(scene, run))),
+        clean_line("  \N{MIDDLE DOT}  ".join(_list_known_conditions(scene, run))),
         int((WIDTH - 2 * RIGHT) / 20 / LETTER),
     )
     yield f'<text x="{RIGHT}" y="90" font-size="20" fill="{MUTED}">{_escaped(about)}</text>'
@@ -184,7 +184,7 @@ def _head(scene: TimelineScene, run: Run, name: str) -> Iterator[str]:
         )
 
 
-def _about(scene: TimelineScene, run: Run) -> Iterator[str]:
+def _list_known_conditions(scene: TimelineScene, run: Run) -> Iterator[str]:
     """Of the conditions, those that are known."""
     s = run.settings
     if run.model or s.model:

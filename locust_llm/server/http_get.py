@@ -75,7 +75,7 @@ def fetch(
     limit = Timeout.start_new(timeout_s)
     connection_kept = False
     try:
-        answer, connection_kept = _asked(used, where, wire, max_bytes, begun)
+        answer, connection_kept = _request_until_answered(used, where, wire, max_bytes, begun)
         return answer
     except ConnectFailed as error:
         raise FetchFailed(error.outcome, _reason(error)) from error
@@ -94,7 +94,7 @@ def fetch(
             used.close()
 
 
-def _asked(
+def _request_until_answered(
     line: UserConnection, where: Target, wire: bytes, max_bytes: int, begun: bool
 ) -> tuple[FetchedResponse, bool]:
     """(the answer, whether the connection can be used again). Once more where the server was just
@@ -148,7 +148,7 @@ def _answer(
     received = 0
     body = bytearray()
     looked = 0
-    while not _whole(frame):
+    while not _is_complete(frame):
         if (
             begun
             and frame.has_headers
@@ -160,7 +160,7 @@ def _answer(
         data = connection.receive()
         if data is None:
             frame.end()
-            if _whole(frame) and not (
+            if _is_complete(frame) and not (
                 connection.cut and decode_response(bytes(body), msgspec.Raw) is None
             ):
                 break
@@ -173,7 +173,7 @@ def _answer(
         try:
             frame.feed(data)
         except (HTTPParseError, ValueError) as error:
-            if _whole(frame):  # a whole answer, and something after it
+            if _is_complete(frame):  # a whole answer, and something after it
                 break
             raise FetchFailed("malformed", f"no HTTP: {error}") from error
         finally:
@@ -196,7 +196,7 @@ def _answer(
     return FetchedResponse(frame.get_code(), str(frame.get("server", "")), content)
 
 
-def _whole(frame: HTTPResponseParser) -> bool:
+def _is_complete(frame: HTTPResponseParser) -> bool:
     return frame.complete
 
 

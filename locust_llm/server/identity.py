@@ -132,7 +132,7 @@ def _ways(header: str, owners: set[str]) -> Iterator[Callable[[Get], ServerIdent
 
 def _vllm(get: Get) -> ServerIdentity:
     match = _CACHE_CONFIG.search((get("/metrics") or b"").decode("utf-8", "replace"))
-    return ServerIdentity(_named("vLLM", _json(get("/version")).get("version")), _chosen(
+    return ServerIdentity(_join_name_and_version("vLLM", _json(get("/version")).get("version")), _chosen(
         dict(_LABEL.findall(match[1])) if match else {}, VLLM
     ))  # fmt: skip
 
@@ -140,7 +140,8 @@ def _vllm(get: Get) -> ServerIdentity:
 def _sglang(get: Get) -> ServerIdentity:
     answer_fields = _json(get("/server_info")) or _json(get("/get_server_info"))
     return ServerIdentity(
-        _named("SGLang", answer_fields.get("version")), _chosen(answer_fields, SGLANG)
+        _join_name_and_version("SGLang", answer_fields.get("version")),
+        _chosen(answer_fields, SGLANG),
     )
 
 
@@ -153,23 +154,29 @@ def _llamacpp(get: Get) -> ServerIdentity:
     settings = answer_fields.get("default_generation_settings")
     inner = settings if isinstance(settings, dict) else {}
     flags = _chosen({**answer_fields, "n_ctx": inner.get("n_ctx")}, ("total_slots", "n_ctx"))
-    return ServerIdentity(_named("llama.cpp", answer_fields.get("build_info")), flags)
+    return ServerIdentity(
+        _join_name_and_version("llama.cpp", answer_fields.get("build_info")), flags
+    )
 
 
 def _tensorrt(get: Get) -> ServerIdentity:
-    return ServerIdentity(_named("TensorRT-LLM", _json(get("/version")).get("version")))
+    return ServerIdentity(
+        _join_name_and_version("TensorRT-LLM", _json(get("/version")).get("version"))
+    )
 
 
 def _tgi(get: Get) -> ServerIdentity | None:
     answer_fields = _json(get("/info"))
     if not {"model_id", "version"} <= answer_fields.keys():
         return None
-    return ServerIdentity(_named("TGI", answer_fields["version"]), _chosen(answer_fields, TGI))
+    return ServerIdentity(
+        _join_name_and_version("TGI", answer_fields["version"]), _chosen(answer_fields, TGI)
+    )
 
 
 def _litellm(get: Get) -> ServerIdentity | None:
     version = _json(get("/health/readiness")).get("litellm_version")
-    return ServerIdentity(_named("LiteLLM", version)) if version else None
+    return ServerIdentity(_join_name_and_version("LiteLLM", version)) if version else None
 
 
 def _by_openapi(get: Get) -> ServerIdentity | None:
@@ -179,7 +186,7 @@ def _by_openapi(get: Get) -> ServerIdentity | None:
     info = answer_fields.get("info")
     paths = answer_fields.get("paths")
     if isinstance(info, dict) and str(info.get("title")).startswith("LiteLLM"):
-        return ServerIdentity(_named("LiteLLM", info.get("version")))
+        return ServerIdentity(_join_name_and_version("LiteLLM", info.get("version")))
     return (
         ServerIdentity("transformers serve")
         if isinstance(paths, dict) and "/load_model" in paths
@@ -219,7 +226,7 @@ def _json(body: bytes | None) -> dict[str, Any]:
     return decode_response(body, dict[str, Any]) or {} if body is not None else {}
 
 
-def _named(name: str, version: Any) -> str:
+def _join_name_and_version(name: str, version: Any) -> str:
     known = (
         isinstance(version, str) and version and "unknown" not in version
     )  # b0-unknown: a build outside of its repository

@@ -186,7 +186,7 @@ def _message(
             "stop_reason": stop_reason, "stop_sequence": None, "usage": usage}  # fmt: skip
 
 
-def _whole(ended: UnstreamedAnswer) -> dict[str, Any]:
+def _encode_whole_answer(ended: UnstreamedAnswer) -> dict[str, Any]:
     answer_id, model, content, reasoning, finish_reason, used, tool = ended
     blocks: list[dict[str, Any]] = (
         [{"type": "thinking", "thinking": reasoning}] if reasoning else []
@@ -205,4 +205,4 @@ def _whole(ended: UnstreamedAnswer) -> dict[str, Any]:
     return _message(answer_id, model, blocks, _REASONS[finish_reason], _usage(used))
 
 
-FORM = Form("msg", _parse, MessagesEvents, _whole)
+FORM = Form("msg", _parse, MessagesEvents, _encode_whole_answer)

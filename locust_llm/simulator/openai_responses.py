@@ -25,9 +25,9 @@ from .openai_chat import (
     tool_called,
 )
 
-MAX_KEPT: Final = 2_000
+MAX_CONVERSATIONS: Final = 2_000
 # conversations by the id of their last answer
-_KEPT: Final[OrderedDict[str, Messages]] = OrderedDict()
+_CONVERSATIONS: Final[OrderedDict[str, Messages]] = OrderedDict()
 _BEGIN = encode_json(f'{{"{ARGUMENT}": "')[1:-1]
 
 
@@ -38,7 +38,7 @@ def _parse(asked: dict[str, Any]) -> WrittenText:
     if not isinstance(items, list) or not items:
         raise invalid_request_error("body.input", "Field required")
     instructions = read_field(asked, "instructions", str)
-    previous = _kept(read_field(asked, "previous_response_id", str))
+    previous = _look_up_conversation(read_field(asked, "previous_response_id", str))
     for index, item in enumerate(items):
         role, text = _parse_item(item, f"body.input.{index}")
         # as in the other forms
@@ -48,23 +48,23 @@ def _parse(asked: dict[str, Any]) -> WrittenText:
     system: Messages = [("system", instructions)] if instructions else []
 
     def keep(answer_id: str, text: str) -> None:
-        _KEPT[answer_id] = [*previous, ("assistant", text)]
-        if len(_KEPT) > MAX_KEPT:
-            _KEPT.popitem(last=False)
+        _CONVERSATIONS[answer_id] = [*previous, ("assistant", text)]
+        if len(_CONVERSATIONS) > MAX_CONVERSATIONS:
+            _CONVERSATIONS.popitem(last=False)
 
     tool = tool_called(asked, previous[-1][0] == "tool")
     stored = None if asked.get("store") is False else keep
     return WrittenText(tokens.chat_pieces([*system, *previous]), "max_output_tokens", tool, stored)
 
 
-def _kept(answer_id: str | None) -> Messages:
+def _look_up_conversation(answer_id: str | None) -> Messages:
     """The conversation up to this answer, without its system messages: vLLM drops those."""
     if answer_id is None:
         return []
-    if answer_id not in _KEPT:
+    if answer_id not in _CONVERSATIONS:
         message = f"Response with id '{answer_id}' not found."
         raise RefusedError(404, message, kind="invalid_request_error", param="response_id")
-    return [message for message in _KEPT[answer_id] if message[0] != "system"]
+    return [message for message in _CONVERSATIONS[answer_id] if message[0] != "system"]
 
 
 def _parse_item(item: Any, loc: str) -> tuple[str, str]:
@@ -211,7 +211,7 @@ def _response(
             "user": NAME}  # fmt: skip
 
 
-def _whole(ended: UnstreamedAnswer) -> dict[str, Any]:
+def _encode_whole_answer(ended: UnstreamedAnswer) -> dict[str, Any]:
     answer_id, model, content, reasoning, finish_reason, used, tool = ended
     output: list[dict[str, Any]] = []
     if reasoning:
@@ -239,4 +239,4 @@ def _whole(ended: UnstreamedAnswer) -> dict[str, Any]:
     )
 
 
-FORM = Form("resp", _parse, ResponsesEvents, _whole)
+FORM = Form("resp", _parse, ResponsesEvents, _encode_whole_answer)

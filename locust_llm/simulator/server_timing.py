@@ -19,12 +19,12 @@ def llamacpp_timings(sequence: Sequence, output_tokens: int) -> dict[str, Any]:
     decode_s = (sequence.last_at or 0.0) - (sequence.first_at or 0.0)
     return {
         "cache_n": cached,
-        **_of("prompt", prompt - cached, prompt - cached, prefill_s),
-        **_of("predicted", output_tokens, output_tokens - 1, decode_s),
+        **_list_timings("prompt", prompt - cached, prompt - cached, prefill_s),
+        **_list_timings("predicted", output_tokens, output_tokens - 1, decode_s),
     }
 
 
-def _of(name: str, count: int, steps: int, seconds: float) -> dict[str, float]:
+def _list_timings(name: str, count: int, steps: int, seconds: float) -> dict[str, float]:
     return {
         f"{name}_n": count,
         f"{name}_ms": round(1e3 * seconds, 3),

@@ -48,7 +48,7 @@ class ArchiveEntry(msgspec.Struct, frozen=True):
     """(path in its folder, label) of its files."""
 
 
-class _Known(msgspec.Struct):
+class _ListedRun(msgspec.Struct):
     """The fields of run.json that the list needs."""
 
     started_at: Unix | None = None
@@ -56,7 +56,7 @@ class _Known(msgspec.Struct):
 
 
 class _RunJson(msgspec.Struct):
-    run: _Known = msgspec.field(default_factory=_Known)
+    run: _ListedRun = msgspec.field(default_factory=_ListedRun)
     slo_status: str | None = None
 
 
@@ -112,7 +112,7 @@ class Archive:
             for path in there
             if not self._names or re.fullmatch(rf"{re.escape(self._names)}(-\d+)?", path.name)
         ]
-        return {_name(folder): folder for folder in (*below, *self._own) if _there(folder / RUN)}
+        return {_name(folder): folder for folder in (*below, *self._own) if _is_there(folder / RUN)}
 
     def _entry(self, name: str, folder: Path) -> ArchiveEntry:
         changed = (folder / RUN).stat().st_mtime_ns
@@ -132,7 +132,7 @@ def _name(folder: Path) -> str:
     return folder.resolve().name.encode("utf-8", "replace").decode()
 
 
-def _there(path: Path) -> bool:
+def _is_there(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError:

@@ -113,7 +113,7 @@ def attach_pages(
         ui.app.add_url_rule(
             f"{base}/llm{rule}",
             endpoint,
-            ui.auth_required_if_enabled(_named(answer, endpoint)),
+            ui.auth_required_if_enabled(_name_view(answer, endpoint)),
             methods=methods,
         )
     _extend(ui, view, datasets, on_asked)
@@ -377,9 +377,9 @@ def _extend(
             view.environment, options, picks_classes=ui.userclass_picker_is_active
         )
         swarm = RunFormView(view, options, datasets, whitelist, views["locust.swarm"], on_asked)
-        views["locust.swarm"] = ui.auth_required_if_enabled(_named(swarm, "llm_swarm"))
+        views["locust.swarm"] = ui.auth_required_if_enabled(_name_view(swarm, "llm_swarm"))
         change = partial(_change_user, whitelist, swarm.keep_key, views["locust.update_user"])
-        views["locust.update_user"] = ui.auth_required_if_enabled(_named(change, "llm_user"))
+        views["locust.update_user"] = ui.auth_required_if_enabled(_name_view(change, "llm_user"))
 
 
 def _change_user(
@@ -406,7 +406,7 @@ def _state(view: RunView) -> str:
 # -- answers ---------------------------------------------------------------------------------------
 
 
-def _named(answer: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _name_view(answer: Callable[..., Any], name: str) -> Callable[..., Any]:
     """As Locust's login wants it."""
 
     def view(**words: str) -> Any:

@@ -175,7 +175,7 @@ def build_form_groups(
             for field in fields
         ]
     if own := select_locustfile_fields(extra):
-        groups[LOCUSTFILE] = [_own(name, field) for name, field in own.items()]
+        groups[LOCUSTFILE] = [_make_locustfile_field(name, field) for name, field in own.items()]
     return [_group(title, fields) for title, fields in groups.items()]
 
 
@@ -306,7 +306,7 @@ def _label(option: Option) -> str:
     return words[0].upper() + words[1:] + unit
 
 
-def _own(name: str, field: Mapping[str, Any]) -> FormField:
+def _make_locustfile_field(name: str, field: Mapping[str, Any]) -> FormField:
     """Of a flag of the locustfile."""
     value = field["default_value"]
     choices = field.get("choices") or ()

@@ -27,7 +27,7 @@ Content = str | Message | list[Message] | None
 """What a turn adds to the history: a text of the user, messages, or (None) a synthetic prompt."""
 
 
-class _Whole:
+class _SessionState:
     """What the branches of a session share."""
 
     def __init__(self, branches: SenderPool, id: str) -> None:
@@ -68,7 +68,11 @@ class TurnLine:
     leaves it as it was."""
 
     def __init__(
-        self, whole: _Whole, branch: RequestSender, messages: list[Message], after: tuple[int, ...]
+        self,
+        whole: _SessionState,
+        branch: RequestSender,
+        messages: list[Message],
+        after: tuple[int, ...],
     ) -> None:
         self._whole, self._branch = whole, branch
         self.messages = messages
@@ -157,7 +161,7 @@ class Pending(AsyncResult):  # type: ignore[misc]  # gevent's has no types
 class Fork:
     """A branch of a session: what it is asked for is done in this order, beside the session."""
 
-    def __init__(self, whole: _Whole, line: TurnLine) -> None:
+    def __init__(self, whole: _SessionState, line: TurnLine) -> None:
         self._whole, self._line = whole, line
         self._last: Pending | None = None
 
@@ -203,7 +207,7 @@ class Session(TurnLine):
     """A session; ``with user.open_session() as session:`` waits at its end for all its branches."""
 
     def __init__(self, branches: SenderPool, id: str) -> None:
-        super().__init__(_Whole(branches, id), branches.main, [], ())
+        super().__init__(_SessionState(branches, id), branches.main, [], ())
         self.id = id
         self._forks: list[tuple[Fork, RequestSender]] = []
 

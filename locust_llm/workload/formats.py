@@ -178,12 +178,12 @@ class _Row(msgspec.Struct):
     message_mode: Literal["history", "delta"] | None = None
 
 
-class _Named(msgspec.Struct):
+class _SessionName(msgspec.Struct):
     session_id: Any = None
 
 
 _decode = msgspec.json.Decoder().decode
-_decode_named = msgspec.json.Decoder(_Named).decode
+_decode_named = msgspec.json.Decoder(_SessionName).decode
 
 
 def read_row_session(row: bytes) -> str:

@@ -141,7 +141,7 @@ def prepare_generated_media(
         )
         for kind in asked.formats:
             begun = (MAKERS[kind](*next(sizes), random) for _ in range(MADE))
-            images += _some(begun, bool(asked.width[1] or asked.height[1]))
+            images += _take_unfinished_media(begun, bool(asked.width[1] or asked.height[1]))
     sounds: list[UnfinishedMedium] = []
     if AUDIO in asked.kinds:
         milliseconds = normal_length(asked.seconds[0] * 1000, asked.seconds[1] * 1000)
@@ -150,11 +150,13 @@ def prepare_generated_media(
                 begin_wav(milliseconds(random) / 1000, round(rate * 1000), random)
                 for _ in range(MADE)
             )
-            sounds += _some(lasting, bool(asked.seconds[1]))
+            sounds += _take_unfinished_media(lasting, bool(asked.seconds[1]))
     return images, sounds
 
 
-def _some(begun: Iterator[UnfinishedMedium], differ: bool) -> list[UnfinishedMedium]:
+def _take_unfinished_media(
+    begun: Iterator[UnfinishedMedium], differ: bool
+) -> list[UnfinishedMedium]:
     """One, or of sizes that differ many, as long as there is room."""
     files = [next(begun)]
     while differ and len(files) < MADE and sum(file.size for file in files) < MADE_BYTES:

@@ -72,7 +72,9 @@ def _otlp_mistake(spoken: str) -> str:
 def make_exporter(signal: str, environ: Mapping[str, str]) -> Export | None:
     """Of a signal, in all ways that are asked for; None: it is not sent. The console is standard
     error."""
-    exporters = [_made(signal, name, environ) for name in read_exporter_names(signal, environ)]
+    exporters = [
+        _make_named_exporter(signal, name, environ) for name in read_exporter_names(signal, environ)
+    ]
     if not exporters:
         return None
 
@@ -83,7 +85,7 @@ def make_exporter(signal: str, environ: Mapping[str, str]) -> Export | None:
     return export
 
 
-def _made(signal: str, name: str, environ: Mapping[str, str]) -> Any:
+def _make_named_exporter(signal: str, name: str, environ: Mapping[str, str]) -> Any:
     if name == "console":
         module, kind = _CONSOLE[signal]
         return getattr(import_module(module), kind)(out=sys.stderr)

@@ -30,7 +30,7 @@ MIN_RATE_S: Final = 1.0
 """Of a shorter time watched the line has the number of stalls in place of a rate."""
 
 
-def _about(tokens: float) -> str:
+def _format_two_digits(tokens: float) -> str:
     """In two digits."""
     return f"{float(f'{tokens:.2g}'):,.0f}"
 
@@ -171,8 +171,12 @@ class CanarySession(Collector):
         text = f"others: prefill {_stalled(theirs)}"
         if self.plan.token_s is not None:
             tokens, low, high = theirs.tokens_per_s(self.plan.token_s)
-            reach = "" if low is None or high is None else f" ({_about(low)} to {_about(high)})"
-            text += f", {_about(tokens)} prompt tokens/s{reach}"
+            reach = (
+                ""
+                if low is None or high is None
+                else f" ({_format_two_digits(low)} to {_format_two_digits(high)})"
+            )
+            text += f", {_format_two_digits(tokens)} prompt tokens/s{reach}"
         alone = estimate_background_load(
             [sample for sample in samples if sample.others is False], self.rounds
         )

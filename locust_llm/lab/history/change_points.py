@@ -77,7 +77,7 @@ def find_level_changes(
     values = values[skipped:]
     places, wider = _places(values, seed)
     while places:
-        sized = [_sized(values, *around, wider) for around in _around(places, len(values))]
+        sized = [_sized(values, *around, wider) for around in _list_neighbours(places, len(values))]
         small = [
             change
             for change in sized
@@ -176,14 +176,14 @@ def change_threshold(count: int) -> float:
 def _settled(values: Sequence[float], places: list[int], seed: int) -> list[int]:
     """Each change where it fits best between its neighbours: it was found in an interval that may
     hold others."""
-    for before, at, after in list(_around(places, len(values))):
+    for before, at, after in list(_list_neighbours(places, len(values))):
         if after - before >= 2 * SIDE:
             ranked = random_ranks(values[before:after], Random(seed))
-            places[places.index(at)] = before + _one(ranked)
+            places[places.index(at)] = before + _find_best_split(ranked)
     return sorted(set(places))
 
 
-def _one(ranked: Sequence[int]) -> int:
+def _find_best_split(ranked: Sequence[int]) -> int:
     """The best split of the whole."""
     count = len(ranked)
     total = sum(ranked)
@@ -194,7 +194,7 @@ def _one(ranked: Sequence[int]) -> int:
     )
 
 
-def _around(places: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
+def _list_neighbours(places: Sequence[int], count: int) -> Iterator[tuple[int, int, int]]:
     """(the change before or the beginning, a change, the change after or the end)."""
     edges = [0, *places, count]
     return zip(edges, places, edges[2:], strict=False)

@@ -147,7 +147,7 @@ def _dots(scale: _Scale) -> Iterator[str]:
             bottom = scale.y(value - reach)
             yield f'<line x1="{x}%" x2="{x}%" y1="{bottom}" y2="{top}" stroke="var(--dot)"/>'
         fill = "none" if entry.left_out else "var(--dot)"
-        tooltip = f"<title>{_text(_about(entry, scale.figure))}</title>"
+        tooltip = f"<title>{_text(_describe_dot(entry, scale.figure))}</title>"
         if way := scale.beyond(value):  # an arrow at the edge
             arrow = f'<path d="M-4 0h8l-4 {-7 * way}z" fill="{fill}" stroke="var(--dot)"/>'
             yield f'<svg x="{x}%" y="{y}" overflow=visible>{arrow}{tooltip}</svg>'
@@ -158,7 +158,7 @@ def _dots(scale: _Scale) -> Iterator[str]:
             )
 
 
-def _about(entry: HistoryEntry, figure: KeyFigure) -> str:
+def _describe_dot(entry: HistoryEntry, figure: KeyFigure) -> str:
     """Of the dot that somebody points at."""
     reach = entry.plus_minus.get(figure.name)
     about = (

@@ -61,15 +61,15 @@ class IndexedRuns(NamedTuple):
     """Why there is no index; empty: there is one."""
 
 
-class _Seen(NamedTuple):
+class _IndexedFolder(NamedTuple):
     signature: str
     entry: HistoryEntry
 
 
-class _Had(NamedTuple):
+class _IndexContent(NamedTuple):
     """What there was."""
 
-    rows: dict[str, _Seen] = {}  # noqa: RUF012
+    rows: dict[str, _IndexedFolder] = {}  # noqa: RUF012
     sound: bool = False
     """It can be brought up to date: else it is to be made anew."""
     why: str = ""
@@ -80,8 +80,8 @@ def index_runs(folder: Path) -> IndexedRuns:
     """All runs below ``folder``; its index is then up to date. Raises OSError where the folder
     itself cannot be read."""
     os.scandir(folder).close()
-    known_entries = _known(folder / INDEX)
-    seen = dict[str, _Seen]()
+    known_entries = _read_index(folder / INDEX)
+    seen = dict[str, _IndexedFolder]()
     unread = list[tuple[str, str]]()
     for name, signature in sorted(_signatures(folder, unread)):
         before = known_entries.rows.get(name)
@@ -89,7 +89,7 @@ def index_runs(folder: Path) -> IndexedRuns:
             seen[name] = before
             continue
         try:
-            seen[name] = _Seen(signature, read_entry(folder / name, name))
+            seen[name] = _IndexedFolder(signature, read_entry(folder / name, name))
         except UnreadableRun as error:
             unread.append((name, str(error)))
         except OSError as error:
@@ -161,9 +161,9 @@ def _sign(path: str) -> str:
 # -- the file --------------------------------------------------------------------------------------
 
 
-def _known(path: Path) -> _Had:
+def _read_index(path: Path) -> _IndexContent:
     if not path.exists():
-        return _Had()
+        return _IndexContent()
     try:
         with read_database(path, WAIT_S) as db:
             application = db.execute("PRAGMA application_id").fetchone()[0]
@@ -172,25 +172,25 @@ def _known(path: Path) -> _Had:
                 application != OURS
                 and db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             ):
-                return _Had(why=f"{path} is a database of another program")
+                return _IndexContent(why=f"{path} is a database of another program")
             if (application, made_by) != (OURS, VERSION) or not has_table(db, "runs"):
-                return _Had()
-            return _Had(
+                return _IndexContent()
+            return _IndexContent(
                 {
-                    row[0]: _seen(row)
+                    row[0]: _decode_index_row(row)
                     for row in db.execute(f"SELECT {', '.join(COLUMNS)} FROM runs")
                 },
                 sound=True,
             )
     except sqlite3.OperationalError as error:
-        return _Had(why=f"{path} is in use" if "locked" in str(error) else "")
+        return _IndexContent(why=f"{path} is in use" if "locked" in str(error) else "")
     except OSError as error:
-        return _Had(why=f"{path} cannot be used ({error.strerror or error})")
+        return _IndexContent(why=f"{path} cannot be used ({error.strerror or error})")
     except (sqlite3.Error, ValueError, TypeError, RecursionError):
-        return _Had()
+        return _IndexContent()
 
 
-def _seen(row: tuple[object, ...]) -> _Seen:
+def _decode_index_row(row: tuple[object, ...]) -> _IndexedFolder:
     """Raises ValueError for what no index of ours holds."""
     values = dict(zip(COLUMNS, row, strict=True))
     figures = {f.name: values[f.name] for f in KEY_FIGURES if values[f.name] is not None}
@@ -206,10 +206,10 @@ def _seen(row: tuple[object, ...]) -> _Seen:
     known = {name: values[name] for name in ("folder", "started", *TEXTS)} | flags
     more = {"labels": msgspec.json.decode(str(values["labels"])), "commit": values["git_commit"]}
     entry = msgspec.convert(known | more | {"figures": figures, "plus_minus": reach}, HistoryEntry)
-    return _Seen(str(values["signature"]), entry)
+    return _IndexedFolder(str(values["signature"]), entry)
 
 
-def _row(seen: _Seen) -> tuple[object, ...]:
+def _row(seen: _IndexedFolder) -> tuple[object, ...]:
     entry = seen.entry
     return (
         entry.folder, seen.signature, entry.started, *(getattr(entry, name) for name in TEXTS),
@@ -219,7 +219,9 @@ def _row(seen: _Seen) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _keep(path: Path, seen: Mapping[str, _Seen], known: Mapping[str, _Seen] | None) -> str:
+def _keep(
+    path: Path, seen: Mapping[str, _IndexedFolder], known: Mapping[str, _IndexedFolder] | None
+) -> str:
     """Write what changed, or without ``known`` a new file in the place of the old one. Why that
     could not be; or empty."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -237,7 +239,9 @@ def _keep(path: Path, seen: Mapping[str, _Seen], known: Mapping[str, _Seen] | No
     return ""
 
 
-def _write(path: Path, seen: Mapping[str, _Seen], known: Mapping[str, _Seen]) -> None:
+def _write(
+    path: Path, seen: Mapping[str, _IndexedFolder], known: Mapping[str, _IndexedFolder]
+) -> None:
     changed = [_row(one) for name, one in seen.items() if known.get(name) != one]
     with closing(sqlite3.connect(path, timeout=WAIT_S)) as db, db:
         limit(db)

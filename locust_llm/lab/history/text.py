@@ -56,11 +56,11 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
     yield from _aligned([head, *rows], left=(0, 1, 2, 3) if where else (0, 1, 2))
     changes = all_turns(series, least)
     for first in dict.fromkeys(turn.first.folder for turn in changes):
-        yield f"  {clean_line(_at_once([turn for turn in changes if turn.first.folder == first]))}"
+        yield f"  {clean_line(_describe_changes_together([turn for turn in changes if turn.first.folder == first]))}"
     yield ""
 
 
-def _at_once(found: Sequence[FigureChange]) -> str:
+def _describe_changes_together(found: Sequence[FigureChange]) -> str:
     """Changes of several figures that begin with the same run."""
     sides = []
     for word, better in (("worse", False), ("better", True)):

@@ -35,7 +35,7 @@ DECISIVE: Final = {
     **{o.field: o.flag.lstrip("-") for o in declared_options(Settings) if o.group in GROUPS and o.field not in ASIDE},
 }  # fmt: skip
 """Fields of the settings, with their flags."""
-SAID_FIRST: Final = (
+NAMED_FIRST: Final = (
     "users", "request_rate", "synthetic_input_tokens_mean", "output_tokens_mean", "input_file",
     "prefill_concurrency",
     "prefill_concurrency_ramp_duration", "streaming", "arrival_pattern", "seq_dist",
@@ -87,7 +87,9 @@ def key_of_settings(
     lengths = "" if own is None else own.words
     return WorkloadIdentity(
         _hash(key),
-        ", ".join(filter(None, (model, *_said(settings, given, lengths), "a proxy" * proxied))),
+        ", ".join(
+            filter(None, (model, *_describe_options(settings, given, lengths), "a proxy" * proxied))
+        ),
     )
 
 
@@ -120,7 +122,9 @@ def _octave(tokens: float | None) -> int | None:
     return round(math.log2(tokens)) if tokens is not None and 0 < tokens < math.inf else None
 
 
-def _said(settings: Mapping[str, Any], given: dict[str, Any], lengths: str = "") -> list[str]:
+def _describe_options(
+    settings: Mapping[str, Any], given: dict[str, Any], lengths: str = ""
+) -> list[str]:
     """The load, the lengths and the limit first, then the other options that are not as they come.
     ``lengths``: in place of those of the settings."""
     fields = []
@@ -152,7 +156,7 @@ def _said(settings: Mapping[str, Any], given: dict[str, Any], lengths: str = "")
         )
     if generates and given.get("streaming") is False:
         fields.append("not streamed")
-    rest = [name for name in DECISIVE if name in given and name not in SAID_FIRST]
+    rest = [name for name in DECISIVE if name in given and name not in NAMED_FIRST]
     return fields + [f"{DECISIVE[name]} {_value(given[name])}" for name in rest]
 
 

@@ -91,22 +91,22 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
             total_tokens_per_s=read_finite_or_nan(
                 nested_value(document, "total_token_throughput", "avg")
             ),
-            ttft=_of(document, TTFT),
-            tpot=_of(document, "inter_token_latency"),
-            itl=_of(document, "inter_chunk_latency"),
-            latency=_of(document, LATENCY),
-            input_tokens=_of(document, "input_sequence_length"),
-            output_tokens=_of(document, "output_sequence_length"),
+            ttft=_read_distribution_of(document, TTFT),
+            tpot=_read_distribution_of(document, "inter_token_latency"),
+            itl=_read_distribution_of(document, "inter_chunk_latency"),
+            latency=_read_distribution_of(document, LATENCY),
+            input_tokens=_read_distribution_of(document, "input_sequence_length"),
+            output_tokens=_read_distribution_of(document, "output_sequence_length"),
             server_output_tokens=None
             if ours
             else read_finite_or_nan(nested_value(document, "usage_completion_tokens", "avg")),
-            asked_output_tokens=_asked(config),
+            asked_output_tokens=_read_requested_output(config),
             client=read_text(nested_value(conditions, "client_verdict")),
         )
     ]
 
 
-def _of(document: Document, name: str) -> Distribution:
+def _read_distribution_of(document: Document, name: str) -> Distribution:
     """AIPerf's inter-chunk latency is a mean of each request's; its count is then of requests, as
     of all others."""
     values = nested_value(document, name)
@@ -125,7 +125,7 @@ def _unix(written: str) -> float | None:
     return at if at >= 0 else None
 
 
-def _asked(config: object) -> float | None:
+def _read_requested_output(config: object) -> float | None:
     return read_finite_or_nan(
         nested_value(config, "input", "prompt", "output_tokens", "mean")
     ) or read_finite_or_nan(nested_value(config, "datasets", 0, "prompts", "osl", "mean"))
@@ -169,10 +169,10 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
             unread.append(f"line {place}: {error}")
         except (ValueError, RecursionError):
             unread.append(f"line {place}: it is no JSON, or cut")
-    return [_whole(records, unread[:MAX_REASONS], file.path)]
+    return [_make_imported_run(records, unread[:MAX_REASONS], file.path)]
 
 
-def _whole(records: list[Record], unread: list[str], path: Path) -> ImportedRun:
+def _make_imported_run(records: list[Record], unread: list[str], path: Path) -> ImportedRun:
     document = _summary(path.with_name(SUMMARY))
     config = nested_value(document, "input_config")
     load = nested_value(config, "loadgen") or nested_value(config, "phases", -1) or {}

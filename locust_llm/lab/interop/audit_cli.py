@@ -71,7 +71,7 @@ def run_audit(words: list[str]) -> int:
                 }
             )
             if not options.json:
-                print_safely(_said(path, figures, found, options.verbose))
+                print_safely(_format_audit(path, figures, found, options.verbose))
     if options.json:
         print_safely(f"{msgspec.json.encode(results).decode()}\n")
     if unread:
@@ -91,7 +91,7 @@ def _status(findings: list[Finding], strict: bool) -> int:
     return ExitStatus.INCONCLUSIVE if strict and verdict is AuditOutcome.DOUBTFUL else ExitStatus.OK
 
 
-def _said(path: Path, figures: Figures, findings: list[Finding], verbose: bool) -> str:
+def _format_audit(path: Path, figures: Figures, findings: list[Finding], verbose: bool) -> str:
     shown = [
         finding for finding in findings if verbose or finding.verdict is not AuditOutcome.HOLDS
     ]

@@ -73,17 +73,21 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
             requests_per_s=read_finite_or_nan(document.get("Req Throughput (req/s)")),
             output_tokens_per_s=read_finite_or_nan(document.get("Output Throughput (tok/s)")),
             total_tokens_per_s=read_finite_or_nan(document.get("Total Throughput (tok/s)")),
-            ttft=_of(document, "TTFT (ms)", 1e-3),
-            tpot=_of(document, "TPOT (ms)", 1e-3),
-            itl=_of(document, "ITL (ms)", 1e-3),
-            latency=_of(document, "Latency (s)", 1.0),
-            input_tokens=_of(document, "Input tokens", 1.0, "Avg Input Tokens"),
-            output_tokens=_of(document, "Output tokens", 1.0, "Avg Output Tokens"),
+            ttft=_read_distribution_of(document, "TTFT (ms)", 1e-3),
+            tpot=_read_distribution_of(document, "TPOT (ms)", 1e-3),
+            itl=_read_distribution_of(document, "ITL (ms)", 1e-3),
+            latency=_read_distribution_of(document, "Latency (s)", 1.0),
+            input_tokens=_read_distribution_of(document, "Input tokens", 1.0, "Avg Input Tokens"),
+            output_tokens=_read_distribution_of(
+                document, "Output tokens", 1.0, "Avg Output Tokens"
+            ),
         )
     ]
 
 
-def _of(document: Document, name: str, scale: float, mean: str = "") -> Distribution:
+def _read_distribution_of(
+    document: Document, name: str, scale: float, mean: str = ""
+) -> Distribution:
     return read_distribution(
         [("avg", document.get(mean or f"Avg {name}")), *_points(document, name)], scale
     )
@@ -141,8 +145,8 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
         raise UnusableResult(
             f"SQLite cannot read it ({slow if str(error) == 'interrupted' else error})"
         ) from None
-    arguments = _beside(path.with_name(ARGUMENTS))
-    summary = _beside(path.with_name(SUMMARY))
+    arguments = _read_document_beside(path.with_name(ARGUMENTS))
+    summary = _read_document_beside(path.with_name(SUMMARY))
     users = read_whole(nested_value(arguments, "parallel"))
     rate = read_finite_or_nan(nested_value(arguments, "rate"))
     open_loop = nested_value(arguments, "open_loop") is True and rate is not None and rate > 0
@@ -209,7 +213,7 @@ def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Reco
     return records, unread
 
 
-def _beside(path: Path) -> Document:
+def _read_document_beside(path: Path) -> Document:
     """Empty where there is none that can be read."""
     try:
         document = json.loads(read_regular(path, MAX_JSON_BYTES))

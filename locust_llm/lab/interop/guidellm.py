@@ -73,11 +73,11 @@ def _figures_of_load(document: Document, benchmark: object) -> Figures:
         requests_per_s=_mean(benchmark, "requests_per_second"),
         output_tokens_per_s=_mean(benchmark, "output_tokens_per_second"),
         total_tokens_per_s=_mean(benchmark, "tokens_per_second"),
-        ttft=_of(benchmark, "time_to_first_token_ms", 1e-3),
-        tpot=_of(benchmark, "inter_token_latency_ms", 1e-3),
-        latency=_of(benchmark, "request_latency", 1.0),
-        input_tokens=_of(benchmark, "prompt_token_count", 1.0),
-        output_tokens=_of(benchmark, "output_token_count", 1.0),
+        ttft=_read_distribution_of(benchmark, "time_to_first_token_ms", 1e-3),
+        tpot=_read_distribution_of(benchmark, "inter_token_latency_ms", 1e-3),
+        latency=_read_distribution_of(benchmark, "request_latency", 1.0),
+        input_tokens=_read_distribution_of(benchmark, "prompt_token_count", 1.0),
+        output_tokens=_read_distribution_of(benchmark, "output_token_count", 1.0),
         client=f"limited ({read_text(nested_value(warnings, 0, 'code'))})"
         if isinstance(warnings, list) and warnings
         else "",
@@ -88,16 +88,16 @@ def _mean(benchmark: object, name: str) -> float | None:
     return read_finite_or_nan(nested_value(benchmark, "metrics", name, "successful", "mean"))
 
 
-def _of(benchmark: object, name: str, scale: float) -> Distribution:
+def _read_distribution_of(benchmark: object, name: str, scale: float) -> Distribution:
     values = nested_value(benchmark, "metrics", name, "successful")
     return (
-        read_distribution(_named(values), scale)
+        read_distribution(_list_named_values(values), scale)
         if isinstance(values, dict) and values.get("count") != 0
         else Distribution()
     )
 
 
-def _named(values: Document) -> Iterator[tuple[str, object]]:
+def _list_named_values(values: Document) -> Iterator[tuple[str, object]]:
     """``p001`` is its 0.1st percentile, ``p99`` the 99th, ``p999`` the 99.9th."""
     yield from (
         (name, value)

@@ -50,17 +50,17 @@ class MeasuredRun:
 
     @property
     def ttft_s(self) -> Floats:
-        return _known(record.ttft_s for record in self.ok)
+        return _drop_unknown_values(record.ttft_s for record in self.ok)
 
     @property
     def latency_s(self) -> Floats:
-        return _known(record.latency_s for record in self.ok)
+        return _drop_unknown_values(record.latency_s for record in self.ok)
 
     @property
     def tpot_s(self) -> Floats:
         """(latency - TTFT) / (output tokens - 1), of answers that have an ITL; where reasoning was
         hidden, that is it."""
-        return _known(
+        return _drop_unknown_values(
             itl_s
             if record.hidden_tokens or record.latency_s is None or record.ttft_s is None
             else (record.latency_s - record.ttft_s) / (record.output_tokens - 1)
@@ -89,7 +89,7 @@ class MeasuredRun:
         return bool(self.ok) and all(record.known_us or not record.chunk_us for record in self.ok)
 
 
-def _known(values: Iterable[float | None]) -> Floats:
+def _drop_unknown_values(values: Iterable[float | None]) -> Floats:
     return np.array([value for value in values if value is not None], np.float64)
 
 

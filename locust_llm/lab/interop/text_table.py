@@ -39,7 +39,7 @@ FLAGS: Final = {
 COUNTS: Final = ("concurrency", "prefill_concurrency", "requests")
 FLAG: Final = re.compile(r"--([a-z][a-z0-9-]+)[ =]+([0-9.]+)\b")
 UNIT: Final = re.compile(r"\(([a-z/µ]+)\)", re.IGNORECASE)
-TOOK: Final = re.compile(r"(\d+)/\1\b.*?\[(?:(\d+):)?(\d+):(\d+)[\]<]")
+PROGRESS_LINE: Final = re.compile(r"(\d+)/\1\b.*?\[(?:(\d+):)?(\d+):(\d+)[\]<]")
 """A progress bar at its end: count, and the time that it took."""
 
 
@@ -83,7 +83,7 @@ def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterato
             values.setdefault(
                 field, read_whole(asked) if field in COUNTS else read_finite_or_nan(asked)
             )
-    if took := TOOK.search(above):
+    if took := PROGRESS_LINE.search(above):
         count, hours, minutes, seconds = (int(part or 0) for part in took.groups())
         values.setdefault("requests", count)
         values.setdefault("duration_s", float(hours * 3600 + minutes * 60 + seconds))

@@ -62,17 +62,17 @@ def _read_figures(document: Document, path: Path) -> list[Figures]:
             goodput_per_s=read_finite_or_nan(document.get("request_goodput")),
             output_tokens_per_s=read_finite_or_nan(document.get("output_throughput")),
             total_tokens_per_s=read_finite_or_nan(document.get("total_token_throughput")),
-            ttft=_of(document, "ttft"),
-            tpot=_of(document, "tpot"),
-            itl=_of(document, "itl"),
-            latency=_of(document, "e2el"),
+            ttft=_read_distribution_of(document, "ttft"),
+            tpot=_read_distribution_of(document, "tpot"),
+            itl=_read_distribution_of(document, "itl"),
+            latency=_read_distribution_of(document, "e2el"),
             output_tokens=_mean(out, completed),
             input_tokens=_mean(read_tokens, completed),
         )
     ]
 
 
-def _of(document: Document, name: str) -> Distribution:
+def _read_distribution_of(document: Document, name: str) -> Distribution:
     end = f"_{name}_ms"
     fields = (
         (key.removesuffix(end), value) for key, value in document.items() if key.endswith(end)

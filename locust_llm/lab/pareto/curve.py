@@ -104,14 +104,18 @@ def make_level_point(
     joules_per_output_token: float | None = None,
 ) -> CurvePoint | None:
     """A stage; None where it lacks one of the two."""
-    itl = _at(level.latencies.get(ITL.tag), percentile)
-    user = _at(level.latencies.get(PER_USER.tag), percentile) if percentile == MEDIAN else None
+    itl = _percentile_of_row(level.latencies.get(ITL.tag), percentile)
+    user = (
+        _percentile_of_row(level.latencies.get(PER_USER.tag), percentile)
+        if percentile == MEDIAN
+        else None
+    )
     user = 1000 / itl if itl else user
     if user is None or level.output_tokens_per_s is None:
         return None
     return CurvePoint(
         value=level.value, per_user=user, per_gpu=level.output_tokens_per_s / (gpus or 1),
-        ttft_ms=_at(level.latencies.get("time_to_first_token"), percentile),
+        ttft_ms=_percentile_of_row(level.latencies.get("time_to_first_token"), percentile),
         requests=level.succeeded,
         slo_status=level.slo_status, client=level.client,
         joules_per_output_token=joules_per_output_token,
@@ -124,14 +128,14 @@ def make_run_point(
     """A run of one load."""
     rows = {row.tag: row for row in summary.rows}
     c = summary.conditions
-    itl = _at(rows.get(ITL.tag), percentile)
+    itl = _percentile_of_row(rows.get(ITL.tag), percentile)
     tokens = rows["output_token_throughput"].avg if "output_token_throughput" in rows else None
     if not itl or tokens is None:
         return None
     return CurvePoint(
         value=float(c.users or c.rate_per_s or 0), per_user=1000 / itl,
         per_gpu=tokens / (gpus or 1),
-        ttft_ms=_at(rows.get("time_to_first_token"), percentile), requests=c.succeeded,
+        ttft_ms=_percentile_of_row(rows.get("time_to_first_token"), percentile), requests=c.succeeded,
         slo_status=summary.slo_status,
         client=c.client_verdict,
         joules_per_output_token=None if summary.energy is None else summary.energy.joules_per_output_token,
@@ -147,7 +151,7 @@ def _workload(summary: Summary) -> CurveWorkload:
     )
 
 
-def _at(row: Row | None, percentile: float) -> float | None:
+def _percentile_of_row(row: Row | None, percentile: float) -> float | None:
     return None if row is None else row.percentiles.get(percentile)
 
 

@@ -178,7 +178,7 @@ def _lengths(
         # attention makes it grow faster than the length
         next_s = alone_s * max(2.0, alone_s / before_s)
         tokens *= 2
-    tokens = _between(longest, alone_s, before_s, bounds)
+    tokens = _choose_prompt_tokens(longest, alone_s, before_s, bounds)
     if next_s > bounds.most_ttft_s and tokens > MIN_GROWTH * longest:
         alone = yield ProbeEpisode(
             "alone", 0, (ProbeRequest("long", 0, tokens, LONG_OUTPUT_TOKENS),), bounds.most_ttft_s
@@ -188,7 +188,9 @@ def _lengths(
     return longest, alone_s
 
 
-def _between(longest: int, alone_s: float, before_s: float, bounds: ProbeBounds) -> int:
+def _choose_prompt_tokens(
+    longest: int, alone_s: float, before_s: float, bounds: ProbeBounds
+) -> int:
     """Tokens of a prompt that should take about the longest time allowed, if time grows as it did
     from half the length; in quarters, so that two probes of a server try the same lengths."""
     growth = max(1.0, math.log2(alone_s / before_s)) if before_s > 0 else 1.0
@@ -207,7 +209,7 @@ def _round(turn: int, scale: ProbeScale, bounds: ProbeBounds, widths: Widths) ->
             (ProbeRequest("long", 0, tokens, LONG_OUTPUT_TOKENS),),
             scale.takes_s(tokens),
         )
-        results = yield _beside(scale, bounds, "stall", turn, (tokens,))
+        results = yield _plan_prompts_beside_decoders(scale, bounds, "stall", turn, (tokens,))
         if results is not None:  # else a plan is made, with the widths of the last round
             widths[tokens] = _width(results, tokens)
     # Prompts much longer than a step is wide, or several would share one and look as if computed
@@ -216,7 +218,7 @@ def _round(turn: int, scale: ProbeScale, bounds: ProbeBounds, widths: Widths) ->
     wider = math.ceil(MIN_BURST_STEPS * known[-1]) if known else scale.longest // 2
     half = scale.longest // 2
     pair = min(scale.longest, max(half, wider))
-    yield _beside(scale, bounds, "pair", turn, (pair, pair))
+    yield _plan_prompts_beside_decoders(scale, bounds, "pair", turn, (pair, pair))
     took_s = scale.takes_s(half)
     for _ in range(2):
         yield ProbeEpisode(
@@ -260,7 +262,7 @@ def _quiet(scale: ProbeScale, bounds: ProbeBounds) -> ProbeEpisode:
     return ProbeEpisode("quiet", 0, _decoders(bounds.decoders + 1, lasts_s, scale, bounds), lasts_s)
 
 
-def _beside(
+def _plan_prompts_beside_decoders(
     scale: ProbeScale, bounds: ProbeBounds, kind: str, turn: int, prompts: tuple[int, ...]
 ) -> ProbeEpisode:
     """Long prompts sent together, beside decoders that outlast them."""

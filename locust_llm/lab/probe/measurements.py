@@ -388,7 +388,9 @@ def measure_probe(everything: Sequence[ProbeResult]) -> ProbeMeasurements:
         lost=_lost(quiet_gaps),
         decoders=max((stall.decoders for stall in stalls), default=0),
         stalls=tuple(stalls),
-        behind=tuple(result for results in by_kind["behind"] for result in _behind(results)),
+        behind=tuple(
+            result for results in by_kind["behind"] for result in _list_queued_requests(results)
+        ),
         bursts=tuple(burst for results in by_kind["burst"] for burst in _burst(results)),
         cached=tuple(pair for pair in map(_cached, _twice(by_kind["again"])) if pair is not None),
         shared=fmean(gap <= MERGED_GAP_RATIO * fmean(before) for gap in before) if before else None,
@@ -569,7 +571,7 @@ def _lost(episodes: Sequence[Sequence[float]]) -> float | None:
     )
 
 
-def _behind(results: Sequence[ProbeResult]) -> Iterable[QueuedShortRequest]:
+def _list_queued_requests(results: Sequence[ProbeResult]) -> Iterable[QueuedShortRequest]:
     long = next((result for result in results if result.role == "long" and result.ok), None)
     for result in results:
         if (

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from .requests import SIZED_KINDS, ProbeEpisode
 
-AGAIN: Final = 0.1
+SAME_KIND_SPREAD: Final = 0.1
 """An episode takes as many times what is expected as those of its kind and length did in earlier
 rounds, by so much more or less;"""
 LIKE: Final = 0.25
@@ -47,8 +47,8 @@ class ProbeProgress:
         """Seconds: (least, most)."""
         if alike := self._shares.get(_key(episode)):
             share = fmean(alike)
-            least = 1 - AGAIN
-            most = 1 + AGAIN
+            least = 1 - SAME_KIND_SPREAD
+            most = 1 + SAME_KIND_SPREAD
         elif kin := [
             one for (kind, _), some in self._shares.items() if kind == episode.kind for one in some
         ]:

@@ -175,7 +175,7 @@ def make_probe_blocks(probe: ProbeFindings) -> Iterator[Block]:
             "groups"
         )
     others = [
-        *_behind(measurements),
+        *_describe_queued_requests(measurements),
         *_cached(measurements),
         *_early(measurements),
         *_agreement(measurements),
@@ -299,7 +299,7 @@ def _bursts(bursts: Sequence[BurstResult]) -> TableBlock:
     )
 
 
-def _behind(measurements: ProbeMeasurements) -> Iterator[str]:
+def _describe_queued_requests(measurements: ProbeMeasurements) -> Iterator[str]:
     if measurements.behind:
         waited = [queued.waited for queued in measurements.behind]
         took = [queued.ttft_s for queued in measurements.behind]

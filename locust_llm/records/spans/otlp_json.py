@@ -73,8 +73,8 @@ def _span(span: _Span) -> Span:
     return Span(
         span.trace_id.lower(),
         span.name,
-        _whole(span.start_time_unix_nano),
-        _whole(span.end_time_unix_nano),
+        _read_whole_number(span.start_time_unix_nano),
+        _read_whole_number(span.end_time_unix_nano),
         {
             attribute.key: _seconds(attribute.value)
             for attribute in span.attributes or ()
@@ -83,7 +83,7 @@ def _span(span: _Span) -> Span:
     )
 
 
-def _whole(value: Number) -> int:
+def _read_whole_number(value: Number) -> int:
     """0 where it is no number."""
     try:
         return int(value or 0)

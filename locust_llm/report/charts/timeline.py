@@ -144,7 +144,7 @@ def find_scene(
         )
     if not count:  # stamps of a damaged record
         return None
-    records = _within(window, since, float(closed[under_way].max()))
+    records = _read_records_within(window, since, float(closed[under_way].max()))
     if span:
         window = window._replace(stall=_longest(records, window))
     return TimelineScene(
@@ -286,7 +286,7 @@ def _longest(records: list[Record], window: TimelineWindow) -> LongestStall | No
     return longest
 
 
-def _within(window: TimelineWindow, since: Since, last: float) -> list[Record]:
+def _read_records_within(window: TimelineWindow, since: Since, last: float) -> list[Record]:
     """The records of the requests that were under way; ``last``: when the last of them ended."""
     records_within = []
     for record in islice(since(window.start - SLACK_S), MAX_RECORDS):

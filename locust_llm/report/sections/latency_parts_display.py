@@ -112,7 +112,7 @@ def make_latency_parts_blocks(attribution: LatencyAttribution) -> Iterator[Block
                 "all (ms)",
                 "from",
             ),
-            tuple(_row(part, reported) for part in breakdown.parts),
+            tuple(_format_part_row(part, reported) for part in breakdown.parts),
             numbers=False,
         )
     if (
@@ -128,14 +128,14 @@ def make_latency_parts_blocks(attribution: LatencyAttribution) -> Iterator[Block
                 "largest part of slow requests",
                 "share",
             ),
-            tuple(_group(group, reported) for group in grouped.groups),
+            tuple(_format_group_row(group, reported) for group in grouped.groups),
             numbers=False,
         )
     if answer := describe_server_time(attribution):
         yield TextBlock(answer)
     for own in attribution.own_means:
-        yield from _own(own, attribution)
-    yield TextBlock(" ".join(_from(attribution)))
+        yield from _make_histogram_blocks(own, attribution)
+    yield TextBlock(" ".join(_describe_sources(attribution)))
 
 
 # -- the server ------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def describe_server_time(attribution: LatencyAttribution) -> str:
         whole = "of queue and prefill" if server.unsplit_of else "to a first token"
         return (
             f"{_divide_first_token(attribution, whole)}, means of {least}"
-            f"{_counted(server.count, attribution)}.{others}{_describe_unsplit_time(server)}"
+            f"{_format_request_count(server.count, attribution)}.{others}{_describe_unsplit_time(server)}"
             f"{_beyond_means(attribution)}"
         )
     where = (
@@ -164,7 +164,7 @@ def describe_server_time(attribution: LatencyAttribution) -> str:
     known = "A metrics page or tracing"
     if attribution.own_means:
         known = "The metrics page does not split it: tracing"
-    if split := sum(_count_of(own, "prefill") for own in attribution.own_means):
+    if split := sum(_count_histogram_requests(own, "prefill") for own in attribution.own_means):
         known = f"The metrics page splits it for {split:,} of {attribution.requests:,} requests only: tracing"
     return (
         f"From the send to the first token: {format_duration(server.server_ms / 1e3)} {where}, on "
@@ -183,7 +183,7 @@ def _describe_unsplit_time(server: ServerTime) -> str:
     share = 1 - split_ms / whole_ms
     return (
         f" {format_count(server.unsplit_of, 'first token')} came within the time of these "
-        f"readings, after {_time(server.unsplit_ms)} on average. A server counts queue and prefill "
+        f"readings, after {_format_ms(server.unsplit_ms)} on average. A server counts queue and prefill "
         f"only when a request ends, so {share:.0%} of that time is not split."
     )
 
@@ -196,19 +196,19 @@ def _divide_first_token(attribution: LatencyAttribution, whole: str) -> str:
     whole_ms = server.ttft_ms
     name, share = server.largest
     rest_ms = server.rest_ms
-    rest = f", {_time(rest_ms)} neither" if rest_ms >= MIN_REST * whole_ms else ""
+    rest = f", {_format_ms(rest_ms)} neither" if rest_ms >= MIN_REST * whole_ms else ""
     if outside_ms:
         whole_ms = server.server_ms
         whole = "to a first token here"
         share *= server.ttft_ms / whole_ms
-        rest += f", {_time(outside_ms)} outside of its clock (its socket and front end, or the way)"
+        rest += f", {_format_ms(outside_ms)} outside of its clock (its socket and front end, or the way)"
         if outside_ms > share * whole_ms:
             name = "neither"
             share = outside_ms / whole_ms
     return (
         f"{QUESTION} {name.capitalize()}, {share:.0%}, by the server's own histograms "
-        f"({server.engine}): of {_time(whole_ms)} {whole} {_time(server.queue_ms)} are queue, "
-        f"{_time(server.prefill_ms)} prefill{rest}"
+        f"({server.engine}): of {_format_ms(whole_ms)} {whole} {_format_ms(server.queue_ms)} are queue, "
+        f"{_format_ms(server.prefill_ms)} prefill{rest}"
     )
 
 
@@ -242,24 +242,28 @@ def _beyond_means(attribution: LatencyAttribution) -> str:
     )
 
 
-def _time(ms: float) -> str:
+def _format_ms(ms: float) -> str:
     """No finer than 0.01 ms: the mean of a queue that is empty says nothing with three digits."""
     return format_duration(round(ms / 1e3, 5))
 
 
-def _own(own: ServerHistogramMeans, attribution: LatencyAttribution) -> Iterator[Block]:
+def _make_histogram_blocks(
+    own: ServerHistogramMeans, attribution: LatencyAttribution
+) -> Iterator[Block]:
     """A server counts a first token when it comes, and other times when a request has ended: each
     mean may be of another number of requests."""
     counts = [mean.count for mean in own.means]
     count = max(counts)
     alike = {*counts} == {attribution.requests}
     server = f"{own.engine}, {own.source}" if own.source else own.engine
-    whose = f" of {_counted(count, attribution)}" if alike else ""
+    whose = f" of {_format_request_count(count, attribution)}" if alike else ""
     head = (
         f"Mean{whose} by the server's histograms ({server})", "server (ms)",
         *([] if alike else ["requests"]), "here (ms)", "difference (ms)", "from",
     )  # fmt: skip
-    rows = tuple(tuple(_beside(mean, attribution.requests, alike)) for mean in own.means)
+    rows = tuple(
+        tuple(_format_histogram_row(mean, attribution.requests, alike)) for mean in own.means
+    )
     yield TableBlock(head, rows, numbers=False)
     if not alike:
         yield TextBlock(COUNTS_DIFFER.format(format_count(attribution.requests, "request")))
@@ -275,18 +279,18 @@ def _own(own: ServerHistogramMeans, attribution: LatencyAttribution) -> Iterator
         )
 
 
-def _count_of(own: ServerHistogramMeans, name: str) -> int:
+def _count_histogram_requests(own: ServerHistogramMeans, name: str) -> int:
     return sum(mean.count for mean in own.means if mean.name == name)
 
 
-def _counted(count: int, attribution: LatencyAttribution) -> str:
+def _format_request_count(count: int, attribution: LatencyAttribution) -> str:
     """``50 requests``; ``49 of 50 requests`` where the others ended outside the server's
     readings."""
     missed = f" of {attribution.requests}" if count < attribution.requests else ""
     return f"{count}{missed} request{'s' if count != 1 or missed else ''}"
 
 
-def _beside(mean: ServerHistogramMean, requests: int, alike: bool) -> Iterator[str]:
+def _format_histogram_row(mean: ServerHistogramMean, requests: int, alike: bool) -> Iterator[str]:
     """``alike``: all means are of the same requests, and no cell says of how many."""
     yield NAMES_OF_MEANS.get(mean.name, mean.name)
     yield format_number(mean.server_ms, 4)
@@ -308,7 +312,7 @@ def describe_slow_requests(breakdown: LatencyBreakdown, attribution: LatencyAttr
     """``TTFT from Due p99 is 3.4 s. The 12 requests at or above it took 3.6 s on average (typical
     ones: 310 ms): 2.1 s the server's queue, 0.9 s prefill.``"""
     whole_ms = sum(part.slow_ms for part in breakdown.parts)
-    largest = _largest(breakdown, find_reported_parts(attribution))
+    largest = _list_largest_parts(breakdown, find_reported_parts(attribution))
     parts = ", ".join(f"{format_duration(ms / 1e3)} {name}" for ms, name, _ in largest)
     typical = format_duration(sum(part.typical_ms for part in breakdown.parts) / 1e3)
     who = (
@@ -336,7 +340,7 @@ def _advise(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> Ite
     if not causes and largest is not None:
         causes = [largest]
     elif len(causes) == 1 and causes[0] is largest:
-        yield _rule_of(largest, breakdown, attribution)
+        yield _advise_on_part(largest, breakdown, attribution)
         return
     reported = find_reported_parts(attribution)
     for part in causes:
@@ -345,14 +349,14 @@ def _advise(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> Ite
                 f"{format_duration(growth_ms / 1e3)} more than in typical ones is "
                 f"{name_latency_part(part.name, reported)}."
             )
-        yield _rule_of(part, breakdown, attribution)
+        yield _advise_on_part(part, breakdown, attribution)
 
 
 def _growth_ms(part: LatencyPart) -> float:
     return part.slow_ms - part.typical_ms
 
 
-def _rule_of(
+def _advise_on_part(
     part: LatencyPart, breakdown: LatencyBreakdown, attribution: LatencyAttribution
 ) -> str:
     """The network is no cause where the kernel's round trip is a small share of the part; through a
@@ -372,7 +376,7 @@ def _rule_of(
     return RULES.get(part.name, "")
 
 
-def _largest(
+def _list_largest_parts(
     breakdown: LatencyBreakdown, reported: Collection[str]
 ) -> list[tuple[float, str, str]]:
     """(ms, in words, part) of the parts that are named, the largest first."""
@@ -399,18 +403,18 @@ def summarise_latency_parts(attribution: LatencyAttribution) -> str:
         filter(
             None,
             (
-                *map(_in_shares, attribution.breakdowns[:1], [attribution]),
+                *map(_summarise_breakdown, attribution.breakdowns[:1], [attribution]),
                 describe_server_time(attribution),
             ),
         )
     )
 
 
-def _in_shares(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> str:
+def _summarise_breakdown(breakdown: LatencyBreakdown, attribution: LatencyAttribution) -> str:
     whole_ms = max(sum(part.slow_ms for part in breakdown.parts), 1e-9)
     parts = ", ".join(
         f"{ms / whole_ms:.0%} {name}"
-        for ms, name, _ in _largest(breakdown, find_reported_parts(attribution))
+        for ms, name, _ in _list_largest_parts(breakdown, find_reported_parts(attribution))
     )
     proxy = has_unknown_route(attribution) and any(part.name == SERVER for part in breakdown.parts)
     return f"{name_breakdown(breakdown)}: {parts}{'; the way through the proxy is in it' * proxy}."
@@ -421,12 +425,12 @@ def has_unknown_route(attribution: LatencyAttribution) -> bool:
     return bool(attribution.proxy) and attribution.server.basis != REQUESTS
 
 
-def _row(part: LatencyPart, reported: Collection[str]) -> tuple[str, ...]:
+def _format_part_row(part: LatencyPart, reported: Collection[str]) -> tuple[str, ...]:
     means = (format_number(ms, 4) for ms in (part.slow_ms, part.typical_ms, part.all_ms))
     return name_latency_part(part.name, reported), *means, part.source
 
 
-def _group(group: SlowGroup, reported: Collection[str]) -> tuple[str, ...]:
+def _format_group_row(group: SlowGroup, reported: Collection[str]) -> tuple[str, ...]:
     name, ms = group.longest
     whole_ms = sum(ms for _, ms, _ in group.parts)
     return (
@@ -438,7 +442,7 @@ def _group(group: SlowGroup, reported: Collection[str]) -> tuple[str, ...]:
     )
 
 
-def _from(attribution: LatencyAttribution) -> Iterator[str]:
+def _describe_sources(attribution: LatencyAttribution) -> Iterator[str]:
     if attribution.reported:
         sources = " and ".join(
             f"{format_count(count, 'request')} ({name})"
@@ -458,7 +462,7 @@ def _from(attribution: LatencyAttribution) -> Iterator[str]:
             f"the server here."
         )
     if attribution.server_clock is not None:
-        yield _clock(attribution.server_clock)
+        yield _describe_server_clock(attribution.server_clock)
     if attribution.impossible:
         yield (
             f"For {format_count(attribution.impossible, 'request')} it reported more time than there "
@@ -467,7 +471,7 @@ def _from(attribution: LatencyAttribution) -> Iterator[str]:
     yield from (f"Left out: {why}." for why in attribution.left_out)
 
 
-def _clock(clock: ServerClock) -> str:
+def _describe_server_clock(clock: ServerClock) -> str:
     within = format_duration(clock.within_s)
     if abs(clock.ahead_s) <= clock.within_s:
         return f"The server's clock agrees with this machine's within {within}."

@@ -46,7 +46,11 @@ def measure_speculation(
         samples = history.between(name, run.profiling_at, ended_at)
         if (
             samples
-            and (of_responses := _of(samples, "simulator" if run.simulated else samples[-1].engine))
+            and (
+                of_responses := _measure_engine_speculation(
+                    samples, "simulator" if run.simulated else samples[-1].engine
+                )
+            )
             is not None
         ):
             yield of_responses
@@ -71,7 +75,7 @@ def _of_answers(requests: pd.DataFrame, run: Run) -> Speculation | None:
     )  # fmt: skip
 
 
-def _of(samples: list[EngineSample], engine: str) -> Speculation | None:
+def _measure_engine_speculation(samples: list[EngineSample], engine: str) -> Speculation | None:
     drafted, accepted, drafts = (
         counter_increase(samples, field) for field in ("drafted", "accepted", "drafts")
     )

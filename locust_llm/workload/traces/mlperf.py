@@ -61,7 +61,7 @@ def read_mlperf_turns(rows: Sequence[tuple[bytes, int]]) -> list[Turn]:
         if role == "assistant":
             turns[-1] = msgspec.structs.replace(turns[-1], recorded=_answer(row, line))
             continue
-        messages += _said(row, line)
+        messages += _make_messages(row, line)
         tools = fields.get("tools") or tools
         turns.append(Turn(
             messages=messages, output_tokens=row.max_new_tokens or row.max_completion_tokens,
@@ -74,13 +74,13 @@ def read_mlperf_turns(rows: Sequence[tuple[bytes, int]]) -> list[Turn]:
     return turns
 
 
-def _said(row: _Message, line: int) -> list[dict[str, Any]]:
+def _make_messages(row: _Message, line: int) -> list[dict[str, Any]]:
     if row.role == "tool":
         if not row.tool_results:
             raise RowError("a tool's row needs tool_results", field="role", line=line)
         return [
-            {"role": "tool", "tool_call_id": row.tool_call_id, "content": row.content}
-            for row in row.tool_results
+            {"role": "tool", "tool_call_id": result.tool_call_id, "content": result.content}
+            for result in row.tool_results
         ]
     if not row.content:
         raise RowError("a user's row needs content", field="role", line=line)

@@ -134,7 +134,7 @@ def _pieces(inner: Mapping[str, list[_Span]], parent: str, depth: int) -> tuple[
         count += 1 + more
         start, end = span.start, span.end
         if span.asks:
-            if not (span.failed and not _known(span)):
+            if not (span.failed and not _has_model_call(span)):
                 made.append(Piece(start, end, span))
         elif any(not piece.tool for piece in below):
             start = min(start, *(p.start for p in below))
@@ -147,7 +147,7 @@ def _pieces(inner: Mapping[str, list[_Span]], parent: str, depth: int) -> tuple[
     return made, count
 
 
-def _known(span: _Span) -> bool:
+def _has_model_call(span: _Span) -> bool:
     return bool(_count(span, INPUT)) or _first(span.attributes, "gen_ai.input.messages") is not None
 
 

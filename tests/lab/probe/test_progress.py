@@ -9,9 +9,9 @@ from support.probing import Noise, Server, carried_out, engine
 
 from locust_llm.lab.probe.experiments import ProbeBounds, schedule_episodes
 from locust_llm.lab.probe.progress import (
-    AGAIN,
     LIKE,
     NEW,
+    SAME_KIND_SPREAD,
     ProbeProgress,
     TimeLeft,
     format_probe_position,
@@ -44,15 +44,17 @@ def test_what_episodes_took_corrects_the_estimates_of_those_like_them() -> None:
     progress = ProbeProgress()
     progress.ended(FIRST, 8.0)  # twice as long as expected
     second = ROUND[1]._replace(later=FIRST.later[1:] if FIRST.later else ())
-    least_s = 2 * ((1 - AGAIN) * 4 + (1 - LIKE) * (6 + 6) + NEW[0] * (10 + 10))
-    most_s = 2 * ((1 + AGAIN) * 4 + (1 + LIKE) * (6 + 6) + NEW[1] * (10 + 10))
+    least_s = 2 * ((1 - SAME_KIND_SPREAD) * 4 + (1 - LIKE) * (6 + 6) + NEW[0] * (10 + 10))
+    most_s = 2 * ((1 + SAME_KIND_SPREAD) * 4 + (1 + LIKE) * (6 + 6) + NEW[1] * (10 + 10))
     assert progress.left(second) == pytest.approx((least_s, most_s))
     progress.ended(second, 6.0)
     longer = episode("burst", 9000, 20.0, ROUND)  # the prompts of a burst are sized when it comes
     progress.ended(longer, 10.0)
     whole = 2 * 4 + 6 + 0.5 * 10
     again = ROUND[0]._replace(later=ROUND[1:])
-    assert progress.left(again) == pytest.approx((whole * (1 - AGAIN), whole * (1 + AGAIN)))
+    assert progress.left(again) == pytest.approx(
+        (whole * (1 - SAME_KIND_SPREAD), whole * (1 + SAME_KIND_SPREAD))
+    )
 
 
 def test_its_words() -> None:
