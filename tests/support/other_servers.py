@@ -239,8 +239,10 @@ def closed_loop(
     seed: int,
     requests: int = 0,
     limit: float = math.inf,
+    spread_s: float = 0.0,
 ) -> ObservedStage:
-    """``limit``: of a gate: at most so many wait for their first token, the others are held."""
+    """``limit``: of a gate: at most so many wait for their first token, the others are held.
+    ``spread_s``: over which the users begin; 0: a moment apart."""
     random = Random(seed)
     most = requests or max(FEWEST, ROUNDS * users)
     held = deque[float]()
@@ -265,8 +267,9 @@ def closed_loop(
         prefilling -= 1
         release(at)
 
+    apart_s = spread_s / users or STAGGER_S
     for user in range(users):
-        server.call_at(user * STAGGER_S, lambda at=user * STAGGER_S: ask(at))
+        server.call_at(user * apart_s, lambda at=user * apart_s: ask(at))
     server.run()
     seen = tuple(see(job, random)._replace(held_s=job.sent_at - asked_at) for job, asked_at in sent)
     return ObservedStage(users, 0.0, seen)

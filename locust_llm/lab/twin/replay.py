@@ -206,7 +206,9 @@ def simulate_load(
     random = Random(seed)
     clock = VirtualClock()
     count = count or max(FEWEST, ROUNDS * load.users)
-    requests = [VirtualRequest(*one) for one in draw_lengths(lengths, count, random)]
+    drawn = draw_lengths(lengths, count, random)
+    begun = begin_anywhere(drawn[: load.users], random)
+    requests = [VirtualRequest(*one) for one in [*begun, *drawn[load.users :]]]
     arrivals = list(_arrivals(load.rate, requests, random)) if load.rate else []
     virtual = Virtual(
         clock, make_twin_engine(model, clock, random), prefill_limit=prefill_limit, keep_tokens=True
@@ -216,6 +218,13 @@ def simulate_load(
     else:
         virtual.open_loop(arrivals)
     return _stage(virtual, model.noise, seed, load)
+
+
+def begin_anywhere(lengths: Lengths, random: Random) -> Lengths:
+    """The first requests of users, each with a part of its answer: they end at any time, as if the
+    load had lasted for long. Users whose answers are equally long, and who begin together, would
+    stay together for many rounds."""
+    return [(prompt, max(1, round(output * random.random()))) for prompt, output in lengths]
 
 
 def draw_lengths(lengths: Lengths, count: int, random: Random) -> list[tuple[int, int]]:

@@ -100,6 +100,16 @@ def test_requests_at_a_rate_come_as_poisson() -> None:
     assert stage.rate == 10.0
 
 
+def test_users_with_equal_answers_do_not_stay_together() -> None:
+    """A prompt takes 0.11 s. The second to fourth user wait for the first one's, and would have
+    their prompts in one step of 0.3 s in each round, as their answers end together. Of users that
+    come at any time hardly one meets another's prompt: answers take four seconds."""
+    model = plain(token_s=0.0001, budget=10_000)
+    stage = simulate_load(model, OfferedLoad(users=4), [(1000, 400)], seed=1)
+    assert max(one.ttft_s for one in stage.requests[:4]) > 0.3
+    assert max(one.ttft_s for one in stage.requests[4:]) < 0.15
+
+
 def test_a_rate_is_what_it_says_in_each_simulation() -> None:
     stage = simulate_load(plain(), OfferedLoad(rate=10.0), LENGTHS, seed=1, count=200)
     sent_at = [one.sent_at for one in stage.requests]
