@@ -12,20 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.files.regular_file import read_regular
+from locust_llm.lab.interop import imported
 from locust_llm.lab.interop.file_contents import ResultFile
-from locust_llm.lab.interop.imported import (
-    ImportedRun,
-    UnusableResult,
-    first_and_last_chunk_us,
-    list_missing_data,
-    make_imported_record,
-    number_requests,
-    outcome_fields,
-    read_duration,
-    read_token_count,
-    stamp_chunks,
-    token_fields,
-)
+from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
 from locust_llm.lab.interop.json_fields import (
     S_PER,
     Document,
@@ -151,7 +140,7 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
     records = list[Record]()
     unread = list[str]()
     base_ns: int | None = None
-    for place, one in number_requests(io.BytesIO(file.raw)):
+    for place, one in imported.number_requests(io.BytesIO(file.raw)):
         if not one.strip():
             continue
         try:
@@ -198,7 +187,7 @@ def _make_imported_run(records: list[Record], unread: list[str], path: Path) -> 
         else "",
         asked=asked or None,
         unread=tuple(unread),
-        lacks=list_missing_data(records),
+        lacks=imported.list_missing_data(records),
     )
 
 
@@ -229,33 +218,33 @@ def _record(document: object, place: int, base_ns: int) -> Record:
         or read_text(nested_value(error, "type"))
         or ("failed" if error else "")
     )
-    ended = outcome_fields(
+    ended = imported.outcome_fields(
         nested_value(error, "code"), words, nested_value(about, "was_cancelled") is True
     )
-    used = read_token_count(nested_value(metrics, "usage_completion_tokens", "value"))
-    read = read_token_count(nested_value(metrics, "usage_prompt_tokens", "value"))
+    used = imported.read_token_count(nested_value(metrics, "usage_completion_tokens", "value"))
+    read = imported.read_token_count(nested_value(metrics, "usage_prompt_tokens", "value"))
     if read is None:
-        read = read_token_count(nested_value(metrics, "input_sequence_length", "value"))
+        read = imported.read_token_count(nested_value(metrics, "input_sequence_length", "value"))
     written = nested_value(metrics, "output_sequence_length", "value") if used is None else used
     stamps, complete = _stamps(metrics)
     more: dict[str, Any] = {
         **ended,
-        **token_fields(read, written, "tokenizer" if used is None else "usage"),
-        "cached_tokens": read_token_count(
+        **imported.token_fields(read, written, "tokenizer" if used is None else "usage"),
+        "cached_tokens": imported.read_token_count(
             nested_value(metrics, "usage_prompt_cache_read_tokens", "value")
         ),
-        "reasoning_tokens": read_token_count(
+        "reasoning_tokens": imported.read_token_count(
             nested_value(metrics, "reasoning_token_count", "value")
         ),
         "headers_at": (ack - base_ns) / 1e9
         if isinstance(ack, int) and start_ns <= ack <= end_ns
         else None,
     }
-    return make_imported_record(
+    return imported.make_imported_record(
         id=read_text(nested_value(about, "x_request_id")) or f"request-{place}",
         worker=read_text(nested_value(about, "worker_id")) or "AIPerf",
         session=read_text(nested_value(about, "conversation_id")),
-        turn=read_token_count(nested_value(about, "turn_index")) or 0,
+        turn=imported.read_token_count(nested_value(about, "turn_index")) or 0,
         phase="warmup" if nested_value(about, "benchmark_phase") == "warmup" else "profiling",
         base_s=base_ns / 1e9,
         sent_s=(start_ns - base_ns) / 1e9,
@@ -277,10 +266,12 @@ def _stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
     if not isinstance(gaps, list):
         last = first if latency is None else latency
         return (
-            ((round(first * 1e6),), True) if last == first else first_and_last_chunk_us(first, last)
+            ((round(first * 1e6),), True)
+            if last == first
+            else imported.first_and_last_chunk_us(first, last)
         )
     scale = S_PER.get(unit, 1e-3)
-    return stamp_chunks(
+    return imported.stamp_chunks(
         first,
         [None if (gap := read_finite_or_nan(one)) is None else gap * scale for one in gaps],
         latency,
@@ -292,7 +283,7 @@ def _time(metrics: object, name: str) -> float | None:
     value = nested_value(metrics, name, "value")
     if value is None:
         return None
-    return read_duration(value, name) * S_PER.get(
+    return imported.read_duration(value, name) * S_PER.get(
         read_text(nested_value(metrics, name, "unit")), 1e-3
     )
 

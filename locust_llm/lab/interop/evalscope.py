@@ -17,21 +17,9 @@ import msgspec
 
 from locust_llm.files.regular_file import read_regular
 from locust_llm.files.sqlite_file import TIMEOUT_S, has_table, read_database
+from locust_llm.lab.interop import imported
 from locust_llm.lab.interop.file_contents import ResultFile, decode_json, read_result_file
-from locust_llm.lab.interop.imported import (
-    MAX_REQUESTS,
-    NO_DATE,
-    ImportedRun,
-    UnusableResult,
-    first_and_last_chunk_us,
-    list_missing_data,
-    make_imported_record,
-    outcome_fields,
-    read_duration,
-    read_finite,
-    stamp_chunks,
-    token_fields,
-)
+from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
 from locust_llm.lab.interop.json_fields import (
     Document,
     nested_value,
@@ -161,8 +149,10 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
             arrivals="poisson" if open_loop else "",
             asked=read_whole(nested_value(summary, "Total Requests")),
             unread=tuple(unread),
-            lacks=list_missing_data(
-                records, NO_DATE, *([NO_WORDS] if any(record.failed for record in records) else [])
+            lacks=imported.list_missing_data(
+                records,
+                imported.NO_DATE,
+                *([NO_WORDS] if any(record.failed for record in records) else []),
             ),
         )
     ]
@@ -188,8 +178,8 @@ def _requests(database: sqlite3.Connection, written_s: float) -> tuple[list[Reco
             f"its table {TABLE!r} has no {', '.join(missing)}: evalscope's has, in the known "
             f"versions"
         )
-    if database.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0] > MAX_REQUESTS:
-        raise UnusableResult(f"it has more than {MAX_REQUESTS:,} requests")
+    if database.execute(f"SELECT count(*) FROM {TABLE}").fetchone()[0] > imported.MAX_REQUESTS:
+        raise UnusableResult(f"it has more than {imported.MAX_REQUESTS:,} requests")
     ended_s = 0.0
     for stamps in database.execute(f"SELECT start_time, completed_time FROM {TABLE}"):
         ended_s = max(
@@ -241,8 +231,8 @@ def _body(row: Mapping[str, object]) -> _Body:
 
 
 def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
-    sent_s = read_finite(row["start_time"], "start time")
-    closed_s = read_finite(row["completed_time"], "end")
+    sent_s = imported.read_finite(row["start_time"], "start time")
+    closed_s = imported.read_finite(row["completed_time"], "end")
     body = _body(row)
     fields: dict[str, Any] = {
         "id": read_text(row["request_id"]) or f"request-{place}", "worker": "evalscope",
@@ -250,35 +240,35 @@ def _record(row: Mapping[str, object], place: int, base_s: float) -> Record:
         "sent_s": sent_s, "closed_s": closed_s, "model": body.model[:200],
     }  # fmt: skip
     if row["success"] != 1:
-        return make_imported_record(
-            **fields, **outcome_fields(None, "failed"), stamps=(), whole=True
+        return imported.make_imported_record(
+            **fields, **imported.outcome_fields(None, "failed"), stamps=(), whole=True
         )
     options = body.stream_options
     counted = (options is not None and bool(options.include_usage)) or row["is_stream"] == 0
-    fields |= token_fields(
+    fields |= imported.token_fields(
         row["prompt_tokens"], row["completion_tokens"], "usage" if counted else "tokenizer"
     )
     if row["is_stream"] == 0:
-        return make_imported_record(**fields, stamps=(), whole=True)
+        return imported.make_imported_record(**fields, stamps=(), whole=True)
     stamps, complete = _stamps(row)
-    return make_imported_record(**fields, stamps=stamps, whole=complete)
+    return imported.make_imported_record(**fields, stamps=stamps, whole=complete)
 
 
 def _stamps(row: Mapping[str, object]) -> tuple[tuple[int, ...], bool]:
     """Its latency ends with the last event, which may be the one with the usage: the gaps end
     before that, not behind."""
-    first = read_duration(row["first_chunk_latency"], "TTFT")
-    latency = read_duration(row["latency"], "latency")
+    first = imported.read_duration(row["first_chunk_latency"], "TTFT")
+    latency = imported.read_duration(row["latency"], "latency")
     written = str(row["inter_token_latencies"])
     try:
         gaps = json.loads(written) if len(written) <= MAX_GAPS_CHARS else None
     except (ValueError, RecursionError):
         gaps = None
     if not isinstance(gaps, list):
-        return first_and_last_chunk_us(first, latency)
+        return imported.first_and_last_chunk_us(first, latency)
     known = [gap for gap in map(read_finite_or_nan, gaps) if gap is not None and gap >= 0]
     last = first + sum(known) if len(known) == len(gaps) else latency
-    return stamp_chunks(first, gaps, min(last, latency))
+    return imported.stamp_chunks(first, gaps, min(last, latency))
 
 
 FORMAT: Final = ToolFormat(

@@ -13,18 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from locust_llm.files.regular_file import read_regular
-from locust_llm.lab.interop.imported import (
-    NO_DATE,
-    ImportedRun,
-    UnusableResult,
-    list_missing_data,
-    make_imported_record,
-    number_requests,
-    outcome_fields,
-    read_finite,
-    read_token_count,
-    token_fields,
-)
+from locust_llm.lab.interop import imported
+from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
 from locust_llm.lab.interop.json_fields import (
     Document,
     nested_value,
@@ -110,7 +100,7 @@ def _read_requests(document: Sequence[object], path: Path) -> list[ImportedRun]:
         default=0.0,
     )
     base_s = path.stat().st_mtime - ended_s
-    for place, request in number_requests(document):
+    for place, request in imported.number_requests(document):
         try:
             records.append(_record(request, place, base_s))
         except UnusableResult as error:
@@ -134,7 +124,7 @@ def _read_requests(document: Sequence[object], path: Path) -> list[ImportedRun]:
             rate_per_s=None if places else read_finite_or_nan(nested_value(load, "requested_rate")),
             asked=asked or None,
             unread=tuple(unread),
-            lacks=list_missing_data(records, NO_DATE),
+            lacks=imported.list_missing_data(records, imported.NO_DATE),
         )
     ]
 
@@ -162,8 +152,8 @@ def _model(document: Sequence[object]) -> str:
 
 def _record(request: object, place: int, base_s: float) -> Record:
     """One chunk may hold several tokens: they have one time."""
-    sent_s = read_finite(nested_value(request, "start_time"), "start")
-    closed_s = read_finite(nested_value(request, "end_time"), "end")
+    sent_s = imported.read_finite(nested_value(request, "start_time"), "start")
+    closed_s = imported.read_finite(nested_value(request, "end_time"), "end")
     error = nested_value(request, "error")
     words = (
         read_text(error)
@@ -172,21 +162,21 @@ def _record(request: object, place: int, base_s: float) -> Record:
         or ("failed" if error else "")
     )
     answer = nested_value(request, "info", "response_metrics")
-    used = read_token_count(nested_value(answer, "server_usage", "completion_tokens"))
-    read = read_token_count(nested_value(answer, "server_usage", "prompt_tokens"))
-    fields: dict[str, Any] = token_fields(
+    used = imported.read_token_count(nested_value(answer, "server_usage", "completion_tokens"))
+    read = imported.read_token_count(nested_value(answer, "server_usage", "prompt_tokens"))
+    fields: dict[str, Any] = imported.token_fields(
         nested_value(request, "info", "input_tokens") if read is None else read,
         nested_value(answer, "output_tokens") if used is None else used,
         "tokenizer" if used is None else "usage",
     )
     times = nested_value(answer, "output_token_times") or nested_value(answer, "chunk_times")
-    return make_imported_record(
+    return imported.make_imported_record(
         id=f"request-{place}", worker="inference-perf", base_s=base_s, sent_s=sent_s,
         closed_s=closed_s,
-        cached_tokens=read_token_count(nested_value(answer, "server_usage", "prompt_tokens_details",
+        cached_tokens=imported.read_token_count(nested_value(answer, "server_usage", "prompt_tokens_details",
             "cached_tokens")),
         stamps=_stamps(times, sent_s) if isinstance(times, list) else (), whole=True, **fields,
-        **outcome_fields(None, words),
+        **imported.outcome_fields(None, words),
     )  # fmt: skip
 
 

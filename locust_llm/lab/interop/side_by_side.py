@@ -92,7 +92,7 @@ class ResultTable(NamedTuple):
     """Why columns have no difference."""
     notes: list[str]
     doubts: list[str]
-    """What stands against single results (audit/)."""
+    """What stands against single results, by the audit."""
     held: list[str]
     """Of each result, how many checks hold."""
 

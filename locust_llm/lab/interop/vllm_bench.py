@@ -10,19 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from locust_llm.lab.interop.imported import (
-    NO_DATE,
-    ImportedRun,
-    UnusableResult,
-    list_missing_data,
-    make_imported_record,
-    number_requests,
-    outcome_fields,
-    read_duration,
-    read_finite,
-    stamp_chunks,
-    token_fields,
-)
+from locust_llm.lab.interop import imported
+from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
 from locust_llm.lab.interop.json_fields import (
     Document,
     read_distribution,
@@ -113,7 +102,7 @@ def _read_requests(document: Document, path: Path) -> list[ImportedRun]:
             arrivals=_name_arrivals(burstiness) if open_loop else "",
             asked=asked or None,
             unread=tuple(unread),
-            lacks=list_missing_data(records, NO_DATE),
+            lacks=imported.list_missing_data(records, imported.NO_DATE),
         )
     ]
 
@@ -135,7 +124,7 @@ def _records(lists: Mapping[str, Any], date: str, path: Path) -> tuple[list[Reco
     ]
     ended_s = max(starts, default=0.0)
     base_s = _unix(date, path) - ended_s
-    for place, _ in number_requests(lists["start_times"]):
+    for place, _ in imported.number_requests(lists["start_times"]):
         try:
             records.append(
                 _record({name: _nth(lists[name], place - 1) for name in lists}, place, base_s)
@@ -158,9 +147,9 @@ def _unix(date: str, path: Path) -> float:
 
 def _record(request: Mapping[str, Any], place: int, base_s: float) -> Record:
     """The first event may carry nothing but the role: so does its TTFT."""
-    sent_s = read_finite(request["start_times"], "start time")
+    sent_s = imported.read_finite(request["start_times"], "start time")
     words = request["errors"] if isinstance(request["errors"], str) else ""
-    failure = outcome_fields(None, words)
+    failure = imported.outcome_fields(None, words)
     fields = {
         "id": f"request-{place}",
         "worker": "vllm bench",
@@ -168,22 +157,24 @@ def _record(request: Mapping[str, Any], place: int, base_s: float) -> Record:
         "sent_s": sent_s,
         **failure,
     }
-    fields |= token_fields(
+    fields |= imported.token_fields(
         request["input_lens"], request["output_lens"] if not failure else None, "usage"
     )
     latency = (
-        None if request["latencies"] is None else read_duration(request["latencies"], "latency")
+        None
+        if request["latencies"] is None
+        else imported.read_duration(request["latencies"], "latency")
     )
     if failure:
-        return make_imported_record(
+        return imported.make_imported_record(
             **fields, closed_s=sent_s + (latency or 0.0), stamps=(), whole=True
         )
     if not isinstance(request["itls"], list):
         raise UnusableResult("its list of gaps is missing")
-    stamps, complete = stamp_chunks(
-        read_duration(request["ttfts"], "TTFT"), request["itls"], latency
+    stamps, complete = imported.stamp_chunks(
+        imported.read_duration(request["ttfts"], "TTFT"), request["itls"], latency
     )
-    return make_imported_record(
+    return imported.make_imported_record(
         **fields, closed_s=sent_s + stamps[-1] / 1e6, stamps=stamps, whole=complete
     )
 

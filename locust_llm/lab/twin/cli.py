@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -51,6 +51,7 @@ from locust_llm.lab.twin.whatif.rows import (
     parse_predicted_rule,
 )
 from locust_llm.records.storage import replace_file
+from locust_llm.report.blocks import Block
 from locust_llm.report.console_end import find_console_width
 from locust_llm.report.render.text import render_plain_blocks
 from locust_llm.slo.grammar import Rule, expand_preset
@@ -339,19 +340,7 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="where the twin goes (default: twin.toml beside the runs)",
     )
-    add(
-        "--report-dir",
-        type=Path,
-        metavar="DIR",
-        help="where the runs go (default: reports/twin-<time>)",
-    )
-    add(
-        "--time",
-        type=parse_duration_s,
-        default=SWEEP_S,
-        metavar="TIME",
-        help="of the sweep, at most (default: 6m)",
-    )
+    _add_run_arguments(parser, SWEEP_S, "of the sweep, at most (default: 6m)", "twin")
     add(
         "--most-users",
         type=_whole,
@@ -369,6 +358,19 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         )
     for name in TO_PROBE:
         add(f"--{name}", type=_whole, metavar="N", help="as of locust-llm probe")
+
+
+def _add_run_arguments(
+    parser: argparse.ArgumentParser, seconds: float, of_what: str, name: str
+) -> None:
+    """Of what is measured: for how long, and where it goes."""
+    parser.add_argument(
+        "--time", type=parse_duration_s, default=seconds, metavar="TIME", help=of_what
+    )
+    parser.add_argument(
+        "--report-dir", type=Path, metavar="DIR",
+        help=f"where runs go (default: reports/{name}-<time>)",
+    )  # fmt: skip
 
 
 # Command: ``locust-llm twin drift``: a minute on the server, or a folder of one, held against its
@@ -459,19 +461,7 @@ def add_drift_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="a run of such loads that is there (default: one is made)",
     )
-    add(
-        "--time",
-        type=parse_duration_s,
-        default=MINUTE_S,
-        metavar="TIME",
-        help="of the run (default: 1m)",
-    )
-    add(
-        "--report-dir",
-        type=Path,
-        metavar="DIR",
-        help="where the run goes (default: reports/drift-<time>)",
-    )
+    _add_run_arguments(parser, MINUTE_S, "of the run (default: 1m)", "drift")
 
 
 # -- workload --------------------------------------------------------------------------------------
@@ -595,7 +585,9 @@ limit. What lies outside of what the twin was fitted to is marked as extrapolate
 def run_predict(words: list[str]) -> int:
     """0: a what-if is surely within the rules, or there are none; 3: none is; 4: it is open; 5:
     refused."""
-    options = _predict_parser().parse_args(words)
+    parser = make_twin_parser("twin predict", DESCRIPTION, EPILOG)
+    add_predict_arguments(parser)
+    options = parser.parse_args(words)
     try:
         asked = _asked(options)
         if options.html:
@@ -605,25 +597,36 @@ def run_predict(words: list[str]) -> int:
     except (OSError, ValueError) as error:
         return fail(str(error))
     if options.json:
-        print_safely(msgspec.json.encode(text.what_ifs_as_json(asked)).decode() + "\n")
+        print_json(text.what_ifs_as_json(asked))
     else:
-        print_safely(render_plain_blocks(text.whatif_document(asked), find_console_width()))
+        print_document(text.whatif_document(asked))
     return _status(asked)
 
 
-def _predict_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="locust-llm twin predict", description=DESCRIPTION, epilog=EPILOG,
+def print_json(value: object) -> None:
+    print_safely(msgspec.json.encode(value).decode() + "\n")
+
+
+def print_document(blocks: Iterable[Block]) -> None:
+    print_safely(render_plain_blocks(blocks, find_console_width()))
+
+
+def make_twin_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Of a command that asks a twin, whose texts are printed as they are."""
+    return argparse.ArgumentParser(
+        prog=f"locust-llm {name}", description=description, epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    add_predict_arguments(parser)
-    return parser
 
 
-def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
+def add_twin_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that has one"
     )
+
+
+def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
+    add_twin_argument(parser)
     parser.add_argument(
         "--load", action="append", metavar="AXIS=VALUES",
         help="concurrency=1..128 or request-rate=0.5..8; may be repeated (default: the concurrency "

@@ -17,6 +17,7 @@ from locust_llm.lab.twin.model import (
     FIGURES,
     NOT_TO_BE_USED,
     SHAPE,
+    UNKNOWN_ORIGIN,
     VERDICTS,
     HeldOutCheck,
     Origin,
@@ -56,7 +57,7 @@ MIN_GROWTH: Final = 1.1
 
 def fit_twin(
     said: Diagnosis, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage],
-    origin: Origin = Origin(),  # noqa: B008
+    origin: Origin = UNKNOWN_ORIGIN,
     *, on_progress: Progress = lambda done, most: None,
 ) -> Twin:  # fmt: skip
     """``said``: the probe's diagnosis; ``episodes``: of the probe; ``stages``: of a sweep on the

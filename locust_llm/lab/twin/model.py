@@ -160,6 +160,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """What of these was left out, or is doubtful."""
 
 
+UNKNOWN_ORIGIN: Final = Origin()
+
+
 class Ranges(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured, from the least to the most. Outside of it a prediction is an
     extrapolation."""
@@ -206,7 +209,7 @@ class HeldOutCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """How a load of the sweep was, beside the twin's own replay of it: what a later load is held
-    against (drift/)."""
+    against (drift.py)."""
 
     users: int
     figure: str
@@ -232,7 +235,7 @@ class Twin(msgspec.Struct, frozen=True, kw_only=True):
     model: ServerModel
     trust: Trust
     ranges: Ranges
-    origin: Origin = Origin()
+    origin: Origin = UNKNOWN_ORIGIN
     intervals: dict[str, tuple[float, float]] = {}
     """95% of each parameter that was fitted, by its name."""
     unknown: dict[str, str] = {}

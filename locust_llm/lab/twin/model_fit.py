@@ -24,7 +24,15 @@ from locust_llm.lab.twin.cost_fit import (
     fit_cost,
     select_times,
 )
-from locust_llm.lab.twin.model import Draw, Noise, Origin, SchedulerSettings, ServerModel, StepCosts
+from locust_llm.lab.twin.model import (
+    UNKNOWN_ORIGIN,
+    Draw,
+    Noise,
+    Origin,
+    SchedulerSettings,
+    ServerModel,
+    StepCosts,
+)
 from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage
 from locust_llm.lab.twin.replay import as_replayed, replay_episodes, replay_stage
 from locust_llm.simulator.scheduling.cost import BLOCK_SIZE
@@ -42,7 +50,7 @@ WIDER: Final = (1, 2, 4, 8, 16)
 def list_candidate_settings(
     said: Diagnosis,
     longest: int,
-    origin: Origin = Origin(),  # noqa: B008
+    origin: Origin = UNKNOWN_ORIGIN,
 ) -> list[SchedulerSettings]:
     """``longest``: tokens of the longest prompt seen. ``origin``: whether it is llama.cpp. Empty:
     the simulator has none, or the probe cannot tell."""
@@ -466,7 +474,7 @@ class ModelFit(NamedTuple):
 
 def fit_model(
     said: Diagnosis, episodes: Sequence[IdleEpisode], stages: Sequence[ObservedStage],
-    origin: Origin = Origin(),  # noqa: B008
+    origin: Origin = UNKNOWN_ORIGIN,
     *, num_draws: int = NUM_DRAWS, seed: int = SEED, on_progress: Progress = lambda done,
     most: None,
 ) -> ModelFit:  # fmt: skip

@@ -44,9 +44,10 @@ class GPU:
     memory_bytes: float
     bandwidth: float  # bytes a second
     flops: float  # a second, bf16 dense
-    # vLLM's default on this GPU (`EngineArgs.get_batch_defaults`, API server)
-    max_num_batched_tokens: int
-    max_num_seqs: int  # likewise
+    # vLLM's default on this GPU (`EngineArgs.get_batch_defaults`, API server): the small ones,
+    # which every A100 has too
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 256
 
 
 MODELS = {
@@ -71,23 +72,10 @@ GPUS = {
         max_num_batched_tokens=8192,
         max_num_seqs=1024,
     ),
-    # NVIDIA A100 40GB data sheet: 1,555 GB/s, 312 TFLOP/s. vLLM gives its small defaults to every
-    # A100.
-    "a100-40": GPU(
-        memory_bytes=40e9,
-        bandwidth=1.555e12,
-        flops=312e12,
-        max_num_batched_tokens=2048,
-        max_num_seqs=256,
-    ),
+    # NVIDIA A100 40GB data sheet: 1,555 GB/s, 312 TFLOP/s.
+    "a100-40": GPU(memory_bytes=40e9, bandwidth=1.555e12, flops=312e12),
     # NVIDIA A40 data sheet: 48 GB GDDR6, 696 GB/s, 149.7 TFLOP/s bf16 without sparsity.
-    "a40": GPU(
-        memory_bytes=48e9,
-        bandwidth=0.696e12,
-        flops=149.7e12,
-        max_num_batched_tokens=2048,
-        max_num_seqs=256,
-    ),
+    "a40": GPU(memory_bytes=48e9, bandwidth=0.696e12, flops=149.7e12),
 }
 
 

@@ -1,7 +1,6 @@
 """Command: ``locust-llm plan TWIN``."""
 
 import argparse
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -11,9 +10,6 @@ from locust_llm.lab.twin import cli, file
 from locust_llm.lab.twin.plan.plan import FLAT, SHAPES, parse_planned_arrivals
 from locust_llm.lab.twin.whatif import grid
 from locust_llm.lab.twin.whatif.rows import WhatIfPredictor
-from locust_llm.report.console_end import find_console_width
-from locust_llm.report.render.text import render_plain_blocks
-from locust_llm.text.format import print_safely
 
 from . import plan, text
 
@@ -30,33 +26,24 @@ shape of a load, and no number of replicas.
 def run_plan(words: list[str]) -> int:
     """0: there is a number of replicas; 3: none is surely within the rules; 4: a shape only; 5:
     refused."""
-    options = _parser().parse_args(words)
+    parser = cli.make_twin_parser("plan", DESCRIPTION, EPILOG)
+    add_plan_arguments(parser)
+    options = parser.parse_args(words)
     try:
         made = _plan(options)
     except ValueError as error:
         return fail(str(error))
     if options.json:
-        print_safely(msgspec.json.encode(text.plan_as_json(made)).decode() + "\n")
+        cli.print_json(text.plan_as_json(made))
     else:
-        print_safely(render_plain_blocks(text.plan_document(made), find_console_width()))
+        cli.print_document(text.plan_document(made))
     if made.only_shape:
         return ExitStatus.INCONCLUSIVE
     return ExitStatus.RULE_FAILED if made.fleet is None else ExitStatus.OK
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="locust-llm plan", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    add_plan_arguments(parser)
-    return parser
-
-
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "twin", type=Path, metavar="TWIN", help="twin.toml, or a folder that has one"
-    )
+    cli.add_twin_argument(parser)
     parser.add_argument(
         "--arrivals", required=True, metavar="WHAT",
         help="1.4/s, 5000/h, 120000/day, or a trace with times, in a format of --input-file; its "
