@@ -104,7 +104,6 @@ CLOSED_ROWS: Final = (
 LABELS: Final = {
     TTFT.tag: "TTFT (ms)",
     ITL.tag: "ITL (ms)",
-    "output_token_throughput": "Output (tokens/s)",
 }
 MORE_RULES: Final = "  and more on rules in the report"
 OF_FAILURES: Final = "Percentiles count each failure as +infinity."
@@ -302,7 +301,7 @@ def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence
     if summary.paired is not None:
         return make_paired_head(summary.paired), _arms(summary.paired)
     if summary.sweep is not None and summary.swept:
-        return _stages(summary.sweep)
+        return _stages(summary.sweep, summary.counts.token_rate_unit)
     return _metrics(summary, run)
 
 
@@ -314,10 +313,12 @@ def _metrics(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequen
     shown = [rows[tag] for tag in tags if tag in rows]
     shown = [row for row in shown if row.count or row.avg is not None]
 
+    labels = {**LABELS, "output_token_throughput": f"Output ({summary.counts.token_rate_unit})"}
+
     def cells(row: Row) -> tuple[str, ...]:
         decimals = choose_row_decimals(row)
         percentiles = (format_percentile(row, p, most=decimals) for p in chosen)
-        return LABELS.get(row.tag) or label_row(row), *percentiles, *_mean_and_greatest(row)
+        return labels.get(row.tag) or label_row(row), *percentiles, *_mean_and_greatest(row)
 
     return ("", *map(name_percentile, chosen), "avg", "max"), map(cells, shown)
 
@@ -357,7 +358,9 @@ def _mean_and_greatest(row: Row) -> tuple[str, str]:
     )
 
 
-def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+def _stages(
+    sweep: SweepSummary, token_rate_unit: str
+) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
     """Those around where it turns."""
     values = [level.value for level in sweep.levels]
     knee = next(
@@ -382,7 +385,7 @@ def _stages(sweep: SweepSummary) -> tuple[Sequence[str], Iterable[Sequence[str]]
 
     head = (
         FIRST_COLUMN[sweep.axis], "ok", f"{OF_TAGS[first.tag]} p50 (ms)", "p95", "ITL p50 (ms)",
-        "p95", "tokens/s",
+        "p95", token_rate_unit,
         "requests/s", "SLO",
     )  # fmt: skip
     return head, map(cells, sweep.levels[begin : begin + MAX_STAGES])

@@ -96,6 +96,13 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
     retransmits: int = 0
     """TCP segments that had to be sent again to the server."""
 
+    @property
+    def token_rate_unit(self) -> str:
+        """``tokens/s``; ``chunks/s`` where no server counted tokens, and each chunk counts as one."""
+        if not self.tokens_from_chunks:
+            return "tokens/s"
+        return "tokens/s, in part chunks" if self.tokens_from_usage else "chunks/s"
+
 
 class GateUse(msgspec.Struct, frozen=True, kw_only=True):
     """What the gate did in a stretch of time."""

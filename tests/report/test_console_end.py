@@ -412,3 +412,23 @@ def test_rules_without_room_are_named_as_left_out() -> None:
     assert _fitting_rules(rules, 40, 4) == [line for rule in rules for line in _wrapped(rule, 40)]
     assert _fitting_rules(rules, 40, 3) == [*_wrapped(rules[0], 40), MORE_RULES]
     assert _fitting_rules(rules, 40, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "unit"),
+    [
+        (("usage", "usage"), "tokens/s"),
+        (("chunks", "chunks"), "chunks/s"),
+        (("usage", "chunks"), "tokens/s, in part chunks"),
+    ],
+)
+def test_a_rate_of_chunks_is_called_one(sources: tuple[str, str], unit: str) -> None:
+    """Three chunks each, whose tokens the server counted or not."""
+    records = [
+        answered(10, 20, 30, sent_at=10.0 + i, tokens_from=source)
+        for i, source in enumerate(sources * 10)
+    ]
+    lines = said(*records)
+    assert f" output {unit}." in lines[0]
+    (row,) = [line for line in lines if line.startswith("Output (")]
+    assert row.startswith(f"Output ({unit}) ")

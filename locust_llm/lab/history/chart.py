@@ -12,7 +12,7 @@ from locust_llm.lab.history.entry import KeyFigure
 from locust_llm.text.format import clean_line, format_bound
 
 from .change_points import median_interval
-from .entry import HistoryEntry
+from .entry import DID_NOT_END, HistoryEntry
 from .series import FigureChange, RunSeries
 from .text import format_commit, format_start
 
@@ -166,6 +166,7 @@ def _describe_dot(entry: HistoryEntry, figure: KeyFigure) -> str:
         f"{figure.said(entry.figures[figure.name])}"
     )
     about += f" ± {format_bound(reach * 1e3)} ms" if reach is not None else ""
+    about += f", {entry.ended}" if entry.ended not in ("", DID_NOT_END) else ""
     return about + (f", not counted: {entry.left_out}" if entry.left_out else "")
 
 

@@ -107,7 +107,8 @@ def key_figure_by_name(word: str) -> KeyFigure:
 # What the history knows of one run, out of its folder.
 
 INVALID: Final = "INVALID"
-NOT_ENDED: Final = "it did not end"
+DID_NOT_END: Final = "did not end"
+NOT_ENDED: Final = f"it {DID_NOT_END}"
 SEE_REPORT: Final = "its report has the figures of each"
 MAX_TEXT: Final = 300
 MAX_FIGURE: Final = 1e12
@@ -144,6 +145,8 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """PASS, FAIL, INCONCLUSIVE."""
     client: str = ""
     """OK, DEGRADED, INVALID."""
+    ended: str = ""
+    """How it ended, or what was cut of it, where it did not come to its end as asked."""
     left_out: str = ""
     """Why its figures are in no comparison."""
     note: str = ""
@@ -166,10 +169,17 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
         return self.labels.get(key, own.get(key) or None)
 
 
+class _Broken(msgspec.Struct):
+    rule: str
+    stage: int = 0
+
+
 class _Run(msgspec.Struct):
     started_at: Unix
     settings: dict[str, Any] = {}
     stopping_at: float | None = None
+    stopped_early: str = ""
+    broken_rules: list[_Broken] = []
     stages: list[Any] = []
     simulated: bool = False
     imported: str = ""
@@ -295,9 +305,23 @@ def _of_run(name: str, facts: _Facts, load: Figures | None, why_no_load: str) ->
         branch=commit.branch[:MAX_TEXT],
         dirty=commit.dirty, simulated=run.simulated, slo=(facts.slo_status or "")[:MAX_TEXT],
         client=client[:MAX_TEXT],
-        left_out=left_out, note=note, figures={} if load is None else _figures(load),
+        ended=_describe_end(facts), left_out=left_out, note=note, figures={} if load is None else _figures(load),
         plus_minus={} if several else _plus_minus(facts),
     )  # fmt: skip
+
+
+def _describe_end(facts: _Facts) -> str:
+    """``stopped after 6.9 of 60 s``; empty where it came to its end as asked."""
+    run, conditions = facts.run, facts.conditions
+    words = []
+    if run.stopping_at is None:
+        words.append(DID_NOT_END)
+    words += [f"ended by {broken.rule}" for broken in run.broken_rules if not broken.stage]
+    if run.stopped_early:
+        words.append(f"stopped {run.stopped_early}")
+    if conditions is not None and _explain_cut(conditions):
+        words.append(f"{conditions.cut:,} requests cut")
+    return "; ".join(words)[:MAX_TEXT]
 
 
 def _explain_cut(conditions: _Conditions | None) -> str:

@@ -38,7 +38,7 @@ WAIT_S: Final = 1.0
 """For another process that writes it."""
 TEXTS: Final = (
     "tool", "model", "host", "server", "machine", "workload", "conditions", "branch", "slo",
-    "client", "left_out", "note",
+    "client", "ended", "left_out", "note",
 )  # fmt: skip
 COLUMNS: Final = (
     "folder", "signature", "started", *TEXTS, "labels", "git_commit", "dirty", "simulated",

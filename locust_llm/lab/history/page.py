@@ -136,7 +136,8 @@ def _section(
     rows = []
     for entry in entries:
         values = [figure.said(entry.figures.get(figure.name), 3) for figure in shown]
-        rows.append(list(_cells(entry, values, where=series.has_several_hosts)))
+        cells = list(_cells(entry, values, where=series.has_several_hosts))
+        rows.append([*cells, entry.ended] if any(one.ended for one in entries) else cells)
     head = [
         "Run",
         "Started",
@@ -146,6 +147,7 @@ def _section(
         *(figure.label for figure in shown),
         "SLO",
         "Client",
+        *(["Ended"] if any(entry.ended for entry in entries) else []),
     ]
     conditions = series.conditions or "unknown conditions"
     return WorkloadSection(

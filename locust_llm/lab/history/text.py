@@ -9,12 +9,14 @@ from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure
 from locust_llm.text.format import clean_line, format_count, truncate_text
 
 from .change_points import LEAST, median_interval
-from .entry import NOT_ENDED, HistoryEntry
+from .entry import DID_NOT_END, HistoryEntry
 from .index import IndexedRuns
 from .series import ENOUGH, FigureChange, RunSeries, all_turns, explain_doubts, find_figure_changes
 
 NAME: Final = 34
 """Characters of the name of a folder."""
+ENDED: Final = 40
+"""Characters of how a run ended."""
 PLOT: Final = 44
 """Characters of a plot."""
 LIST_LEFT_OUT: Final = ("ttft_p95", "icl_p99", "requests_per_s")
@@ -41,6 +43,7 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
         *(figure.label for figure in figures),
         *(["SLO"] if judged else []),
         "client",
+        "ended",
     ]
     rows = []
     for entry in series.entries[-last:]:
@@ -51,9 +54,13 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
         row += [figure.said(entry.figures.get(figure.name), 3) for figure in figures]
         if judged:
             row.append(entry.slo or "-")
-        row.append("did not end" if entry.left_out == NOT_ENDED else entry.client or "-")
+        row.append(entry.client or "-")
+        row.append(truncate_text(clean_line(entry.ended), ENDED))
         rows.append(row)
-    yield from _aligned([head, *rows], left=(0, 1, 2, 3) if where else (0, 1, 2))
+    if not any(row[-1] for row in rows):
+        head[-1] = ""
+    left = (0, 1, 2, 3) if where else (0, 1, 2)
+    yield from _aligned([head, *rows], left=(*left, len(head) - 1))
     changes = all_turns(series, least)
     for first in dict.fromkeys(turn.first.folder for turn in changes):
         yield f"  {clean_line(_describe_changes_together([turn for turn in changes if turn.first.folder == first]))}"
@@ -123,10 +130,12 @@ def _plot_row(
 ) -> list[str]:
     """``where``: with its address."""
     value = entry.figures[figure.name]
+    marks = [clean_line(entry.ended)] if entry.ended not in ("", DID_NOT_END) else []
+    marks += [f"not counted: {entry.left_out}"] if entry.left_out else []
     return [
         format_start(entry), truncate_text(clean_line(entry.folder), NAME),
         *([clean_line(entry.host) or "-"] if where else []), format_commit(entry), figure.said(value),
-        _dot(value, middle, scale) + (f"  not counted: {entry.left_out}" if entry.left_out else ""),
+        "  ".join((_dot(value, middle, scale), *marks)),
     ]  # fmt: skip
 
 

@@ -344,7 +344,8 @@ def _figures(summary: Summary, run: Run) -> list[str]:
         if (row := by_tag.get(ITL.tag)) is not None and 50.0 in row.percentiles:
             found.append(f"p50 of ITL {_ms(row, 50.0)}")
     if (row := by_tag.get("output_token_throughput")) is not None and row.avg is not None:
-        return [", ".join(found), f"{format_brief(row.avg, digits=3)} output tokens/s"]
+        unit = summary.counts.token_rate_unit
+        return [", ".join(found), f"{format_brief(row.avg, digits=3)} output {unit}"]
     if (row := by_tag.get("input_throughput")) is not None and row.avg is not None:
         tokens = by_tag.get("input_token_throughput")
         more = (

@@ -335,6 +335,50 @@ def test_a_run_of_which_many_requests_were_cut_is_named(
     assert line in capsys.readouterr().err
 
 
+def test_rows_of_runs_that_did_not_come_to_their_end_are_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the list, on the page, and where one figure is drawn; whole runs alone have no column."""
+    run_folder(tmp_path / "whole", START, 1.0)
+    assert main(["history", str(tmp_path)]) == ExitStatus.OK
+    assert "ended" not in capsys.readouterr().out
+    broken = [{"rule": "abort: ttft p95 < 2s", "why": "all of 128"}]
+    run_folder(tmp_path / "by-hand", START + 1, 1.0, stopped_early="after 6.9 of 60 s")
+    run_folder(tmp_path / "by-rule", START + 2, 1.0, broken_rules=broken)
+    run_folder(tmp_path / "by-stage", START + 3, 1.0, broken_rules=[{**broken[0], "stage": 2}])
+    killed = run_folder(tmp_path / "killed", START + 4, 1.0)
+    document = json.loads((killed / "run.json").read_text())
+    document["run"]["stopping_at"] = None
+    (killed / "run.json").write_text(json.dumps(document))
+    cut = run_folder(tmp_path / "cut", START + 5, 1.0)
+    document = json.loads((cut / "run.json").read_text())
+    document["conditions"] |= {"succeeded": 91, "cut": 204}
+    (cut / "run.json").write_text(json.dumps(document))
+    marks = {
+        "whole": "",
+        "by-hand": "stopped after 6.9 of 60 s",
+        "by-rule": "ended by abort: ttft p95 < 2s",
+        "by-stage": "",
+        "killed": "did not end",
+        "cut": "204 requests cut",
+    }
+    assert {one.folder: one.ended for one in index_runs(tmp_path).entries} == marks
+    assert main(["history", str(tmp_path)]) == ExitStatus.OK
+    lines = capsys.readouterr().out.splitlines()
+    for name, mark in marks.items():
+        (line,) = [line for line in lines if f" {name} " in line]
+        assert line.endswith(mark or "OK"), name
+    assert main(["history", str(tmp_path), "--metric", "ttft_p50"]) == ExitStatus.OK
+    drawn = capsys.readouterr().out
+    assert "stopped after 6.9 of 60 s" in drawn
+    assert "did not end  not counted" not in drawn  # one of the two is enough
+    page = tmp_path / "history.html"
+    assert main(["history", str(tmp_path), "--html", str(page)]) == ExitStatus.OK
+    html = page.read_text()
+    assert "<th scope=col>Ended</th>" in html
+    assert html.count("<td>ended by abort: ttft p95 &lt; 2s</td>") == 1
+
+
 def test_last_five_on_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = tmp_path / "reports"
     year(runs, [1.0] * 4)
