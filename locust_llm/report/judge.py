@@ -159,7 +159,9 @@ def _describe_counted_beside(found: ObservedValue, reason: str) -> str:
         counted.append(f"{format_count(found.infinite, 'failed request')} as +infinity")
     if found.cancelled:
         counted.append(f"{format_count(found.cancelled, 'cancelled request')} with what they had")
-    return f"with {' and '.join(counted)}, unlike the table of successful ones" if counted else ""
+    beside = f"with {' and '.join(counted)}, unlike the table of successful ones" if counted else ""
+    cut = _cut(found)
+    return "; ".join(filter(None, ("" if cut in reason else cut, beside)))
 
 
 def _ended_by(rule: Rule, found: ObservedValue, run: Run) -> str:

@@ -108,6 +108,8 @@ def _contradiction(made: Made, summary: Summary, rule: Rule, result: SloResult) 
         least = second.at_least.get(rule.percentile, most)
         if same(seen, least) and same(seen if worst is None else worst, most):
             return
+    if not summary.conditions.succeeded and not seen and rule.metric in RATES:
+        return  # nothing a second, and no table of it
     beside = named_beside(made, rule)
     unsent = "never sent" in result.reason and tag in (LATE.tag, TTFT_FROM_DUE.tag)
     if not unsent and (not beside or any(word not in result.reason for word in beside)):
