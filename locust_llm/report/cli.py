@@ -38,7 +38,7 @@ from .render import text as tables
 
 WEATHER: Final = """\
 These runs came one after the other: what changed between them on the server, the machine or the network looks like a
-difference of theirs, and is in no interval. locust-llm ab runs both in turn, in short blocks, and cancels it."""
+difference between the runs, and is in no interval. locust-llm ab runs both in turn, in short blocks, and cancels it."""
 
 COMPARED: Final = """\
 Compare runs with the first one: differences and their intervals. Where one is the result of another tool (AIPerf,

@@ -434,8 +434,8 @@ def _explain_mark(table: list[str], width: int) -> list[str]:
 def format_comparison_ending(found: Comparison, width: int) -> str:
     """Of ``locust-llm compare``: what differs, in as many lines."""
     last = _wrapped(
-        "These runs came one after the other: what changed in between looks like a difference of "
-            "theirs, and locust-llm ab "
+        "These runs came one after the other: what changed in between looks like a difference "
+            "between them, and locust-llm ab "
         f"cancels it. {OF_FAILURES} All figures: --verbose, --markdown FILE.", width,
     )  # fmt: skip
     room = (LINES - len(last) - 1) // len(found.runs) - 1

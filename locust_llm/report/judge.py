@@ -303,10 +303,12 @@ def _explain_open_rule(
         return f"no number of requests shows exactly {edge}: {AT_EDGE}", None
     longer = (
         None
-        if found.never_sent or found.undecided
+        if found.never_sent or found.undecided or rule.base
         else estimate_longer_s(rule, found, seen.time.seconds)
     )
     more, note = "a longer run may tell", found.note
+    if rule.base:  # the interval of the base does not narrow with this run
+        more = "a longer run and a longer base may tell"
     if longer is not None:
         roughly = "" if is_pure_share(rule, found) else "roughly "
         more = f"{roughly}{format_duration_rounded_up(longer)} more may tell"
