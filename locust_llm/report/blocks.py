@@ -156,10 +156,16 @@ def _readable(result: SloResult) -> SloResult:
     )
 
 
+NOTHING: Final = 1e-6
+"""Of the half-width of an interval: an end nearer to 0 is written as 0."""
+
+
 def _end(end: float | None, reach: float | None, result: SloResult) -> str:
     """As many digits as the interval is good for; more where these would leave the figure outside
     of it, or put the end on the limit or beyond it."""
-    text = format_supported(end, reach, result.unit, more=1)
+    known = end is not None and reach is not None and math.isfinite(reach)
+    is_nothing = known and abs(end or 0.0) < NOTHING * (reach or 0.0)
+    text = format_supported(0.0 if is_nothing else end, reach, result.unit, more=1)
     if end is None or not math.isfinite(end):
         return text
     written = parse_brief(text, result.unit)

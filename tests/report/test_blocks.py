@@ -5,6 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from locust_llm.report.blocks import format_interval, format_observed
 from locust_llm.report.rows import SloResult
@@ -92,6 +93,15 @@ def test_a_figure_is_not_written_outside_of_its_interval(
         rule="r", status="FAIL", observed=value, low=low, high=high, limit=30.0, unit="ms"
     )
     assert (format_observed(result), format_interval(result)) == written
+
+
+def test_an_end_that_is_nearly_nothing_is_written_as_nothing() -> None:
+    result = SloResult(
+        rule="r", status="INCONCLUSIVE", observed=12.5, low=4e-17, high=87.0, limit=5.0, unit="%"
+    )
+    assert format_interval(result) == "0% to 87%"
+    # but where the limit is 0
+    assert format_interval(replace(result, limit=0.0)) != "0% to 87%"
 
 
 def near(most: float) -> st.SearchStrategy[float]:
