@@ -100,7 +100,8 @@ class Checker:
     ) -> None:
         self.settings, self.headers, self.model = settings, headers, model
         self.until = time.monotonic() + seconds
-        self.line, self.gate = UserConnection(), Gate()
+        self.line = UserConnection()
+        self.gate = Gate()
         self.secrets = collect_secrets(headers, headers)
         self.form = RequestForm()
         """Of its requests, as the server takes them."""
@@ -137,10 +138,8 @@ class Checker:
         failure = sanitise_text(
             f"{record.outcome}: {strip_web_page(record.error)}", self.secrets, most=LINE_BYTES
         )
-        self.failed, self.refused = (
-            "" if record.outcome == OK else failure,
-            record.status in REFUSED,
-        )
+        self.failed = "" if record.outcome == OK else failure
+        self.refused = record.status in REFUSED
         self.advice = (
             ""
             if record.outcome == OK
@@ -417,7 +416,8 @@ def _stream(asked: list[CheckedRequest]) -> Iterator[CheckFinding]:
 
 
 def _cache(first: Record, again: Record) -> CheckFinding:
-    cached, ttft_s = again.cached_tokens or 0, first.ttft_s or math.inf
+    cached = again.cached_tokens or 0
+    ttft_s = first.ttft_s or math.inf
     sooner = again.ttft_s is not None and again.ttft_s < MAX_CACHED_RATIO * ttft_s
     if not cached and not sooner:
         return CheckFinding(
@@ -496,7 +496,8 @@ def run_check(words: list[str]) -> int:
             options.host = choose_given_host(options.address, options.host)
             use_certificates(options)
             use_source_options(options)
-            settings, headers = _settings(options), read_headers_at_start(options)
+            settings = _settings(options)
+            headers = read_headers_at_start(options)
             refusal = next(validate_settings(settings), "")
         except (OSError, ValueError) as error:
             refusal = str(error)

@@ -104,8 +104,11 @@ class TimingErrors:
     what was true."""
 
     def __init__(self) -> None:
-        self.reported, self.least, self.most = Counter[int](), Counter[int](), Counter[int]()
-        self.true_least, self.true_most = Counter[int](), Counter[int]()
+        self.reported = Counter[int]()
+        self.least = Counter[int]()
+        self.most = Counter[int]()
+        self.true_least = Counter[int]()
+        self.true_most = Counter[int]()
 
     def row(self, bounds: ErrorBounds) -> SelftestRow:
         def at(counts: Counter[int], p: float) -> float:
@@ -137,7 +140,9 @@ class SelftestTally:
     """Of all streams."""
 
     def __init__(self) -> None:
-        self.differences, self.ttft, self.gap = TimingDifferences(), TimingErrors(), TimingErrors()
+        self.differences = TimingDifferences()
+        self.ttft = TimingErrors()
+        self.gap = TimingErrors()
         self.failures: Counter[str] = Counter()
 
     def add(self, record: Record, truth: ReferenceTimes | None) -> None:
@@ -147,7 +152,9 @@ class SelftestTally:
             ] += 1
             return
         self.differences.add(record, truth)
-        us, earliest, sends = record.chunk_us, dict(record.merged), truth.sends
+        us = record.chunk_us
+        earliest = dict(record.merged)
+        sends = truth.sends
         self.ttft.reported[us[0]] += 1
         self.ttft.least[earliest.get(0, us[0])] += 1
         self.ttft.most[us[0]] += 1
@@ -165,7 +172,8 @@ class SelftestTally:
 def measure_selftest(streams: int, itl_s: float, seconds: float, tls: bool) -> SelftestResult:
     """Stream for so long. Raises OSError, ReaderFailed, subprocess.CalledProcessError (no
     certificate can be made)."""
-    machine, tally = detect_machine(), SelftestTally()
+    machine = detect_machine()
+    tally = SelftestTally()
     _open_files(streams)
     get_open_streams()
     with ExitStack() as stack:
@@ -175,11 +183,13 @@ def measure_selftest(streams: int, itl_s: float, seconds: float, tls: bool) -> S
         server = TruthServer(itl_s, certificate=certificate)
         chunks = max(2, min(1000, round(STREAM_S / itl_s)))
         request = make_reference_request(Target("127.0.0.1", server.port, context), chunks)
-        began, cpu_s = time.monotonic(), time.process_time()
+        began = time.monotonic()
+        cpu_s = time.process_time()
         gevent.joinall(
             [gevent.spawn(_stream, request, began + seconds, tally) for _ in range(streams)]
         )
-        lasted_s, cpu_s = time.monotonic() - began, time.process_time() - cpu_s
+        lasted_s = time.monotonic() - began
+        cpu_s = time.process_time() - cpu_s
         server_s = server.close(gevent.sleep)
     return _result(streams, tls, lasted_s, cpu_s, server_s, tally, machine)
 
@@ -197,7 +207,8 @@ def _open_files(streams: int) -> None:
 
 def _stream(request: Request, until: float, tally: SelftestTally) -> None:
     """A greenlet: one stream after the other."""
-    line, gate = UserConnection(), Gate()
+    line = UserConnection()
+    gate = Gate()
     try:
         while time.monotonic() < until:
             record = exchange_request(line, gate, request, 0.0)

@@ -195,7 +195,8 @@ class LLMUser(HttpUser):
         """The next session, with the permit of its first turn. While one tenant is alone the
         others' arrivals are drawn as ever, and not sent: so its own have the times and the prompts
         that they have beside them; the others' users wait."""
-        sender, permit = self.sender, self._branches.main.permit()
+        sender = self.sender
+        permit = self._branches.main.permit()
         while True:
             own = self.tenant or sender.tenants.of(self.number)
             block = sender.block(permit.phase)

@@ -98,7 +98,8 @@ def _spawn(arguments: list[str], listener: int, alive: int) -> int:
 def self_signed(folder: Path) -> Path:
     """A certificate for 127.0.0.1 and its key, made for this run by the openssl command (the
     standard library makes none), in one file. Raises OSError, subprocess.CalledProcessError."""
-    both, key = folder / "both.pem", folder / "key.pem"
+    both = folder / "both.pem"
+    key = folder / "key.pem"
     command = (
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj "
         "/CN=localhost "

@@ -51,7 +51,8 @@ def plan_user_start(
 ) -> UserStart:
     """``before_load``: as measured then; ``earlier_s``: mean response time of the phase before,
     None in the first one."""
-    label, stage = label_phase(phase), stage_of_phase(phase)
+    label = label_phase(phase)
+    stage = stage_of_phase(phase)
     if s.spawn_rate is not None and (earlier_s is None or s.spawn_rate >= users):
         over_s = _locust_start_s(users, s.spawn_rate)
         return UserStart(

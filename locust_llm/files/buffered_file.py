@@ -91,7 +91,8 @@ class BufferedFile:
 def explain_unwritten_lines(spool: BufferedFile) -> str:
     """What to do about a spool that has not been written to its end, in a line; the rest is in
     another file then."""
-    lines, folder = spool.waiting, shlex.quote(str(spool.path.parent))
+    lines = spool.waiting
+    folder = shlex.quote(str(spool.path.parent))
     try:
         rest = shlex.quote(str(spool.rescue()))
     except OSError as error:

@@ -89,7 +89,8 @@ class Gate:
         self._semaphore = BoundedSemaphore(CEILING)
         self._queue: deque[_Waiter] = deque()
         self._closed = False
-        self.used_seconds, self.waiting_seconds = RequestSeconds(clock), RequestSeconds(clock)
+        self.used_seconds = RequestSeconds(clock)
+        self.waiting_seconds = RequestSeconds(clock)
         self.set_limit(limit)
 
     @property

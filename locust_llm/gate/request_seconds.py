@@ -17,7 +17,8 @@ class RequestSeconds:
     def become(self, count: int) -> None:
         """From now on so many requests are in this state."""
         if count != self._count:
-            self._until_then, self._since = self.total, self._clock()
+            self._until_then = self.total
+            self._since = self._clock()
             self._count = count
 
     @property

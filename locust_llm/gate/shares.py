@@ -184,7 +184,9 @@ class GateShares:
                 part.silent = True
                 part.used = part.waiting = part.reserved = 0
                 if self.limit is not None:
-                    part.share, part.turns, part.number = 0, None, part.number + 1
+                    part.share = 0
+                    part.turns = None
+                    part.number = part.number + 1
         self._share_out()
         return silent
 

@@ -35,7 +35,8 @@ def _exit(number: int, frame: FrameType | None) -> None:
     global _came, _came_at
     if time.monotonic() - _came_at < EXIT_S:
         return  # the process ends: what interrupts that leaves a traceback, or workers behind
-    _came, _came_at = number, time.monotonic()
+    _came = number
+    _came_at = time.monotonic()
     raise SystemExit(signal_exit_status(number))
 
 

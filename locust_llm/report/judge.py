@@ -269,9 +269,13 @@ def _assumed(rule: Rule, found: ObservedValue) -> str:
 
 def _bound(rule: Rule, bound: float) -> str:
     """In milliseconds below a second, as in the tables."""
-    value, limit, unit = bound * rule.factor, rule.number, rule.unit
+    value = bound * rule.factor
+    limit = rule.number
+    unit = rule.unit
     if unit == "s" and value < 1:
-        value, limit, unit = value * 1e3, limit * 1e3, "ms"
+        value = value * 1e3
+        limit = limit * 1e3
+        unit = "ms"
     return format_brief(value, unit, digits_to_tell_apart(value, limit))
 
 

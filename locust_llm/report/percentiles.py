@@ -50,7 +50,8 @@ def adjust_for_failures(
     that nothing is interpolated towards infinity. Without any linear, as every other percentile.
     ``low``, ``high``: the least and the most of each request, in seconds. Where those that were cut
     are as low as they may be, a percentile is at least so much."""
-    best, most = np.sort(low) * 1e3, np.sort(high) * 1e3
+    best = np.sort(low) * 1e3
+    most = np.sort(high) * 1e3
     count = len(best)
 
     def each(ordered: Floats) -> dict[float, float]:

@@ -214,7 +214,9 @@ class _Corpus(NamedTuple):
 
 def _count_corpus(ask: Ask, model: str | None) -> _Corpus | None:
     """The tokens of the whole corpus; None: the server does not count plain texts."""
-    total, sums, parts = 0, [0], list[_CountedStretch]()
+    total = 0
+    sums = [0]
+    parts = list[_CountedStretch]()
     for at in range(0, count_corpus_words(), WORDS_A_REQUEST):
         text = cut_corpus_text(at, min(WORDS_A_REQUEST, count_corpus_words() - at))
         # vLLM and SGLang want a prompt, llama.cpp wants content: each leaves the other's fields
@@ -298,7 +300,8 @@ def _make_profiles() -> list[tuple[int, ...]]:
     vocabulary, and both of these in equal parts."""
     words = (*range(0, count_corpus_words(), SUMS_EACH), count_corpus_words())
     _, starts = load_corpus()
-    characters, reference = tuple(starts[at] for at in words), load_reference_tokens()
+    characters = tuple(starts[at] for at in words)
+    reference = load_reference_tokens()
     halves = tuple(
         pair * reference[-1] + other * characters[-1]
         for pair, other in zip(characters, reference, strict=True)

@@ -63,7 +63,8 @@ def order_blocks(
 ) -> tuple[TrialBlock, ...]:
     """The blocks in the order of time, pair 0 and as many as are counted; the same for the same
     seed. ``block_s``: how long they are on average, ``washout_s`` of it not counted."""
-    order, lengths = Random(f"{seed}/arms"), Random(f"{seed}/lengths")
+    order = Random(f"{seed}/arms")
+    lengths = Random(f"{seed}/lengths")
     durations = [block_s, *_shuffle_durations(pairs, block_s, washout_s, lengths)]
     blocks = list[TrialBlock]()
     for pair, load_s in enumerate(durations):

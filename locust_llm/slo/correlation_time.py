@@ -54,7 +54,8 @@ class CorrelationTime:
             if batches.half is None:
                 batches.half = value
                 return
-            value, batches.half = value + batches.half, None
+            value = value + batches.half
+            batches.half = None
         self._lengths.append(longest := BatchSums())
         longest.add(value)
         longest.half = value
@@ -97,6 +98,7 @@ class CorrelationTime:
         )
         if longest is None:
             return False
-        steps, rise = longest.count - 1, longest.last - longest.first
+        steps = longest.count - 1
+        rise = longest.last - longest.first
         around = (longest.steps - rise * rise / steps) / (steps - 1)
         return rise > student_quantile(steps - 1.0, TAIL_RISE) * math.sqrt(max(around, 0.0) * steps)

@@ -79,7 +79,9 @@ def binomial_cdf(k: float, n: float, p: float) -> float:
         return 1.0
     if p >= 1:
         return 0.0
-    a, b, x = n - k, k + 1, 1 - p
+    a = n - k
+    b = k + 1
+    x = 1 - p
     front = math.exp(
         math.lgamma(n + 1) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(p)
     )

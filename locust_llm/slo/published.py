@@ -94,9 +94,11 @@ def least_samples(percentile: float, over: int = 1, confidence: float = CONFIDEN
     early stopping of MLPerf's LoadGen (tolerance 0).
     """
     beyond = 1 - percentile / 100
-    low, high = over, 2 + over
+    low = over
+    high = 2 + over
     while binomial_cdf(over, high, beyond) > 1 - confidence:
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     while high - low > 1:
         middle = math.floor((low + high) / 2)
         low, high = (

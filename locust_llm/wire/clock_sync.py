@@ -79,11 +79,9 @@ class SyncedClock:
         ``unix_s`` in between."""
         if self.shared:
             return
-        offset_s, error_s, held_s = (
-            unix_s - (at + now) / 2,
-            (now - at) * (0.5 + DRIFT),
-            self.error_at(now),
-        )
+        offset_s = unix_s - (at + now) / 2
+        error_s = (now - at) * (0.5 + DRIFT)
+        held_s = self.error_at(now)
         apart_s = abs(offset_s - self.offset_s)
         broken = isfinite(held_s) and apart_s > held_s + error_s
         # one of the two stood still, as of a suspended machine, or drifts more than that

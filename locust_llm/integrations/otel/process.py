@@ -107,7 +107,8 @@ class TelemetryExporter:
         preference = environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "").lower()
         self._delta = preference in ("delta", "lowmemory")
         self._metrics = OtelMetrics(about, delta=self._delta)
-        self._lock, self._over = Lock(), Event()
+        self._lock = Lock()
+        self._over = Event()
         """The lock: of the metrics, which one thread adds to, and another one sends."""
         every_s = _number(environ, "OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1000
         self._clock = Thread(target=self._send_metrics, args=(every_s,), daemon=True)

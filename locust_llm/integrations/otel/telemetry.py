@@ -144,7 +144,8 @@ class ExporterPipe:
         make_nonblocking(self._to)
         make_nonblocking(self._from)
         self._waiting = [add_frame_length(msgspec.msgpack.encode(about))]
-        self._bytes, self._put = len(self._waiting[0]), 0
+        self._bytes = len(self._waiting[0])
+        self._put = 0
         """Bytes that wait; records that were to be sent."""
         self._over = Event()
         self._writer = gevent.spawn(self._write)
