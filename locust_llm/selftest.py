@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import accumulate
+from itertools import accumulate, chain, starmap
 from pathlib import Path
 from typing import Final
 
@@ -252,16 +252,18 @@ def _judged(
     rows: Sequence[tuple[str, str, SelftestRow | None]],
     cpu_share: float,
 ) -> ClientVerdict:
-    figures = [
-        FigureError(
-            word=word, stat=stat, label=f"{label} {stat}", unit="ms", value=value,
-            lower=row.true_errors[stat][0], higher=row.true_errors[stat][1],
-            causes={AGAINST_TRUE: max(row.true_errors[stat])},
-        )
-        for word, label, row in rows
-        if row is not None
-        for stat, value in row.reported.items()
-    ]  # fmt: skip
+    figures = list[FigureError]()
+    for word, label, row in rows:
+        if row is None:
+            continue
+        for stat, value in row.reported.items():
+            lower, higher = row.true_errors[stat]
+            figures.append(
+                FigureError(
+                    word=word, stat=stat, label=f"{label} {stat}", unit="ms", value=value,
+                    lower=lower, higher=higher, causes={AGAINST_TRUE: max(lower, higher)},
+                )
+            )  # fmt: skip
     evidence = ProcessEvidence(
         worker="selftest", requests=accuracy.streams, cpu_share=cpu_share,
         required=bool(accuracy.missing), uncertified=accuracy.missing,
@@ -269,6 +271,11 @@ def _judged(
     verdict = judge_figures(figures, [evidence], ("ttft", "icl"))
     assert verdict is not None
     return verdict
+
+
+def _format_bounds(name: str, bounds: ErrorBounds) -> list[str]:
+    each = (bounds.p50_ms, bounds.p95_ms, bounds.p99_ms, bounds.max_ms)
+    return [name, *map(format_bound, each), f"{bounds.count:,}"]
 
 
 def format_selftest(result: SelftestResult) -> str:
@@ -288,14 +295,13 @@ def _lines(r: SelftestResult) -> Iterator[str]:
         yield ""
         yield _table(
             ["ms", *map(name_percentile, PERCENTILES)],
-            [line for name, row in rows for line in _figures(name, row)],
+            list(chain.from_iterable(starmap(_figures, rows))),
         )
         yield ""
         yield _table(
             ["reported minus true at most, ms", "p50", "p95", "p99", "max", "count"],
-            [[name, *map(format_bound, (d.p50_ms, d.p95_ms, d.p99_ms, d.max_ms)), f"{d.count:,}"]
-             for name, d in ((name, row.difference) for name, row in rows)],
-        )  # fmt: skip
+            [_format_bounds(name, row.difference) for name, row in rows],
+        )
         yield ""
         yield (
             "True: all chunks. Bounds: what a run would state, which does not know the true times."

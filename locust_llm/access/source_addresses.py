@@ -6,7 +6,7 @@ import socket
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address, ip_network
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from locust_llm.client.requests_bridge import first_hop_address
@@ -41,9 +41,9 @@ def use_source_options(options: Namespace) -> None:
 def parse_source_addresses(texts: Iterable[str]) -> tuple[str, ...]:
     """Each once, in their order: of addresses and networks with commas between. Raises ValueError
     of one sentence."""
-    parts = filter(None, (part.strip() for text in texts for part in text.split(",")))
+    parts = filter(None, map(str.strip, ",".join(texts).split(",")))
     try:
-        addresses = list(islice((address for part in parts for address in _hosts(part)), MOST + 1))
+        addresses = list(islice(chain.from_iterable(map(_hosts, parts)), MOST + 1))
     except ValueError as error:
         raise ValueError(
             f"--source-ip takes addresses and networks, such as 10.0.0.2,10.0.0.8/29: {error}"

@@ -439,9 +439,8 @@ def _told(level: LoadLevel, status: str | None) -> bool:
 def _at_stages(rule: Rule, sweep: SweepSummary, run: Run) -> SloResult:
     """The worst of the stages that it names; each of them must have been."""
     asked = _asked(run.settings)
-    if not any(
-        rule.at(value, sweep.axis) for value in (*asked, *(level.value for level in sweep.levels))
-    ):
+    values = (*asked, *(level.value for level in sweep.levels))
+    if not any(rule.at(value, sweep.axis) for value in values):
         return _open(
             rule,
             f"this sweep has no such stage: it is of {sweep.axis} "

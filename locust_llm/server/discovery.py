@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from itertools import chain
 from typing import Any, Final
 
 import gevent
@@ -449,7 +450,7 @@ def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
     asked = list(found.probes)
     extra = collect_extra_inputs(probes.settings)
     settings = probes.settings
-    chosen = any(name in extra for way in WAYS for name in way)
+    chosen = any(name in extra for name in chain.from_iterable(WAYS))
     for way in (ways := [(), *(() if chosen else WAYS)]):
         tokens = None if chosen else LENGTH_TOKENS
         fields = extra | make_length_fields(way, LENGTH_TOKENS)

@@ -150,13 +150,13 @@ class Option(msgspec.Struct, frozen=True):
 def declared_options(struct: type[msgspec.Struct]) -> tuple[Option, ...]:
     """The options that the fields of a struct declare, in their order."""
     hints = get_type_hints(struct, include_extras=True)
-    return tuple(
-        _complete(option, field, get_args(hints[field.name])[0])
-        for field in msgspec.structs.fields(struct)
-        if get_origin(hints[field.name]) is Annotated
-        for option in hints[field.name].__metadata__
-        if isinstance(option, Option)
-    )
+    declared = list[Option]()
+    for field in msgspec.structs.fields(struct):
+        hint = hints[field.name]
+        notes = hint.__metadata__ if get_origin(hint) is Annotated else ()
+        options = (note for note in notes if isinstance(note, Option))
+        declared += [_complete(option, field, get_args(hint)[0]) for option in options]
+    return tuple(declared)
 
 
 def _complete(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> Option:

@@ -12,6 +12,7 @@ from base64 import b64decode, b64encode, urlsafe_b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import chain
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 from urllib.parse import quote, quote_plus, unquote_plus
@@ -87,10 +88,10 @@ class Secrets:
     parts, in small letters or capitals."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        self.forms = {
-            form for value in values for form in _forms(value) if len(form) >= MIN_SECRET_CHARS
-        }
+        self.forms = set[str]()
         """As they may appear in a text."""
+        for value in values:
+            self.forms |= {form for form in _forms(value) if len(form) >= MIN_SECRET_CHARS}
         self._parts: defaultdict[int, set[str]] = defaultdict(set)
         self._beginnings: set[str] = set()
         for form in self.forms:
@@ -98,17 +99,11 @@ class Secrets:
             size = min(len(small), SECRET_PART_CHARS)
             self._parts[size] |= {small[at : at + size] for at in range(len(small) - size + 1)}
             self._beginnings |= {small[:end] for end in range(MIN_SECRET_CHARS, size)}
-        self._short = [
-            part
-            for size, parts in self._parts.items()
-            if size < SECRET_PART_CHARS
-            for part in parts
-        ]
-        self._blocks = {
-            part[at : at + _BLOCK]
-            for part in self._parts.get(SECRET_PART_CHARS, ())
-            for at in range(SECRET_PART_CHARS - _BLOCK + 1)
-        }
+        short = (parts for size, parts in self._parts.items() if size < SECRET_PART_CHARS)
+        self._short = list(chain.from_iterable(short))
+        self._blocks = set[str]()
+        for part in self._parts.get(SECRET_PART_CHARS, ()):
+            self._blocks |= {part[at : at + _BLOCK] for at in range(SECRET_PART_CHARS - _BLOCK + 1)}
 
     def hide(self, text: str) -> str:
         """``text`` with ``***`` for each of them, also for the beginning of one at its very end,

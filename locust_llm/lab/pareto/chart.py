@@ -8,6 +8,7 @@ same curves give the same bytes.
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import product
 from math import ceil, floor, log10
 from typing import Final, NamedTuple
 
@@ -267,7 +268,7 @@ def _labels(
         left = at + wide > WIDTH - RIGHT
         begin = at - wide - 22 if left else at
         cells = _cells(begin, height, text)
-        if any(abs(a - b) < 13 and abs(h - k) < 17 for a, h in cells for b, k in taken):
+        if any(abs(a - b) < 13 and abs(h - k) < 17 for (a, h), (b, k) in product(cells, taken)):
             continue
         taken += cells
         ends = point in (curve.points[0], curve.points[-1])

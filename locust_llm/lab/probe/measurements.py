@@ -12,7 +12,7 @@ than those before, only the long ones count.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from statistics import fmean, median
 from typing import Final
 
@@ -359,22 +359,13 @@ def measure_probe(everything: Sequence[ProbeResult]) -> ProbeMeasurements:
     for _, results in sorted(episodes.items()):
         by_kind[results[0].kind].append(sorted(results, key=lambda request: request.sent_at))
     costs = _alone(by_kind["alone"])
-    stalls = [
-        stall
-        for kind in ("stall", "pair")
-        for results in by_kind[kind]
-        if (stall := measure_stall(results, costs)) is not None
-    ]
-    quiet_gaps = [
-        _before(results) for kind in ("quiet", "stall", "pair") for results in by_kind[kind]
-    ]
-    before = [gap for gaps in quiet_gaps for gap in gaps]
-    decoders = [
-        result
-        for results in [*by_kind["quiet"], *by_kind["stall"]]
-        for result in results
-        if result.role == "decoder" and result.ok
-    ]
+    beside_prompts = [*by_kind["stall"], *by_kind["pair"]]
+    measured = (measure_stall(results, costs) for results in beside_prompts)
+    stalls = [stall for stall in measured if stall is not None]
+    quiet_gaps = [_before(results) for results in [*by_kind["quiet"], *beside_prompts]]
+    before = list(chain.from_iterable(quiet_gaps))
+    streams = chain.from_iterable([*by_kind["quiet"], *by_kind["stall"]])
+    decoders = [result for result in streams if result.role == "decoder" and result.ok]
     return ProbeMeasurements(
         requests=len(everything),
         failed=sum(not request.ok for request in everything),
@@ -559,16 +550,11 @@ def _lost(episodes: Sequence[Sequence[float]]) -> float | None:
     whole_s = sum(map(sum, episodes))
     if not whole_s > 0:
         return None
-    usual = [median(gaps) if gaps else 0.0 for gaps in episodes]
-    return (
-        sum(
-            gap - s
-            for gaps, s in zip(episodes, usual, strict=True)
-            for gap in gaps
-            if gap > STALL_RATIO * s
-        )
-        / whole_s
-    )
+    lost_s = 0.0
+    for gaps in episodes:
+        usual_s = median(gaps) if gaps else 0.0
+        lost_s += sum(gap - usual_s for gap in gaps if gap > STALL_RATIO * usual_s)
+    return lost_s / whole_s
 
 
 def _list_queued_requests(results: Sequence[ProbeResult]) -> Iterable[QueuedShortRequest]:

@@ -1,5 +1,6 @@
 """Progress: which of its episodes a probe is at, and how much longer it takes."""
 
+from itertools import chain
 from statistics import fmean
 from typing import Final, NamedTuple
 
@@ -49,14 +50,12 @@ class ProbeProgress:
             share = fmean(alike)
             least = 1 - SAME_KIND_SPREAD
             most = 1 + SAME_KIND_SPREAD
-        elif kin := [
-            one for (kind, _), some in self._shares.items() if kind == episode.kind for one in some
-        ]:
-            share = fmean(kin)
+        elif kin := [shares for (kind, _), shares in self._shares.items() if kind == episode.kind]:
+            share = fmean(chain.from_iterable(kin))
             least = 1 - LIKE
             most = 1 + LIKE
         else:
-            others = [one for some in self._shares.values() for one in some]
+            others = list(chain.from_iterable(self._shares.values()))
             share = fmean(others) if others else 1.0
             least, most = NEW
         return share * least * episode.expected_s, share * most * episode.expected_s

@@ -72,14 +72,16 @@ def plot_probe_by_length(measurements: ProbeMeasurements) -> Iterator[Plot]:
             x=_tokens([stall.asked_tokens for stall in measurements.stalls]),
             y=PlotAxis(label="longest gap", unit="ms", low=0.0),
             series=tuple(
-                _series(
-                    name, hue, [(stall.input_tokens, stall.longest_s) for stall in stalls], "rings"
-                )
+                _series(name, hue, _longest_gaps(stalls), "rings")
                 for name, hue, stalls in _kinds(singles, pairs)
                 if stalls
             ),
             marks=quiet,
         )
+
+
+def _longest_gaps(stalls: list[DecoderStall]) -> Points:
+    return [(stall.input_tokens, stall.longest_s) for stall in stalls]
 
 
 def _points(stalls: list[DecoderStall]) -> Points:
