@@ -424,7 +424,7 @@ class Plugin:
         return describe_count_difference(stats.counts, stats.profiled.total())
 
     def _names(self) -> set[str]:
-        """Of our requests."""
+        """Returns the names of our requests."""
         return set() if self._shown is None else self._shown.live_stats.names
 
     def _print(self) -> None:

@@ -140,7 +140,7 @@ def read_candidate_headers(options: Namespace | None) -> dict[str, str]:
 
 
 def read_given_tenant_headers(options: Namespace) -> list[str]:
-    """Of the environment and of the flag."""
+    """Reads the tenants' headers of the environment and of the flag."""
     lines = os.environ.get("LOCUST_LLM_TENANT_HEADER", "").splitlines()
     return [*filter(None, map(str.strip, lines)), *options.tenant_header]
 

@@ -38,7 +38,7 @@ CHUNK = (
 
 
 def frame_as_http_chunk(data: bytes) -> bytes:
-    """As a chunk of HTTP/1.1."""
+    """Frames data as a chunk of HTTP/1.1."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 

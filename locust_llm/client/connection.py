@@ -295,7 +295,7 @@ def ask_for_stamps(sock: Any) -> None:
 
 
 def _by_proxy(target: Target, error: Exception) -> ProxyFailed:
-    """As a failure of the proxy."""
+    """Makes a failure of the connection one of the proxy."""
     assert target.proxy is not None
     proxy = target.proxy
     named = f"the proxy {proxy.name}" if proxy.host else "the proxy"

@@ -30,7 +30,7 @@ class WorkSlices:
         self._began_at = clock()
 
     def pause(self) -> None:
-        """Between two pieces."""
+        """Lets the loop turn between two pieces of work."""
         if self._clock() - self._began_at > SLICE_S:
             yield_to_event_loop()
             self._began_at = self._clock()

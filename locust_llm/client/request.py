@@ -48,7 +48,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pieces(self) -> tuple[bytes, ...]:
-        """All of it."""
+        """Returns all pieces of the request, in their order."""
         return (self.data, *self.more)
 
 

@@ -208,7 +208,7 @@ def _plain(data: bytes) -> list[tuple[str, bytes]]:
 
 
 def count_json_values(data: bytes) -> int:
-    """Of JSON, at most."""
+    """Counts the values of a JSON text, at most."""
     return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 

@@ -60,7 +60,7 @@ class TLSLayer:
         return self._outgoing.read()
 
     def sealed(self, pieces: Sequence[bytes]) -> bytes:
-        """As they go over the wire."""
+        """Encrypts the pieces as they go over the wire."""
         for piece in pieces:
             self._object.write(piece)
         return self._outgoing.read()

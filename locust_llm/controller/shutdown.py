@@ -38,7 +38,7 @@ class Shutdown:
             gevent.spawn(_end, self._environment)
 
     def expect(self, workers: Sequence[str]) -> None:
-        """They are asked next to end."""
+        """Notes the processes that are asked next to end."""
         self._ended = {worker: Event() for worker in workers}
 
     def ended(self, worker: str) -> None:

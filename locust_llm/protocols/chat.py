@@ -22,7 +22,7 @@ from .token_counts import ChatUsage
 
 
 class ChatChoice(msgspec.Struct, gc=False):  # gc=False: see token_counts.py
-    """Of a chat completion."""
+    """One choice of a chat completion."""
 
     index: Index = None
     delta: Delta | None = None
@@ -87,7 +87,7 @@ class CompletionChunk(ErrorFields, Generic[C], gc=False):
 
     @property
     def counts(self) -> ChatUsage | None:
-        """Its usage, wherever it is."""
+        """Returns the counts of its usage, wherever it is."""
         if self.usage is not None:
             return self.usage
         if self.x_groq is not None and self.x_groq.usage is not None:

@@ -81,7 +81,7 @@ class PoolingProtocol(Protocol[PoolingResponse]):
         return {"inputs": len(messages)}
 
     def tokenized(self, messages: Messages) -> dict[str, Any]:
-        """As text, without a chat template."""
+        """Returns the inputs as text, without a chat template."""
         return {"prompt": "\n\n".join(map(text_of, messages))}
 
 

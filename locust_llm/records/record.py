@@ -353,7 +353,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def rejected(self) -> str:
-        """Its rejected counts as text, a line each."""
+        """Writes the rejected counts as text, a line each."""
         return "\n".join(f"{name} {value}" for name, value in self.rejected_counts)
 
     @property

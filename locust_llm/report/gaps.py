@@ -103,7 +103,7 @@ class GapCounts:
         return int(self._counts[: int(np.searchsorted(self._values, most_us, side="right"))].sum())
 
     def ordered(self) -> OrderedValues:
-        """The same, in milliseconds."""
+        """Returns the gaps in order, in milliseconds."""
         self._settle()
         return OrderedValues((self._values / 1e3).tolist(), np.cumsum(self._counts).tolist())
 

@@ -42,7 +42,7 @@ SEVERAL: Final = 1.05
 
 
 class Readability(NamedTuple):
-    """Of each request; NaN where it has none."""
+    """The figures of each request; NaN where it has none."""
 
     fluidity: Floats
     qoe: Floats

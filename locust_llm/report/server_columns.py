@@ -128,7 +128,7 @@ class ServerTable:
 
 
 def join_server_columns(parts: Sequence[ServerColumns]) -> ServerColumns:
-    """Of records that follow on each other."""
+    """Joins the columns of records that follow on each other."""
     begins = np.cumsum([0, *(len(part.keys) for part in parts)])
     return ServerColumns(
         np.concatenate([part.keys for part in parts]),

@@ -61,7 +61,7 @@ def find_measured_span(run: Run) -> Span | None:
 
 
 def select_ended_in(part: RequestSelection, span: Span) -> RequestSelection:
-    """Those whose end lies in it."""
+    """Selects the requests whose end lies in the window."""
     over = np.fmax(part["closed_at"], part["last_chunk_at"])
     return part.where((over >= span[0]) & (over <= span[1]))
 

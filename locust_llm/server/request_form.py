@@ -101,7 +101,7 @@ def learn_from_refusal(
 
 
 def _changes(settings: Settings) -> list[RequestForm]:
-    """Each of a field that requests have."""
+    """Lists the changes of fields that requests have."""
     return [
         change
         for change in (_without_options(settings), _other_length(settings))

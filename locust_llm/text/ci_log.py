@@ -43,7 +43,7 @@ class GuardedStream:
             self.write(line)
 
     def write_commands(self, text: str) -> None:
-        """As they are, on lines of their own."""
+        """Writes commands as they are, on lines of their own."""
         self.raw.write("\n" + text if self._line else text)
         self._line = ""
 

@@ -324,7 +324,7 @@ def _final(result: ReportResult, live: LiveStatistics) -> Json:
 
 
 def _exact(label: str, figure: MetricValue) -> LatencyRow:
-    """From the report."""
+    """Reads the exact percentiles from the report."""
     known = [
         figure.percentiles[p]
         for percentile in PERCENTILES

@@ -66,7 +66,7 @@ def explain_worker_refusal(worker: str, theirs: Hello, ours: Hello) -> str:
 
 
 def _ways(names: Iterable[str]) -> str:
-    """To give a process these secrets."""
+    """Lists the ways to give a process these secrets."""
     ways = []
     for name in names:
         if name == "Authorization":

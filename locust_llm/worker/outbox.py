@@ -111,7 +111,7 @@ class RecordOutbox:
         )
 
     def undelivered(self) -> list[Record]:
-        """They themselves."""
+        """Returns the records that the master is not known to have."""
         packed = list[bytes]()
         for _, (_, batch) in sorted(self._unacknowledged.items()):
             packed += batch.packed

@@ -128,7 +128,7 @@ class _Worker:
         self._telemetry.begin(order)
 
     def receive(self, message: ControlMessage) -> None:
-        """From the master, and not for the sender."""
+        """Takes a message of the master that is not for the sender."""
         match message:
             case Ack():
                 self.outbox.acknowledged(message.number)

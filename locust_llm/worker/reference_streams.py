@@ -51,7 +51,7 @@ FAILURES: Final = 3
 
 
 class ReferenceStreams:
-    """Of one process, for all of its runs."""
+    """The reference streams of one process, for all of its runs."""
 
     def __init__(self, cpu_clock: Callable[[], float] = time.process_time) -> None:
         self._cpu_clock = cpu_clock
@@ -89,11 +89,11 @@ class ReferenceStreams:
             self._greenlets = [gevent.spawn_later(AFTER_S, self._start)]
 
     def begin_stage(self) -> None:
-        """From here on ``stage`` counts."""
+        """Starts the counts of ``stage`` anew."""
         self._stage = TimingDifferences()
 
     def stage(self) -> MeasurementAccuracy:
-        """Of the stage so far."""
+        """Returns the errors of the stage so far."""
         return (
             MeasurementAccuracy(missing=self._missing)
             if self._missing

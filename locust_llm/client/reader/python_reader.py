@@ -316,7 +316,7 @@ class PythonReader:
             self._poll.unregister(stream.fd)
 
     def _until_due(self, now_ns: int) -> float | None:
-        """In units of the time-out."""
+        """Returns the wait in units of poll's time-out."""
         waiting = self._waiting
         return max(0.0, (waiting[0][0] - now_ns) / 1e9 / self._unit_s) if waiting else None
 

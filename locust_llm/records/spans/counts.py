@@ -40,7 +40,7 @@ class SpanCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first thing that was wrong with one."""
 
     def __str__(self) -> str:
-        """In a sentence."""
+        """Describes the counts in a sentence."""
         others = {
             "of other traces": self.other_traces, "without known times": self.without_times,
             "twice": self.twice,

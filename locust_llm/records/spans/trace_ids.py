@@ -26,7 +26,7 @@ def make_request_part(request_id: str) -> str:
 
 
 def make_request_key(request_id: str) -> int:
-    """The same as a number."""
+    """Returns the request's part of a trace ID as a number."""
     return int.from_bytes(_hash(request_id))
 
 

@@ -67,7 +67,7 @@ def list_line_names(history: EngineHistory, before: Sequence[str] = ()) -> list[
 
 
 def _numbered(name: str) -> list[tuple[int, str]]:
-    """As an order in which 2 comes before 10."""
+    """Returns a key of an order in which 2 comes before 10."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 

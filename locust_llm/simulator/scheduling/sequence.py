@@ -162,7 +162,7 @@ class Decoding:
             sequence.runs.append(TokenRun(at, self.round_at, rounds, last))
 
     def leave(self, sequence: Sequence) -> None:
-        """Its own counts hold again."""
+        """Makes its own counts hold again."""
         rounds, joined = self.rounds, sequence.joined
         num_tokens, num_blocks = sequence.num_tokens, sequence.num_blocks
         ends = self._ends.get(joined + sequence.max_tokens - sequence.output_then)

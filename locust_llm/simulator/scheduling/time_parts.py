@@ -34,7 +34,7 @@ class LatencyParts(NamedTuple):
 
     @property
     def decode(self) -> float:
-        """From its first token to its last."""
+        """Returns the time from its first token to its last."""
         return self.pace + self.stalls + self.preemption
 
 
