@@ -137,7 +137,7 @@ def _order(counts: Counter[int]) -> OrderedValues:
 
 
 class SelftestTally:
-    """Of all streams."""
+    """The counts of all streams."""
 
     def __init__(self) -> None:
         self.differences = TimingDifferences()

@@ -145,7 +145,7 @@ class KeyCommand:
 
 @cache
 def get_key_command(text: str, lifetime_s: float | None) -> KeyCommand:
-    """That of this process. Raises KeyFailed."""
+    """Returns the key command of this process. Raises KeyFailed."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -218,7 +218,7 @@ class _Program:
         make_nonblocking(self._read)
 
     def output(self) -> bytes:
-        """All of it, or more than MAX_BYTES."""
+        """Returns all that the command printed, or more than MAX_BYTES of it."""
         data = b""
         while len(data) <= MAX_BYTES and (more := nb_read(self._read, MAX_BYTES + 1)):
             data += more

@@ -609,7 +609,7 @@ def readable_body(data: bytes, applied: tuple[str, ...]) -> bytes:
 
 
 def is_json(data: bytes) -> bool:
-    """To its end."""
+    """Returns whether the text is JSON to its end."""
     try:
         decode_lenient_json(data)
     except (ValueError, RecursionError):

@@ -142,14 +142,14 @@ def _scale(counts: Mapping[int, int], times: float) -> dict[int, float]:
 def _percentile_ms(
     counts: Mapping[int, int], more: Mapping[int, float], percentile: float
 ) -> float:
-    """Of both together."""
+    """Returns a percentile of both windows together."""
     both = {us: counts.get(us, 0) + more.get(us, 0.0) for us in counts.keys() | more.keys()}
     known = {us: count for us, count in both.items() if count}
     return histogram_percentiles(known, [percentile])[0] / 1e3
 
 
 class RequestCounts(NamedTuple):
-    """Of requests that are over."""
+    """Counts the requests that are over."""
 
     ok: int
     failed: int
@@ -258,7 +258,7 @@ class TTFTParts:
 
 
 class LiveStats:
-    """Of one run."""
+    """Holds the live figures of one run."""
 
     def __init__(
         self,
@@ -390,7 +390,7 @@ class LiveStats:
         return self.used + self.waiting + self.decoding
 
     def count_phase(self, phase: str) -> RequestCounts:
-        """Of the warmup, or of the profiling phase."""
+        """Counts the requests of the warmup, or of the profiling phase."""
         return _count_outcomes(self.counts - self.profiled if phase == WARMUP else self.profiled)
 
     def tokens_per_s(self) -> float:

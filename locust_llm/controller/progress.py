@@ -32,7 +32,7 @@ CLEAR: Final = "\r\x1b[2K"
 
 
 class ProgressPart(NamedTuple):
-    """Of the line."""
+    """One part of the progress line."""
 
     rank: int
     """Its importance: 0 stays longest where there is too little room."""

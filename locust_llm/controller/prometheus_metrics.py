@@ -54,7 +54,7 @@ HISTOGRAMS: Final = tuple(metric for metric in METRICS if metric.buckets)
 
 
 def describe_histogram(metric: Metric) -> str:
-    """Its help text."""
+    """Returns the help text of a histogram."""
     of = "requests that succeeded or failed" if metric.waits else "successful requests"
     return f"{metric.label}, of {of}: {metric.means}"
 
@@ -186,7 +186,7 @@ class CollectedMetrics(Collector):
 
 
 def format_exposition(*families: MetricFamily) -> str:
-    """As text, those that have samples."""
+    """Writes the metrics that have samples as text."""
     registry = CollectorRegistry()
     registry.register(CollectedMetrics(family for family in families if family.samples))
     return generate_latest(registry).decode()

@@ -95,7 +95,7 @@ class WorkerRegistry:
         return [client.id for client in clients.ready + clients.spawning + clients.running]
 
     def active(self) -> list[str]:
-        """Those that have orders, and are not lost."""
+        """Lists the processes that have orders and are not lost."""
         return list(self._members)
 
     def live(self) -> list[str]:
@@ -112,7 +112,7 @@ class WorkerRegistry:
         return {name: self._members[name].users or _users(clients, name) for name in self.live()}
 
     def user_count(self) -> int:
-        """Of all of them, by their last status."""
+        """Adds up the users of all processes, by their last status."""
         return sum(member.users for member in self._members.values())
 
     def add(self, name: str) -> WorkerState:
@@ -249,7 +249,7 @@ class WorkerRegistry:
 
 
 def _users(clients: Any, name: str) -> int:
-    """As Locust knows them, which is sooner."""
+    """Returns the users as Locust counts them, which is sooner."""
     return int(clients[name].user_count) if name in clients else 0
 
 
@@ -307,5 +307,5 @@ class RecordInbox:
 
 
 def list_record_frames(batch: Records) -> Iterable[tuple[int, bytes]]:
-    """Those of a batch."""
+    """Lists the packed records of a batch with their serials."""
     return enumerate(batch.packed, batch.number)

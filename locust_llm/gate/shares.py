@@ -40,7 +40,7 @@ UNLIMITED: Final = 1 << 30
 
 
 class GateStatus(ControlMessage, frozen=True):
-    """Of the prefill gate of one process."""
+    """The state of the prefill gate of one process."""
 
     used: int
     """Requests in prefill."""
@@ -130,7 +130,7 @@ class GateShares:
         self._processes: dict[str, _Process] = {}
 
     def set_limit(self, limit: int | None) -> None:
-        """From now on."""
+        """Sets the limit from now on."""
         self.limit, self._known = limit, True
         self._share_out(anew=True)
 
@@ -191,7 +191,7 @@ class GateShares:
         return silent
 
     def share(self, worker: str) -> Share:
-        """Of this process, as a message."""
+        """Returns the share of this process as a message."""
         part = self._processes[worker]
         if part.share is None:
             return Share(None, part.number)

@@ -93,7 +93,7 @@ def keep_writing_csv() -> None:
 
 
 def three_digits_in_locust() -> None:
-    """In this process, from now on."""
+    """Makes Locust keep three digits in this process, from now on."""
     locust.stats.bucket_response_time = _rounded_ms  # type: ignore[assignment]
     locust.stats.calculate_response_time_percentile = _percentile_ms  # type: ignore[assignment]
 

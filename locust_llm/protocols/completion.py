@@ -367,7 +367,7 @@ class Completion:
         self.last = last
 
     def find_form(self) -> None:
-        """That of the last event."""
+        """Returns the form of the last event."""
         before, behind = self.form
         if self.deltas is None and not (
             before and self.last.startswith(before) and self.last.endswith(behind)
@@ -601,7 +601,7 @@ class Completion:
         return bool(news)
 
     def add_details(self, details: Any) -> None:
-        """Of reasoning, in parts that have types."""
+        """Adds reasoning in parts that have types."""
         parts = details if isinstance(details, list) else [details]
         self.summarised = self.summarised or any(map(is_summary, parts))
         self.encrypted = self.encrypted or any(map(is_encrypted, parts))

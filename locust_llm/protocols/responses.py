@@ -38,7 +38,7 @@ class ResponsesUsage(msgspec.Struct, gc=False):
 
 
 class OutputPart(msgspec.Struct, gc=False):
-    """Of an item: a text or a refusal."""
+    """A part of an output item: a text or a refusal."""
 
     text: Any = None
     refusal: Any = None

@@ -77,7 +77,7 @@ def detect_machine(proc: Path = PROC, sys: Path = SYS) -> Machine:
 
 
 def format_machine(machine: Machine) -> str:
-    """In one line, without the load."""
+    """Describes the machine in one line, without its load."""
     kind = {True: "virtual", False: "not virtual", None: ""}[machine.virtual]
     parts = (
         machine.cpu,

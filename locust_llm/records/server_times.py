@@ -136,7 +136,7 @@ _speculating: Final = msgspec.json.Decoder(_Speculating).decode
 
 
 class DraftCounts(NamedTuple):
-    """Of one request with speculative decoding."""
+    """The counts of one request with speculative decoding."""
 
     steps: int
     """With a draft."""

@@ -140,7 +140,7 @@ class RequestBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_ramp(self) -> bool:
-        """By the limit, or the rate, of a ramp."""
+        """Returns whether it divides by the limit, or the rate, of a ramp."""
         return self.by.endswith(" of the ramp")
 
     @property
@@ -342,7 +342,7 @@ class TtftGrowth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelShare(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a mix of models; shares are of 1."""
+    """One model of a mix; shares are of 1."""
 
     model: str
     asked: float

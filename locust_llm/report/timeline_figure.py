@@ -185,7 +185,7 @@ def _head(scene: TimelineScene, run: Run, name: str) -> Iterator[str]:
 
 
 def _list_known_conditions(scene: TimelineScene, run: Run) -> Iterator[str]:
-    """Of the conditions, those that are known."""
+    """Lists the conditions that are known."""
     s = run.settings
     if run.model or s.model:
         yield run.model or s.model or ""

@@ -280,7 +280,7 @@ def _identity(
 
 
 def _props(ask: Ask) -> dict[str, Any] | None:
-    """Of llama.cpp."""
+    """Reads the properties of llama.cpp's server."""
     try:
         answer = ask("GET", "/props", timeout_s=MODELS_TIMEOUT_S)
     except FetchFailed:

@@ -234,7 +234,7 @@ def _join_name_and_version(name: str, version: Any) -> str:
 
 
 def _chosen(answer_fields: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Those that are set."""
+    """Returns the flags that are set."""
     chosen = list[tuple[str, str]]()
     for name in names:
         value = answer_fields.get(name)

@@ -40,7 +40,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 def list_scenario_names() -> list[str]:
-    """Of the packaged ones."""
+    """Lists the names of the packaged scenarios."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 

@@ -77,7 +77,7 @@ def _of_block(block: dict[str, Any], loc: str) -> str:
 
 
 class MessagesEvents:
-    """Those of one streamed answer."""
+    """The events of one streamed answer."""
 
     done = b""
 

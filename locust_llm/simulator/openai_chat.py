@@ -270,7 +270,7 @@ def _name(tool: Any, inner: str) -> str:
 
 
 def format_tool_arguments(arguments: Any) -> str:
-    """Of a call, the same in each form."""
+    """Makes the arguments of a call, the same in each form."""
     try:
         return encode_json(json.loads(arguments)).decode()
     except (TypeError, ValueError, RecursionError):

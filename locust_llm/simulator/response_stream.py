@@ -212,7 +212,7 @@ class SimulatedAnswer:
 
 
 class WholeAnswer(SimulatedAnswer):
-    """In one piece, when it is complete."""
+    """An answer in one piece, when it is complete."""
 
     def start(self) -> None:
         super().start()

@@ -165,7 +165,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def factor(self) -> float:
-        """From the unit of ``limit`` to ``unit``."""
+        """Returns the factor from the unit of ``limit`` to ``unit``."""
         measure = BY_WORD[self.metric]
         return (_rooms(measure) if self.base else measure.units)[self.unit]
 

@@ -46,7 +46,7 @@ class Metric(NamedTuple):
 
     @property
     def prometheus_name(self) -> str:
-        """Of its histogram."""
+        """Returns the name of its histogram."""
         return f"{self.tag}_seconds"
 
     @property
@@ -276,7 +276,7 @@ class RuleMeasure(NamedTuple):
 
     @property
     def spoken_name(self) -> str:
-        """In sentences."""
+        """Returns its name in sentences."""
         of_metric = "" if self.metric is None else self.metric.spoken or self.metric.short
         return self.spoken or of_metric or self.word.replace("_", " ")
 

@@ -120,7 +120,7 @@ def parse_allowed_hosts(text: str | None, web_host: str | None) -> frozenset[str
 
 
 def _name(host: str) -> str:
-    """Without the port; empty where it is none."""
+    """Returns the name without the port; empty where it is none."""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:

@@ -407,7 +407,7 @@ def _state(view: RunView) -> str:
 
 
 def _name_view(answer: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """As Locust's login wants it."""
+    """Names a view as Locust's login requires."""
 
     def view(**words: str) -> Any:
         return answer(**words)

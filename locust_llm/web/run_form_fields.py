@@ -307,7 +307,7 @@ def _label(option: Option) -> str:
 
 
 def _make_locustfile_field(name: str, field: Mapping[str, Any]) -> FormField:
-    """Of a flag of the locustfile."""
+    """Makes the field of a flag of the locustfile."""
     value = field["default_value"]
     choices = field.get("choices") or ()
     kind = "list" if choices else "text"

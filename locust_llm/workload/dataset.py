@@ -220,7 +220,7 @@ class Dataset:
             self._heads = array("I", range(len(self._traces if traces else index.lines)))
 
     def _traced(self, name: str, rows: list[FileRow]) -> DatasetSession | None:
-        """The same of an agent trace."""
+        """Reads the next session of an agent trace."""
         self.rows += len(rows)
         self.read_bytes += sum(len(row.data) for row in rows)
         try:

@@ -95,7 +95,7 @@ class EncodedMedium:
 
     @property
     def base64(self) -> JSONPieces:
-        """As JSON."""
+        """Returns the content as a JSON text."""
         return JSONPieces(b'"', *self._base64, b'"')
 
     @property

@@ -53,7 +53,7 @@ def parse_weights(text: str, of: str = "model", flag: str = "") -> dict[str, flo
 
 
 def parse_shares(text: str, of: str = "model") -> dict[str, float]:
-    """By name, of 1. Raises ValueError."""
+    """Parses shares of 1, by name. Raises ValueError."""
     weights = parse_weights(text, of)
     whole = sum(weights.values())
     return {name: weight / whole for name, weight in weights.items()}
@@ -177,7 +177,7 @@ class TenantDealer:
             self._counts[self._next()] += 1
 
     def of(self, user: int) -> str:
-        """That of this user, which keeps it."""
+        """Returns the model of this user, which keeps it."""
         if user not in self._of:
             self._of[user] = self._next()
             self._counts[self._of[user]] += 1

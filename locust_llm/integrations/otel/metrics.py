@@ -95,7 +95,7 @@ class OtelHistogram:
 
 
 class OtelMetrics:
-    """Of one process in one run."""
+    """The metrics of one process in one run."""
 
     def __init__(self, about: RunDescription, *, delta: bool = False) -> None:
         """``delta``: each export has what came since the one before, not since the beginning."""
@@ -123,7 +123,7 @@ class OtelMetrics:
         return histogram
 
     def collect(self, now_ns: int, resource: Resource, scope: InstrumentationScope) -> MetricsData:
-        """All of them, for an exporter."""
+        """Returns all metrics, for an exporter."""
         began_ns, histograms = self._began_ns, self._found
         if self._delta:
             self._began_ns, self._found = now_ns, {}

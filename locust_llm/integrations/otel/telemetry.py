@@ -126,7 +126,7 @@ class Telemetry:
 
 
 class ExporterPipe:
-    """To the exporting process of one run."""
+    """The pipe to the exporting process of one run."""
 
     def __init__(self, about: RunDescription) -> None:
         """Raises OSError where there can be no process."""

@@ -31,7 +31,7 @@ MIN_RATE_S: Final = 1.0
 
 
 def _format_two_digits(tokens: float) -> str:
-    """In two digits."""
+    """Writes a number of tokens in two digits."""
     return f"{float(f'{tokens:.2g}'):,.0f}"
 
 
@@ -112,7 +112,7 @@ class CanarySession(Collector):
 
     @property
     def now(self) -> BackgroundLoad | None:
-        """Of the last minutes."""
+        """Estimates the background load of the last minutes."""
         return estimate_background_load(self._recent, self.rounds)
 
     @property
@@ -186,7 +186,7 @@ class CanarySession(Collector):
         return f"{text}; {slower}"
 
     def summary(self) -> str:
-        """Of all rounds."""
+        """Describes all rounds."""
         head = (
             f"{format_count(len(self.rounds), 'round')}, {self.failed} without an answer, in "
             f"{self._folder / FILE}"

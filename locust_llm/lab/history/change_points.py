@@ -64,7 +64,7 @@ class LevelChange(NamedTuple):
 
     @property
     def relative(self) -> float | None:
-        """Of the median before; None: that is 0."""
+        """Returns the shift as a share of the median before; None where that is 0."""
         return self.shift / abs(self.before) if self.before else None
 
 
@@ -110,7 +110,7 @@ def _places(values: Sequence[float], seed: int) -> tuple[list[int], float]:
 def _splits(
     values: Sequence[float], begin: int, end: int, random: Random, wider: float
 ) -> Iterator[int]:
-    """Of a part of the series."""
+    """Finds the splits of a part of the series."""
     count = end - begin
     if count < min(SCORES):
         return

@@ -159,7 +159,7 @@ def _dots(scale: _Scale) -> Iterator[str]:
 
 
 def _describe_dot(entry: HistoryEntry, figure: KeyFigure) -> str:
-    """Of the dot that somebody points at."""
+    """Describes the dot that somebody points at."""
     reach = entry.plus_minus.get(figure.name)
     about = (
         f"{format_start(entry)}  {entry.folder}  {format_commit(entry)}: "

@@ -351,7 +351,7 @@ def _several_loads(run: _Run) -> str:
 
 
 def _figures(load: Figures) -> dict[str, float]:
-    """Those that are numbers."""
+    """Returns the figures that are numbers."""
     values = {figure.name: figure.of(load) for figure in KEY_FIGURES}
     return {
         name: value

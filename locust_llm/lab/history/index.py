@@ -51,7 +51,7 @@ VERSION: Final = crc32(f"{MADE_BY} {version('locust-llm')} {COLUMNS}".encode()) 
 
 
 class IndexedRuns(NamedTuple):
-    """Of a folder of runs."""
+    """The runs of a folder, as the index has them."""
 
     entries: list[HistoryEntry]
     """The oldest first."""

@@ -170,7 +170,7 @@ def _cells(entry: HistoryEntry, figures: list[str], *, where: bool) -> Iterator[
 
 
 def link_from(page: Path, runs: Path) -> Callable[[HistoryEntry], str]:
-    """Of a page that lies on the disk."""
+    """Returns the links of a page that lies on the disk."""
 
     def link(entry: HistoryEntry) -> str:
         report = runs / entry.folder / "report.html"

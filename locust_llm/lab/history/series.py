@@ -31,7 +31,7 @@ class RunSeries(NamedTuple):
         return len({entry.host for entry in self.entries if entry.host}) > 1
 
     def of(self, figure: KeyFigure) -> tuple[HistoryEntry, ...]:
-        """Those that count, and have it."""
+        """Returns the runs that count and have the figure."""
         return tuple(
             entry for entry in self.entries if not entry.left_out and figure.name in entry.figures
         )
@@ -110,7 +110,7 @@ def group_series(entries: Sequence[HistoryEntry]) -> list[RunSeries]:
 def find_figure_changes(
     series: RunSeries, figure: KeyFigure, least: float = LEAST
 ) -> list[FigureChange]:
-    """Its changes, first to last."""
+    """Finds the changes of a figure, first to last."""
     ran = series.of(figure)
     changes = find_level_changes([entry.figures[figure.name] for entry in ran], least)
     return [FigureChange(figure, change, ran[change.at - 1], ran[change.at]) for change in changes]

@@ -32,13 +32,13 @@ duration."""
 
 
 def check_equal(rule: str, reported: float, must: float, words: str, off: float = OFF) -> Finding:
-    """Of two figures that are one."""
+    """Checks that two figures which are one agree."""
     equal = abs(reported - must) <= off * max(abs(reported), abs(must))
     return Finding(rule, AuditOutcome.HOLDS if equal else AuditOutcome.IMPOSSIBLE, words)
 
 
 def check_at_most(rule: str, reported: float, most: float, words: str, off: float = OFF) -> Finding:
-    """Of a figure that is at most another."""
+    """Checks that a figure is at most another."""
     return Finding(
         rule, AuditOutcome.HOLDS if reported <= most * (1 + off) else AuditOutcome.IMPOSSIBLE, words
     )

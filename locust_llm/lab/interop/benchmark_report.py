@@ -87,7 +87,7 @@ def _load(measured_run: MeasuredRun) -> dict[str, Any] | None:
 
 
 def _sequence(lengths: Floats) -> dict[str, Any]:
-    """As delivered."""
+    """Describes the lengths as delivered."""
     fixed = bool(lengths.min() == lengths.max())
     ends = {"min": int(lengths.min()), "max": max(1, int(lengths.max()))}
     return {"distribution": "fixed" if fixed else "other", "value": float(lengths.mean()), **ends}

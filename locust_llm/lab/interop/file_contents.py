@@ -46,7 +46,7 @@ class ResultFile:
 
     @cached_property
     def head(self) -> bytes:
-        """Its first bytes. Raises OSError."""
+        """Reads the first bytes of the file. Raises OSError."""
         with open_regular(self.path) as file:
             return file.read(2 * HEAD_BYTES)
 

@@ -124,7 +124,7 @@ def _reach(line: ComparisonLine) -> float:
 
 
 def _lines(pair: RunPair) -> Iterator[tuple[str, ComparisonLine]]:
-    """Of a sweep by stage."""
+    """Lists the lines of a sweep by stage."""
     yield from ((line.label, line) for line in pair.lines)
     yield from (
         (f"{line.label}, {pair.axis} {stage.value:g}", line)

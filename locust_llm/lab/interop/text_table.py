@@ -93,7 +93,7 @@ def _load(rows: dict[str, dict[str, object]], above: str, place: int) -> Iterato
 
 
 def _field(name: str, fields: Mapping[str, tuple[str, ...]]) -> str:
-    """By the words before the unit."""
+    """Finds a field by the words before the unit."""
     return next(
         (field for field, words in fields.items() if UNIT.sub("", name).strip() in words), ""
     )

@@ -51,7 +51,7 @@ class CurveWorkload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParetoCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a sweep, or of runs one by one."""
+    """The points of a sweep, or of runs one by one."""
 
     name: str
     axis: str

@@ -222,7 +222,7 @@ class DecoderStall(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """Of the time in prefill that was one gap."""
+        """Returns the share of the time in prefill that was one gap."""
         return self.longest_s / self.ttft_s
 
 
@@ -271,7 +271,7 @@ class BurstResult(msgspec.Struct, frozen=True):
 
 
 class CachedPrompt(msgspec.Struct, frozen=True):
-    """The same prompt twice."""
+    """The same prompt, sent twice."""
 
     input_tokens: int
     first_s: float

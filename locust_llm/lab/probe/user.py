@@ -222,7 +222,7 @@ def _episode(
 
 
 def _part(episode: ProbeEpisode, rounds: int) -> str:
-    """Of the schedule: so many lines in a log."""
+    """Returns the part of the schedule that a log shows."""
     parts = {
         "warm": "a short request",
         "alone": "prompts alone, of doubling length",

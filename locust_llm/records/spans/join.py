@@ -64,7 +64,7 @@ def _part(trace_id: str, run: str) -> int | None:
 
 
 class SpanJoin:
-    """Of one run."""
+    """Joins the spans of one run."""
 
     def __init__(self, most_open: int = MOST_OPEN) -> None:
         self.late = False

@@ -16,7 +16,7 @@ MAX_LINE_BYTES: Final = 2**14
 
 
 class SpanLine(ServerTimes, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Of spans.jsonl: the times of one request."""
+    """A line of spans.jsonl: the times of one request."""
 
     id: str
     """That of its record."""

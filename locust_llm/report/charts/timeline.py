@@ -63,7 +63,7 @@ class TimelineWindow(NamedTuple):
 
 
 class Timeline(TimelineRows, frozen=True, kw_only=True):
-    """The same with its texts."""
+    """A scene with its texts."""
 
     title: str
     caption: str

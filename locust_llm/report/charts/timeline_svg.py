@@ -292,7 +292,7 @@ class TimelinePlot:
     # -- texts of a page ---------------------------------------------------------------------------
 
     def share(self, ms: float) -> float:
-        """Of the width, in percent."""
+        """Returns a share of the width, in percent."""
         return round(self.x(ms) / self.frame.width * 100, 2)
 
     def page_rows(self) -> Iterator[str]:

@@ -19,7 +19,7 @@ ASKED_FOR: Final = " asked for"
 
 
 class LengthStatistics(NamedTuple):
-    """In tokens, over the requests."""
+    """The mean length of the requests in tokens, and its error."""
 
     mean: float
     error: float = 0.0
@@ -37,7 +37,7 @@ class RunWork(NamedTuple):
 
 
 class WorkDifference(NamedTuple):
-    """In what two loads differ."""
+    """One way in which two loads differ."""
 
     what: str
     base: str

@@ -140,7 +140,7 @@ def _charts(
     shown: TimelineScene | None,
     history: EngineHistory | None,
 ) -> dict[str, Callable[[], Iterable[Drawing]]]:
-    """By their heading."""
+    """Returns the charts by their heading."""
     rules = run.settings.rules
     limits = collect_slo_limits(summary, rules.by_text)
     sweep = summary.sweep

@@ -165,7 +165,7 @@ class ServerClock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerHistogramMean(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one of the server's own histograms."""
+    """The mean of one of the server's own histograms."""
 
     name: str
     """``ttft``, ``queue``, ``prefill``, ``decode`` or ``inference``."""
@@ -178,7 +178,7 @@ class ServerHistogramMean(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerHistogramMeans(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one server."""
+    """The means of the histograms of one server."""
 
     engine: str
     source: str
@@ -509,7 +509,7 @@ class LatencyTable:
         return self.after_ms[name] if name in self.after_ms else self.split.us[name] / 1e3
 
     def source(self, name: str, selected: Bools) -> str:
-        """Of most of these requests."""
+        """Returns the source of a part, of most of these requests."""
         if name not in AFTER_FIRST:
             return find_part_source(name, self.split.known[selected])
         mostly = self.decode_reported[selected].mean() > 0.5

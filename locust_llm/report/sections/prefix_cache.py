@@ -77,7 +77,7 @@ class _Cache:
         return min(self._segments[uses[0]][1], most) if uses else 0
 
     def use(self, line: int | None, first: int, end: int) -> None:
-        """These blocks, now; of no line: new ones."""
+        """Uses these blocks now; those of no line are new ones."""
         if first >= end:
             return
         uses = self._lines[line] if line is not None else deque[int]()
@@ -234,7 +234,7 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def describe_prefix_cache(of: PrefixCache) -> str:
-    """Of the conditions."""
+    """Describes the prefix cache as a condition."""
     room = "no end" if of.capacity is None else f"{of.capacity:,} tokens"
     sets = (
         f" over {of.prefixes} prefixes of together {of.working_set:,} tokens" if of.prefixes else ""

@@ -101,7 +101,7 @@ class PublishedCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Validity(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a curve, or of one point."""
+    """Whether a curve, or one point, is valid by published rules."""
 
     rules: str
     """Name and version."""
@@ -118,7 +118,7 @@ class Validity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def valid(self) -> bool:
-        """By the rules that are checked."""
+        """Returns whether it is valid by the rules that are checked."""
         return not self.broken
 
 

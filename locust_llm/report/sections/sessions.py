@@ -244,7 +244,7 @@ def _middle(
 
 
 def make_sessions_blocks(summary: SessionsSummary) -> Iterator[Block]:
-    """Of more than one turn."""
+    """Makes the blocks of sessions of more than one turn."""
     yield Heading("Sessions")
     yield TableBlock(("Sessions", "Value"), tuple(_rows(summary)), numbers=False)
     if summary.unsent:

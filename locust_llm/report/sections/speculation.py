@@ -12,7 +12,7 @@ from locust_llm.records.server_metrics import EngineHistory, EngineSample, count
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one server."""
+    """The speculative decoding of one server."""
 
     engine: str
     source: str = ""

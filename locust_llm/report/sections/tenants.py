@@ -416,7 +416,7 @@ NOTE: Final = (
 
 
 def make_tenant_blocks(summary: TenantsSummary) -> Iterator[Block]:
-    """Of the profiling phase."""
+    """Makes the blocks of the tenants in the profiling phase."""
     yield Heading("Tenants")
     weighted = len({row.weight for row in summary.rows}) > 1
     times = ("TTFT p50 (ms)", "p95", "ITL p50")

@@ -55,7 +55,7 @@ class LineFile(Protocol):
 
 
 class SpanReceiver:
-    """Of one run."""
+    """Takes in the spans of one run."""
 
     def __init__(self, address: str, run: str) -> None:
         """It listens from now on: connections wait in the kernel until ``start``. ``address``:

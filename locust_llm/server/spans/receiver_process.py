@@ -112,7 +112,7 @@ class SpanExportHandler(BaseHTTPRequestHandler):
         self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Of the parser: no HTTP."""
+        """Answers what is no HTTP, for the parser."""
         self.close_connection = True
         self.server.tell(
             SortedSpans(counts={"refused": 1}, mistake=f"no HTTP: {(message or '')[:100]}")

@@ -108,7 +108,7 @@ def read_mooncake_session(rows: Sequence[tuple[bytes, int]], head: bytes) -> Rec
 
 
 def _block_tokens(head: bytes) -> int:
-    """Of the header, if the file has one."""
+    """Reads the block size of the header, if the file has one."""
     first = decode_row(head)
     block = first.get("block_size", BLOCK_TOKENS) if "schema" in first else BLOCK_TOKENS
     if not isinstance(block, int) or not 0 < block <= TOKENS:

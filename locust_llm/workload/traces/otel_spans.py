@@ -271,7 +271,7 @@ def _attributes(attributes: Any, id: str, line: int) -> dict[str, Any]:
 
 
 def _value(value: Any, depth: int) -> Any:
-    """Of an AnyValue."""
+    """Decodes an AnyValue."""
     if not isinstance(value, dict) or depth > MAX_DEPTH:
         return None
     kind, held = next(iter(value.items()), ("", None))
