@@ -202,7 +202,7 @@ class Plugin:
             self._sender.close()
 
     def _group_failures(self, data: dict[str, Any], **kw: Any) -> None:
-        """In a worker's report, before Locust adds it to its tables."""
+        """Groups the failures in a worker's report, before Locust adds it to its tables."""
         data["errors"] = align_errors_to_rows(self._environment.stats, data.get("errors", {}))
 
     def _report_status(self, sender: WorkerContext, control: Controller) -> None:
@@ -414,7 +414,7 @@ class Plugin:
         return 0 if self._shown is None else self._shown.live_stats.counts.total()
 
     def _counted_otherwise(self) -> str:
-        """In Locust's own files, where there are some."""
+        """Describes how Locust's own files count differently."""
         options = self._environment.parsed_options
         if self._shown is None or not any(
             getattr(options, name, None) for name in ("csv_prefix", "html_file")
@@ -452,7 +452,7 @@ def _users(runner: Any, settings: Settings) -> int | None:
 
 
 def _with_locusts(outcome: RunOutcome, environment: Environment, runner: Any) -> RunOutcome:
-    """With what Locust knows of requests and tasks that failed."""
+    """Adds what Locust knows of requests and tasks that failed."""
     harmless = ("RequestCut(", "RequestCancelled(")
     errors = [str(_error(error)) for error in runner.errors.values()]
     options = environment.parsed_options

@@ -148,7 +148,7 @@ def _loopback(host: str) -> bool:
 
 
 def _proxy(url: str) -> Proxy | None:
-    """Of the value of a variable; None of an empty one."""
+    """Makes the proxy of a variable's value; None of an empty one."""
     url = url.strip()
     if not url:
         return None

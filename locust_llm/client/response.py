@@ -438,7 +438,7 @@ class Response:
             frame.closed_by_peer = self.over = True
 
     def _headers(self, data: bytes) -> None:
-        """They are complete; ``data``: the read that ended them."""
+        """Takes the complete headers; ``data``: the read that ended them."""
         self.headers_ns = self.stamps[self.frame.headers_read]
         if not 200 <= self.frame.get_code() < 300:
             self._codings = parse_codings(str(self.frame.get("content-encoding", "")))

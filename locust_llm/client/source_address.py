@@ -38,7 +38,7 @@ class SourceAddresses:
         self._connections = 0
 
     def of(self, family: int) -> tuple[str, ...]:
-        """Those that can be left from to an address of this family."""
+        """Returns the addresses that can reach an address of this family."""
         return self._of.get(family, ())
 
     def turn(self, family: int) -> Iterator[str]:

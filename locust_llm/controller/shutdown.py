@@ -61,7 +61,7 @@ class Shutdown:
 
 
 def _end(environment: Environment) -> None:
-    """As Locust does when a time that it knows of is up."""
+    """Ends the run as Locust does when a time that it knows of is up."""
     runner, options = environment.runner, environment.parsed_options
     assert runner is not None
     if options is None or options.headless:

@@ -88,7 +88,7 @@ class WorkerRegistry:
         return self._runner is None or isinstance(self._runner, LocalRunner)
 
     def clients(self) -> list[str]:
-        """Those that Locust counts as there, with orders or without."""
+        """Lists those that Locust counts as there, with orders or without."""
         if self.alone:
             return [LOCAL]
         clients = self._runner.clients

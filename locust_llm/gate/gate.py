@@ -157,7 +157,7 @@ class Gate:
         return slot
 
     def set_limit(self, limit: int | None) -> None:
-        """Of one process alone: the share is all of it."""
+        """Sets the limit of one process alone, whose share is all of it."""
         self.limit = limit
         self.set_share(limit)
 

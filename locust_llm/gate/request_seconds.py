@@ -15,7 +15,7 @@ class RequestSeconds:
         self._until_then = 0.0
 
     def become(self, count: int) -> None:
-        """From now on so many requests are in this state."""
+        """Notes that from now on so many requests are in this state."""
         if count != self._count:
             self._until_then = self.total
             self._since = self._clock()

@@ -55,7 +55,7 @@ class GateStatus(ControlMessage, frozen=True):
 
 
 class Share(ControlMessage, frozen=True):
-    """Of the limit on concurrent prefills, for one process."""
+    """The share of one process in the limit on concurrent prefills."""
 
     share: int | None
     """None: no gate."""
@@ -199,7 +199,7 @@ class GateShares:
 
     @property
     def reserved(self) -> dict[str, int]:
-        """By process: requests that it may have in prefill."""
+        """Returns by process how many requests it may have in prefill."""
         return {worker: part.reserved for worker, part in self._processes.items()}
 
     @property

@@ -47,7 +47,7 @@ def detach_end(
 
 
 def end_test(environment: Environment) -> None:
-    """As Locust does for a ``StopTest`` of its own."""
+    """Ends the test as Locust does for a ``StopTest`` of its own."""
     runner, options = environment.runner, environment.parsed_options
     assert runner is not None
     if isinstance(runner, WorkerRunner) or options is None or options.headless:

@@ -437,7 +437,7 @@ def misplaced_hosts(words: Sequence[str], names: Iterable[str]) -> Iterator[str]
 
 
 def _written(host: str) -> str:
-    """In one form; what is no URL stays as it is."""
+    """Writes a URL in one form; what is no URL stays as it is."""
     try:
         return normalise_base_url(host) if "," not in host else host
     except ValueError:

@@ -118,7 +118,7 @@ def check_scenario_values(scenario: Scenario) -> dict[str, Any]:
 
 
 def scenario_rules(options: Namespace) -> list[str]:
-    """Its rules; none where a preset was given in their place."""
+    """Returns its rules; none where a preset was given in their place."""
     given = getattr(options, _GIVEN, {})
     return (
         [*given.get("slo", ())] if (options.slo_preset or None) == given.get("slo_preset") else []

@@ -438,7 +438,7 @@ class Completion:
         return False
 
     def add_text(self, text: Any) -> bool:
-        """Of the answer; True if it is a chunk, as it is not empty."""
+        """Adds text of the answer; True if it is a chunk, as it is not empty."""
         if not text:
             return False
         return self._keep(Delta(content=text) if self.deltas is not None else None)

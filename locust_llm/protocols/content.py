@@ -60,7 +60,7 @@ def is_summary(part: Any) -> bool:
 
 
 def has_arguments(function: Any) -> bool:
-    """Of a call of a function: more of its arguments."""
+    """Returns whether a call of a function has more of its arguments."""
     return isinstance(function, dict) and bool(function.get("arguments") or function.get("input"))
 
 

@@ -112,7 +112,7 @@ class Protocol(ABC, Generic[M]):
         return {"asked_output_tokens": output_tokens}
 
     def headers(self, key: str) -> dict[str, str]:
-        """Of every request. ``key``: of the API; empty for none."""
+        """Returns the headers of every request. ``key``: of the API; empty for none."""
         return {"Authorization": f"Bearer {key}"} if key else {}
 
 
@@ -154,7 +154,7 @@ def read_response_schema(form: Any) -> dict[str, Any] | None:
 
 
 def text_of(message: dict[str, Any]) -> str:
-    """Its text, without the parts that are none."""
+    """Returns its text, without the parts that are none."""
     content = message.get("content")
     if isinstance(content, str):
         return content

@@ -45,7 +45,7 @@ class OutputPart(msgspec.Struct, gc=False):
 
 
 class OutputItem(msgspec.Struct, gc=False):
-    """Of the output: a message, reasoning or a tool call."""
+    """An item of the output: a message, reasoning or a tool call."""
 
     type: str | None = None
     content: list[OutputPart] | None = None

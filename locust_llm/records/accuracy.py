@@ -91,7 +91,7 @@ class ErrorBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasurementAccuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one process, over a run or a stage of it."""
+    """The measured errors of one process, over a run or a stage of it."""
 
     missing: str = ""
     """Why there is none; else the rest is there."""
@@ -106,7 +106,7 @@ class MeasurementAccuracy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimingDifferences:
-    """Of one process; its size does not grow with the run."""
+    """The differences of one process; its size does not grow with the run."""
 
     def __init__(self) -> None:
         self.streams = self.chunks = self.merged = 0

@@ -53,7 +53,7 @@ LUMPS: Final = "lumps"
 
 
 class Buffering:
-    """Of one server, over the answers it was given."""
+    """Finds out whether one server gathers its answers before it sends them."""
 
     def __init__(self) -> None:
         self.answers = 0
@@ -128,7 +128,7 @@ class Buffering:
 
     @property
     def tokens_a_chunk(self) -> float | None:
-        """As the server counted them; None where it did not."""
+        """Returns tokens a chunk as the server counted them; None where it did not."""
         return self.tokens / self.chunks if self.chunks else None
 
     def remarks(self) -> Iterator[str]:

@@ -435,7 +435,7 @@ def _why_passed(line: bytes) -> str:
 
 
 def _pass_line(file: BinaryIO) -> int:
-    """To the next line; how many bytes that were."""
+    """Goes to the next line, and returns how many bytes that were."""
     passed = 0
     while chunk := file.readline(MIN_BISECTED_BYTES):
         passed += len(chunk)

@@ -144,7 +144,7 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 def find_commit(folder: Path, environment: Mapping[str, str] = os.environ) -> Commit | None:
-    """Of the job, else as Git says; None: neither knows one."""
+    """Returns the commit of the job, else as Git says; None: neither knows one."""
     there = any((above / ".git").exists() for above in (folder, *folder.parents))
     commit = parse_git_status(_status(folder, environment)) if there else None
     for name, branches in OF_CI:

@@ -191,7 +191,7 @@ def _server_timing(text: str) -> dict[str, int]:
 
 
 def _micros(ms: object) -> int | None:
-    """Of milliseconds; None: no number, or one that cannot be."""
+    """Converts milliseconds; None: no number, or one that cannot be."""
     if ms is None:
         return None
     try:

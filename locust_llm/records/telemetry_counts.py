@@ -11,7 +11,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of one process that sends, or of all of them together."""
+    """The counts of one process that sends, or of all of them together."""
 
     requests: Count = 0
     """Whose record was handed over: each is in the metrics."""

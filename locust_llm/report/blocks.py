@@ -195,7 +195,7 @@ def format_sample_size(result: SloResult) -> str:
 
 
 def choose_row_decimals(row: Row) -> int:
-    """By the reach of its mean: a percentile is no better known."""
+    """Chooses decimals by the reach of the mean: a percentile is no better known."""
     size = row.effective or row.count
     return 2 if row.std is None or not size else decimal_places(1.96 * row.std / math.sqrt(size))
 

@@ -148,7 +148,7 @@ def group_by_length(main: RequestSelection) -> Groups:
 
 
 def group_by_images(main: RequestSelection) -> Groups:
-    """By how many pictures there are in a request, none too."""
+    """Groups requests by how many pictures they have, none too."""
     count = np.nan_to_num(main["images"])
     if count.any():
         for low, high, here in _ranges(count):

@@ -344,7 +344,7 @@ class _Streams:
 
     @property
     def felt(self) -> Readability:
-        """Of each request, once ``result`` was asked for."""
+        """Returns the readability of each request, once ``result`` was asked for."""
         return Readability(*(np.concatenate(column) for column in zip(*self._felt, strict=True)))
 
     def _feel(self, us: Ints, count: Ints) -> None:

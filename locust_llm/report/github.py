@@ -45,7 +45,7 @@ def write_workflow_outputs(
 
 
 def make_announcement(summary: Summary, run: Run, environ: Mapping[str, str]) -> str:
-    """In a workflow the annotations, elsewhere nothing."""
+    """Returns the annotations in a workflow, elsewhere nothing."""
     return (
         "".join(make_annotations(summary, run)) if environ.get("GITHUB_ACTIONS") == "true" else ""
     )

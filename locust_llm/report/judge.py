@@ -80,7 +80,7 @@ def judge_rules(seen: Evaluation) -> tuple[SloResult, ...]:
 
 
 def judge_sweep(sweep: SweepSummary, run: Run) -> tuple[SloResult, ...]:
-    """The same for a sweep, from the results of its stages."""
+    """Judges the rules of a sweep, from the results of its stages."""
     entries = run.settings.rules.entries
     results = [_judged_by_stages(entry, sweep, run) for entry in entries]
     return (*results, *_together([entry.rule for entry in entries], results, sweep))
@@ -268,7 +268,7 @@ def _assumed(rule: Rule, found: ObservedValue) -> str:
 
 
 def _bound(rule: Rule, bound: float) -> str:
-    """In milliseconds below a second, as in the tables."""
+    """Writes a bound in milliseconds below a second, as in the tables."""
     value = bound * rule.factor
     limit = rule.number
     unit = rule.unit

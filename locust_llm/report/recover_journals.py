@@ -59,7 +59,7 @@ def _add(folder: Path) -> None:
 
 
 class _RecordFiles:
-    """Those of a run and of its stages, as far as they are there."""
+    """The record files of a run and of its stages, as far as they are there."""
 
     def __init__(self, folder: Path, opened: ExitStack) -> None:
         self._folder, self._opened = folder, opened

@@ -145,7 +145,7 @@ class RequestBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_names(self) -> bool:
-        """By the names of requests, which may be other work each."""
+        """Returns whether it divides by names of requests, which may be other work each."""
         return "name" in self.by.split(" / ")
 
 

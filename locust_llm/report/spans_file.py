@@ -102,7 +102,7 @@ def _spans(path: Path, run: str) -> Iterator[SortedSpans]:
 
 
 def _sorted(data: bytes, run: str) -> SortedSpans:
-    """Of an export, or of a line of spans.jsonl."""
+    """Sorts the spans of an export, or of a line of spans.jsonl."""
     if not data.strip():
         return SortedSpans()
     try:

@@ -138,7 +138,7 @@ def format_limit_range(series: StepSeries | None) -> str:
 
 
 def _as_asked(asked: int, series: StepSeries) -> bool:
-    """By ones from 1 to what was asked for, and no further."""
+    """Returns whether it goes by ones from 1 to what was asked for, and no further."""
     rising = (
         not series.without_s and series.most == asked and series.changes == asked - series.least
     )

@@ -213,6 +213,6 @@ def decode_response(body: bytes, kind: type[T]) -> T | None:
 
 
 def _reason(error: ConnectFailed) -> str:
-    """Without the address, which whoever asked knows."""
+    """Describes an error without the address, which whoever asked knows."""
     cause: Any = error.__cause__
     return getattr(cause, "strerror", None) or str(error).partition(": ")[2] or str(error)

@@ -195,7 +195,7 @@ def _by_openapi(get: Get) -> ServerIdentity | None:
 
 
 def _by_metrics(get: Get) -> ServerIdentity | None:
-    """By the names of its metrics, whoever owns the models."""
+    """Identifies a server by the names of its metrics, whoever owns the models."""
     page = b"\n" + (get("/metrics") or b"")
     engine = next(
         (engine for prefix, engine in ENGINES.items() if b"\n" + prefix.encode() in page), None

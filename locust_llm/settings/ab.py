@@ -127,7 +127,7 @@ def parse_candidate_changes(texts: Iterable[str]) -> CandidateChanges:
 
 
 def hide_header_values(text: str) -> str:
-    """The same without the value of a header, to be written down."""
+    """Replaces the value of a header, so that the rest can be written down."""
     name, _, value = text.partition("=")
     return f"{name}={REDACTED}" if text.startswith("header:") and value else text
 

@@ -67,7 +67,7 @@ def join_server_url(address: str, path: str) -> str:
 
 
 def split_replica_urls(hosts: str) -> tuple[str, ...]:
-    """Of each, where there are several, with commas between."""
+    """Returns the URL of each replica, where there are several, with commas between."""
     urls = tuple(
         dict.fromkeys(normalise_base_url(host) for host in hosts.split(",") if host.strip())
     )

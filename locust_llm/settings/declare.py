@@ -137,12 +137,12 @@ class Option(msgspec.Struct, frozen=True):
 
     @property
     def dest(self) -> str:
-        """Its name among the parsed options and in the web form."""
+        """Returns its name among the parsed options and in the web form."""
         return self.flag.lstrip("-").replace("-", "_")
 
     @property
     def allowed(self) -> tuple[str | None, ...]:
-        """Its choices; None among them where it may be left out."""
+        """Returns its choices; None is among them where it may be left out."""
         return (None, *self.choices) if self.default is None else self.choices
 
 

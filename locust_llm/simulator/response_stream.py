@@ -77,7 +77,7 @@ class SimulatedAnswer:
         self.timed = quirks.timings and asked.form in (api.CHAT, api.COMPLETIONS)
 
     def begin(self) -> None:
-        """To the engine, when the front end is through with it."""
+        """Hands the request to the engine, when the front end is through with it."""
         if seconds := self.server.front.front_end_delay_s:
             self.delayed = asyncio.get_running_loop().call_later(seconds, self._begin)
         else:

@@ -226,7 +226,7 @@ class SimulatorServer:
 
 
 def refuse_with_status(status: int) -> api.RefusedError:
-    """As vLLM words it, where it has that status."""
+    """Refuses as vLLM words it, where it has that status."""
     error = {
         401: ("Unauthorized", "AuthenticationError"),
         429: ("Rate limit reached", "RateLimitError"),

@@ -112,7 +112,7 @@ class FigureError(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own(self) -> float:
-        """Of it, what is the load generator's doing."""
+        """Returns the part that is the load generator's doing."""
         return max(0.0, self.most - self.causes.get(SENT_TOGETHER, 0.0))
 
     @property

@@ -57,7 +57,7 @@ class Metric(NamedTuple):
 
     @property
     def base(self) -> float:
-        """From its column to seconds, or the unit of a rule's limit."""
+        """Converts its column to seconds, or to the unit of a rule's limit."""
         return self.scale / (SHARE["%"] if self.unit == "%" else 1e3)
 
 

@@ -63,7 +63,7 @@ class PublishedRules(
     """The client verdict of each point is OK: ours, of no benchmark."""
 
     def least_seconds(self, users: float) -> float | None:
-        """Of a point with so many users; None: no rule."""
+        """Returns the seconds that a point with so many users needs; None: no rule."""
         held = [seconds for since, seconds in self.seconds if users >= since]
         return held[-1] if held else None
 

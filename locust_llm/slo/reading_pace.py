@@ -25,7 +25,7 @@ class ReadingPace(NamedTuple):
 
 
 def parse_reading_pace(pace: float, token_deadline: str) -> ReadingPace:
-    """From the settings. Raises ValueError of one sentence."""
+    """Parses the pace of the settings. Raises ValueError of one sentence."""
     if not PACES[0] <= pace <= PACES[1]:
         raise ValueError(f"--reading-pace must be from {PACES[0]:g} to {PACES[1]:g}, got {pace:g}")
     return ReadingPace(pace, *parse_token_deadlines(token_deadline))

@@ -147,7 +147,7 @@ def _place(reach: float) -> int:
 
 
 def format_duration(seconds: float | None, digits: int = 3) -> str:
-    """In seconds from a second on: ``12.3 ms``, ``1.23 s``."""
+    """Writes seconds from a second on: ``12.3 ms``, ``1.23 s``."""
     if seconds is not None and abs(seconds) < 0.9995:
         return format_brief(seconds * 1e3, " ms", digits)
     return format_brief(seconds, " s", digits)
@@ -187,7 +187,7 @@ def format_count(count: int | None, noun: str, more: str = "") -> str:
 
 
 def capitalise_sentence(text: str) -> str:
-    """With a capital at its begin; all else stays as it is."""
+    """Begins a sentence with a capital; all else stays as it is."""
     return text[:1].upper() + text[1:]
 
 

@@ -128,7 +128,7 @@ class Archive:
 
 
 def _name(folder: Path) -> str:
-    """As text, which the name of a folder need not be."""
+    """Returns a name as text, which the name of a folder need not be."""
     return folder.resolve().name.encode("utf-8", "replace").decode()
 
 

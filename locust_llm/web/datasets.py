@@ -111,7 +111,7 @@ class Datasets:
         self._remove_all()
 
     def _listed(self) -> dict[str, Path]:
-        """By their names below the folder, at most MAX_LISTED."""
+        """Lists the files by their names below the folder, at most MAX_LISTED."""
         if self.folder is None:
             return {}
         files_below = dict(_below(self.folder))

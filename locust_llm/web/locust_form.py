@@ -65,7 +65,7 @@ class RequestedLoad(NamedTuple):
 
 
 def read_requested_load(options: Namespace) -> RequestedLoad:
-    """As the command line, or the last form, gave it."""
+    """Reads the load as the command line, or the last form, gave it."""
     return RequestedLoad(
         getattr(options, "llm_users", options.num_users),
         getattr(options, "llm_spawn_rate", options.spawn_rate),

@@ -293,7 +293,7 @@ def _field(option: Option, options: Namespace) -> FormField:
 
 
 def _number(value: float) -> str:
-    """As a person would write it; with all its digits."""
+    """Writes a number as a person would, with all its digits."""
     text = format_quoted_number(value)
     return text if float(text) == value else str(value)
 

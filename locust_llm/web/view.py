@@ -259,7 +259,7 @@ class RunView:
 
 
 def _phase(control: Controller) -> str:
-    """As a mark over time; empty between two stages."""
+    """Returns the phase as a mark over time; empty between two stages."""
     if control.draining:
         return "stop"
     if control.plan.phase == BETWEEN:

@@ -98,7 +98,7 @@ class Whitelist:
         return MultiDict((name, value) for name, value in form.items(multi=True) if name in taken)
 
     def _name(self, name: str) -> str:
-        """Of the field that Locust's own page means."""
+        """Returns the name of the field that Locust's own page means."""
         if self._shows(name):
             return name
         return next((own for own in self.own_flags if spell_in_camel_case(own) == name), name)

@@ -22,7 +22,7 @@ _said: Final[set[tuple[int, str]]] = set()
 
 
 class KeptResponses:
-    """Of one user: the answer from which its next turn may go on."""
+    """Keeps the response from which the next turn of one user may go on."""
 
     def __init__(self) -> None:
         self._from: str | None = None

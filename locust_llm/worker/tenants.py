@@ -51,7 +51,7 @@ class TenantAssigner:
             self._dealt = TenantDealer(parse_shares(s.tenant_mix, "tenant"), before)
 
     def begin_block(self, block: TrialBlock, seed: str) -> None:
-        """From now on they are drawn from this seed."""
+        """Draws tenants from this seed from now on."""
         self._block = block
         self._random = Random(f"{seed}/tenants")
         self.close()

@@ -155,7 +155,7 @@ def _decoded(schema: Any) -> Any:
 
 
 def read_tools_file(path: str) -> list[dict[str, Any]]:
-    """Of a ``--tools`` file. Raises ValueError of one sentence."""
+    """Reads a ``--tools`` file. Raises ValueError of one sentence."""
     try:
         tools_read: Any = msgspec.json.decode(read_small_text(path))
     except OSError as error:

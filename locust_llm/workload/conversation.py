@@ -281,7 +281,7 @@ def list_turn_parents(turns: Sequence[Turn]) -> list[tuple[int, ...]]:
 
 
 def add_salt(messages: list[Message], salt: str) -> list[Message]:
-    """The same, but what the first one says begins with the salt."""
+    """Begins what the first message says with the salt."""
     first, *rest = messages or [{}]
     content = first.get("content")
     if isinstance(content, str):

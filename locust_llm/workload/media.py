@@ -229,7 +229,7 @@ class MediaStore:
         self._bytes = 0
 
     def parts(self, named: Refs) -> list[dict[str, Any]]:
-        """Of a message's content. Raises MediaError."""
+        """Returns the parts of a message's content. Raises MediaError."""
         return [self._part(COLUMNS[column], ref) for column, ref in named]
 
     def _part(self, kind: str, ref: str) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class MediaGenerator:
         self._images, self._sounds = prepare_generated_media(asked)
 
     def begin_block(self, seed: str) -> None:
-        """From now on what differs is drawn from this."""
+        """Draws what differs from this seed from now on."""
         self._random = Random(seed)
 
     def parts(self) -> list[dict[str, Any]]:

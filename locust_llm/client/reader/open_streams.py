@@ -86,7 +86,7 @@ class ReaderFailed(Exception):
 
 
 class OpenStream:
-    """From ``OpenStreams.add`` until it has ended."""
+    """A stream from ``OpenStreams.add`` until it has ended."""
 
     __slots__ = (
         "_opened",

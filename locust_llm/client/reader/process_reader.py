@@ -23,7 +23,7 @@ _unmade = ""
 
 
 def _forget() -> None:
-    """In a forked child, which has none of its parent's threads."""
+    """Stops the reader in a forked child, which has none of its parent's threads."""
     global _reader
     if _reader is not None:
         _reader.stop()
@@ -67,5 +67,5 @@ def start_new_reader() -> None:
 
 
 def reads_so_far() -> int:
-    """Of the reader of this process; makes none."""
+    """Returns the reads of the reader of this process; makes none."""
     return _reader.reads if _reader is not None else 0

@@ -160,7 +160,7 @@ def _metrics(
 
 
 def common_attributes(about: RunDescription, record: Record) -> Attributes:
-    """Of spans and metrics alike; few values each."""
+    """Makes the attributes of spans and metrics alike; few values each."""
     address, port = about.server(record)
     own = {"phase": record.phase, "arm": record.arm, "tenant": record.tenant}
     return (

@@ -70,7 +70,7 @@ def keep_loop_free(options: Namespace) -> None:
 
 
 class Telemetry:
-    """Of a process that sends, for all its runs."""
+    """The telemetry of a process that sends, for all its runs."""
 
     def __init__(self, options: Namespace | None, instance: str) -> None:
         """``instance``: of the worker."""

@@ -121,7 +121,7 @@ class CanarySession(Collector):
         return [sample for sample in self.rounds if sample.at > last - self.plan.window_s]
 
     def line(self) -> str:
-        """Of the last round, and of the last minutes."""
+        """Describes the last round, and the last minutes."""
         sample = self.rounds[-1]
         if sample.error:
             return f"no answer: {sample.error}"

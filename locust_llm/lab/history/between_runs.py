@@ -69,7 +69,7 @@ def measure_run_spread(base: Path, others: Sequence[Path]) -> RunSpread:
 
 
 def describe_run_spread(spread: RunSpread, pair: RunPair) -> str:
-    """In a sentence or two; empty where nothing is compared."""
+    """Describes it in a sentence or two; empty where nothing is compared."""
     if pair.other_work:
         return ""
     if not spread.reach:

@@ -109,7 +109,7 @@ class _Scale:
 def _levels(
     scale: _Scale, counted: Sequence[HistoryEntry], turns: Sequence[FigureChange]
 ) -> Iterator[str]:
-    """Between two changes the median, and its interval as a band."""
+    """Draws the median between two changes, and its interval as a band."""
     name = scale.figure.name
     for begin, end in pairwise([0, *(turn.change.at for turn in turns), len(counted)]):
         places = [

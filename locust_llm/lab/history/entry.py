@@ -23,7 +23,7 @@ from locust_llm.text.format import format_brief, format_count
 
 
 class KeyFigure(NamedTuple):
-    """Of a load, as a number; None where its result does not say."""
+    """A figure of a load, as a number; None where its result does not say."""
 
     name: str
     label: str

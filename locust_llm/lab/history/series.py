@@ -27,7 +27,7 @@ class RunSeries(NamedTuple):
 
     @property
     def has_several_hosts(self) -> bool:
-        """Its runs are of several addresses, so each has to be named."""
+        """Returns whether its runs have several addresses, so that each is named."""
         return len({entry.host for entry in self.entries if entry.host}) > 1
 
     def of(self, figure: KeyFigure) -> tuple[HistoryEntry, ...]:
@@ -99,7 +99,7 @@ def shorten_run_name(value: str, name: str) -> str:
 
 
 def group_series(entries: Sequence[HistoryEntry]) -> list[RunSeries]:
-    """By workload; the one with the latest run last."""
+    """Groups runs by workload; the one with the latest run comes last."""
     by_workload = dict[str, list[HistoryEntry]]()
     for entry in entries:
         by_workload.setdefault(entry.workload, []).append(entry)
@@ -117,7 +117,7 @@ def find_figure_changes(
 
 
 def all_turns(series: RunSeries, least: float = LEAST) -> list[FigureChange]:
-    """Of every key figure, in the order of time."""
+    """Lists the changes of every key figure, in the order of time."""
     changes = [
         turn for figure in KEY_FIGURES for turn in find_figure_changes(series, figure, least)
     ]

@@ -45,7 +45,7 @@ def check_at_most(rule: str, reported: float, most: float, words: str, off: floa
 
 
 def format_seconds_or_ms(value: float) -> str:
-    """As a reader writes it: ``1.23 s``, ``45.6 ms``."""
+    """Writes a time as a reader would: ``1.23 s``, ``45.6 ms``."""
     return f"{value:.4g} s" if abs(value) >= 1 else f"{value * 1e3:.4g} ms"
 
 

@@ -129,7 +129,7 @@ def _latencies(measured_run: MeasuredRun) -> Iterator[tuple[str, Any]]:
 
 
 def _throughputs(measured_run: MeasuredRun) -> Iterator[tuple[str, Any]]:
-    """Of the whole run, so there is a mean and nothing else."""
+    """Lists rates of the whole run, so there is a mean and nothing else."""
     lasted_s = measured_run.duration_s
     if lasted_s <= 0:
         return

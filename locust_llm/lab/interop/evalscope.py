@@ -114,7 +114,7 @@ fill the memory."""
 
 
 def _has_requests(file: ResultFile) -> bool:
-    """By its name, or its first bytes. Raises OSError."""
+    """Recognises the file by its name, or its first bytes. Raises OSError."""
     return file.head.startswith(HEAD) or file.path.name == FILE
 
 

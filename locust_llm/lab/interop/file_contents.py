@@ -52,7 +52,7 @@ class ResultFile:
 
     @cached_property
     def raw(self) -> bytes:
-        """All of it. Raises OSError, as ``read_result_file`` does."""
+        """Reads all of it. Raises OSError, as ``read_result_file`` does."""
         return read_result_file(self.path)
 
 

@@ -91,7 +91,7 @@ def read_duration(value: object, what: str) -> float:
 
 
 def read_token_count(value: object) -> int | None:
-    """Of tokens; None where it is no whole number from 0 on."""
+    """Reads a count of tokens; None where it is no whole number from 0 on."""
     number = read_finite_or_nan(value)
     return None if number is None or not 0 <= number <= 2**53 else round(number)
 

@@ -119,7 +119,7 @@ def _rows(pairs: Sequence[RunPair]) -> Iterator[tuple[str, list[Cell]]]:
 
 
 def _reach(line: ComparisonLine) -> float:
-    """Of the interval: the narrowest allows the most digits."""
+    """Returns the reach of the interval: the narrowest allows the most digits."""
     return math.inf if line.low is None or line.high is None else line.high - line.low
 
 

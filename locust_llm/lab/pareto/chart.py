@@ -171,7 +171,7 @@ def _axes(x: LinearScale, y: LinearScale, what: str, percentile: float) -> Itera
 
 
 class PaceLine(NamedTuple):
-    """Of a pace that a rule asks for, and where its text begins."""
+    """The line of a pace that a rule asks for, and where its text begins."""
 
     at: float
     text: str

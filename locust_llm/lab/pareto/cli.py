@@ -81,7 +81,7 @@ def load_pareto_curves(
 
 
 def build_pareto_document(curves: Sequence[ParetoCurve], percentile: float) -> Iterator[Block]:
-    """In reading order. Nothing in it is escaped yet."""
+    """Makes the blocks in reading order. Nothing in it is escaped yet."""
     per_gpu = "per GPU" if all(curve.gpus for curve in curves) else "whole server"
     yield Heading(f"Tokens/s {per_gpu} against tokens/s per user (TPOT p{percentile:g})")
     if any(curve.simulated for curve in curves):

@@ -580,7 +580,7 @@ def _burst(results: Sequence[ProbeResult]) -> Iterable[BurstResult]:
 
 
 def _twice(episodes: Sequence[list[ProbeResult]]) -> Iterable[tuple[ProbeResult, ProbeResult]]:
-    """Of each round the first and the second time."""
+    """Pairs the first and the second time of each round."""
     for first, second in pairwise(episodes):
         if first and second and first[0].round == second[0].round:
             yield first[0], second[0]

@@ -134,7 +134,7 @@ MAX_CACHED_RATIO: Final = 0.5
 
 
 def describe_scheduler(probe: ProbeFindings) -> Iterator[TextBlock]:
-    """Its name and the reasons; or what is missing to name it."""
+    """Names the scheduler with the reasons, or what is missing to name it."""
     d = probe.diagnosis
     yield TextBlock(
         f"Scheduler: {format_diagnosis(d, probe.symptoms)}.", loud=d.name == CANNOT_TELL
@@ -194,7 +194,7 @@ def make_probe_blocks(probe: ProbeFindings) -> Iterator[Block]:
 
 
 def group_stalls_by_length(stalls: Iterable[DecoderStall]) -> Iterator[list[DecoderStall]]:
-    """Those of one kind and length together, in this order."""
+    """Groups stalls of one kind and length together, in this order."""
 
     def key(stall: DecoderStall) -> tuple[bool, int]:
         return stall.kind != "stall", stall.asked_tokens
@@ -214,7 +214,7 @@ def _budget(budget: tuple[float, float, float], measurements: ProbeMeasurements)
 
 
 def _outward(tokens: float, *, up: bool) -> int:
-    """To two significant digits, so that the interval only grows."""
+    """Rounds to two significant digits, so that the interval only grows."""
     whole = max(1, int(tokens))
     unit = int(10 ** max(0, len(str(whole)) - 2))
     return -int(-tokens // unit) * unit if up else whole // unit * unit
@@ -235,7 +235,7 @@ def _costs(measurements: ProbeMeasurements) -> TableBlock:
 
 
 def make_stall_table(measurements: ProbeMeasurements) -> TableBlock | None:
-    """Of prompts beside decoders; None: there was none."""
+    """Makes the table of prompts beside decoders; None: there was none."""
 
     def cells(stalls: list[DecoderStall]) -> tuple[str, ...]:
         asked, kind = stalls[0].asked_tokens, stalls[0].kind

@@ -88,7 +88,7 @@ def plot_rates_over_time(requests: pd.DataFrame, levels: Occupancy, run: Run) ->
 
 
 def find_time_axis(requests: pd.DataFrame, run: Run) -> TimeAxis:
-    """From the start, or the first request, to the last end."""
+    """Finds the axis from the start, or the first request, to the last end."""
     began = requests["asked_at"].min()
     ended = requests["closed_at"].max()
     if not began <= ended:  # NaN: no requests

@@ -94,7 +94,7 @@ def _plot(chart: Chart, history: EngineHistory, time: TimeAxis) -> Iterator[Plot
 
 
 def _samples(history: EngineHistory, name: str) -> Sequence[EngineSample]:
-    """Those of a GPU with the failures of its page."""
+    """Lists the samples of a GPU with the failures of its page."""
     own = history.by_name[name]
     if not own[0].gpu:
         return own
@@ -150,7 +150,7 @@ def _growth(
 def _find_unread_spans(
     read_at: Floats, samples: Sequence[EngineSample], time: TimeAxis
 ) -> Iterator[tuple[float, float]]:
-    """Between the readings on both sides of each failed one."""
+    """Finds the spans between the readings on both sides of each failed one."""
     for sample in samples:
         at = sample.at - time.origin
         after = int(np.searchsorted(read_at, at))

@@ -110,7 +110,7 @@ def possible_ends(ends: Ends, base: float, rule: Rule) -> Ends:
 
 
 def ratio_ends(old: ObservedValue, new: ObservedValue) -> Ends:
-    """Of ``new`` over ``old``: the same on a scale of logarithms."""
+    """Returns the ends of ``new`` over ``old``, on a scale of logarithms."""
     old_low, old_least, old_most, old_high = _reach(old)
     low, least, most, high = _reach(new)
     if not all(

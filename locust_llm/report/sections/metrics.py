@@ -132,7 +132,7 @@ def _both_percentiles(row: Row) -> str:
 
 
 def _with_all(row: Row, percentile: float) -> str:
-    """Of all requests, failed and cut ones included."""
+    """Describes all requests, failed and cut ones included."""
     value = row.percentiles[percentile]
     least = row.at_least.get(percentile)
     if least is not None:

@@ -247,7 +247,7 @@ def describe_prefix_cache(of: PrefixCache) -> str:
 
 
 def describe_cached_input(by_usage: float | None, by_metrics: float | None) -> str:
-    """Of the conditions: one figure, with what it is of."""
+    """Describes the cached input as a condition: one figure, with what it is of."""
     if by_usage is not None:
         return f"{by_usage:.1%} {BY_USAGE}"
     return "unknown" if by_metrics is None else f"{by_metrics:.1%} {BY_METRICS}"

@@ -201,7 +201,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _grouped(turns: list[tuple[int, _Turn]]) -> tuple[TurnGroup, ...]:
-    """By number: each has a row, the last row all beyond it."""
+    """Groups by number: each has a row, the last row all beyond it."""
     groups: defaultdict[int, list[_Turn]] = defaultdict(list)
     for number, turn in turns:
         if turn.ok:

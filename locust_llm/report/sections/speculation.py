@@ -57,7 +57,7 @@ def measure_speculation(
 
 
 def _of_answers(requests: pd.DataFrame, run: Run) -> Speculation | None:
-    """Of the answered requests of the profiling phase."""
+    """Measures speculation by the answered requests of the profiling phase."""
     counted = requests[
         (requests["phase"] == "profiling")
         & (requests["outcome"] == OK)

@@ -49,7 +49,7 @@ def parse_content_type(content_type: str) -> str:
 
 
 def parse_content_length(text: str | None) -> int:
-    """Of the body, from its Content-Length. Raises Refused."""
+    """Reads the length of the body from its Content-Length. Raises Refused."""
     if text is None:
         raise ExportRefused(411, "Content-Length is missing")
     if not (text.isascii() and text.isdigit()):

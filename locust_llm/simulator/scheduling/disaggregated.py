@@ -126,7 +126,7 @@ class DisaggregatedEngine:
             engine.forget_lateness()
 
     def state(self) -> dict[str, float]:
-        """Of all engines; and who is under way between them."""
+        """Returns the state of all engines, and who is under way between them."""
         transferring = sum(journey.timer is not None for journey in self._journeys.values())
         return merge_engine_states([engine.state() for engine in (*self.prefill, *self.decode)]) | {
             "transferring": transferring

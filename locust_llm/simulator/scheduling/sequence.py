@@ -131,12 +131,12 @@ class Decoding:
 
     @property
     def beginning(self) -> Collection[Sequence]:
-        """Those that begin a block in the next round."""
+        """Lists the decodes that begin a block in the next round."""
         return self._beginning[self.rounds % BLOCK_SIZE]
 
     @property
     def filling(self) -> Collection[Sequence]:
-        """Those whose block will be full after the next round."""
+        """Lists the decodes whose block will be full after the next round."""
         return self._beginning[(self.rounds + 1) % BLOCK_SIZE]
 
     @property

@@ -253,7 +253,7 @@ def _time_s(span: dict[str, Any], id: str, line: int, nanos: str, text: str) -> 
 
 
 def _attributes(attributes: Any, id: str, line: int) -> dict[str, Any]:
-    """Of OTLP, a list of keys and typed values; else an object."""
+    """Returns OTLP's attributes, a list of keys and typed values, as an object."""
     if attributes is None:
         return {}
     if isinstance(attributes, dict):
