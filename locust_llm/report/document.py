@@ -310,7 +310,8 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
         wait = (f"; {gate.utilisation:.1%} of the limit used in the {gate.waited_s:.1f} s when "
             f"requests waited at the gate") \
             if gate.utilisation is not None else "; no request waited at the gate"  # fmt: skip
-        where = "awaiting first token" if run.settings.generates else "in flight"
+        streams = run.settings.generates and run.settings.streaming
+        where = "awaiting first token" if streams else "in flight"
         yield where, f"{gate.mean_used:.2f} on average, at most {gate.max_used}{wait}"
     if probe is None:
         yield from _lengths(summary, run)
@@ -371,7 +372,8 @@ def _readers(run: Run) -> str:
 def _chunks(counts: RunCounts, run: Run) -> Iterator[tuple[str, str]]:
     merged = counts.merged_chunks / counts.chunks if counts.chunks else 0.0
     left_out = f"; {counts.gaps_left_out} gaps left out" if counts.gaps_left_out else ""
-    if run.settings.generates and (counts.chunks or not run.imported):
+    streams = run.settings.generates and run.settings.streaming
+    if counts.chunks or (streams and not run.imported):
         held = (
             f", {tokens:.2f} tokens each"
             if (tokens := counts.tokens_per_chunk or 0) > SEVERAL

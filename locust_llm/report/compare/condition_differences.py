@@ -46,7 +46,7 @@ MAX_IN_FORCE_DIFFERENCE: Final = 0.1
 """Share, of the mean number of users and of the mean limit: runs that a load shape or a person
 steered."""
 DECISIVE: Final = {
-    "model": True, "simulated": True, "streaming": True, "load": True, "prefill limit": True,
+    "model": True, "kind of server": True, "streaming": True, "load": True, "prefill limit": True,
     "prompts": True,
     "proxy": True, "server": False, "endpoint": False, "locustfile": False, "warmup": False,
     "cancelled on purpose": False,
@@ -96,7 +96,7 @@ def _conditions(seen: Evaluation) -> dict[str, str]:
     cancelled = s.request_cancellation_rate
     return {
         "model": run.model or s.model_mix or s.model or "",
-        "simulated": "yes" if simulated else "no",
+        "kind of server": "simulator" if simulated else "real",
         "streaming": "yes" if s.streaming else "no",
         "load": "" if run.imported and s.users is None and not s.open_loop else _load(s),
         "prefill limit": "" if s.prefill_concurrency is None

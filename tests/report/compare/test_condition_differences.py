@@ -95,7 +95,7 @@ def test_what_is_known_of_the_run() -> None:
         a_run(), machine="2 cores", versions={"locust-llm": "1", "locust": "1", "numpy": "3"}
     )
     assert told(seen(base), seen(run)) == [
-        ("simulated", "no", "yes", True),
+        ("kind of server", "real", "simulator", True),
         ("proxy", "none", "p:3128", True),
         ("machine", "2 cores", "8 cores", False),
         ("version of locust-llm", "1", "2", False),
