@@ -17,6 +17,7 @@ from locust_llm.server.survey import survey_servers
 from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.settings import Settings
 
+from .forked_workers import tie_forks_to_this_process
 from .parsed_options import check_options
 from .ports import refuse_taken_ports
 
@@ -65,6 +66,7 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
     options.enable_rebalancing = True
     if options.processes and not options.worker:
         set_master_port(options)
+        tie_forks_to_this_process()
     options.llm_spawn_rate = options.spawn_rate  # what was asked for, which a form shows
     if options.spawn_rate is None and options.num_users:
         if not getattr(options, "llm_users", options.num_users):

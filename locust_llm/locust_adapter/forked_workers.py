@@ -2,6 +2,7 @@
 that will not end."""
 
 import atexit
+import ctypes
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from locust.runners import STATE_INIT
 import gevent
 import psutil
 
+from locust_llm.exit_status import ExitStatus
 from locust_llm.wire.greenlets import spawn_critical
 
 logger = logging.getLogger("locust_llm")
@@ -25,12 +27,53 @@ END_S: Final = 8.0
 """Longest wait for their end at the end of their master; then they are killed."""
 
 
+_PR_SET_PDEATHSIG: Final = 1
+_awaits_forks = False
+"""The processes that are forked now are workers."""
+
+
+def tie_forks_to_this_process() -> None:
+    """From here until it attends to them, forked workers end with this process, however it ends:
+    one without a master would try to reach it for minutes. (Linux; others wait that long.)"""
+    global _awaits_forks
+    if _awaits_forks or not hasattr(ctypes.CDLL(None), "prctl"):
+        return
+    _awaits_forks = True
+    master = os.getpid()
+    os.register_at_fork(after_in_child=lambda: _tie_to(master))
+
+
+def _tie_to(master: int) -> None:
+    """This process is a fork."""
+    global _awaits_forks
+    if not _awaits_forks:
+        return
+    _awaits_forks = False  # what it forks itself is no worker
+    _end_with_parent(signal.SIGKILL)
+    if os.getppid() != master:  # it has ended in between
+        os._exit(ExitStatus.BROKEN)
+
+
+def outlive_master() -> None:
+    """This worker is connected: it ends in order when its master is lost."""
+    _end_with_parent(0)
+
+
+def _end_with_parent(number: int) -> None:
+    """The kernel sends this signal to this process when its parent ends; 0: none."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_PDEATHSIG, number)
+
+
 def attend_children(
     runner: Any, give_up: Callable[[], object], *, needs_all: bool
 ) -> gevent.Greenlet:
     """Of this process. ``give_up()``: the run cannot begin, as too many have ended. ``needs_all``:
     Locust begins it when all of them are there, else when a user asks for it. Returns the greenlet
     that looks."""
+    global _awaits_forks
+    _awaits_forks = False
     children = psutil.Process().children()
     looking = spawn_critical(
         lambda why: give_up(), 0.0, _await, runner, children, give_up, needs_all

@@ -16,6 +16,7 @@ import msgspec
 from locust_llm.exit_status import ExitStatus
 from locust_llm.integrations.otel.telemetry import Telemetry
 from locust_llm.locust_adapter.detached_end import detach_end
+from locust_llm.locust_adapter.forked_workers import outlive_master
 from locust_llm.locust_adapter.secrets import list_secret_names
 from locust_llm.locust_adapter.signals import interrupt_main, listen_for_signals
 from locust_llm.records.journal import JOURNALS, Journal, lock_file
@@ -63,7 +64,9 @@ def start_worker(
 ) -> None:
     """Make this process a worker. ``forked``: by its master, so that the terminal's Ctrl-C comes to
     both."""
-    worker = _Worker(environment, runner, settings)
+    if forked:
+        outlive_master()
+    worker = _Worker(environment, runner, settings, os.getppid() if forked else None)
     attach_worker_context(environment, worker.sender)
     listen_for_signals(
         lambda number: worker.interrupted(leave_to_master=forked and number != signal.SIGTERM),
@@ -89,8 +92,11 @@ def _ready_at_once(environment: Environment) -> None:
 
 
 class _Worker:
-    def __init__(self, environment: Environment, runner: Any, settings: Settings) -> None:
-        self._environment, self._runner = environment, runner
+    def __init__(
+        self, environment: Environment, runner: Any, settings: Settings, master: int | None = None
+    ) -> None:
+        """``master``: the process that forked this one; None: none did."""
+        self._environment, self._runner, self._master = environment, runner, master
         self.outbox = RecordOutbox(lambda records: self.sender.send(records))
         self._telemetry = Telemetry(environment.parsed_options, runner.client_id)
         self.sender = WorkerContext(
@@ -159,6 +165,10 @@ class _Worker:
                 sender.send(sender.lease.status())
             else:
                 due = now + STATUS_S
+                if self._master not in (None, os.getppid()) and not self._busy:
+                    logger.error("the master has ended: this worker ends")
+                    gevent.spawn(interrupt_main)  # else Locust waits a minute for it
+                    return
                 self.outbox.flush()
                 sender.send(sender.status(users=self._runner.user_count, at=time.monotonic()))
                 sender.give_back(self._runner.user_count)
