@@ -35,11 +35,18 @@ from locust_llm.server.refusals import explain_refused_media
 from locust_llm.settings.ab import BASE, hide_header_values, parse_candidate_changes
 from locust_llm.settings.address import complete_page_url, normalise_base_url, split_replica_urls
 from locust_llm.settings.declare import USERS, Option
+from locust_llm.settings.endpoint_types import POOLING
 from locust_llm.settings.extra_inputs import collect_extra_inputs
 from locust_llm.settings.refusal import RunRefused, refuse_run
 from locust_llm.settings.request_rate import parse_request_rate
-from locust_llm.settings.settings import SESSION_HEADERS, Settings
-from locust_llm.settings.sweep import CONCURRENCY, RATE
+from locust_llm.settings.settings import (
+    INPUT_TOKENS,
+    LENGTH_SHARE,
+    OUTPUT_TOKENS,
+    SESSION_HEADERS,
+    Settings,
+)
+from locust_llm.settings.sweep import CONCURRENCY, INPUT, RATE
 from locust_llm.settings.validate import HEADER_NAME, check_dataset_tenants, validate_settings
 from locust_llm.slo.rules import RuleEntry, choose_inconclusive_policy
 from locust_llm.workload import tokens
@@ -360,6 +367,7 @@ def build_settings(options: Namespace | None) -> Settings:
     own = PROTOCOLS.get(values["endpoint_type"], PROTOCOLS["chat"])
     values["endpoint"] = "/" + (values["endpoint"] or own.path).lstrip("/")
     values["streaming"] = values["streaming"] and own.streams
+    _fill_in_lengths(values)
     values["percentiles"] = tuple(dict.fromkeys(map(float, values["percentiles"].split(","))))
     values["report_dir"] = values["report_dir"] or ""
     values["candidate"] = normalise_base_url(values["candidate"] or "")
@@ -435,6 +443,28 @@ def _processes(options: Namespace) -> int:
     # as Locust reads it, later
     processes = os.cpu_count() if options.processes == -1 else options.processes
     return max(1, processes or 1, options.expect_workers if options.master else 1)
+
+
+def _fill_in_lengths(values: dict[str, Any]) -> None:
+    """Lengths that nobody asked for vary a little, so that users do not go on in step; those that
+    were asked for are exact."""
+    own = (
+        values["scenario"]
+        or values["seq_dist"]
+        or values["input_file"]
+        or values["prefix_cache_hit_rate"] is not None
+    )
+    swept = (values["sweep"] or "").startswith(INPUT)
+    generates = values["endpoint_type"] not in POOLING
+    for name, usual, varies in (
+        ("synthetic_input_tokens", INPUT_TOKENS, not (own or swept)),
+        ("output_tokens", OUTPUT_TOKENS, generates and not own),
+    ):
+        mean, stddev = f"{name}_mean", f"{name}_stddev"
+        if values[stddev] is None:
+            values[stddev] = LENGTH_SHARE * usual if varies and values[mean] is None else 0.0
+        if values[mean] is None:
+            values[mean] = usual
 
 
 def _typed(option: Option, value: Any) -> Any:

@@ -50,6 +50,12 @@ from .sweep import (
     parse_sweep,
 )
 
+INPUT_TOKENS: Final = 550.0
+OUTPUT_TOKENS: Final = 128.0
+"""Mean lengths that nobody asked for."""
+LENGTH_SHARE: Final = 0.1
+"""Their standard deviation: users whose requests are all alike go on in step."""
+UNASKED_STDDEV: Final = "10 % of the default mean, else 0"
 START_SHARE: Final = 0.1
 """Of its time a run, a stage or a block spends at most this on the start of its users."""
 LOOK_STEP: Final = 1.5
@@ -262,18 +268,48 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     # What is sent: prompts, pictures, sounds, datasets and sessions
 
     synthetic_input_tokens_mean: Annotated[
-        float, Option("prompts", "Mean length of synthetic prompts", "8000", "tokens", TOKENS)
-    ] = 550.0
+        float,
+        Option(
+            "prompts",
+            "Mean length of synthetic prompts",
+            "8000",
+            "tokens",
+            TOKENS,
+            otherwise=f"{INPUT_TOKENS:g}",
+        ),
+    ] = INPUT_TOKENS
     synthetic_input_tokens_stddev: Annotated[
         float,
-        Option("prompts", "Its standard deviation", "1000", "tokens", OptionRange(0, TOKENS.most)),
+        Option(
+            "prompts",
+            "Its standard deviation",
+            "1000",
+            "tokens",
+            OptionRange(0, TOKENS.most),
+            otherwise=UNASKED_STDDEV,
+        ),
     ] = 0.0
     output_tokens_mean: Annotated[
-        float, Option("prompts", "Mean of max_tokens", "200", "tokens", TOKENS)
-    ] = 128.0
+        float,
+        Option(
+            "prompts",
+            "Mean of max_tokens",
+            "200",
+            "tokens",
+            TOKENS,
+            otherwise=f"{OUTPUT_TOKENS:g}",
+        ),
+    ] = OUTPUT_TOKENS
     output_tokens_stddev: Annotated[
         float,
-        Option("prompts", "Its standard deviation", "50", "tokens", OptionRange(0, TOKENS.most)),
+        Option(
+            "prompts",
+            "Its standard deviation",
+            "50",
+            "tokens",
+            OptionRange(0, TOKENS.most),
+            otherwise=UNASKED_STDDEV,
+        ),
     ] = 0.0
     batch_size_text: Annotated[
         int,

@@ -188,6 +188,12 @@ def drop_empty_fields(form: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _known_value(options: Namespace, name: str) -> Any:
+    """Where nobody gave one, that of the settings: a form may show it, and send it back."""
+    value = getattr(options, name)
+    return getattr(Settings(), FIELDS[name].field, None) if value is None else value
+
+
 def drop_unasked_spawn_rate(form: MultiDict[str, str], options: Namespace) -> MultiDict[str, str]:
     """Of Locust's own page, which cannot leave the field out: a rate that it showed, and that
     nobody gave, is none."""
@@ -199,7 +205,7 @@ def drop_unasked_spawn_rate(form: MultiDict[str, str], options: Namespace) -> Mu
 
 def list_changed_flags(before: Namespace, after: Namespace) -> list[str]:
     """The flags that differ."""
-    found = [name for name in FIELDS if getattr(before, name) != getattr(after, name)]
+    found = [name for name in FIELDS if _known_value(before, name) != _known_value(after, name)]
     if read_given_rules(before) != read_given_rules(after):
         found.append("slo")
     return found

@@ -255,7 +255,13 @@ def test_embeddings_have_no_stream_and_the_gate_all_the_same(
 def settings(**different: Any) -> Settings:
     """Those of ``parse()``, but for these."""
     same = {"host": "http://localhost:1", "users": 1, "locustfile": "chat.py", "command": "locust"}
-    return Settings(**{**same, **different})
+    varied = {"synthetic_input_tokens": 55.0, "output_tokens": 12.8}
+    spread = {
+        f"{name}_stddev": stddev
+        for name, stddev in varied.items()
+        if f"{name}_mean" not in different
+    }
+    return Settings(**{**same, **spread, **different})
 
 
 def test_the_command_of_the_seed_page() -> None:
@@ -605,3 +611,39 @@ def test_a_flag_that_may_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked("--otlp-receiver", "0.0.0.0:1", "-u", "1").otlp_receiver == "0.0.0.0:1"
     monkeypatch.setenv("LOCUST_LLM_OTLP_RECEIVER", "[::]:4318")
     assert asked("-u", "1").otlp_receiver == "[::]:4318"
+
+
+# -- lengths ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "prompts", "outputs"),
+    [
+        ((), (550, 55), (128, 12.8)),
+        (("--output-tokens-mean", "128"), (550, 55), (128, 0)),
+        (("--synthetic-input-tokens-mean", "550"), (550, 0), (128, 12.8)),
+        (("--output-tokens-stddev", "0"), (550, 55), (128, 0)),
+        (("--output-tokens-stddev", "5"), (550, 55), (128, 5)),
+        (("--output-tokens-mean", "200", "--output-tokens-stddev", "5"), (550, 55), (200, 5)),
+        (("--seq-dist", "100,10:100"), (550, 0), (128, 0)),
+        (("--sweep", "input-tokens=100,200"), (550, 0), (128, 12.8)),
+        (("--endpoint-type", "embeddings"), (550, 55), (128, 0)),
+    ],
+)
+def test_lengths_that_nobody_asked_for_vary_by_a_tenth(
+    words: tuple[str, ...], prompts: tuple[float, float], outputs: tuple[float, float]
+) -> None:
+    s = build_settings(parse("--host", "h", *words))
+    assert (s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev) == prompts
+    assert (s.output_tokens_mean, s.output_tokens_stddev) == pytest.approx(outputs)
+
+
+def test_a_length_of_the_environment_and_of_a_scenario_is_exact(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scenario = tmp_path / "short.toml"
+    scenario.write_text("output-tokens-mean = 128\n")
+    s = build_settings(parse("--host", "h", "--scenario", str(scenario)))
+    assert (s.synthetic_input_tokens_stddev, s.output_tokens_stddev) == (0, 0)
+    monkeypatch.setenv("LOCUST_LLM_OUTPUT_TOKENS_MEAN", "128")
+    assert build_settings(parse("--host", "h")).output_tokens_stddev == 0

@@ -39,6 +39,7 @@ NAMED_FIRST: Final = (
     "users", "request_rate", "synthetic_input_tokens_mean", "output_tokens_mean", "input_file",
     "prefill_concurrency",
     "prefill_concurrency_ramp_duration", "streaming", "arrival_pattern", "seq_dist",
+    "synthetic_input_tokens_stddev", "output_tokens_stddev",
 )  # fmt: skip
 
 
@@ -143,12 +144,9 @@ def _describe_options(
     elif "input_file" in given or "seq_dist" in given:
         fields.append(str(given.get("input_file") or f"lengths {given.get('seq_dist')}"))
     else:
-        ends = ["synthetic_input_tokens_mean"]
-        ends += ["output_tokens_mean"] * generates
-        fields.append(
-            " / ".join(f"{settings.get(name, DEFAULTS[name])}".removesuffix(".0") for name in ends)
-            + " tokens"
-        )
+        ends = ["synthetic_input_tokens"]
+        ends += ["output_tokens"] * generates
+        fields.append(" / ".join(_length(settings, end) for end in ends) + " tokens")
     if limit := given.get("prefill_concurrency"):
         ramp = given.get("prefill_concurrency_ramp_duration")
         fields.append(
@@ -158,6 +156,14 @@ def _describe_options(
         fields.append("not streamed")
     rest = [name for name in DECISIVE if name in given and name not in NAMED_FIRST]
     return fields + [f"{DECISIVE[name]} {_value(given[name])}" for name in rest]
+
+
+def _length(settings: Mapping[str, Any], end: str) -> str:
+    """``550``, or with its standard deviation ``550±55``."""
+    mean, stddev = (
+        settings.get(f"{end}_{of}", DEFAULTS[f"{end}_{of}"]) for of in ("mean", "stddev")
+    )
+    return f"{mean}".removesuffix(".0") + (f"±{_value(stddev)}" if stddev else "")
 
 
 def _value(value: object) -> str:
