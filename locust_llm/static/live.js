@@ -86,8 +86,8 @@
     if (status.generates === false) all.push([`Requests/s, ${span}`, rate(each), ""]);
     if ("tokens_per_s" in status) all.push([`Tokens/s, ${span}`, rate(status.tokens_per_s), typeof each === "number" ? `${rate(each)} requests/s` : ""]);
     if (!over) {
-      all.push([`${status.generates === false ? "In flight" : "Awaiting first token"}, now`, status.limit === null ? many(status.used) : `${status.used} of ${status.limit}`, `${many(status.waiting)} at the gate`]);
-      const decoding = status.generates === false ? "" : `${many(status.decoding)} decoding`;
+      all.push([`${status.streams === false ? "In flight" : "Awaiting first token"}, now`, status.limit === null ? many(status.used) : `${status.used} of ${status.limit}`, `${many(status.waiting)} at the gate`]);
+      const decoding = status.streams === false ? "" : `${many(status.decoding)} decoding`;
       // after the stop Locust has no users any more, and requests go on
       if (status.state === "ending") all.push(["Still running", many(status.used + status.waiting + status.decoding), decoding]);
       else all.push(["Users, now", many(status.users), decoding]);

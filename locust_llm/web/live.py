@@ -116,9 +116,11 @@ class LiveStatistics:
         clock: Callable[[], float] = time.time,
         *,
         generates: bool = True,
+        streams: bool = True,
     ) -> None:
-        """``generates``: answers have output; without, its figures are left out."""
-        self.stats, self.generates = stats, generates
+        """``generates``: answers have output; without, its figures are left out. ``streams``: they
+        have a first token."""
+        self.stats, self.generates, self.streams = stats, generates, streams
         self.started_at = started_at
         """Unix seconds."""
         self.step = 1

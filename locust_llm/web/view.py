@@ -84,7 +84,13 @@ class RunView:
     # -- the run -----------------------------------------------------------------------------------
 
     def begins(self, control: Controller) -> None:
-        live = LiveStatistics(control.live_stats, time.time(), generates=control.settings.generates)
+        asked = control.settings
+        live = LiveStatistics(
+            control.live_stats,
+            time.time(),
+            generates=asked.generates,
+            streams=asked.generates and asked.streaming,
+        )
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name = "", control.folder.name
         self._phase = ""
@@ -195,6 +201,7 @@ class RunView:
             "marks": live.marks,
             "classes": live.classes,
             "generates": live.generates,
+            "streams": live.streams,
             "warms_up": warms_up,
             "ok": counts.ok,
             "failed": counts.failed,

@@ -603,6 +603,26 @@ def test_rules_are_told_as_they_stand(pages: Callable[..., Page], tmp_path: Path
     ]
 
 
+@pytest.mark.parametrize(
+    ("settings", "generates", "streams"),
+    [
+        ({}, True, True),
+        ({"streaming": False}, True, False),
+        ({"endpoint_type": "embeddings"}, False, False),
+    ],
+)
+def test_the_page_knows_whether_a_first_token_is_awaited(
+    settings: dict[str, Any],
+    generates: bool,
+    streams: bool,
+    pages: Callable[..., Page],
+    tmp_path: Path,
+) -> None:
+    page, run = pages(), Run(tmp_path / "one", **settings)
+    page.view.begins(run)  # type: ignore[arg-type]
+    assert (page.live()["generates"], page.live()["streams"]) == (generates, streams)
+
+
 def test_charts_get_the_limits_of_the_rules_in_their_units(
     pages: Callable[..., Page], tmp_path: Path
 ) -> None:
