@@ -104,7 +104,7 @@ class Checker:
         self.gate = Gate()
         self.secrets = collect_secrets(headers, headers)
         self.form = RequestForm()
-        """Of its requests, as the server takes them."""
+        """The form of its requests, as the server takes them."""
         self.failed = self.advice = ""
         """Why the last request failed, and what to do about it."""
         self.refused = False

@@ -128,9 +128,9 @@ class Plugin:
         set them."""
         self._epoch = 0
         self._control: Controller | None = None
-        """Of the run that is on."""
+        """The controller of the run that is on."""
         self._shown: Controller | None = None
-        """The same, or of the last run."""
+        """The controller of the run that is on, or of the last one."""
         self._progress: gevent.Greenlet | None = None
         self._report = self._annotations = ""
         """Tables for the console, until they are printed."""

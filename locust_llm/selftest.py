@@ -66,7 +66,7 @@ class SelftestRow(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     reported: dict[str, float]
     true: dict[str, tuple[float, float]]
-    """Between these two."""
+    """The true values lie between these two."""
     plus_minus: dict[str, Ends]
     difference: ErrorBounds
 
@@ -89,7 +89,7 @@ class SelftestResult(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int
     merged_share: float
     cpu_us: float
-    """Of this process, a chunk."""
+    """The CPU time of this process for each chunk."""
     server_cpu_us: float | None
     ttft: SelftestRow | None
     gap: SelftestRow | None

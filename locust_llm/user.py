@@ -55,7 +55,7 @@ class LLMUser(HttpUser):
         LLMUser._number += 1
         self.number = LLMUser._number
         self.numbers = count(1)
-        """Of its requests."""
+        """The numbers of its requests."""
         self.client.headers.update(
             {
                 "Accept-Encoding": "identity",

@@ -32,7 +32,7 @@ FLAG: Final = "--api-key-command"
 LIMIT_S: Final = 30.0
 """How long the command may take."""
 MAX_BYTES: Final = 1 << 14
-"""Of what it prints."""
+"""At most so much of what the command prints is read."""
 AGAIN_S: Final = 30.0
 """Between two runs of it, where the last one gave no key that the server took."""
 ERROR_BYTES: Final = 200

@@ -24,7 +24,7 @@ from collections.abc import Callable
 SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
 READ_BYTES = 65_536
 MOST_BYTES = 1 << 20
-"""Of a request."""
+"""A request may have so many bytes."""
 MOST_CHUNKS = 4096
 MOST_CONNECTIONS = 4096
 HEAD = (

@@ -51,7 +51,7 @@ _TCP_INFO_BYTES: Final = 104
 _TCPI_MIN_RTT: Final = 148
 _TCP_INFO_WITH_MIN: Final = 152
 _NO_RTT: Final = 2**32 - 1
-"""Of a kernel that has no sample yet."""
+"""The kernel reports this while it has no sample yet."""
 
 
 class Target(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import gevent
 from gevent.lock import BoundedSemaphore
 
 SLICE_S: Final = 0.005
-"""Of work in one piece."""
+"""Work in one piece takes at most so long."""
 LONG_S: Final = 0.0002
 """Nothing that can wait begins when the loop has not looked at its timers and sockets for so
 long."""

@@ -22,7 +22,7 @@ from locust_llm.text.untrusted import NAME_BYTES, Secrets, sanitise_text
 PORT: Final = 80
 """Of a proxy whose URL names none, as curl and requests have it for http."""
 MAX_REPLY_BYTES: Final = 1 << 14
-"""Of the head of an answer to CONNECT."""
+"""The head of an answer to CONNECT has at most so many bytes."""
 _BEGINS: Final = b"HTTP/1."
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: ([^\r\n]*))?\r?\n")
 _END: Final = re.compile(rb"\r?\n\r?\n")

@@ -31,7 +31,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Fields of Record: id, name, model, user_class, asked_output_tokens, ..."""
     due_at: float | None = None
     timeout_s: float | None = None
-    """From the send to the end of the answer."""
+    """The longest time from the send to the end of the answer."""
     first_token_timeout_s: float | None = None
     """From the send to the first chunk. Not for a request that asks for no stream: it has none."""
     gap_timeout_s: float | None = None
@@ -41,7 +41,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     max_response_bytes: int = MAX_RESPONSE_BYTES
     """Of the answer, headers and framing too: beyond it the connection is closed."""
     max_chunks: int | None = None
-    """The same for its chunks: see ``chunk_limit``."""
+    """The answer has at most so many chunks: see ``chunk_limit``."""
     keep_text: bool = False
     kind: str = "chat"
     """Of the endpoint, its protocol: see ``PROTOCOLS``."""

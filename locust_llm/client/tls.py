@@ -17,7 +17,7 @@ MAX_ANSWERS: Final = 65_536
 """Bytes of the TLS layer's own answers, which nobody sends while an answer comes."""
 ENDLESS: Final = "the server sends TLS records without data, and without end"
 HEADER_BYTES: Final = 5
-"""Of a record."""
+"""A TLS record begins with so many bytes."""
 HANDSHAKE: Final = 22
 """Kind of a record."""
 RETRY: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")

@@ -49,7 +49,7 @@ class RunContext:
     time: TimeSource
     outgoing: dict[str, OutgoingPost] = field(default_factory=dict)
     incoming: dict[str, IncomingPost] = field(default_factory=dict)
-    """By worker: what is posted to it, and by it."""
+    """What is posted to each worker, and by it."""
 
     @property
     def folder(self) -> Path:

@@ -21,7 +21,7 @@ class ProcessInFlight:
         self.waiting = 0
         """At the gate."""
         self.decoding = 0
-        """Those under way that had their first chunk."""
+        """The requests under way that had their first chunk."""
         self._over = self._recorded = 0
         """Admitted requests that are over, as it reported, and those of them whose record is
         here."""

@@ -154,7 +154,7 @@ class RequestCounts(NamedTuple):
     ok: int
     failed: int
     cancelled: int
-    """By ``--request-cancellation-rate``."""
+    """The requests that ``--request-cancellation-rate`` cancelled."""
     cut: int
     """At the end of the run."""
 
@@ -273,9 +273,9 @@ class LiveStats:
         self.counts: Counter[str] = Counter()
         """Requests that are over, by outcome."""
         self.profiled: Counter[str] = Counter()
-        """Those of the profiling phase."""
+        """The outcomes of the profiling phase."""
         self.names: set[str] = set()
-        """Of these requests."""
+        """The names of these requests."""
         self.output_tokens = 0
         """Theirs."""
         self._reads_of_these = 0

@@ -21,7 +21,7 @@ from .live_stats import RATE_S, WINDOW_S, RequestCounts
 logger = logging.getLogger("locust_llm")
 
 EVERY_S: Final = 1.0
-"""Between two looks."""
+"""The time between two updates of the line."""
 PLAIN_EVERY: Final = 5
 """Looks between two lines where none can be written over."""
 SEPARATOR: Final = " | "

@@ -90,7 +90,7 @@ class RunTotals:
             )
             for metric in HISTOGRAMS
         }
-        """By the tag of the metric, then by phase."""
+        """The buckets by the tag of the metric, then by phase."""
 
     def add(self, record: Record) -> None:
         """A request is over."""

@@ -29,7 +29,7 @@ class WorkerState:
 
     def __init__(self, place: int, now: float) -> None:
         self.place = place
-        """Its prompts are its own."""
+        """The place by which its prompts are its own."""
         self.seen_at = now
         self.users = 0
         self.reads = 0
@@ -39,11 +39,11 @@ class WorkerState:
         self.admitted = 0
         """Requests that its gate has admitted, by its last status."""
         self.recorded = 0
-        """Those of which the record is here."""
+        """The admitted requests of which the record is here."""
         self.phase = ""
-        """Of its sessions, by its last status."""
+        """The phase of its sessions, by its last status."""
         self.sessions: tuple[int, int] | None = None
-        """Of this phase, by its journal: (begun, ended)."""
+        """The sessions of this phase, by its journal: (begun, ended)."""
         self.through = False
         """It has ended what it had."""
 
@@ -56,7 +56,7 @@ class WorkerLoss(NamedTuple):
     sent: int
     """Sent, without a record."""
     done: dict[str, int]
-    """By phase: all that were out."""
+    """All requests that were out, by phase."""
     sessions: tuple[int, int] | None
     """Of the phase of its last status: (begun, ended). None: not known."""
     phase: str
@@ -280,9 +280,9 @@ class RecordInbox:
 
     def __init__(self) -> None:
         self._below: dict[str, int] = {}
-        """By worker: every serial below is here."""
+        """For each worker, every serial below this one is here."""
         self._apart: dict[str, set[int]] = {}
-        """Those that came before their turn."""
+        """The serials that came before their turn."""
 
     def take(self, worker: str, frames: Iterable[tuple[int, bytes]]) -> list[Record]:
         """(serial, packed record) of a batch or of a journal: the records that were not here.

@@ -47,7 +47,7 @@ class GateStatus(ControlMessage, frozen=True):
     waiting: int
     """At the gate."""
     number: int
-    """Of the last share that reached it."""
+    """The number of the last share that reached it."""
     exhausted: bool = False
     """The admissions of this share are used up: it may go to another process."""
     waited_s: float = 0.0
@@ -334,7 +334,7 @@ class GateLease:
             else Gate(0, on_enter=on_enter, clock=clock)
         )
         self.number = -1
-        """Of the last share that came."""
+        """The number of the last share that came."""
         self._urgent = urgent
         self._share: int | None = 0
         self._last: int | None = None

@@ -102,7 +102,7 @@ class _DetachedEnd:
         self._starting: gevent.Greenlet | None = None
         """In it a run of the master is being started: its users are dealt out."""
         self._ending: gevent.Greenlet | None = None
-        """In it the run ends."""
+        """The greenlet in which the run ends."""
         self._stopping = False
         """The end has come as far as its first event."""
         self._one_at_a_time = RLock()

@@ -58,7 +58,7 @@ it may be large."""
 MAX_CHUNK_TOKENS: Final = 1 << 31
 
 Index = int | float | str | None
-"""Of a choice."""
+"""The index of a choice."""
 T = TypeVar("T")
 
 

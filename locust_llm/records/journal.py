@@ -15,7 +15,7 @@ from locust_llm.files.regular_file import open_regular
 from .record import MAX_PACKED_BYTES, Record, unpack_record
 
 JOURNALS: Final = "journal"
-"""In the folder of a run."""
+"""The name of the folder of journals, in the folder of a run."""
 EMPTY_AT: Final = 1 << 22
 """Bytes from which on a file is cut, once all in it is delivered."""
 _COUNTS: Final = Struct("<QQQ")

@@ -100,7 +100,7 @@ _LINE: Final = re.compile(
 _GPU: Final = re.compile(r'\b(?:gpu|GPU_I_ID)="([A-Za-z0-9_.-]{1,20})"')
 _MAX_LINES: Final = 10_000
 _MAX_GPUS: Final = 64
-"""Of a page."""
+"""A page shows at most so many GPUs."""
 _BY_MAXIMUM: Final = {"kv_used", "acceptance"}
 """Over several engines the maximum; all other fields add up."""
 
@@ -141,7 +141,7 @@ class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
     decode_s: float | None = None
     decode_count: float | None = None
     inference_s: float | None = None
-    """Of prefill and decode together."""
+    """The time of prefill and decode together."""
     inference_count: float | None = None
     """Sums and counts of the server's own histograms."""
     gpu_use: float | None = None
@@ -149,7 +149,7 @@ class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu_memory_bytes: float | None = None
     gpu_power_w: float | None = None
     gpu_clock_mhz: float | None = None
-    """Of its multiprocessors."""
+    """The clock of its multiprocessors."""
     gpu_memory_clock_mhz: float | None = None
 
     @property

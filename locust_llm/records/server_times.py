@@ -29,14 +29,14 @@ class ServerTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """From there to its first token, with whatever else was computed in the same steps and between
     them."""
     decode_us: Micros | None = None
-    """From the first token to the last."""
+    """The time from the first token to the last."""
     inference_us: Micros | None = None
     """From the start of its first step to its last token: prefill and decode, of a server that does
     not part them too."""
     ttft_us: Micros | None = None
     """From its arrival at the server's front end to its first token."""
     e2e_us: Micros | None = None
-    """From its arrival to its last token."""
+    """The time from its arrival to its last token."""
     arrived_at: Unix | None = None
     """Unix seconds of the server's clock; only to place it beside others of the same server."""
 
@@ -139,7 +139,7 @@ class DraftCounts(NamedTuple):
     """The counts of one request with speculative decoding."""
 
     steps: int
-    """With a draft."""
+    """The steps with a draft."""
     drafted: int
     accepted: int
     """Tokens."""

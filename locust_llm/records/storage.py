@@ -20,9 +20,9 @@ RUN: Final = "run.json"
 SERVER_METRICS: Final = "server_metrics.jsonl"
 """A line for each reading of the server's metrics."""
 MAX_SAMPLE_BYTES: Final = 2**14
-"""Of a line of the server's metrics."""
+"""A line of the server's metrics has at most so many bytes."""
 MAX_JSON_BYTES: Final = 2**26
-"""Of run.json, and of other JSON beside it."""
+"""run.json, and other JSON beside it, has at most so many bytes."""
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)

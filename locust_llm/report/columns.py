@@ -93,7 +93,7 @@ class RequestColumns:
     gaps: dict[str, GapCounts]
     """By phase: the sharp gaps of the successful requests."""
     blurred: dict[str, CoalescedGaps]
-    """By phase: the others of these requests."""
+    """The other gaps of these requests, by phase."""
     server: ServerColumns
     """What the server reported of each request with its answer."""
 

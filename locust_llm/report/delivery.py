@@ -63,7 +63,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """Those that were answered without a failure by then; what was answered during the drain is not
     among them. Of a stage all that were answered in its measured time, whenever they were due."""
     never_started: int
-    """Those that had found no free user by then."""
+    """The arrivals that had found no free user by then."""
     at_gate: int = 0
     """Those that waited at the prefill gate when the run was stopped, and were not sent."""
     offered_per_s: float
@@ -78,7 +78,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """Requests offered a second x mean TTFT (Little's law): the requests in prefill that the rate
     needs; None without a gate."""
     prefill_limit: float | None = None
-    """Its mean over the time."""
+    """The mean of the prefill limit over the time."""
     ttft_s: float | None = None
     users_needed: float | None = None
     """Arrivals offered a second x mean time that one takes a user, waiting at the gate included
@@ -88,7 +88,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     busy_s: float | None = None
     """That mean time."""
     gate_wait_s: float | None = None
-    """Of it, the mean wait at the gate."""
+    """The mean wait at the gate, which is a part of it."""
     out_of_users: bool = False
     """``--max-users`` was reached while arrivals waited."""
     completed_share: float | None = None

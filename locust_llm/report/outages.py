@@ -24,7 +24,7 @@ class Outage(msgspec.Struct, frozen=True, kw_only=True):
     ended_s: float | None
     """None: it lasted to the end of the run."""
     seconds: float
-    """Of the time that rates are over."""
+    """The part of the time that rates are over."""
     unanswered: int
     """Requests that failed, or were cut, in it without an answer."""
 

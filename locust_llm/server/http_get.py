@@ -28,7 +28,7 @@ from locust_llm.protocols.completion import repair_json
 PROBE_HEADER: Final = "X-Locust-LLM-Probe"
 """Marks requests of our own that are no load."""
 MAX_BYTES: Final = 4 << 20
-"""Of an answer, its headers included."""
+"""An answer has at most so many bytes, its headers included."""
 OK: Final = 200
 _EVENT_END: Final = re.compile(rb"\n\r?\n")
 T = TypeVar("T")

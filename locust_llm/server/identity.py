@@ -22,7 +22,7 @@ from locust_llm.server.http_get import FetchedResponse, FetchFailed, decode_resp
 from locust_llm.settings.settings import Settings
 
 TIMEOUT_S: Final = 2.0
-"""Of each page."""
+"""The timeout of each page."""
 UNNAMED: Final = (
     "",
     "uvicorn",

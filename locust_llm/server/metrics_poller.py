@@ -37,7 +37,7 @@ from locust_llm.text.untrusted import NAME_BYTES, sanitise_text
 logger = logging.getLogger("locust_llm")
 
 EVERY_S: Final = 1.0
-"""Between two samples."""
+"""The time between two samples."""
 TIMEOUT_S: Final = 2.0
 """For a whole answer."""
 PIECE_BYTES: Final = 1 << 16

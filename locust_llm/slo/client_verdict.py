@@ -92,7 +92,7 @@ class FigureError(msgspec.Struct, frozen=True, kw_only=True):
     """By how much one figure may be off, in its unit, and by what."""
 
     word: str
-    """Its metric, as in rules."""
+    """The name of its metric, as in rules."""
     stat: str = ""
     """``p95``; empty: a rate."""
     label: str
@@ -138,7 +138,7 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     merged_share: float | None = None
     read_lag_p99_ms: float | None = None
     send_lag_p99_ms: float | None = None
-    """From admission to send."""
+    """The time from admission to send."""
     latest_send_ms: float | None = None
     """The largest from admission to send."""
     late_share: float | None = None
@@ -148,11 +148,11 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """At the gate, while a permit was free."""
     loop_lag_p99_ms: float | None = None
     cpu_share: float | None = None
-    """Of one core, mean over the run."""
+    """The mean share of one core over the run."""
     cpu_wait_share: float | None = None
     """Of the run: how long one of its threads was ready to run while others had every core."""
     cores: int | None = None
-    """Of its machine, that it may use."""
+    """The cores of its machine that it may use."""
     beside: int = 1
     """Processes of the load generator on its machine, with it."""
     other_programs: dict[str, float] = {}
@@ -161,7 +161,7 @@ class ProcessEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """99 of 100 reported times to first token of sentinel streams lie no further from the true
     ones."""
     gap_off_ms: float | None = None
-    """The same of gaps between chunks."""
+    """The error of gaps between chunks."""
     required: bool = False
     """The run asked for a certificate (--selftest require): without a good one it is INVALID."""
     uncertified: str = ""
@@ -176,7 +176,7 @@ class ClientVerdict(msgspec.Struct, frozen=True):
     advice: str = ""
     """What to change."""
     signals: dict[str, str] = {}
-    """Of each cause that lowers it the level."""
+    """The level of each cause that lowers it."""
 
 
 def find_uncertain_metrics(figures: Iterable[FigureError]) -> tuple[str, ...]:

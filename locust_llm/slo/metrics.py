@@ -18,7 +18,7 @@ class Metric(NamedTuple):
     column: str
     """The column of records that holds it; empty: its values are pooled gaps."""
     scale: float
-    """From its column to its unit."""
+    """The factor from its column to its unit."""
     means: str
     word: str = ""
     """Its name in rules; empty: there are no rules on it."""
@@ -261,7 +261,7 @@ class RuleMeasure(NamedTuple):
     """A throughput: the columns whose sums, over the time, it is; empty: the number of successful
     requests. None: it is no throughput."""
     instead: str | None = None
-    """As of a metric."""
+    """The same as for a metric."""
     flag: str = ""
     """A share: the column that is true of the successful answers that count for it, false of the
     others, and neither of those that it is not about. Empty: it is made in another way."""

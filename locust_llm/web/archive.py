@@ -31,7 +31,7 @@ FILES: Final = {
 MAX_RUNS: Final = 200
 """Listed, the latest ones."""
 MAX_MODEL_CHARS: Final = 200
-"""Of the name of a model."""
+"""The name of a model is cut to so many characters."""
 STATUSES: Final = (PASS, FAIL, INCONCLUSIVE)
 
 

@@ -29,14 +29,14 @@ from locust_llm.text.untrusted import sanitise_text
 MAX_POINTS: Final = 1200
 """Of the history: 20 minutes at one per second, then one per two seconds, and so on."""
 MAX_NAMES: Final = 12
-"""Of requests, with rows of their own."""
+"""At most so many names of requests have rows of their own."""
 NAME_BYTES: Final = 60
 MAX_LINES: Final = 32
 """Requests of the timeline, the last that ended."""
 PERCENTILES: Final = (50, 90, 95, 99)
-"""Of the table."""
+"""The percentiles of the table."""
 PLOT_PERCENTILES: Final = (50, 95, 99)
-"""Of the plots."""
+"""The percentiles of the plots."""
 ICL: Final = "inter_chunk_latency"
 LATENCY: Final = "request_latency"
 TABLE_ROWS: Final = {

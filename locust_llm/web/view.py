@@ -32,7 +32,7 @@ from .live import (
 )
 
 INTERVAL_S: Final = 1.0
-"""Between two points of the live figures."""
+"""The time between two points of the live figures."""
 LOOKS: Final = 5
 """Between two points, whether the run still goes on."""
 DRAWN: Final = {"ttft": 1e3, "itl": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0}
@@ -72,7 +72,7 @@ class RunView:
         self._limits: list[tuple[str, float, str]] = []
         """Of the rules, as the charts draw them: measure, limit, text."""
         self._phase = ""
-        """Of the run, as a mark over time."""
+        """The phase of the run, as a mark over time."""
         self._last_s = 0.0
         """Seconds from the start of the run to when something of it was last running."""
         self._ended: ReportResult | None = None

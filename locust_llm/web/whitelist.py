@@ -27,9 +27,9 @@ from .locust_form import DATASET_FIELD, FIELDS
 
 FORM_TYPES: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 LOCUST_FIELDS: Final = ("user_count", "spawn_rate", "host", "run_time")
-"""Of Locust's form."""
+"""The fields of Locust's form."""
 PICKED: Final = ("user_classes", "shape_class")
-"""Those of its class picker."""
+"""The fields of its class picker."""
 LABEL_FIELD: Final = "profile"
 """Locust's own page always sends it; it must be as it was."""
 NO_SHAPE: Final = "Default"

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from locust_llm.records.run import ProcessHealth
 
 STEP_S: Final = 0.05
-"""Between two looks at the lag of the event loop."""
+"""The time between two looks at the lag of the event loop."""
 PROC: Final = Path("/proc")
 MOST_PROGRAMS: Final = 3
 LEAST_CORES: Final = 0.05

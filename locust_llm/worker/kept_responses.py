@@ -18,7 +18,7 @@ LOST: Final = (400, 404)
 """HTTP status where the server has no such answer: OpenAI, vLLM."""
 WHOLE: Final = "so the next turn sends the whole conversation (--responses-state server)"
 _said: Final[set[tuple[int, str]]] = set()
-"""In which run what was logged."""
+"""What was logged in which run."""
 
 
 class KeptResponses:

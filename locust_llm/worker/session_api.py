@@ -38,7 +38,7 @@ class _SessionState:
         self.group = Group()
         self.records: list[Record] = []
         self.permit: Permit | None = None
-        """Of the first turn."""
+        """The permit of the first turn."""
 
     def take(self, branch: RequestSender) -> Permit:
         """To send the next turn. Raises StopUser: the run is ending, or has as many sessions as it

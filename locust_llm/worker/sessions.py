@@ -30,7 +30,7 @@ class SessionTree:
         self._name, self._headers, self._keep_text, self._body = name, headers, keep_text, body
         self._sender = branches.main.sender
         self.records: list[Record] = []
-        """Of its turns, in the order in which they ended."""
+        """The records of its turns, in the order in which they ended."""
         self._start: tuple[float | None, float | None] = None, None
         """Of the first turn: (its time in the trace, when it is due)."""
         self._group = Group()

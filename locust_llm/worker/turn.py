@@ -18,7 +18,7 @@ class OutgoingTurn(NamedTuple):
     sized: bool = False
     """The output gets exactly ``output_tokens``, where the server allows it."""
     model: str | None = None
-    """Of the mix; None: the run has none."""
+    """The model of the mix; None: the run has none."""
     turns: int | None = None
     """Of the session, on its first turn; None: one, or not known."""
     after: tuple[int, ...] | None = None

@@ -23,7 +23,7 @@ IMAGE, AUDIO = "image", "audio"
 COLUMNS: Final = {"image": IMAGE, "images": IMAGE, "audio": AUDIO, "audios": AUDIO}
 """Fields of a row, each one text or a list of them, and what they hold; AIPerf's names."""
 MAX_BYTES: Final = 64 << 20
-"""Of a file."""
+"""A file has at most so many bytes."""
 KEPT_BYTES: Final = 256 << 20
 """Of the files that a process keeps encoded: of more, they are read again."""
 HEAD_BYTES: Final = 1 << 18

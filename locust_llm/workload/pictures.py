@@ -50,7 +50,7 @@ class GeneratedMediaSettings(NamedTuple):
     """Mean and standard deviation, pixels."""
     height: tuple[float, float] = (0.0, 0.0)
     images: int = 1
-    """Of a request."""
+    """The images of a request."""
     formats: tuple[str, ...] = ("png",)
     """One of them each: png, jpeg."""
     seconds: tuple[float, float] = (0.0, 0.0)

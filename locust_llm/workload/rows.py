@@ -45,10 +45,10 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 class FileRow(NamedTuple):
     offset: int
-    """Of its first byte in the unpacked file."""
+    """The offset of its first byte in the unpacked file."""
     line: int
     data: bytes
-    """Without the line's end."""
+    """The row without the line's end."""
 
 
 class RowIndex(NamedTuple):

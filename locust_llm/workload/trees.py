@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 After = tuple[int, ...] | None
 """Numbers of turns, each below the own; None: the turn before. As ``Turn.after``."""
 MAX_DEPTH: Final = 100
-"""Of spans inside of others."""
+"""Spans lie inside of others at most so deep."""
 
 
 class TreeError(ValueError):

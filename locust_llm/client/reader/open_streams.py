@@ -111,7 +111,7 @@ class OpenStream:
         self.ended = Event()
         self.dropped: tuple[str, str] | None = None
         self.end = 0
-        """As of ``Reader.take``."""
+        """The end of the connection, as ``Reader.take`` returns it."""
         self.sealed: deque[tuple[int, int, bytes]] = deque()
         """Reads that are not decrypted yet: stamp, since (both as of ``Response.arrived``),
         bytes."""
@@ -190,9 +190,9 @@ class OpenStreams:
         self.failure = ""
         """Why the thread died; empty while it lives."""
         self._open: set[OpenStream] = set()
-        """Their ends are not passed on yet."""
+        """The streams whose ends are not passed on yet."""
         self._readings: dict[int, OpenStream] = {}
-        """By descriptor: those that the thread has."""
+        """The streams that the thread has, by descriptor."""
         self._drops: deque[OpenStream] = deque()
         self._notices: deque[tuple[OpenStream, bool]] = deque()
         """A first chunk (False), or an end (True), for those who wait for it."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ._reader import Reader as NativeReader
 
 kind: "type[NativeReader | PythonReader]" = compiled.Reader or PythonReader
-"""Of the thread that reads."""
+"""The class of the thread that reads."""
 NO_READER: Final = "the reader of the answers cannot start"
 _reader: OpenStreams | None = None
 _unmade = ""

@@ -26,15 +26,15 @@ class RunDescription(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     """Address of the server."""
     hosts: tuple[str, ...] = ()
-    """Of its replicas, where they have one each."""
+    """The hosts of its replicas, where they have one each."""
     candidate: str = ""
     """Of the second arm, where that has one of its own."""
     streaming: bool = True
     share: float = 1.0
-    """Of the requests that are sampled."""
+    """The share of the requests that are sampled."""
     resource: dict[str, str] = {}
     version: str = ""
-    """Of this package."""
+    """The version of this package."""
     began_ns: int = 0
     """When the run began here, Unix nanoseconds."""
 

@@ -66,15 +66,15 @@ class CanaryRound(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ttft_s: float | None = None
     gaps: int = 0
     watched_s: float = 0.0
-    """From its first to its last chunk."""
+    """The time from its first to its last chunk."""
     quiet_s: float | None = None
     """Its usual undisturbed gap; None: too few gaps, or most chunks came together."""
     stalls: int = 0
     """Runs of gaps that are far above that."""
     lost_s: float = 0.0
-    """By so much they are."""
+    """The time by which these gaps are longer than usual ones."""
     input_tokens: int | None = None
-    """Of its prompt, as the server counted them."""
+    """The tokens of its prompt, as the server counted them."""
     others: bool | None = None
     """The server's counters show requests of others during the round; None: it has no such
     counters."""

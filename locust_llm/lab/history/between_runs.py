@@ -16,7 +16,7 @@ from locust_llm.report.sections.ab import student_t_975
 from .entry import BY_NAME, HistoryEntry, UnreadableRun, read_entry
 
 LEAST: Final = 4
-"""Of fewer runs their spread is not stated."""
+"""The spread of fewer runs is not stated."""
 MOST: Final = 50
 """Runs beside, the last ones."""
 SHOWN: Final = ("ttft_p50", "ttft_p95", "itl_p50", "output_tokens_per_s")

@@ -24,7 +24,7 @@ ALARMS: Final = 0.001
 SIDE: Final = 4
 """Values on either side of a split, at least."""
 SHORTEST: Final = 16
-"""Of the intervals, but for the whole series."""
+"""The shortest interval, but for the whole series."""
 NEAREST: Final = 100
 """Values on either side of a change that its size is taken from."""
 CONFIDENCE: Final = 0.95

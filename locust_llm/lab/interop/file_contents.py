@@ -18,7 +18,7 @@ MAX_VALUES: Final = 2**26
 """Of a file of JSON: an empty list takes three bytes of it, and 64 bytes of memory."""
 HEAD_BYTES: Final = 2**12
 MAX_DOCUMENTS: Final = 10_000
-"""Of a file."""
+"""A file has at most so many documents."""
 _BLANK: Final = re.compile(r"\s*")
 _COMMA: Final = re.compile(r"\s*,?\s*")
 _MARKS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|["{}\[\]]', re.DOTALL)

@@ -12,7 +12,7 @@ from locust_llm.records.record import CANCELLED, DUE, GAPS, MOST_CHUNKS, OK, UNN
 
 MAX_ERROR: Final = 4096
 MAX_REQUESTS: Final = 10**6
-"""Of a result."""
+"""A result has at most so many requests."""
 MAX_S: Final = 1e7
 """Longer than any request: 115 days."""
 OFF_S: Final = 1e-3

@@ -15,7 +15,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     std: float | None = None
     count: int | None = None
     percentiles: Mapping[float, float] = {}
-    """By 50.0, 99.0, ..."""
+    """The percentiles by 50.0, 99.0, ..."""
 
     def points(self) -> list[tuple[str, float]]:
         """All of them that must not fall, from the least to the largest, with their names."""
@@ -61,13 +61,13 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s: float | None = None
     total_tokens_per_s: float | None = None
     ttft: Distribution = Distribution()
-    """From the send to the first token."""
+    """The time from the send to the first token."""
     tpot: Distribution = Distribution()
     """Of each request: time after the first token, over the tokens after it."""
     itl: Distribution = Distribution()
     """Each gap between two chunks."""
     latency: Distribution = Distribution()
-    """From the send to the end."""
+    """The time from the send to the end."""
     input_tokens: Distribution = Distribution()
     output_tokens: Distribution = Distribution()
     server_output_tokens: float | None = None

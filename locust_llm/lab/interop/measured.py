@@ -29,7 +29,7 @@ class MeasuredRun:
 
     run: Run
     ok: tuple[Record, ...]
-    """In the order of their sends."""
+    """The successful requests, in the order of their sends."""
     failed: tuple[Record, ...]
     cut: int
     """Cut or cancelled: neither answered nor failed."""

@@ -84,7 +84,7 @@ class ResultTable(NamedTuple):
     """Clean text."""
 
     names: list[str]
-    """Of the columns."""
+    """The names of the columns."""
     conditions: list[list[str]]
     measures: list[list[str]]
     """Rows, each with its name first."""
@@ -94,7 +94,7 @@ class ResultTable(NamedTuple):
     doubts: list[str]
     """What stands against single results, by the audit."""
     held: list[str]
-    """Of each result, how many checks hold."""
+    """How many checks of each result hold."""
 
 
 def build_result_table(files: Sequence[tuple[Path, Figures]]) -> ResultTable:

@@ -56,7 +56,7 @@ class LinearScale(NamedTuple):
     at: float
     """Pixels of 0."""
     pixels: float
-    """Of the whole axis; negative upwards."""
+    """The length of the whole axis; negative upwards."""
 
     def __call__(self, value: float) -> float:
         return round(self.at + self.pixels * value / self.ticks[-1], 1)

@@ -58,13 +58,13 @@ class ParetoCurve(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | None
     """None: nobody said."""
     points: tuple[CurvePoint, ...]
-    """In the order of their values."""
+    """The points, in the order of their values."""
     knee: float | None = None
     """The value of the point at the foremost knee of the sweep; None: there is none."""
     knee_rule: str = ""
     limits: tuple[PaceLimit, ...] = ()
     workloads: tuple[CurveWorkload, ...] = ()
-    """Of its run, or of each of its runs."""
+    """The workload of its run, or of each of its runs."""
     simulated: bool = False
     not_valid: str = ""
     """Why it is not valid by the published rules of its scenario; empty: it is, or has none."""

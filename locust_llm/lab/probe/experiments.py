@@ -79,7 +79,7 @@ class ProbeScale(NamedTuple):
     """Results of the first episodes, which size the others."""
 
     ttft_s: float
-    """Of a short prompt."""
+    """The TTFT of a short prompt."""
     gap_s: float
     """Between two tokens of a decoder beside the others."""
     longest: int

@@ -180,7 +180,7 @@ class DecoderStall(msgspec.Struct, frozen=True):
     round: int
     asked_tokens: int
     input_tokens: int
-    """Of one of the prompts."""
+    """The input tokens of one of the prompts."""
     ttft_s: float
     """Until the last of the prompts had its first token."""
     meanwhile: float
@@ -300,7 +300,7 @@ class ProbeMeasurements(msgspec.Struct, frozen=True):
     bursts: tuple[BurstResult, ...] = msgspec.field(default=(), name="crowds")
     cached: tuple[CachedPrompt, ...] = ()
     tokens_a_chunk: float | None = None
-    """Of the decoders."""
+    """The tokens a chunk of the decoders."""
     shared: float | None = None
     """Share of the decoders' quiet chunks that came together with the one before."""
     early_s: float | None = None

@@ -31,7 +31,7 @@ class ProbeProgress:
 
     def __init__(self) -> None:
         self._shares: dict[tuple[str, int], list[float]] = {}
-        """By kind and length."""
+        """The shares of earlier episodes, by kind and length."""
 
     def ended(self, episode: ProbeEpisode, took_s: float) -> None:
         if episode.later is not None:

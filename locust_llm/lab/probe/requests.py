@@ -28,7 +28,7 @@ class ProbeEpisode(NamedTuple):
     kind: str
     round: int
     requests: tuple[ProbeRequest, ...]
-    """In the order of ``at_s``."""
+    """The requests, in the order of ``at_s``."""
     expected_s: float = 0.0
     """Estimated time."""
     later: "tuple[ProbeEpisode, ...] | None" = None
@@ -56,7 +56,7 @@ class ProbeResult(NamedTuple):
     early_s: float | None = None
     """After the send, of an event without content well before the first chunk."""
     rounds: int = 0
-    """Of the schedule; 0: unknown."""
+    """The rounds of the schedule; 0: unknown."""
 
     @property
     def ok(self) -> bool:

@@ -75,7 +75,7 @@ class SpanJoin:
         self._requests: dict[int, tuple[str, bool]] = {}
         """Without a span so far: (id, whether it came to a good end)."""
         self._spans: dict[int, ServerTimes] = {}
-        """Without a request so far."""
+        """The times that have no request so far."""
         self._done = set[int]()
         self._missing = 0
 

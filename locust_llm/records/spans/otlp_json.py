@@ -40,7 +40,7 @@ class _Scope(msgspec.Struct, gc=False):
 class _Resource(msgspec.Struct, rename="camel", gc=False):
     scope_spans: list[_Scope] | None = None
     instrumentation_library_spans: list[_Scope] | None = None
-    """Its name until 2022."""
+    """The name of ``scope_spans`` until 2022."""
 
 
 class _Export(msgspec.Struct, rename="camel", gc=False):

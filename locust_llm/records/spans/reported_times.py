@@ -19,12 +19,12 @@ class SpanLine(ServerTimes, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """A line of spans.jsonl: the times of one request."""
 
     id: str
-    """That of its record."""
+    """The id of its record."""
 
 
 class ReportedSpans(NamedTuple):
     times: dict[str, SpanLine]
-    """By the id of the record."""
+    """The times by the id of the record."""
     unread: int = 0
     """Lines that could not be read."""
 

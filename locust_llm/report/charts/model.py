@@ -17,11 +17,11 @@ Ints = NDArray[np.int64]
 Value = float | None
 
 MAX_DOTS: Final = 3000
-"""Of a plot."""
+"""A plot has at most so many dots."""
 MAX_SLOWEST: Final = 300
 """Of these dots, the highest values; the others are taken evenly."""
 MAX_POINTS: Final = 300
-"""Of a line."""
+"""A line has at most so many points."""
 MIN_POINTS: Final = 5
 """Fewer points make no line."""
 LOG_RATIO: Final = 20

@@ -18,11 +18,11 @@ LINES: Final = 16
 class Chart(NamedTuple):
     title: str
     what: str
-    """Of its axis."""
+    """The name of its axis."""
     unit: str
-    """As static/plots.js writes it."""
+    """The unit as static/plots.js writes it."""
     field: str
-    """Of EngineSample."""
+    """The field of EngineSample."""
     kind: Literal["level", "rate", "share"] = "level"
     """A level as it is; of a counter its growth a second, or the share of its growth in that of the
     counter ``of``."""

@@ -51,7 +51,7 @@ class LongestStall(NamedTuple):
     start: float
     end: float
     id: str
-    """Of the request."""
+    """The id of the request."""
 
 
 class TimelineWindow(NamedTuple):
@@ -76,13 +76,13 @@ class TimelineScene(NamedTuple):
 
     window: TimelineWindow
     records: list[Record]
-    """In the order in which they came."""
+    """The records, in the order in which they came."""
     under_way: int
     """Requests in the window; more than these records are a sample of them."""
     slow: float
     """From how many milliseconds on a gap is a stall; 0: none is."""
     started_at: float
-    """Of the run, Unix seconds."""
+    """The start of the run, in Unix seconds."""
     simulated: bool
     asked: bool
     """The user chose the window."""

@@ -29,7 +29,7 @@ class PlotFrame(NamedTuple):
     width: float
     """Of the time axis; in a page, units of it that become as wide as the box."""
     pitch: float
-    """From one line to the next."""
+    """The distance from one line to the next."""
     largest_bar: float
     dots: tuple[float, float]
     """The smallest and the largest."""

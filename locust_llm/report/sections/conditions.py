@@ -30,7 +30,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     users_in_force: StepSeries | None = None
     """How many there were; None: not recorded."""
     prefill_limit: int | None
-    """As asked for."""
+    """The requested prefill limit."""
     prefill_ramp_s: float | None
     limit_in_force: StepSeries | None = None
     """None: there was no gate."""

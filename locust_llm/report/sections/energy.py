@@ -19,7 +19,7 @@ class Energy(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: int
     watts: float
-    """All of them, time-weighted mean."""
+    """The power of all GPUs, as a time-weighted mean."""
     joules_per_output_token: float | None
     """None: no output tokens."""
 

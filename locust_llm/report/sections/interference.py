@@ -62,7 +62,7 @@ class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
     """``1``, ``4-7``, ``16+``."""
     gaps: int
     share: float
-    """Of all decode time (the sum of all gaps)."""
+    """The share of all decode time (the sum of all gaps)."""
     streams: float
     """How many requests were decoding meanwhile, this one among them: the mean over the gaps'
     time."""
@@ -79,7 +79,7 @@ class DisturbedGaps(msgspec.Struct, frozen=True, kw_only=True):
     compared_share: float = 1.0
     """Of the gaps, by number or by time: the smaller of both."""
     mean_ms: float | None = None
-    """Of the compared ones."""
+    """The mean of the compared gaps."""
     usual_ms: float | None = None
     """The mean that undisturbed gaps had at as many decoding streams as the compared ones, or at
     more."""
@@ -130,7 +130,7 @@ class PrefillInterference(msgspec.Struct, frozen=True, kw_only=True):
     """What the gaps that a prefill touched took longer than others did, not below 0; None: nothing
     to compare, or too small a share of them."""
     lost_share: float | None = None
-    """Of ``decode_s``."""
+    """The lost share of ``decode_s``."""
     hidden_share: float | None = None
     """Of the time in prefill, what lies beside gaps that count as undisturbed, where that is why
     there is no loss."""

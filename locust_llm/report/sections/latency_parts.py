@@ -144,7 +144,7 @@ class SlowRequest(msgspec.Struct, frozen=True, kw_only=True):
     due_s: float
     """After the start of the run."""
     total_ms: float
-    """From due to the first token."""
+    """The time from due to the first token."""
     input_tokens: int | None
     model: str
     parts: tuple[tuple[str, float, str], ...]

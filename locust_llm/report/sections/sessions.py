@@ -30,7 +30,7 @@ class TurnGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     first: int
     last: int
-    """Both from 1; equal: it is one."""
+    """First and last turn, from 1; where they are equal it is one turn."""
     turns: int
     ttft_p50_s: float | None
     ttft_p95_s: float | None

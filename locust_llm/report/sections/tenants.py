@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 OUTPUT: Final = 2.0
-"""Of an output token; an input token is 1."""
+"""The cost of an output token; an input token is 1."""
 BINS: Final = 1000
 """Steps of the time."""
 POINTS: Final = 200
@@ -68,7 +68,7 @@ class TenantRow(msgspec.Struct, frozen=True, kw_only=True):
     """Input and output tokens that it was served, over the time under load."""
     service: float
     share: float | None
-    """Of the service of all."""
+    """The share of the service of all."""
     demand: float
     """What its requests asked for, failed ones too."""
     demand_share: float | None
