@@ -162,11 +162,10 @@ def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
     if summary.warmup:
         waves = find_measured_span(run) is not None
         which = "First and last wave" if waves else "Warmup"
-        absent = (
-            f"{summary.counts.warmup} requests, in no "
-            f"{'latency above' if waves else 'other figure'}"
-        )
-        yield Heading(f"{which} ({absent})", folded=True)
+        count = format_count(summary.counts.warmup, "request")
+        # the server's counters know of no warmup
+        absent = "in no latency above" if waves else "in no figure but the server's own"
+        yield Heading(f"{which} ({count}, {absent})", folded=True)
         yield _metrics([row for row in summary.warmup if row.tag in WARMUP_TAGS], chosen)
 
 

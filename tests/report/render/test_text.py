@@ -202,7 +202,7 @@ def test_simulated_is_loud() -> None:
 
 def test_warmup_has_its_own_small_table() -> None:
     text = shown(answered(900, phase="warmup"), answered(200))
-    warmup = text[text.index("Warmup (1 requests") :]
+    warmup = text[text.index("Warmup (1 request") :]
     assert cells(warmup, "Request Latency (ms)")[5] == "900.00"
 
 
