@@ -31,7 +31,6 @@ from locust_llm.server.request_form import STREAM_OPTIONS, RequestForm
 from locust_llm.settings.ab import CANDIDATE
 from locust_llm.settings.refusal import LINE
 from locust_llm.settings.settings import Settings
-from locust_llm.settings.sweep import PREFILL
 from locust_llm.settings.validate import validate_settings
 from locust_llm.text.format import format_count
 from locust_llm.text.untrusted import collect_secrets, sanitise_text
@@ -199,8 +198,8 @@ class Controller:
             raise ValueError(
                 "no requests are being sent right now: the prefill limit cannot be changed"
             )
-        if self.settings.sweeps(PREFILL) or self.settings.compares:
-            raise ValueError("this run sets the prefill limit itself, stage by stage")
+        if self.settings.swept_limits or self.settings.compares:
+            raise ValueError("this run sets the prefill limit itself, block by block")
         runner = self.environment.runner
         assert runner is not None
         users = (
@@ -397,6 +396,8 @@ class Controller:
         phase = profiling_phase(record.stage) if record.phase == PROFILING else record.phase
         if self.stages is not None and record.stage == self.stages.number and record.stage:
             record = self.stages.add_record(record)
+        if self.phases.limit_sweep is not None and record.phase == PROFILING:
+            record = self.phases.limit_sweep.add_record(record)
         self.phases.sends.over(record)
         self.phases.add_response(record)
         if self.store.spans is not None:

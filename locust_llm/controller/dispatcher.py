@@ -120,8 +120,9 @@ class Dispatcher:
                 unix_s - self._started_at,
                 slot,
                 None if item is None else msgspec.msgpack.decode(item, type=DatasetSession),
+                draws,
             )
-            for unix_s, slot, item in back
+            for unix_s, slot, item, draws in back
         ]
         return sum(map(_requests, dues)) if self._deal(dues) else 0
 
@@ -137,7 +138,12 @@ class Dispatcher:
         for worker, hand in hands.items():
             self._on_deal(worker, sum(map(_requests, hand)))
             packed = [
-                (due.at_s, due.slot, None if due.item is None else msgspec.msgpack.encode(due.item))
+                (
+                    due.at_s,
+                    due.slot,
+                    None if due.item is None else msgspec.msgpack.encode(due.item),
+                    due.draws,
+                )
                 for due in hand
             ]
             self._send(Arrivals(self._phase, self._started_at, packed), worker)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
+from locust_llm.records.measures import meets_condition, read_measure
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.records.run import BrokenRule
@@ -395,22 +396,6 @@ def _older(sends: RequestsInFlight, metric: str, op: str, limit_s: float) -> int
     if metric not in OVERDUE or not op.startswith("<"):
         return 0
     return sends.older(limit_s + MARGIN_S, silent=metric != "request_latency")
-
-
-def read_measure(record: Record, word: str) -> float | None:
-    """What a request has of a measure, in seconds or tokens a second; None: nothing."""
-    metric = BY_WORD[word].metric
-    assert metric is not None  # the grammar sees to it
-    value: float | None = getattr(record, metric.column)
-    if value is None or metric.inverse:
-        return 1 / value if value else None
-    return value * metric.base
-
-
-def meets_condition(record: Record, condition: Condition) -> bool:
-    """A successful request meets a condition."""
-    value = read_measure(record, condition.metric)
-    return bool(condition.met(math.nan if value is None else value, record.ttft_s is not None))
 
 
 def limit_usage(record: Record, given: Iterable[Condition]) -> float | None:

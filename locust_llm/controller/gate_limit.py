@@ -13,7 +13,6 @@ from locust_llm.gate.shares import GateShares, GateStatus
 from locust_llm.records.phase_plan import PhasePlan, label_phase
 from locust_llm.records.run import LimitChange
 from locust_llm.settings.settings import Settings
-from locust_llm.settings.sweep import PREFILL
 from locust_llm.settings.validate import validate_settings
 from locust_llm.wire.clock_sync import measure_clock_offset_s
 from locust_llm.wire.messages import Renewal
@@ -33,7 +32,7 @@ class GateLimit:
             settings.warmup_limit,
             settings.changes.prefill_concurrency,
         )
-        gated = any(limits) or settings.sweeps(PREFILL)
+        gated = any(limits) or bool(settings.swept_limits)
         self.shares = GateShares(lambda worker, share: context.send(share, worker), gated=gated)
         self._context, self._plan = context, plan
         self._store, self._time = context.store, context.time

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import gevent
@@ -28,16 +29,19 @@ from locust_llm.records.phase_plan import (
 from locust_llm.records.record import Record
 from locust_llm.records.report_result import UndecidedRule
 from locust_llm.records.run import BY_RATE, ProcessHealth, Run, Stage, select_known_limits
+from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.sweep import CONCURRENCY, ENDED, INPUT, TIME_UP
 from locust_llm.slo.grammar import ABORT, Rule
 from locust_llm.text.format import capitalise_sentence, format_count
 from locust_llm.wire.messages import AskAgain, StageBegin, StartSpread, Status
+from locust_llm.workload.arrivals import draw_arrivals
 
 from .allocator import Allocator
 from .context import RunContext
 from .early_stop import EarlyStop
 from .gate_limit import GateLimit
 from .in_flight import RequestsInFlight
+from .limit_sweep import make_limit_sweep
 from .shutdown import Shutdown
 from .stages import BlockRunner, StageRunner
 from .user_start import ResponseTimes, plan_user_start
@@ -73,6 +77,8 @@ class PhaseRunner:
             None if stages is None else kind(settings, stages, context.folder, context.time.now)
         )
         """None: the run has no stages."""
+        self.limit_sweep = make_limit_sweep(settings)
+        """None: the run compares no prefill limits."""
         self.asked = settings if self.stages is None else self.stages.settings
         """The settings of this phase: in a sweep those of its stage."""
         self.allocator = Allocator(context, users)
@@ -116,11 +122,17 @@ class PhaseRunner:
         self.limit.begin(self.asked, warm=phase == WARMUP, users=str(known))
         dues = self.allocator.begin(phase, self.asked)
         self._start = None
+        sweeps = self.limit_sweep is not None and phase == PROFILING
         if dues is None:
             self._spread_start(phase)
             self._begin_clock(phase)
+            if sweeps:
+                self._job(self._turn_limits, phase)
         else:
             logger.info("Open loop: requests follow a schedule")
+            if sweeps:
+                dues = self._due_in_blocks()
+                self._job(self._turn_limits, phase)
             self._job(self._deal_out, dues, phase)
         self._context.send(AskAgain(phase))
 
@@ -184,6 +196,48 @@ class PhaseRunner:
         elif s.warmup_duration:
             self._job(self.allocator.close, phase, after_s=lead_s + s.warmup_duration)
 
+    def _due_in_blocks(self) -> Iterator[DueArrival]:
+        """Arrivals of blocks at different prefill limits."""
+        assert self.limit_sweep is not None
+        s = self.asked
+        rate = parse_request_rate(s)
+        assert rate is not None
+
+        def draw(name: str) -> Iterator[float]:
+            random = Random(f"{s.random_seed}/{name}/arrivals")
+            return draw_arrivals(rate, s.arrival_pattern, random, s.arrival_smoothness or 1.0)
+
+        # the first one is asked for when the schedule begins
+        start = self._time.now() + LEAD_S
+        for at_s, draws in self.limit_sweep.arrivals(start, draw, self._time.now):
+            yield DueArrival(at_s, draws=draws)
+
+    def _turn_limits(self, phase: str) -> None:
+        """The greenlet that sets the prefill limit of each block when it begins."""
+        sweep, time = self.limit_sweep, self._time
+        assert sweep is not None
+        turned = 0
+        while True:
+            if turned == len(sweep.blocks):
+                if sweep.end:
+                    break
+                if not self.allocator.open:
+                    sweep.next_block(time.now())
+                else:  # those of a schedule are drawn with its arrivals
+                    time.sleep(LOOK_S)
+                continue
+            block = sweep.blocks[turned]
+            time.sleep(max(0.0, block.began_at - time.now()))
+            if block.limit != self.limit.now:
+                self.limit.set_limit(block.limit)
+            if block.round and block.round != sweep.blocks[turned - 1].round:
+                logger.info(sweep.describe_round(block.round))
+            turned += 1
+            if not self.allocator.open:
+                time.sleep(max(0.0, block.ended_at - time.now()))
+        time.sleep(max(0.0, sweep.blocks[-1].ended_at - time.now()))
+        self.allocator.close(phase)
+
     def _watch_time(self) -> None:
         """The greenlet that ends the profiling phase: when its time is up, or as soon as every rule
         is decided."""
@@ -218,7 +272,7 @@ class PhaseRunner:
     def _lasts_s(self, phase: str) -> float | None:
         """How long a schedule lasts that ends in time; None: it ends with its last arrival."""
         s = self.asked
-        if phase == WARMUP or s.fixed_schedule or s.request_count:
+        if phase == WARMUP or s.fixed_schedule or s.request_count or self.limit_sweep is not None:
             return None
         return s.stage_s(stage_of_phase(phase))
 
@@ -238,6 +292,8 @@ class PhaseRunner:
     def _end(self, phase: str) -> None:
         """All its requests are back."""
         self._kill_jobs()
+        if self.limit_sweep is not None and phase == PROFILING:
+            logger.info(f"The comparison of prefill limits is over: {self._sweep_end()}")
         if self.stages is not None and self.allocator.closed_at is not None:
             self.stages.stop(self.allocator.closed_at)
         if phase == WARMUP and not self._shutdown.begun:
@@ -255,6 +311,8 @@ class PhaseRunner:
         if self._running is not None:
             self._running.kill()
         self._kill_jobs()
+        if self.limit_sweep is not None:
+            self.limit_sweep.end = self.limit_sweep.end or "the run was stopped"
         if self.stages is not None:
             self.stages.end = self.stages.end or "the run was stopped"
             self.stages.stop(
@@ -375,8 +433,14 @@ class PhaseRunner:
             proxy=self._context.survey.proxy,
             offer=None if stages is not None else self.allocator.offer(),
             stages=() if stages is None else tuple(stages.finished),
-            sweep_end="" if stages is None else stages.end,
+            limit_blocks=() if self.limit_sweep is None else tuple(self.limit_sweep.blocks),
+            sweep_end=self._sweep_end(),
         )
+
+    def _sweep_end(self) -> str:
+        if self.limit_sweep is not None:
+            return self.limit_sweep.end
+        return "" if self.stages is None else self.stages.end
 
     def _facts_of(self, stage: Stage) -> Run:
         """Of the stage that is over, as of a run of its own."""

@@ -47,6 +47,8 @@ class DueArrival(NamedTuple):
     """The user-centric rate: which of the users, from 0."""
     item: DatasetSession | None = None
     """The fixed schedule: the session that begins then."""
+    draws: str = ""
+    """See Permit."""
 
 
 def schedule_phase(

@@ -103,6 +103,7 @@ def _ends_by_itself(s: Settings, options: Namespace) -> bool:
         or s.num_sessions
         or s.fixed_schedule
         or s.staged is not None
+        or s.swept_limits
     )
     return bool(bounded) or hasattr(options, "decoders")
 

@@ -11,6 +11,7 @@ from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.text.format import format_count
 
 from .accuracy import MeasurementAccuracy
+from .limit_blocks import LimitBlock
 from .machine import Commit, Machine
 from .spans.counts import SpanCounts
 from .telemetry_counts import TelemetryCounts
@@ -267,6 +268,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[Stage, ...] = ()
     """Of a sweep, or of repeats; each has a folder of its own, ``stages/<number>``. Of a run with
     arms its blocks."""
+    limit_blocks: tuple[LimitBlock, ...] = ()
+    """Of a run that compares prefill limits, in the order of time."""
     sweep_end: str = ""
     """Why a sweep ended."""
     arms: tuple[Arm, ...] = ()

@@ -53,6 +53,7 @@ from locust_llm.report.sections.sweep.findings import (
 )
 from locust_llm.report.summarise import summarise_run
 from locust_llm.settings.settings import Settings
+from locust_llm.settings.sweep import PREFILL
 from locust_llm.slo.metrics import DEFINITIONS
 from locust_llm.text.format import clean_line
 
@@ -319,7 +320,8 @@ def _summary(
     blames: Sequence[str] = (),
 ) -> tuple[Summary, Occupancy]:
     staged = (
-        run.stages or (run.settings.sweep and run.stage is None)
+        run.stages
+        or (run.settings.sweep and run.stage is None and not run.settings.sweeps(PREFILL))
     ) and not run.settings.compares
     sweep = _sweep(folder, run, stages) if staged else None
     levels = compute_occupancy(columns.requests, run.limits)

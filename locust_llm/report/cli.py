@@ -157,6 +157,8 @@ def make_report_result(
         findings = [end, *(knee.text for knee in sweep.knees), *sweep.findings]
     if summary.paired is not None:
         findings = [describe_paired_verdict(summary.paired)]
+    if summary.limits is not None:
+        findings = [summary.limits.answer]
     return ReportResult(
         text=text.encode("utf-8", "replace").decode(),
         tables=tables.encode("utf-8", "replace").decode(),
@@ -172,7 +174,7 @@ def make_report_result(
         probe="" if summary.examination is None else summary.examination.outcome,
         figures={row.tag: _figure(row) for row in summary.rows},
         has_waits=run.has_waits,
-        swept=sweep is not None or summary.paired is not None,
+        swept=sweep is not None or summary.swept,
         findings=tuple(filter(None, findings)),
     )
 

@@ -25,6 +25,7 @@ from locust_llm.report.delivery import format_delivery_line, format_outage_line
 from locust_llm.report.rows import LoadLevel, RequestGroup, Row, SloResult, SweepSummary
 from locust_llm.report.sections.ab import PairedComparison, make_paired_head
 from locust_llm.report.sections.ab import format_paired_cells as cells_of_arms
+from locust_llm.report.sections.best_limit import make_limit_cells, make_limit_head
 from locust_llm.report.sections.headline import OF_TAGS, make_headline
 from locust_llm.report.sections.latency_parts_display import summarise_latency_parts
 from locust_llm.report.sections.metrics import (
@@ -170,7 +171,7 @@ def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     yield from filter(None, [format_stopped_line(summary, run)])
     if summary.conditions.simulated and summary.conditions.succeeded:
         yield SIMULATED
-    if not summary.swept or summary.paired is not None:
+    if not summary.staged:
         yield from filter(None, [format_verdict_line(summary, run)])
     yield from filter(None, [format_outage_line(summary), format_delivery_line(summary)])
     if summary.sweep is not None:
@@ -245,13 +246,11 @@ def _basis(summary: Summary, run: Run) -> str:
     well = summary.client is None or summary.client.level == OK
     if well and not summary.swept and summary.examination is None and first is not None:
         said += _uncertainty(first)
-    if summary.client is not None and not (summary.swept and summary.paired is None):
+    if summary.client is not None and not summary.staged:
         said.append(f"client verdict {summary.client.level}")
     if summary.sweep is not None and summary.swept and summary.sweep.ended:
         said.append(f"the sweep ended: {summary.sweep.ended}")
-    survivors = (
-        None if summary.swept or summary.paired is not None else format_survivors_line(summary, run)
-    )
+    survivors = None if summary.swept else format_survivors_line(summary, run)
     return f"{', '.join(said)}.{f' {survivors}' if survivors else ''}"
 
 
@@ -300,6 +299,9 @@ def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence
         return ((), ()) if found is None else (found.head, found.rows)
     if summary.paired is not None:
         return make_paired_head(summary.paired), _arms(summary.paired)
+    if (limits := summary.limits) is not None:
+        rows = (make_limit_cells(row, limits) for row in limits.rows)
+        return make_limit_head(limits), rows
     if summary.sweep is not None and summary.swept:
         return _stages(summary.sweep, summary.counts.token_rate_unit)
     return _metrics(summary, run)

@@ -55,6 +55,7 @@ from .blocks import (
     format_sample_size,
 )
 from .sections.ab import describe_arms, describe_paired_verdict, make_paired_table
+from .sections.best_limit import BEST_LIMIT, make_limit_blocks
 from .sections.headline import make_headline
 from .sections.interference import make_interference_blocks
 from .sections.metrics import make_detail_tables, make_main_tables
@@ -101,6 +102,9 @@ def build_report_document(
         yield from make_validity_table(summary.validity)
     if summary.paired is not None:
         yield from make_paired_table(summary.paired)
+    if summary.limits is not None:
+        yield from make_limit_blocks(summary.limits)
+        yield Charts(BEST_LIMIT.chart_heading)
     if summary.failures:
         yield Heading("Failures")
         yield from _failures(summary)
@@ -157,6 +161,7 @@ def _breakdowns(summary: Summary) -> Iterator[Block | Charts]:
     for section in REPORT_SECTIONS:
         found = summary.sections.get(section.name)
         shown = probe is None and (section.shows_arms or not summary.swept)
+        shown = shown and section is not BEST_LIMIT  # it is the first one
         if found is not None and shown:
             yield from section.make_blocks(found)
             yield Charts(section.chart_heading)
@@ -171,9 +176,7 @@ def make_opening(summary: Summary, run: Run) -> Iterator[Block]:
         yield TextBlock(stopped, loud=True)
     if summary.conditions.simulated:
         yield TextBlock(SIMULATED, loud=True)
-    verdict = (
-        None if summary.swept and summary.paired is None else format_verdict_line(summary, run)
-    )
+    verdict = None if summary.staged else format_verdict_line(summary, run)
     if verdict is not None:
         yield TextBlock(verdict, loud=True)
     if summary.examination is not None:
@@ -341,7 +344,7 @@ def _conditions(summary: Summary, run: Run) -> Iterator[tuple[str, str]]:
     if summary.energy is not None:
         yield "energy", format_energy(summary.energy)
     yield "clock", f"{c.clock or '-'} stamps" + _readers(run)
-    if not summary.swept or summary.paired is not None:
+    if not summary.staged:
         yield "client verdict", _verdict(summary)
     yield from _found_by(run)
     yield from _machines(run)

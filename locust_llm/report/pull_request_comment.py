@@ -18,6 +18,7 @@ from locust_llm.report.blocks import Block, Heading, TextBlock
 from locust_llm.report.document import make_opening, make_rules_table
 from locust_llm.report.render.text import render_markdown_block
 from locust_llm.report.sections.ab import make_paired_table
+from locust_llm.report.sections.best_limit import make_limit_blocks
 from locust_llm.report.sections.metrics import make_main_tables
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.text import make_sweep_tables
@@ -70,6 +71,8 @@ def _figures(summary: Summary, run: Run) -> Iterator[Block]:
     """Its own."""
     if summary.paired is not None:
         yield from make_paired_table(summary.paired)
+    elif summary.limits is not None:
+        yield from make_limit_blocks(summary.limits)
     elif summary.sweep is not None and summary.swept:
         yield from make_sweep_tables(summary.sweep)
     elif summary.examination is None:

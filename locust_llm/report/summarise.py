@@ -4,6 +4,7 @@ is in this file."""
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from locust_llm.report.sections.interference import PrefillInterference
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
 from locust_llm.settings.selftest_modes import REQUIRE
+from locust_llm.slo.best_limit import format_limit
 from locust_llm.slo.client_verdict import (
     MAIN,
     ClientVerdict,
@@ -56,6 +58,7 @@ from .percentiles import (
 )
 from .rows import FailureGroup, GateUse, Row, RunCounts, SloResult, SweepSummary
 from .sections.ab import compare_arms, judge_paired_rules, select_candidate_requests
+from .sections.best_limit import compare_limits
 from .selection import Floats, RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
 from .slo.censoring import bound_values, find_send_times
 from .slo.goodput import make_goodput_rows, measure_goodput
@@ -214,6 +217,8 @@ def _of_rules(
     """(what the rules were held against, their results, of two arms the comparison)."""
     if seen.run.settings.compares:
         return _of_arms(seen, everything)
+    if seen.run.limit_blocks and seen.run.settings.rules.entries:
+        seen = _of_best_limit(seen, everything)
     return seen, judge_rules(seen) if swept is None else judge_sweep(swept, seen.run), None
 
 
@@ -225,6 +230,23 @@ def _of_arms(
     part, through, window = select_candidate_requests(everything, seen.run)
     seen = seen._replace(main=part, ended=through, time=window)
     return seen, judge_paired_rules(judge_rules(seen), seen, compared, pairs), compared
+
+
+def _of_best_limit(seen: Evaluation, everything: RequestSelection) -> Evaluation:
+    """The part of the limit that is to be used."""
+    found = compare_limits(seen.run, seen.records)
+    limit = None if found is None else found.best
+    part = seen.main.only(everything.requests["arm"] == format_limit(limit))
+    spans = [
+        (block.settled_at, block.counted_until)
+        for block in seen.run.limit_blocks
+        if block.round and block.limit == limit
+    ]
+    if not spans:
+        return seen
+    pauses = tuple((before[1], after[0]) for before, after in pairwise(spans))
+    window = RateWindow((spans[0][0], spans[-1][1]), pauses)
+    return seen._replace(main=part, ended=part, time=window)
 
 
 def _had(run: Run, rows: tuple[Row, ...]) -> tuple[Row, ...]:

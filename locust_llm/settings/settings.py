@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from locust_llm.slo import rules as slo_rules
+from locust_llm.slo.best_limit import GOODPUT, OBJECTIVES, SHORT_TTFT
 from locust_llm.slo.published import MODES as PUBLISHED_MODES
 from locust_llm.slo.published import WARNS as PUBLISHED_WARNS
 from locust_llm.slo.published import PublishedRules
@@ -1006,13 +1007,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         str | None,
         Option(
             "sweep",
-            "Stages by doubling or from a list, of concurrency, request-rate, prefill-concurrency "
-            "or input-tokens",
+            "Stages by doubling or from a list, of concurrency, request-rate or input-tokens; "
+            "prefill-concurrency compares limits, and no limit, in short blocks of one load",
             "concurrency=1..64",
             "AXIS=VALUES",
         ),
     ] = None
     """Stages: see sweep.py."""
+    objective: Annotated[
+        str | None,
+        Option(
+            "sweep",
+            "In what the best prefill limit is best: good requests per second, the p95 of TTFT "
+            "from due of short prompts, the p95 of the longest stall, or output tokens per second",
+            "ttft",
+            choices=tuple(OBJECTIVES),
+            otherwise="goodput with rules on latencies, else ttft",
+        ),
+    ] = None
     find_max: Annotated[
         bool,
         Option(
@@ -1207,7 +1219,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
     def staged(self) -> Sweep | None:
         """The stages that were asked for; None without any. Raises ValueError."""
         if self.sweep:
-            return parse_sweep(self.sweep)
+            swept = parse_sweep(self.sweep)
+            return None if swept.axis == PREFILL else swept
         if self.compares:
             return Sweep(PAIR, tuple(map(float, range(1, len(self.blocks) + 1))))
         return (
@@ -1215,6 +1228,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
             if self.repeats > 1
             else None
         )
+
+    @cached_property
+    def swept_limits(self) -> tuple[int | None, ...]:
+        """Prefill limits that are compared in short blocks of one load, no limit being the first;
+        empty: none are. Raises ValueError."""
+        if not self.sweeps(PREFILL):
+            return ()
+        return (None, *map(int, parse_sweep(self.sweep or "").values))
+
+    @property
+    def chosen_objective(self) -> str:
+        """What makes a prefill limit the best one."""
+        if self.objective is not None:
+            return self.objective
+        return GOODPUT if slo_rules.define_good_request(self.rules)[0] else SHORT_TTFT
 
     @property
     def traced_share(self) -> float:
@@ -1310,7 +1338,6 @@ def make_stage_settings(s: Settings, axis: str, value: float) -> Settings:
             "prefill_concurrency": min(limit, int(value)) if limit else None,
         },
         RATE: {"request_rate": value},
-        PREFILL: {"prefill_concurrency": int(value)},
         INPUT: {"synthetic_input_tokens_mean": value},
         REPEAT: {},
         PAIR: {},

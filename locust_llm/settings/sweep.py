@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from locust_llm.slo.best_limit import NO_LIMIT
 from locust_llm.slo.grammar import FAIL, PASS
 from locust_llm.text.numbers import SECONDS, read_number, truncate_quoted_text
 
@@ -78,6 +79,9 @@ def parse_sweep(text: str) -> Sweep:
             f"--sweep {text[:200]!r}: write AXIS=VALUES with one of {', '.join(AXES)}, as "
             f"concurrency=1..64"
         )
+    if axis == PREFILL:  # no limit is always among them, whether it is named or not
+        parts = (part.strip() for part in values.split(","))
+        values = ",".join(part for part in parts if part != NO_LIMIT)
     try:
         found = parse_sweep_values(values)
     except ValueError as error:

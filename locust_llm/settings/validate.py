@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from locust_llm.slo import rules as slo
+from locust_llm.slo.best_limit import GOODPUT
 from locust_llm.slo.grammar import ABORT
 from locust_llm.slo.intervals import count_needed_values
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
@@ -51,6 +52,7 @@ def validate_settings(s: Settings) -> Iterator[str]:
     yield from _dataset(s)
     yield from _prompts(s)
     yield from _stages(s)
+    yield from _limit_sweep(s)
     yield from _until_decided(s)
     yield from _tenants(s)
     yield from _arms(s)
@@ -369,7 +371,6 @@ def _stages(s: Settings) -> Iterator[str]:
             ("--request-rate", s.request_rate),
             ("--request-rate-series", s.request_rate_series),
         ],
-        PREFILL: [("--prefill-concurrency", s.prefill_concurrency)],
         INPUT: [("--seq-dist", s.seq_dist), ("--input-file", s.input_file)],
     }
     others = excluded.get(stages.axis, [])
@@ -390,6 +391,55 @@ def _stages(s: Settings) -> Iterator[str]:
         for mistake in validate_settings(make_stage_settings(s, stages.axis, value)):
             yield f"--sweep {stages.axis}={value:g}: {mistake}"
             return
+
+
+def _limit_sweep(s: Settings) -> Iterator[str]:
+    """A comparison of prefill limits: the options that exclude it, and the highest one as a run."""
+    if not s.sweeps(PREFILL):
+        if s.objective is not None:
+            yield (
+                "--objective belongs to a comparison of prefill limits: give --sweep "
+                "prefill-concurrency=1..8"
+            )
+        return
+    try:
+        limits = s.swept_limits
+    except ValueError:
+        return  # the error is in the list already
+    excluded = (
+        ("--prefill-concurrency", s.prefill_concurrency),
+        ("--prefill-concurrency-ramp-duration", s.prefill_concurrency_ramp_duration),
+        ("--find-max", s.find_max), ("--repeats", s.repeats > 1),
+        ("--request-count", s.request_count), ("--num-sessions", s.num_sessions),
+        ("--fixed-schedule", s.fixed_schedule), ("--user-centric-rate", s.user_centric_rate),
+        ("--request-rate-series", s.request_rate_series),
+        ("--request-rate-ramp-duration", s.request_rate_ramp_duration),
+        ("--warmup-concurrency", s.warmup_concurrency),
+    )  # fmt: skip
+    for flag, given in excluded:
+        if given:
+            yield f"--sweep {PREFILL}=... and {flag} exclude each other: leave out {flag}"
+            return
+    if s.chosen_objective == GOODPUT and not slo.define_good_request(s.rules)[0]:
+        yield (
+            "--objective goodput needs a limit on a latency: give --goodput or a rule such as "
+            "--slo 'ttft p95 < 1s'"
+        )
+    for rule in s.rules.readable:
+        if rule.kind == ABORT:
+            yield (
+                f"SLO {str(rule)!r}: limits are compared in one load, which no limit may end: "
+                f"leave out abort:"
+            )
+        if rule.staged:
+            yield (
+                f"SLO {str(rule)!r}: rules are held against the best limit, and name none: leave "
+                f"out the braces"
+            )
+    highest = msgspec.structs.replace(s, sweep=None, objective=None, prefill_concurrency=limits[-1])
+    for mistake in validate_settings(highest):
+        yield f"--sweep {PREFILL}={limits[-1]}: {mistake}"
+        return
 
 
 def _tenants(s: Settings) -> Iterator[str]:

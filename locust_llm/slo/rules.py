@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from .grammar import ABORT, STAGES, Condition, Rule, expand_preset, parse_goodput, parse_rule
-from .metrics import GIVEN
+from .metrics import BY_WORD, GIVEN, POOLED, TIME
 
 MAX_RULES: Final = 1_000
 INTERVAL: Final = "interval"
@@ -25,6 +25,8 @@ INCONCLUSIVE_POLICIES: Final = (FAILS, CLOSE, WARNS, PASSES)
 and fails elsewhere."""
 UNSET_SWITCHES: Final = ("", "0", "false")
 """Of the variable ``CI``: no pipeline."""
+MIN_PERCENTILE: Final = 90.0
+"""A limit on a higher percentile is meant for nearly every request; one on the median is not."""
 
 
 class RuleEntry(msgspec.Struct, frozen=True):
@@ -143,3 +145,36 @@ def _too_early(entry: RuleEntry) -> str:
 
 def _named(text: str, why: str) -> str:
     return f"SLO {text.strip()[:200]!r}: {why}"
+
+
+def define_good_request(rules: Rules) -> tuple[tuple[Condition, ...], str]:
+    """(conditions of a good request, their source); empty without a definition.
+
+    From ``--goodput``; else from the first rule with conditions; else the upper limits on latencies
+    of nearly every request (p90 and above, or max), the lowest for each latency.
+    """
+    if rules.good:
+        return rules.good, "--goodput"
+    if rules.good_mistake or any(entry.rule is None for entry in rules.entries):
+        return (), ""
+    given = next((rule.given for rule in rules.readable if rule.given), ())
+    if given:
+        return given, "the first rule with conditions"
+    lowest: dict[str, Condition] = {}
+    for rule in filter(_for_each, rules.readable):
+        condition = Condition(rule.metric, rule.op, rule.number, rule.unit)
+        if rule.metric not in lowest or condition.limit < lowest[rule.metric].limit:
+            lowest[rule.metric] = condition
+    return tuple(lowest.values()), "the rules on latencies, for each request" if lowest else ""
+
+
+def _for_each(rule: Rule) -> bool:
+    measure, percentile = BY_WORD[rule.metric], rule.percentile
+    at_most = (
+        measure.metric is not None
+        and measure.units is TIME
+        and measure.tag != POOLED
+        and rule.op.startswith("<")
+    )
+    most = rule.stat == "max" or (percentile is not None and percentile >= MIN_PERCENTILE)
+    return at_most and most and rule.decides and not rule.where

@@ -28,9 +28,9 @@ meanwhile means nothing."""
 TO_CONTROL: Final = "llm_to_control"
 TO_SENDER: Final = "llm_to_sender"
 
-Arrival = tuple[float, int | None, bytes | None]
-"""When it is due (seconds from the start of the schedule), the slot of its user, and the session
-that begins with it, packed (load.formats.Item)."""
+Arrival = tuple[float, int | None, bytes | None, str]
+"""When it is due (seconds from the start of the schedule), the slot of its user, the session that
+begins with it, packed (load.formats.Item), and the name of its draws (see Permit)."""
 
 
 class ReliableMessage(ControlMessage, frozen=True):

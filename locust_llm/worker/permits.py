@@ -29,6 +29,9 @@ class Permit(NamedTuple):
     """The user-centric rate: the place of the user that this arrival belongs to."""
     item: bytes | None = None
     """The fixed schedule: the session that begins with it, packed."""
+    draws: str = ""
+    """Names what its lengths are drawn from: arrivals of one name have the same lengths. Empty:
+    they follow from those before it."""
 
 
 class _Waiter:

@@ -133,6 +133,8 @@ class RequestSender:
             raise StopUser from None
         self._wait_its_start(permit, later=later)
         self._wait_its_turn(permit)
+        if permit.draws:
+            self.sender.prompts.begin_draws(f"{self.sender.settings.random_seed}/{permit.draws}")
         return permit
 
     def _wait_its_start(self, permit: Permit, *, later: bool) -> None:

@@ -358,7 +358,8 @@ class WorkerContext:
             return
         zero = dealt.started_at - self.clock_offset_s
         self.permits.arrive(
-            Permit(dealt.phase, zero + at_s, slot, item) for at_s, slot, item in dealt.arrivals
+            Permit(dealt.phase, zero + at_s, slot, item, draws)
+            for at_s, slot, item, draws in dealt.arrivals
         )
 
     def wait_until(self, at: float) -> None:
@@ -410,7 +411,8 @@ class WorkerContext:
         comes = self.settings.open_loop and self.settings.users is None
         if not comes and (released := self.permits.unassignable(users)):
             arrivals = [
-                ((one.due_at or 0.0) + self.clock_offset_s, one.slot, one.item) for one in released
+                ((one.due_at or 0.0) + self.clock_offset_s, one.slot, one.item, one.draws)
+                for one in released
             ]
             self.send(ArrivalsReturned(phase, arrivals))
         if users == 0 and (left := self.permits.release_all()):

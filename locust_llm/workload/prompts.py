@@ -273,10 +273,14 @@ class Prompts:
         """From now on lengths and prefixes are drawn from this seed, while texts stay unlike all
         that were there before; blocks of hash ids and prompts of a file differ by the salt, where
         that is not empty."""
-        self._draws = random.Random(f"{seed}/lengths")
+        self.begin_draws(seed)
         self.salt = salt
         if self._pictures is not None:
             self._pictures.begin_block(f"{seed}/media")
+
+    def begin_draws(self, seed: str) -> None:
+        """From now on lengths and prefixes are drawn from this seed; all else goes on."""
+        self._draws = random.Random(f"{seed}/lengths")
 
     def output_tokens(self) -> int:
         """For a prompt that is given."""

@@ -768,7 +768,7 @@ def test_arrivals_are_dealt_out_and_the_run_ends_when_all_are_back(begun: Any) -
         if isinstance(message, Arrivals)
     }
     assert set(dealt) == {"a", "b"}
-    assert sorted(at_s for message in dealt.values() for at_s, _, _ in message.arrivals) == [
+    assert sorted(at_s for message in dealt.values() for at_s, *_ in message.arrivals) == [
         n / 100 for n in range(6)
     ]
     for number in range(6):
@@ -972,8 +972,8 @@ def test_a_turn_that_cannot_be_is_refused(
 
 def test_a_gate_that_is_not_there_to_be_turned(begun: Any) -> None:
     control = begun(Master("a"), sweep="prefill-concurrency=1,2", users=9)
-    assert control.plan.phase == f"{PROFILING} 1"
-    with pytest.raises(ValueError, match="stage by stage"):
+    assert control.plan.phase == PROFILING
+    with pytest.raises(ValueError, match="block by block"):
         control.change_limit(3)
     ending = begun(Master("a"), prefill_concurrency=3)
     ending.shutdown.begin()
@@ -1087,7 +1087,7 @@ def test_arrivals_go_out_a_second_ahead_and_stop_when_the_phase_is_closed(begun:
         at_s
         for message, _ in sent
         if isinstance(message, Arrivals)
-        for at_s, _, _ in message.arrivals
+        for at_s, *_ in message.arrivals
     ]
     assert dealt == pytest.approx([n / 10 for n in range(len(dealt))])
     assert 3.0 <= len(dealt) / 10 <= 3.1

@@ -36,7 +36,7 @@ class World:
 
     def due_of(self, worker: str) -> list[float]:
         return [
-            at_s for message, to, _ in self.sent if to == worker for at_s, _, _ in message.arrivals
+            at_s for message, to, _ in self.sent if to == worker for at_s, *_ in message.arrivals
         ]
 
 
@@ -51,7 +51,7 @@ def test_arrivals_go_out_once_a_second_ahead_and_in_turn() -> None:
         assert (message.phase, message.started_at) == ("profiling", 5000.0)
         assert all(
             sent_s - 0.5 <= max(-0.5, at_s - AHEAD_S + 0.11) and at_s <= sent_s - 0.5 + AHEAD_S
-            for at_s, _, _ in message.arrivals
+            for at_s, *_ in message.arrivals
         )
 
 
@@ -60,7 +60,10 @@ def test_a_slot_stays_with_its_process() -> None:
     world.dispatcher.deal_out((DueArrival(n / 10, n % 3) for n in range(12)), "profiling", 0.0, 0.0)
     slots = {
         worker: {
-            slot for message, to, _ in world.sent if to == worker for _, slot, _ in message.arrivals
+            slot
+            for message, to, _ in world.sent
+            if to == worker
+            for _, slot, *_ in message.arrivals
         }
         for worker in "ab"
     }
@@ -90,7 +93,7 @@ def test_a_session_counts_with_all_its_turns_and_comes_whole() -> None:
     )
     world.dispatcher.deal_out(iter([DueArrival(0.0, None, item)]), "profiling", 0.0, 0.0)
     assert world.dealt == {"a": 2}
-    (_, _, packed) = world.sent[0][0].arrivals[0]
+    (_, _, packed, _) = world.sent[0][0].arrivals[0]
     assert msgspec.msgpack.decode(packed, type=DatasetSession) == item
 
 
@@ -135,7 +138,7 @@ def test_slots_follow_the_users_when_processes_come_and_go() -> None:
     ):
         slots: dict[str, set[int]] = {}
         for message, to, _ in world.sent:
-            for at_s, slot, _ in message.arrivals:
+            for at_s, slot, *_ in message.arrivals:
                 if at_s == first:
                     slots.setdefault(to, set()).add(slot)
         assert {worker: len(its) for worker, its in slots.items()} == counts
@@ -150,12 +153,12 @@ def test_arrivals_that_come_back_go_to_another() -> None:
     world.sent.clear()
     world.users = {"a": 2, "b": 0}
     # Unix time, as the other end has it
-    assert world.dispatcher.put_back("profiling", [(5003.5, 1, None)]) == 1
+    assert world.dispatcher.put_back("profiling", [(5003.5, 1, None, "")]) == 1
     ((message, to, _),) = world.sent
-    assert (to, message.arrivals, message.started_at) == ("a", [(3.0, 1, None)], 5000.5)
-    assert world.dispatcher.put_back("warmup", [(5003.5, 1, None)]) == 0
+    assert (to, message.arrivals, message.started_at) == ("a", [(3.0, 1, None, "")], 5000.5)
+    assert world.dispatcher.put_back("warmup", [(5003.5, 1, None, "")]) == 0
     world.users = {}
-    assert world.dispatcher.put_back("profiling", [(5003.5, 1, None)]) == 0
+    assert world.dispatcher.put_back("profiling", [(5003.5, 1, None, "")]) == 0
 
 
 # -- sessions --------------------------------------------------------------------------------------

@@ -147,3 +147,39 @@ def test_a_build_gets_the_statuses_0_1_3_4_and_5(tmp_path: Path, names: tuple[st
         "FAIL",
         "INCONCLUSIVE",
     )  # where the client is crowded out, or 40 alike are worth too few
+
+
+def test_prefill_limits_are_compared_over_two_processes(tmp_path: Path) -> None:
+    """Blocks of a round have the same arrivals and lengths, whichever process sends them."""
+    folder = tmp_path / "r"
+    with start_simulator() as url:
+        run = a_run_against(
+            url, folder, "--sweep", "prefill-concurrency=1,2", "--request-rate", "20", "-t", "20",
+            "--processes", "2", "--output-tokens-mean", "5", "--synthetic-input-tokens-stddev", "20",
+        )  # fmt: skip
+        assert run.wait(90) == 0
+    summary, facts = remake_reports(folder)
+    assert summary.limits is not None
+    assert {row.limit for row in summary.limits.rows} == {None, 1, 2}
+    assert summary.limits.rounds >= 2
+    assert summary.limits.answer in (folder / "summary.md").read_text()
+    sent = dict[tuple[int, int | None], list[tuple[float, object]]]()
+    workers = set[object]()
+    for line in _lines(folder):
+        record = line["record"]
+        due_at = float(str(record["due_at"])) + float(str(record["clock_offset_s"]))
+        workers.add(record["worker"])
+        for block in facts.limit_blocks:
+            if block.round and block.counts(due_at):
+                key = (block.round, block.limit)
+                offset_s = round(due_at - block.began_at, 2)
+                sent.setdefault(key, []).append((offset_s, record["asked_input_tokens"]))
+                assert record["arm"] == ("none" if block.limit is None else str(block.limit))
+                assert record["pair"] == block.round
+    assert len(workers) == 2
+    for number in range(1, summary.limits.rounds):
+        first, *others = (sorted(sent[number, limit]) for limit in (None, 1, 2))
+        assert len({tokens for _, tokens in first}) > 3
+        for other in others:
+            assert [tokens for _, tokens in other] == [tokens for _, tokens in first]
+            assert all(abs(a - b) < 0.05 for (a, _), (b, _) in zip(first, other, strict=True))

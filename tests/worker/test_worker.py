@@ -40,7 +40,7 @@ def begin(sender: WorkerContext, **what: Any) -> None:
 def test_arrivals_wait_until_the_clock_is_known(sender: WorkerContext) -> None:
     """The master's wall clock, and so the axis of the run, is an hour ahead of this one's."""
     begin(sender, clock="of another machine", clock_offset_s=1.0)
-    arrivals = Arrivals("profiling", 5000.0, [(0.5, None, None)])
+    arrivals = Arrivals("profiling", 5000.0, [(0.5, None, None, "")])
     sender.add_arrivals(arrivals)
     assert sender.permits.unreserved(float("inf")) == 0
     sender.renew(

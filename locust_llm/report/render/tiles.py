@@ -10,6 +10,7 @@ from locust_llm.report.blocks import mark_scarce
 from locust_llm.report.delivery import describe_span
 from locust_llm.report.rows import Row, SweepSummary
 from locust_llm.report.sections.ab import DIFFERENT, SAME, PairedComparison
+from locust_llm.report.sections.best_limit import WORDS, LimitComparison
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import describe_levels, format_knee
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
@@ -72,6 +73,8 @@ def make_tiles(summary: Summary, run: Run) -> Iterator[tuple[str, str, str]]:
         return summary.examination.tiles()
     if summary.paired is not None:
         return _paired_tiles(summary.paired)
+    if summary.limits is not None:
+        return _limit_tiles(summary.limits)
     return (
         _run_tiles(summary, run)
         if summary.sweep is None or not summary.swept
@@ -102,6 +105,16 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
             format_brief(best, digits=3),
             f"per second, at {where.value:g} {what}{per}{time}{left_out}",
         )
+
+
+def _limit_tiles(found: LimitComparison) -> Iterator[tuple[str, str, str]]:
+    """The limit to use, and how much worse none is."""
+    advice = str(found.best) if found.advises else "none advised"
+    yield "Prefill limit", advice, f"by {WORDS[found.objective].label}"
+    for row in found.rows:
+        if row.limit is None and row.regret is not None and row.regret_high is not None:
+            reach = f"{row.regret_low:.0%} to {row.regret_high:.0%} (95%)"
+            yield "Regret without a limit", f"{row.regret:.0%}", reach
 
 
 def _paired_tiles(found: PairedComparison) -> Iterator[tuple[str, str, str]]:

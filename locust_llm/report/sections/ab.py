@@ -38,7 +38,6 @@ from locust_llm.report.slo.censoring import (
     bound_values,
     value_of_failure,
 )
-from locust_llm.report.slo.goodput import define_good_request
 from locust_llm.report.slo.measurement_error import (
     ErrorSources,
     bounds_of,
@@ -54,7 +53,7 @@ from locust_llm.slo.client_verdict import OK, UNCERTIFIED, ClientVerdict
 from locust_llm.slo.grammar import FAIL, PASS, Condition, Rule
 from locust_llm.slo.grammar import INCONCLUSIVE as RULE_INCONCLUSIVE
 from locust_llm.slo.metrics import BY_WORD, GIVEN, POOLED, RATE, SHARE, TIME
-from locust_llm.slo.rules import POINT
+from locust_llm.slo.rules import POINT, define_good_request
 from locust_llm.text.format import ComparedTexts, format_comparison, format_count
 
 DIFFERENT: Final = "DIFFERENT"

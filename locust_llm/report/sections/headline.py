@@ -70,6 +70,8 @@ def make_headline(summary: Summary, run: Run) -> str:
         return summary.examination.headline()
     if summary.paired is not None:
         found = [_arms(summary.paired), *_rules(summary, run)]
+    elif summary.limits is not None:
+        found = [summary.limits.answer.removesuffix("."), *_rules(summary, run)]
     elif summary.sweep is not None and summary.swept:
         found = [_stages(summary.sweep)]
     else:

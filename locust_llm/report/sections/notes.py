@@ -662,7 +662,7 @@ def _changed(summary: Summary, run: Run) -> Iterator[str]:
         or end is None
         or live.level == end.level
         or not summary.conditions.succeeded
-        or (summary.swept and summary.paired is None)
+        or summary.staged
     ):
         return
     before = _why(live.signals.keys() - end.signals.keys())

@@ -3,8 +3,9 @@ folder and a line here."""
 
 from typing import Final
 
+from .best_limit import BEST_LIMIT
 from .section import AnySection
 from .sessions import SESSIONS
 from .tenants import TENANTS
 
-REPORT_SECTIONS: Final[tuple[AnySection, ...]] = (SESSIONS, TENANTS)
+REPORT_SECTIONS: Final[tuple[AnySection, ...]] = (BEST_LIMIT, SESSIONS, TENANTS)

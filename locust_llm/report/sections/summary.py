@@ -21,6 +21,7 @@ from locust_llm.report.rows import (
     TtftGrowth,
 )
 from locust_llm.report.sections.ab import PairedComparison
+from locust_llm.report.sections.best_limit import PREFILL_LIMITS, LimitComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.energy import Energy
 from locust_llm.report.sections.interference import PrefillInterference
@@ -105,7 +106,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def limits(self) -> LimitComparison | None:
+        """None: the run compares no prefill limits."""
+        found: LimitComparison | None = self.sections.get(PREFILL_LIMITS)
+        return found
+
+    @property
+    def staged(self) -> bool:
+        """A sweep of several stages, each with reports of its own."""
+        return self.sweep is not None and not self.sweep.repeats
+
+    @property
     def swept(self) -> bool:
-        """Its requests were sent under different loads, or to different arms: what they have
-        together says nothing."""
-        return self.paired is not None or (self.sweep is not None and not self.sweep.repeats)
+        """Its requests were sent under different loads or limits, or to different arms: what they
+        have together says nothing."""
+        return self.paired is not None or self.limits is not None or self.staged

@@ -1,52 +1,13 @@
 """Goodput: what a good request is by the rules of a run, and how many there were."""
 
-from typing import Final
-
 from msgspec.structs import replace
 
 from locust_llm.report.rows import GoodRequests, Row
-from locust_llm.slo.grammar import Condition, Rule
-from locust_llm.slo.metrics import BY_WORD, POOLED, TIME
-from locust_llm.slo.rules import Rules
+from locust_llm.slo.grammar import Rule
+from locust_llm.slo.rules import define_good_request
 
 from .censoring import ValueBounds, bound_rate_amounts, bound_share_hits
 from .observed import Evaluation, compute_rule_value
-
-MIN_PERCENTILE: Final = 90.0
-"""A limit on a higher percentile is meant for nearly every request; one on the median is not."""
-
-
-def define_good_request(rules: Rules) -> tuple[tuple[Condition, ...], str]:
-    """(conditions of a good request, their source); empty without a definition.
-
-    From ``--goodput``; else from the first rule with conditions; else the upper limits on latencies
-    of nearly every request (p90 and above, or max), the lowest for each latency.
-    """
-    if rules.good:
-        return rules.good, "--goodput"
-    if rules.good_mistake or any(entry.rule is None for entry in rules.entries):
-        return (), ""
-    given = next((rule.given for rule in rules.readable if rule.given), ())
-    if given:
-        return given, "the first rule with conditions"
-    lowest: dict[str, Condition] = {}
-    for rule in filter(_for_each, rules.readable):
-        condition = Condition(rule.metric, rule.op, rule.number, rule.unit)
-        if rule.metric not in lowest or condition.limit < lowest[rule.metric].limit:
-            lowest[rule.metric] = condition
-    return tuple(lowest.values()), "the rules on latencies, for each request" if lowest else ""
-
-
-def _for_each(rule: Rule) -> bool:
-    measure, percentile = BY_WORD[rule.metric], rule.percentile
-    at_most = (
-        measure.metric is not None
-        and measure.units is TIME
-        and measure.tag != POOLED
-        and rule.op.startswith("<")
-    )
-    most = rule.stat == "max" or (percentile is not None and percentile >= MIN_PERCENTILE)
-    return at_most and most and rule.decides and not rule.where
 
 
 def measure_goodput(seen: Evaluation) -> GoodRequests | None:

@@ -1,0 +1,217 @@
+"""Limit blocks: short stretches of one load, each at another prefill limit, and what their requests
+came to.
+
+The load goes on while the limit changes. So a block first settles, until what the limit before has
+left is over; requests that are due behind that count, and the block goes on beyond them until they
+have ended. What is in flight when the limit changes counts in neither block; only those that were
+due so long before that they should have ended by then count with what they have waited.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from locust_llm.slo.best_limit import (
+    GOODPUT,
+    SHORT_TTFT,
+    STALL,
+    TOKENS,
+    BlockSample,
+    Limit,
+    Samples,
+)
+from locust_llm.slo.grammar import Condition
+
+from .measures import meets_condition
+from .record import CUT, FAILURES, OK, RETRIED, Record
+
+
+class LimitBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """One block. Times are Unix seconds."""
+
+    round: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    """From 1; 0: it finds the server cold, and counts nowhere."""
+    limit: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None
+    """None: no limit."""
+    began_at: float
+    settled_at: float
+    """Requests that are due from here on count."""
+    counted_until: float
+    """Requests that are due from here on do not."""
+    ended_at: float
+    """The limit changed."""
+
+    @property
+    def seconds(self) -> float:
+        """That count."""
+        return self.counted_until - self.settled_at
+
+    def counts(self, due_at: float) -> bool:
+        """A request that is due then."""
+        return bool(self.round) and self.settled_at <= due_at < self.counted_until
+
+
+class CountedRequest(NamedTuple):
+    """A request of a block."""
+
+    limit: Limit
+    round: int
+    due_at: float
+    """Unix seconds."""
+    input_tokens: int
+    latency_s: float
+    """From when it was due to its end."""
+    ttft_s: float
+    """From when it was due: infinite of a failure, at least so much where it was cut."""
+    gate_wait_s: float
+    stall_s: float
+    """nan: it has none."""
+    good: bool
+    failed: bool
+    in_flight: bool
+    """It had not ended when the limit changed."""
+
+
+class CountedTokens(NamedTuple):
+    """Output tokens of one request in the counted time of a block."""
+
+    limit: Limit
+    round: int
+    input_tokens: int
+    tokens: float
+
+
+class LimitBlockRecords:
+    """The requests of all blocks, as they end."""
+
+    def __init__(self, good: Sequence[Condition] = ()) -> None:
+        """``good``: what a good request meets."""
+        self.requests: list[CountedRequest] = []
+        self.left_out = 0
+        """Requests that were in flight when the limit changed, and count nowhere."""
+        self.latencies_s: list[float] = []
+        """Of all that succeeded, from when they were due."""
+        self._good = tuple(good)
+        self.tokens: list[CountedTokens] = []
+
+    def add(self, record: Record, blocks: Sequence[LimitBlock]) -> None:
+        """``blocks``: those that there are, in the order of time."""
+        if record.outcome == RETRIED or not blocks:
+            return
+        due_at = record.due_at + record.clock_offset_s
+        closed_at = record.closed_at + record.clock_offset_s
+        if record.outcome == OK:
+            self.latencies_s.append(closed_at - due_at)
+            self._count_tokens(record, blocks)
+        block = find_block(blocks, due_at)
+        if block is None:
+            return
+        in_flight = closed_at > block.ended_at
+        if block.counts(due_at):
+            self.requests.append(self._make_request(record, block, in_flight=in_flight))
+        else:
+            self.left_out += in_flight
+
+    def samples(
+        self, objective: str, limits: Iterable[Limit], blocks: Sequence[LimitBlock]
+    ) -> Samples:
+        """Of these blocks, which are over."""
+        counted = [block for block in blocks if block.round]
+        seconds = {(block.limit, block.round): block.seconds for block in counted}
+        values: dict[tuple[Limit, int], list[float]] = {key: [] for key in seconds}
+        if objective == TOKENS:
+            for part in self.tokens:
+                if (part.limit, part.round) in values:
+                    values[part.limit, part.round].append(part.tokens)
+        else:
+            longest = find_median_length(self.requests)
+            for request in self.requests:
+                key = (request.limit, request.round)
+                if key in values:
+                    values[key].extend(_value_of(request, objective, longest))
+        return {
+            limit: {
+                number: BlockSample(values[key], seconds[key])
+                for key in seconds
+                if (number := key[1]) and key[0] == limit
+            }
+            for limit in limits
+        }
+
+    def _make_request(
+        self, record: Record, block: LimitBlock, *, in_flight: bool
+    ) -> CountedRequest:
+        failed = record.outcome in FAILURES
+        ttft_s = record.ttft_from_due_s
+        if failed:
+            ttft_s = math.inf
+        elif ttft_s is None:
+            ttft_s = record.closed_at - record.due_at
+        stall_s = record.longest_stall_s
+        return CountedRequest(
+            limit=block.limit,
+            round=block.round,
+            due_at=record.due_at + record.clock_offset_s,
+            input_tokens=_length_of(record),
+            latency_s=record.closed_at - record.due_at,
+            ttft_s=ttft_s,
+            gate_wait_s=record.gate_wait_s or 0.0,
+            stall_s=math.nan if stall_s is None or record.outcome == CUT else stall_s,
+            good=record.outcome == OK and all(meets_condition(record, one) for one in self._good),
+            failed=failed,
+            in_flight=in_flight,
+        )
+
+    def _count_tokens(self, record: Record, blocks: Sequence[LimitBlock]) -> None:
+        """Evenly between its first chunk and its last."""
+        if record.sent_at is None or not record.chunk_us or not record.output_tokens:
+            return
+        sent_at = record.sent_at + record.clock_offset_s
+        first, last = (sent_at + us / 1e6 for us in (record.chunk_us[0], record.chunk_us[-1]))
+        span_s = max(last - first, 1e-6)
+        for block in _blocks_between(blocks, first, last):
+            inside_s = min(last, block.counted_until) - max(first, block.settled_at)
+            if block.round and inside_s > 0:
+                tokens = min(1.0, inside_s / span_s) * record.output_tokens
+                self.tokens.append(
+                    CountedTokens(block.limit, block.round, _length_of(record), tokens)
+                )
+
+
+def _length_of(record: Record) -> int:
+    """Of its prompt: as asked for, else as the server counted."""
+    asked = record.asked_input_tokens
+    return (record.input_tokens if asked is None else asked) or 0
+
+
+def _value_of(request: CountedRequest, objective: str, longest: float) -> Iterator[float]:
+    if objective == GOODPUT:
+        yield float(request.good)
+    elif objective == SHORT_TTFT and request.input_tokens <= longest:
+        yield request.ttft_s
+    elif objective == STALL and not request.in_flight and not math.isnan(request.stall_s):
+        yield request.stall_s
+
+
+def find_median_length(requests: Sequence[CountedRequest]) -> float:
+    """Prompts up to this length are short: half of them, or all that are of one length."""
+    lengths = sorted(request.input_tokens for request in requests)
+    return lengths[(len(lengths) - 1) // 2] if lengths else 0.0
+
+
+def find_block(blocks: Sequence[LimitBlock], at: float) -> LimitBlock | None:
+    """In whose time this moment lies; None: in none."""
+    place = bisect_right(blocks, at, key=lambda block: block.began_at) - 1
+    return blocks[place] if place >= 0 and at < blocks[place].ended_at else None
+
+
+def _blocks_between(
+    blocks: Sequence[LimitBlock], first: float, last: float
+) -> Iterator[LimitBlock]:
+    place = max(0, bisect_right(blocks, first, key=lambda block: block.began_at) - 1)
+    while place < len(blocks) and blocks[place].began_at < last:
+        yield blocks[place]
+        place += 1

@@ -1,0 +1,327 @@
+"""Best limit: prefill limits compared round by round, until the best one is known.
+
+A round is one block of load at each limit, with the same arrivals and lengths. Of two limits the
+ratio of their figures, each over the blocks of all rounds that have both, is as uncertain as it
+changes when rounds are drawn again, with replacement (the bootstrap: Efron, Annals of Statistics 7,
+1979), so requests within a round may depend on each other as they like.
+
+How much worse a limit is than the best one, its regret, has an interval that allows for not
+knowing which is best (multiple comparisons with the best: Hsu, Annals of Statistics 9, 1981;
+Edwards and Hsu, JASA 78, 1983). All of them hold together in 95 % of the runs, at all moments at
+which a run looks at them (Bonferroni).
+"""
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from random import Random
+from typing import Final, NamedTuple
+
+from .intervals import binomial_cdf
+
+Limit = int | None
+"""None: no limit."""
+NO_LIMIT: Final = "none"
+TOLERANCE: Final = 0.03
+"""Limits that are worse than the best one by less are as good."""
+ERROR: Final = 0.05
+"""How often one of the intervals of a run may be wrong."""
+LOOKS: Final = (4, 7, 12, 20)
+"""Rounds after which a run looks whether it knows enough; it looks once more at its end."""
+DRAWS: Final = 200
+"""Of rounds."""
+LEAST_ROUNDS: Final = 3
+"""Of fewer rounds nothing is concluded."""
+LEAST_VALUES: Final = 20
+"""So many values of a limit at least; of fewer a percentile is little more than the slowest."""
+
+
+class BlockSample(NamedTuple):
+    """What one block came to."""
+
+    values: Sequence[float]
+    """Of its requests: infinite where one failed."""
+    seconds: float
+
+
+Samples = Mapping[Limit, Mapping[int, BlockSample]]
+"""By limit and round."""
+
+
+class Objective(NamedTuple):
+    """What makes a limit good."""
+
+    percentile: float | None
+    """Of the values; None: their sum per second."""
+    less_is_better: bool
+
+
+GOODPUT: Final = "goodput"
+SHORT_TTFT: Final = "ttft"
+STALL: Final = "stall"
+TOKENS: Final = "tokens"
+OBJECTIVES: Final = {
+    GOODPUT: Objective(percentile=None, less_is_better=False),
+    SHORT_TTFT: Objective(percentile=95.0, less_is_better=True),
+    STALL: Objective(percentile=95.0, less_is_better=True),
+    TOKENS: Objective(percentile=None, less_is_better=False),
+}
+"""What ``--objective`` takes."""
+
+
+class LimitRegret(NamedTuple):
+    """One limit against the best one. Regrets are ratios less 1: 0.1 is 10 % worse."""
+
+    limit: Limit
+    figure: float | None
+    """Over all its blocks; None: it has no values."""
+    rounds: int
+    regret: float | None
+    low: float
+    high: float
+    """Ends of its 95 % interval; infinite above where nothing bounds it."""
+    surely_low: float
+    surely_high: float
+    """Ends between which all regrets lie in 95 % of the runs, at all looks."""
+
+    @property
+    def is_as_good(self) -> bool:
+        """For certain not worse than the best one by more than the tolerance."""
+        return self.surely_high <= TOLERANCE
+
+    @property
+    def is_worse(self) -> bool:
+        """For certain worse than the best one by more than the tolerance."""
+        return self.surely_low > TOLERANCE
+
+
+class LogRatio(NamedTuple):
+    """Of two figures, how much worse the first one is, and its standard error."""
+
+    middle: float
+    error: float
+    freedom: int
+    known: bool = True
+    """False: too few rounds or values."""
+
+    def reach(self, tail: float) -> float:
+        """Half of the interval that leaves out ``tail`` at either end."""
+        return (
+            find_student_quantile(max(2, self.freedom), tail) * self.error
+            if self.known
+            else math.inf
+        )
+
+
+Ends = Mapping[tuple[Limit, Limit], tuple[float, float]]
+"""Of how much worse the first limit of each pair is, as a logarithm."""
+
+
+def compare_with_best(samples: Samples, objective: Objective) -> tuple[LimitRegret, ...]:
+    """Each limit against the best one, in the order of ``samples``."""
+    limits = list(samples)
+    figures = {limit: _Figure(samples[limit], objective) for limit in limits}
+    ratios = {
+        (one, other): compare_figures(figures[one], figures[other])
+        for one in limits
+        for other in limits
+        if one != other
+    }
+    others = max(1, len(limits) - 1)
+    each = _bound_regrets(limits, _find_ends(ratios, ERROR / 2))
+    surely = _bound_regrets(limits, _find_ends(ratios, ERROR / 2 / others / (len(LOOKS) + 1)))
+    found = []
+    for limit in limits:
+        middle = max(
+            (ratios[limit, other].middle for other in limits if other != limit), default=0.0
+        )
+        found.append(
+            LimitRegret(
+                limit=limit,
+                figure=figures[limit].whole,
+                rounds=len(figures[limit].rounds),
+                regret=None if math.isnan(middle) else _from_log(max(0.0, middle)),
+                low=each[limit][0],
+                high=each[limit][1],
+                surely_low=surely[limit][0],
+                surely_high=surely[limit][1],
+            )
+        )
+    return tuple(found)
+
+
+def compare_two(
+    samples: Samples, objective: Objective, one: Limit, other: Limit
+) -> tuple[float, float, float] | None:
+    """How many times as bad the first one is, and the ends of its 95 % interval; None: not
+    known."""
+    ratio = compare_figures(_Figure(samples[one], objective), _Figure(samples[other], objective))
+    reach = ratio.reach(ERROR / 2)
+    if not math.isfinite(ratio.middle) or not math.isfinite(reach):
+        return None
+    return tuple(math.exp(ratio.middle + part) for part in (0.0, -reach, reach))  # type: ignore[return-value]
+
+
+def _find_ends(ratios: "Mapping[tuple[Limit, Limit], LogRatio]", tail: float) -> Ends:
+    ends = {}
+    for pair, ratio in ratios.items():
+        reach = ratio.reach(tail)
+        ends[pair] = _add(ratio.middle, -reach), _add(ratio.middle, reach)
+    return ends
+
+
+def _bound_regrets(limits: Sequence[Limit], ends: Ends) -> dict[Limit, tuple[float, float]]:
+    may_be_best = [
+        one for one in limits if all(ends[one, other][0] <= 0 for other in limits if other != one)
+    ]
+    found = {}
+    for limit in limits:
+        better = [ends[limit, other] for other in may_be_best if other != limit]
+        low = min((pair[0] for pair in better), default=0.0)
+        high = max((pair[1] for pair in better), default=0.0)
+        if limit in may_be_best:
+            low = 0.0
+        found[limit] = _from_log(max(0.0, low)), _from_log(max(0.0, high))
+    return found
+
+
+def _from_log(value: float) -> float:
+    return math.inf if value > 700 else math.expm1(value)
+
+
+def _add(middle: float, reach: float) -> float:
+    """Infinitely worse is not less so for an error that nobody knows."""
+    if math.isnan(middle) or (math.isinf(middle) and math.isinf(reach) and middle != reach):
+        return math.copysign(math.inf, reach)
+    return middle + reach
+
+
+class _Figure:
+    """Of one limit: over all rounds, or over rounds that are drawn."""
+
+    def __init__(self, blocks: Mapping[int, BlockSample], objective: Objective) -> None:
+        self.rounds = frozenset(blocks)
+        self._blocks, self._objective = blocks, objective
+        self._falling = sorted(
+            ((value, number) for number, block in blocks.items() for value in block.values),
+            reverse=True,
+        )
+        self.whole = self._find_whole()
+
+    def _find_whole(self) -> float | None:
+        """Over all its blocks; None: they have no values."""
+        if self._objective.percentile is None:
+            seconds = sum(block.seconds for block in self._blocks.values())
+            return sum(value for value, _ in self._falling) / seconds if seconds > 0 else None
+        rising = [value for value, _ in reversed(self._falling)]
+        return find_percentile(rising, self._objective.percentile) if rising else None
+
+    def cost(self, times: Mapping[int, int]) -> float:
+        """A logarithm, more being worse: with each round taken so many times."""
+        figure = self._over(times)
+        if math.isnan(figure):
+            return figure
+        if not self._objective.less_is_better:
+            return math.inf if figure <= 0 else -math.log(figure)
+        return math.inf if math.isinf(figure) else math.log(max(figure, 1e-9))
+
+    def _over(self, times: Mapping[int, int]) -> float:
+        blocks = [(self._blocks[number], count) for number, count in times.items()]
+        if self._objective.percentile is None:
+            seconds = sum(count * block.seconds for block, count in blocks)
+            return sum(count * sum(block.values) for block, count in blocks) / seconds
+        beyond = (1 - self._objective.percentile / 100) * sum(
+            count * len(block.values) for block, count in blocks
+        )
+        for value, number in self._falling:
+            beyond -= times.get(number, 0)
+            if beyond < 0:
+                return value
+        return math.nan
+
+    def count(self, rounds: Iterable[int]) -> int:
+        return sum(len(self._blocks[number].values) for number in rounds)
+
+    @property
+    def least_values(self) -> int:
+        """That tell a figure."""
+        return 1 if self._objective.percentile is None else LEAST_VALUES
+
+
+def compare_figures(one: _Figure, other: _Figure) -> LogRatio:
+    """By how much the first one is worse."""
+    rounds = tuple(sorted(one.rounds & other.rounds))
+    freedom = len(rounds) - 1
+    if not rounds:
+        return LogRatio(math.nan, math.inf, 1, known=False)
+    once = dict.fromkeys(rounds, 1)
+    middle = _less(one.cost(once), other.cost(once))
+    few = min(one.count(rounds), other.count(rounds)) < one.least_values
+    if len(rounds) < LEAST_ROUNDS or few:
+        return LogRatio(middle, math.inf, max(1, freedom), known=False)
+    drawn = [_less(one.cost(times), other.cost(times)) for times in draw_rounds(rounds)]
+    if not math.isfinite(middle):
+        # failures: certain where no round alone makes them
+        certain = all(value == middle for value in drawn)
+        return LogRatio(middle, 0.0 if certain else math.inf, freedom, known=certain)
+    if not all(map(math.isfinite, drawn)):
+        return LogRatio(middle, math.inf, freedom, known=False)
+    mean = sum(drawn) / len(drawn)
+    squares = sum((value - mean) ** 2 for value in drawn) / len(drawn)
+    # drawing from few varies less than the few did
+    return LogRatio(middle, math.sqrt(squares * len(rounds) / freedom), freedom)
+
+
+@lru_cache(maxsize=32)
+def draw_rounds(rounds: tuple[int, ...]) -> tuple[Mapping[int, int], ...]:
+    """How many times each is taken, in each draw; always the same ones."""
+    random = Random(len(rounds))
+    return tuple(Counter(random.choices(rounds, k=len(rounds))) for _ in range(DRAWS))
+
+
+def _less(cost: float, of_other: float) -> float:
+    """Two that fail alike are alike."""
+    return 0.0 if cost == of_other else cost - of_other
+
+
+def find_percentile(rising: Sequence[float], percentile: float) -> float:
+    """With linear interpolation; infinite where it lies on a failure."""
+    place = (len(rising) - 1) * percentile / 100
+    below = int(place)
+    above = min(below + 1, len(rising) - 1)
+    low, high = rising[below], rising[above]
+    share = place - below
+    if math.isinf(high):
+        return high if share > 0 else low
+    return low + (high - low) * share
+
+
+@cache
+def find_student_quantile(freedom: int, tail: float) -> float:
+    """What Student's t of two degrees of freedom or more exceeds with probability ``tail``."""
+
+    def exceeds(t: float) -> float:
+        # I_x(n / 2, 1 / 2) with x = n / (n + t^2), as a binomial distribution between whole numbers
+        beyond = freedom / (freedom + t * t)
+        return (1 - binomial_cdf(freedom / 2 - 1, (freedom - 1) / 2, beyond)) / 2
+
+    low, high = 0.0, 1.0
+    while exceeds(high) > tail:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if exceeds(middle) > tail else (low, middle)
+    return high
+
+
+def is_look(rounds: int) -> bool:
+    """Whether a run looks after so many rounds what it knows."""
+    place = bisect_right(LOOKS, rounds) - 1
+    return place >= 0 and LOOKS[place] == rounds
+
+
+def format_limit(limit: Limit) -> str:
+    """``4``, or ``none``."""
+    return NO_LIMIT if limit is None else str(limit)
