@@ -3,7 +3,7 @@ processes.
 
 Tokens per second are of the last seconds, unfinished answers among them. Those are not decoded yet,
 but their reads are counted; a read counts as many tokens as the reads of finished answers had on
-average.
+average. Of answers in one piece nothing comes before the end, and those that ended are counted.
 """
 
 import math
@@ -266,9 +266,12 @@ class LiveStats:
         *,
         longest_s: float | None = None,
         request_count: int | None = None,
+        streams: bool = True,
     ) -> None:
-        """``longest_s``, ``request_count``: of the profiling phase; None: it is not known."""
+        """``longest_s``, ``request_count``: of the profiling phase; None: it is not known.
+        ``streams``: answers come in pieces."""
         self._clock = clock
+        self._streams = streams
         self._longest_s, self._request_count = longest_s, request_count
         self.counts: Counter[str] = Counter()
         """Requests that are over, by outcome."""
@@ -290,6 +293,7 @@ class LiveStats:
         self._all_reads = 0
         """Since the first status of each process."""
         self._reads_at: deque[tuple[float, int]] = deque()
+        """(when, all reads until then); of answers in one piece their tokens instead."""
         self.recent_ttft = SlidingHistogram(WINDOW_S, clock)
         """Of first chunks that came in the last ``WINDOW_S``."""
         self.recent_due = SlidingHistogram(WINDOW_S, clock)
@@ -344,7 +348,7 @@ class LiveStats:
             self._reads_at.append((now, 0))
         self._all_reads += reads - self._reads.get(worker, reads)
         self._reads[worker] = reads
-        self._reads_at.append((now, self._all_reads))
+        self._reads_at.append((now, self._all_reads if self._streams else self.output_tokens))
         while now - self._reads_at[1][0] >= RATE_S:
             self._reads_at.popleft()
         if health is not None:
@@ -407,6 +411,8 @@ class LiveStats:
             return 0.0
         since, before = self._reads_at[0]
         now = self._clock()
+        if not self._streams:
+            return (self.output_tokens - before) / max(now - since, 1e-9)
         last_at = self._reads_at[-1][0]
         # what was read since then is not known yet
         if since < last_at and now - last_at < MAX_SILENCE_S:

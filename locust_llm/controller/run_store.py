@@ -223,7 +223,10 @@ class RunStore:
         )
         self.folder = make_run_folder(settings, survey.model)
         self.live_stats = LiveStats(
-            monotonic, longest_s=settings.longest_s, request_count=settings.request_count
+            monotonic,
+            longest_s=settings.longest_s,
+            request_count=settings.request_count,
+            streams=settings.streaming,
         )
         self.totals = RunTotals()
         self.buffering = Buffering()

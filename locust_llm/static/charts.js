@@ -5,7 +5,7 @@ const charts = (() => {
   const RATE_S = 5, HEIGHT = 210, FAR = 4;
   // Places in a point of the history: live.py, Point. Those with _S are totals over time.
   const AT = 0, USERS = 1, LIMIT = 2, USED_S = 3, WAITING_S = 4, DECODING_S = 5, TTFT = 6, ITL = 7, TOKENS = 8, OK = 9, FAILED = 10, SERVER = 11, LATENCY = 12, IN_FLIGHT_AT = 13;
-  const history = { points: [], marks: [], classes: [], limits: [], generates: true };  // limits: [measure, limit in the chart's unit, text]
+  const history = { points: [], marks: [], classes: [], limits: [], generates: true, streams: true };  // limits: [measure, limit in the chart's unit, text]
 
   // -- values ------------------------------------------------------------------------------------------------------------
 
@@ -28,23 +28,23 @@ const charts = (() => {
 
   // -- what there is -----------------------------------------------------------------------------------------------------
 
-  // A chart: its unit, whether its values are whole numbers, its measure in rules, and what makes its series. ``output``: only
-  // where answers are generated, or only where they are not.
+  // A chart: its unit, whether its values are whole numbers, its measure in rules, and what makes its series. ``only``: where
+  // it is shown, else everywhere.
   const CHARTS = [
-    { title: "Request latency", unit: "ms", measure: "request_latency", output: false, series: () => percentiles(LATENCY) },
-    { title: "Time to first token", unit: "ms", measure: "ttft", output: true, series: () => percentiles(TTFT) },
-    { title: "Inter-token latency", unit: "ms", measure: "itl", output: true, series: () => percentiles(ITL) },
+    { title: "Request latency", unit: "ms", measure: "request_latency", only: () => !history.streams, series: () => percentiles(LATENCY) },
+    { title: "Time to first token", unit: "ms", measure: "ttft", only: () => history.streams, series: () => percentiles(TTFT) },
+    { title: "Inter-token latency", unit: "ms", measure: "itl", only: () => history.streams, series: () => percentiles(ITL) },
     { title: `Prefill gate, mean of ${RATE_S} s`, unit: "", series: () => [
-      { name: "awaiting first token", hue: "prefill", kind: "area", values: mean(USED_S) },
+      { name: history.streams ? "awaiting first token" : "in flight", hue: "prefill", kind: "area", values: mean(USED_S) },
       { name: "limit", hue: "limit", kind: "steps", values: column((p) => p[LIMIT]) },
       { name: "waiting", hue: "wait", values: mean(WAITING_S) },
     ] },
-    { title: "Output tokens per second", unit: "", measure: "output_tokens_per_s", output: true, series: () => [
+    { title: "Output tokens per second", unit: "", measure: "output_tokens_per_s", only: () => history.generates, series: () => [
       { name: `tokens/s, last ${RATE_S} s`, hue: "decode", values: column((p) => p[TOKENS]) },
     ] },
     { title: "Users and decoding requests", unit: "", whole: true, series: () => [
       { name: "users", hue: "limit", kind: "steps", values: column((p) => p[USERS]) },
-      ...(history.generates ? [{ name: `decoding, mean of ${RATE_S} s`, hue: "decode", values: mean(DECODING_S) }] : []),
+      ...(history.streams ? [{ name: `decoding, mean of ${RATE_S} s`, hue: "decode", values: mean(DECODING_S) }] : []),
     ] },
     { title: "Requests per second", unit: "", measure: "requests_per_s", series: () => [
       { name: `ok, last ${RATE_S} s`, hue: "p50", values: rate((p) => p[OK]) },
@@ -82,7 +82,7 @@ const charts = (() => {
     ticks: { stroke: () => css("line"), width: 1, size: 4 }, values: (_, splits) => ticks(unit, splits),
   });
 
-  function chart(place, { title, unit, whole, measure, output, series: make }, before = null) {
+  function chart(place, { title, unit, whole, measure, only, series: make }, before = null) {
     const figure = document.createElement("figure"), head = document.createElement("h3"), box = document.createElement("div");
     const keys = document.createElement("div"), text = written(unit), hidden = new Set();
     const limits = () => history.limits.filter(([of]) => of === measure);
@@ -144,7 +144,7 @@ const charts = (() => {
       });
     }
     function update() {
-      figure.hidden = output !== undefined && output !== history.generates;
+      figure.hidden = only !== undefined && !only();
       series = make();
       if (names !== (names = series.map((one) => one.name).join("\n")) || !u) begin();
       u.setData([history.points.map((point) => point[AT]), ...series.map((one) => one.values())], !zoomed);

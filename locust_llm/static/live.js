@@ -282,7 +282,7 @@
     if (!status.points) return;
     if (fresh) charts.forget();
     [run, step, history.marks, history.classes, history.limits] = [status.run, status.step, status.marks, status.classes, status.limits];
-    history.generates = status.generates !== false;
+    [history.generates, history.streams] = [status.generates !== false, status.streams !== false];
     history.points = status.whole ? status.points : history.points.concat(status.points);
     if (status.points.length || status.whole) {
       charts.update();

@@ -49,7 +49,7 @@ TABLE_ROWS: Final = {
 }
 """The rows of the table, by tag."""
 POOLED_ROWS: Final = {LATENCY: TABLE_ROWS[LATENCY], GATE_WAIT.tag: TABLE_ROWS[GATE_WAIT.tag]}
-"""Those of embeddings and rerank."""
+"""Those of answers in one piece, of embeddings and rerank too."""
 
 
 class LiveSample(msgspec.Struct, frozen=True, array_like=True):
@@ -120,7 +120,8 @@ class LiveStatistics:
     ) -> None:
         """``generates``: answers have output; without, its figures are left out. ``streams``: they
         have a first token."""
-        self.stats, self.generates, self.streams = stats, generates, streams
+        self.stats, self.generates = stats, generates
+        self.streams = generates and streams
         self.started_at = started_at
         """Unix seconds."""
         self.step = 1
@@ -209,7 +210,7 @@ class LiveStatistics:
         itl_ms = self._recent[ITL.tag].histogram().percentiles_ms(*PLOT_PERCENTILES)
         whole = (
             None
-            if self.generates
+            if self.streams
             else self._recent[LATENCY].histogram().percentiles_ms(*PLOT_PERCENTILES)
         )
         self.points.append(
@@ -245,7 +246,7 @@ class LiveStatistics:
         """TTFT of the last seconds is from first chunks where there are no waits; all else is from
         ended requests."""
         rows = []
-        shown_rows = TABLE_ROWS if self.generates else POOLED_ROWS
+        shown_rows = TABLE_ROWS if self.streams else POOLED_ROWS
         for tag, label in order_latency_rows(
             shown_rows, waits=self.has_waits, gated=self.gated
         ).items():

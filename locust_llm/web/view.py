@@ -38,8 +38,10 @@ LOOKS: Final = 5
 DRAWN: Final = {"ttft": 1e3, "itl": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0}
 """Measures that have a chart on the live page, and from the unit of a rule's limit to that of the
 chart."""
-DRAWN_POOLED: Final = {"request_latency": 1e3, "requests_per_s": 1.0}
-"""Those of embeddings and rerank."""
+DRAWN_WHOLE: Final = {
+    "request_latency": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0,
+}  # fmt: skip
+"""Those of answers in one piece, of embeddings and rerank too."""
 RATES: Final = {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}
 """Tags of the report by their names here."""
 LEAST_PART_S: Final = 1e-5
@@ -89,7 +91,7 @@ class RunView:
             control.live_stats,
             time.time(),
             generates=asked.generates,
-            streams=asked.generates and asked.streaming,
+            streams=asked.streaming,
         )
         self.control, self.live, self._ended = control, live, None
         self.refusal, self._name = "", control.folder.name
@@ -296,7 +298,8 @@ def _rule_states(control: Controller) -> Iterator[tuple[str, str, str]]:
 def _limits(control: Controller) -> Iterator[tuple[str, float, str]]:
     """(measure, limit in the unit of its chart, text) of the rules that are for the load of now."""
     stages = control.stages
-    drawn = DRAWN if control.settings.generates else DRAWN_POOLED
+    asked = control.settings
+    drawn = DRAWN if asked.generates and asked.streaming else DRAWN_WHOLE
     for rule in control.settings.rules.readable:
         if rule.metric not in drawn or rule.base:
             continue
@@ -313,9 +316,8 @@ def _final(result: ReportResult, live: LiveStatistics) -> Json:
     status = {"client": result.client, "rules": rules, "slo": result.slo_status}
     if result.swept:
         return {**status, "table": [], "found": result.findings}
-    shown = (
-        TABLE_ROWS if TTFT.tag in result.figures or LATENCY not in result.figures else POOLED_ROWS
-    )
+    whole = LATENCY in result.figures and not (live.streams and TTFT.tag in result.figures)
+    shown = POOLED_ROWS if whole else TABLE_ROWS
     rows = order_latency_rows(shown, waits=live.has_waits, gated=live.gated)
     table = [
         _exact(label, result.figures.get(tag, MetricValue())) for tag, label in rows.items()

@@ -123,6 +123,16 @@ def test_a_read_is_worth_what_it_was_in_the_answers_that_are_over(clock: Clock) 
     assert stats.tokens_per_s() == pytest.approx(20)
 
 
+def test_tokens_of_answers_in_one_piece_are_those_of_the_ended(clock: Clock) -> None:
+    """An answer of 40 tokens each half second: 80 a second, whatever else was read."""
+    stats = LiveStats(clock, streams=False)
+    for half_second in range(20):
+        tell(stats, reads=half_second + 13 * (half_second > 3))
+        clock.now += 0.5
+        stats.add(answered(output_tokens=40, reads=1))
+    assert stats.tokens_per_s() == pytest.approx(80, rel=0.1)
+
+
 def test_errors_have_reads_and_no_tokens(clock: Clock) -> None:
     """Of 80 reads 20 were of an answer, of 20 tokens."""
     stats = LiveStats(clock)

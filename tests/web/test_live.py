@@ -382,6 +382,14 @@ def test_its_size_does_not_grow_with_the_run(live: LiveStatistics, clock: Clock)
     assert len(row(live, "ICL").recent_ms or ()) == len(PERCENTILES)
 
 
+def test_answers_in_one_piece_have_a_latency_and_no_first_token(clock: Clock) -> None:
+    live = LiveStatistics(LiveStats(clock.monotonic), clock.now, clock, streams=False)
+    keep(live, answered(closed_at=10.25, streamed=False, output_tokens=40))
+    live.tick(1, None, "profiling")
+    assert [row.label for row in live.table()] == ["Request latency", "Gate wait"]
+    assert live.points[-1].latency_ms == pytest.approx((250.0,) * 3, rel=0.005)
+
+
 def test_embeddings_have_a_latency_and_nothing_of_tokens(clock: Clock) -> None:
     live = LiveStatistics(LiveStats(clock.monotonic), clock.now, clock, generates=False)
     keep(live, answered(closed_at=10.25, streamed=False, output_tokens=None, inputs=4))
