@@ -44,7 +44,12 @@ from .in_flight import RequestsInFlight
 from .limit_sweep import make_limit_sweep
 from .shutdown import Shutdown
 from .stages import BlockRunner, StageRunner
-from .user_start import ResponseTimes, plan_user_start
+from .user_start import (
+    FirstRequestTimes,
+    ResponseTimes,
+    find_longest_start_s,
+    plan_user_start,
+)
 from .users import UserPool
 
 logger = logging.getLogger("locust_llm")
@@ -92,6 +97,7 @@ class PhaseRunner:
         self._start: StartSpread | None = None
         """Of this phase; None: its users start as they come."""
         self._responses = ResponseTimes()
+        self._first_requests = FirstRequestTimes(0)
         self._stage_limits = 0
         """How many changes of the limit there had been before this stage."""
 
@@ -147,9 +153,11 @@ class PhaseRunner:
             self._settings, phase, users, self._context.survey.response_time, earlier_s
         )
         self._store.starts.append(start)
+        self._first_requests = FirstRequestTimes(start.users)
         logger.info(str(start).replace(" started", " start"))
         if start.by != BY_RATE:
-            self._start = StartSpread(phase, start.over_s / users)
+            longest_s = find_longest_start_s(self._settings, start)
+            self._start = StartSpread(phase, start.over_s / users, longest_s / users)
             self.send_start()
 
     def send_start(self, worker: str | None = None) -> None:
@@ -160,6 +168,10 @@ class PhaseRunner:
     def add_response(self, record: Record) -> None:
         """Of a request that is over."""
         self._responses.add(record)
+        start_s = self._first_requests.add(record)
+        if start_s is not None and self._store.starts:
+            last = msgspec.structs.replace(self._store.starts[-1], took_s=start_s)
+            self._store.starts[-1] = last
 
     def _users_of(self, phase: str) -> int | None:
         """How many there shall be; None: those that there are."""

@@ -1,7 +1,8 @@
 """User start: how fast the users of a phase of a closed loop begin to send.
 
-Asked for (-r) it is as asked. Else they start evenly over one response time: users that start at
-once wait together, at a server whose queue is never as long again.
+Asked for (-r) it is as asked. Else they start evenly over one response time, or more slowly while
+requests await their first token: users that start at once wait together, at a server whose queue is
+never as long again.
 """
 
 import math
@@ -20,6 +21,8 @@ from locust_llm.records.run import (
 )
 from locust_llm.settings.settings import START_SHARE, Settings
 
+SLOWER: Final = 4.0
+"""So many times as long the start may take where the server is slower with more users."""
 UNMEASURED_S: Final = 1.0
 """Over so long users start where no response time is known."""
 
@@ -42,6 +45,41 @@ class ResponseTimes:
         return mean_s
 
 
+class FirstRequestTimes:
+    """Of the users of a phase."""
+
+    def __init__(self, users: int) -> None:
+        self._left = users
+        self._known = set[tuple[str, int]]()
+        self._first_at, self._last_at = math.inf, -math.inf
+
+    def add(self, record: Record) -> float | None:
+        """Seconds from the first user's first request to the last one's, when that is over; None:
+        it is not, or it is known."""
+        user = record.worker, record.user
+        if not self._left or user in self._known:
+            return None
+        self._known.add(user)
+        at = record.asked_at + record.clock_offset_s
+        self._first_at, self._last_at = min(self._first_at, at), max(self._last_at, at)
+        self._left -= 1
+        return None if self._left else self._last_at - self._first_at
+
+
+def find_longest_start_s(s: Settings, start: UserStart) -> float:
+    """Users start more slowly while requests await their first token: the response time under load
+    may be several times that of a request alone. An answer in one piece has no first token."""
+    if not s.streaming:
+        return start.over_s
+    return max(start.over_s, min(SLOWER * start.over_s, _longest_start_s(s, start.phase)))
+
+
+def _longest_start_s(s: Settings, label: str) -> float:
+    if label == WARMUP and s.warmup_duration is not None:
+        return START_SHARE * s.warmup_duration
+    return math.inf if s.longest_start_s is None else s.longest_start_s
+
+
 def plan_user_start(
     s: Settings,
     phase: str,
@@ -60,10 +98,8 @@ def plan_user_start(
             rate_per_s=s.spawn_rate,
         )  # fmt: skip
     over_s, by = _known_response_time(before_load, earlier_s)
-    longest_s = s.longest_start_s
-    if label == WARMUP and s.warmup_duration is not None:
-        longest_s = START_SHARE * s.warmup_duration
-    if longest_s is not None and over_s > longest_s:
+    longest_s = _longest_start_s(s, label)
+    if over_s > longest_s:
         over_s = longest_s
         by = by if by == UNMEASURED else BY_RUN_TIME
     return UserStart(phase=label, stage=stage, users=users, over_s=over_s, by=by)

@@ -77,6 +77,10 @@ _START_REASONS: Final = {
 }
 
 
+SLOW_START: Final = 1.25
+"""From so many times the planned time on, the start is described as it was."""
+
+
 class UserStart(msgspec.Struct, frozen=True, kw_only=True):
     """How fast the users of a closed loop began to send."""
 
@@ -85,7 +89,9 @@ class UserStart(msgspec.Struct, frozen=True, kw_only=True):
     """0: the run has none."""
     users: Count
     over_s: float
-    """From the first one to the last; 0: all at once."""
+    """From the first one to the last, as planned; 0: all at once."""
+    took_s: float | None = None
+    """From the first one's first request to the last one's; None: some had sent none."""
     by: str
     """rate, response_time, earlier_phase, run_time or unmeasured."""
     rate_per_s: float | None = None
@@ -96,7 +102,13 @@ class UserStart(msgspec.Struct, frozen=True, kw_only=True):
             return f"All {self.users} users started at once, as -r {self.rate_per_s:g} asks."
         if self.by == BY_RATE:
             return f"{self.users} users started over {self.over_s:.3g} s (-r {self.rate_per_s:g})."
-        return f"{self.users} users started over {self.over_s:.3g} s{_START_REASONS[self.by]}."
+        took_s = self.over_s if self.took_s is None else self.took_s
+        if took_s <= SLOW_START * self.over_s:
+            return f"{self.users} users started over {self.over_s:.3g} s{_START_REASONS[self.by]}."
+        return (
+            f"{self.users} users started over {took_s:.3g} s: the next one when no request awaited "
+            f"its first token. {self.over_s:.3g} s were planned{_START_REASONS[self.by]}."
+        )
 
 
 class CalibrationRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -262,6 +262,8 @@ class StartSpread(ReliableMessage, frozen=True):
     phase: str
     spacing_s: float
     """Between two users, over all processes."""
+    longest_spacing_s: float
+    """While requests await their first token."""
 
 
 class AskAgain(ReliableMessage, frozen=True):

@@ -92,7 +92,7 @@ def _sender_does(sender: WorkerContext, message: ToSender) -> bool:
         case Grant():
             sender.permits.grant(message.phase, message.count)
         case StartSpread():
-            sender.starts.spread(message.phase, message.spacing_s)
+            sender.starts.spread(message.phase, message.spacing_s, message.longest_spacing_s)
         case AskAgain():
             sender.permits.ask_again()
             sender.tickets.ask_again(message.phase)

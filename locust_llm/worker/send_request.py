@@ -140,12 +140,14 @@ class RequestSender:
     def _wait_its_start(self, permit: Permit, *, later: bool) -> None:
         """Users of a closed loop begin a phase one after the other. Raises StopUser: the run is
         ending."""
-        now = time.monotonic()
-        start = self.sender.starts.assign(self._user.number, permit.phase, now)
-        if later or start <= now:
+        sender, user = self.sender, self._user.number
+        if later:
+            sender.starts.note_start(user, permit.phase)
+        if sender.starts.has_started(user, permit.phase):
             return
+        gate = sender.gate
         try:
-            self.sender.wait_until(start)
+            sender.starts.wait(user, sender.wait_until, lambda: gate.used + gate.waiting)
         except BaseException as error:
             self.sender.permits.put_back(permit)
             if isinstance(error, GateClosed):

@@ -1,34 +1,71 @@
 """Start times: when each user of this process sends its first request of a phase.
 
 Users that start at once wait together, and go on waiting together: their requests are no
-independent samples. So those of a closed loop start one after the other.
+independent samples. So those of a closed loop start one after the other, and more slowly where the
+server is slower with more of them.
 """
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from gevent.lock import BoundedSemaphore
+
+LOOK_S: Final = 0.005
+"""Between two looks for a first token."""
 
 
 class StartTimes:
-    """Of all processes together they are ``spacing_s`` apart; each process has every n-th."""
+    """Of all processes together users start at least ``spacing_s`` apart; each process has every
+    n-th."""
 
-    def __init__(self, place: int = 0, processes: int = 1) -> None:
+    def __init__(
+        self,
+        place: int = 0,
+        processes: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``place``: of this process, from 0."""
         self._processes = max(1, processes)
         self._place = place % self._processes
+        self._clock = clock
         self._phase = ""
-        self._spacing_s = 0.0
-        self._first_at = 0.0
+        self._spacing_s = self._longest_spacing_s = 0.0
+        self._last_at: float | None = None
+        """When the last user started, monotonic seconds."""
         self._started = set[int]()
+        self._turn = BoundedSemaphore(1)
 
-    def spread(self, phase: str, spacing_s: float) -> None:
-        """This phase begins, and its users start so far apart; in any other they start at once."""
-        self._phase, self._spacing_s = phase, spacing_s
+    def spread(self, phase: str, spacing_s: float, longest_spacing_s: float) -> None:
+        """This phase begins, and its users start so far apart: further while requests await their
+        first token. In any other phase they start at once."""
+        self._phase = phase
+        self._spacing_s, self._longest_spacing_s = spacing_s, longest_spacing_s
+        self._last_at = None
         self._started.clear()
 
-    def assign(self, user: int, phase: str, now: float) -> float:
-        """When this user may send, monotonic seconds; ``now`` where it has started, or need not
-        wait. The first one to ask begins the count."""
-        if phase != self._phase or user in self._started:
-            return now
-        if not self._started:
-            self._first_at = now
-        turn = len(self._started) * self._processes + self._place
+    def has_started(self, user: int, phase: str) -> bool:
+        """It need not wait any more."""
+        return phase != self._phase or user in self._started
+
+    def note_start(self, user: int, phase: str) -> None:
+        """It goes on with a session: that does not wait."""
+        if phase == self._phase:
+            self._started.add(user)
+
+    def wait(
+        self, user: int, wait_until: Callable[[float], None], awaiting: Callable[[], int]
+    ) -> None:
+        """For the turn of this user. ``wait_until``: sleeps until a moment of the clock, and may
+        raise; ``awaiting``: how many requests of this process await their first token."""
         self._started.add(user)
-        return self._first_at + turn * self._spacing_s
+        with self._turn:
+            if self._last_at is None:  # the first user here begins the count
+                begin, step = self._clock(), self._place
+            else:
+                begin, step = self._last_at, self._processes
+            wait_until(begin + step * self._spacing_s)
+            latest = begin + step * self._longest_spacing_s
+            while step and awaiting() and (now := self._clock()) < latest:
+                wait_until(min(latest, now + LOOK_S))
+            self._last_at = self._clock()

@@ -3,9 +3,15 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.records import answered
 
-from locust_llm.controller.user_start import ResponseTimes, plan_user_start
+from locust_llm.controller.user_start import (
+    FirstRequestTimes,
+    ResponseTimes,
+    find_longest_start_s,
+    plan_user_start,
+)
 from locust_llm.records.record import Record
 from locust_llm.records.run import ResponseTime, UserStart
 from locust_llm.settings.settings import Settings
@@ -101,3 +107,37 @@ def test_the_mean_response_time_of_a_phase() -> None:
     times.add(took(50.0, outcome="timeout"))
     assert times.end_phase() == 2.0
     assert times.end_phase() is None
+
+
+def test_the_start_as_it_was() -> None:
+    times = FirstRequestTimes(2)
+    assert times.add(took(1.0, user=1)) is None
+    assert times.add(took(9.0, user=1, asked_at=12.0)) is None  # its second request
+    assert times.add(took(1.0, user=2, asked_at=13.5)) == 3.5
+    assert times.add(took(1.0, user=3, asked_at=99.0)) is None
+
+
+def test_a_start_that_took_longer_is_described_as_it_was() -> None:
+    planned = plan(2.0, run_time_s=60)
+    assert str(replace(planned, took_s=2.4)) == str(planned)
+    assert str(replace(planned, took_s=5.5)) == (
+        "32 users started over 5.5 s: the next one when no request awaited its first token. "
+        "2 s were planned, one response time as measured before the load."
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "settings", "longest_s"),
+    [
+        (1.0, {"run_time_s": 60}, 4.0),
+        (2.0, {"run_time_s": 60}, 6.0),
+        (9.0, {"run_time_s": 60}, 6.0),
+        (2.0, {}, 8.0),
+        (2.0, {"streaming": False}, 2.0),
+    ],
+)
+def test_a_start_takes_at_most_four_times_as_long_and_a_tenth_of_the_run(
+    seconds: float, settings: dict[str, Any], longest_s: float
+) -> None:
+    start = plan(seconds, **settings)
+    assert find_longest_start_s(Settings(users=32, **settings), start) == pytest.approx(longest_s)
