@@ -20,16 +20,27 @@ from locust_llm.records.storage import RECORDS, write_run
 from locust_llm.settings.ab import PAIR, TrialBlock
 from locust_llm.settings.settings import Settings, make_stage_settings
 from locust_llm.settings.sweep import (
+    AXES,
     COUNT,
     ENDED,
+    LOADS,
+    RATE,
     REPEAT,
     STOPPED,
     TIME_UP,
-    FinishedStage,
     RunningStage,
     Sweep,
     choose_next_stage,
     parse_duration_range,
+)
+from locust_llm.slo.capacity import (
+    CapacityEstimate,
+    CapacitySearch,
+    SearchStage,
+    StageEvidence,
+    StageTime,
+    plan_stage,
+    plan_unbounded_stage,
 )
 from locust_llm.slo.intervals import count_needed_values
 from locust_llm.text.format import capitalise_sentence
@@ -41,7 +52,14 @@ logger = logging.getLogger("locust_llm")
 MIN_REQUESTS: Final = 100
 """Successful requests of a stage, where no rule needs more: the p99 of fewer is marked."""
 MEASURED_SHARE: Final = 0.75
-"""Of a stage's share of the time; the rest is for its first and its last wave."""
+"""Of a stage's share of the time, where no stage before shows it; the rest is for its first and its
+last wave."""
+LEAST_SHARE: Final = 0.25
+"""Of a stage's share of the time is measured at least, and is the most for either wave."""
+LEAST_S: Final = 0.5
+TIME_USED: Final = "its time was used"
+NARROW: Final = "its interval cannot get narrower"
+TOO_SLOW: Final = "the load generator was too slow at the lowest level"
 
 
 class StageRunner:
@@ -64,7 +82,9 @@ class StageRunner:
         self.due: tuple[int, int] = (0, 0)
         """Arrivals that had been due when the measured part began, and when it ended."""
         self._whole, self._folder = settings, folder
-        self._done: list[FinishedStage] = []
+        self._found = StageFindings()
+        self._step: SearchStage | None = None
+        """Of a search, the stage that is on."""
         self._stretch: RunningStage | None = None
         self._began_at = 0.0
         self._ended_at: float | None = None
@@ -85,13 +105,21 @@ class StageRunner:
         which = f"{self.number} of {len(self.asked.values)}"
         if self.repeats:
             return f"repeat {which}"
-        if self.number > len(self.asked.values):
+        if self._whole.find_max:
             which = str(self.number)
         return f"stage {which}, {self.asked.axis} {self.value:g}"
 
+    @property
+    def capacity(self) -> CapacityEstimate | None:
+        """The highest load within the rules, as the stages so far show it; None: nothing is known,
+        or asked."""
+        return self._found.capacity
+
     def next(self) -> bool:
         """The next stage is to be; False: there is none."""
-        step = choose_next_stage(self.asked, self._done, find_max=self._whole.find_max)
+        step = (
+            self._search() if self._whole.find_max else choose_next_stage(self.asked, self.number)
+        )
         if isinstance(step, str):
             self.end = step
             return False
@@ -103,6 +131,36 @@ class StageRunner:
         self._file = BufferedFile(self.folder / RECORDS)
         return True
 
+    def _search(self) -> float | str:
+        """The value of the next stage of a search, or why there is none."""
+        found, total_s = self._found, self._whole.run_time_s
+        levels = [level for level in self._levels if level < found.too_slow_from]
+        if not levels:
+            return TOO_SLOW
+        if total_s is None:
+            done = [stage.level for stage in found.times]
+            self._step = plan_unbounded_stage(
+                found.capacity, done, levels, parse_duration_range(self._whole.stage_duration),
+                self._whole.stage_requests or 2 * count_requests_needed(self._whole),
+            )  # fmt: skip
+            return NARROW if self._step is None else self._step.level
+        left_s = total_s
+        if self.finished:
+            left_s -= self._clock() - self.finished[0].began_at
+        self._step = plan_stage(found.capacity, found.times, levels, left_s, total_s)
+        return TIME_USED if self._step is None else self._step.level
+
+    @property
+    def _levels(self) -> tuple[float, ...]:
+        return self._looked_for().levels
+
+    def _looked_for(self) -> CapacitySearch:
+        values = self.asked.values
+        return CapacitySearch(
+            lowest=values[0], highest=values[-1], whole=self.asked.axis != RATE,
+            stages=tuple(self._found.evidence),
+        )  # fmt: skip
+
     def begin(self, now: float) -> None:
         """From here on its requests are sent (Unix seconds)."""
         self._began_at, self._ended_at, self.due = now, None, (0, 0)
@@ -110,21 +168,30 @@ class StageRunner:
         users = None if self.settings.open_loop else self.settings.users
         requests = self._whole.stage_requests or count_requests_needed(self._whole)
         requests = max(requests, (self._whole.stage_requests_per_user or 0) * (users or 0))
+        if self._step is not None:
+            at_least_s, at_most_s = self._step.at_least_s, self._step.at_most_s
+            requests = self._step.requests
+        elif self._whole.run_time_s is not None:  # it is used up
+            at_most_s = min(at_most_s, self._share_s(now, self._whole.run_time_s))
+            at_least_s = at_most_s
         if not self.repeats:
-            at_most_s = max(at_least_s, min(at_most_s, self._share_s(now)))
             self._stretch = RunningStage(
                 now, users, at_least_s=at_least_s, at_most_s=at_most_s, requests=requests,
                 waves=self._whole.stage_warmup_per_user,
             )  # fmt: skip
 
-    def _share_s(self, now: float) -> float:
-        """How long this stage may be measured where ``-t`` bounds the sweep, so that one which
-        nothing decides leaves time for those that were asked for."""
-        if self._whole.run_time_s is None:
-            return math.inf
+    def _share_s(self, now: float, total_s: float) -> float:
+        """How long this stage may be measured where ``-t`` bounds the sweep, so that time is left
+        for all that were asked for."""
         began_at = self.finished[0].began_at if self.finished else now
         left = max(1, len(self.asked.values) - self.number + 1)
-        return MEASURED_SHARE * (began_at + self._whole.run_time_s - now) / left
+        share_s = max(began_at + total_s - now, 0.0) / left
+        measured_s = MEASURED_SHARE * share_s
+        if self._found.times:
+            before = self._found.times[-1]
+            grown = self.value / before.level if self.asked.axis in LOADS else 1.0
+            measured_s = share_s - max(grown, 1.0) * (before.whole_s - before.measured_s)
+        return max(measured_s, LEAST_SHARE * share_s, LEAST_S)
 
     def add_record(self, record: Record) -> Record:
         """A record of this stage, with the phase that it counts in: what is sent in the first or
@@ -218,6 +285,7 @@ class StageRunner:
             limits=limits,
             offer=offer,
             client_live=None,
+            search=self._looked_for() if self._whole.find_max else None,
         )
 
     @property
@@ -241,14 +309,43 @@ class StageRunner:
         if not report:
             return
         result = make_reports(self.folder).result or ReportResult()
-        self._done.append(
-            FinishedStage(
-                self.value, result.slo_status, result.throughput, result.is_client_too_slow
-            )
-        )
-        logger.info(
-            f"{capitalise_sentence(str(self))}: {result} ({ENDED.get(stage.why, stage.why)})"
-        )
+        whole_s = self._clock() - stage.began_at
+        measured_s = 0.0 if stage.measured_at is None else stage.ended_at - stage.measured_at
+        self._found.add(StageTime(self.value, measured_s, whole_s), result)
+        why = ENDED.get(stage.why, stage.why)
+        if self._whole.find_max and stage.why == TIME_UP:
+            why = self._describe_capacity()
+        logger.info(f"{capitalise_sentence(str(self))}: {result} ({why})")
+
+    def _describe_capacity(self) -> str:
+        """``capacity 10 to 14 users so far``"""
+        if self.capacity is None:
+            return "capacity unknown so far"
+        return f"capacity {self.capacity.format_interval(AXES[self.asked.axis])} so far"
+
+
+class StageFindings:
+    """What the stages that are over came to, for those that are to come."""
+
+    def __init__(self) -> None:
+        self.times: list[StageTime] = []
+        self.evidence: list[StageEvidence] = []
+        self.capacity: CapacityEstimate | None = None
+        self._too_slow_at: list[float] = []
+
+    def add(self, time_of: StageTime, result: ReportResult) -> None:
+        """A stage that is over. ``result``: of its report."""
+        self.times.append(time_of)
+        if result.stage_evidence is not None:
+            self.evidence.append(result.stage_evidence)
+        self.capacity = result.capacity or self.capacity
+        if result.is_client_too_slow:
+            self._too_slow_at.append(time_of.level)
+
+    @property
+    def too_slow_from(self) -> float:
+        """The level from which on the load generator was too slow, twice."""
+        return sorted(self._too_slow_at)[1] if len(self._too_slow_at) > 1 else math.inf
 
 
 class BlockRunner(StageRunner):

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from locust_llm.slo.capacity import CapacityEstimate, StageEvidence
 from locust_llm.slo.client_verdict import INVALID, OK, ClientVerdict
 
 
@@ -65,6 +66,11 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     """It had stages: latencies are shown per stage only."""
     findings: tuple[str, ...] = ()
     """Of a sweep: why it ended, its knees, its findings."""
+    stage_evidence: StageEvidence | None = None
+    """Of a stage: what it says about the rules; None: nothing."""
+    capacity: CapacityEstimate | None = None
+    """Of a stage of ``--find-max``: the highest load within the rules, as all stages so far show
+    it; of a whole sweep that of all."""
 
     @property
     def is_client_too_slow(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from locust_llm.settings.settings import Settings
+from locust_llm.slo.capacity import CapacitySearch
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.text.format import format_count
 
@@ -284,6 +285,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Of a run that compares prefill limits, in the order of time."""
     sweep_end: str = ""
     """Why a sweep ended."""
+    search: CapacitySearch | None = None
+    """Of a stage of ``--find-max``: the range, and what the stages before it say; None: of anything
+    else."""
     arms: tuple[Arm, ...] = ()
     """Base and candidate, where they are compared in pairs of blocks."""
     turned_away: Count = 0

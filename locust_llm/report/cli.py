@@ -176,6 +176,8 @@ def make_report_result(
         has_waits=run.has_waits,
         swept=sweep is not None or summary.swept,
         findings=tuple(filter(None, findings)),
+        stage_evidence=summary.stage_evidence,
+        capacity=summary.capacity if sweep is None else sweep.capacity,
     )
 
 

@@ -280,7 +280,9 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
             for knee in foremost_knees(sweep)
             if knee.value is not None or knee.rule == SLO
         ]
-        texts = [text for text in texts if text not in texts[:1]]  # the headline has it
+        first, others = texts[:1], texts[1:]  # the headline has the first, of a search its begin
+        rest = [text.partition(". ")[2] for text in first if sweep.capacity is not None]
+        texts = [text for text in (*rest, *others) if text and text not in first]
         yield from dict.fromkeys((*texts, *sweep.findings))
     if summary.waterfall is not None and not summary.swept:
         yield summarise_latency_parts(summary.waterfall)

@@ -477,8 +477,9 @@ def _stages(summary: Summary, asked: str | None) -> str:
         return ""
     if sweep.repeats:
         return f", {format_count(len(sweep.levels), 'repeat')}"
-    values = ", ".join(format_plain_number(level.value) for level in sweep.levels)
-    return f", a sweep of {sweep.axis}: {values or 'no'} {sweep.unit}{_not_run(sweep, asked)}"
+    values = ", ".join(dict.fromkeys(format_plain_number(level.value) for level in sweep.levels))
+    rest = "" if sweep.searched else _not_run(sweep, asked)
+    return f", a sweep of {sweep.axis}: {values or 'no'} {sweep.unit}{rest}"
 
 
 def _not_run(sweep: SweepSummary, asked: str | None) -> str:

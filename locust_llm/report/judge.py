@@ -36,6 +36,7 @@ from locust_llm.report.sections.sweep.knee import (
     find_passing_stages,
     is_client_distorted,
 )
+from locust_llm.report.slo.capacity import estimate_capacity
 from locust_llm.report.slo.intervals import RISES
 from locust_llm.report.slo.measurement_error import (
     RuleError,
@@ -50,6 +51,7 @@ from locust_llm.report.slo.observed import (
     shows_correlation,
 )
 from locust_llm.settings.settings import Settings
+from locust_llm.slo.capacity import StageEvidence
 from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.intervals import count_needed_values
@@ -406,6 +408,9 @@ def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloRes
     if rule.staged:
         return _at_stages(rule, sweep, run)
 
+    if sweep.capacity is not None and (searched := _judge_searched(rule, sweep)) is not None:
+        return searched
+
     def status_of(level: LoadLevel) -> str | None:
         result = _result(level, rule)
         return None if result is None else result.status
@@ -429,6 +434,31 @@ def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloRes
         )
     why = explain_unsound(sweep.axis, sweep.levels[0]) if sweep.levels else "there is none"
     return _open(rule, f"no stage may found a conclusion; {why}")
+
+
+def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
+    """By its own capacity, of all stages of a search together; None: they say nothing of it."""
+    assert sweep.capacity is not None
+    alone = [
+        StageEvidence(level=level.value, rules=own)
+        for level in sweep.levels
+        if level.evidence is not None
+        and (own := tuple(one for one in level.evidence.rules if one.rule == str(rule)))
+    ]
+    found = estimate_capacity(sweep.capacity.levels, alone)
+    shown = [level for level in sweep.levels if _result(level, rule) is not None]
+    if found is None or not shown:
+        return None
+    within = [level for level in shown if found.low is not None and level.value <= found.low]
+    result = _result((within or shown[:1])[-1], rule)
+    assert result is not None
+    status, reason = INCONCLUSIVE, f"capacity {found.format_interval(sweep.unit)}"
+    if found.low is not None:
+        at = describe_levels(sweep.axis, within[-1])
+        status, reason = PASS, f"{reason} (95% interval); the figure is at {at}"
+    elif found.high is None:
+        status = FAIL
+    return replace(result, status=status, reason=reason, longer_s=None)
 
 
 def _told(level: LoadLevel, status: str | None) -> bool:
@@ -496,6 +526,8 @@ def _together(
 ) -> Iterator[SloResult]:
     """Where each rule holds somewhere, and no stage holds all of them."""
     if any(result.decides and result.status != PASS for result in results):
+        return
+    if sweep.capacity is not None and sweep.capacity.value is not None:
         return
     common = {
         str(rule)

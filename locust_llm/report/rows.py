@@ -4,6 +4,7 @@ stage, each a line of a table."""
 import msgspec
 
 from locust_llm.settings.sweep import REPEAT
+from locust_llm.slo.capacity import CapacityEstimate, StageEvidence
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +270,8 @@ class LoadLevel(msgspec.Struct, frozen=True, kw_only=True):
     """Of the decode time, to prefills. Both as in Interference."""
     slos: tuple[SloResult, ...] = ()
     slo_status: str | None = None
+    evidence: StageEvidence | None = None
+    """What it says about the rules; None: nothing."""
 
     @property
     def distorted(self) -> bool:
@@ -316,6 +319,10 @@ class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Of repeats: a figure over all of them; ``count`` is how many had it."""
     missing: tuple[str, ...] = ()
     """Stages that are not among the levels, and why: one sentence each."""
+    searched: bool = False
+    """By ``--find-max``: stages are where they tell most, and a level may have several."""
+    capacity: CapacityEstimate | None = None
+    """Of a search, the highest load within all rules; None: there was none, or nothing is known."""
 
     @property
     def repeats(self) -> bool:

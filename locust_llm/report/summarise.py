@@ -22,6 +22,7 @@ from locust_llm.report.sections.summary import Summary
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
 from locust_llm.settings.selftest_modes import REQUIRE
 from locust_llm.slo.best_limit import format_limit
+from locust_llm.slo.capacity import CapacityEstimate, StageEvidence
 from locust_llm.slo.client_verdict import (
     MAIN,
     ClientVerdict,
@@ -60,6 +61,7 @@ from .rows import FailureGroup, GateUse, Row, RunCounts, SloResult, SweepSummary
 from .sections.ab import compare_arms, judge_paired_rules, select_candidate_requests
 from .sections.best_limit import compare_limits
 from .selection import Floats, RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
+from .slo.capacity import estimate_capacity
 from .slo.censoring import bound_values, find_send_times
 from .slo.goodput import make_goodput_rows, measure_goodput
 from .slo.intervals import SHORT, estimate_effective_size, estimate_percentile_interval
@@ -70,6 +72,7 @@ from .slo.measurement_error import (
     measure_figure_errors,
 )
 from .slo.observed import Evaluation
+from .slo.rule_evidence import measure_stage_evidence
 from .window import (
     RateWindow,
     find_measured_span,
@@ -126,6 +129,7 @@ def summarise_run(
     silent_end = any(one.ended_s is None for one in outages)
     seen = seen._replace(verdict=verdict, delivery=delivered, silent_end=silent_end)
     seen, slos, compared = _of_rules(seen, everything, swept)
+    evidence = None if within is None else measure_stage_evidence(seen, slos)
     counts = _counts(main, warm.size, run, broken_lines, gaps["profiling"])
     certified = describe_certificates(run)
     if certified.errors is not None:
@@ -158,9 +162,19 @@ def summarise_run(
         interference=interference,
         examination=None if experiment is None else experiment.examine(run, verdict),
         sweep=sweep,
+        stage_evidence=evidence,
+        capacity=_find_capacity(run, evidence),
         paired=compared,
         unread=tuple(unread),
     )
+
+
+def _find_capacity(run: Run, evidence: StageEvidence | None) -> CapacityEstimate | None:
+    """As the stages of a search show it, up to this one; None: it is none of a search."""
+    if run.search is None:
+        return None
+    own = () if evidence is None else (evidence,)
+    return estimate_capacity(run.search.levels, (*run.search.stages, *own))
 
 
 def _figure_errors(

@@ -1029,8 +1029,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, d
         bool,
         Option(
             "sweep",
-            "Sweep on while the rules pass, then bisect between the last stage within the SLO and "
-            "the first beyond",
+            "Find the highest load within the rules, and its interval, in the time of -t: any "
+            "level of the range of --sweep may have a stage",
         ),
     ] = False
     repeats: Annotated[

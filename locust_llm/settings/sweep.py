@@ -1,5 +1,5 @@
-"""Sweep: the values of its stages, the next one after those done, and when a stage is long enough;
-without a clock.
+"""Sweep: the values of its stages, and when a stage is long enough; without a clock. Which stages
+a search for the capacity runs (``--find-max``) is in slo/capacity.py.
 
 concurrency=1,2,4      these values
 concurrency=1..256     from 1 by doubling, 256 being the last
@@ -8,11 +8,10 @@ concurrency=8..64+8    from 8 in steps of 8
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from locust_llm.slo.best_limit import NO_LIMIT
-from locust_llm.slo.grammar import FAIL, PASS
 from locust_llm.text.numbers import SECONDS, read_number, truncate_quoted_text
 
 CONCURRENCY: Final = "concurrency"
@@ -27,12 +26,12 @@ LOADS: Final = (CONCURRENCY, RATE)
 """Axes along which the load rises: past saturation throughput stays flat."""
 MAX_STAGES: Final = 100
 """Of one sweep."""
+RISING: Final = (CONCURRENCY, RATE, INPUT)
+"""Axes along which a server has more and more to do: up to some value it holds its rules."""
 MIN_GAIN: Final = 0.05
 """Share, from one stage to the next; below it throughput is flat."""
-FLAT: Final = f"throughput rose by less than {MIN_GAIN:.0%}"
-"""In the words of why a sweep ended."""
-PRECISION: Final = 0.05
-"""How close ``--find-max`` comes, as a share of the value."""
+ALL_RAN: Final = "all stages ran"
+"""Why a sweep ended that nothing ended."""
 STATIONARY: Final = "stationary"
 OVERLOADED: Final = "overloaded"
 TIME_UP: Final = "time"
@@ -57,18 +56,6 @@ class Sweep(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.axis}={','.join(f'{value:g}' for value in self.values)}"
-
-
-class FinishedStage(NamedTuple):
-    """What decides the next stage, of a finished one."""
-
-    value: float
-    status: str | None
-    """Of the SLO rules; None without any."""
-    throughput: float | None
-    """Output tokens a second, else requests a second."""
-    client_too_slow: bool = False
-    """The load generator was too slow for what is asked of it."""
 
 
 def parse_sweep(text: str) -> Sweep:
@@ -122,74 +109,9 @@ def _values(part: str) -> Iterator[float]:
     yield high
 
 
-def choose_next_stage(
-    asked: Sweep, done: Sequence[FinishedStage], *, find_max: bool = False
-) -> float | str:
-    """The value of the next stage, or why the sweep ends: one sentence.
-
-    The values in their order, until rules are broken or throughput stays flat twice in a row. With
-    ``find_max`` flat throughput ends nothing that a rule decides: a server at its capacity may be
-    within its rules for some time. Then comes the middle between the highest that passed and the
-    lowest above it that did not, until these are close.
-    """
-    climbed = [
-        stage
-        for i, stage in enumerate(done)
-        if i < len(asked.values) and stage.value == asked.values[i]
-    ]
-    stopped = "all stages ran"  # then nothing ended the sweep
-    if len(climbed) < len(asked.values):
-        stopped = _stopped(asked, climbed, find_max=find_max)
-        if not stopped:
-            return asked.values[len(climbed)]
-    if not find_max:
-        return stopped
-    passed, broken = bracket_maximum(done)
-    if passed is None:
-        return f"{stopped}; no stage passed"
-    if broken is None:
-        return f"{stopped}; the highest stage passed, so the maximum lies above it"
-    whole = asked.axis != RATE
-    if broken - passed <= max(1.0 if whole else 0.0, PRECISION * passed) or len(done) >= MAX_STAGES:
-        if any(stage.value == broken and stage.status == FAIL for stage in done):
-            return f"{stopped}, and the highest value that passes is found"
-        return (
-            f"{stopped}; the rules are INCONCLUSIVE at {broken:g}, so the highest value that "
-            f"passes may lie above {passed:g}"
-        )
-    middle = (passed + broken) / 2
-    return float(math.floor(middle)) if whole else float(f"{middle:.4g}")
-
-
-def bracket_maximum(done: Sequence[FinishedStage]) -> tuple[float | None, float | None]:
-    """The highest value that passed below each one that failed, and the next above it that did not
-    pass. Rules on throughput need some load, so what lies below the first that passed says nothing;
-    nor does one that was not decided, a busy client's say, below one that passed."""
-    rising = sorted(done, key=lambda stage: stage.value)
-    first = next((i for i, stage in enumerate(rising) if stage.status == PASS), None)
-    if first is None:
-        return None, rising[0].value if rising else None
-    end = next((i for i in range(first, len(rising)) if rising[i].status == FAIL), len(rising))
-    last = max(i for i in range(first, end) if rising[i].status == PASS)
-    return rising[last].value, rising[last + 1].value if last + 1 < len(rising) else None
-
-
-def _stopped(asked: Sweep, done: Sequence[FinishedStage], *, find_max: bool) -> str:
-    """Why the stages after these need not be; empty if they shall."""
-    if len(done) < 2:
-        return ""
-    last = done[-2:]
-    if all(stage.status == FAIL for stage in last):
-        return "the SLO failed in two stages in a row"
-    if all(stage.client_too_slow for stage in last):
-        return "the load generator was too slow in two stages in a row"
-    undecided = all(stage.status is None for stage in last)
-    if asked.axis in LOADS and len(done) > 2 and (undecided or not find_max):
-        best = max(stage.throughput or 0.0 for stage in done[:-2])
-        if best and all((stage.throughput or 0.0) < best * (1 + MIN_GAIN) for stage in last):
-            flat = f"{FLAT} in two stages in a row"
-            return f"no rule decides these stages, and {flat}" if find_max else flat
-    return ""
+def choose_next_stage(asked: Sweep, done: int) -> float | str:
+    """The value of the next stage after so many, or why the sweep ends."""
+    return asked.values[done] if done < len(asked.values) else ALL_RAN
 
 
 def littles_law_residual(inside: float, completed: int, seconds: float, latency_s: float) -> float:

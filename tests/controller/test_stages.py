@@ -16,6 +16,7 @@ from locust_llm.records.run import Run, Stage
 from locust_llm.records.storage import read_run
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import STOPPED, TIME_UP
+from locust_llm.slo.capacity import CapacityEstimate
 from locust_llm.slo.client_verdict import ClientVerdict
 
 SETTINGS = Settings(sweep="concurrency=2,4", stage_duration="10..60", stage_requests=3)
@@ -43,6 +44,12 @@ def begun(settings: Settings, folder: Path) -> StageRunner:
     assert one.next() is True
     one.begin(1000.0)
     return one
+
+
+def known(capacity: float) -> CapacityEstimate:
+    levels = tuple(map(float, range(2, 33)))
+    chances = tuple(1.0 if level <= capacity else 0.5 * (level < 20) for level in levels)
+    return CapacityEstimate(levels=levels, chances=chances)
 
 
 def facts(stage: Stage) -> Run:
@@ -105,37 +112,21 @@ def test_stages_follow_until_there_are_no_more(tmp_path: Path, reports: list[Pat
     assert len(reports) == 1
 
 
-@pytest.mark.parametrize(
-    ("result", "why"),
-    [(ReportResult(slo_status="FAIL"), "the SLO failed in two stages in a row"),
-     (ReportResult(client=ClientVerdict("INVALID")),
-         "the load generator was too slow in two stages in a row"),
-     (None, "")],
-)  # fmt: skip
-def test_whether_a_sweep_goes_on_is_decided_by_the_answers_of_the_reports(
-    result: ReportResult | None, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "make_reports", lambda folder: ReportOutcome(result))
-    one = begun(Settings(sweep="concurrency=2,4,6", stage_requests=3), tmp_path)
-    one.close(facts, report=True)
-    assert one.next() is True
-    one.begin(2000.0)
-    one.close(facts, report=True)
-    assert one.next() is not bool(why)
-    assert one.end == why
-
-
-def test_a_stage_that_nothing_decides_leaves_time_for_the_next(
+def test_each_stage_gets_its_share_of_the_time_whatever_the_stages_come_to(
     tmp_path: Path, reports: list[Path]
 ) -> None:
-    """100 s for three stages: three quarters of a third, then of half of the 48 s that are left,
-    and never less than a stage takes."""
-    one = begun(
-        replace(SETTINGS, sweep="concurrency=2,4,6", run_time_s=100.0, stage_requests=1000),
-        tmp_path,
-    )
+    """100 s for three stages: three quarters of a third at first. The first took 12 s beside its
+    25 s, so the second, of twice the users, has half of the 63 s left without 24 s, and the third
+    the rest but for 1.5 times the second's 5 s."""
+    now = [1000.0]
+    settings = replace(SETTINGS, sweep="concurrency=2,4,6", run_time_s=100.0, stage_requests=1)
+    asked = settings.staged
+    assert asked is not None
+    one = StageRunner(settings, asked, tmp_path, lambda: now[0])
 
-    def lasts_s(began_at: float) -> float:
+    def lasts_s(began_at: float, whole_s: float) -> float:
+        one.next()
+        one.begin(began_at)
         at = began_at
         while not one.look(at, 2, 0):
             for _ in range(4):
@@ -144,14 +135,47 @@ def test_a_stage_that_nothing_decides_leaves_time_for_the_next(
         stage = one.stage()
         assert stage.measured_at is not None
         assert stage.why == TIME_UP
+        measured_s = stage.ended_at - stage.measured_at
+        now[0] = began_at + measured_s + whole_s
         one.close(facts, report=True)
-        return stage.ended_at - stage.measured_at
+        return measured_s
 
-    assert lasts_s(1000.0) == pytest.approx(25.0, abs=0.5)
-    for began_at, expected in ((1052.0, 18.0), (1099.0, 10.0)):
-        one.next()
-        one.begin(began_at)
-        assert lasts_s(began_at) == pytest.approx(expected, abs=0.5)
+    assert lasts_s(1000.0, 12.0) == pytest.approx(25.0, abs=0.5)
+    assert lasts_s(1037.0, 5.0) == pytest.approx(7.5 + 0.25, abs=0.5)
+    assert lasts_s(1050.0, 5.0) == pytest.approx(50 - 7.5, abs=0.5)
+    assert not one.next()
+    assert one.end == "all stages ran"
+
+
+@pytest.mark.parametrize(
+    ("result", "next_", "end"),
+    [
+        (ReportResult(), 2.0, ""),
+        (ReportResult(capacity=known(8)), 4.0, ""),
+        (ReportResult(client=ClientVerdict("INVALID")), None,
+         "the load generator was too slow at the lowest level"),
+    ],
+)  # fmt: skip
+def test_a_search_goes_where_its_stages_say(
+    result: ReportResult,
+    next_: float | None,
+    end: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "make_reports", lambda folder: ReportOutcome(result))
+    settings = Settings(sweep="concurrency=2..32", find_max=True, stage_requests=3)
+    one = begun(settings, tmp_path)
+    assert one.value == 2
+    for began_at in (1000.0, 2000.0):
+        one.close(facts, report=True)
+        more = one.next()
+        if began_at == 1000.0:
+            one.begin(2000.0)
+    assert more is bool(next_)
+    assert one.end == end
+    if next_ is not None:
+        assert one.value >= next_
 
 
 def test_a_repeat_counts_from_its_first_request_to_its_last(

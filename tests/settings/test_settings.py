@@ -78,14 +78,18 @@ MISTAKES = [
     ),
     (
         {"find_max": True, "slo": ("ttft p99 < 5s",)},
-        [
-            "--find-max needs --sweep: it searches between the highest stage that passes and the "
-            "lowest that fails"
-        ],
+        ["--find-max needs --sweep: it searches in the range of its values"],
     ),
     (
         {"find_max": True, "sweep": "concurrency=1,2"},
-        ["--find-max needs a rule (--slo): it searches for the highest stage that passes"],
+        ["--find-max needs a rule (--slo): it searches for the highest load within the rules"],
+    ),
+    (
+        {"find_max": True, "sweep": "prefill-concurrency=1,2", "slo": ("ttft p99 < 5s",)},
+        [
+            "--find-max and --sweep prefill-concurrency exclude each other: leave out --find-max, "
+            "the sweep finds the best limit"
+        ],
     ),
     (
         {"stage_duration": "9..3"},

@@ -18,7 +18,7 @@ from locust_llm.records.run import Run
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
 from locust_llm.report.rows import LoadLevel
 from locust_llm.report.sections.energy import Energy
-from locust_llm.settings.sweep import CONCURRENCY, FLAT
+from locust_llm.settings.sweep import CONCURRENCY, MIN_GAIN
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.published import CONFIDENCE, PublishedRules, least_samples
 from locust_llm.text.format import digits_to_tell_apart, format_brief, format_count, format_number
@@ -132,6 +132,8 @@ class PublishedPoint(NamedTuple):
     warmup: int
     """Requests that had ended before it was measured."""
     client: str | None
+    tokens_per_s: float
+    """Output tokens, else requests."""
 
     @property
     def place(self) -> str:
@@ -162,14 +164,19 @@ def check_validity(summary: "Summary", run: Run) -> Validity | None:
 
 def _of_level(level: LoadLevel) -> PublishedPoint:
     return PublishedPoint(
-        level.users or 0, level.duration_s or 0.0, level.succeeded, level.warmup, level.client
+        level.users or 0,
+        level.duration_s or 0.0,
+        level.succeeded,
+        level.warmup,
+        level.client,
+        level.output_tokens_per_s or level.requests_per_s or 0.0,
     )
 
 
 def _of_run(summary: "Summary") -> PublishedPoint:
     c = summary.conditions
     return PublishedPoint(
-        c.users or 0, c.duration_s or 0.0, c.succeeded, summary.counts.warmup, c.client_verdict
+        c.users or 0, c.duration_s or 0.0, c.succeeded, summary.counts.warmup, c.client_verdict, 0.0
     )
 
 
@@ -318,13 +325,18 @@ def _of_curve(
     if rules.regions:
         yield _regions(users)
     if rules.until_flat:
-        flat = FLAT in run.sweep_end
         yield _check(
             "plateau",
-            flat,
-            f"ended: {run.sweep_end or 'nobody knows why'}",
+            _is_flat([point.tokens_per_s for point in points]),
+            f"throughput still rose by {MIN_GAIN:.0%} or more at one of the last two points",
             "to go on until throughput is flat",
         )
+
+
+def _is_flat(tokens_per_s: Sequence[float]) -> bool:
+    """Throughput rose by less than MIN_GAIN at the last two points, one after the other."""
+    best = max(tokens_per_s[:-2], default=0.0)
+    return best > 0 and all(rate < best * (1 + MIN_GAIN) for rate in tokens_per_s[-2:])
 
 
 def _regions(users: Sequence[int]) -> PublishedCheck:

@@ -29,6 +29,7 @@ from locust_llm.report.sections.latency_parts import LatencyAttribution
 from locust_llm.report.sections.prefix_cache import PrefixCache
 from locust_llm.report.sections.published import Validity
 from locust_llm.report.sections.speculation import Speculation
+from locust_llm.slo.capacity import CapacityEstimate, StageEvidence
 from locust_llm.slo.client_verdict import ClientVerdict, FigureError, ProcessEvidence
 from locust_llm.slo.grammar import INCONCLUSIVE
 
@@ -77,6 +78,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What an experiment found; None: the run is a load test."""
     sweep: SweepSummary | None = None
     """None: no stages."""
+    stage_evidence: StageEvidence | None = None
+    """None: it is no stage, or says nothing about a rule."""
+    capacity: CapacityEstimate | None = None
+    """Of a stage of ``--find-max``, with those before it."""
     paired: PairedComparison | None = None
     """None: the run has no arms."""
     unread: tuple[str, ...] = ()

@@ -140,16 +140,20 @@ def test_what_a_level_has_to_have_for_each_user() -> None:
 
 
 def test_a_load_test_goes_on_until_it_is_flat_and_leaves_no_level_out() -> None:
-    flat = "throughput rose by less than 5% in two stages in a row"
-    levels = [level(u, duration_s=180.0) for u in (1, 2, 4, 8)]
-    assert broken(curve(AA, *levels, end=flat)) == {}
-    assert broken(curve(AA, *levels[:1], *levels[2:], end="all stages ran")) == {
+    rates = {1: 10.0, 2: 20.0, 4: 20.9, 8: 20.5}
+    levels = [
+        replace(level(u, duration_s=180.0), output_tokens_per_s=rate) for u, rate in rates.items()
+    ]
+    assert broken(curve(AA, *levels)) == {}
+    risen = replace(levels[3], output_tokens_per_s=30.0)
+    assert broken(curve(AA, levels[0], levels[2], risen)) == {
         "levels": "no point at 2, the rules ask one",
-        "plateau": "ended: all stages ran, the rules ask to go on until throughput is flat",
+        "plateau": "throughput still rose by 5% or more at one of the last two points, the rules "
+        "ask to go on until throughput is flat",
     }
-    assert broken(curve(AA, replace(levels[0], duration_s=179.0), end=flat))["duration"].startswith(
-        "179 s, the rules ask 180"
-    )
+    assert broken(curve(AA, replace(levels[0], duration_s=179.0), *levels[1:]))[
+        "duration"
+    ].startswith("179 s, the rules ask 180")
 
 
 def test_the_wrong_load_and_too_few_samples() -> None:

@@ -9,8 +9,10 @@ import numpy as np
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.report.sections.summary import Summary
+from locust_llm.report.slo.capacity import estimate_capacity
 from locust_llm.settings.settings import Settings
-from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, REPEAT, STOPPED, TIME_UP
+from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, RATE, REPEAT, STOPPED, TIME_UP
+from locust_llm.slo.capacity import CapacityEstimate, CapacitySearch
 from locust_llm.slo.client_verdict import find_uncertain_metrics
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.text.format import format_brief, format_plain_number, format_supported
@@ -41,10 +43,10 @@ def describe_sweep_findings(
         yield from describe_latency_slope(sound)
     yield from _wasted(axis, sound)
     highest = next((knee.value for knee in knees if knee.rule == SLO), None)
-    for level in sound:
-        if level.value == highest:
-            yield from _gateway(axis, level)
-            yield from _cost(axis, level, settings)
+    within = [level for level in sound if highest is not None and level.value <= highest]
+    if within:
+        yield from _gateway(axis, within[-1])
+        yield from _cost(axis, within[-1], settings)
 
 
 def describe_latency_slope(sound: Sequence[LoadLevel]) -> Iterator[str]:
@@ -201,7 +203,9 @@ def summarise_sweep(
     axis = find_sweep_axis(run)
     levels = [make_load_level(stage, summary) for stage, summary in stages]
     levels.sort(key=lambda level: level.value)
-    found = find_knees(axis, levels)
+    searched = run.settings.find_max
+    capacity = _find_capacity(run, levels) if searched else None
+    found = find_knees(axis, levels, capacity)
     good = next((summary.good for _, summary in stages if summary.good is not None), None)
     return SweepSummary(
         axis=axis,
@@ -215,6 +219,20 @@ def summarise_sweep(
         else tuple(describe_sweep_findings(axis, levels, found, run.settings)),
         spread=compute_repeat_spread(levels) if axis == REPEAT else (),
         missing=tuple(missing),
+        searched=searched,
+        capacity=capacity,
+    )
+
+
+def _find_capacity(run: Run, levels: Sequence[LoadLevel]) -> CapacityEstimate | None:
+    asked = run.settings.staged
+    if asked is None:
+        return None
+    search = CapacitySearch(
+        lowest=asked.values[0], highest=asked.values[-1], whole=asked.axis != RATE
+    )
+    return estimate_capacity(
+        search.levels, [level.evidence for level in levels if level.evidence is not None]
     )
 
 
@@ -284,6 +302,7 @@ def make_load_level(run: Run, summary: Summary) -> LoadLevel:
         lost_share=None if beside is None else beside.lost_share,
         slos=summary.slos,
         slo_status=summary.slo_status,
+        evidence=summary.stage_evidence,
     )
 
 

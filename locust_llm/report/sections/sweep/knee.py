@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from locust_llm.report.rows import Knee, LoadLevel, SweepSummary
 from locust_llm.report.window import MIN_ANSWERED_SHARE
-from locust_llm.settings.sweep import CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
+from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
+from locust_llm.slo.capacity import CapacityEstimate
 from locust_llm.slo.grammar import FAIL, PASS
 from locust_llm.text.format import format_brief, format_plain_number, format_supported
 
@@ -37,9 +38,55 @@ MIN_FALL: Final = 0.02
 """A smaller share of throughput is no fall."""
 
 
-def find_knees(axis: str, levels: Sequence[LoadLevel]) -> tuple[Knee, ...]:
+def find_knees(
+    axis: str, levels: Sequence[LoadLevel], capacity: CapacityEstimate | None = None
+) -> tuple[Knee, ...]:
     """By each rule that there is for this axis. ``levels``: in rising order of their values. None
-    of repeats."""
+    of repeats. ``capacity``: of a search, which is the knee of the SLO then."""
+    found = _find_knees(axis, levels)
+    if capacity is None:
+        return found
+    return tuple(describe_capacity(axis, capacity) if knee.rule == SLO else knee for knee in found)
+
+
+def describe_capacity(axis: str, capacity: CapacityEstimate) -> Knee:
+    """``Capacity: 3 users (95% interval 3 to 4).`` and what follows from it."""
+    unit, lowest, highest = AXES[axis], capacity.levels[0], capacity.levels[-1]
+    value, low, high = capacity.value, capacity.low, capacity.high
+    rule = f" The rule {capacity.rule} sets it."
+    if value is None:
+        text = f"Capacity: below {format_load(lowest, unit)}, the lowest that was asked for"
+        sure = (
+            ""
+            if high is None
+            else f" (95% interval below {format_load(lowest)} to {format_load(high)})"
+        )
+        return Knee(rule=SLO, value=None, high=lowest, text=f"{text}{sure}.{rule}")
+    if low == highest:
+        text = f"Capacity: at least {format_load(highest, unit)}; no higher load was asked for."
+        return Knee(rule=SLO, value=value, low=low, text=text)
+    assert high is not None
+    from_ = f"below {format_load(lowest)}" if low is None else format_load(low)
+    to = f"{format_load(high)}{' or more' * capacity.reaches_top}"
+    parts = [f"Capacity: {format_load(value, unit)} (95% interval {from_} to {to})."]
+    if capacity.safe is not None:
+        parts.append(f"Safe: {format_load(capacity.safe, unit)}.")
+    parts.append(rule.strip())
+    if (ends := capacity.predict_interval(2)) is not None and ends != (low, high):
+        least, most = map(format_load, ends)
+        parts.append(f"Twice the time narrows the interval to about {least} to {most}.")
+    return Knee(rule=SLO, value=value, low=low, high=high, text=" ".join(parts))
+
+
+def format_load(level: float, unit: str = "") -> str:
+    """``12 users``, ``1 user``, ``3.47 requests/s``."""
+    number = format_plain_number(level) if level == int(level) else format_brief(level, digits=3)
+    what, per, time = unit.partition("/")
+    one = what.removesuffix("s") if level == 1 else what
+    return f"{number} {one}{per}{time}".strip()
+
+
+def _find_knees(axis: str, levels: Sequence[LoadLevel]) -> tuple[Knee, ...]:
     rules: dict[str, Callable[[str, Sequence[LoadLevel]], Knee]] = (
         {} if axis == REPEAT else {SLO: find_slo_knee}
     )

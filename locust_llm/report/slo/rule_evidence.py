@@ -1,0 +1,163 @@
+"""Evidence of a stage about a rule, for the capacity of the sweep: of a percentile or a share the
+requests beyond the limit, of anything else by how much its figure is off the limit."""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from locust_llm.records.run import Run, Stage
+from locust_llm.report.rows import SloResult
+from locust_llm.report.selection import Floats
+from locust_llm.settings.sweep import OVERLOADED
+from locust_llm.slo.capacity import RuleEvidence, StageEvidence
+from locust_llm.slo.grammar import Rule
+from locust_llm.slo.intervals import TAIL
+from locust_llm.slo.metrics import (
+    BY_WORD,
+    LATENCY,
+    OF_SCHEDULE,
+    POOLED,
+    RATE,
+    TTFT,
+    TTFT_FROM_DUE,
+)
+
+from .censoring import bound_share_hits, measure_margins
+from .intervals import MIN_VALUES, estimate_share_interval
+from .long_run import measure_long_run
+from .observed import (
+    Evaluation,
+    ObservedValue,
+    bound_rule_values,
+    compute_rule_value,
+    select_requests,
+)
+
+NORMAL: Final = 1.96
+UNSURE: Final = 0.3
+"""Standard error of the logarithm of a figure that has no interval: a fact of a short stage."""
+CERTAIN: Final = 0.02
+"""The least one: a figure is not known better than a server comes back to it."""
+MOST_SURE: Final = 20.0
+"""So many times as much as they are, requests far within a limit may say."""
+FAR: Final = 3.0
+"""Logarithm of a figure over its limit where one of them is 0 or infinite."""
+
+
+def measure_stage_evidence(seen: Evaluation, results: Sequence[SloResult]) -> StageEvidence | None:
+    """Of the rules that are about all stages of a sweep; None: it says nothing. ``results``: what
+    the stage decides of its rules; where the load generator may have it wrong it says nothing."""
+    stage = seen.run.stage
+    if stage is None:
+        return None
+    known = []
+    for rule in seen.run.settings.rules.readable:
+        result = next((one for one in results if one.rule == str(rule)), None)
+        if rule.staged or rule.base or not rule.decides or result is None or result.voided:
+            continue
+        evidence = _certainly_broken(rule, seen.run, stage)
+        if evidence is None:
+            evidence = measure_rule_evidence(rule, seen, compute_rule_value(rule, seen))
+        if evidence is not None:
+            known.append(evidence)
+    return StageEvidence(level=stage.value, rules=tuple(known)) if known else None
+
+
+def _certainly_broken(rule: Rule, run: Run, stage: Stage) -> RuleEvidence | None:
+    """By what was seen while it ran: it was ended early, or arrivals queue up without end."""
+    ended = any(
+        broken.rule == str(rule) and broken.stage == stage.number for broken in run.broken_rules
+    )
+    waits = rule.metric in (TTFT.word, TTFT_FROM_DUE.word, LATENCY.word)
+    if ended or (stage.why == OVERLOADED and waits):
+        return RuleEvidence(rule=str(rule), excess=1.0, error=UNSURE)
+    return None
+
+
+def measure_rule_evidence(
+    rule: Rule, seen: Evaluation, found: ObservedValue
+) -> RuleEvidence | None:
+    """``found``: its figure. None: the stage says nothing about it."""
+    measure = BY_WORD[rule.metric]
+    if rule.base or rule.metric in OF_SCHEDULE or measure.tag == POOLED or measure.units is RATE:
+        return _of_figure(rule, found)
+    part = select_requests(rule, seen.main)
+    if measure.metric is None:
+        known = bound_share_hits(rule, part).in_order
+        hits = (known.low + known.high) / 2
+        margins = measure_margins(rule, part) if rule.given else None
+        beyond = hits if rule.less_is_better else 1 - hits
+        allowed = rule.limit if rule.less_is_better else 1 - rule.limit
+        return _of_share(str(rule), beyond, allowed, margins)
+    if rule.percentile is None:
+        return _of_figure(rule, found)
+    bounds = bound_rule_values(rule, part, seen)
+    broken = np.array(
+        [
+            [not rule.holds(value) for value in values.tolist()]
+            for values in (bounds.low, bounds.high)
+        ],
+        np.float64,
+    ).reshape(2, -1)
+    rises = rule.op.startswith("<")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        margins = bounds.high / rule.limit if rises else rule.limit / bounds.low
+    share = rule.percentile / 100
+    return _of_share(str(rule), broken.mean(axis=0), 1 - share if rises else share, margins)
+
+
+def _of_share(
+    name: str, beyond: Floats, allowed: float, margins: Floats | None
+) -> RuleEvidence | None:
+    if not len(beyond) or not 0 < allowed < 1:
+        return None
+    return make_share_evidence(name, beyond, allowed, margins)
+
+
+def make_share_evidence(
+    name: str, beyond: Floats, allowed: float, margins: Floats | None
+) -> RuleEvidence:
+    """Of requests in the order of their sends: 1 for each ``beyond`` the limit. ``margins``: how far
+    each one is, 1 at the limit; where none is beyond it, they say that it is far."""
+    count, share = len(beyond), float(beyond.mean())
+    evidence = RuleEvidence(rule=name, beyond=share, allowed=allowed, count=float(count))
+    if count < MIN_VALUES:
+        return evidence
+    if 0 < share < 1:
+        variance = measure_long_run(beyond).deviation ** 2
+        return replace(evidence, inflation=max(variance / (share * (1 - share)), 1.0))
+    if share == 1 or (margins is not None and np.isnan(margins).any()):
+        margins = None
+    ones = 1 - beyond if share == 0 else beyond
+    low = estimate_share_interval(ones, margins=margins).low or 0.0
+    if low >= 1:
+        return replace(evidence, count=MOST_SURE * count)
+    size = math.log(TAIL) / math.log(low) if low > 0 else 1.0
+    return replace(evidence, count=min(size, MOST_SURE * count))
+
+
+def _of_figure(rule: Rule, found: ObservedValue) -> RuleEvidence | None:
+    if found.value is None:
+        return None
+    rises = rule.op.startswith("<")
+    low, high = found.ends or (None, None)
+    excess = _log_over(found.value, rule.limit)
+    if low is None or high is None or min(low, high, found.value) <= 0 or math.isinf(high):
+        error = UNSURE
+    else:
+        error = max(math.log(high / low) / (2 * NORMAL), CERTAIN)
+    return RuleEvidence(
+        rule=str(rule),
+        excess=excess if rises else -excess,
+        error=error,
+        needs_load=not rises and BY_WORD[rule.metric].units is RATE,
+    )
+
+
+def _log_over(value: float, limit: float) -> float:
+    if value <= 0 or limit <= 0 or math.isinf(value):
+        return FAR if value > limit else -FAR
+    return min(max(math.log(value / limit), -FAR), FAR)

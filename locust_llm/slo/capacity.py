@@ -1,0 +1,280 @@
+"""Capacity: the highest load of a sweep at which all rules hold, as far as its stages show it, and
+the load that a search for it (``--find-max``) runs next. Without numpy: the controller asks here;
+the chances themselves are worked out in report/slo/capacity.py."""
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from locust_llm.text.format import format_plain_number
+
+TAIL: Final = 0.025
+"""Chance that the capacity lies beyond either end of its interval."""
+HALF: Final = 0.5
+UNLIKELY: Final = 0.1
+"""A search goes up until the rules hold with less than this chance."""
+MOST_GROWTH: Final = 2.0
+"""Of the load, from the highest stage so far to the next one: no server is asked for more at once."""
+FINEST: Final = 0.02
+"""Share between two levels that a search tells apart, where no whole number lies between."""
+ASIDE: Final = 0.35
+"""How far from the middle to the farther end of the interval every second stage runs."""
+CLIMB_SHARE: Final = 0.02
+"""Of the time of a search: so long a stage is measured that only looks for the limit from below."""
+CLIMB_MOST: Final = 3.0
+"""So many times as long at most, until it has CLIMB_REQUESTS."""
+CLIMB_REQUESTS: Final = 20
+NEVER_ENOUGH: Final = 10**9
+"""Requests: a stage around the limit lasts its time, unless its load is overloaded."""
+SEARCH_STAGES: Final = 8
+"""Of all its time a search gives about this part to each stage around the limit."""
+MOST_STAGES: Final = 40
+"""Of a search without a bound in time."""
+MIN_MEASURED: Final = 0.6
+"""Of a stage's whole time is measured at least: the rest goes to its first and its last wave."""
+
+
+class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What one stage says about one rule: either requests that are for and against it, or by how
+    much its figure is off the limit."""
+
+    rule: str
+    beyond: float = 0.0
+    """Share of requests that are beyond the limit."""
+    allowed: float | None = None
+    """Share that may be; None: the rule is about no share of requests."""
+    count: float = 0.0
+    """Requests; where none is beyond the limit, or all are, the effective sample size."""
+    inflation: float = 1.0
+    """So many of them say as much of the share as one independent one."""
+    excess: float = 0.0
+    """Logarithm of the figure over its limit, above 0 where the rule is broken."""
+    error: float = 0.0
+    """Its standard error."""
+    needs_load: bool = False
+    """It is about a throughput, which a low load cannot reach: below the level with the highest one
+    it says nothing."""
+
+
+class StageEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What one stage says about all rules."""
+
+    level: float
+    rules: tuple[RuleEvidence, ...] = ()
+
+
+class CapacitySearch(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the capacity is looked for, and what the stages so far say."""
+
+    lowest: float
+    highest: float
+    whole: bool
+    """Levels are whole numbers."""
+    stages: tuple[StageEvidence, ...] = ()
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        return list_levels(self.lowest, self.highest, whole=self.whole)
+
+
+class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """The highest level at which all rules hold, in the range that was asked for."""
+
+    levels: tuple[float, ...]
+    """In rising order."""
+    chances: tuple[float, ...]
+    """Of each level: how likely the capacity is this level or more."""
+    rule: str = ""
+    """That limits it first."""
+
+    @property
+    def value(self) -> float | None:
+        """The median; None: below the lowest level."""
+        return self._highest(HALF)
+
+    @property
+    def low(self) -> float | None:
+        """Of its 95 % interval; None: it may be below the lowest level."""
+        return self._highest(1 - TAIL)
+
+    @property
+    def high(self) -> float | None:
+        """Of its 95 % interval; None: it is below the lowest level for certain."""
+        return self._highest(TAIL)
+
+    def chance_of(self, level: float) -> float:
+        """How likely the capacity is this level or more."""
+        return self.chances[self.levels.index(level)] if level in self.levels else 0.0
+
+    @property
+    def safe(self) -> float | None:
+        """The next level below, or the low end of the interval where that is lower still; None:
+        there is none."""
+        if self.value is None or self.low is None:
+            return None
+        below = [level for level in self.levels if level < self.value]
+        return min(self.low, below[-1]) if below else None
+
+    @property
+    def reaches_top(self) -> bool:
+        """It may lie above the range."""
+        return self.chances[-1] > TAIL
+
+    @property
+    def is_narrow(self) -> bool:
+        """Nothing is left to find out: the interval is one level, or two neighbours."""
+        if self.low is None or self.high is None:
+            return self.high is None
+        inside = [level for level in self.levels if self.low <= level <= self.high]
+        return len(inside) <= 2 and not (self.reaches_top and self.low < self.levels[-1])
+
+    def predict_interval(self, times: float) -> tuple[float, float] | None:
+        """What the interval is about after a search of so many times as long; None: it has no two
+        ends that could come nearer."""
+        low, value, high = self.low, self.value, self.high
+        if low is None or value is None or high is None or self.reaches_top:
+            return None
+        share = 1 / math.sqrt(times)
+        ends = (value * (end / value) ** share for end in (low, high))
+        least, most = (
+            min(self.levels, key=lambda level: abs(math.log(level / end))) for end in ends
+        )
+        return least, most
+
+    def format_interval(self, unit: str) -> str:
+        """``10 to 14 users``, ``32 users or more``, ``below 1 users``."""
+        if self.high is None:
+            return f"below {self._format(self.levels[0])} {unit}"
+        if self.low == self.high:
+            return f"{self._format(self.high)} {unit}{' or more' * self.reaches_top}"
+        low = (
+            f"below {self._format(self.levels[0])}" if self.low is None else self._format(self.low)
+        )
+        return f"{low} to {self._format(self.high)} {unit}{' or more' * self.reaches_top}"
+
+    @staticmethod
+    def _format(level: float) -> str:
+        return format_plain_number(level) if level == int(level) else f"{level:.3g}"
+
+    def _highest(self, chance: float) -> float | None:
+        """The highest level that the capacity reaches with this chance."""
+        reached = [
+            level for level, known in zip(self.levels, self.chances, strict=True) if known >= chance
+        ]
+        return reached[-1] if reached else None
+
+
+class SearchStage(NamedTuple):
+    """The next stage of a search."""
+
+    level: float
+    at_least_s: float
+    at_most_s: float
+    """How long it is measured, after its first wave."""
+    requests: int = 0
+    """It may end with so many before ``at_most_s``."""
+
+
+class StageTime(NamedTuple):
+    """How long a finished stage took."""
+
+    level: float
+    measured_s: float
+    whole_s: float
+    """Its waves, and its report, included."""
+
+
+def list_levels(low: float, high: float, *, whole: bool) -> tuple[float, ...]:
+    """What the capacity can be: from ``low`` to ``high`` in steps of FINEST, or of 1 where these are
+    larger and levels are whole numbers."""
+    levels = [low]
+    while levels[-1] < high:
+        raised = float(f"{levels[-1] * (1 + FINEST):.4g}")
+        levels.append(float(max(int(levels[-1]) + 1, round(raised))) if whole else raised)
+    return (*levels[:-1], high) if len(levels) > 1 else (low,)
+
+
+def choose_level(
+    estimate: CapacityEstimate | None, done: Sequence[float], levels: Sequence[float]
+) -> float:
+    """The level of the next stage. ``done``: those of the stages so far.
+
+    Upwards until a level is likely too high. Then by turns at the middle of what is possible, and
+    between it and the farther end of the interval."""
+    if estimate is None or not done:
+        return levels[0]
+    highest = max(done)
+    if estimate.chance_of(highest) > UNLIKELY and highest < levels[-1]:
+        above = [level for level in levels if highest < level <= highest * MOST_GROWTH]
+        likely = [level for level in above if estimate.chance_of(level) > UNLIKELY]
+        return (likely or above or [level for level in levels if level > highest])[
+            -1 if likely else 0
+        ]
+    turn = len(done) % 2
+    unsure = [level for level in levels if TAIL < estimate.chance_of(level) < 1 - TAIL]
+    if not unsure:  # it is checked from both sides
+        return levels[0] if estimate.value is None else _next_to(levels, estimate.value, turn)
+    middle = min(unsure, key=lambda level: abs(estimate.chance_of(level) - HALF))
+    if not turn:
+        return middle
+    low, high = unsure[0], unsure[-1]
+    farther = high if high * low > middle * middle else low
+    between = middle * (farther / middle) ** ASIDE
+    return min(unsure, key=lambda level: abs(math.log(level / between)))
+
+
+def _next_to(levels: Sequence[float], level: float, steps: int) -> float:
+    return levels[min(levels.index(level) + steps, len(levels) - 1)]
+
+
+def plan_stage(
+    estimate: CapacityEstimate | None,
+    done: Sequence[StageTime],
+    levels: Sequence[float],
+    left_s: float,
+    total_s: float,
+) -> SearchStage | None:
+    """The next stage of a search with a bound in time, of which ``left_s`` are left; None: there is
+    no time for one."""
+    level = choose_level(estimate, [stage.level for stage in done], levels)
+    waves_s = _predict_waves_s(done, level)
+    shortest_s = CLIMB_SHARE * total_s
+    if done and left_s < waves_s + shortest_s:
+        return None
+    if all(stage.level < level for stage in done) or not done[-1].measured_s:
+        shortest_s = max(shortest_s, min(waves_s, CLIMB_MOST * shortest_s))
+        most_s = max(left_s - waves_s, shortest_s)
+        return SearchStage(
+            level, min(shortest_s, most_s), min(CLIMB_MOST * shortest_s, most_s), CLIMB_REQUESTS
+        )
+    wished_s = max(total_s / SEARCH_STAGES, waves_s * MIN_MEASURED / (1 - MIN_MEASURED))
+    more = max(1, round(left_s / (wished_s + waves_s)))
+    measured_s = max(left_s / more - waves_s, shortest_s / 2)
+    return SearchStage(level, measured_s / 4, measured_s, NEVER_ENOUGH)
+
+
+def plan_unbounded_stage(
+    estimate: CapacityEstimate | None,
+    done: Sequence[float],
+    levels: Sequence[float],
+    duration_s: tuple[float, float],
+    requests: int,
+) -> SearchStage | None:
+    """The same without a bound in time; None: nothing is left to find out. ``done``: the levels of
+    the stages so far; ``duration_s``: at least and at most of each."""
+    if estimate is not None and (estimate.is_narrow or len(done) >= MOST_STAGES):
+        return None
+    level = choose_level(estimate, done, levels)
+    climbs = all(one < level for one in done)
+    return SearchStage(level, *duration_s, CLIMB_REQUESTS if climbs else requests)
+
+
+def _predict_waves_s(done: Sequence[StageTime], level: float) -> float:
+    """Of a stage, all but what is measured: as of the last one, in proportion to the load."""
+    if not done:
+        return 0.0
+    latest = done[-1]
+    spent_s = max(latest.whole_s - latest.measured_s, 0.0)
+    return spent_s * max(level / latest.level, 1.0)

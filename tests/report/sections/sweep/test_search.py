@@ -1,0 +1,110 @@
+"""What a search for the highest load says, from stages by hand."""
+
+import math
+
+import pytest
+from msgspec.structs import replace
+from support.records import a_run
+from support.stages import a_level
+
+from locust_llm.report.judge import judge_sweep
+from locust_llm.report.rows import LoadLevel, SloResult
+from locust_llm.report.sections.sweep.findings import summarise_sweep
+from locust_llm.report.sections.sweep.knee import describe_capacity
+from locust_llm.report.slo.capacity import estimate_capacity
+from locust_llm.slo.capacity import CapacityEstimate, RuleEvidence, StageEvidence
+from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
+
+LEVELS = tuple(map(float, range(1, 33)))
+
+
+def estimate(*chances: float, rule: str = "ttft p95 < 1s") -> CapacityEstimate:
+    """The last chance is that of all higher levels."""
+    rest = (chances[-1],) * (len(LEVELS) - len(chances))
+    return CapacityEstimate(levels=LEVELS, chances=chances + rest, rule=rule)
+
+
+@pytest.mark.parametrize(
+    ("chances", "text", "ends"),
+    [
+        ((1, 1, 1, 0.4, 0), "Capacity: 3 users (95% interval 3 to 4). Safe: 2 users. The rule "
+            "ttft p95 < 1s sets it.", (3, 3, 4)),
+        ((1, 0), "Capacity: 1 user (95% interval 1 to 1). The rule ttft p95 < 1s sets it.",
+            (1, 1, 1)),
+        ((0.9, 0.6, 0), "Capacity: 2 users (95% interval below 1 to 2). The rule ttft p95 < 1s "
+            "sets it.", (2, None, 2)),
+        ((1,), "Capacity: at least 32 users; no higher load was asked for.", (32, 32, None)),
+        ((1, 1, 1, 0.3), "Capacity: 3 users (95% interval 3 to 32 or more). Safe: 2 users. "
+            "The rule ttft p95 < 1s sets it.", (3, 3, 32)),
+        ((0.3, 0), "Capacity: below 1 user, the lowest that was asked for (95% interval below 1 "
+            "to 1). The rule ttft p95 < 1s sets it.", (None, None, 1)),
+        ((0,), "Capacity: below 1 user, the lowest that was asked for. The rule ttft p95 < 1s "
+            "sets it.", (None, None, 1)),
+    ],
+)  # fmt: skip
+def test_a_capacity_in_words(
+    chances: tuple[float, ...],
+    text: str,
+    ends: tuple[float | None, float | None, float | None],
+) -> None:
+    knee = describe_capacity("concurrency", estimate(*chances))
+    assert knee.text == text
+    assert (knee.value, knee.low, knee.high) == ends
+
+
+def test_a_rate_has_its_unit_and_what_more_time_would_give() -> None:
+    levels = tuple(round(1.02**i, 4) for i in range(60))
+    chances = tuple(1.0 if i < 30 else 0.5 if i < 36 else 0.1 if i < 45 else 0 for i in range(60))
+    knee = describe_capacity("request-rate", CapacityEstimate(levels=levels, chances=chances))
+    assert knee.text.startswith("Capacity: 2 requests/s (95% interval 1.78 to 2.39). Safe: 1.78 re")
+    assert knee.text.endswith("Twice the time narrows the interval to about 1.85 to 2.25.")
+
+
+def searched(rules: tuple[str, ...], **beyond: tuple[float, ...]) -> list[SloResult]:
+    """Stages of 1, 2, 4, 8 users with 400 requests each, and shares of them beyond the limit of
+    each rule."""
+    run = a_run(sweep="concurrency=1..8", slo=rules, users=None, find_max=True)
+    levels = list[LoadLevel]()
+    for i, value in enumerate((1.0, 2.0, 4.0, 8.0)):
+        evidence = tuple(
+            RuleEvidence(rule=rule, beyond=shares[i], allowed=0.05, count=400)
+            for rule, shares in zip(rules, beyond.values(), strict=True)
+        )
+        results = tuple(
+            SloResult(rule=rule, status=INCONCLUSIVE, observed=value, unit="ms") for rule in rules
+        )
+        levels.append(
+            a_level(value, slos=results, evidence=StageEvidence(level=value, rules=evidence))
+        )
+    sweep = summarise_sweep(replace(run, sweep_end="its time was used"), [])
+
+    found = estimate_capacity(
+        tuple(map(float, range(1, 9))), [level.evidence for level in levels if level.evidence]
+    )
+    return list(judge_sweep(replace(sweep, levels=tuple(levels), capacity=found), run))
+
+
+def test_a_rule_passes_where_it_holds_at_the_lowest_level_for_certain() -> None:
+    (found,) = searched(("ttft p95 < 1s",), one=(0, 0, 0, 1))
+    assert (found.status, found.observed) == (PASS, 4)
+    assert found.reason.startswith("capacity 4 to ")
+    assert found.reason.endswith("users (95% interval); the figure is at concurrency 4")
+
+
+def test_a_rule_fails_where_the_lowest_level_breaks_it() -> None:
+    (found,) = searched(("ttft p95 < 1s",), one=(1, 1, 1, 1))
+    assert (found.status, found.reason) == (FAIL, "capacity below 1 users")
+
+
+def test_each_rule_has_its_own_capacity() -> None:
+    one, other = searched(("ttft p95 < 1s", "itl p95 < 1s"), one=(0, 0, 0, 0), other=(0, 0, 1, 1))
+    assert (one.status, other.status) == (PASS, PASS)
+    assert one.reason.startswith("capacity 8 users or more")
+    assert other.reason.startswith("capacity 2")
+    assert math.isclose(other.observed or 0.0, 2)
+
+
+def test_a_search_without_a_stage_has_no_capacity() -> None:
+    run = a_run(sweep="concurrency=1..8", slo=("ttft p95 < 1s",), users=None, find_max=True)
+    sweep = summarise_sweep(run, [])
+    assert (sweep.searched, sweep.capacity) == (True, None)

@@ -1,0 +1,166 @@
+"""The capacity of a sweep, its interval, and the stages of a search: by pencil and in virtual
+time."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from locust_llm.report.slo.capacity import estimate_capacity
+from locust_llm.slo.capacity import (
+    CapacityEstimate,
+    RuleEvidence,
+    SearchStage,
+    StageEvidence,
+    StageTime,
+    choose_level,
+    list_levels,
+    plan_stage,
+    plan_unbounded_stage,
+)
+
+LEVELS = list_levels(1, 32, whole=True)
+
+
+def stage(level: float, beyond: float, count: float = 200.0, rule: str = "r") -> StageEvidence:
+    """5 % may be beyond the limit."""
+    return StageEvidence(
+        level=level, rules=(RuleEvidence(rule=rule, beyond=beyond, allowed=0.05, count=count),)
+    )
+
+
+def capacity(*stages: StageEvidence) -> CapacityEstimate:
+    found = estimate_capacity(LEVELS, stages)
+    assert found is not None
+    return found
+
+
+def test_levels_are_whole_numbers_or_a_fiftieth_apart() -> None:
+    assert list_levels(1, 4, whole=True) == (1, 2, 3, 4)
+    assert list_levels(3, 3, whole=True) == (3,)
+    assert list_levels(100, 105, whole=True) == (100, 102, 104, 105)
+    assert list_levels(2, 2.1, whole=False) == (2, 2.04, 2.081, 2.1)
+
+
+def test_stages_on_either_side_of_the_limit_settle_it() -> None:
+    found = capacity(stage(4, 0.0), stage(8, 0.0), stage(9, 1.0), stage(16, 1.0))
+    assert (found.low, found.value, found.high, found.safe) == (8, 8, 8, 7)
+    assert found.is_narrow
+    assert found.format_interval("users") == "8 users"
+
+
+def test_a_stage_says_something_about_its_neighbours() -> None:
+    """Of what was only seen at 8 and 16 the capacity is between them; a stage at 12 narrows it."""
+    wide = capacity(stage(8, 0.01), stage(16, 0.3))
+    narrower = capacity(stage(8, 0.01), stage(16, 0.3), stage(12, 0.05, 2000))
+    assert wide.low is not None
+    assert wide.high is not None
+    assert 7 <= wide.low <= 9
+    assert 13 <= wide.high <= 15
+    assert narrower.value in (11, 12)
+    assert narrower.low is not None
+    assert narrower.high is not None
+    assert narrower.high - narrower.low < wide.high - wide.low
+
+
+def test_all_stages_hold_and_nothing_above_was_asked() -> None:
+    found = capacity(*(stage(level, 0.0) for level in (1, 2, 4, 8, 16, 32)))
+    assert (found.low, found.value, found.reaches_top) == (32, 32, True)
+    assert found.format_interval("users") == "32 users or more"
+    assert found.predict_interval(2) is None
+
+
+def test_the_lowest_stage_breaks_it() -> None:
+    found = capacity(stage(1, 1.0))
+    assert (found.low, found.value, found.high, found.safe) == (None, None, None, None)
+    assert found.format_interval("users") == "below 1 users"
+
+
+def test_all_rules_hold_and_the_first_to_break_is_named() -> None:
+    def both(level: float, one: float, other: float) -> StageEvidence:
+        rules = stage(level, one, rule="one").rules + stage(level, other, rule="other").rules
+        return StageEvidence(level=level, rules=rules)
+
+    found = capacity(both(4, 0, 0), both(8, 0, 1), both(16, 1, 1), both(6, 0, 0), both(7, 0, 1))
+    assert (found.low, found.high, found.rule) == (6, 6, "other")
+
+
+def test_a_mean_counts_by_its_distance_from_the_limit() -> None:
+    """A latency in proportion to the users reaches its limit at 10.5 of them."""
+
+    def mean(level: float) -> StageEvidence:
+        rule = RuleEvidence(rule="avg", excess=math.log(level / 10.5), error=0.01)
+        return StageEvidence(level=level, rules=(rule,))
+
+    found = capacity(*(mean(level) for level in (2, 4, 8, 16, 10, 11, 10, 11)))
+    assert found.value == 10
+    assert (found.low, found.high) in [(10, 10), (10, 11)]
+
+
+def test_a_throughput_that_needs_load_says_nothing_below_its_best() -> None:
+    def rate(level: float, excess: float) -> StageEvidence:
+        rule = RuleEvidence(rule="x", excess=excess, error=0.02, needs_load=True)
+        return StageEvidence(level=level, rules=(rule,))
+
+    assert estimate_capacity(LEVELS, [rate(1, 0.5), rate(2, 0.2)]) is None  # it still rises
+    found = capacity(rate(1, 0.5), rate(4, -0.5), rate(8, -0.2), rate(16, 0.5))
+    assert found.low is not None
+    assert found.low >= 8
+
+
+def test_a_search_goes_up_by_doubling_until_a_level_is_too_high() -> None:
+    assert choose_level(None, [], LEVELS) == 1
+    assert choose_level(capacity(stage(1, 0.0)), [1], LEVELS) == 2
+    known = [stage(level, 0.0) for level in (1, 2, 4)]
+    assert choose_level(capacity(*known), [1, 2, 4], LEVELS) == 8
+    known.append(stage(8, 1.0))
+    assert 4 <= choose_level(capacity(*known), [1, 2, 4, 8], LEVELS) < 8
+
+
+@pytest.mark.parametrize("capacity_of_server", [1, 3, 5, 12, 23])
+def test_a_search_finds_a_sharp_limit_within_its_time(capacity_of_server: int) -> None:
+    done, spent_s, estimate = search(lambda level: float(level > capacity_of_server), 300.0)
+    assert (estimate.low, estimate.high) == (capacity_of_server, capacity_of_server)
+    assert 280 < spent_s <= 301
+    assert sum(time.measured_s for time in done) > 200
+
+
+def test_a_search_below_its_range_and_above_it() -> None:
+    _, _, below = search(lambda level: 1.0, 60.0)
+    assert below.high is None
+    _, _, above = search(lambda level: 0.0, 60.0)
+    assert above.low == 32
+
+
+def search(
+    beyond: Callable[[float], float], total_s: float
+) -> tuple[list[StageTime], float, CapacityEstimate]:
+    """Of a server with ten requests a second, whose waves and report take 3 s a stage."""
+    done, known, spent_s = list[StageTime](), list[StageEvidence](), 0.0
+    estimate: CapacityEstimate | None = None
+    while (step := plan_stage(estimate, done, LEVELS, total_s - spent_s, total_s)) is not None:
+        measured_s = max(step.at_least_s, min(step.at_most_s, step.requests / 10))
+        done.append(StageTime(step.level, measured_s, measured_s + 3))
+        known.append(stage(step.level, beyond(step.level), 10 * measured_s))
+        spent_s += measured_s + 3
+        estimate = estimate_capacity(LEVELS, known)
+    assert estimate is not None
+    return done, spent_s, estimate
+
+
+def test_without_a_bound_in_time_it_ends_when_nothing_is_left_to_find_out() -> None:
+    sure = capacity(stage(4, 0.0), stage(8, 0.0), stage(9, 1.0), stage(16, 1.0))
+    assert plan_unbounded_stage(sure, [4, 8, 16, 9], LEVELS, (10, 120), 144) is None
+    wide = capacity(stage(8, 0.01), stage(16, 0.3))
+    step = plan_unbounded_stage(wide, [8, 16], LEVELS, (10, 120), 144)
+    assert step is not None
+    assert 8 < step.level < 16
+    assert step == SearchStage(step.level, 10, 120, 144)
+
+
+def test_twice_the_time_narrows_it_by_the_root_of_two() -> None:
+    levels = list_levels(1, 64, whole=True)
+    chances = tuple(float(level <= 14) if level <= 10 or level > 14 else 0.5 for level in levels)
+    found = CapacityEstimate(levels=levels, chances=chances)
+    assert (found.low, found.value, found.high) == (10, 14, 14)
+    assert found.predict_interval(2) == (11, 14)  # 14 x (10 / 14) ** 0.71 is 11.0
