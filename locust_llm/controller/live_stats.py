@@ -433,7 +433,7 @@ class LiveStats:
         at_the_end = self._judge(self._remaining_times())
         if at_the_end is None or at_the_end.level == CLIENT_OK:
             return None
-        return min(verdict, at_the_end, key=lambda one: LEVELS.index(one.level))
+        return min(verdict, at_the_end, key=lambda process: LEVELS.index(process.level))
 
     def _judge(self, times: float = 1.0) -> ClientVerdict | None:
         """``times``: see ClientLateness.figures."""

@@ -45,7 +45,7 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
     """Parts of the line in the order of the line, each about as long every time."""
     stats, limit, generates = control.live_stats, control.limit, control.settings.generates
     streams = generates and control.settings.streaming
-    found = [
+    parts = [
         ProgressPart(0, format_phase_position(control).ljust(WHERE)),
         ProgressPart(1, format_request_counts(control)),
     ]
@@ -53,7 +53,7 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
     name, window = ("TTFT from due", stats.recent_due) if waits else ("TTFT", stats.recent_ttft)
     if first_ms := window.histogram().percentiles_ms(50, 99):
         p50, p99 = (f"{format_duration(ms / 1e3):>6}" for ms in first_ms)
-        found.append(
+        parts.append(
             ProgressPart(
                 4,
                 f"last {WINDOW_S} s: {name} p50 {p50}, p99 {p99}",
@@ -61,11 +61,11 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
             )
         )
     if limit is None:
-        found.append(
+        parts.append(
             ProgressPart(5, f"{stats.used:>3} {'awaiting first token' if streams else 'in flight'}")
         )
     else:
-        found.append(
+        parts.append(
             ProgressPart(
                 5,
                 f"gate {stats.used:>2}/{limit}, {stats.waiting:>3} waiting",
@@ -74,19 +74,19 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
         )
     if generates:
         rate = f"last {RATE_S:g} s: {stats.tokens_per_s():>5.0f} tokens/s"
-        found.append(ProgressPart(6, rate))
+        parts.append(ProgressPart(6, rate))
     if streams:
-        found.append(ProgressPart(7, f"{stats.decoding:>3} decoding"))
+        parts.append(ProgressPart(7, f"{stats.decoding:>3} decoding"))
     broken, known = control.abort.standing()
     if known:
         within = "beyond" if broken else "within"
-        found.append(ProgressPart(2 if broken else 8,
+        parts.append(ProgressPart(2 if broken else 8,
             f"SLO {broken or known} of {known} {within} the limit so far",
                           f"SLO {broken or known}/{known} {within} so far"))  # fmt: skip
     if client is not None:
         level = f"client {client.level}"
-        found.append(ProgressPart(9 if client.level == OK else 3, f"{level} so far", level))
-    return found
+        parts.append(ProgressPart(9 if client.level == OK else 3, f"{level} so far", level))
+    return parts
 
 
 def format_phase_position(control: Controller) -> str:
@@ -125,14 +125,14 @@ def _write_counts(counts: RequestCounts) -> str:
     return f"{counts.ok:>4} ok, {counts.failed} failed{ended}"
 
 
-def fit_progress_line(found: Sequence[ProgressPart], columns: int) -> str:
+def fit_progress_line(parts: Sequence[ProgressPart], columns: int) -> str:
     """As many of the parts as there is room for: each by its rank, in its short form; then whole,
     where there is room."""
     shown: dict[int, str] = {}
-    by_rank = sorted(range(len(found)), key=lambda i: found[i].rank)
+    by_rank = sorted(range(len(parts)), key=lambda i: parts[i].rank)
     for whole in (False, True):
         for i in by_rank:
-            more = shown | {i: found[i].text if whole else found[i].short or found[i].text}
+            more = shown | {i: parts[i].text if whole else parts[i].short or parts[i].text}
             if not shown or len(_line(more)) <= columns:
                 shown = more
     return _line(shown)[:columns]
@@ -160,9 +160,9 @@ def _look(control: Controller, out: TextIO, live: bool) -> None:
                 if line := explain_withdrawal(control.live_stats.shown_client, verdict):
                     logger.info(line)
                 control.live_stats.shown_client = verdict
-                found = build_progress_parts(control, verdict)
+                parts = build_progress_parts(control, verdict)
                 line = fit_progress_line(
-                    found, terminal_width(out) - 1
+                    parts, terminal_width(out) - 1
                 )  # in the last column it would begin the next line
                 out.write(CLEAR + line if live else f"{line}\n")
             out.flush()

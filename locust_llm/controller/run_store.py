@@ -314,11 +314,11 @@ class RunStore:
 
     def _why(self, failed: Sequence[tuple[Record, int]]) -> str:
         """The first requests have failed: each kind with what to do about it."""
-        found = []
+        kinds = []
         for first, count in failed:
             todo = advise_on_error(first.status, first.error, self.settings, key=self._key)
-            found.append(f"{count} x {first.outcome}: {first.error}{f' ({todo})' if todo else ''}")
-        return f"each of the first {FIRST} requests failed: {'; '.join(found)}"
+            kinds.append(f"{count} x {first.outcome}: {first.error}{f' ({todo})' if todo else ''}")
+        return f"each of the first {FIRST} requests failed: {'; '.join(kinds)}"
 
     def add_note(self, note: str) -> None:
         """Once a run, on the console and in the reports."""

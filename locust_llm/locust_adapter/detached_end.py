@@ -213,7 +213,7 @@ class _DetachedEnd:
     def _is_user(self, caller: Any) -> bool:
         """A user, or a greenlet that one began and may wait for."""
         users = self._runner.user_greenlets
-        return any(one in users for one in _ancestry(caller))
+        return any(frame in users for frame in _ancestry(caller))
 
 
 def _ancestry(greenlet: Any) -> Iterator[Any]:

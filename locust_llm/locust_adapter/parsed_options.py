@@ -323,8 +323,8 @@ def look_through_inputs(s: Settings) -> DatasetSummary | None:
             f"{s.input_file} has {dataset.turns} turns in {dataset.sessions} sessions: "
             f"{s.endpoint_type} has no conversation"
         )
-    for kind, some in ((IMAGE, dataset.images), (AUDIO, dataset.sounds)):
-        if some and (not_taken := explain_refused_media(s.endpoint_type, kind)):
+    for kind, count in ((IMAGE, dataset.images), (AUDIO, dataset.sounds)):
+        if count and (not_taken := explain_refused_media(s.endpoint_type, kind)):
             raise ValueError(f"{s.input_file}: {not_taken}")
     if why := check_dataset_tenants(s, dataset.tenants):
         raise ValueError(f"{s.input_file}: {why}")

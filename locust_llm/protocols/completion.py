@@ -552,16 +552,20 @@ class Completion:
         self.error = self.error or _message_of(error, data)
         self.broken = self.broken or data
 
-    def failed(self, found: "ErrorFields", data: bytes) -> bool:
+    def failed(self, failure: "ErrorFields", data: bytes) -> bool:
         """Whether an event, or a whole answer, is or holds an error, in a form of OpenAI's or
         MiniMax's."""
-        if not found.failed:
+        if not failure.failed:
             return False
         if self.error is not None:
             return True
-        base = found.base_resp.get("status_msg") if isinstance(found.base_resp, dict) else None
-        error = found.error if is_error(found.error) and not isinstance(found.error, bool) else None
-        self.fail(error or found.message or base, data)
+        base = failure.base_resp.get("status_msg") if isinstance(failure.base_resp, dict) else None
+        error = (
+            failure.error
+            if is_error(failure.error) and not isinstance(failure.error, bool)
+            else None
+        )
+        self.fail(error or failure.message or base, data)
         return True
 
     def adds_call(self, delta: Any, choice: Index) -> bool:

@@ -80,7 +80,7 @@ class FirstRequests:
         self._failed[kind] = first, count + 1
         if self._seen < FIRST or sum(count for _, count in self._failed.values()) < FIRST:
             return ()
-        return tuple(sorted(self._failed.values(), key=lambda one: -one[1]))
+        return tuple(sorted(self._failed.values(), key=lambda entry: -entry[1]))
 
 
 class SilenceDetector:

@@ -62,15 +62,15 @@ def _renew_server_notes(run: Run, history: EngineHistory) -> Run:
     whose = BASE if settings.candidate not in ("", settings.host) else SERVER
     end = run.stopping_at or run.ended_at or float("inf")
     loaded = find_loaded_times(run.stages, (run.profiling_at, end), BASE if whose == BASE else "")
-    limit = max((one.limit for one in run.limits if one.limit is not None), default=None)
+    limit = max((change.limit for change in run.limits if change.limit is not None), default=None)
     made = describe_server_history(history, loaded, limit, whose=whose, simulated=run.simulated)
     return _replace_notes(run, old, list(made))
 
 
 def _replace_notes(run: Run, old: Sequence[int], new: Sequence[str]) -> Run:
     """``old``: the places of the notes that the new ones replace, at the first of them."""
-    kept = [note for place, note in enumerate(run.notes) if place not in old]
-    return replace(run, notes=(*kept[: old[0]], *new, *kept[old[0] :]))
+    kept_notes = [note for place, note in enumerate(run.notes) if place not in old]
+    return replace(run, notes=(*kept_notes[: old[0]], *new, *kept_notes[old[0] :]))
 
 
 def _find_broken_rule(run: Run) -> Run:

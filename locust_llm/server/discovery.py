@@ -183,13 +183,13 @@ def discover_server(
     line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     try:
-        found = _survey(settings, ask, secrets, clock, sleep, key=has_key(headers))
+        discovery = _survey(settings, ask, secrets, clock, sleep, key=has_key(headers))
         if times_response and settings.probe:
-            probes = ProbeRequests(ask, settings, found.model, key=has_key(headers))
-            probes.form = found.form
-            measured = measure_response_time(probes, found.lengths, found.length_way, clock)
-            found = msgspec.structs.replace(found, response_time=measured)
-        return found
+            probes = ProbeRequests(ask, settings, discovery.model, key=has_key(headers))
+            probes.form = discovery.form
+            measured = measure_response_time(probes, discovery.lengths, discovery.length_way, clock)
+            discovery = msgspec.structs.replace(discovery, response_time=measured)
+        return discovery
     except DiscoveryFailed as error:  # servers like to quote the key that they refuse
         raise DiscoveryFailed(sanitise_text(str(error), secrets, most=LINE_BYTES)) from None
     finally:
@@ -242,7 +242,7 @@ def _survey(
             raise DiscoveryFailed(sentence)
         notes.append(sentence)
     server, flags = _identity(ask, header, answer, secrets)
-    found = Discovery(
+    discovery = Discovery(
         model=model, mix=format_canonical_mix(settings.model_mix) if settings.model_mix else "",
         server=server, server_flags=flags,
         simulated=header.startswith(SIMULATOR), notes=tuple(notes),
@@ -251,16 +251,17 @@ def _survey(
     if settings.probe:
         probes = ProbeRequests(ask, settings, model, key=key)
         if settings.generates:
-            found = _find_form(probes, found)
-            found = _find_longest(probes, found)
-        found = _measure(probes, found)
-        found = _keep_length(probes, found) if settings.generates else found
+            discovery = _find_form(probes, discovery)
+            discovery = _find_longest(probes, discovery)
+        discovery = _measure(probes, discovery)
+        discovery = _keep_length(probes, discovery) if settings.generates else discovery
         if settings.responses_state == "server" and (
             why := explain_forgotten_responses(ask, settings, model)
         ):
             raise DiscoveryFailed(f"--responses-state server: {why}")
     return msgspec.structs.replace(
-        found, notes=tuple(sanitise_text(note, secrets, most=LINE_BYTES) for note in found.notes)
+        discovery,
+        notes=tuple(sanitise_text(note, secrets, most=LINE_BYTES) for note in discovery.notes),
     )
 
 
@@ -273,10 +274,13 @@ def _identity(
         answer = ask("GET", path, timeout_s=TIMEOUT_S)
         return answer.body if answer.status == 200 else None
 
-    if header.startswith(SIMULATOR) or (found := identify_server(get, header, models.body)) is None:
+    if (
+        header.startswith(SIMULATOR)
+        or (identity := identify_server(get, header, models.body)) is None
+    ):
         return header, {}
-    flags = {name: sanitise_text(value, secrets, most=NAME_BYTES) for name, value in found.flags}
-    return sanitise_text(found.name, secrets, most=NAME_BYTES), flags
+    flags = {name: sanitise_text(value, secrets, most=NAME_BYTES) for name, value in identity.flags}
+    return sanitise_text(identity.name, secrets, most=NAME_BYTES), flags
 
 
 def _props(ask: Ask) -> dict[str, Any] | None:
@@ -383,16 +387,19 @@ def _goes_by(name: str, model: _Model) -> bool:
     )
 
 
-def _measure(probes: ProbeRequests, found: Discovery) -> Discovery:
+def _measure(probes: ProbeRequests, discovery: Discovery) -> Discovery:
     """The lengths of prompts in tokens, as the server counts them."""
     count_by_chat = partial(_count_by_chat, probes)
     if not probes.settings.generates:  # else the first request has shown that it answers
         count_by_chat(*draw_sample_numbers(1))
     counted = calibrate_tokenizer(
-        probes.ask, probes.settings, found.model, found.context, count_by_chat
+        probes.ask, probes.settings, discovery.model, discovery.context, count_by_chat
     )
     return msgspec.structs.replace(
-        found, probes=counted.probes, lengths=counted.lengths, notes=(*found.notes, *counted.notes)
+        discovery,
+        probes=counted.probes,
+        lengths=counted.lengths,
+        notes=(*discovery.notes, *counted.notes),
     )
 
 
@@ -409,7 +416,7 @@ def _count_by_chat(probes: ProbeRequests, text: str) -> int | None:
     return (decode_completion(probes.settings, answer).input_tokens or 0) // least or None
 
 
-def _find_form(probes: ProbeRequests, found: Discovery) -> Discovery:
+def _find_form(probes: ProbeRequests, discovery: Discovery) -> Discovery:
     """The first request, as the load has them: what the server refuses of it is left out or
     renamed. Raises DiscoveryFailed."""
     try:
@@ -418,36 +425,38 @@ def _find_form(probes: ProbeRequests, found: Discovery) -> Discovery:
         raise DiscoveryFailed(probes.unanswered(error)) from error
     if why:
         raise DiscoveryFailed(why)
-    return msgspec.structs.replace(found, form=probes.form, notes=(*found.notes, *probes.notes))
+    return msgspec.structs.replace(
+        discovery, form=probes.form, notes=(*discovery.notes, *probes.notes)
+    )
 
 
-def _find_longest(probes: ProbeRequests, found: Discovery) -> Discovery:
+def _find_longest(probes: ProbeRequests, discovery: Discovery) -> Discovery:
     """Ask for as many tokens as the longest answer of the load, where the server does not list how
     many it allows: it would refuse each such request of the load. Raises DiscoveryFailed where it
     refuses most of them."""
-    if found.context is not None:
-        return found
+    if discovery.context is not None:
+        return discovery
     s = probes.settings
     sizes = sorted(list_answer_lengths(s))
     longest = sizes[-1]
     median = sizes[len(sizes) // 2]
     if longest <= FIRST_TOKENS or not (message := probes.refuses_length(longest)):
-        return found
+        return discovery
     why = message if median == longest else probes.refuses_length(median)
     if why and not (s.input_file or s.has_own_code):
         raise DiscoveryFailed(explain_too_long_answers(s, median, why))
     note = (
         f"WARNING: {explain_too_long_answers(s, longest, message)}; requests for so many will fail"
     )
-    return msgspec.structs.replace(found, notes=(*found.notes, note))
+    return msgspec.structs.replace(discovery, notes=(*discovery.notes, note))
 
 
-def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
+def _keep_length(probes: ProbeRequests, discovery: Discovery) -> Discovery:
     """Find out which fields keep an output at its length. None where none helps, or the user has
     chosen. One answer that went on to the end shows nothing of the next: then the first field is
     sent, too, where the server takes it. Raises DiscoveryFailed if the server refuses what a run
     would send."""
-    asked = list(found.probes)
+    asked = list(discovery.probes)
     extra = collect_extra_inputs(probes.settings)
     settings = probes.settings
     chosen = any(name in extra for name in chain.from_iterable(WAYS))
@@ -461,7 +470,9 @@ def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
                 answer = probes.send(QUESTION, tokens, **fields)
         except FetchFailed as error:  # the next one would take as long
             note = f"it is not known whether outputs can be kept at their length: {error}"
-            return msgspec.structs.replace(found, probes=tuple(asked), notes=(*found.notes, note))
+            return msgspec.structs.replace(
+                discovery, probes=tuple(asked), notes=(*discovery.notes, note)
+            )
         if not way and answer.status not in BUSY and (why := probes.refusal(answer)):
             raise DiscoveryFailed(why)
         made = (completion := decode_completion(settings, answer)).output_tokens
@@ -474,6 +485,6 @@ def _keep_length(probes: ProbeRequests, found: Discovery) -> Discovery:
         )
         if obeys_length(answer.status, made, completion.finish_reason):
             if way:
-                return msgspec.structs.replace(found, probes=tuple(asked), length_way=way)
+                return msgspec.structs.replace(discovery, probes=tuple(asked), length_way=way)
             del ways[2:]
-    return msgspec.structs.replace(found, probes=tuple(asked))
+    return msgspec.structs.replace(discovery, probes=tuple(asked))

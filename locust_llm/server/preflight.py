@@ -157,18 +157,18 @@ def find_locustfile_host(ours: type, every: type) -> str | None:
     """The host of the user classes below ``ours``, as the locustfile has it; None if they have
     none, or if not all that are below ``every`` have the same: Locust gives all of them that of the
     run."""
-    found = _hosts(ours)
-    return found.pop() if len(found) == 1 and _hosts(every) <= found else None
+    hosts = _hosts(ours)
+    return hosts.pop() if len(hosts) == 1 and _hosts(every) <= hosts else None
 
 
 def _hosts(base: type) -> set[str]:
     classes = [base]
-    found = set()
+    hosts = set()
     while classes:
-        one = classes.pop()
-        classes += one.__subclasses__()
-        found.add(getattr(one, "host", None) or "")
-    return found - {""}
+        user_class = classes.pop()
+        classes += user_class.__subclasses__()
+        hosts.add(getattr(user_class, "host", None) or "")
+    return hosts - {""}
 
 
 def choose_run_address(now: str | None, checked: str) -> str:
@@ -220,7 +220,7 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
             f"(--report-dir names another)"
         )
     try:
-        found = discover_server(
+        discovery = discover_server(
             settings,
             headers,
             verify=find_trusted_certificates(),
@@ -229,16 +229,16 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
         )
     except DiscoveryFailed as error:
         refuse_run(f"{settings.host}: {error}" if settings.hosts else str(error))
-    found = _with_replicas(found, settings, headers) if settings.hosts else found
+    discovery = _with_replicas(discovery, settings, headers) if settings.hosts else discovery
     proxy = list_passed_proxies(settings)
     commit = find_commit(Path.cwd()) if settings.git else None
     known = settings.random_seed is not None and not settings.sends_fresh_words
     warm = SAME_WORDS.format(settings.random_seed) if known else ""
     notes = (
-        *found.notes,
+        *discovery.notes,
         *filter(None, (PASSED.format(proxy) if proxy else "", note_source_addresses(), warm)),
     )
-    return replace(found, proxy=proxy, commit=commit, notes=notes)
+    return replace(discovery, proxy=proxy, commit=commit, notes=notes)
 
 
 def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, str]) -> Discovery:

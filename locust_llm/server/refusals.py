@@ -137,16 +137,16 @@ def _extras(s: Settings) -> list[str]:
 
 def explain_refused_request(status: int, message: str, s: Settings, *, key: bool) -> str:
     """Why there is no run, where a first request was answered so."""
-    found = advise_on_error(status, message, s, key=key)
+    advice = advise_on_error(status, message, s, key=key)
     if status in (401, 403):
         what = (
             f"refuses the key (HTTP {status}: {message})" if key else f"wants a key (HTTP {status})"
         )
-        return f"{s.host} {what}: {found.partition(': ')[2]}"
-    said = f", {strip_web_page(message).rstrip('.')}" if message else ""
+        return f"{s.host} {what}: {advice.partition(': ')[2]}"
+    quoted = f", {strip_web_page(message).rstrip('.')}" if message else ""
     return (
-        f"a first request to {s.endpoint} failed: HTTP {status}{said}; "
-        f"{found or '--no-probe sends none'}"
+        f"a first request to {s.endpoint} failed: HTTP {status}{quoted}; "
+        f"{advice or '--no-probe sends none'}"
     )
 
 
@@ -204,9 +204,9 @@ def explain_refused_media(endpoint_type: str, kind: str) -> str:
     """Why none of this kind can be sent; empty where it can."""
     if kind in PROTOCOLS[endpoint_type].takes:
         return ""
-    some = {IMAGE: "pictures", AUDIO: "sounds"}[kind]
+    media = {IMAGE: "pictures", AUDIO: "sounds"}[kind]
     takes = [name for name, protocol in PROTOCOLS.items() if kind in protocol.takes]
-    return f"--endpoint-type {endpoint_type} takes no {some}: use {' or '.join(takes)}"
+    return f"--endpoint-type {endpoint_type} takes no {media}: use {' or '.join(takes)}"
 
 
 # -- names of models -------------------------------------------------------------------------------
@@ -229,8 +229,8 @@ def is_fit_to_show(name: str, secrets: Secrets) -> bool:
 
 def list_some_names(names: Sequence[str], secrets: Secrets) -> str:
     """The first of these names, as a message shows them."""
-    some = ", ".join(sanitise_text(name, secrets, most=NAME_BYTES) for name in names[:MAX_NAMED])
-    return f"{some} and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else some
+    shown = ", ".join(sanitise_text(name, secrets, most=NAME_BYTES) for name in names[:MAX_NAMED])
+    return f"{shown} and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else shown
 
 
 # -- the context of the model ----------------------------------------------------------------------
@@ -259,9 +259,11 @@ def read_context_length(
 ) -> ContextLength | None:
     """Of this model in the body of /v1/models; None: not there. ``props``: asks for those of
     llama.cpp, whose older versions list the context that the model was trained with alone."""
-    found = decode_response(models, _Models)
+    listed = decode_response(models, _Models)
     entry = (
-        next((one for one in found.data if one.get("id") == model), {}) if found is not None else {}
+        next((one for one in listed.data if one.get("id") == model), {})
+        if listed is not None
+        else {}
     )
     if tokens := _tokens(entry.get("max_model_len")):
         return ContextLength(tokens, whole=True)
@@ -488,7 +490,7 @@ def find_answered_protocols(
 ) -> list[str]:
     """The protocols which the server answers at their usual paths, but for the one at which it was
     asked already; each is asked for a token or a few. ``ask``: see Ask."""
-    found = []
+    answered = []
     for name, protocol in PROTOCOLS.items():
         asked_already = name == settings.endpoint_type and settings.endpoint == protocol.path
         if asked_already or (left_s := until - time.monotonic()) <= 0.1:
@@ -502,5 +504,5 @@ def find_answered_protocols(
         except FetchFailed:
             continue
         if answer.status == 200 and not explain_missing_completion(answer.body):
-            found.append(name)
-    return found
+            answered.append(name)
+    return answered

@@ -66,7 +66,7 @@ def choose_typical_request(s: Settings, lengths: PromptLengthModel) -> Conversat
     parts = MediaStore(s.input_file).parts if s.input_file else None
     source = ConversationSource(prompts, parts=parts)
     asked = [source.begin(item).next() for item in _list_first_sessions(s)]
-    known = sorted((one for one in asked if one is not None), key=_request_size)
+    known = sorted((request for request in asked if request is not None), key=_request_size)
     return known[len(known) // 2]
 
 

@@ -31,20 +31,20 @@ def _parse(asked: dict[str, Any]) -> WrittenText:
         raise invalid_request_error("body.messages", "Field required")
     if asked.get("max_tokens") is None:
         raise invalid_request_error("body.max_tokens", "Field required")
-    found: openai_chat.Messages = (
+    parsed: openai_chat.Messages = (
         [("system", _text(asked["system"], "body.system"))] if asked.get("system") else []
     )
     for index, message in enumerate(messages):
         loc = f"body.messages.{index}"
         if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
             raise invalid_request_error(loc, "Input should have the role user or assistant")
-        found += _turns(message["role"], message.get("content"), f"{loc}.content")
+        parsed += _turns(message["role"], message.get("content"), f"{loc}.content")
     for index, tool in enumerate(read_field(asked, "tools", list) or ()):
         if isinstance(tool, dict) and not isinstance(tool.get("input_schema"), dict):
             raise invalid_request_error(f"body.tools.{index}.input_schema", "Field required")
     read_field(asked, "tool_choice", dict)
     return WrittenText(
-        tokens.chat_pieces(found), "max_tokens", tool_called(asked, found[-1][0] == "tool")
+        tokens.chat_pieces(parsed), "max_tokens", tool_called(asked, parsed[-1][0] == "tool")
     )
 
 

@@ -264,8 +264,8 @@ def tool_called(asked: dict[str, Any], answered: bool, inner: str = "") -> str:
 
 
 def _name(tool: Any, inner: str) -> str:
-    found = tool.get(inner) if inner and isinstance(tool, dict) else tool
-    name = found.get("name") if isinstance(found, dict) else None
+    tool_name = tool.get(inner) if inner and isinstance(tool, dict) else tool
+    name = tool_name.get("name") if isinstance(tool_name, dict) else None
     return name if isinstance(name, str) else ""
 
 

@@ -414,12 +414,12 @@ def _pair(text: str) -> Condition:
 
 
 def _measure(name: str) -> RuleMeasure:
-    if (found := BY_NAME.get(name.lower())) is None:
+    if (metric := BY_NAME.get(name.lower())) is None:
         near = find_nearest_names(name.lower(), BY_NAME, 2 if len(name) < 16 else 1)
         raise_selector_error(
             f"unknown metric {shorten_foreign_text(name, 30)}{near}; docs/metrics.md has them all"
         )
-    return found
+    return metric
 
 
 def _of_one_request(name: str) -> RuleMeasure:
@@ -512,9 +512,9 @@ def _units(measure: RuleMeasure) -> str:
 
 def parse_selectors(text: str) -> tuple[tuple[str, str], ...]:
     """Keys and values in their canonical form. Raises ValueError of one sentence."""
-    found: dict[str, str] = {}
+    selectors: dict[str, str] = {}
     at = 0
-    while at < len(text) or not found:
+    while at < len(text) or not selectors:
         pick = _PICK.match(text, at)
         if not pick:
             raise_selector_error(
@@ -529,7 +529,7 @@ def parse_selectors(text: str) -> tuple[tuple[str, str], ...]:
                 f"unknown selector {key}{find_nearest_names(key, SELECTORS)}; there are: "
                 f"{', '.join(SELECTORS)}"
             )
-        if key in found:
+        if key in selectors:
             raise_selector_error(f"{key} is given twice: use one value")
         if value.startswith('"'):
             value = value[1:-1].replace('""', '"')
@@ -539,8 +539,8 @@ def parse_selectors(text: str) -> tuple[tuple[str, str], ...]:
             value = _stages(*parse_stage_range(value.strip()))
         if key == "turn" and value not in TURNS:
             raise_selector_error(f"unknown turn {value}: there are {' and '.join(TURNS)}")
-        found[key] = value
-    return tuple(found.items())
+        selectors[key] = value
+    return tuple(selectors.items())
 
 
 def make_predicates(where: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Predicate]]:

@@ -323,9 +323,9 @@ THROUGHPUTS: Final = (
 """In the order of the tables."""
 MEASURES: Final = (
     *(
-        RuleMeasure(one.word, one.tag, _units_of(one), one, instead=one.instead)
-        for one in METRICS
-        if one.word
+        RuleMeasure(metric.word, metric.tag, _units_of(metric), metric, instead=metric.instead)
+        for metric in METRICS
+        if metric.word
     ),
     *THROUGHPUTS,
     RuleMeasure("goodput", "goodput", RATE, short="Goodput (requests/s)",
@@ -357,6 +357,6 @@ OF_OUTPUT: Final = frozenset(
 )
 """Tags of rows that answers that are not generated (embeddings, rerank) do not have."""
 OUTPUT_LABELS: Final = frozenset(
-    {one.label for one in METRICS if one.instead is not None} | {*INTERFERENCE_DEFINITIONS}
+    {metric.label for metric in METRICS if metric.instead is not None} | {*INTERFERENCE_DEFINITIONS}
 )
 """Terms that only generated answers need."""

@@ -87,7 +87,7 @@ def order_form_fields(
             else len(MAIN_FIELDS) + list(extra).index(name)
         ),
     )
-    found = {}
+    ordered = {}
     own = (name for name in extra if name not in OWN_FIELDS and not extra[name].get("is_secret"))
     for name in [*order, *own]:
         field = dict(
@@ -104,8 +104,8 @@ def order_form_fields(
             field |= {"choices": [value or NO_CHOICE for value in CHOICES[name]]}
         elif name in FIELDS and FIELDS[name].kind is int:
             field |= {"type": "number"}
-        found[name] = field
-    return found
+        ordered[name] = field
+    return ordered
 
 
 def fill_options(options: Namespace, form: Mapping[str, str]) -> Namespace:
@@ -205,10 +205,10 @@ def drop_unasked_spawn_rate(form: MultiDict[str, str], options: Namespace) -> Mu
 
 def list_changed_flags(before: Namespace, after: Namespace) -> list[str]:
     """The flags that differ."""
-    found = [name for name in FIELDS if _known_value(before, name) != _known_value(after, name)]
+    changed = [name for name in FIELDS if _known_value(before, name) != _known_value(after, name)]
     if read_given_rules(before) != read_given_rules(after):
-        found.append("slo")
-    return found
+        changed.append("slo")
+    return changed
 
 
 def make_locust_form(form: MultiDict[str, str], settings: Settings) -> MultiDict[str, str]:

@@ -125,12 +125,12 @@ class RunFormView:
             settings = read_form_settings(options, runner, from_locusts_page=from_locusts_page)
             headers = read_run_headers(options)
             self.keep_key(settings.host)
-            found = prepare_run(
+            discovery = prepare_run(
                 settings, headers, here=isinstance(runner, LocalRunner) or bool(options.processes)
             )
         finally:
             view.starting = False
-        self._on_asked(settings, found)
+        self._on_asked(settings, discovery)
         vars(self._options).update(vars(options))
         return self._pass_on(
             make_locust_form(self._whitelist.for_locust(form), settings), settings.users

@@ -56,13 +56,13 @@ class AnswerChecker:
             self.unchecked += 1
             return None
         try:
-            found = self._ask(line)
+            verdict = self._ask(line)
         finally:
             self._turn.release()
-        if not found:
+        if not verdict:
             self.unchecked += 1
             return None
-        known: bool | None = msgspec.json.decode(found, type=bool | None)
+        known: bool | None = msgspec.json.decode(verdict, type=bool | None)
         return known
 
     def close(self) -> None:
@@ -76,20 +76,20 @@ class AnswerChecker:
     def _ask(self, line: bytes) -> bytes:
         """The answer; empty: there is none in time."""
         self.start()
-        found = b""
+        answer = b""
         try:
             if not self._ready:
                 self._ready = bool(self._read_line(MAX_START_S))
             if self._ready:
                 self._child.stdin.write(line)
                 self._child.stdin.flush()
-                found = self._read_line(self._wait_s)
+                answer = self._read_line(self._wait_s)
         except OSError:  # it has ended
             pass
         finally:
-            if not found:  # also where the user was ended: the next one would get its answer
+            if not answer:  # also where the user was ended: the next one would get its answer
                 self.close()
-        return found
+        return answer
 
     def _read_line(self, wait_s: float) -> bytes:
         read: bytes = b""

@@ -244,7 +244,7 @@ def _with_system(turns: list[Turn], system: Any) -> list[Turn]:
         return turns
     if not isinstance(system, str):
         raise RowError(f"system must be a text: {format_quoted_value(system)}", field="system")
-    found = []
+    with_system = []
     for number, turn in enumerate(turns):
         begins = (
             turn.messages
@@ -252,8 +252,8 @@ def _with_system(turns: list[Turn], system: Any) -> list[Turn]:
             and turn.messages[0].get("role") != "system"
         )
         messages = [{"role": "system", "content": system}, *(turn.messages or ())]
-        found.append(msgspec.structs.replace(turn, messages=messages) if begins else turn)
-    return found
+        with_system.append(msgspec.structs.replace(turn, messages=messages) if begins else turn)
+    return with_system
 
 
 def _with_tools(turns: list[Turn], fields: Mapping[str, Any]) -> list[Turn]:
@@ -414,9 +414,9 @@ def _decoded(text: str, field: str) -> Any:
 def _calls(text: Any, field: str) -> dict[str, Any]:
     """The message of an answer that calls functions, as its JSON has them: one, or a list. Raises
     RowError."""
-    found = _decoded(text, field) if isinstance(text, str) else text
+    calls_read = _decoded(text, field) if isinstance(text, str) else text
     calls = []
-    for number, call in enumerate(found if isinstance(found, list) else [found]):
+    for number, call in enumerate(calls_read if isinstance(calls_read, list) else [calls_read]):
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
             raise RowError(
                 f"{field} calls no function by its name: {format_quoted_value(text)}",

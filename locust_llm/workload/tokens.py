@@ -120,13 +120,14 @@ class Tokenizer:
         if self.by_word:
             return text, wanted - left
         for _ in range(MAX_TRIES):
-            found = self.count(text)
-            if found <= wanted < found + MAX_WORD:
+            num_tokens = self.count(text)
+            if num_tokens <= wanted < num_tokens + MAX_WORD:
                 break
             step = (
-                abs(wanted - found) * count_corpus_words() // self._sums[count_corpus_words()] or 1
+                abs(wanted - num_tokens) * count_corpus_words() // self._sums[count_corpus_words()]
+                or 1
             )
-            count = max(0, count + (step if found < wanted else -step))
+            count = max(0, count + (step if num_tokens < wanted else -step))
             text = f"{head} {cut_corpus_text(at, count)}".rstrip()
         return text, self.count(text)
 
@@ -218,11 +219,11 @@ def _file(name: str) -> Path:
             return path / TOKENIZER_FILE
         raise ValueError(f"--tokenizer {name}: the folder has no {TOKENIZER_FILE}")
     try:
-        found = import_module("huggingface_hub").try_to_load_from_cache(name, TOKENIZER_FILE)
+        cached_path = import_module("huggingface_hub").try_to_load_from_cache(name, TOKENIZER_FILE)
     except (ImportError, ValueError):  # not installed; a name that none can have
-        found = None
-    if isinstance(found, str):
-        return Path(found)
+        cached_path = None
+    if isinstance(cached_path, str):
+        return Path(cached_path)
     raise ValueError(
         f"--tokenizer {name}: neither a folder nor a name in the local Hugging Face cache, give a "
         f"folder with "

@@ -260,7 +260,11 @@ class PythonReader:
         self._show(stream, data)
 
     def _stamped(
-        self, stream: _Stream, control: list[tuple[int, int, bytes]], offset_ns: int, some: bool
+        self,
+        stream: _Stream,
+        control: list[tuple[int, int, bytes]],
+        offset_ns: int,
+        has_several: bool,
     ) -> int:
         """Monotonic ns for what was just read; this thread's clock where the kernel's stamp cannot
         be one of it."""
@@ -273,7 +277,7 @@ class PythonReader:
             # answer
             if kernel_ns:
                 stream.bad_stamps += 1
-            elif some:  # the end of a connection has no stamp
+            elif has_several:  # the end of a connection has no stamp
                 stream.unstamped += 1
                 self._stamps = False  # this thread's clock is all there is: no time to sleep
         self.behind_ns = now - stamp_ns

@@ -145,14 +145,14 @@ def _metrics(
                 dict(attributes),
                 began_ns,
                 now_ns,
-                sum(one.counts),
-                one.sum,
-                tuple(one.counts),
+                sum(histogram.counts),
+                histogram.sum,
+                tuple(histogram.counts),
                 bounds,
-                one.least,
-                one.most,
+                histogram.least,
+                histogram.most,
             )
-            for (of, attributes), one in histograms.items()
+            for (of, attributes), histogram in histograms.items()
             if of == name
         ]
         if points:

@@ -242,7 +242,7 @@ def _keep(
 def _write(
     path: Path, seen: Mapping[str, _IndexedFolder], known: Mapping[str, _IndexedFolder]
 ) -> None:
-    changed = [_row(one) for name, one in seen.items() if known.get(name) != one]
+    changed = [_row(known_row) for name, known_row in seen.items() if known.get(name) != known_row]
     with closing(sqlite3.connect(path, timeout=WAIT_S)) as db, db:
         limit(db)
         if not known:

@@ -137,7 +137,7 @@ def _section(
     for entry in entries:
         values = [figure.said(entry.figures.get(figure.name), 3) for figure in shown]
         cells = list(_cells(entry, values, where=series.has_several_hosts))
-        rows.append([*cells, entry.ended] if any(one.ended for one in entries) else cells)
+        rows.append([*cells, entry.ended] if any(entry.ended for entry in entries) else cells)
     head = [
         "Run",
         "Started",

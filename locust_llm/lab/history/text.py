@@ -67,14 +67,14 @@ def _list_of(series: RunSeries, last: int, least: float) -> Iterator[str]:
     yield ""
 
 
-def _describe_changes_together(found: Sequence[FigureChange]) -> str:
+def _describe_changes_together(turns: Sequence[FigureChange]) -> str:
     """Changes of several figures that begin with the same run."""
     sides = []
     for word, better in (("worse", False), ("better", True)):
-        changes = [f"{turn.figure.label} {turn.size}" for turn in found if turn.better is better]
+        changes = [f"{turn.figure.label} {turn.size}" for turn in turns if turn.better is better]
         if changes:
             sides.append(f"{word}: {', '.join(changes)}")
-    return f"from {found[0].first.folder} on {'; '.join(sides)}; {found[0].company}"
+    return f"from {turns[0].first.folder} on {'; '.join(sides)}; {turns[0].company}"
 
 
 def format_history_plots(

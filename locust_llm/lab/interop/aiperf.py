@@ -140,11 +140,11 @@ def _read_requests(file: ResultFile) -> list[ImportedRun]:
     records = list[Record]()
     unread = list[str]()
     base_ns: int | None = None
-    for place, one in imported.number_requests(io.BytesIO(file.raw)):
-        if not one.strip():
+    for place, numbered_line in imported.number_requests(io.BytesIO(file.raw)):
+        if not numbered_line.strip():
             continue
         try:
-            document = msgspec.json.decode(one)
+            document = msgspec.json.decode(numbered_line)
             if nested_value(document, "record") is not None:
                 raise UnusableResult(
                     "it is a run of locust-llm: give its folder to report, compare or audit"
@@ -273,7 +273,7 @@ def _stamps(metrics: object) -> tuple[tuple[int, ...], bool]:
     scale = S_PER.get(unit, 1e-3)
     return imported.stamp_chunks(
         first,
-        [None if (gap := read_finite_or_nan(one)) is None else gap * scale for one in gaps],
+        [None if (gap := read_finite_or_nan(gap_ms)) is None else gap * scale for gap_ms in gaps],
         latency,
     )
 

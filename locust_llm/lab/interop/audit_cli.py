@@ -59,19 +59,19 @@ def run_audit(words: list[str]) -> int:
             )
             statuses.append(ExitStatus.INCOMPLETE)
         for figures in loads:
-            found = audit_figures(figures)
-            statuses.append(_status(found, options.strict))
-            findings = [finding._asdict() for finding in found]
+            audit_findings = audit_figures(figures)
+            statuses.append(_status(audit_findings, options.strict))
+            findings = [finding._asdict() for finding in audit_findings]
             results.append(
                 {
                     "file": str(path),
                     "tool": figures.title,
-                    "verdict": _verdict(found),
+                    "verdict": _verdict(audit_findings),
                     "findings": findings,
                 }
             )
             if not options.json:
-                print_safely(_format_audit(path, figures, found, options.verbose))
+                print_safely(_format_audit(path, figures, audit_findings, options.verbose))
     if options.json:
         print_safely(f"{msgspec.json.encode(results).decode()}\n")
     if unread:

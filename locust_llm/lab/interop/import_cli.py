@@ -67,7 +67,7 @@ def _chosen(loads: list[ImportedRun], number: int | None) -> ImportedRun:
 
 def write_imported_run(imported_run: ImportedRun, source: Path, folder: Path) -> Run:
     """The records and run.json. Raises OSError."""
-    records = sorted(imported_run.records, key=lambda one: one.closed_at)
+    records = sorted(imported_run.records, key=lambda record: record.closed_at)
     storage.replace_file(
         folder / storage.RECORDS, b"".join(format_record_line(record) + b"\n" for record in records)
     )

@@ -181,10 +181,13 @@ def _record(request: object, place: int, base_s: float) -> Record:
 
 
 def _stamps(times: list[object], sent_s: float) -> tuple[int, ...]:
-    at_s = [read_finite_or_nan(one) for one in times]
-    if any(one is None or not math.isfinite(one) or abs(one - sent_s) > 1e7 for one in at_s):
+    at_s = [read_finite_or_nan(moment) for moment in times]
+    if any(
+        stamp_s is None or not math.isfinite(stamp_s) or abs(stamp_s - sent_s) > 1e7
+        for stamp_s in at_s
+    ):
         raise UnusableResult("the time of a token is no number")
-    us = [round((one - sent_s) * 1e6) for one in dict.fromkeys(at_s) if one is not None]
+    us = [round((stamp_s - sent_s) * 1e6) for stamp_s in dict.fromkeys(at_s) if stamp_s is not None]
     if us and (us[0] < 0 or sorted(us) != us):
         raise UnusableResult("the times of its tokens fall, or begin before the request")
     return tuple(us)

@@ -167,11 +167,11 @@ def make_sweep_curve(
     one sentence."""
     assert summary.sweep is not None
     sweep = summary.sweep
-    found = [
+    points_found = [
         make_level_point(level, gpus, percentile, each)
         for level, each in zip(sweep.levels, joules, strict=True)
     ]
-    points = [point for point in found if point is not None]
+    points = [point for point in points_found if point is not None]
     if not points:
         raise ValueError(
             f"{name} has no stage with TPOT p{percentile:g} and output tokens a second"
@@ -195,17 +195,17 @@ def make_curve_of_runs(
 ) -> ParetoCurve:
     """Runs of one load each, all closed loops or all open ones. Raises ValueError of one
     sentence."""
-    found = [
+    points_found = [
         (point, summary)
         for _, summary in runs
         if (point := make_run_point(summary, gpus, percentile)) is not None
     ]
-    if not found:
+    if not points_found:
         raise ValueError(f"{name}: no run has TPOT p{percentile:g} and output tokens a second")
     loops = {summary.conditions.loop for _, summary in runs}
     if len(loops) > 1:
         raise ValueError(f"{name}: closed and open loops make no curve together")
-    points = sorted((point for point, _ in found), key=lambda point: point.value)
+    points = sorted((point for point, _ in points_found), key=lambda point: point.value)
     every = dict.fromkeys(
         limit for run, _ in runs for limit in find_pace_limits(run.settings.rules.readable)
     )
@@ -213,6 +213,6 @@ def make_curve_of_runs(
         name=name, axis=CONCURRENCY if loops == {"closed"} else RATE, gpus=gpus,
         points=mark_best_points(points),
         limits=tuple(every),
-        workloads=tuple(_workload(summary) for _, summary in found),
-        simulated=any(summary.conditions.simulated for _, summary in found),
+        workloads=tuple(_workload(summary) for _, summary in points_found),
+        simulated=any(summary.conditions.simulated for _, summary in points_found),
     )  # fmt: skip

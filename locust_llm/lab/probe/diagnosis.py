@@ -245,8 +245,8 @@ def _round_diagnosis(e: ProbeMeasurements, turn: int) -> tuple[str, str]:
     alone = [e.alone_s(stall.asked_tokens) or math.inf for stall in stalls]
     if any(stall.ended for stall in stalls):
         return _after_the_decoders(stalls, alone)
-    kept = min(large.pace, median(stall.pace for stall in stalls))
-    if kept >= MIN_UNDISTURBED_PACE:
+    pace_kept = min(large.pace, median(stall.pace for stall in stalls))
+    if pace_kept >= MIN_UNDISTURBED_PACE:
         if (uneven := median(stall.uneven for stall in stalls)) > MAX_ALIKE:
             return CANNOT_TELL, (
                 f"most decoders were undisturbed, but the gaps of one were {uneven:.1f} times "
@@ -281,7 +281,7 @@ def _round_diagnosis(e: ProbeMeasurements, turn: int) -> tuple[str, str]:
         if large.pace > MAX_DISTURBED_PACE:
             return (
                 CANNOT_TELL,
-                f"the decoders kept {kept:.0%} of their pace: neither clearly disturbed nor "
+                f"the decoders kept {pace_kept:.0%} of their pace: neither clearly disturbed nor "
                 f"undisturbed",
             )
         return CHUNKED, (
@@ -312,9 +312,9 @@ def _after_the_decoders(stalls: list[DecoderStall], alone: list[float]) -> tuple
             f"{large.decoders} decoders had ended ({format_duration(alone[-1])} alone): its "
             f"prefill began only then"
         )
-    some = max(stall.ended for stall in stalls)
+    most_ended = max(stall.ended for stall in stalls)
     return CANNOT_TELL, (
-        f"{some} of {large.decoders} decoders had ended before a prompt had its first token, but "
+        f"{most_ended} of {large.decoders} decoders had ended before a prompt had its first token, but "
         f"not all of them as with a "
         "static batch: it may have waited for a free slot; try fewer --decoders"
     )

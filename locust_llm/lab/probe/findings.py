@@ -53,7 +53,7 @@ def shortest_ttft_s(results: Iterable[ProbeResult]) -> float | None:
 def itl_limit_s(rules: Rules) -> float | None:
     """The target of ITL in seconds: the lowest limit of the rules and of ``--goodput``; None
     without one."""
-    conditions = [*rules.good, *(one for rule in rules.readable for one in rule.given)]
+    conditions = [*rules.good, *(condition for rule in rules.readable for condition in rule.given)]
     limits = [condition.limit for condition in conditions if condition.metric == "itl"]
     limits += [rule.limit for rule in rules.readable if rule.metric == "itl" and rule.op[0] == "<"]
     return min(limits, default=None)

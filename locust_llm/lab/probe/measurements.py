@@ -54,7 +54,7 @@ def split_coalesced_gaps(gaps: Sequence[float], quiet_s: float) -> list[float]:
             shared[-1].append(gap)
         else:
             shared.append([gap])
-    return [fmean(some) for some in shared for _ in some]
+    return [fmean(group) for group in shared for _ in group]
 
 
 def find_step_threshold(
@@ -491,9 +491,9 @@ def measure_stall(
         ]
     steps = [gap for gaps in step_gaps for gap in gaps]
     usual_s = median(steps) if steps else first_at - sent_at
-    typical, first_s = sorted(zip(step_gaps, sent_in_s, strict=True), key=lambda one: len(one[0]))[
-        (len(step_gaps) - 1) // 2
-    ]
+    typical, first_s = sorted(
+        zip(step_gaps, sent_in_s, strict=True), key=lambda pair: len(pair[0])
+    )[(len(step_gaps) - 1) // 2]
     return DecoderStall(
         kind=longs[0].kind,
         round=longs[0].round,

@@ -199,7 +199,7 @@ def group_stalls_by_length(stalls: Iterable[DecoderStall]) -> Iterator[list[Deco
     def key(stall: DecoderStall) -> tuple[bool, int]:
         return stall.kind != "stall", stall.asked_tokens
 
-    return (list(some) for _, some in groupby(sorted(stalls, key=key), key))
+    return (list(group) for _, group in groupby(sorted(stalls, key=key), key))
 
 
 def _budget(budget: tuple[float, float, float], measurements: ProbeMeasurements) -> str:

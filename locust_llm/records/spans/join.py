@@ -41,15 +41,15 @@ def sort_spans(spans: Iterable[Span], run: str) -> SortedSpans:
             counts["other_traces"] += 1
             continue
         try:
-            found = extract_server_times(span)
+            span_times = extract_server_times(span)
         except ValueError as error:
             counts["impossible"] += 1
             mistake = mistake or str(error)[:MISTAKE]
             continue
-        if found is None:
+        if span_times is None:
             counts["without_times"] += 1
         else:
-            times.append((part, found))
+            times.append((part, span_times))
     return SortedSpans(times, dict(counts), mistake)
 
 

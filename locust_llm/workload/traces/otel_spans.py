@@ -101,12 +101,12 @@ def read_span_turns(rows: Sequence[tuple[bytes, int]], trace: str) -> list[Turn]
     except TreeError as wrong:
         raise RowError(str(wrong), line=rows[0][1]) from None
     turns = []
-    for at, one in enumerate(placed):
-        span = one.request
+    for at, span_placed in enumerate(placed):
+        span = span_placed.request
         line_after = (at - 1,) if at else ()
         turns.append(msgspec.structs.replace(
-            _turn(span, trace), at_s=one.start, delay_s=one.wait_s, tool=one.tool,
-            after=None if one.after == line_after else one.after,
+            _turn(span, trace), at_s=span_placed.start, delay_s=span_placed.wait_s, tool=span_placed.tool,
+            after=None if span_placed.after == line_after else span_placed.after,
         ))  # fmt: skip
     return turns
 

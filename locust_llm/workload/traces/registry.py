@@ -81,18 +81,18 @@ def group_trace_rows(kind: str, members: "dict[str, array[int]]") -> "list[tuple
         return list(members.items())
     root: dict[int, int] = {}
 
-    def found(number: int) -> int:
+    def find_root(number: int) -> int:
         while root.setdefault(number, number) != number:
             root[number] = number = root[root[number]]
         return number
 
     for numbers in members.values():
         for number in numbers:
-            one, other = sorted((found(numbers[0]), found(number)))
-            root[other] = one
+            first, other = sorted((find_root(numbers[0]), find_root(number)))
+            root[other] = first
     groups: dict[int, array[int]] = {}
     for number in sorted(root):
-        groups.setdefault(found(number), array("I")).append(number)
+        groups.setdefault(find_root(number), array("I")).append(number)
     return [("", numbers) for numbers in groups.values()]
 
 

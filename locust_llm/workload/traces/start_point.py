@@ -86,12 +86,12 @@ def _with_history(item: DatasetSession, before: list[tuple[int, ...]], number: i
             turn, whole=True, input_tokens=None if known is None else known + answers, hash_ids=()
         )
     messages: list[dict[str, Any]] = []
-    for one in turns[:-1]:
-        messages += one.messages or []
+    for earlier_turn in turns[:-1]:
+        messages += earlier_turn.messages or []
         answer = (
-            one.recorded
-            if one.recorded is not None
-            else {"role": "assistant", "content": one.reference}
+            earlier_turn.recorded
+            if earlier_turn.recorded is not None
+            else {"role": "assistant", "content": earlier_turn.reference}
         )
         if answer.get("content") or answer.get("tool_calls"):
             messages.append(answer)
