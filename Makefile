@@ -134,9 +134,10 @@ calibration: $(VENV)/.installed   ## simulated times beside measured ones, row b
 soak: $(VENV)/.installed-tests    ## ten minutes of faults and firehoses: whether anything grows or is lost
 	PYTHONPATH=tests $(BIN)/python tests/bench/soak.py
 
-intervals: $(VENV)/.installed-tests  ## how often SLO intervals hold the truth and verdicts are wrong or missing: 1,000 runs of each kind of load, then of those held out
+intervals: $(VENV)/.installed-tests  ## how often SLO intervals hold the truth and verdicts are wrong or missing: 250 runs of each kind of load, then of those held out
 	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py
-	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py --held-out
+	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py --which seen
+	PYTHONPATH=tests $(BIN)/python tests/bench/intervals.py --which held-out
 
 confusion: $(VENV)/.installed-tests  ## which scheduler the probe says a simulated server has, and which it has: 750 probes
 	PYTHONPATH=tests $(BIN)/python tests/bench/confusion.py

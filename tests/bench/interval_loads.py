@@ -1,8 +1,8 @@
 """Loads of known truth for ``make intervals``: each makes many runs at once, as an array (runs,
 requests) in send order.
 
-TUNED are the loads that the constants of the intervals were chosen on; HELD_OUT were looked at only
-afterwards.
+TUNED are the loads that the constants of the intervals were chosen on. SEEN were held out of an
+earlier rule, HELD_OUT of this one.
 """
 
 import math
@@ -54,6 +54,14 @@ def lognormal(sigma: float, random: np.random.Generator, shape: tuple[int, ...])
     return np.exp(random.normal(-sigma * sigma / 2, sigma, shape))
 
 
+def uniform(random: np.random.Generator, shape: tuple[int, ...]) -> Runs:
+    return random.uniform(0.5, 1.5, shape)
+
+
+def gamma(random: np.random.Generator, shape: tuple[int, ...]) -> Runs:
+    return random.gamma(4.0, 0.25, shape)
+
+
 def hyperexponential(random: np.random.Generator, shape: tuple[int, ...]) -> Runs:
     """Of mean 1: one of ten is ten times as long as the others."""
     return random.exponential(size=shape) * np.where(random.random(shape) < 0.1, 10, 1) / 1.9
@@ -69,6 +77,19 @@ def bimodal(random: np.random.Generator, runs: int, count: int) -> Runs:
     return np.where(
         long, random.normal(5, 0.7, (runs, count)), random.normal(1, 0.2, (runs, count))
     )
+
+
+def cached(random: np.random.Generator, runs: int, count: int) -> Runs:
+    """Three of ten are answered from a cache, five times as fast."""
+    hit = random.random((runs, count)) < 0.3
+    return np.where(hit, 0.2, 1.0) * lognormal(0.25, random, (runs, count))
+
+
+def waves(requests: float, random: np.random.Generator, runs: int, count: int) -> Runs:
+    """A level that swings by 20 %, with a period of so many requests."""
+    turns = np.arange(count) / requests + random.random((runs, 1))
+    level: Runs = 1 + 0.2 * np.sin(2 * np.pi * turns)
+    return level * lognormal(0.3, random, (runs, count))
 
 
 def retries(random: np.random.Generator, runs: int, count: int) -> Runs:
@@ -117,14 +138,14 @@ def fractional(d: float, random: np.random.Generator, runs: int, count: int) -> 
     return np.exp(0.3 * np.array([one[length - count : length] for one in noise]))
 
 
-def on_and_off(random: np.random.Generator, runs: int, count: int) -> Runs:
-    """The server is three times as slow for 15 requests on average, after 60."""
+def on_and_off(random: np.random.Generator, runs: int, count: int, slower: float = 3.0) -> Runs:
+    """The server is so many times as slow for 15 requests on average, after 60."""
     slow = np.empty((count, runs), np.bool_)
     state = random.random(runs) < 0.2
     for i in range(count):
         state = np.where(random.random(runs) < np.where(state, 1 / 15, 1 / 60), ~state, state)
         slow[i] = state
-    return np.where(slow.T, 3.0, 1.0) * lognormal(0.3, random, (runs, count))
+    return np.where(slow.T, slower, 1.0) * lognormal(0.3, random, (runs, count))
 
 
 def collected(random: np.random.Generator, runs: int, count: int) -> Runs:
@@ -401,7 +422,7 @@ TUNED: Final = (
     *cells("two-state Markov rate", partial(modulated, 5.0), (60, 240), RATE),
     *cells("full server's rate", full_server, (60,), RATE),
 )
-HELD_OUT: Final = (
+SEEN: Final = (
     *cells(
         "M/G/8 85 %, hyperexponential", partial(many, 0.85, 8, hyperexponential, 1.0), (500, 2000)
     ),
@@ -426,3 +447,30 @@ HELD_OUT: Final = (
     *cells("two-state Markov rate, slower", partial(modulated, 8.0), (120,), RATE),
     *cells("drifting rate", drifting_rate, (100,), RATE),
 )
+HELD_OUT: Final = (
+    *cells("uniform", partial(independent, uniform), (100, 400)),
+    *cells("independent, spread 50 %", partial(independent, gamma), (100, 400)),
+    *cells("independent, lognormal 0.8", partial(independent, partial(lognormal, 0.8)), (150, 600)),
+    *cells("cache hits", cached, (120, 500)),
+    *cells("M/M/1 60 %", partial(single, 0.6), (400, 2000)),
+    *cells("M/G/6 75 %, hyperexponential", partial(many, 0.75, 6, hyperexponential, 1.0), (1000,)),
+    *cells("AR(1) 0.8", partial(autoregressive, 0.8), (300, 1500)),
+    *cells("closed, sharing, 20 users", partial(shared, 20, 8.0), (400,)),
+    *cells(
+        "closed, 24 users, 6 servers, uniform",
+        partial(closed, 24, 6, partial(thinks, 2.0), uniform),
+        (300, 900),
+    ),
+    *cells("drift of 20 % over 30", partial(drifting, 0.20, 30), (300, 900)),
+    *cells("a wave of 50 requests", partial(waves, 50), (300,)),
+    *cells("fractional noise, d = 0.25", partial(fractional, 0.25), (500,)),
+    *cells("on and off, 1.6 times as slow", partial(on_and_off, slower=1.6), (500,)),
+    *cells("retries, longer", retries, (600,)),
+    *cells("simulator, open, 10/s", partial(simulated, 10.0, 0), (400,)),
+    *cells("simulator, 32 users", partial(simulated, 0.0, 32), (300,)),
+    *cells("errors of 1 %", partial(errors, 0.01), (500,), OUTCOME),
+    *cells("outages, longer", outages, (2000,), OUTCOME),
+    *cells("two-state Markov rate, faster", partial(modulated, 3.0), (120,), RATE),
+    *cells("drifting rate, shorter", drifting_rate, (60,), RATE),
+)
+"""Looked at once, after the last change of the rule."""

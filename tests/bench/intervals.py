@@ -3,13 +3,14 @@ intervals``. Prints Markdown.
 
 A cell is a load that makes latencies, failures or rates (interval_loads.py) and a number of
 requests or seconds. Many runs of it are made, and the interval of each figure of each run is held
-against the truth, which is that of all runs together. Limits are set at the truth, where each
+against the truth, which is that of TRUTH times as many runs. Limits are set at the truth, where each
 decision is a wrong one, and 10 to 40 % above and below it, where a decision is wanted. (Of a share
 of good requests that is so much more or fewer bad ones.) Beside it is how often an oracle decides,
 who has a normal interval with the true standard error: more than he no method can decide that is
 wrong in 2.5 %.
 
-TUNED are the loads and seeds that the constants were chosen on, ``--held-out`` the others. With
+TUNED are the loads and seeds that the constants were chosen on, SEEN those that an earlier rule was
+tested on, HELD_OUT the others (``--which``). With
 ``--abort``: how often a run is ended by an ``abort:`` rule whose limit is the truth, and after how
 many requests by one whose limit is half of it.
 """
@@ -23,7 +24,7 @@ from statistics import NormalDist
 from typing import Final, NamedTuple
 
 import numpy as np
-from interval_loads import HELD_OUT, TUNED, Cell, Runs
+from interval_loads import HELD_OUT, SEEN, TUNED, Cell, Runs
 from tabulate import tabulate
 
 from locust_llm.controller.early_stop import MeanMonitor, ShareMonitor
@@ -40,12 +41,15 @@ GOOD: Final = 0.9
 """``share``: of requests within the limit that so many are within in truth."""
 OFF: Final = (0.1, 0.2, 0.3, 0.4)
 CLEAR: Final = OFF.index(0.3)
-SEEDS: Final = {False: 1, True: 1001}
-"""Of the tuned cells, and of those that are held out."""
+CATALOGUES: Final = {"tuned": (TUNED, 1), "seen": (SEEN, 1001), "held-out": (HELD_OUT, 2001)}
+"""Cells, and their seed."""
+TRUTH: Final = 4
+"""So many times as many runs are made as are judged: the others show what is true."""
 ABORTS: Final = 120
 """Runs of a cell that are held against ``abort:``, with a look every LOOKS requests."""
 LOOKS: Final = 16
 SECTIONS: Final = 10
+NORMAL: Final = NormalDist().inv_cdf(0.975)
 
 
 def make_runs(cell: Cell, runs: int, seed: int) -> Runs:
@@ -72,6 +76,9 @@ class Result(NamedTuple):
     above: tuple[float, ...]
     """A limit OFF below the truth: the interval lies above it."""
     oracle: tuple[float, ...]
+    reach_down: float
+    reach_up: float
+    """The median distance of an end from the figure, over 1.96 true standard errors."""
 
     @property
     def possible(self) -> bool:
@@ -91,7 +98,7 @@ def estimate_interval(figure: str, values: Runs, latencies: Runs) -> ConfidenceI
     return estimate_percentile_interval(values, float(figure[1:]))
 
 
-def evaluate_figure(figure: str, latencies: Runs) -> Result:
+def evaluate_figure(figure: str, latencies: Runs, judged: int) -> Result:
     runs = latencies
     if figure == "share":
         latencies = latencies / np.percentile(latencies, 100 * GOOD)
@@ -104,11 +111,13 @@ def evaluate_figure(figure: str, latencies: Runs) -> Result:
         1 - truth if figure == "share" else truth
     )  # 10 % more failures, not 10 % fewer successes
     error = max(float(points.std()), 1e-12)
-    found = [estimate_interval(figure, *pair) for pair in zip(runs, latencies, strict=True)]
+    pairs = zip(runs[:judged], latencies[:judged], strict=True)
+    found = [estimate_interval(figure, *pair) for pair in pairs]
     low = np.array([-math.inf if one.low is None else one.low for one in found])
     high = np.array([math.inf if one.high is None else one.high for one in found])
     normal = NormalDist()
     clear = OFF[CLEAR] * scale
+    own = points[:judged]
     return Result(
         figure,
         error / scale,
@@ -119,19 +128,20 @@ def evaluate_figure(figure: str, latencies: Runs) -> Result:
         tuple(float((high < truth + off * scale).mean()) for off in OFF),
         tuple(float((low > truth - off * scale).mean()) for off in OFF),
         tuple(1 - normal.cdf(normal.inv_cdf(0.975) - off * scale / error) for off in OFF),
+        float(np.median(own - low)) / (NORMAL * error),
+        float(np.median(high - own)) / (NORMAL * error),
     )
 
 
-def evaluate_cell(index: int, runs: int, seed: int, *, held_out: bool) -> list[Result]:
-    cell = (HELD_OUT if held_out else TUNED)[index]
-    made = make_runs(cell, runs, seed)
-    return [evaluate_figure(figure, made) for figure in cell.figures]
+def evaluate_cell(cell: Cell, runs: int, seed: int) -> list[Result]:
+    made = make_runs(cell, TRUTH * runs, seed)
+    return [evaluate_figure(figure, made, runs) for figure in cell.figures]
 
 
 # -- the page --------------------------------------------------------------------------------------
 
 HEAD: Final = (
-    "load, requests or seconds", "figure", "spread", "held", "wrong PASS / FAIL", "wrong, 30 % off",
+    "load, requests or seconds", "figure", "spread", "width", "held", "wrong PASS / FAIL", "wrong, 30 % off",
     "limit above by 10, 20, 30, 40 %", "below", "oracle", "",
 )  # fmt: skip
 
@@ -147,7 +157,7 @@ def make_rows(cell: Cell, results: list[Result]) -> Iterator[tuple[str, ...]]:
         decided = min(one.below[CLEAR], one.above[CLEAR])
         mark = "+" if decided >= 0.95 else "-" if one.possible else ""
         yield (
-            f"{cell.name}, {cell.count:,}", one.figure, f"{one.spread:.1%}", f"{one.held:.1%}",
+            f"{cell.name}, {cell.count:,}", one.figure, f"{one.spread:.1%}", f"{one.reach_down:.1f}, {one.reach_up:.1f}", f"{one.held:.1%}",
             f"{wrong[0]:.1%} / {wrong[1]:.1%}", f"{one.wrong:.1%}",
             *(", ".join(f"{100 * share:.0f}" for share in shares) for shares in (one.below, one.above, one.oracle)), mark,
         )  # fmt: skip
@@ -156,10 +166,15 @@ def make_rows(cell: Cell, results: list[Result]) -> Iterator[tuple[str, ...]]:
 def summarise(results: list[Result]) -> str:
     possible = [one for one in results if one.possible]
     right = [min(one.below[CLEAR], one.above[CLEAR]) for one in possible]
+    at_truth = [max(one.wrong_pass, one.wrong_fail) for one in results]
     lines = [
         f"{len(results)} figures: held in 95 % of runs or more {sum(one.held >= 0.95 for one in results)}, in 90 to 95 % "
         f"{sum(0.9 <= one.held < 0.95 for one in results)}, in fewer {sum(one.held < 0.9 for one in results)}; "
         f"a limit 30 % off decided wrongly in more than 1 %: {sum(one.wrong > 0.01 for one in results)}.",
+        f"A limit at the truth is decided in at most 2.5 % on each side for {sum(one <= 0.025 for one in at_truth)}, in 2.5 "
+        f"to 5 % for {sum(0.025 < one <= 0.05 for one in at_truth)}, in more for {sum(one > 0.05 for one in at_truth)}. "
+        f"Width, median over all: down {np.median([one.reach_down for one in results]):.2f}, up "
+        f"{np.median([one.reach_up for one in results]):.2f}; of those below, up {np.median([one.reach_up for one in possible]):.2f}.",
         f"A limit 30 % off the oracle decides in 95 % of runs for {len(possible)} of them; there it is decided rightly in "
         f"95 % on both sides for {sum(one >= 0.95 for one in right)}, in 80 to 95 % for "
         f"{sum(0.8 <= one < 0.95 for one in right)}, in fewer for {sum(one < 0.8 for one in right)}.",
@@ -189,9 +204,9 @@ def count_until_abort(figure: str, values: Runs, limit: float) -> float:
     return math.inf
 
 
-def evaluate_abort(index: int, seed: int, *, held_out: bool) -> list[tuple[str, ...]]:
+def evaluate_abort(cell: Cell, seed: int) -> list[tuple[str, ...]]:
     """A row a figure."""
-    cell, table = (HELD_OUT if held_out else TUNED)[index], []
+    table = []
     made = make_runs(cell, 4 * ABORTS, seed)
     for figure in ("p50", "p95", "mean", "share"):
         at = (
@@ -213,26 +228,23 @@ def evaluate_abort(index: int, seed: int, *, held_out: bool) -> list[tuple[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=250, help="that are judged of a cell")
     parser.add_argument("--cells", default="", help="only cells whose name has this")
-    parser.add_argument(
-        "--held-out", action="store_true", help="the loads and seeds that nothing was tuned on"
-    )
+    parser.add_argument("--which", choices=CATALOGUES, default="tuned")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--seed", type=int, help="instead of 1, or 1001 with --held-out")
+    parser.add_argument("--seed", type=int, help="instead of that of the loads")
     parser.add_argument(
         "--abort", action="store_true", help=f"how abort: does, of {ABORTS} runs a cell"
     )
     given = parser.parse_args()
     began = time.monotonic()
-    catalogue = HELD_OUT if given.held_out else TUNED
-    seed = SEEDS[given.held_out] if given.seed is None else given.seed
-    chosen = [(i, cell) for i, cell in enumerate(catalogue) if given.cells in cell.name]
-    which = {"held_out": given.held_out}
+    catalogue, seed = CATALOGUES[given.which]
+    seed = seed if given.seed is None else given.seed
+    chosen = [cell for cell in catalogue if given.cells in cell.name]
     with Pool(given.processes) as pool:
         if given.abort:
-            latencies = [i for i, cell in chosen if "p95" in cell.figures]
-            aborts = [pool.apply_async(evaluate_abort, (i, seed), which) for i in latencies]
+            latencies = [cell for cell in chosen if "p95" in cell.figures]
+            aborts = [pool.apply_async(evaluate_abort, (cell, seed)) for cell in latencies]
             head = (
                 "latencies",
                 "n",
@@ -244,12 +256,10 @@ def main() -> None:
             rows = [row for job in aborts for row in job.get()]
             print(tabulate(rows, head, tablefmt="github", disable_numparse=True))
             return
-        jobs = [pool.apply_async(evaluate_cell, (i, given.runs, seed), which) for i, _ in chosen]
+        jobs = [pool.apply_async(evaluate_cell, (cell, given.runs, seed)) for cell in chosen]
         results = [job.get() for job in jobs]
     table = [
-        row
-        for (_, cell), found in zip(chosen, results, strict=True)
-        for row in make_rows(cell, found)
+        row for cell, found in zip(chosen, results, strict=True) for row in make_rows(cell, found)
     ]
     print(tabulate(table, HEAD, tablefmt="github", disable_numparse=True))
     print(f"\n{summarise([one for found in results for one in found])}")

@@ -75,8 +75,8 @@ NONE_OF_400 = 100 * (1 - 0.025 ** (1 / 400))
             0.5 + 0.025 * HIGH),
         ("attainment > 50% given ttft <= 10ms and itl < 15ms", "FAIL", 0, 0, NONE_OF_400),
         ("ttft{input=100} p50 < 222ms", "PASS", 200.5, 200.5 - 10 * LOW, 200.5 + 10 * HIGH),
-        ("ttft avg < 213ms", "PASS", 200.5, 200.5 / 1.05644, 200.5 + 11.316 * 1.05644),
-        ("ttft avg < 212ms", "INCONCLUSIVE", 200.5, 200.5 / 1.05644, 200.5 + 11.316 * 1.05644),
+        ("ttft avg < 213ms", "PASS", 200.5, 200.5 / 1.05644, 200.5 + 11.316 * 1.01274),
+        ("ttft avg < 211ms", "INCONCLUSIVE", 200.5, 200.5 / 1.05644, 200.5 + 11.316 * 1.01274),
     ],
 )  # fmt: skip
 def test_four_hundred_requests(
@@ -84,8 +84,8 @@ def test_four_hundred_requests(
 ) -> None:
     """Of 400 independent requests the number below the median has a standard deviation of sqrt(400)
     / 2 = 10, their share one of 2.5 %; the mean of 1 ... 400 one of 400 / sqrt(12) / sqrt(400) =
-    5.7735, so an end of its interval is off by 11.316, 5.644 % of it, and the upper one by that
-    much more again. The ends of a percentile are values, whole milliseconds."""
+    5.7735, so an end of its interval is off by 11.316, 5.644 % of it, and the upper one by 4
+    x 5.644 %^2 = 1.274 % of that more. The ends of a percentile are values, whole milliseconds."""
     found = judged(rule, steps(400))
     assert (found.status, found.count) == (status, 400)
     assert found.effective == (None if low is None and high is None else 400)
@@ -282,7 +282,7 @@ def test_a_percentile_beyond_all_values_goes_by_their_spread() -> None:
     assert found.effective is not None
     assert found.effective < 6
     assert found.high is not None
-    assert 50 < found.high < 100
+    assert 50 < found.high < 200
     assert found.reason == f"at most {found.high:.3g}ms, beyond all values, by their spread"
     assert judged("ttft p50 < 0.2s", turns).reason == found.reason  # in the unit of the table
     assert judged("ttft p99 < 500ms", steps(300)).status == "PASS"
@@ -1011,7 +1011,7 @@ def test_what_the_certificate_says_of_a_percentile_that_lies_on_failures() -> No
     [
         ("ttft p50 < 220ms", "INCONCLUSIVE", "PASS"),
         ("ttft p50 > 230ms", "FAIL", "FAIL"),
-        ("ttft p99.9 < 500ms", "INCONCLUSIVE", "PASS"),
+        ("ttft p99.9 < 420ms", "INCONCLUSIVE", "PASS"),
         ("ttft{input=5k} p50 < 220ms", "INCONCLUSIVE", "INCONCLUSIVE"),  # there is no such request
     ],
 )

@@ -16,14 +16,17 @@ order of the sends, and long_run.py says how far such a mean may be off:
   error.
 
 What a run has too few of, the large values, is taken to be correlated as much as its other values
-foretell (LargeValues), and a percentile beyond all values is extrapolated: by their own spread,
-from the level that one of them would exceed if they were as few as they are worth, and with a tail
-that falls with the square of the distance from the median.
+foretell (LargeValues). Where fewer than some twenty independent values are beyond a percentile, its
+upper end goes by how the values fall off there, and not by ranks alone: their mean excess is that
+of an exponential tail, and the share that may truly be above the percentile of the run says how far
+along it the true one may be (``bound_above``).
+
+What a percentile passes, a lower one passes; what a lower one fails, a higher one fails.
 """
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -58,6 +61,21 @@ over their number."""
 RARER: Final = 0.75
 """By at least this power of how rare they are, large values are less correlated than the larger
 half of all."""
+PERCENTILES: Final = (0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+"""No upper end lies above that of a higher one of these."""
+TAIL_VALUES: Final = 20.0
+"""Where fewer independent values are beyond a percentile, its upper end goes by how so many fall
+off."""
+TAIL_PLACES: Final = (np.arange(32) + 0.5) / 32
+CORRELATED: Final = 0.5
+"""By how much it reaches further where values are correlated: few phases show a tail too."""
+LEAST_OUTSIDE: Final = 1e-4
+CLOSE: Final = 1.02
+"""Down to which share outside of a limit the bound of a share is looked for, and how exactly."""
+FURTHER_UP: Final = 4.0
+"""By how much an end above reaches further, times the square of its reach as a share of the figure:
+of a load that varies much, runs with a small figure have a small spread too."""
+MOST_FURTHER: Final = 2.0
 LEAST_SIZE: Final = 6.0
 MOST_ERRORS: Final = 2.5
 """What a run shows often, it shows as well as so many independent requests, with an end so many
@@ -131,9 +149,7 @@ def estimate_mean_interval(values: Floats, *, looks: int = 1) -> ConfidenceInter
         max(error, _normal_quantile(TAIL / looks) * float(values.std()) / math.sqrt(n)),
         min(size, float(n)),
     )
-    large = describe_large_values(values)
-    far = error * math.sqrt(_few_excursions(large.queue, size, n))
-    return ConfidenceInterval(*_ends_of_mean(mean, error, far), size)
+    return ConfidenceInterval(mean / (1 + error / mean), mean + _reach_up(error, mean), size)
 
 
 def estimate_rate_interval(amounts: Floats, *, looks: int = 1) -> ConfidenceInterval:
@@ -174,10 +190,8 @@ def estimate_effective_size(values: Floats) -> float:
     return min(_error_of_mean(values, 1)[1], float(len(values)))
 
 
-def _ends_of_mean(mean: float, error: float, far: float) -> tuple[float, float]:
-    """Of a mean above 0: runs with a larger one vary more, about as its square, so the upper end is
-    the further one."""
-    return mean / (1 + error / mean), mean + far * (1 + far / mean)
+def _reach_up(reach: float, figure: float) -> float:
+    return reach * min(1 + FURTHER_UP * (reach / figure) ** 2, MOST_FURTHER) if figure else math.inf
 
 
 def _error_of_mean(series: Floats, looks: int) -> tuple[float, float]:
@@ -199,7 +213,7 @@ def estimate_share_interval(
     n = len(ones)
     if not n:
         return NONE
-    near = far = weigh_share(ones, looks)
+    near = weigh_share(ones, looks)
     if margins is None or n < MIN_VALUES or near.share < HALF:
         return ConfidenceInterval(*share_ends(near, n), n / near.inflation)
     shown = near
@@ -208,25 +222,34 @@ def estimate_share_interval(
         shown = near._replace(
             inflation=max(near.inflation, tenth.inflation), errors=max(near.errors, tenth.errors)
         )
-    far = expect_large(shown, describe_large_values(margins, looks), near.share)
-    low, _ = share_ends(far, n)
+    large = describe_large_values(margins, looks)
+    low, _ = share_ends(expect_large(shown, large, near.share), n)
     _, high = share_ends(near, n)
-    return ConfidenceInterval(
-        max(low, 1 - _bound_share_beyond(np.sort(margins), far)), high, n / near.inflation
-    )
+    spread = _bound_share_within(margins, large, looks)
+    return ConfidenceInterval(max(low, spread), high, n / near.inflation)
 
 
-def _bound_share_beyond(ordered: Floats, evidence: ShareEvidence) -> float:
-    """How many may be above 1, by the spread of those below (``_extrapolate``); 1: nothing is known
-    so."""
-    count = len(ordered)
-    anchor, above = _beyond_all(
-        lambda share: level_of_share(ordered, share), UPPER[-1], evidence, count
-    )
-    median = level_of_share(ordered, HALF)
-    if not median < anchor < 1:
-        return above if anchor < 1 else 1.0
-    return min(above * ((anchor - median) / (1 - median)) ** 2, 1.0)
+def _bound_share_within(margins: Floats, large: LargeValues, looks: int) -> float:
+    """The largest share whose percentile is surely within 1; 0: not even the median is."""
+    ordered, n = np.sort(margins), len(margins)
+
+    def is_within(outside: float) -> bool:
+        high = bound_above(
+            1 - outside,
+            lambda level: weigh_share((margins <= level).astype(np.float64), looks),
+            lambda some: level_of_share(ordered, some),
+            large,
+            n,
+        )
+        return high < 1
+
+    most, least = _few_beyond(large, n), LEAST_OUTSIDE
+    if not is_within(most):
+        return 0.0
+    while most > CLOSE * least:
+        middle = math.sqrt(most * least)
+        most, least = (middle, least) if is_within(middle) else (most, middle)
+    return 1 - most
 
 
 def weigh_share(ones: Floats, looks: int = 1) -> ShareEvidence:
@@ -348,6 +371,7 @@ def estimate_percentile_interval(
         return ConfidenceInterval(float(ordered[0]), float(ordered[0]), float(n))
     large = describe_large_values(values, looks)
 
+    @cache
     def weigh(level: float) -> ShareEvidence:
         return weigh_share((values <= level).astype(np.float64), looks)
 
@@ -357,7 +381,11 @@ def estimate_percentile_interval(
 
 
 def level_of_share(ordered: Floats, share: float) -> float:
-    return float(ordered[min(math.ceil(share * len(ordered)), len(ordered) - 1)])
+    """Between the middles of the ranks."""
+    place = min(max(share * len(ordered) - HALF, 0.0), len(ordered) - 1.0)
+    below = float(ordered[math.floor(place)])
+    above = float(ordered[math.ceil(place)])
+    return below if below == above else below + (above - below) * (place % 1)
 
 
 def search_percentile(
@@ -377,32 +405,44 @@ def search_percentile(
         below = levels[levels < levels[at]]
         here = weigh(float(below[-1])) if len(below) else here
 
-    def decide(place: int) -> int:
+    higher = [share, *(some for some in PERCENTILES if some > share)]
+    lower = [share, *(some for some in PERCENTILES if some < share)]
+
+    def is_exceeded(place: int) -> bool:
+        """Whether this percentile is surely above the level, or a lower one is."""
+        evidence = weigh(float(levels[place]))
+        return any(_side(evidence, count, some) < 0 for some in lower)
+
+    def is_kept(place: int) -> bool:
+        """Whether this percentile is surely within the level, or a higher one is."""
         evidence = weigh(float(levels[place]))
         if evidence.share >= 1:
             evidence = here._replace(share=1.0)
-        if evidence.share > share:
-            evidence = expect_large(evidence, large, share)
-        return _side(evidence, count, share)
+        return any(
+            evidence.share > some and _side(expect_large(evidence, large, some), count, some) > 0
+            for some in higher
+        )
 
-    low, high = at, at
-    bottom, top = -1, len(levels)
-    while low - bottom > 1:
-        middle = (low + bottom) // 2
-        low, bottom = (low, middle) if decide(middle) < 0 else (middle, bottom)
-    if decide(top - 1) <= 0:
-        upper = _extrapolate(level_at, share, expect_large(here, large, share), count)
-    else:
-        top -= 1
-        high = at - 1
-        while top - high > 1:
-            middle = (high + top) // 2
-            high, top = (high, middle) if decide(middle) > 0 else (middle, top)
-        upper = float(levels[top])
-    bounded = bottom >= 0 or _side(here._replace(share=0.0), count, share) < 0
-    lower = float(levels[low]) if bounded else None
-    extrapolated = math.isfinite(upper) and upper > levels[-1]
-    return ConfidenceInterval(lower, upper, count / here.inflation, extrapolated)
+    lowest = _find_first(len(levels), lambda place: not is_exceeded(place))
+    highest = _find_first(len(levels), is_kept)
+    upper = float(levels[max(highest, at)]) if highest < len(levels) else math.inf
+    for some in higher:
+        if 1 - some <= _few_beyond(large, count) and level_at(some) < upper:
+            upper = min(upper, bound_above(some, weigh, level_at, large, count))
+    bounded = lowest > 0 or _side(here._replace(share=0.0), count, share) < 0
+    low = float(levels[min(lowest, at)]) if bounded else None
+    extrapolated = bool(math.isfinite(upper) and upper > levels[-1])
+    return ConfidenceInterval(low, upper, count / here.inflation, extrapolated)
+
+
+def _find_first(count: int, is_true: Callable[[int], bool]) -> int:
+    """The first of ``count`` places from which on it is true, or ``count``. It looks at the same
+    places whatever is asked, so what is true of more places is found no later."""
+    before, at = -1, count
+    while at - before > 1:
+        middle = (before + at) // 2
+        before, at = (before, middle) if is_true(middle) else (middle, at)
+    return at
 
 
 def _side(evidence: ShareEvidence, count: int, share: float) -> int:
@@ -427,24 +467,36 @@ def _at_most(some: float, size: float, share: float, side: int) -> float:
     )
 
 
-def _extrapolate(
-    level_at: Callable[[float], float], share: float, evidence: ShareEvidence, count: int
+def _few_beyond(large: LargeValues, count: int) -> float:
+    """Beyond which share there are too few independent values to show where a percentile is."""
+    return min(TAIL_VALUES * large.half / count, HALF)
+
+
+def bound_above(
+    share: float,
+    weigh: Callable[[float], ShareEvidence],
+    level_at: Callable[[float], float],
+    large: LargeValues,
+    count: int,
 ) -> float:
-    """A bound of a percentile above all values. Beyond the largest their share is taken to fall
-    with the square of the distance from the median at least, as exponential tails do, and heavy
-    ones that have a variance."""
-    anchor, above = _beyond_all(level_at, share, evidence, count)
-    times = math.sqrt(max(above / (1 - share), 1.0))
-    return anchor if math.isinf(anchor) else anchor + (anchor - level_at(HALF)) * (times - 1)
-
-
-def _beyond_all(
-    level_at: Callable[[float], float], share: float, evidence: ShareEvidence, count: int
-) -> tuple[float, float]:
-    """(about where as many independent ones as these are worth would have their largest, which
-    share of all may be above)."""
-    size = _effective(evidence, count)
-    return level_at(max(share, 1 - HALF / size)), 1 - normal_tail(evidence.errors) ** (1 / size)
+    """The upper end of the percentile of ``share`` by how the values beyond it fall off: from so
+    many as may truly be above that of the run, at the rate of an exponential tail (its mean excess),
+    or as they do themselves where that is slower."""
+    evidence = expect_large(weigh(level_at(min(share, 1 - 1 / count))), large, share)
+    size = max(_effective(evidence, count), 2.0)
+    anchor = min(share, 1 - 1 / size)
+    start = max(min(anchor, 1 - TAIL_VALUES / size), HALF)
+    level, base = level_at(anchor), level_at(start)
+    beyond = np.array([level_at(1 - (1 - start) * place) for place in TAIL_PLACES])
+    finite = beyond[np.isfinite(beyond)]
+    if not len(finite) or not math.isfinite(base):
+        return math.inf
+    excess = float((np.minimum(beyond, finite.max()) - base).sum())
+    above = 1 - _binomial_ends(evidence._replace(share=anchor), count)[0]
+    reach = excess / len(finite) * math.log(above / (1 - share))
+    own = level_at(1 - (1 - share) * (1 - anchor) / above) - level
+    correlated = 1 + CORRELATED * (1 - 1 / large.half)
+    return level + _reach_up(max(reach, own) * correlated, abs(level))
 
 
 # -- trends ----------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ MAX_COSINES: Final = 64
 VALUES_PER_COSINE: Final = 4
 """Of a short run the fast half of the spectrum is left out: users who take turns leave a line
 there."""
-FLAT: Final = 0.5
+FLAT: Final = 0.65
 """Prior weight of independent values."""
 POWERS: Final = {0.2: 0.03, 0.3: 0.07}
 """Of long memory, by the exponent d of fractional noise."""
@@ -56,7 +56,8 @@ HEIGHTS: Final = {
 NEGLIGIBLE: Final = 2e-3
 """Shapes of a smaller weight are left out."""
 CLOSE: Final = 1.005
-"""How exact a quantile of the mixture is."""
+STEPS: Final = 65
+"""How exact a quantile of the mixture is: between so many values."""
 
 
 class SpectrumShapes(NamedTuple):
@@ -86,15 +87,14 @@ class LongRunError(NamedTuple):
         """What the mean, times that root, is off by more than with probability ``tail`` on either
         side."""
         t = student_quantile(float(self.cosines), tail)
-        shapes: list[tuple[float, float]] = list(
-            zip(self.weights.tolist(), self.deviations.tolist(), strict=True)
-        )
-        low, high = t * min(one for _, one in shapes), t * max(one for _, one in shapes)
-        while high > CLOSE * low:  # under each shape alone it is t of its deviations
-            middle = math.sqrt(low * high)
-            off = sum(weight * _student_tail(middle / one, self.cosines) for weight, one in shapes)
-            low, high = (middle, high) if off > tail else (low, middle)
-        return high
+        low, high = t * float(self.deviations.min()), t * float(self.deviations.max())
+        if high <= CLOSE * low:  # under each shape alone it is t of its deviations
+            return high
+        reaches = np.linspace(math.log(low), math.log(high), STEPS)
+        steps, tails = _student_tails(self.cosines)
+        times = reaches - np.log(self.deviations)[:, None]
+        off = self.weights @ np.exp(np.interp(times, steps, tails))
+        return math.exp(float(np.interp(-math.log(tail), -np.log(off), reaches)))
 
 
 def measure_long_run(series: Floats) -> LongRunError:
@@ -163,11 +163,14 @@ def slow_part_factor(corner: float) -> float:
     return 1 - (1 - math.exp(-times)) / times
 
 
-def _student_tail(t: float, freedom: int) -> float:
-    """What Student's t exceeds with (Wallace, Bounds on normal approximations, Annals of
-    Mathematical Statistics 30, 1959)."""
-    z = math.sqrt(freedom * math.log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
-    return normal_tail(z)
+@lru_cache(maxsize=128)
+def _student_tails(freedom: int) -> tuple[Floats, Floats]:
+    """Logarithms of what Student's t exceeds, and with which probability (Wallace, Bounds on normal
+    approximations, Annals of Mathematical Statistics 30, 1959)."""
+    steps = np.linspace(math.log(1e-3), math.log(1e3), 20 * STEPS)
+    z = np.sqrt(freedom * np.log1p(np.exp(2 * steps) / freedom))
+    z *= (8 * freedom + 1) / (8 * freedom + 3)
+    return steps, np.array([math.log(max(normal_tail(one), 1e-300)) for one in z.tolist()])
 
 
 def _cells(series: Floats) -> tuple[Floats, int]:

@@ -432,8 +432,9 @@ def _gap_percentile_interval(
         return _gap_percentile(gaps, min(100 * share, 100.0)) or 0.0
 
     at = int(np.searchsorted(places, percentile))
+    large = intervals.NO_QUEUE._replace(half=weigh(level_at(0.5)).inflation)
     return intervals.search_percentile(
-        levels, at, percentile / 100, weigh, level_at, intervals.NO_QUEUE, gaps.count
+        levels, at, percentile / 100, weigh, level_at, large, gaps.count
     )
 
 
