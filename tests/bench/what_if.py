@@ -28,7 +28,13 @@ from locust_llm.lab.twin import file
 from locust_llm.lab.twin.folders import Folder, read_folder_loads
 from locust_llm.lab.twin.model import Twin
 from locust_llm.lab.twin.observations import stage_figures
-from locust_llm.lab.twin.predict import WhatIf, predict_figures, standard_error_of
+from locust_llm.lab.twin.predict import (
+    WhatIf,
+    lengths_apart,
+    predict_figures,
+    settings_apart,
+    standard_error_of,
+)
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.text.format import format_brief
 from locust_llm.workload.lengths import parse_length_mix
@@ -143,10 +149,9 @@ def answered(
 ) -> dict[str, list[float]]:
     fitted = twin.model.settings
     settings = None if other is None else msgspec.structs.replace(fitted, **other.settings)
-    errors = {
-        name: standard_error_of(name, twin.trust.errors, other_settings=other is not None)
-        for name in SHOWN
-    }
+    octaves = lengths_apart(lengths, twin.lengths)
+    octaves += settings_apart(settings, fitted) if settings is not None else 0.0
+    errors = {name: standard_error_of(name, twin.trust.errors, octaves) for name in SHOWN}
     found = predict_figures(
         twin.models(), WhatIf(OfferedLoad(users=users), settings=settings), lengths, errors
     )

@@ -683,7 +683,7 @@ def _asked(options: argparse.Namespace) -> text.WhatIfReport:
     asker = WhatIfPredictor(twin, sent.lengths, rules)
     with show_counted_progress("what-ifs") as on_progress:
         rows = asker.rows(cases, on_progress)
-    rivals = None if asker.shape or not rules else find_rival(rows, rules, twin.trust.errors)
+    rivals = None if asker.shape or not rules else find_rival(rows, rules, twin)
     name = str(options.twin)
     return text.WhatIfReport(
         twin, name, str(sent), rules, rows, left_out, far, rivals, sent.words, asker.shape

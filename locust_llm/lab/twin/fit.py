@@ -70,10 +70,12 @@ def fit_twin(
     used, out = held_out(stages)
     measured = measure_ranges(episodes, stages)
     found = fit_model(said, episodes, used, origin, on_progress=on_progress)
-    checks = check_predictions([apply_draw(found.model, draw) for draw in found.draws], out)
+    models = [apply_draw(found.model, draw) for draw in found.draws]
+    checks = check_predictions(models, out)
+    fitted = check_predictions(models, used)
     return Twin(
         model=found.model,
-        trust=judge_trust(checks, list(_doubts(stages))),
+        trust=judge_trust(checks, list(_doubts(stages)), fitted),
         ranges=measured,
         origin=msgspec.structs.replace(origin, requests=len(_requests(episodes, stages))),
         intervals=cost_intervals(found),
@@ -172,6 +174,8 @@ MAX_ERROR: Final = 0.1
 """Median of a figure's errors, up to which a twin is good for figures,"""
 MAX_SHAPE_ERROR: Final = 0.25
 """and up to which it is good for shape."""
+LEAST_ERRORS: Final = {"ttft": 0.02, "itl": 0.015, "stall": 0.02, "throughput": 0.01}
+"""Standard errors of every model, as shares: a check of few loads may find none by chance."""
 HALVINGS: Final = 60
 
 
@@ -214,20 +218,24 @@ def check_predictions(
     return found
 
 
-def judge_trust(checks: Sequence[HeldOutCheck], doubts: Sequence[str] = ()) -> Trust:
-    """``doubts``: why it cannot be used whatever the checks say. Medians of the errors decide: a
-    single p99 of few requests is chance."""
+def judge_trust(
+    checks: Sequence[HeldOutCheck],
+    doubts: Sequence[str] = (),
+    fitted: Sequence[HeldOutCheck] = (),
+) -> Trust:
+    """``doubts``: why it cannot be used whatever the checks say; ``fitted``: the same of the loads
+    of the fit. Medians of the errors decide: a single p99 of few requests is chance."""
     typical = {}
     for figure in NAMES:
-        errors = [abs(check.error) for check in checks if check.figure == figure]
-        if errors:
-            typical[figure] = median(errors)
-    beyond = _beyond(checks)
+        offs = [abs(check.error) for check in checks if check.figure == figure]
+        if offs:
+            typical[figure] = median(offs)
+    errors = model_errors([*checks, *fitted])
     if doubts or not typical:
         why = tuple(doubts) or (
             "no stage of the sweep was left to check the twin with: measure three loads or more",
         )
-        return Trust(verdict=NOT_TO_BE_USED, error=None, reasons=why, errors=beyond)
+        return Trust(verdict=NOT_TO_BE_USED, error=None, reasons=why, errors=errors)
     error = median(abs(one.error) for one in checks)
     worst = max(typical, key=lambda figure: typical[figure])
     said = (
@@ -243,13 +251,22 @@ def judge_trust(checks: Sequence[HeldOutCheck], doubts: Sequence[str] = ()) -> T
             if error <= MAX_SHAPE_ERROR and typical[worst] <= 2 * MAX_SHAPE_ERROR
             else NOT_TO_BE_USED
         )
-    return Trust(verdict=verdict, error=error, reasons=(said,), errors=beyond)
+    reasons = [said]
+    doubtful = max(errors, key=lambda figure: errors[figure])
+    if verdict == FIGURES and errors[doubtful] > MAX_SHAPE_ERROR:
+        verdict = SHAPE
+        reasons.append(
+            f"over all loads of the sweep, {doubtful} is off by {errors[doubtful]:.0%} for a reason "
+            f"that the model has not"
+        )
+    return Trust(verdict=verdict, error=error, reasons=tuple(reasons), errors=errors)
 
 
-def _beyond(checks: Sequence[HeldOutCheck]) -> dict[str, float]:
+def model_errors(checks: Sequence[HeldOutCheck]) -> dict[str, float]:
     """By figure: the error that neither the uncertainty of the fit nor the chance of the
-    measurement explains, a share. A figure has few checks, so all of a metric have one error
-    together."""
+    measurement explains, a share, and at least LEAST_ERRORS. A figure has few checks, so all of a
+    metric have one error together. Loads of the fit count with those that were kept out: a law of
+    costs that the model has not is wrong about both."""
     offs: dict[str, list[tuple[float, float]]] = {}
     for one in checks:
         if one.measured > 0 and one.low > 0:
@@ -257,7 +274,10 @@ def _beyond(checks: Sequence[HeldOutCheck]) -> dict[str, float]:
             offs.setdefault(_metric(one.figure), []).append(
                 (math.log(one.said / one.measured), known)
             )
-    errors = {metric: math.sqrt(_variance_beyond(some)) for metric, some in offs.items()}
+    errors = {
+        metric: max(LEAST_ERRORS[metric], math.sqrt(_variance_beyond(some)))
+        for metric, some in offs.items()
+    }
     return {figure: errors[_metric(figure)] for figure in NAMES if _metric(figure) in errors}
 
 

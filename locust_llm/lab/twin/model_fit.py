@@ -338,6 +338,9 @@ ODD_GAIN: Final = 0.9
 OWN_PAIRS_GAIN: Final = 0.95
 """A cost of own pairs must lower the loss of the fit to this share: of some hundred equations any
 cost more explains a hundredth."""
+MOST_OWN_PAIRS: Final = 1.5
+"""Times the cost of a pair: a kernel that computes the other half of the square too takes twice as
+long for them. More is something else, and would grow with the square of the tokens of a step."""
 NUM_DRAWS: Final = 12
 SEED: Final = 10_000
 Progress = Callable[[int, int], None]
@@ -524,7 +527,8 @@ def _best(
     ]
     best = min(every, key=lambda one: one.solved.loss)
     more = fit_cost(best.model, episodes, stages, terms=Terms(reading, own_pairs=True))
-    return more if more.solved.loss < OWN_PAIRS_GAIN * best.solved.loss else best
+    likely = more.model.cost.own_pair_s <= MOST_OWN_PAIRS * more.model.cost.pair_s
+    return more if likely and more.solved.loss < OWN_PAIRS_GAIN * best.solved.loss else best
 
 
 def _begin(episodes: Sequence[IdleEpisode]) -> StepCosts:

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev, variance
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from locust_llm.lab.twin.model import SchedulerSettings, ServerModel, Twin
 from locust_llm.lab.twin.observations import (
     FIGURES,
@@ -172,13 +174,16 @@ def predict_what_if(
 
 
 # -- errors ----------------------------------------------------------------------------------------
-# How far off a twin is, beyond what its fit leaves open: as its check found, and more at other
-# settings.
+# How far off a twin is, beyond what its fit leaves open: as its check found, and more the further
+# away settings and lengths are from those of the fit.
 
-OTHER_SETTINGS: Final = {"ttft": 0.1, "itl": 0.054, "stall": 0.155, "throughput": 0.06}
-"""Standard errors that come with settings that were not measured, as shares: what explains how far
-off predictions were that were written down before such servers were started (vLLM and llama.cpp,
-work of the sweep; docs/twin.md)."""
+PER_OCTAVE: Final = {"ttft": 0.04, "itl": 0.03, "stall": 0.05, "throughput": 0.025}
+"""Standard errors, as shares, that come with a factor of two between what is asked and what was
+measured; their squares add up over further ones. Chosen for servers of other cost laws
+(tests/bench/other_twins.py)."""
+OTHER_POLICY: Final = 3.0
+"""Factors of two, for which another policy counts."""
+QUANTILES: Final = 50
 ALIKE: Final = {
     "ttft_from_due": ("ttft",),
     "request_latency": ("ttft", "itl"),
@@ -189,17 +194,46 @@ ALIKE: Final = {
 """Metrics that no check has, and what they are made of."""
 
 
-def standard_error_of(
-    figure: str, errors: Mapping[str, float], *, other_settings: bool = False
-) -> float:
+def standard_error_of(figure: str, errors: Mapping[str, float], octaves: float = 0.0) -> float:
     """A standard error, as a share. ``errors``: of the check, by figure; of another percentile the
-    largest of its metric, of a metric without a check the largest of what it is made of."""
+    largest of its metric, of a metric without a check the largest of what it is made of.
+    ``octaves``: how far it is from what was measured."""
     metric = figure if figure in ALIKE else figure.partition(" ")[0]
     metrics = ALIKE.get(metric, (metric,))
     alike = [error for name, error in errors.items() if name.partition(" ")[0] in metrics]
     checked = errors.get(figure, max(alike, default=0.0))
-    return (
-        math.hypot(checked, max(OTHER_SETTINGS[one] for one in metrics))
-        if other_settings
-        else checked
-    )
+    return math.hypot(checked, math.sqrt(octaves) * max(PER_OCTAVE[one] for one in metrics))
+
+
+def settings_apart(one: SchedulerSettings, other: SchedulerSettings) -> float:
+    """Factors of two between two settings: of the one that differs most. A limit that only one of
+    them has is one factor."""
+    if one.policy != other.policy:
+        return OTHER_POLICY
+    apart = [0.0]
+    for values in (
+        (_most_of_prompt(one), _most_of_prompt(other)),
+        (one.max_num_seqs, other.max_num_seqs),
+        (one.kv_tokens, other.kv_tokens),
+    ):
+        if values[0] and values[1]:
+            apart.append(abs(math.log2(values[0] / values[1])))
+        elif values[0] or values[1]:
+            apart.append(1.0)
+    return max(apart)
+
+
+def _most_of_prompt(settings: SchedulerSettings) -> float:
+    """Tokens of one prompt that a step may have."""
+    budget = settings.max_num_batched_tokens / settings.max_num_partial_prefills
+    return min(budget, settings.long_prefill_token_threshold or math.inf)
+
+
+def lengths_apart(one: Lengths, other: Lengths) -> float:
+    """Factors of two between two workloads: the mean over their prompts from the shortest to the
+    longest, or over their answers."""
+    if not one or not other:
+        return 0.0
+    shares = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    logs = [np.quantile(np.log2(np.asarray(some)), shares, axis=0) for some in (one, other)]
+    return float(np.abs(logs[0] - logs[1]).mean(axis=0).max())

@@ -4,13 +4,14 @@ seen."""
 from collections.abc import Callable, Iterator, Sequence
 from math import nan
 from random import Random
+from statistics import fmean
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.lab.twin.engine import Slower, Step, make_twin_engine
-from locust_llm.lab.twin.model import Noise, ServerModel
+from locust_llm.lab.twin.model import Noise, ServerModel, step_work
 from locust_llm.lab.twin.observations import IdleEpisode, ObservedRequest, ObservedStage
 from locust_llm.simulator.scheduling.clock import VirtualClock
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
@@ -173,7 +174,6 @@ def _replay(
 ROUNDS: Final = 12
 FEWEST: Final = 240
 """Requests of a load: so many of each user, and at least so many."""
-STAGGER_S: Final = 0.01
 
 
 class OfferedLoad(NamedTuple):
@@ -202,29 +202,32 @@ def simulate_load(
 ) -> ObservedStage:
     """``count``: of requests; 0: as many as suit the load. ``prefill_limit``: of the load
     generator's gate. Of one seed the requests are the same, whatever the model and its settings:
-    they are drawn before its noise."""
+    they are drawn before its noise. Users begin one after the other, over one response time."""
     random = Random(seed)
     clock = VirtualClock()
     count = count or max(FEWEST, ROUNDS * load.users)
-    drawn = draw_lengths(lengths, count, random)
-    begun = begin_anywhere(drawn[: load.users], random)
-    requests = [VirtualRequest(*one) for one in [*begun, *drawn[load.users :]]]
+    requests = [VirtualRequest(*one) for one in draw_lengths(lengths, count, random)]
     arrivals = list(_arrivals(load.rate, requests, random)) if load.rate else []
     virtual = Virtual(
         clock, make_twin_engine(model, clock, random), prefill_limit=prefill_limit, keep_tokens=True
     )
     if load.users:
-        virtual.closed_loop(load.users, iter(requests), stagger_s=STAGGER_S)
+        # all at once they would meet again and again, where their answers are equally long
+        apart_s = estimate_response_s(model, load.users, lengths) / load.users
+        virtual.closed_loop(load.users, iter(requests), stagger_s=apart_s)
     else:
         virtual.open_loop(arrivals)
     return _stage(virtual, model.noise, seed, load)
 
 
-def begin_anywhere(lengths: Lengths, random: Random) -> Lengths:
-    """The first requests of users, each with a part of its answer: they end at any time, as if the
-    load had lasted for long. Users whose answers are equally long, and who begin together, would
-    stay together for many rounds."""
-    return [(prompt, max(1, round(output * random.random()))) for prompt, output in lengths]
+def estimate_response_s(model: ServerModel, users: int, lengths: Lengths) -> float:
+    """Of a closed loop, roughly: the prompts of all users, and a step of all of them for each token
+    of an answer."""
+    prompt = round(fmean(prompt for prompt, _ in lengths))
+    output = fmean(output for _, output in lengths)
+    decoding = step_work((), users, round(users * (prompt + output / 2)))
+    prefill_s = model.cost.step_s(step_work([(0, prompt)]))
+    return users * prefill_s + output * model.cost.step_s(decoding)
 
 
 def draw_lengths(lengths: Lengths, count: int, random: Random) -> list[tuple[int, int]]:

@@ -16,7 +16,13 @@ from locust_llm.lab.twin.predict import (
     predict_figures,
     simulate_logarithms,
 )
-from locust_llm.lab.twin.replay import OfferedLoad, draw_lengths, resend_stage, simulate_load
+from locust_llm.lab.twin.replay import (
+    OfferedLoad,
+    draw_lengths,
+    estimate_response_s,
+    resend_stage,
+    simulate_load,
+)
 
 from .models import plain
 
@@ -101,13 +107,17 @@ def test_requests_at_a_rate_come_as_poisson() -> None:
 
 
 def test_users_with_equal_answers_do_not_stay_together() -> None:
-    """A prompt takes 0.11 s. The second to fourth user wait for the first one's, and would have
-    their prompts in one step of 0.3 s in each round, as their answers end together. Of users that
-    come at any time hardly one meets another's prompt: answers take four seconds."""
+    """A prompt takes 0.11 s, an answer four seconds. Of users that begin at once, all but the first
+    have their prompts in one step of 0.3 s, in each round, as their answers end together."""
     model = plain(token_s=0.0001, budget=10_000)
     stage = simulate_load(model, OfferedLoad(users=4), [(1000, 400)], seed=1)
-    assert max(one.ttft_s for one in stage.requests[:4]) > 0.3
-    assert max(one.ttft_s for one in stage.requests[4:]) < 0.15
+    assert max(one.ttft_s for one in stage.requests) < 0.15
+
+
+def test_users_begin_over_one_response_time() -> None:
+    """Four prompts of 0.11 s, and 400 steps of 10.4 ms."""
+    model = plain(token_s=0.0001, budget=10_000)
+    assert estimate_response_s(model, 4, [(1000, 400)]) == pytest.approx(4 * 0.11 + 400 * 0.0104)
 
 
 def test_a_rate_is_what_it_says_in_each_simulation() -> None:
@@ -116,6 +126,15 @@ def test_a_rate_is_what_it_says_in_each_simulation() -> None:
     assert len(sent_at) == 200
     assert min(sent_at) > 0
     assert max(sent_at) < 200 / 10.0
+
+
+def test_an_open_loop_makes_as_many_tokens_as_come() -> None:
+    """15 answers a second of 100 tokens each, of which 15 are open at once: of 240 requests these
+    are 6%, which no interval would hold."""
+    asked = WhatIf(OfferedLoad(rate=15.0))
+    said = predict_figures([plain()] * 12, asked, [(10, 100)], {})["throughput"]
+    assert said.about == pytest.approx(1500, rel=0.02)
+    assert said.low <= 1500 <= said.high
 
 
 def test_lengths_that_happened_to_come_are_uncertain_themselves() -> None:

@@ -1,17 +1,17 @@
-"""How far off a twin is: what its check found, and what predictions of servers that were started
-later showed."""
+"""How far off a twin is: what its check found, and more the further away one asks."""
 
-import json
 import math
-from pathlib import Path
-from statistics import fmean
 
 import pytest
 
-from locust_llm.lab.twin.predict import OTHER_SETTINGS, WIDTH, standard_error_of
-
-WRITTEN_BEFORE = ("llamacpp_what_if", "vllm_what_if", "vllm_what_if_2", "vllm_what_if_3")
-AS_FITTED = ("as it was", "max-num-batched-tokens=2048")
+from locust_llm.lab.twin.model import SchedulerSettings
+from locust_llm.lab.twin.predict import (
+    OTHER_POLICY,
+    PER_OCTAVE,
+    lengths_apart,
+    settings_apart,
+    standard_error_of,
+)
 
 
 def test_the_error_of_another_percentile_is_the_largest_of_its_metric() -> None:
@@ -28,37 +28,46 @@ def test_a_metric_without_a_check_has_the_error_of_what_it_is_made_of() -> None:
     assert standard_error_of("requests/s", errors) == standard_error_of("served", errors) == 0.02
 
 
-def test_other_settings_have_an_error_of_their_own() -> None:
-    assert standard_error_of("ttft p95", {"ttft p95": 0.24}, other_settings=True) == pytest.approx(
-        0.26
-    )  # 10 to 24 as 5 to 12
-    assert standard_error_of(
-        "throughput", {"throughput": 0.08}, other_settings=True
-    ) == pytest.approx(0.1)
-    assert standard_error_of("request_latency p99", {}, other_settings=True) == 0.1
+def test_the_square_of_an_error_grows_with_the_distance() -> None:
+    per_octave = PER_OCTAVE["ttft"]
+    assert standard_error_of("ttft p95", {"ttft p95": 2.4 * per_octave}, 1.0) == pytest.approx(
+        2.6 * per_octave
+    )  # 10 and 24 as 26
+    assert standard_error_of("ttft avg", {}, 9.0) == 3 * per_octave
+    assert standard_error_of("request_latency p99", {}, 4.0) == 2 * per_octave
 
 
-@pytest.mark.parametrize("metric", OTHER_SETTINGS)
-def test_predictions_were_as_far_off_as_their_error_says(metric: str) -> None:
-    """Squares of how far off they were, in standard errors, are 1 on the mean."""
-    squares = [
-        off**2 / (known**2 + OTHER_SETTINGS[metric] ** 2)
-        for name in WRITTEN_BEFORE
-        for figure, off, known in _offs(name)
-        if figure.partition(" ")[0] == metric
-    ]  # fmt: skip
-    assert len(squares) >= 11
-    assert fmean(squares) == pytest.approx(1, abs=0.03)
+def plain(budget: int = 1024, **more: int) -> SchedulerSettings:
+    return SchedulerSettings(policy="chunked", max_num_batched_tokens=budget, **more)
 
 
-def _offs(name: str) -> list[tuple[str, float, float]]:
-    """(figure, said / measured as a logarithm, its standard error then) of the work of the sweep at
-    other settings."""
-    found = json.loads((Path(__file__).parents[2] / f"data/twin/{name}.json").read_text())
-    return [
-        (figure, math.log(about / one["measured"][figure]), math.log(high / low) / (2 * WIDTH))
-        for one in found["predictions"]
-        if one["workload"] == "own" and one["set"] not in AS_FITTED
-        for figure, (low, about, high) in one["said"].items()
-        if figure in one["measured"]
-    ]
+@pytest.mark.parametrize(
+    ("other", "octaves"),
+    [
+        (plain(), 0.0),
+        (plain(512), 1.0),
+        (plain(4096), 2.0),
+        (plain(long_prefill_token_threshold=128), 3.0),
+        (plain(2048, max_num_partial_prefills=2), 0.0),
+        (plain(max_num_seqs=8), 1.0),
+        (SchedulerSettings(policy="mixed", max_num_batched_tokens=1024), OTHER_POLICY),
+    ],
+)
+def test_settings_are_apart_by_factors_of_two(other: SchedulerSettings, octaves: float) -> None:
+    assert settings_apart(plain(), other) == settings_apart(other, plain()) == octaves
+    assert settings_apart(other, other) == 0.0
+
+
+def test_two_limits_are_apart_by_their_ratio() -> None:
+    assert settings_apart(plain(max_num_seqs=32), plain(max_num_seqs=8)) == 2.0
+
+
+def test_lengths_are_apart_by_their_mean_factor_of_two() -> None:
+    """Half of the prompts four times as long; all answers half as long."""
+    assert lengths_apart([(100, 10)], [(100, 10)] * 7) == 0.0
+    assert lengths_apart([(100, 10), (100, 10)], [(100, 10), (400, 10)]) == pytest.approx(
+        1.0, abs=0.05
+    )
+    assert lengths_apart([(100, 10)], [(100, 5)]) == pytest.approx(1.0)
+    assert lengths_apart([(100, 10)], []) == 0.0
+    assert math.isclose(lengths_apart([(1, 1)], [(8, 1)]), 3.0)

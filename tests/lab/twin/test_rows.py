@@ -7,7 +7,7 @@ import pytest
 from support.made_twins import QUEUE, STEP_S, draws, made
 
 from locust_llm.lab.twin.model import SHAPE
-from locust_llm.lab.twin.predict import OTHER_SETTINGS, WIDTH, WhatIf
+from locust_llm.lab.twin.predict import PER_OCTAVE, WIDTH, WhatIf
 from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.whatif import grid
 from locust_llm.lab.twin.whatif import rows as whatif_rows
@@ -28,7 +28,7 @@ def rows_of(twin, *loads, sets=(), rules=(), lengths=None):
 
 def test_steps_of_one_time_are_the_itl_and_ten_of_them_a_request():
     (row,) = rows_of(
-        made(), OfferedLoad(users=1), lengths=DECODER, rules=["request_latency p50 < 1s"]
+        made(lengths=DECODER), OfferedLoad(users=1), rules=["request_latency p50 < 1s"]
     )
     assert row.answers["itl p50"] == pytest.approx((STEP_S,) * 3)
     assert row.answers["ttft p95"] == pytest.approx((STEP_S,) * 3)
@@ -49,7 +49,7 @@ def test_a_twin_for_shape_gives_no_seconds():
     sets, rules = ["max-num-batched-tokens=50,100"], ["ttft p95 < 1s"]
     half, same = rows_of(made(verdict=SHAPE), OfferedLoad(users=1), sets=sets, rules=rules)
     assert same.answers["ttft p50"] == pytest.approx((1, 1, 1))
-    off = math.exp(WIDTH * OTHER_SETTINGS["ttft"])
+    off = math.exp(WIDTH * PER_OCTAVE["ttft"])
     assert half.answers["ttft p50"] == pytest.approx((2 / off, 2, 2 * off))
     assert half.answers["itl p50"].about == pytest.approx(1)
     assert half.status == "", "rules are about seconds"
@@ -57,7 +57,7 @@ def test_a_twin_for_shape_gives_no_seconds():
 
 def test_costs_that_are_not_known_make_an_interval():
     """Logarithms of 0.9 and 1.1: the variance of one is half the square of their difference."""
-    (row,) = rows_of(made(draws=draws(0.9, 1.1) * 6), OfferedLoad(users=1), lengths=DECODER)
+    (row,) = rows_of(made(draws=draws(0.9, 1.1) * 6, lengths=DECODER), OfferedLoad(users=1))
     low, about, high = row.answers["itl p50"]
     assert about == pytest.approx(STEP_S, rel=0.01)
     assert high / about == pytest.approx(

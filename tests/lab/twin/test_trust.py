@@ -7,7 +7,7 @@ from statistics import fmean
 import msgspec
 import pytest
 
-from locust_llm.lab.twin.fit import check_predictions, held_out, judge_trust
+from locust_llm.lab.twin.fit import LEAST_ERRORS, check_predictions, held_out, judge_trust
 from locust_llm.lab.twin.model import HeldOutCheck, Noise
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage, stage_figures
 from locust_llm.lab.twin.predict import WIDTH
@@ -77,7 +77,24 @@ def test_one_figure_that_is_far_off_is_enough_against_figures() -> None:
 def test_what_the_fit_does_not_explain_is_carried_on() -> None:
     found = judge_trust(checked(0.5, 0.5))
     assert found.errors["ttft p50"] == pytest.approx(0.4, abs=0.05)  # ln 1.5, less what was known
-    assert judge_trust(checked(0.0, 0.0)).errors["ttft p50"] == 0
+
+
+def test_a_check_without_an_error_leaves_the_least_one() -> None:
+    assert judge_trust(checked(0.0, 0.0)).errors["ttft p50"] == LEAST_ERRORS["ttft"] == 0.02
+
+
+def test_loads_of_the_fit_tell_of_the_error_too() -> None:
+    """0.3 off where it was fitted, nothing where it was checked: 0.3^2 / 2."""
+    found = judge_trust([with_error(0.0, 0.0)], fitted=[with_error(0.3, 0.0)])
+    assert found.errors["ttft p50"] == pytest.approx(math.sqrt(0.045))
+    assert found.verdict == "figures"
+
+
+def test_a_model_that_cannot_be_fitted_is_good_for_shape_at_most() -> None:
+    """As batches that are padded: right where few wait, and wrong beyond. 0.4^2 / 2."""
+    found = judge_trust([with_error(0.0, 0.0)], fitted=[with_error(0.4, 0.0)])
+    assert found.verdict == "shape"
+    assert "ttft p50 is off by 28%" in found.reasons[-1]
 
 
 def with_error(off: float, known: float, figure: str = "ttft p50") -> HeldOutCheck:

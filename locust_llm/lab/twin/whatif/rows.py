@@ -13,7 +13,9 @@ from locust_llm.lab.twin.predict import (
     WIDTH,
     PredictedValue,
     interval_of_logarithms,
+    lengths_apart,
     log_ratios,
+    settings_apart,
     standard_error_of,
     variance_of_logarithms,
 )
@@ -226,10 +228,10 @@ class WhatIfPredictor(NamedTuple):
     ) -> WhatIfRow:
         twin, asked = self.twin, case.asked
         width = ROUGH_WIDTH if models == ROUGH else WIDTH
-        other = asked.settings is not None
-        errors = {
-            name: standard_error_of(name, twin.trust.errors, other_settings=other) for name in logs
-        }
+        octaves = lengths_apart(self.lengths, twin.lengths)
+        if asked.settings is not None:
+            octaves += settings_apart(asked.settings, twin.model.settings)
+        errors = {name: standard_error_of(name, twin.trust.errors, octaves) for name in logs}
         absolute = {
             name: interval_of_logarithms(one, errors[name], width) for name, one in logs.items()
         }
@@ -320,9 +322,7 @@ def best_what_if(rows: Sequence[WhatIfRow]) -> WhatIfRow | None:
     return next((row for row in top_rows(rows) if row.status in (MET, OPEN)), None)
 
 
-def find_rival(
-    rows: Sequence[WhatIfRow], rules: Sequence[Rule], errors: Mapping[str, float]
-) -> Rival | None:
+def find_rival(rows: Sequence[WhatIfRow], rules: Sequence[Rule], twin: Twin) -> Rival | None:
     """The best of other settings, where it may be as good: its throughput is not surely less, or it
     is open whether one of the two is within the rules. None: the best is, or there are no other
     settings."""
@@ -336,7 +336,7 @@ def find_rival(
     ]
     other = max(others, key=lambda row: (row.models, row.throughput), default=None)
     if other is None or (
-        other.throughput < first.throughput and _apart(first, other, THROUGHPUT, errors)[1] > WIDTH
+        other.throughput < first.throughput and _apart(first, other, THROUGHPUT, twin)[1] > WIDTH
     ):
         return None
     at = dict[OfferedLoad, dict[tuple[tuple[str, str], ...], WhatIfRow]]()
@@ -354,7 +354,7 @@ def find_rival(
         if one is None or another is None or one.falls_behind or another.falls_behind:
             continue
         for figure in figures:
-            difference, sigmas = _apart(one, another, figure, errors)
+            difference, sigmas = _apart(one, another, figure, twin)
             tried.append((sigmas, difference, load, figure))
     if not tried:
         return None
@@ -368,18 +368,17 @@ def find_rival(
     return Rival(first, other, load, figure, difference, sigmas, minutes)
 
 
-def _apart(
-    one: WhatIfRow, other: WhatIfRow, figure: str, errors: Mapping[str, float]
-) -> tuple[float, float]:
+def _apart(one: WhatIfRow, other: WhatIfRow, figure: str, twin: Twin) -> tuple[float, float]:
     """(other / one - 1, how many standard errors that is): pair by pair, as both were asked of the
     same models."""
     logs = log_ratios(other.logs.get(figure, ()), one.logs.get(figure, ()))
     if not logs:
         return 0.0, 0.0
     difference = sum(logs) / len(logs)
-    differ = one.case.asked.settings != other.case.asked.settings
+    settings = [row.case.asked.settings or twin.model.settings for row in (one, other)]
+    octaves = settings_apart(*settings)
     error = math.sqrt(
-        variance_of_logarithms(logs) + standard_error_of(figure, errors, other_settings=differ) ** 2
+        variance_of_logarithms(logs) + standard_error_of(figure, twin.trust.errors, octaves) ** 2
     )
     sigmas = abs(difference) / error if error else 0.0
     if difference and not error:
