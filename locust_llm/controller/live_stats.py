@@ -27,7 +27,7 @@ from locust_llm.slo.client_verdict import (
     judge_figures,
 )
 from locust_llm.slo.client_verdict import OK as CLIENT_OK
-from locust_llm.slo.metrics import TTFT
+from locust_llm.slo.metrics import TTFT, name_token_rate
 
 SETTLED_S: Final = 5.0
 """Before there is a client verdict: a p99 of the first few requests is the slowest of them, and a
@@ -281,6 +281,8 @@ class LiveStats:
         """The names of these requests."""
         self.output_tokens = 0
         """Theirs."""
+        self.token_sources: Counter[str] = Counter()
+        """What counted them: ``usage`` or ``chunks``."""
         self._reads_of_these = 0
         self._in_flight: dict[str, tuple[int, int, int]] = {}
         self._request_s: dict[str, tuple[float, float, float]] = {}
@@ -313,6 +315,7 @@ class LiveStats:
         if len(self.names) < MAX_NAMES:
             self.names.add(record.name)
         self.output_tokens += record.output_tokens or 0
+        self.token_sources[record.tokens_from] += 1
         self._reads_of_these += record.reads
         self.parts.add(record)
         if record.outcome == OK and (due_s := record.ttft_from_due_s) is not None:
@@ -405,6 +408,10 @@ class LiveStats:
             self._rate_of = second
             self._rate = self._count_tokens_per_s()
         return self._rate
+
+    @property
+    def token_rate_unit(self) -> str:
+        return name_token_rate(self.token_sources["usage"], self.token_sources["chunks"])
 
     def _count_tokens_per_s(self) -> float:
         if not self._reads_at:

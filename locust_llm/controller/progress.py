@@ -73,8 +73,9 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
             )
         )
     if generates:
-        rate = f"last {RATE_S:g} s: {stats.tokens_per_s():>5.0f} tokens/s"
-        parts.append(ProgressPart(6, rate))
+        rate = f"last {RATE_S:g} s: {stats.tokens_per_s():>5.0f} "
+        unit = stats.token_rate_unit
+        parts.append(ProgressPart(6, f"{rate}{unit}", f"{rate}{unit.partition(',')[0]}"))
     if streams:
         parts.append(ProgressPart(7, f"{stats.decoding:>3} decoding"))
     broken, known = control.abort.standing()

@@ -58,6 +58,7 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     """The client verdict; None: not judged."""
     probe: str = ""
     """``named``, ``untold`` or ``broken``; empty: the run was no probe."""
+    token_rate_unit: str = "tokens/s"
     figures: dict[str, MetricValue] = {}
     """By AIPerf's tag; what is not finite is left out."""
     has_waits: bool = False
@@ -104,7 +105,7 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
                     f"{name} p50 {known[50.0]:.{digits}f} ms, p99 {known[99.0]:.{digits}f} ms"
                 )
         if (tokens_per_s := self._figure("output_token_throughput").avg) is not None:
-            parts.append(f"{tokens_per_s:.0f} tokens/s")
+            parts.append(f"{tokens_per_s:.0f} {self.token_rate_unit}")
         if self.slo_status:
             parts.append(f"SLO {self.slo_status}")
         if self.client is not None and self.client.level != OK:

@@ -172,6 +172,7 @@ def make_report_result(
         else "",
         client=summary.client,
         probe="" if summary.examination is None else summary.examination.outcome,
+        token_rate_unit=summary.counts.token_rate_unit,
         figures={row.tag: _figure(row) for row in summary.rows},
         has_waits=run.has_waits,
         swept=sweep is not None or summary.swept,

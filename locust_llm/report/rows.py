@@ -5,6 +5,7 @@ import msgspec
 
 from locust_llm.settings.sweep import REPEAT
 from locust_llm.slo.capacity import CapacityEstimate, StageEvidence
+from locust_llm.slo.metrics import name_token_rate
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,10 +100,7 @@ class RunCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def token_rate_unit(self) -> str:
-        """``tokens/s``; ``chunks/s`` where no server counted tokens, and each chunk counts as one."""
-        if not self.tokens_from_chunks:
-            return "tokens/s"
-        return "tokens/s, in part chunks" if self.tokens_from_usage else "chunks/s"
+        return name_token_rate(self.tokens_from_usage, self.tokens_from_chunks)
 
 
 class GateUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -286,6 +286,14 @@ class RuleMeasure(NamedTuple):
         return self.units is TIME or self.word == ERROR_RATE
 
 
+def name_token_rate(from_usage: int, from_chunks: int) -> str:
+    """The unit of a rate of tokens, of so many requests whose tokens the server counted, and so many
+    whose chunks count as one token each."""
+    if not from_chunks:
+        return "tokens/s"
+    return "tokens/s, in part chunks" if from_usage else "chunks/s"
+
+
 def _units_of(metric: Metric) -> Mapping[str, float]:
     """The units of a rule's limit."""
     if metric.unit == "tokens/s":

@@ -138,6 +138,21 @@ def test_whole_answers_are_in_flight() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sources", "unit"),
+    [
+        ({}, "tokens/s"),
+        ({"usage": 3, "": 2}, "tokens/s"),
+        ({"chunks": 3, "": 2}, "chunks/s"),
+        ({"usage": 1, "chunks": 2}, "tokens/s, in part chunks"),
+    ],
+)
+def test_a_rate_of_chunks_is_called_one(sources: dict[str, int], unit: str) -> None:
+    counted = control()
+    counted.live_stats.token_sources = Counter(sources)
+    assert f"| last 5 s:     0 {unit} |" in said(counted)
+
+
 def test_a_schedule_of_the_users_own() -> None:
     probing = control()
     probing.live_stats.update(

@@ -58,6 +58,13 @@ def test_it_goes_through_json() -> None:
             2.0,
         ),
         (ReportResult(), "no measurement", None),
+        (
+            ReportResult(
+                token_rate_unit="chunks/s", figures={"output_token_throughput": MetricValue(812.3)}
+            ),
+            "812 chunks/s",
+            812.3,
+        ),
     ],
 )
 def test_its_line_on_the_console(result: ReportResult, line: str, throughput: float | None) -> None:
