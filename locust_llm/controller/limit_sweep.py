@@ -22,8 +22,8 @@ from locust_llm.slo.best_limit import (
     Limit,
     LimitRegret,
     compare_with_best,
-    find_percentile,
     format_limit,
+    interpolate_percentile,
     is_look,
 )
 from locust_llm.slo.grammar import Condition
@@ -207,10 +207,10 @@ class LimitSweep:
         for request in self.records.requests:
             if request.limit in self._contenders:
                 by_limit.setdefault(request.limit, []).append(request.latency_s)
-        found = sorted(find_percentile(sorted(values), 95.0) for values in by_limit.values())
+        found = sorted(interpolate_percentile(sorted(values), 95.0) for values in by_limit.values())
         if not found:
             known = sorted(self.records.latencies_s)
-            return find_percentile(known, 95.0) if known else WARM_BLOCK_S
+            return interpolate_percentile(known, 95.0) if known else WARM_BLOCK_S
         return min(found[-1], 2 * found[(len(found) - 1) // 2])
 
     def _find_rate(self, now: float) -> float:

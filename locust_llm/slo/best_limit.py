@@ -216,7 +216,7 @@ class _Figure:
             seconds = sum(block.seconds for block in self._blocks.values())
             return sum(value for value, _ in self._falling) / seconds if seconds > 0 else None
         rising = [value for value, _ in reversed(self._falling)]
-        return find_percentile(rising, self._objective.percentile) if rising else None
+        return interpolate_percentile(rising, self._objective.percentile) if rising else None
 
     def cost(self, times: Mapping[int, int]) -> float:
         """A logarithm, more being worse: with each round taken so many times."""
@@ -286,7 +286,7 @@ def _less(cost: float, of_other: float) -> float:
     return 0.0 if cost == of_other else cost - of_other
 
 
-def find_percentile(rising: Sequence[float], percentile: float) -> float:
+def interpolate_percentile(rising: Sequence[float], percentile: float) -> float:
     """With linear interpolation; infinite where it lies on a failure."""
     place = (len(rising) - 1) * percentile / 100
     below = int(place)

@@ -24,8 +24,8 @@ from locust_llm.slo.best_limit import (
     TOLERANCE,
     Limit,
     compare_with_best,
-    find_percentile,
     format_limit,
+    interpolate_percentile,
 )
 from locust_llm.slo.grammar import Condition
 
@@ -129,7 +129,9 @@ def find_truth(server: Server, seconds: float) -> dict[str, dict[Limit, float]]:
             if objective.percentile is None:
                 found[name][limit] = sum(sample.values) / sample.seconds
             else:
-                found[name][limit] = find_percentile(sorted(sample.values), objective.percentile)
+                found[name][limit] = interpolate_percentile(
+                    sorted(sample.values), objective.percentile
+                )
     return found
 
 
