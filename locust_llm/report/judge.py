@@ -24,11 +24,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from locust_llm.records.record import OK
 from locust_llm.records.run import Run
 from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening
 from locust_llm.report.delivery import CLIENT
-from locust_llm.report.rows import LoadLevel, SloResult, SweepSummary
+from locust_llm.report.rows import CHUNKS_AS_TOKENS, LoadLevel, SloResult, SweepSummary
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
     describe_neighbours,
@@ -55,7 +56,7 @@ from locust_llm.slo.capacity import StageEvidence
 from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.intervals import count_needed_values
-from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, SHARE
+from locust_llm.slo.metrics import BY_WORD, OF_OUTPUT_TOKENS, OF_SCHEDULE, SHARE
 from locust_llm.slo.rules import AT_EDGE, POINT, RuleEntry
 from locust_llm.text.format import (
     digits_to_tell_apart,
@@ -122,7 +123,8 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
     by_chance = not (blame or seen.run.records_lost or seen.silent_end)
     if status == INCONCLUSIVE and not blame and (ended := _ended_by(rule, found, seen.run)):
         status, reason, longer = FAIL, f"it ended the {ended}", None
-    reason = "; ".join(filter(None, (reason, _describe_counted_beside(found, reason))))
+    beside = _describe_counted_beside(found, reason)
+    reason = "; ".join(filter(None, (reason, beside, _describe_counted_chunks(rule, seen))))
     factor = rule.factor
 
     def shown(value: float | None) -> float | None:
@@ -164,6 +166,18 @@ def _describe_counted_beside(found: ObservedValue, reason: str) -> str:
     beside = f"with {' and '.join(counted)}, unlike the table of successful ones" if counted else ""
     cut = _cut(found)
     return "; ".join(filter(None, ("" if cut in reason else cut, beside)))
+
+
+def _describe_counted_chunks(rule: Rule, seen: Evaluation) -> str:
+    """Where the server counted no tokens; empty: it did, or the rule is not about them."""
+    if rule.metric not in OF_OUTPUT_TOKENS:
+        return ""
+    ok = seen.main.outcome(OK)
+    of_chunks = int((ok.requests["tokens_from"] == "chunks").to_numpy()[ok.chosen].sum())
+    if not of_chunks:
+        return ""
+    of_all = "" if of_chunks == ok.size else f" in {of_chunks:,} of {ok.size:,} requests"
+    return f"{CHUNKS_AS_TOKENS}{of_all}"
 
 
 def _ended_by(rule: Rule, found: ObservedValue, run: Run) -> str:

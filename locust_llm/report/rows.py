@@ -1,6 +1,8 @@
 """Rows: what a summary is made of, as frozen data: a metric, a group of requests, an SLO result, a
 stage, each a line of a table."""
 
+from typing import Final
+
 import msgspec
 
 from locust_llm.settings.sweep import REPEAT
@@ -146,6 +148,10 @@ class RequestBreakdown(msgspec.Struct, frozen=True, kw_only=True):
     def of_names(self) -> bool:
         """Returns whether it divides by names of requests, which may be other work each."""
         return "name" in self.by.split(" / ")
+
+
+CHUNKS_AS_TOKENS: Final = "each chunk counts as a token"
+"""In the reason of a rule on tokens that the server did not count."""
 
 
 class SloResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -353,6 +353,10 @@ MEASURES: Final = (
 )  # fmt: skip
 OF_SCHEDULE: Final = ("delivered", "completed")
 """The measures of an open loop's schedule."""
+OF_OUTPUT_TOKENS: Final = (
+    "itl", "output_tokens_per_s", "output_tokens_per_s_per_user", "total_tokens_per_s",
+)  # fmt: skip
+"""The measures that a count of output tokens is in."""
 BY_WORD: Final = {measure.word: measure for measure in MEASURES}
 BY_NAME: Final = (
     BY_WORD | {m.tag: m for m in MEASURES} | {name: BY_WORD[word] for name, word in _OTHERS.items()}

@@ -302,6 +302,25 @@ def test_too_few_samples() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("output_tokens_per_s > 0.01", "each chunk counts as a token in 10 of 30 requests"),
+        ("itl p50 < 1s", "each chunk counts as a token in 10 of 30 requests"),
+        ("ttft p50 < 1s", ""),
+        ("requests_per_s > 0.01", ""),
+    ],
+)
+def test_a_rule_on_tokens_that_the_server_did_not_count_says_so(rule: str, said: str) -> None:
+    records = [answered(100, 120, output_tokens=2)] * 20
+    records += [answered(100, 120, output_tokens=2, tokens_from="chunks")] * 10
+    assert judged(rule, records).reason.endswith(said)
+    assert ("chunk" in judged(rule, records).reason) == bool(said)
+    every = judged(rule, records[20:])
+    assert ("each chunk counts as a token" in every.reason) == bool(said)
+    assert " in 10 of" not in every.reason
+
+
+@pytest.mark.parametrize(
     ("rule", "why"),
     [
         ("ttft p50 < 1s", "it is absent: no request has a value of ttft"),

@@ -10,7 +10,7 @@ from locust_llm.records.run import Run
 from locust_llm.report.blocks import choose_value_digits, format_interval
 from locust_llm.report.delivery import describe_overload, describe_undelivered
 from locust_llm.report.outages import describe_outages
-from locust_llm.report.rows import RequestGroup, Row, SloResult, SweepSummary
+from locust_llm.report.rows import CHUNKS_AS_TOKENS, RequestGroup, Row, SloResult, SweepSummary
 from locust_llm.report.sections.ab import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.summary import Summary
@@ -279,6 +279,7 @@ def _judged(rule: Rule, result: SloResult, conditions: Conditions) -> str:
         counts = "" if side == "limit" else "which counts as "
         return f"{what} falls on a {lands_on} request, {counts}{side} {_limit(rule)}"
     what += "" if rule.percentile is None else _beside_answers(rule, conditions)
+    what += f" ({CHUNKS_AS_TOKENS})" * (CHUNKS_AS_TOKENS in result.reason)
     if (
         BY_WORD[rule.metric].units is RATE
         and conditions.loop == "open"
