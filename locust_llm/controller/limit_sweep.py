@@ -14,11 +14,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from locust_llm.records.limit_blocks import LimitBlock, LimitBlockRecords, find_block
+from locust_llm.records.limit_blocks import (
+    CountedRequest,
+    LimitBlock,
+    LimitBlockRecords,
+    find_block,
+)
 from locust_llm.records.record import Record
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.best_limit import (
     OBJECTIVES,
+    SHORT_TTFT,
     Limit,
     LimitRegret,
     compare_with_best,
@@ -37,12 +43,11 @@ WARM_SHARE: Final = 0.2
 """Of the time of the run, which they take at most."""
 WARM_S: Final = 120.0
 """The same of a run without a length."""
-SETTLE: Final = 1.0
-"""How long a block settles, as a share of the p95 of request latency; for all of that it goes on
-behind what counts."""
-COUNTED: Final = (1.5, 6.0)
-"""What counts between lasts so many times that p95, at least and at most."""
-MIN_REQUESTS: Final = 12.0
+SETTLE: Final = 0.5
+"""How long a block settles, as a share of the p95 of request latency."""
+BLOCK: Final = (3.0, 9.0)
+"""A block lasts so many times that p95 on average, at least and at most."""
+MIN_REQUESTS: Final = 5.0
 """That are due in it at least."""
 WANTED_ROUNDS: Final = 10
 """Blocks are short enough for so many, where they are not too short for a request."""
@@ -51,6 +56,8 @@ SPREAD: Final = 0.5
 MIN_SETTLE_S: Final = 0.5
 ROUNDS: Final = 12
 """Of a run without a length."""
+KEEPING_UP: Final = 1.5
+"""Times the p95 of the limit in the middle, beyond which no block waits for that of another."""
 BEHIND: Final = 2
 """At a limit at which the server could not keep up in so many blocks it is tried no more."""
 LEFT_BEHIND: Final = 0.05
@@ -88,8 +95,8 @@ class LimitSweep:
         self._round = 0
         self._left: list[Limit] = []
         """Limits whose block of this round is to come."""
-        self._latency_s = self._counted_s = 0.0
-        """Of the blocks of this round: the p95 of request latency, and how long they count."""
+        self._settle_s = self._counted_s = self._tail_s = 0.0
+        """Of the blocks of this round."""
         self._behind = Counter[Limit]()
         """Blocks in which the server did not keep up."""
         self._looked = 0
@@ -132,9 +139,8 @@ class LimitSweep:
         if not self._left and not self._begin_round(begins_at):
             return None
         limit = self._left.pop()
-        settle_s = max(MIN_SETTLE_S, SETTLE * self._latency_s)
         return self._append(
-            self._round, limit, begins_at, settle_s, self._counted_s, self._latency_s
+            self._round, limit, begins_at, self._settle_s, self._counted_s, self._tail_s
         )
 
     def _append(
@@ -168,12 +174,17 @@ class LimitSweep:
 
     def _begin_round(self, begins_at: float) -> bool:
         """False: there is no time for another one."""
-        self._latency_s = max(MIN_SETTLE_S, self._find_latency_s())
-        least_s, most_s = (times * self._latency_s for times in COUNTED)
+        latency_s = max(MIN_SETTLE_S, self._find_p95(lambda request: request.latency_s))
+        self._settle_s = max(MIN_SETTLE_S, SETTLE * latency_s)
+        self._tail_s = latency_s
+        if self._objective == SHORT_TTFT:  # then only first tokens are waited for
+            first_s = self._find_p95(lambda request: request.ttft_s)
+            self._tail_s = min(latency_s, max(MIN_SETTLE_S, first_s))
+        beside_s = self._settle_s + self._tail_s
+        least_s, most_s = (max(latency_s, times * latency_s - beside_s) for times in BLOCK)
         if rate := self._find_rate(begins_at):
             least_s = max(least_s, MIN_REQUESTS / rate)
         most_s = max(most_s, least_s)
-        beside_s = self._latency_s + max(MIN_SETTLE_S, SETTLE * self._latency_s)
         count = len(self._contenders)
         factor = self._lengths.uniform(1 - SPREAD, 1 + SPREAD)
         if self._longest_s is None:
@@ -200,18 +211,18 @@ class LimitSweep:
         self._order.shuffle(self._left)
         return True
 
-    def _find_latency_s(self) -> float:
-        """The p95 of request latency from due: of the limits that are left the longest, but not one
-        at which the server cannot keep up."""
+    def _find_p95(self, read: Callable[[CountedRequest], float]) -> float:
+        """Of a time of the requests: of the limits that are left the longest, but not of one at
+        which the server cannot keep up."""
         by_limit: dict[Limit, list[float]] = {}
         for request in self.records.requests:
-            if request.limit in self._contenders:
-                by_limit.setdefault(request.limit, []).append(request.latency_s)
+            if request.limit in self._contenders and not request.failed:
+                by_limit.setdefault(request.limit, []).append(read(request))
         found = sorted(interpolate_percentile(sorted(values), 95.0) for values in by_limit.values())
         if not found:
             known = sorted(self.records.latencies_s)
             return interpolate_percentile(known, 95.0) if known else WARM_BLOCK_S
-        return min(found[-1], 2 * found[(len(found) - 1) // 2])
+        return min(found[-1], KEEPING_UP * found[(len(found) - 1) // 2])
 
     def _find_rate(self, now: float) -> float:
         """Requests a second, in a closed loop as they ended; 0: none did."""
@@ -226,7 +237,7 @@ class LimitSweep:
         if not self._rate_per_s or not last.round:
             return 0.0
         # those that are due later may well be under way
-        until = min(last.counted_until, now - self._latency_s)
+        until = min(last.counted_until, now - self._tail_s)
         due = self._rate_per_s * max(0.0, until - last.settled_at)
         ended = sum(last.settled_at <= request.due_at < until for request in self.records.requests)
         missing = due - ended

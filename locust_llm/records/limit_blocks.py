@@ -69,19 +69,12 @@ class CountedRequest(NamedTuple):
     gate_wait_s: float
     stall_s: float
     """nan: it has none."""
+    output_tokens: float
+    """That came before the limit changed."""
     good: bool
     failed: bool
     in_flight: bool
     """It had not ended when the limit changed."""
-
-
-class CountedTokens(NamedTuple):
-    """Output tokens of one request in the counted time of a block."""
-
-    limit: Limit
-    round: int
-    input_tokens: int
-    tokens: float
 
 
 class LimitBlockRecords:
@@ -95,7 +88,6 @@ class LimitBlockRecords:
         self.latencies_s: list[float] = []
         """Of all that succeeded, from when they were due."""
         self._good = tuple(good)
-        self.tokens: list[CountedTokens] = []
 
     def add(self, record: Record, blocks: Sequence[LimitBlock]) -> None:
         """``blocks``: those that there are, in the order of time."""
@@ -105,7 +97,6 @@ class LimitBlockRecords:
         closed_at = record.closed_at + record.clock_offset_s
         if record.outcome == OK:
             self.latencies_s.append(closed_at - due_at)
-            self._count_tokens(record, blocks)
         block = find_block(blocks, due_at)
         if block is None:
             return
@@ -122,16 +113,11 @@ class LimitBlockRecords:
         counted = [block for block in blocks if block.round]
         seconds = {(block.limit, block.round): block.seconds for block in counted}
         values: dict[tuple[Limit, int], list[float]] = {key: [] for key in seconds}
-        if objective == TOKENS:
-            for part in self.tokens:
-                if (part.limit, part.round) in values:
-                    values[part.limit, part.round].append(part.tokens)
-        else:
-            longest = find_median_length(self.requests)
-            for request in self.requests:
-                key = (request.limit, request.round)
-                if key in values:
-                    values[key].extend(_value_of(request, objective, longest))
+        longest = find_median_length(self.requests)
+        for request in self.requests:
+            key = (request.limit, request.round)
+            if key in values:
+                values[key].extend(_value_of(request, objective, longest))
         return {
             limit: {
                 number: BlockSample(values[key], seconds[key])
@@ -160,25 +146,22 @@ class LimitBlockRecords:
             ttft_s=ttft_s,
             gate_wait_s=record.gate_wait_s or 0.0,
             stall_s=math.nan if stall_s is None or record.outcome == CUT else stall_s,
+            output_tokens=_tokens_until(record, block.ended_at),
             good=record.outcome == OK and all(meets_condition(record, one) for one in self._good),
             failed=failed,
             in_flight=in_flight,
         )
 
-    def _count_tokens(self, record: Record, blocks: Sequence[LimitBlock]) -> None:
-        """Evenly between its first chunk and its last."""
-        if record.sent_at is None or not record.chunk_us or not record.output_tokens:
-            return
-        sent_at = record.sent_at + record.clock_offset_s
-        first, last = (sent_at + us / 1e6 for us in (record.chunk_us[0], record.chunk_us[-1]))
-        span_s = max(last - first, 1e-6)
-        for block in _blocks_between(blocks, first, last):
-            inside_s = min(last, block.counted_until) - max(first, block.settled_at)
-            if block.round and inside_s > 0:
-                tokens = min(1.0, inside_s / span_s) * record.output_tokens
-                self.tokens.append(
-                    CountedTokens(block.limit, block.round, _length_of(record), tokens)
-                )
+
+def _tokens_until(record: Record, at: float) -> float:
+    """Output tokens by this moment (Unix seconds), evenly between its first chunk and its last."""
+    if record.sent_at is None or not record.chunk_us or not record.output_tokens:
+        return 0.0
+    sent_at = record.sent_at + record.clock_offset_s
+    first, last = (sent_at + us / 1e6 for us in (record.chunk_us[0], record.chunk_us[-1]))
+    if last <= at:
+        return float(record.output_tokens)
+    return 0.0 if first >= at else (at - first) / (last - first) * record.output_tokens
 
 
 def _length_of(record: Record) -> int:
@@ -192,6 +175,8 @@ def _value_of(request: CountedRequest, objective: str, longest: float) -> Iterat
         yield float(request.good)
     elif objective == SHORT_TTFT and request.input_tokens <= longest:
         yield request.ttft_s
+    elif objective == TOKENS:
+        yield request.output_tokens
     elif objective == STALL and not request.in_flight and not math.isnan(request.stall_s):
         yield request.stall_s
 
@@ -206,12 +191,3 @@ def find_block(blocks: Sequence[LimitBlock], at: float) -> LimitBlock | None:
     """In whose time this moment lies; None: in none."""
     place = bisect_right(blocks, at, key=lambda block: block.began_at) - 1
     return blocks[place] if place >= 0 and at < blocks[place].ended_at else None
-
-
-def _blocks_between(
-    blocks: Sequence[LimitBlock], first: float, last: float
-) -> Iterator[LimitBlock]:
-    place = max(0, bisect_right(blocks, first, key=lambda block: block.began_at) - 1)
-    while place < len(blocks) and blocks[place].began_at < last:
-        yield blocks[place]
-        place += 1

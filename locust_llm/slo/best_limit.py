@@ -56,6 +56,8 @@ class Objective(NamedTuple):
     percentile: float | None
     """Of the values; None: their sum per second."""
     less_is_better: bool
+    counts: bool = False
+    """Values are 1 of a request that is good, else 0."""
 
 
 GOODPUT: Final = "goodput"
@@ -63,7 +65,7 @@ SHORT_TTFT: Final = "ttft"
 STALL: Final = "stall"
 TOKENS: Final = "tokens"
 OBJECTIVES: Final = {
-    GOODPUT: Objective(percentile=None, less_is_better=False),
+    GOODPUT: Objective(percentile=None, less_is_better=False, counts=True),
     SHORT_TTFT: Objective(percentile=95.0, less_is_better=True),
     STALL: Objective(percentile=95.0, less_is_better=True),
     TOKENS: Objective(percentile=None, less_is_better=False),
@@ -244,6 +246,15 @@ class _Figure:
     def count(self, rounds: Iterable[int]) -> int:
         return sum(len(self._blocks[number].values) for number in rounds)
 
+    def least_variance(self, rounds: Iterable[int]) -> float:
+        """Of a ratio with it: a few rounds may be alike by chance, and of requests that are good or
+        not a quarter of those that are not, and one more, may be otherwise."""
+        if not self._objective.counts:
+            return 0.0
+        values = [value for number in rounds for value in self._blocks[number].values]
+        good = sum(values)
+        return (1 + (len(values) - good) / 4) / good**2 if good else math.inf
+
     @property
     def least_values(self) -> int:
         """That tell a figure."""
@@ -271,7 +282,9 @@ def compare_figures(one: _Figure, other: _Figure) -> LogRatio:
     mean = sum(drawn) / len(drawn)
     squares = sum((value - mean) ** 2 for value in drawn) / len(drawn)
     # drawing from few varies less than the few did
-    return LogRatio(middle, math.sqrt(squares * len(rounds) / freedom), freedom)
+    variance = squares * len(rounds) / freedom
+    least = max(one.least_variance(rounds), other.least_variance(rounds))
+    return LogRatio(middle, math.sqrt(max(variance, least)), freedom)
 
 
 @lru_cache(maxsize=32)

@@ -76,10 +76,9 @@ def test_good_requests_are_counted_by_the_conditions() -> None:
     assert values_of(found, GOODPUT, None) == [1.0, 0.0]
 
 
-def test_output_tokens_count_where_they_came() -> None:
-    """Ten tokens from 7 to 13, so two thirds of six seconds lie outside of the counted time."""
+def test_output_tokens_count_until_the_limit_changes() -> None:
+    """Ten tokens from 7 to 16, of which 3 in 9 seconds come by 10, when the limit changes."""
     found = LimitBlockRecords()
-    found.add(a_record(6.0, *(0.5 + i * 6 / 9 for i in range(10))), BLOCKS)
-    # 7 to 8 in the first block, 12 to 13 in the second one
-    assert values_of(found, TOKENS, None) == [pytest.approx(10 / 6)]
-    assert values_of(found, TOKENS, 4) == [pytest.approx(10 / 6)]
+    found.add(a_record(6.0, *(0.5 + i for i in range(10))), BLOCKS)
+    assert values_of(found, TOKENS, None) == [pytest.approx(10 / 3)]
+    assert values_of(found, TOKENS, 4) == []

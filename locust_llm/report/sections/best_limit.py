@@ -242,11 +242,7 @@ def _length_rows(
                 for request in found.requests
                 if request.limit == limit and belongs(request.input_tokens)
             ]
-            tokens = sum(
-                part.tokens
-                for part in found.tokens
-                if part.limit == limit and belongs(part.input_tokens)
-            )
+            tokens = sum(request.output_tokens for request in some)
             yield LimitLengthRow(
                 limit=limit,
                 prompts=prompts,
