@@ -1,7 +1,10 @@
 """Exit statuses: which one wins where several apply."""
 
+import ast
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,8 @@ from locust_llm.records.run import NAMED, UNDECIDED
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.rules import INCONCLUSIVE_POLICIES
 
+ROOT = Path(__file__).parents[1]
+OTHER_WORDS = re.compile(r"undecided|rule (?:that is |is )?not decided", re.IGNORECASE)
 OWN = 77
 """Of --exit-code-on-error."""
 
@@ -107,6 +112,22 @@ def test_each_word_of_inconclusive_is_known_here() -> None:
 def test_the_words_of_an_outcome_are_those_of_rules_and_of_probes() -> None:
     assert set(BY_RULES) == {PASS, FAIL, INCONCLUSIVE}
     assert set(BY_PROBE) == {NAMED, UNDECIDED}
+
+
+def test_inconclusive_is_the_one_word_for_it() -> None:
+    """In all texts of the code, docstrings aside, and in the pages of the documentation."""
+    found = set[str]()
+    for file in (ROOT / "locust_llm").rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and id(node) not in docstrings:
+                found |= {f"{file.name}: {word}" for word in OTHER_WORDS.findall(str(node.value))}
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy" / "ci").iterdir()]
+    for page in pages:
+        if page.name != "changelog.md" and page.is_file():
+            found |= {f"{page.name}: {word}" for word in OTHER_WORDS.findall(page.read_text())}
+    assert found == set()
 
 
 def test_numbers_that_users_know_stay() -> None:
