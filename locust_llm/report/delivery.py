@@ -23,6 +23,7 @@ from locust_llm.slo.client_verdict import (
     LEVELS,
     OTHERS,
     ClientVerdict,
+    describe_other_programs,
 )
 from locust_llm.slo.client_verdict import OK as FINE
 from locust_llm.text.format import (
@@ -441,6 +442,8 @@ def _cause(d: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
     late_permits = verdict is not None and LATE_PERMIT in verdict.signals
     if is_held_by_limit(d) or (d.at_gate > (d.due - d.sent) / 2 and not late_permits):
         return GATE
+    if _were_due_at_the_stop(d):
+        return ""
     late = _level_of_delays(verdict)
     busiest = max((health.cpu_share for health in run.health), default=0.0)
     if busiest > FULL_CORE or late == INVALID:
@@ -451,7 +454,7 @@ def _cause(d: Delivery, run: Run, verdict: ClientVerdict | None) -> str:
         return USERS
     if late != FINE or _was_held_up(run):
         return CLIENT
-    return "" if _were_due_at_the_stop(d) else BURST
+    return BURST
 
 
 def _was_held_up(run: Run) -> bool:
@@ -600,13 +603,18 @@ def _by_gate(d: Delivery) -> str:
 
 
 def _of_delays(summary: "Summary") -> list[str]:
-    """The reasons of the client verdict that are delays of the load generator."""
+    """The reasons of the client verdict that are delays of the load generator; without one, what
+    held it up."""
     reasons = () if summary.client is None else summary.client.reasons
 
     def is_delay(reason: str) -> bool:
         return any(signal in reason for signal in DELAYS)
 
-    return list(filter(is_delay, reasons)) or list(reasons)
+    if found := list(filter(is_delay, reasons)):
+        return found
+    lag_ms = max((one.loop_lag_p99_ms or 0.0 for one in summary.evidence), default=0.0)
+    lag = f"its event loop was late by {format_brief(lag_ms, ' ms', 2)} (p99)"
+    return [*filter(None, [describe_other_programs(summary.evidence)]), lag]
 
 
 def _format_beside_limit(value: float, limit: float) -> str:

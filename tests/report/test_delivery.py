@@ -460,6 +460,26 @@ def test_the_load_generator(
     assert delivered(records, run, verdict).cause == cause
 
 
+def test_one_arrival_at_the_stop_has_no_cause() -> None:
+    """34 of 35 were sent: whatever the load generator was late by, the last one fell on the stop."""
+    held_up = (ProcessHealth(worker="local", cpu_share=0.2, loop_lag_p99_ms=900.0),)
+    late = ClientVerdict(INVALID, ("late sends: so",), signals={LATE_SEND: INVALID})
+    run = replace(open_run(35), health=held_up)
+    assert delivered([answered(100)] * 34, run, late).cause == ""
+    assert delivered([answered(100)] * 30, run, late).cause == "client"
+
+
+def test_what_held_the_load_generator_up_is_named_without_what_cannot() -> None:
+    """Its loop stood still: that chunks came merged keeps nobody from sending."""
+    held_up = (ProcessHealth(worker="local", cpu_share=0.2, loop_lag_p99_ms=900.0),)
+    run = replace(open_run(100), health=held_up)
+    records = [answered(100, 120, 120, merged=((1, 101_000), (2, 101_000)))] * 60
+    said = format_delivery_line(summarise_run(collect_columns(records), run))
+    assert said is not None
+    assert "Cause: the load generator. Its event loop was late by 900 ms (p99)." in said
+    assert "erged" not in said
+
+
 def test_no_more_users_to_add() -> None:
     run = open_run(100)
     assert run.offer is not None

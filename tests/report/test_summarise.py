@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.records import UNIX, a_run, answered, failed
 
 from locust_llm.records.record import AT_ONCE, ONE_CHUNK, Record
@@ -347,10 +348,15 @@ def test_what_is_missing_is_said() -> None:
     )
     of_cut = summarise_run(collect_columns([failed("cut")]), run, broken_lines=1)
     said = " ".join((*notes.list_missing_parts(of_cut, run), *notes.make_remarks(of_cut, run)))
-    for words in ("1 request was still running", "2 requests were waiting",
+    for words in ("1 request was still running", "2 requests were due when the run ended and never sent",
                   "3 requests of lost workers have no record", "1 unreadable line",
                   "did not end cleanly"):  # fmt: skip
         assert words in said
+    gated = replace(run, settings=a_run(prefill_concurrency=1).settings)
+    of_gate = " ".join(
+        notes.make_remarks(summarise_run(collect_columns([answered(1)]), gated), gated)
+    )
+    assert "2 requests were waiting at the gate when the run ended and never sent" in of_gate
     assert "answered in one piece" in " ".join(notes.make_remarks(summary, a_run()))
 
 

@@ -224,7 +224,7 @@ def format_verdict_line(summary: Summary, run: Run) -> str | None:
     if summary.client.level == INVALID:
         effect = f"do not use these figures{f' but for {fine}' if fine else ''}"
     else:
-        effect = f"some of these figures may be off{f', not {fine}' if fine else ''}"
+        effect = f"some of these figures may be off{f', but not {fine}' if fine else ''}"
     if summary.examination is None:
         advice = _for_locustfile(summary.client.advice, run)
     else:
@@ -391,10 +391,9 @@ def _missing(summary: Summary, run: Run) -> Iterator[str]:
             f"{_requests(conditions.cancelled)} cancelled on purpose: neither success nor failure."
         )
     if counts.turned_away:
-        yield (
-            f"{_requests(counts.turned_away)} waiting at the gate when the run ended and never "
-            f"sent."
-        )
+        gated = conditions.prefill_limit is not None or conditions.limit_in_force is not None
+        where = "waiting at the gate" if gated else "due"
+        yield f"{_requests(counts.turned_away)} {where} when the run ended and never sent."
     if counts.broken_lines:
         which = "; ".join(summary.unread)
         yield (
