@@ -52,6 +52,7 @@ from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
 from locust_llm.slo.metrics import ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.text.format import (
+    MOST_DIGITS,
     clean_line,
     format_brief,
     format_count,
@@ -59,6 +60,7 @@ from locust_llm.text.format import (
     format_plain_number,
     format_supported,
     name_percentile,
+    parse_brief,
     truncate_text,
 )
 
@@ -261,13 +263,22 @@ def _uncertainty(row: Row) -> list[str]:
         value = row.percentiles.get(percentile)
         ends = row.uncertainty(percentile)
         if value is not None and ends is not None:
-            half = (ends[1] - ends[0]) / 2
-            low, high = (format_supported(end, half, more=1) for end in ends)
+            low, high = _write_ends_around(value, ends)
             return [
                 f"{OF_TAGS[row.tag]} {name_percentile(percentile)} {low} to {high} ms (95% "
                 f"interval)"
             ]
     return []
+
+
+def _write_ends_around(value: float, ends: tuple[float, float]) -> tuple[str, str]:
+    """With as few digits as the interval supports, and as many as leave the value inside."""
+    half = (ends[1] - ends[0]) / 2
+    for more in range(1, MOST_DIGITS):
+        low, high = (format_supported(end, half, digits=more + 3, more=more) for end in ends)
+        if parse_brief(low) <= value <= parse_brief(high):
+            break
+    return low, high
 
 
 def _remarks(summary: Summary, run: Run) -> Iterator[str]:

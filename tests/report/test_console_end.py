@@ -18,6 +18,7 @@ from locust_llm.report.console_end import (
     MORE_RULES,
     _fitting_rules,
     _wrapped,
+    _write_ends_around,
     format_ending,
 )
 from locust_llm.report.render.text import render_console
@@ -382,6 +383,22 @@ def test_a_run_whose_records_were_all_lost_has_no_figures_of_nothing() -> None:
     assert "No request was sent" not in text
 
 
+@pytest.mark.parametrize(
+    ("value", "ends", "written"),
+    [
+        (500.0, (417.0, 1140.0), ("420", "1,140")),
+        # 420 to 1,140 would not have the value in it
+        (416.97, (416.9, 1140.0), ("416.9", "1,140")),
+        (418.0, (417.0, 1140.0), ("417", "1,140")),
+        (25.2, (25.2, 25.2), ("25.2", "25.2")),
+    ],
+)
+def test_the_ends_of_an_interval_are_written_around_its_value(
+    value: float, ends: tuple[float, float], written: tuple[str, str]
+) -> None:
+    assert _write_ends_around(value, ends) == written
+
+
 def test_one_uncertainty_has_chance_and_measurement_in_it() -> None:
     """The interval of p95 is 183 to 196 ms by chance, and the stamps are off by half a
     millisecond."""
@@ -401,7 +418,8 @@ def test_one_uncertainty_has_chance_and_measurement_in_it() -> None:
     assert row.uncertainty(95.0) == (chance[0] - lower, chance[1] + upper)
     assert min(lower, upper) >= 0.5
     text = format_ending(summary, run, "reports/by-hand")
-    assert "TTFT p95 182.5 to 196.5 ms (95% interval)" in text
+    low, high = chance[0] - lower, chance[1] + upper
+    assert f"TTFT p95 {low:.1f} to {high:.1f} ms (95% interval)" in text
     assert "\N{PLUS-MINUS SIGN}" not in text
     assert "worth" not in text
 
