@@ -437,7 +437,9 @@ def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloRes
             f"{describe_neighbours(sweep.axis, found, status_of)}"
         )
         return replace(result, status=PASS, reason="; ".join(filter(None, [reason, result.reason])))
-    lowest = next((level for level in sweep.levels if _told(level, status_of(level))), None)
+    answered = [level for level in sweep.levels if level.succeeded and status_of(level)]
+    told = [level for level in sweep.levels if _told(level, status_of(level))]
+    lowest = next(iter(told or answered), None)
     if lowest is not None and (result := _result(lowest, rule)) is not None:
         reason = (
             f"at {describe_levels(sweep.axis, lowest)}, the "
@@ -472,7 +474,8 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
         status, reason = PASS, f"{reason} (95% interval); the figure is at {at}"
     elif found.high is None:
         status = FAIL
-    return replace(result, status=status, reason=reason, longer_s=None)
+    close = status == INCONCLUSIVE and result.close_to_limit
+    return replace(result, status=status, reason=reason, longer_s=None, close_to_limit=close)
 
 
 def _told(level: LoadLevel, status: str | None) -> bool:

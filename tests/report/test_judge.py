@@ -844,8 +844,7 @@ def swept(
         (["PASS", "FAIL?"], "PASS", 10, "holds up to concurrency 1; broken at 2"),
         (["FAIL?", "FAIL?"], "FAIL", 10, "at concurrency 1, the lowest"),
         (["INCONCLUSIVE?", "FAIL"], "FAIL", 20, "at concurrency 2, the lowest"),
-        (["INCONCLUSIVE?"] * 2, "INCONCLUSIVE", None,
-            "no stage may found a conclusion; at concurrency 1 the client"),
+        (["INCONCLUSIVE?"] * 2, "INCONCLUSIVE", 10, "at concurrency 1, the lowest"),
         ([], "INCONCLUSIVE", None, "no stage may found a conclusion; there is none"),
     ],
 )  # fmt: skip

@@ -145,6 +145,12 @@ def explain_unsound(axis: str, level: LoadLevel) -> str:
     """Why no conclusion uses a stage."""
     if not is_client_distorted(level):
         return f"at {describe_levels(axis, level)} no request succeeded"
+    voided = [result.rule for result in level.slos if result.voided]
+    if voided and not level.distorted:
+        return (
+            f"at {describe_levels(axis, level)} the load generator's error reaches the limit of "
+            f"{', '.join(voided)}"
+        )
     reasons = f" ({'; '.join(level.client_reasons)})" if level.client_reasons else ""
     return f"at {describe_levels(axis, level)} the client verdict is {level.client}{reasons}"
 

@@ -10,7 +10,7 @@ from support.stages import a_level, a_stage
 from locust_llm.records.run import Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.render.text import render_console, render_markdown
-from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
+from locust_llm.report.rows import Knee, LoadLevel, Row, SloResult, SweepSummary
 from locust_llm.report.sections.sweep.chart import plot_stages
 from locust_llm.report.sections.sweep.findings import describe_sweep_findings
 from locust_llm.report.sections.sweep.knee import find_knees, select_top_knees
@@ -263,3 +263,14 @@ def test_markdown_says_the_same() -> None:
     for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
         assert heading.replace("\\", "") in render_console(summary, run)
     assert "stages/&lt;number" in text
+
+
+def test_a_stage_whose_rule_the_load_generator_may_have_turned_is_not_called_ok() -> None:
+    """Its client verdict is OK: an error of 3 ms is small, and reaches the limit all the same."""
+    rule = SloResult(rule="ttft p50 < 106ms", status="INCONCLUSIVE", voided=True)
+    (line,) = make_sweep_warnings(a_sweep("concurrency", a_level(4, slos=(rule,))), None)
+    assert (
+        "at concurrency 4 the load generator's error reaches the limit of ttft p50 < 106ms"
+        in line.text
+    )
+    assert "verdict is OK" not in line.text
