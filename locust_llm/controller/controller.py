@@ -563,7 +563,11 @@ class Controller:
         if health is not None:
             self._workers.note_clock(worker, health.clock_error_s or 0.0)
             self.store.health[:] = [
-                *(one for one in self.store.health if one.worker != worker),
+                *(
+                    known_health
+                    for known_health in self.store.health
+                    if known_health.worker != worker
+                ),
                 health,
             ]
 

@@ -53,8 +53,8 @@ MARGIN_S: Final = 1.0
 """What a first chunk may take to be known."""
 
 
-def exceedance_evidence(some: float, of: float, share: float) -> float:
-    """How many times more likely ``some`` out of ``of`` is if the true share lies above ``share``
+def exceedance_evidence(beyond_count: float, of: float, share: float) -> float:
+    """How many times more likely ``beyond_count`` out of ``of`` is if the true share lies above ``share``
     (anywhere, uniformly) than if it is that: a likelihood ratio, as a logarithm.
 
     If the true share is not above ``share``, it ever reaches log(x) with a probability of at most 1
@@ -63,26 +63,34 @@ def exceedance_evidence(some: float, of: float, share: float) -> float:
     Annals of Mathematical Statistics 41, 1970).
     """
     if share <= 0:
-        return math.inf if some else 0.0
+        return math.inf if beyond_count else 0.0
     # the part above ``share`` of the Beta distribution that the counts make
-    above = binomial_cdf(some, of + 1, share)
+    above = binomial_cdf(beyond_count, of + 1, share)
     if share >= 1 or above <= 0:
         return -math.inf
     likelihood = (
-        math.lgamma(some + 1) + math.lgamma(of - some + 1) - math.lgamma(of + 2) + math.log(above)
+        math.lgamma(beyond_count + 1)
+        + math.lgamma(of - beyond_count + 1)
+        - math.lgamma(of + 2)
+        + math.log(above)
     )
     return (
-        likelihood - math.log1p(-share) - some * math.log(share) - (of - some) * math.log1p(-share)
+        likelihood
+        - math.log1p(-share)
+        - beyond_count * math.log(share)
+        - (of - beyond_count) * math.log1p(-share)
     )
 
 
-def certain_standard_errors(worth: float) -> float:
+def certain_standard_errors(effective_size: float) -> float:
     """Standard errors by which a mean of so many independent values ever lies above the true one
     with a probability of TAIL, however often one looks (Robbins' normal mixture, one-sided; of
     means of any distribution: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, Time-uniform central
     limit theory, Annals of Statistics 52, 2024)."""
     return math.sqrt(
-        2 * (1 + MIXED / worth) * math.log(1 + math.sqrt(worth / MIXED + 1) / (2 * TAIL))
+        2
+        * (1 + MIXED / effective_size)
+        * math.log(1 + math.sqrt(effective_size / MIXED + 1) / (2 * TAIL))
     )
 
 
@@ -170,9 +178,12 @@ class MeanMonitor:
         """What is under way is in no average."""
         if self.count < MIN_SEEN or self.holds:
             return False
-        worth = self.count / (1 if self._beyond.rises else ROOM * self._beyond.requests)
-        error = math.sqrt(self._beyond.variance / worth)
-        return worth >= MIN_WORTH and self._beyond.mean > certain_standard_errors(worth) * error
+        effective_size = self.count / (1 if self._beyond.rises else ROOM * self._beyond.requests)
+        error = math.sqrt(self._beyond.variance / effective_size)
+        return (
+            effective_size >= MIN_WORTH
+            and self._beyond.mean > certain_standard_errors(effective_size) * error
+        )
 
     def __str__(self) -> str:
         value = self.value * self._factor
@@ -373,7 +384,7 @@ class EarlyStop:
     def states(self) -> dict[str, tuple[str, str]]:
         """By rule: how its figure stands so far, without an interval, which the report looks at;
         and what was counted. ``broken`` alone is certain."""
-        found = {}
+        states = {}
         for watched in self._watched:
             holds, tally = watched.holds, watched.tally
             state = "within so far" if holds else "beyond so far"
@@ -382,8 +393,8 @@ class EarlyStop:
             counted = holds is not None and isinstance(tally, ShareMonitor)
             broken = self._is_broken(watched)  # notes what is under way, for the text
             text = f"{tally}{self._left_out(watched)}" if counted else ""
-            found[str(watched.rule)] = "broken" if broken else state, text
-        return found
+            states[str(watched.rule)] = "broken" if broken else state, text
+        return states
 
     def _left_out(self, watched: RuleMonitor) -> str:
         if not self._users or watched.counts_first_wave:
@@ -401,12 +412,12 @@ def _older(sends: RequestsInFlight, metric: str, op: str, limit_s: float) -> int
 def limit_usage(record: Record, given: Iterable[Condition]) -> float | None:
     """How near it comes to a limit of these, or beyond it: the largest share of one that it takes.
     None: it has no value."""
-    found = [
+    shares_used = [
         value / c.limit if c.op.startswith("<") else c.limit / value
         for c in given
         if (value := read_measure(record, c.metric)) and c.limit
     ]
-    return max(found, default=None)
+    return max(shares_used, default=None)
 
 
 def _selected_by(record: Record, column: str) -> Any:

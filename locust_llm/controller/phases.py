@@ -258,16 +258,16 @@ class PhaseRunner:
         for number, at_s in enumerate(looks[:-1], 1):
             time.sleep(max(0.0, began + at_s - time.monotonic()))
             self._store.flush()
-            found = find_undecided_rules(self._store.folder, self.facts())
-            if found is not None and not found:
+            undecided = find_undecided_rules(self._store.folder, self.facts())
+            if undecided is not None and not undecided:
                 at = f"after {at_s:.0f} s, at look {number} of at most {len(looks)}"
                 self._store.add_note(f"Every rule was decided {at}.")
                 self._shutdown.begin()
                 return
             why = (
                 "the records could not be looked at"
-                if found is None
-                else "; ".join(map(str, found))
+                if undecided is None
+                else "; ".join(map(str, undecided))
             )
             logger.info(
                 f"INCONCLUSIVE after {at_s:.0f} s, the next look is at {looks[number]:.0f} s: {why}"

@@ -101,7 +101,9 @@ def make_prefix_reuse(s: Settings, server_flags: Mapping[str, str]) -> PrefixReu
         return None
     block = (
         s.cache_block_size
-        or (int(told) if (told := server_flags.get("block_size", "")).isdecimal() else 0)
+        or (
+            int(block_size) if (block_size := server_flags.get("block_size", "")).isdecimal() else 0
+        )
         or BLOCK
     )
     lengths = (
@@ -194,10 +196,10 @@ def _bounded(
 ) -> Iterator[DueArrival]:
     """``count``: of requests; a session that has begun is sent to its end."""
     requests = 0
-    for one in due:
+    for arrival in due:
         if (count is not None and requests >= count) or (
-            duration_s is not None and one.at_s >= duration_s
+            duration_s is not None and arrival.at_s >= duration_s
         ):
             return
-        requests += 1 if one.item is None else len(one.item.turns)
-        yield one
+        requests += 1 if arrival.item is None else len(arrival.item.turns)
+        yield arrival

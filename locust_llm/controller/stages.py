@@ -133,21 +133,21 @@ class StageRunner:
 
     def _search(self) -> float | str:
         """The value of the next stage of a search, or why there is none."""
-        found, total_s = self._found, self._whole.run_time_s
-        levels = [level for level in self._levels if level < found.too_slow_from]
+        search, total_s = self._found, self._whole.run_time_s
+        levels = [level for level in self._levels if level < search.too_slow_from]
         if not levels:
             return TOO_SLOW
         if total_s is None:
-            done = [stage.level for stage in found.times]
+            done = [stage.level for stage in search.times]
             self._step = plan_unbounded_stage(
-                found.capacity, done, levels, parse_duration_range(self._whole.stage_duration),
+                search.capacity, done, levels, parse_duration_range(self._whole.stage_duration),
                 self._whole.stage_requests or 2 * count_requests_needed(self._whole),
             )  # fmt: skip
             return NARROW if self._step is None else self._step.level
         left_s = total_s
         if self.finished:
             left_s -= self._clock() - self.finished[0].began_at
-        self._step = plan_stage(found.capacity, found.times, levels, left_s, total_s)
+        self._step = plan_stage(search.capacity, search.times, levels, left_s, total_s)
         return TIME_USED if self._step is None else self._step.level
 
     @property

@@ -90,8 +90,8 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
     if options.worker:
         return
     if options.headless or options.autostart:
-        found = survey_servers(settings, options, here=not options.master)
-        setattr(options, _ATTRIBUTE, launch._replace(survey=found))
+        discovery = survey_servers(settings, options, here=not options.master)
+        setattr(options, _ATTRIBUTE, launch._replace(survey=discovery))
 
 
 def _ends_by_itself(s: Settings, options: Namespace) -> bool:

@@ -29,7 +29,7 @@ def coerce_json(kind: Any, value: Any) -> Any:
             return msgspec.Raw(msgspec.json.encode(value))
         if get_origin(option) is list and isinstance(value, list):
             (item,) = get_args(option)
-            return [coerce_json(item, one) for one in value]
+            return [coerce_json(item, entry) for entry in value]
         if isinstance(option, type) and type(value) is option:
             return value
         if _is_struct(option):

@@ -181,8 +181,8 @@ def find_loaded_times(
 ) -> list[tuple[float, float]]:
     """The stretches of time (Unix seconds) in which requests were sent: those of the stages, of
     ``arm`` alone where it is given, else ``whole``."""
-    chosen = [one for one in stages if not arm or one.arm == arm]
-    return [(one.began_at, one.ended_at) for one in chosen] or [whole]
+    chosen = [stage for stage in stages if not arm or stage.arm == arm]
+    return [(loaded_stage.began_at, loaded_stage.ended_at) for loaded_stage in chosen] or [whole]
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):

@@ -104,12 +104,12 @@ class Results:
         it has in ``requests``. Attempts that were tried again are in the part ``retries`` of the
         last one."""
         columns, _ = read_columns(self.folder / RECORDS, self.run.settings.reader)
-        found = make_parts_frame(columns, read_spans(self.folder).times, self.run)
+        frame = make_parts_frame(columns, read_spans(self.folder).times, self.run)
         ids = self.requests.loc[self.requests["outcome"] != RETRIED, "id"]
         # a run that goes on has more records now
-        found = found.iloc[: len(ids)].set_index(ids.index)
-        found.insert(0, "id", ids)
-        return found
+        frame = frame.iloc[: len(ids)].set_index(ids.index)
+        frame.insert(0, "id", ids)
+        return frame
 
 
 def write_reports(folder: Path | str, run: Run) -> Summary:
@@ -381,18 +381,18 @@ def _made(what: str, unmade: list[str], make: Callable[[], T]) -> T | None:
 
 def _facts(run: Run, summary: Summary) -> bytes:
     plus_minus = {row.tag: row.plus_minus for row in summary.rows if row.plus_minus}
-    found = {name: getattr(summary, name) for name in FACTS} | summary.sections
-    return encode_run_json(run, plus_minus=plus_minus, **found, definitions=DEFINITIONS)
+    results = {name: getattr(summary, name) for name in FACTS} | summary.sections
+    return encode_run_json(run, plus_minus=plus_minus, **results, definitions=DEFINITIONS)
 
 
 def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
     """From the folders of the stages. A stage that cannot be read is named, and the others
     count."""
-    found, missing = [], []
+    stages_read, missing = [], []
     for stage in run.stages:
         name = f"stage {stage.number} ({find_sweep_axis(run)} {stage.value:g})"
         try:
-            found.append(made := _stage(folder / "stages" / str(stage.number), again))
+            stages_read.append(made := _stage(folder / "stages" / str(stage.number), again))
         except FileNotFoundError:
             missing.append(f"{name} is left out: its run.json is missing.")
         except (OSError, ValueError) as error:
@@ -403,12 +403,12 @@ def _sweep(folder: Path, run: Run, again: bool) -> SweepSummary:
         else:
             lost = list_missing_parts(made[1], made[0])
             if is_ended_by_time(run, stage) and any(
-                summary.conditions.requests for _, summary in found
+                summary.conditions.requests for _, summary in stages_read
             ):
                 # there was no time for any
                 lost = tuple(why for why in lost if why != NOTHING_RECORDED)
             missing += [f"{name}: {why}." for why in lost]
-    return summarise_sweep(run, found, missing)
+    return summarise_sweep(run, stages_read, missing)
 
 
 def _stage(folder: Path, again: bool) -> tuple[Run, Summary]:

@@ -270,22 +270,22 @@ def run_compare_command(
     parser.add_argument("--verbose", action="store_true", help="print all figures")
     options = parser.parse_args(words)
     try:
-        found = add_run_spread(comparison.compare_folders([options.base, *options.runs]))
+        compared = add_run_spread(comparison.compare_folders([options.base, *options.runs]))
         if options.html:
-            storage.replace_file(options.html, page(found).encode())
+            storage.replace_file(options.html, page(compared).encode())
         if options.markdown:
             storage.replace_file(
-                options.markdown, comparison.render_comparison_markdown(found).encode()
+                options.markdown, comparison.render_comparison_markdown(compared).encode()
             )
         if options.json:
             storage.replace_file(
-                options.json, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+                options.json, msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n"
             )
         width = console_end.find_console_width()
         text = (
-            f"{comparison.render_comparison_console(found, width)}\n{WEATHER}\n"
+            f"{comparison.render_comparison_console(compared, width)}\n{WEATHER}\n"
             if options.verbose
-            else console_end.format_comparison_ending(found, width)
+            else console_end.format_comparison_ending(compared, width)
         )
     except (OSError, ValueError) as error:
         return fail(str(error))

@@ -146,15 +146,15 @@ def compare_folders(folders: Sequence[Path]) -> Comparison:
     )
 
 
-def build_comparison_document(found: Comparison) -> Iterator[Block]:
+def build_comparison_document(compared: Comparison) -> Iterator[Block]:
     """In reading order. Nothing in it is escaped yet."""
-    yield Heading(f"Compared with {found.base}")
-    if found.simulated:
+    yield Heading(f"Compared with {compared.base}")
+    if compared.simulated:
         yield TextBlock(SIMULATED, loud=True)
-    yield from (TextBlock(f"WARNING: {warning}", loud=True) for warning in found.warnings)
-    for pair in found.runs:
-        yield Heading(f"{pair.folder} against {found.base}")
-        yield from make_pair_blocks(pair, make_column_titles(found.base, pair.folder))
+    yield from (TextBlock(f"WARNING: {warning}", loud=True) for warning in compared.warnings)
+    for pair in compared.runs:
+        yield Heading(f"{pair.folder} against {compared.base}")
+        yield from make_pair_blocks(pair, make_column_titles(compared.base, pair.folder))
     yield from map(TextBlock, NOTES)
 
 
@@ -175,14 +175,14 @@ def make_pair_blocks(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
         yield from _by_stage(pair, names)
 
 
-def render_comparison_console(found: Comparison, width: int = WIDTH) -> str:
+def render_comparison_console(compared: Comparison, width: int = WIDTH) -> str:
     """The document as plain text, no wider than ``width`` where the numbers allow."""
-    return render_plain_blocks(build_comparison_document(found), width)
+    return render_plain_blocks(build_comparison_document(compared), width)
 
 
-def render_comparison_markdown(found: Comparison) -> str:
+def render_comparison_markdown(compared: Comparison) -> str:
     """The document as GitHub's Markdown."""
-    return render_markdown_blocks(build_comparison_document(found))
+    return render_markdown_blocks(build_comparison_document(compared))
 
 
 def _pair(base: LoadedRun, run: LoadedRun) -> RunPair:
@@ -304,31 +304,35 @@ def _rule(word: str, stat: str = "", given: tuple[Condition, ...] = ()) -> Rule:
     return Rule(word, "<=", 0.0, unit, stat, given=given)
 
 
-def _line(rule: Rule, found: MetricChange) -> ComparisonLine:
+def _line(rule: Rule, metric_change: MetricChange) -> ComparisonLine:
     measure = BY_WORD[rule.metric]
 
     def shown(value: float | None) -> float | None:
         return None if value is None else value * rule.factor
 
-    low, high = found.ends or (None, None)
-    relative = found.ratio is not None and math.isfinite(found.ratio) and measure.units is not SHARE
+    low, high = metric_change.ends or (None, None)
+    relative = (
+        metric_change.ratio is not None
+        and math.isfinite(metric_change.ratio)
+        and measure.units is not SHARE
+    )
     return ComparisonLine(
         metric=rule.metric,
         stat=rule.stat,
         label=_label(rule),
         unit=rule.unit,
-        base=shown(found.base.value),
-        value=shown(found.here.value),
-        difference=shown(found.difference),
-        difference_percent=(found.ratio - 1) * 100
-        if relative and found.ratio is not None
+        base=shown(metric_change.base.value),
+        value=shown(metric_change.here.value),
+        difference=shown(metric_change.difference),
+        difference_percent=(metric_change.ratio - 1) * 100
+        if relative and metric_change.ratio is not None
         else None,
         low=shown(low),
         high=shown(high),
-        base_open=found.base.worst is not None,
-        value_open=found.here.worst is not None,
-        word=found.word(rule),
-        note=found.note,
+        base_open=metric_change.base.worst is not None,
+        value_open=metric_change.here.worst is not None,
+        word=metric_change.word(rule),
+        note=metric_change.note,
     )
 
 
@@ -375,11 +379,11 @@ def _differences(base: LoadedRun, run: LoadedRun) -> Iterator[str]:
         return
     if _same_words(base, run) and _same_seed(base, run):
         yield from _cached(base, run)
-    for found in find_condition_differences(base.seen, run.seen):
-        if found.base == found.here:
-            yield f"{found.what}: {found.here} in both."
+    for condition in find_condition_differences(base.seen, run.seen):
+        if condition.base == condition.here:
+            yield f"{condition.what}: {condition.here} in both."
         else:
-            yield f"different {found.what}: {found.base} in the base; {found.here} here."
+            yield f"different {condition.what}: {condition.base} in the base; {condition.here} here."
     if base.seen.run.stages and run.seen.run.stages and not _same_sweep(base, run):
         axes = sorted({find_sweep_axis(base.seen.run), find_sweep_axis(run.seen.run)} & set(AXES))
         if axes:

@@ -148,8 +148,8 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
     unmet = [] if fruitless else [*_rules(summary, run)]
     remarks = [*_remarks(summary, run)]
     # the first rule has its place however many warnings there are
-    kept = len(_wrapped(unmet[0], width)) if unmet else 0
-    above = _fitting(_warnings(summary, run), width, room - kept)
+    kept_lines = len(_wrapped(unmet[0], width)) if unmet else 0
+    above = _fitting(_warnings(summary, run), width, room - kept_lines)
     rules = _fitting_rules(unmet, width, room - len(above))
     room -= len(above) + len(rules)
     groups = list(_aligned(*_groups(summary), width))
@@ -211,20 +211,20 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
         return result.status, result.reason
 
     open_ = sorted((result for result in summary.slos if result.status != PASS), key=kind)
-    groups = [(key, list(some)) for key, some in groupby(open_, kind)]
-    for (status, reason), some in groups[:MAX_RULES]:
-        if len(some) > 1 and not reason:  # each has its own figure
-            yield f"  {status} {', '.join(map(_rule_with_value, some))}"
-        elif len(some) > 1:
-            yield f"  {status} {', '.join(result.rule for result in some)}: {reason}"
+    groups = [(key, list(rules_of_kind)) for key, rules_of_kind in groupby(open_, kind)]
+    for (status, reason), rules_of_kind in groups[:MAX_RULES]:
+        if len(rules_of_kind) > 1 and not reason:  # each has its own figure
+            yield f"  {status} {', '.join(map(_rule_with_value, rules_of_kind))}"
+        elif len(rules_of_kind) > 1:
+            yield f"  {status} {', '.join(result.rule for result in rules_of_kind)}: {reason}"
         else:
-            known = format_interval(some[0])
-            figure = format_observed(some[0]) if known == "-" else f"95% interval {known}"
+            known = format_interval(rules_of_kind[0])
+            figure = format_observed(rules_of_kind[0]) if known == "-" else f"95% interval {known}"
             yield (
-                f"  {status} {some[0].rule}: "
+                f"  {status} {rules_of_kind[0].rule}: "
                 f"{'; '.join(text for text in (figure, reason) if text not in ('', '-'))}"
             )
-    if rest := sum(len(some) for _, some in groups[MAX_RULES:]):
+    if rest := sum(len(rules_of_kind) for _, rules_of_kind in groups[MAX_RULES:]):
         yield f"  and {format_count(rest, 'more rule')}"
     yield from format_policy_lines(summary, run)
 
@@ -238,22 +238,22 @@ def _rule_with_value(result: SloResult) -> str:
 def _basis(summary: Summary, run: Run) -> str:
     """What the verdict rests on."""
     c, rows = summary.conditions, {row.tag: row for row in summary.rows}
-    said = [
+    sentences = [
         f"From {format_count(c.succeeded, 'answered request')} in "
         f"{format_brief(c.duration_s, ' s', 3)}"
     ]
-    said += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
+    sentences += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
     first = rows.get(TTFT_FROM_DUE.tag if run.has_waits else TTFT.tag)
     # else the load generator may move it further
     well = summary.client is None or summary.client.level == OK
     if well and not summary.swept and summary.examination is None and first is not None:
-        said += _uncertainty(first)
+        sentences += _uncertainty(first)
     if summary.client is not None and not summary.staged:
-        said.append(f"client verdict {summary.client.level}")
+        sentences.append(f"client verdict {summary.client.level}")
     if summary.sweep is not None and summary.swept and summary.sweep.ended:
-        said.append(f"the sweep ended: {summary.sweep.ended}")
+        sentences.append(f"the sweep ended: {summary.sweep.ended}")
     survivors = None if summary.swept else format_survivors_line(summary, run)
-    return f"{', '.join(said)}.{f' {survivors}' if survivors else ''}"
+    return f"{', '.join(sentences)}.{f' {survivors}' if survivors else ''}"
 
 
 def _uncertainty(row: Row) -> list[str]:
@@ -308,8 +308,8 @@ def _remarks(summary: Summary, run: Run) -> Iterator[str]:
 def _table(summary: Summary, run: Run) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
     """(head, rows) of the main figures; empty without any."""
     if summary.examination is not None:
-        found = summary.examination.main_table()
-        return ((), ()) if found is None else (found.head, found.rows)
+        examined = summary.examination.main_table()
+        return ((), ()) if examined is None else (examined.head, examined.rows)
     if summary.paired is not None:
         return make_paired_head(summary.paired), _arms(summary.paired)
     if (limits := summary.limits) is not None:
@@ -406,8 +406,8 @@ def _stages(
     return head, map(cells, sweep.levels[begin : begin + MAX_STAGES])
 
 
-def _arms(found: PairedComparison) -> Iterator[Sequence[str]]:
-    figures = {(figure.metric, figure.stat): figure for figure in found.figures}
+def _arms(paired: PairedComparison) -> Iterator[Sequence[str]]:
+    figures = {(figure.metric, figure.stat): figure for figure in paired.figures}
     return (cells_of_arms(figures[key]) for key in ARM_ROWS if key in figures)
 
 
@@ -446,15 +446,15 @@ def _explain_mark(table: list[str], width: int) -> list[str]:
 # -- runs side by side -----------------------------------------------------------------------------
 
 
-def format_comparison_ending(found: Comparison, width: int) -> str:
+def format_comparison_ending(compared: Comparison, width: int) -> str:
     """Of ``locust-llm compare``: what differs, in as many lines."""
     last = _wrapped(
         "These runs came one after the other: what changed in between looks like a difference "
             "between them, and locust-llm ab "
         f"cancels it. {OF_FAILURES} All figures: --verbose, --markdown FILE.", width,
     )  # fmt: skip
-    room = (LINES - len(last) - 1) // len(found.runs) - 1
-    parts = [_pair(found, pair, width, max(1, room)) for pair in found.runs]
+    room = (LINES - len(last) - 1) // len(compared.runs) - 1
+    parts = [_pair(compared, pair, width, max(1, room)) for pair in compared.runs]
     return "\n\n".join("\n".join(part) for part in (*parts, last)) + "\n"
 
 

@@ -159,11 +159,11 @@ def _breakdowns(summary: Summary) -> Iterator[Block | Charts]:
         yield from make_latency_parts_blocks(summary.waterfall)
         yield Charts(BARS)
     for section in REPORT_SECTIONS:
-        found = summary.sections.get(section.name)
+        finding = summary.sections.get(section.name)
         shown = probe is None and (section.shows_arms or not summary.swept)
         shown = shown and section is not BEST_LIMIT  # it is the first one
-        if found is not None and shown:
-            yield from section.make_blocks(found)
+        if finding is not None and shown:
+            yield from section.make_blocks(finding)
             yield Charts(section.chart_heading)
 
 
@@ -458,11 +458,11 @@ def _found_by(run: Run) -> Iterator[tuple[str, str]]:
 
 def _machines(run: Run) -> Iterator[tuple[str, str]]:
     """Those of the load generator, each once."""
-    found: dict[str, Machine] = {}
+    machines: dict[str, Machine] = {}
     for health in run.health:
         if health.machine is not None:
-            found.setdefault(format_machine(health.machine), health.machine)
-    for line, machine in found.items():
+            machines.setdefault(format_machine(health.machine), health.machine)
+    for line, machine in machines.items():
         yield (
             "machine",
             line

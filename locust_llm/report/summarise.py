@@ -126,7 +126,7 @@ def summarise_run(
     conditions = _conditions(main, time, run, verdict)
     delivered = measure_delivery(main, run, verdict, None if within is None else ended)
     outages = find_outages(main, run) if swept is None else ()
-    silent_end = any(one.ended_s is None for one in outages)
+    silent_end = any(outage.ended_s is None for outage in outages)
     seen = seen._replace(verdict=verdict, delivery=delivered, silent_end=silent_end)
     seen, slos, compared = _of_rules(seen, everything, swept)
     evidence = None if within is None else measure_stage_evidence(seen, slos)
@@ -217,12 +217,12 @@ def _evidence_of_run(main: RequestSelection, run: Run) -> tuple[ProcessEvidence,
 
 
 def _with_permits(
-    one: ProcessEvidence, main: RequestSelection, permit_s: Floats
+    process: ProcessEvidence, main: RequestSelection, permit_s: Floats
 ) -> ProcessEvidence:
     """``permit_s``: how long each request waited at the gate while a permit was free, of all
     processes."""
-    part = main.only(main.requests["worker"] == one.worker)
-    return replace(one, permit_lag_p99_ms=_p99_ms(permit_s[part.chosen]))
+    part = main.only(main.requests["worker"] == process.worker)
+    return replace(process, permit_lag_p99_ms=_p99_ms(permit_s[part.chosen]))
 
 
 def _of_rules(
@@ -248,8 +248,8 @@ def _of_arms(
 
 def _of_best_limit(seen: Evaluation, everything: RequestSelection) -> Evaluation:
     """The part of the limit that is to be used."""
-    found = compare_limits(seen.run, seen.records)
-    limit = None if found is None else found.best
+    comparison = compare_limits(seen.run, seen.records)
+    limit = None if comparison is None else comparison.best
     part = seen.main.only(everything.requests["arm"] == format_limit(limit))
     spans = [
         (block.settled_at, block.counted_until)
@@ -393,8 +393,8 @@ def _adjusted(part: RequestSelection, percentiles: Sequence[float]) -> tuple[Row
     def row(metric: Metric) -> Row | None:
         if ok.size and np.isnan(ok[metric.column]).all():
             return None  # answers have none: nor would the others have had one
-        found = bound_values(part, metric)
-        return adjust_for_failures(metric, found.low, found.high, failures, percentiles)
+        bounds = bound_values(part, metric)
+        return adjust_for_failures(metric, bounds.low, bounds.high, failures, percentiles)
 
     rows = (row(metric) for metric in _latencies(ok) if metric.adjusted)
     return tuple(filter(None, rows))
@@ -602,13 +602,13 @@ def _counts(
 
 def _rejected(texts: dict[str, int]) -> dict[str, tuple[int, str]]:
     """By the name of the count: how many requests, and one of its values."""
-    found: dict[str, tuple[int, str]] = {}
+    rejected: dict[str, tuple[int, str]] = {}
     for text, requests in texts.items():
         for line in text.split("\n"):
             name, _, value = line.partition(" ")
-            before, first = found.get(name, (0, value))
-            found[name] = before + requests, first
-    return found
+            before, first = rejected.get(name, (0, value))
+            rejected[name] = before + requests, first
+    return rejected
 
 
 def _gate(

@@ -261,7 +261,7 @@ def read_context_length(
     llama.cpp, whose older versions list the context that the model was trained with alone."""
     listed = decode_response(models, _Models)
     entry = (
-        next((one for one in listed.data if one.get("id") == model), {})
+        next((listed_model for listed_model in listed.data if listed_model.get("id") == model), {})
         if listed is not None
         else {}
     )

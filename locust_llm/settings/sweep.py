@@ -70,16 +70,16 @@ def parse_sweep(text: str) -> Sweep:
         parts = (part.strip() for part in values.split(","))
         values = ",".join(part for part in parts if part != NO_LIMIT)
     try:
-        found = parse_sweep_values(values)
+        values_read = parse_sweep_values(values)
     except ValueError as error:
         raise ValueError(f"--sweep {text[:200]!r}: {error}") from None
-    if axis != RATE and any(value != int(value) for value in found):
+    if axis != RATE and any(value != int(value) for value in values_read):
         raise ValueError(f"--sweep {text[:200]!r}: {axis} takes whole numbers")
-    if len(found) > MAX_STAGES:
+    if len(values_read) > MAX_STAGES:
         raise ValueError(
-            f"--sweep {text[:200]!r}: {len(found)} stages, and at most {MAX_STAGES} are possible"
+            f"--sweep {text[:200]!r}: {len(values_read)} stages, and at most {MAX_STAGES} are possible"
         )
-    return Sweep(axis, tuple(found))
+    return Sweep(axis, tuple(values_read))
 
 
 def parse_sweep_values(text: str) -> list[float]:

@@ -69,7 +69,7 @@ def validate_settings(s: Settings) -> Iterator[str]:
         )
     for flag, url in (
         ("--endpoint", s.endpoint),
-        *(("--host", one) for one in s.addresses),
+        *(("--host", address) for address in s.addresses),
         ("--candidate", s.candidate),
     ):
         for name in find_secret_fields(url):

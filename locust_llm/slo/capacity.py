@@ -267,7 +267,7 @@ def plan_unbounded_stage(
     if estimate is not None and (estimate.is_narrow or len(done) >= MOST_STAGES):
         return None
     level = choose_level(estimate, done, levels)
-    climbs = all(one < level for one in done)
+    climbs = all(stage < level for stage in done)
     return SearchStage(level, *duration_s, CLIMB_REQUESTS if climbs else requests)
 
 

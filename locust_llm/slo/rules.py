@@ -93,9 +93,9 @@ def validate_rules(rules: Rules, axis: str = "") -> Iterator[str]:
     if len(rules.entries) > MAX_RULES:
         yield _too_many(len(rules.entries))
         return
-    found = [entry.why or _misplaced(entry, axis) for entry in rules.entries]
-    found += [_too_early(entry) for entry in rules.entries]
-    yield from dict.fromkeys(filter(None, (*found, rules.good_mistake)))
+    mistakes = [entry.why or _misplaced(entry, axis) for entry in rules.entries]
+    mistakes += [_too_early(entry) for entry in rules.entries]
+    yield from dict.fromkeys(filter(None, (*mistakes, rules.good_mistake)))
 
 
 def _too_many(count: int) -> str:

@@ -196,8 +196,8 @@ class RequestSender:
             request_id = f"{sender.worker}-{user.number}-{next(user.numbers)}"
             session = turn.session or request_id
             model = side.set_model or user.model or turn.model or side.model
-            messages, kept = self.kept.asked(turn.messages, settings)
-            asked = {**sender.extra, **kept, **(turn.body or {}), **body, **side.body}
+            messages, kept_response = self.kept.asked(turn.messages, settings)
+            asked = {**sender.extra, **kept_response, **(turn.body or {}), **body, **side.body}
             # an answer with a form of its own ends by itself
             self._wanted = find_response_schema(asked)
             if self._wanted is not None:

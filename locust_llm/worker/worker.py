@@ -293,8 +293,8 @@ class WorkerContext:
 
     def side(self, block: TrialBlock | None, session: str = "") -> VariantTarget:
         """Where the next request of this block, and of this session, goes."""
-        found = self.affinity.side(block, session)
-        return found if found.address else found._replace(address=self.address)
+        target = self.affinity.side(block, session)
+        return target if target.address else target._replace(address=self.address)
 
     @property
     def own_headers(self) -> dict[str, str]:
@@ -411,8 +411,13 @@ class WorkerContext:
         comes = self.settings.open_loop and self.settings.users is None
         if not comes and (released := self.permits.unassignable(users)):
             arrivals = [
-                ((one.due_at or 0.0) + self.clock_offset_s, one.slot, one.item, one.draws)
-                for one in released
+                (
+                    (permit.due_at or 0.0) + self.clock_offset_s,
+                    permit.slot,
+                    permit.item,
+                    permit.draws,
+                )
+                for permit in released
             ]
             self.send(ArrivalsReturned(phase, arrivals))
         if users == 0 and (left := self.permits.release_all()):

@@ -107,19 +107,19 @@ def _sweep_tiles(sweep: SweepSummary) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _limit_tiles(found: LimitComparison) -> Iterator[tuple[str, str, str]]:
+def _limit_tiles(limits: LimitComparison) -> Iterator[tuple[str, str, str]]:
     """The limit to use, and how much worse none is."""
-    advice = str(found.best) if found.advises else "none advised"
-    yield "Prefill limit", advice, f"by {WORDS[found.objective].label}"
-    for row in found.rows:
+    advice = str(limits.best) if limits.advises else "none advised"
+    yield "Prefill limit", advice, f"by {WORDS[limits.objective].label}"
+    for row in limits.rows:
         if row.limit is None and row.regret is not None and row.regret_high is not None:
             reach = f"{row.regret_low:.0%} to {row.regret_high:.0%} (95%)"
             yield "Regret without a limit", f"{row.regret:.0%}", reach
 
 
-def _paired_tiles(found: PairedComparison) -> Iterator[tuple[str, str, str]]:
+def _paired_tiles(paired: PairedComparison) -> Iterator[tuple[str, str, str]]:
     """By how much the candidate differs in what people ask first."""
-    for figure in found.figures:
+    for figure in paired.figures:
         shown = figure.stat in ("p50", "p99") and figure.metric in ("ttft", "itl")
         if (shown or figure.metric == "output_tokens_per_s") and figure.percent is not None:
             yield figure.label, f"{figure.percent:+.1f}%{'*' * figure.few}", figure.word

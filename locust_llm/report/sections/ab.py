@@ -187,13 +187,13 @@ def find_complete_pairs(requests: pd.DataFrame, run: Run) -> list[PairRequests]:
     windows = _find_windows(run)
     numbers = _find_ended_pairs(run)
     groups = dict(list(requests.groupby(["pair", "arm"], observed=True)))
-    found = []
+    pairs = []
     for number in numbers:
         both = [(groups.get((number, arm)), windows[number, arm]) for arm in (BASE, CANDIDATE)]
         blocks = [_block(part, window) for part, window in both if part is not None]
         if len(blocks) == 2:
-            found.append(PairRequests(*blocks))
-    return found
+            pairs.append(PairRequests(*blocks))
+    return pairs
 
 
 def select_candidate_requests(
@@ -475,7 +475,7 @@ def _within_error(blame: str) -> str:
     )
 
 
-def _error(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmError:
+def _error(rule: Rule, pairs: Sequence[PairRequests], seen: Evaluation) -> ArmError:
     """What the load generator may have wrong in this figure."""
     if seen.verdict is None or seen.verdict.level == OK:
         return ArmError()
@@ -486,13 +486,13 @@ def _error(rule: Rule, found: Sequence[PairRequests], seen: Evaluation) -> ArmEr
     if measure.units is RATE:
         # what it held back came to no request: good ones are more by that share at most
         lost = min(sum(dict(lost_shares(seen.main.outcome(SUCCEEDED), sources)).values()), 0.99)
-        values = compute_pair_values(rule, found)
-        best = compute_pair_values(rule, move_pairs(found, sources, most=False, stamps=True))
-        least = compute_pair_values(rule, move_pairs(found, sources, most=True, stamps=True))
+        values = compute_pair_values(rule, pairs)
+        best = compute_pair_values(rule, move_pairs(pairs, sources, most=False, stamps=True))
+        least = compute_pair_values(rule, move_pairs(pairs, sources, most=True, stamps=True))
         return ArmError(0.0, (np.fmin(least, values), np.fmax(best, values) / (1 - lost)))
     stamps = rule.metric in GIVEN
     reach = [
-        compute_pair_values(rule, move_pairs(found, sources, most=side, stamps=stamps))
+        compute_pair_values(rule, move_pairs(pairs, sources, most=side, stamps=stamps))
         for side in (False, True)
     ]
     bounds = None if stamps else bounds_of(rule.metric, seen.main.outcome(SUCCEEDED), sources)
@@ -675,8 +675,8 @@ def _absent(values: Floats) -> str:
     return ""
 
 
-def _few(rule: Rule, found: Sequence[PairRequests]) -> str:
-    least = min(count_block_requests(rule, found), default=0)
+def _few(rule: Rule, pairs: Sequence[PairRequests]) -> str:
+    least = min(count_block_requests(rule, pairs), default=0)
     if rule.percentile is None or not has_too_few_values(least, rule.percentile):
         return ""
     takes = math.ceil(100 / (100 - rule.percentile) - 1e-6)
@@ -773,12 +773,14 @@ def _judged(
     )
 
 
-def _worse(rule: Rule, one: ArmDifference) -> tuple[float, float, float]:
+def _worse(rule: Rule, difference: ArmDifference) -> tuple[float, float, float]:
     """By how much the candidate is worse, and the ends of the interval: a share of the base, or in
     the rule's unit."""
-    value, low, high = one.difference
+    value, low, high = difference.difference
     if rule.unit == "%":
-        value, low, high = [ratio - 1 for ratio in one.ratio or (math.nan, math.nan, math.nan)]
+        value, low, high = [
+            ratio - 1 for ratio in difference.ratio or (math.nan, math.nan, math.nan)
+        ]
     return (value, low, high) if rule.less_is_better else (-value, -high, -low)
 
 
@@ -797,38 +799,40 @@ NOTE: Final = (
 )
 
 
-def describe_paired_verdict(found: PairedComparison) -> str:
+def describe_paired_verdict(comparison: PairedComparison) -> str:
     """In one sentence or two."""
-    if found.isolated:
-        return describe_isolation(found)
-    name = "A/A" if found.aa else "A/B"
-    if found.verdict == INCONCLUSIVE:
-        return f"{name} {found.verdict}: {found.reason}."
-    together = f"all figures together: p {found.chance:.2g}" if found.chance is not None else ""
-    said = f"{name} {found.verdict} ({format_count(found.pairs, 'pair')}; {together})."
-    called = f"{found.different} of {found.known} figures are called different"
-    if found.aa:
-        return f"{said} {called}, where {0.05 * found.known:.2g} are expected of equal arms (5%)."
-    if found.verdict != DIFFERENT:
-        return f"{said} {called}; of equal arms {0.05 * found.known:.2g} would be."
-    named = [format_paired_difference(figure) for figure in found.figures if figure.different]
+    if comparison.isolated:
+        return describe_isolation(comparison)
+    name = "A/A" if comparison.aa else "A/B"
+    if comparison.verdict == INCONCLUSIVE:
+        return f"{name} {comparison.verdict}: {comparison.reason}."
+    together = (
+        f"all figures together: p {comparison.chance:.2g}" if comparison.chance is not None else ""
+    )
+    verdict = f"{name} {comparison.verdict} ({format_count(comparison.pairs, 'pair')}; {together})."
+    called = f"{comparison.different} of {comparison.known} figures are called different"
+    if comparison.aa:
+        return f"{verdict} {called}, where {0.05 * comparison.known:.2g} are expected of equal arms (5%)."
+    if comparison.verdict != DIFFERENT:
+        return f"{verdict} {called}; of equal arms {0.05 * comparison.known:.2g} would be."
+    named = [format_paired_difference(figure) for figure in comparison.figures if figure.different]
     more = f"; and {len(named) - FIRST} more" if len(named) > FIRST else ""
-    return f"{said} {called}: {'; '.join(named[:FIRST])}{more}."
+    return f"{verdict} {called}: {'; '.join(named[:FIRST])}{more}."
 
 
-def describe_isolation(found: PairedComparison) -> str:
+def describe_isolation(comparison: PairedComparison) -> str:
     """What the others cost the tenant, in one sentence or two."""
-    who = f"Isolation of {found.isolated} {found.isolation}"
-    if found.reason:
-        return f"{who}: {found.reason}."
+    who = f"Isolation of {comparison.isolated} {comparison.isolation}"
+    if comparison.reason:
+        return f"{who}: {comparison.reason}."
     named = [
         f"{figure.label.removesuffix(' (ms)')} {1 + figure.percent / 100:.3g} times "
         f"({_times(figure)})"
-        for figure in found.figures
+        for figure in comparison.figures
         if (figure.metric, figure.stat) in ISOLATED and figure.percent is not None
     ]
     return (
-        f"{who} ({format_count(found.pairs, 'pair')}; at most {ISOLATION_ROOM:g}% longer beside "
+        f"{who} ({format_count(comparison.pairs, 'pair')}; at most {ISOLATION_ROOM:g}% longer beside "
         f"the others is isolated). Beside "
         f"them, against alone: {'; '.join(named) or 'no latency is known in each block'}."
     )
@@ -840,32 +844,36 @@ def _times(figure: PairedFigure) -> str:
     return f"{1 + figure.low_percent / 100:.3g} to {1 + figure.high_percent / 100:.3g}"
 
 
-def make_paired_head(found: PairedComparison) -> tuple[str, ...]:
+def make_paired_head(comparison: PairedComparison) -> tuple[str, ...]:
     """Of the table of its figures."""
-    return ("Metric", "alone", "beside", *HEAD[3:]) if found.isolated else HEAD
+    return ("Metric", "alone", "beside", *HEAD[3:]) if comparison.isolated else HEAD
 
 
-def make_paired_table(found: PairedComparison) -> Iterator[Block]:
+def make_paired_table(comparison: PairedComparison) -> Iterator[Block]:
     """Each figure of both arms."""
-    if found.isolated:
-        yield Heading(f"Isolation: {found.isolated} beside the others against alone")
+    if comparison.isolated:
+        yield Heading(f"Isolation: {comparison.isolated} beside the others against alone")
     else:
-        yield Heading("A/A: base against itself" if found.aa else "A/B: candidate against base")
-    rows = tuple(format_paired_cells(figure) for figure in found.figures if figure.pairs)
+        yield Heading(
+            "A/A: base against itself" if comparison.aa else "A/B: candidate against base"
+        )
+    rows = tuple(format_paired_cells(figure) for figure in comparison.figures if figure.pairs)
     if rows:
-        yield TableBlock(make_paired_head(found), rows)
+        yield TableBlock(make_paired_head(comparison), rows)
     if unbounded := [
-        one.label for one in found.figures if one.pairs and one.low is one.high is None
+        figure.label
+        for figure in comparison.figures
+        if figure.pairs and figure.low is figure.high is None
     ]:
         yield TextBlock(
             f"{', '.join(unbounded)}: without an interval, as both blocks of each pair have the same."
         )
-    for note in dict.fromkeys(figure.note for figure in found.figures if figure.note):
-        labels = ", ".join(figure.label for figure in found.figures if figure.note == note)
-        few = any(figure.few for figure in found.figures if figure.note == note)
+    for note in dict.fromkeys(figure.note for figure in comparison.figures if figure.note):
+        labels = ", ".join(figure.label for figure in comparison.figures if figure.note == note)
+        few = any(figure.few for figure in comparison.figures if figure.note == note)
         yield TextBlock(f"{'* ' * few}{labels}: {note}.")
-    alone = f"Base and candidate: {found.isolated} alone, and beside the others. "
-    yield TextBlock(alone * bool(found.isolated) + NOTE)
+    alone = f"Base and candidate: {comparison.isolated} alone, and beside the others. "
+    yield TextBlock(alone * bool(comparison.isolated) + NOTE)
 
 
 def describe_arms(run: Run) -> Iterator[tuple[str, str]]:

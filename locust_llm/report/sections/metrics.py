@@ -253,7 +253,7 @@ def _measurement_errors(summary: Summary) -> Iterator[Block]:
         return
     yield Heading("Measurement error", folded=True)
     head = ("Figure", "Value", "May be off by up to", "", "", "Cause")
-    rows = (_measurement_error(one) for one in summary.figure_errors)
+    rows = (_measurement_error(figure_error) for figure_error in summary.figure_errors)
     yield TableBlock(head, tuple(rows), numbers=False)
     yield TextBlock(
         f"A figure is fine that may be off by at most {FINE_SHARE:.0%} of itself, or "
@@ -271,11 +271,21 @@ def _measurement_errors(summary: Summary) -> Iterator[Block]:
         yield TextBlock(f"Errors of the stamps are in none of them: {summary.uncertified}.")
 
 
-def _measurement_error(one: FigureError) -> tuple[str, ...]:
-    share = f"{one.most / abs(one.value):.1%}" if one.value else "-"
-    value, most = (f"{format_number(number, 3)} {one.unit}" for number in (one.value, one.most))
-    fine = "" if one.level == OK else "more than is fine"
-    return one.label, value, most, share, fine, ", ".join(list(one.causes)[:2]) or "-"
+def _measurement_error(figure_error: FigureError) -> tuple[str, ...]:
+    share = f"{figure_error.most / abs(figure_error.value):.1%}" if figure_error.value else "-"
+    value, most = (
+        f"{format_number(number, 3)} {figure_error.unit}"
+        for number in (figure_error.value, figure_error.most)
+    )
+    fine = "" if figure_error.level == OK else "more than is fine"
+    return (
+        figure_error.label,
+        value,
+        most,
+        share,
+        fine,
+        ", ".join(list(figure_error.causes)[:2]) or "-",
+    )
 
 
 def _breakdowns(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Block]:

@@ -134,16 +134,16 @@ def _of_cache(note: str, summary: Summary) -> str:
 def select_top_remarks(summary: Summary, run: Run) -> Iterator[str]:
     """Those that a reader of the console must know, what went wrong first. The first line has what
     was lost, and the log when."""
-    found = [
+    remarks = [
         remark
         for remark in make_remarks(summary, run)
         if not (summary.counts.records_lost and _of_loss(remark))
     ]
-    yield from (remark for remark in found if remark.startswith("ERROR"))
-    yield from (remark for remark in found if remark.startswith(("WARNING", CHANGED)))
+    yield from (remark for remark in remarks if remark.startswith("ERROR"))
+    yield from (remark for remark in remarks if remark.startswith(("WARNING", CHANGED)))
     yield from (
         remark
-        for remark in found
+        for remark in remarks
         if remark in run.notes and not remark.startswith(("ERROR", "WARNING"))
     )
 
@@ -230,8 +230,8 @@ def format_verdict_line(summary: Summary, run: Run) -> str | None:
     else:
         effect, advice = effect.partition(" but for")[0], summary.examination.client_advice
     reasons = capitalise_sentence("; ".join(summary.client.reasons))
-    said = filter(None, [effect, reasons, *_stand(summary, run), advice])
-    return f"CLIENT {summary.client.level}: {'. '.join(said)}"
+    sentences = filter(None, [effect, reasons, *_stand(summary, run), advice])
+    return f"CLIENT {summary.client.level}: {'. '.join(sentences)}"
 
 
 def _for_locustfile(advice: str, run: Run) -> str:

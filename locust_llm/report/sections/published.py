@@ -227,33 +227,35 @@ def _of_points(
         yield _each("samples", points, lambda p: p.answered, lambda _, least=least: least, unit)  # type: ignore[misc]
     if rules.client_ok:
         bad = [p for p in points if p.client not in (None, OK)]
-        found = f"client verdict {bad[0].client}{bad[0].place}" if bad else f"client verdict {OK}"
-        yield PublishedCheck(rule="client", met=not bad, text=found, others=max(0, len(bad) - 1))
+        evidence = (
+            f"client verdict {bad[0].client}{bad[0].place}" if bad else f"client verdict {OK}"
+        )
+        yield PublishedCheck(rule="client", met=not bad, text=evidence, others=max(0, len(bad) - 1))
 
 
 def _each(
     rule: str,
     points: Sequence[PublishedPoint],
-    found: Callable[[PublishedPoint], float],
+    value_of: Callable[[PublishedPoint], float],
     asked: Callable[[PublishedPoint], float | None],
     unit: str,
 ) -> PublishedCheck:
     """Each point against what is asked of it; the one that falls furthest short is told."""
-    short = [p for p in points if found(p) < (asked(p) or 0.0)]
+    short = [p for p in points if value_of(p) < (asked(p) or 0.0)]
     if not points:
         return PublishedCheck(rule=rule, met=False, text="no point was measured")
     if short:
-        worst = min(short, key=lambda p: found(p) / (asked(p) or 1.0))
+        worst = min(short, key=lambda p: value_of(p) / (asked(p) or 1.0))
         least = asked(worst) or 0.0
-        short_by_little = _figure(found(worst)) == _figure(least)
+        short_by_little = _figure(value_of(worst)) == _figure(least)
         value = (
-            format_brief(found(worst), digits=digits_to_tell_apart(found(worst), least))
+            format_brief(value_of(worst), digits=digits_to_tell_apart(value_of(worst), least))
             if short_by_little
-            else _figure(found(worst))
+            else _figure(value_of(worst))
         )
         text = f"{unit.format(value)}, the rules ask {_figure(least)}{worst.place}"
         return PublishedCheck(rule=rule, met=False, text=text, others=len(short) - 1)
-    ends = [_figure(end) for end in (min(map(found, points)), max(map(found, points)))]
+    ends = [_figure(end) for end in (min(map(value_of, points)), max(map(value_of, points)))]
     span = " to ".join(dict.fromkeys(ends))
     return PublishedCheck(rule=rule, met=True, text=unit.format(span))
 
@@ -262,9 +264,9 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else format_number(value, 3)
 
 
-def _check(rule: str, met: bool, found: str, asked: str) -> PublishedCheck:
+def _check(rule: str, met: bool, evidence: str, asked: str) -> PublishedCheck:
     return PublishedCheck(
-        rule=rule, met=met, text=found if met else f"{found}, the rules ask {asked}"
+        rule=rule, met=met, text=evidence if met else f"{evidence}, the rules ask {asked}"
     )
 
 
@@ -316,12 +318,12 @@ def _of_curve(
             level for level in rules.levels if level <= max(users, default=0) and level not in users
         ]
         listed = ", ".join(f"{level:,}" for level in left_out)
-        found = (
+        evidence = (
             f"no point at {listed}"
             if left_out
             else f"a point at each of its levels up to {max(users, default=0):,}"
         )
-        yield _check("levels", not left_out, found, "one")
+        yield _check("levels", not left_out, evidence, "one")
     if rules.regions:
         yield _regions(users)
     if rules.until_flat:
@@ -356,32 +358,34 @@ def _regions(users: Sequence[int]) -> PublishedCheck:
 PUBLISHED: Final = "Published rules"
 
 
-def format_broken_rules(found: Validity | None) -> str | None:
+def format_broken_rules(validity: Validity | None) -> str | None:
     """``not valid by MLPerf Endpoints v1.0 draft: 300 s, the rules ask 1,200 at 64 users (and 2
     more rules)``; None where it is, or there are no such rules."""
-    if found is None or found.valid:
+    if validity is None or validity.valid:
         return None
-    first, *others = found.broken
+    first, *others = validity.broken
     more = f" (and {format_count(len(others), 'more rule')})" if others else ""
-    return f"not valid by {found.rules}: {first.text}{more}"
+    return f"not valid by {validity.rules}: {first.text}{more}"
 
 
-def make_validity_table(found: Validity) -> Iterator[Block]:
+def make_validity_table(validity: Validity) -> Iterator[Block]:
     """Each rule and what was found."""
-    what = "curve" if found.curve else "point"
+    what = "curve" if validity.curve else "point"
     yield Heading(PUBLISHED)
-    if (line := format_broken_rules(found)) is not None:
+    if (line := format_broken_rules(validity)) is not None:
         yield TextBlock(f"{line.replace('not valid', 'NOT VALID', 1)}.", loud=True)
     else:
-        yield TextBlock(f"Valid by the rules of {found.rules} that are checked here, as a {what}.")
-    if found.note:
-        yield TextBlock(found.note)
-    if rows := tuple(map(_cells, found.checks)):
+        yield TextBlock(
+            f"Valid by the rules of {validity.rules} that are checked here, as a {what}."
+        )
+    if validity.note:
+        yield TextBlock(validity.note)
+    if rows := tuple(map(_cells, validity.checks)):
         yield TableBlock(("Rule", "Found", "Result"), rows, numbers=False)
-    if not found.curve:
+    if not validity.curve:
         yield TextBlock("One point: what the rules ask of a whole curve is checked of a sweep.")
-    if found.unchecked:
-        yield TextBlock(f"Not checked here: {'; '.join(found.unchecked)}.")
+    if validity.unchecked:
+        yield TextBlock(f"Not checked here: {'; '.join(validity.unchecked)}.")
     yield TextBlock(
         "Published rules say whether a result may stand beside others. They change no verdict of "
         "the SLO."
@@ -393,12 +397,12 @@ def _cells(check: PublishedCheck) -> tuple[str, ...]:
     return check.rule, f"{check.text}{others}", "met" if check.met else "not met"
 
 
-def format_energy(found: Energy) -> str:
+def format_energy(energy: Energy) -> str:
     """``3.21 J an output token; 4,120 W on average over 8 GPUs``"""
     each = (
         ""
-        if found.joules_per_output_token is None
-        else f"{found.joules_per_output_token:.3g} J an output token; "
+        if energy.joules_per_output_token is None
+        else f"{energy.joules_per_output_token:.3g} J an output token; "
     )
-    gpus = "1 GPU" if found.gpus == 1 else f"{found.gpus} GPUs"
-    return f"{each}{found.watts:,.0f} W on average over {gpus}"
+    gpus = "1 GPU" if energy.gpus == 1 else f"{energy.gpus} GPUs"
+    return f"{each}{energy.watts:,.0f} W on average over {gpus}"

@@ -107,14 +107,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     def close_to_limit(self) -> bool:
         """It is INCONCLUSIVE, and each rule that made it so is close to its limit."""
         return self.slo_status == INCONCLUSIVE and all(
-            one.close_to_limit for one in self.inconclusive
+            slo.close_to_limit for slo in self.inconclusive
         )
 
     @property
     def limits(self) -> LimitComparison | None:
         """None: the run compares no prefill limits."""
-        found: LimitComparison | None = self.sections.get(PREFILL_LIMITS)
-        return found
+        comparison: LimitComparison | None = self.sections.get(PREFILL_LIMITS)
+        return comparison
 
     @property
     def staged(self) -> bool:

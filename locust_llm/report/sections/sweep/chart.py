@@ -72,11 +72,11 @@ def _axis(sweep: SweepSummary) -> PlotAxis:
 
 def _knees(knees: Sequence[Knee]) -> Iterator[PlotMark]:
     """One mark for all rules that found the same."""
-    found: dict[float, list[Knee]] = {}
+    knees_at: dict[float, list[Knee]] = {}
     for knee in knees:
         if knee.value is not None:
-            found.setdefault(knee.value, []).append(knee)
-    for value, alike in sorted(found.items()):
+            knees_at.setdefault(knee.value, []).append(knee)
+    for value, alike in sorted(knees_at.items()):
         rules = ", ".join(knee.rule for knee in alike)
         yield PlotMark(f"{format_knee(alike[0])}: {rules}", x=value, hue="knee")
 

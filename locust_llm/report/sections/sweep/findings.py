@@ -205,7 +205,7 @@ def summarise_sweep(
     levels.sort(key=lambda level: level.value)
     searched = run.settings.find_max
     capacity = _find_capacity(run, levels) if searched else None
-    found = find_knees(axis, levels, capacity)
+    knees = find_knees(axis, levels, capacity)
     good = next((summary.good for _, summary in stages if summary.good is not None), None)
     return SweepSummary(
         axis=axis,
@@ -213,10 +213,10 @@ def summarise_sweep(
         levels=tuple(levels),
         ended=_ended(run, levels),
         conditions="" if good is None else good.conditions,
-        knees=found,
+        knees=knees,
         findings=()
         if axis == REPEAT
-        else tuple(describe_sweep_findings(axis, levels, found, run.settings)),
+        else tuple(describe_sweep_findings(axis, levels, knees, run.settings)),
         spread=compute_repeat_spread(levels) if axis == REPEAT else (),
         missing=tuple(missing),
         searched=searched,

@@ -43,10 +43,10 @@ def find_knees(
 ) -> tuple[Knee, ...]:
     """By each rule that there is for this axis. ``levels``: in rising order of their values. None
     of repeats. ``capacity``: of a search, which is the knee of the SLO then."""
-    found = _find_knees(axis, levels)
+    knees = _find_knees(axis, levels)
     if capacity is None:
-        return found
-    return tuple(describe_capacity(axis, capacity) if knee.rule == SLO else knee for knee in found)
+        return knees
+    return tuple(describe_capacity(axis, capacity) if knee.rule == SLO else knee for knee in knees)
 
 
 def describe_capacity(axis: str, capacity: CapacityEstimate) -> Knee:
@@ -107,10 +107,10 @@ def _find_knees(axis: str, levels: Sequence[LoadLevel]) -> tuple[Knee, ...]:
         )
     without = [level for level in levels if not level.sound]
     left_out = f" Left out: {describe_levels(axis, *without)}." if without else ""
-    found = {name: rule(axis, levels) for name, rule in rules.items()}
+    knees = {name: rule(axis, levels) for name, rule in rules.items()}
     return tuple(
         knee if name == SLO else replace(knee, text=knee.text + left_out)
-        for name, knee in found.items()
+        for name, knee in knees.items()
     )
 
 
@@ -215,11 +215,11 @@ def find_passing_stages(
 
 
 def describe_neighbours(
-    axis: str, found: PassingStages, status_of: Callable[[LoadLevel], str | None]
+    axis: str, passing: PassingStages, status_of: Callable[[LoadLevel], str | None]
 ) -> str:
     """What lies above and below the highest stage that holds a rule."""
     notes = []
-    if (beyond := found.beyond) is None:
+    if (beyond := passing.beyond) is None:
         notes.append("no higher stage was run")
     elif is_client_distorted(beyond) and status_of(beyond) not in (PASS, FAIL):
         notes.append(
@@ -232,14 +232,14 @@ def describe_neighbours(
         notes.append(
             f"INCONCLUSIVE at {format_plain_number(beyond.value)}, so the highest may lie above"
         )
-    if found.broken is not None and found.broken is not beyond:
-        notes.append(f"broken at {format_plain_number(found.broken.value)}")
-    notes += _open(axis, found.undecided, status_of, " too")
-    if found.before:
-        notes.append(f"broken at {describe_levels(axis, *found.before)} below")
-    if found.again:
+    if passing.broken is not None and passing.broken is not beyond:
+        notes.append(f"broken at {format_plain_number(passing.broken.value)}")
+    notes += _open(axis, passing.undecided, status_of, " too")
+    if passing.before:
+        notes.append(f"broken at {describe_levels(axis, *passing.before)} below")
+    if passing.again:
         notes.append(
-            f"held again at {describe_levels(axis, *found.again)} above: longer stages may decide"
+            f"held again at {describe_levels(axis, *passing.again)} above: longer stages may decide"
         )
     return "; ".join(notes)
 
@@ -558,10 +558,10 @@ def find_best_limit(axis: str, levels: Sequence[LoadLevel]) -> Knee:
 
 
 def _overlap(
-    one: tuple[float | None, float | None], other: tuple[float | None, float | None]
+    ends: tuple[float | None, float | None], other: tuple[float | None, float | None]
 ) -> bool:
     """Unknown ends overlap with everything."""
-    (low, high), (least, most) = one, other
+    (low, high), (least, most) = ends, other
     return (low is None or most is None or most >= low) and (
         high is None or least is None or least <= high
     )

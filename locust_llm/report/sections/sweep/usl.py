@@ -72,9 +72,9 @@ def fit_scalability_law(n: Floats, x: Floats) -> ScalabilityLaw:
     terms = np.stack([np.ones_like(n), n - 1, n * (n - 1)], axis=1)
     best = np.zeros(3)
     best_error = math.inf
-    for kept in product((True, False), repeat=2):
+    for terms_kept in product((True, False), repeat=2):
         coefficients = np.zeros(3)
-        free = np.array([True, *kept])
+        free = np.array([True, *terms_kept])
         coefficients[free] = _fitted(terms[:, free], n, x)
         error = float(((n / (terms @ coefficients) - x) ** 2).sum())
         if (coefficients >= 0).all() and error < best_error:
