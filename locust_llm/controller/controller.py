@@ -21,6 +21,7 @@ from locust_llm.client.loop_turns import WorkSlices
 from locust_llm.controller.schedule import add_priming_phase
 from locust_llm.exit_status import RunOutcome
 from locust_llm.gate.shares import GateStatus
+from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.phase_plan import BETWEEN, OVER, PROFILING, WARMUP, profiling_phase
 from locust_llm.records.record import OK, Record
 from locust_llm.records.run import LOST_WORKER, NO_RECORD, ProcessHealth, Run
@@ -185,6 +186,11 @@ class Controller:
     def limit(self) -> int | None:
         """Over all processes; None: no gate."""
         return self.phases.limit.now
+
+    @property
+    def limit_block(self) -> LimitBlock | None:
+        """The block that is on, of a comparison of prefill limits; None: there is none."""
+        return self.phases.limit_block
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
         """By hand, while requests are sent: the limit, at once or from where it is within

@@ -18,6 +18,7 @@ import gevent
 import msgspec
 
 from locust_llm.controller.schedule import DueArrival
+from locust_llm.records.limit_blocks import LimitBlock, find_block
 from locust_llm.records.phase_plan import (
     BETWEEN,
     OVER,
@@ -337,6 +338,13 @@ class PhaseRunner:
         """Seconds since this phase began; 0 until it does."""
         phase, began_at = self._phase_begun
         return max(0.0, self._time.monotonic() - began_at) if phase == self.plan.phase else 0.0
+
+    @property
+    def limit_block(self) -> LimitBlock | None:
+        """The block that is on, of a comparison of prefill limits; None: there is none."""
+        if self.limit_sweep is None:
+            return None
+        return find_block(self.limit_sweep.blocks, self._time.now())
 
     def progress_when_stopped(self) -> str:
         """How far a run is that somebody stops before its end; empty where it is at its end, or has

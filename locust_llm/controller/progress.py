@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TextIO
 import gevent
 
 from locust_llm.records.phase_plan import BETWEEN, PROFILING, WARMUP
+from locust_llm.slo.best_limit import format_limit
 from locust_llm.slo.client_verdict import LEVELS, OK, ClientVerdict
 from locust_llm.text.format import format_duration
 
@@ -102,6 +103,9 @@ def format_phase_position(control: Controller) -> str:
     if control.stages is not None and phase != WARMUP:
         return f"{control.stages}, {elapsed_s:.0f} s"
     lasts_s = {WARMUP: s.warmup_duration, PROFILING: s.longest_s}.get(phase)
+    block = control.limit_block
+    if block is not None and block.round:
+        phase = f"round {block.round}, limit {format_limit(block.limit)},"
     if lasts_s is None:
         return f"{phase} {elapsed_s:.0f} s"
     return f"{phase} {min(elapsed_s, lasts_s):.0f}/{lasts_s:.0f} s"

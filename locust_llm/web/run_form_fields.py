@@ -44,6 +44,7 @@ DEPENDS: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         (
             "find_max",
+            "objective",
             "stage_duration",
             "stage_requests",
             "stage_requests_per_user",

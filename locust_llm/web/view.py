@@ -274,6 +274,9 @@ def _phase(control: Controller) -> str:
     if control.plan.phase == BETWEEN:
         return ""
     stages = control.stages
+    block = control.limit_block
+    if block is not None and block.round:
+        return f"round {block.round}"
     if stages is None or control.plan.phase == WARMUP or not stages.number:
         return control.plan.phase
     return f"{stages.asked.axis} {stages.value:g}"

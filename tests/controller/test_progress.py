@@ -42,6 +42,7 @@ def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
         "settings": Settings(),
         "plan": SimpleNamespace(phase=PROFILING),
         "stages": None,
+        "limit_block": None,
         "draining": False,
         "phase_s": 12.4,
         "limit": None,
@@ -182,6 +183,7 @@ def test_a_schedule_of_the_users_own() -> None:
         ({"plan": SimpleNamespace(phase="between stages"), "stages": Step()}, "between stages"),
         ({"plan": SimpleNamespace(phase="warmup"), "stages": Step()}, "warmup 12 s"),
         ({"draining": True, "stages": Step()}, "ending 12 s"),
+        ({"limit_block": SimpleNamespace(round=3, limit=None)}, "round 3, limit none, 12 s"),
     ],
 )
 def test_where_a_run_is(known: dict[str, Any], where: str) -> None:

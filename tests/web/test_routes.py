@@ -53,7 +53,7 @@ class Run:
         self.live_stats = LiveStats()
         self.abort = EarlyStop(self.settings.rules.readable)
         self.plan = SimpleNamespace(phase=PROFILING)
-        self.stages = None
+        self.stages = self.limit_block = None
         self.draining = False
         self.phase_s = 0.0
         self.store = SimpleNamespace(result=None)

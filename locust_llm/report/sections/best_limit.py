@@ -314,10 +314,6 @@ def describe_answer(
     if open_ and good:
         verb = "is" if len(open_) == 1 else "are"
         parts.append(f"{name_limits(open_, order)} {verb} not told apart from that")
-    elif len(open_) == 1:
-        (best,) = (one for one in regrets if one.limit == open_[0])
-        parts.append(f"{name_limits(open_, order)} is the best")
-        del best
     elif open_:
         parts.append(f"{name_limits(open_, order)} are not told apart")
     if (clause := _describe_no_limit(regrets, objective, without)) is not None:
@@ -326,7 +322,7 @@ def describe_answer(
     text = f"{capitalise_sentence('; '.join(parts))}."
     if advised and not (without is not None and without[1] > 1.0):
         text += " A limit is not known to help."
-    if open_ and not good and len(open_) > 1:
+    if open_ and not good:
         text += _describe_need(regrets, seconds)
     return text
 
@@ -353,7 +349,7 @@ def _times(value: float) -> str:
 
 
 def _describe_need(regrets: Sequence[LimitRegret], seconds: float) -> str:
-    """How much longer would tell, if all spread as they did."""
+    """What looks best, and how much longer would tell, if all spread as they did."""
     best = min(
         (one for one in regrets if one.regret is not None),
         key=lambda one: one.regret or 0.0,
@@ -361,15 +357,14 @@ def _describe_need(regrets: Sequence[LimitRegret], seconds: float) -> str:
     )
     if best is None or not math.isfinite(best.surely_high):
         return " A longer run may tell."
+    name = "Having no limit" if best.limit is None else f"Limit {best.limit}"
+    reach = f"{best.high:.0%}" if best.high >= 0.01 else f"{best.high:.1%}"
+    looks = f" {name} looks best, and is at most {reach} worse than the best one (95%)."
     factor = (math.log1p(best.surely_high) / math.log1p(TOLERANCE)) ** 2
     more_s = seconds * (factor - 1)
     if more_s > LONGEST_S:
-        reach = f"{best.high:.0%}" if best.high >= 0.01 else f"{best.high:.1%}"
-        return (
-            f" {capitalise_sentence(name_limits([best.limit], []))} looks best, and is at most "
-            f"{reach} worse than the best one (95%)."
-        )
-    return f" About {format_minutes(more_s / 60)} more would tell."
+        return looks
+    return f"{looks} About {format_minutes(more_s / 60)} more would tell."
 
 
 def format_minutes(minutes: float) -> str:

@@ -69,7 +69,10 @@ def test_not_told_apart_names_the_time_that_would_tell() -> None:
     """From 20 % to 3 % the interval shrinks 6.2 times: 38 times as long in all."""
     text = answer({None: BAD, 2: OPEN, 4: OPEN})
     assert text.startswith("Limits 2 and 4 are not told apart; without a limit ")
-    assert text.endswith(" About 75 min more would tell.")
+    assert text.endswith(
+        " Limit 2 looks best, and is at most 20% worse than the best one (95%). About 75 min more "
+        "would tell."
+    )
 
 
 def test_too_few_rounds() -> None:
