@@ -329,7 +329,8 @@ def test_exactly_so_many_sessions_begin_and_each_is_whole(
 def test_sessions_are_whole_and_a_later_turn_holds_what_was_really_answered(tmp_path: Path) -> None:
     with tiny_server() as tiny:
         done = run(
-            Server(tiny.url), tmp_path / "r", "-u", "3", "--num-sessions", "5", *TURNS,
+            # all at once: else the first of its three users may take all sessions
+            Server(tiny.url), tmp_path / "r", "-u", "3", "-r", "3", "--num-sessions", "5", *TURNS,
             "--session-header", "X-Session",
             "--model-mix", "tiny=1,other=1", "--random-seed", "3", *SHORT, "--tenant-mix",
             "gold=1,free=2",
