@@ -43,7 +43,7 @@ OFF: Final = (0.1, 0.2, 0.3, 0.4)
 CLEAR: Final = OFF.index(0.3)
 CATALOGUES: Final = {"tuned": (TUNED, 1), "seen": (SEEN, 1001), "held-out": (HELD_OUT, 2001)}
 """Cells, and their seed."""
-TRUTH: Final = 4
+TRUTH: Final = 2
 """So many times as many runs are made as are judged: the others show what is true."""
 ABORTS: Final = 120
 """Runs of a cell that are held against ``abort:``, with a look every LOOKS requests."""
