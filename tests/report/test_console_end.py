@@ -54,7 +54,7 @@ def test_the_verdict_is_first_and_the_report_last() -> None:
     assert lines[0] == "SLO PASS: With 2 users p50 of TTFT is 100 ms, within 3 s."
     assert (
         lines[1]
-        == "From 199 answered requests in 198 s, TTFT p95 183 to 196 ms (95% interval), client verdict OK."
+        == "From 199 answered requests in 198 s, TTFT p95 183 to 195 ms (95% interval), client verdict OK."
     )
     assert lines[3].split() == ["p50", "p95", "p99", "avg", "max"]
     assert [line.split("  ")[0] for line in lines[4:9]] == [
@@ -400,7 +400,7 @@ def test_the_ends_of_an_interval_are_written_around_its_value(
 
 
 def test_one_uncertainty_has_chance_and_measurement_in_it() -> None:
-    """The interval of p95 is 183 to 196 ms by chance, and the stamps are off by half a
+    """The interval of p95 is 183 to 195 ms by chance, and the stamps are off by half a
     millisecond."""
     off = ErrorBounds(
         count=1000, p50_ms=0.5, p95_ms=0.5, p99_ms=0.5, max_ms=0.5, within={0.01: 0.5}
