@@ -313,14 +313,14 @@ class StageRunner:
         measured_s = 0.0 if stage.measured_at is None else stage.ended_at - stage.measured_at
         self._found.add(StageTime(self.value, measured_s, whole_s), result)
         why = ENDED.get(stage.why, stage.why)
-        if self._whole.find_max and stage.why == TIME_UP:
-            why = self._describe_capacity()
+        if self._whole.find_max:
+            why = self.describe_capacity() or "capacity unknown so far"
         logger.info(f"{capitalise_sentence(str(self))}: {result} ({why})")
 
-    def _describe_capacity(self) -> str:
-        """``capacity 10 to 14 users so far``"""
+    def describe_capacity(self) -> str:
+        """Give ``capacity 10 to 14 users so far`` of a search; empty: nothing is known."""
         if self.capacity is None:
-            return "capacity unknown so far"
+            return ""
         return f"capacity {self.capacity.format_interval(AXES[self.asked.axis])} so far"
 
 

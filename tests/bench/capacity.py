@@ -138,6 +138,7 @@ class Server(NamedTuple):
     load: Load
     capacity: int
     asked: tuple[int, int] = (1, 64)
+    long: int = LONG
 
 
 def _partial(function: Callable[..., Iterator[Request]], *first: object) -> Load:
@@ -149,7 +150,7 @@ SERVERS: Final = {
     "M/M/4": Server(_partial(queue, 4, exponential(0.4)), 10),
     "M/G/8, lognormal": Server(_partial(queue, 8, lognormal(0.5, 1.0)), 20),
     "processor sharing": Server(_partial(sharing, 1000, exponential(0.1)), 24),
-    "chunked batching": Server(_partial(batching, varied, "ttft_s", CHUNKED), 24),
+    "chunked batching": Server(_partial(batching, varied, "ttft_s", CHUNKED), 24, long=12_000),
     "deterministic, 6 slots": Server(_partial(slots, 6), 8),
 }
 HELD_OUT: Final = {
@@ -160,7 +161,9 @@ HELD_OUT: Final = {
         ),
         14,
     ),
-    "chunked batching, decode": Server(_partial(batching, alike, "itl_s", CHUNKED), 12),
+    "chunked batching, decode": Server(
+        _partial(batching, alike, "itl_s", CHUNKED), 12, long=12_000
+    ),
 }
 
 
@@ -169,7 +172,7 @@ def find_limit(server: Server, seed: int) -> float:
     ends = []
     for users in (server.capacity, server.capacity + 1):
         load = server.load(users, Random(seed + users))
-        values = [next(load).value_s for _ in range(LONG)]
+        values = [next(load).value_s for _ in range(server.long)]
         ends.append(float(np.percentile(values[20 * users :], 100 * (1 - ALLOWED))))
     return math.sqrt(ends[0] * ends[1])
 

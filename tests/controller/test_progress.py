@@ -31,8 +31,13 @@ from locust_llm.slo.client_verdict import DEGRADED, INVALID, ClientVerdict
 
 
 class Step:
+    capacity = ""
+
     def __str__(self) -> str:
         return "stage 3 of 8, concurrency 4"
+
+    def describe_capacity(self) -> str:
+        return self.capacity
 
 
 def control(counts: dict[str, int] | None = None, **known: Any) -> Any:
@@ -115,6 +120,13 @@ def test_failures_are_no_part_of_what_succeeded() -> None:
     assert "|   36 ok, 56 failed |" in said(control({"ok": 36, "refused": 50, "closed": 6}))
     swept = control({"ok": 36, "refused": 2}, stages=Step())
     assert "| all stages:   36 ok, 2 failed |" in said(swept)
+
+
+def test_a_search_says_what_it_knows_so_far() -> None:
+    step = Step()
+    assert "capacity" not in said(control(stages=step))
+    step.capacity = "capacity 12 to 18 users so far"
+    assert "| capacity 12 to 18 users so far |" in said(control(stages=step))
 
 
 def test_a_sweep_counts_its_warmup_by_itself() -> None:

@@ -30,13 +30,13 @@ EXCESS: Final = np.linspace(-9.0, 9.0, 181)
 """Log-odds."""
 STEP: Final = float(EXCESS[1] - EXCESS[0])
 HALF: Final = 0.5
-SLOPES: Final = np.geomspace(0.8, 300.0, 13)
+SLOPES: Final = np.geomspace(1.2, 300.0, 12)
 """Of the excess, for each factor of e in the load."""
 DOUBTFUL: Final = 0.3
 """How likely a rule is broken at the lowest level, in proportion to that it holds."""
 ANEW: Final = 0.3
 """How often the slope is another one, for each factor of e in the load."""
-WANDERS: Final = 0.3
+WANDERS: Final = 0.6
 """By how much its logarithm changes beside that (standard deviation over a factor of e)."""
 SPREADS: Final = {0.03: 0.8, 0.15: 0.15, 0.4: 0.05}
 """Standard deviations of a level's excess from stage to stage, and how likely each is."""
