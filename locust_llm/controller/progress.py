@@ -74,7 +74,7 @@ def build_progress_parts(control: Controller, client: ClientVerdict | None) -> l
             )
         )
     if control.stages is not None and (known_so_far := control.stages.describe_capacity()):
-        found.append(ProgressPart(1, known_so_far))
+        parts.append(ProgressPart(1, known_so_far))
     if generates:
         rate = f"last {RATE_S:g} s: {stats.tokens_per_s():>5.0f} "
         unit = stats.token_rate_unit

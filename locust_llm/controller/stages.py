@@ -57,6 +57,8 @@ last wave."""
 LEAST_SHARE: Final = 0.25
 """Of a stage's share of the time is measured at least, and is the most for either wave."""
 LEAST_S: Final = 0.5
+SHORT_S: Final = 20.0
+"""With less time for a stage, its waves included, its reports are made at the end of the sweep."""
 TIME_USED: Final = "its time was used"
 NARROW: Final = "its interval cannot get narrower"
 TOO_SLOW: Final = "the load generator was too slow at the lowest level"
@@ -308,14 +310,24 @@ class StageRunner:
         write_run(self.folder, facts(stage))
         if not report:
             return
-        result = make_reports(self.folder).result or ReportResult()
+        later = self._makes_reports_at_end()
+        result = ReportResult() if later else make_reports(self.folder).result or ReportResult()
         whole_s = self._clock() - stage.began_at
         measured_s = 0.0 if stage.measured_at is None else stage.ended_at - stage.measured_at
         self._found.add(StageTime(self.value, measured_s, whole_s), result)
         why = ENDED.get(stage.why, stage.why)
         if self._whole.find_max:
             why = self.describe_capacity() or "capacity unknown so far"
-        logger.info(f"{capitalise_sentence(str(self))}: {result} ({why})")
+        came_to = "its reports are made at the end" if later else str(result)
+        logger.info(f"{capitalise_sentence(str(self))}: {came_to} ({why})")
+
+    def _makes_reports_at_end(self) -> bool:
+        """Of a sweep whose stages have little time, nothing of which depends on their reports: these
+        would take as long as a stage."""
+        total_s = self._whole.run_time_s
+        if total_s is None or self._whole.find_max or self.repeats:
+            return False
+        return total_s < SHORT_S * len(self.asked.values)
 
     def describe_capacity(self) -> str:
         """Give ``capacity 10 to 14 users so far`` of a search; empty: nothing is known."""

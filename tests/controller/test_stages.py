@@ -178,6 +178,15 @@ def test_a_search_goes_where_its_stages_say(
         assert one.value >= next_
 
 
+def test_short_stages_have_their_reports_at_the_end(tmp_path: Path, reports: list[Path]) -> None:
+    one = begun(replace(SETTINGS, run_time_s=39.0), tmp_path)
+    one.close(facts, report=True)
+    assert reports == []
+    one = begun(replace(SETTINGS, run_time_s=40.0), tmp_path)
+    one.close(facts, report=True)
+    assert reports == [tmp_path / "stages" / "1"]
+
+
 def test_a_repeat_counts_from_its_first_request_to_its_last(
     tmp_path: Path, reports: list[Path]
 ) -> None:
