@@ -152,6 +152,8 @@ SETTLED: Final = 0.2
 """Of an open loop, the share of the requests after which an empty server has its load."""
 LEAST: Final = 3
 """Requests of each user, without which no steady part is cut out."""
+MOMENTS: Final = 400
+"""At which the open requests of a load are counted."""
 BEGIN_SHARE: Final = 0.25
 """Of a closed loop, in which the users that began together drift apart."""
 
@@ -204,17 +206,24 @@ def _statistic(values: Sequence[float], name: str) -> float:
 
 
 def _flow(stage: ObservedStage, requests: Sequence[ObservedRequest]) -> dict[str, float]:
-    """From the first to the last send of ``requests``, which are those that came then."""
+    """From the first to the last send of ``requests``, which are those that came then. What is not
+    served adds to the queue, so its growth tells, by a line over all moments: how many are open at
+    the first and at the last one is chance."""
     begin, end = requests[0].sent_at, stage.requests[-1].sent_at
     if end <= begin:
         return {}
+    sent_at = np.sort([one.sent_at for one in stage.requests])
+    ended_at = np.sort([one.token_at[-1] for one in stage.requests])
+    moments = np.linspace(begin, end, MOMENTS)
+    open_then = np.searchsorted(sent_at, moments) - np.searchsorted(ended_at, moments)
+    growth = float(np.polyfit(moments - begin, open_then, 1)[0])
     here = [(max(one.sent_at, begin), min(one.token_at[-1], end)) for one in stage.requests]
     completed = sum(begin < one.token_at[-1] <= end for one in stage.requests)
     came = sum(begin < one.sent_at <= end for one in stage.requests)
     return {
         REQUESTS_PER_S: completed / (end - begin),
         IN_FLIGHT: sum(max(0.0, last - first) for first, last in here) / (end - begin),
-        SERVED: completed / came,
+        SERVED: max(0.0, 1 - growth * (end - begin) / came),
     }
 
 

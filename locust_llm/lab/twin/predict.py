@@ -28,6 +28,8 @@ from locust_llm.lab.twin.replay import (
 WIDTH: Final = 2.45
 """Standard errors to each side: 95% by Student's t with six degrees of freedom, the pairs of a
 dozen draws."""
+ERROR_WIDTH: Final = 2.0
+"""The same of the error of the model, which dozens of checks tell."""
 SEED: Final = 20_000
 LEAST: Final = 1e-9
 """Of a figure, so that it has a logarithm."""
@@ -127,8 +129,9 @@ def log_ratios(logs: Sequence[float], base: Sequence[float]) -> list[float]:
 def interval_of_logarithms(
     logs: Sequence[float], error: float, width: float = WIDTH
 ) -> PredictedValue:
-    """``width``: standard errors to each side."""
-    return _around(fmean(logs), width * math.sqrt(variance_of_logarithms(logs) + error**2))
+    """``width``: standard errors of the simulated mean to each side."""
+    wide = math.hypot(width * math.sqrt(variance_of_logarithms(logs)), ERROR_WIDTH * error)
+    return _around(fmean(logs), wide)
 
 
 def answer_of_run(logs: Sequence[float]) -> PredictedValue:

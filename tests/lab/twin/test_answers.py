@@ -10,6 +10,7 @@ import pytest
 from locust_llm.lab.twin.model import Noise, SchedulerSettings
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
 from locust_llm.lab.twin.predict import (
+    ERROR_WIDTH,
     WIDTH,
     WhatIf,
     answer_of_run,
@@ -50,7 +51,9 @@ def test_costs_that_differ_by_ten_percent_are_the_width() -> None:
 
 def test_the_error_of_the_model_is_carried() -> None:
     said = predict_figures([plain()], WhatIf(OfferedLoad(users=1)), LENGTHS, {"itl p50": 0.1})
-    assert math.log(said["itl p50"].high / said["itl p50"].about) == pytest.approx(WIDTH * 0.1)
+    assert math.log(said["itl p50"].high / said["itl p50"].about) == pytest.approx(
+        ERROR_WIDTH * 0.1
+    )
 
 
 def test_one_more_run_has_its_own_chance() -> None:

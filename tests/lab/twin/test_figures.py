@@ -63,5 +63,12 @@ def test_an_open_loop_counts_from_when_it_has_its_load() -> None:
     stage = ObservedStage(0, 1.0, requests)
     assert steady_requests(stage)[0].sent_at == 20.0
     assert stage_figures(stage, ["throughput", "in flight", "served"]) == pytest.approx(
-        {"throughput": 10.0, "in flight": 10.0, "served": 1.0}
+        {"throughput": 10.0, "in flight": 10.0, "served": 1.0}, rel=1e-3
     )
+
+
+def test_what_is_not_served_is_what_the_queue_grows_by() -> None:
+    """A request each second, and one completed in two seconds: half is served."""
+    requests = tuple(one(float(at), 1.0 + at, ()) for at in range(100))
+    stage = ObservedStage(0, 1.0, requests)
+    assert stage_figures(stage, ["served"])["served"] == pytest.approx(0.5, abs=0.01)

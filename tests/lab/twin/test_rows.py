@@ -7,7 +7,7 @@ import pytest
 from support.made_twins import QUEUE, STEP_S, draws, made
 
 from locust_llm.lab.twin.model import SHAPE
-from locust_llm.lab.twin.predict import PER_OCTAVE, WIDTH, WhatIf
+from locust_llm.lab.twin.predict import ERROR_WIDTH, PER_OCTAVE, WIDTH, WhatIf
 from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.whatif import grid
 from locust_llm.lab.twin.whatif import rows as whatif_rows
@@ -49,7 +49,7 @@ def test_a_twin_for_shape_gives_no_seconds():
     sets, rules = ["max-num-batched-tokens=50,100"], ["ttft p95 < 1s"]
     half, same = rows_of(made(verdict=SHAPE), OfferedLoad(users=1), sets=sets, rules=rules)
     assert same.answers["ttft p50"] == pytest.approx((1, 1, 1))
-    off = math.exp(WIDTH * PER_OCTAVE["ttft"])
+    off = math.exp(ERROR_WIDTH * PER_OCTAVE["ttft"])
     assert half.answers["ttft p50"] == pytest.approx((2 / off, 2, 2 * off))
     assert half.answers["itl p50"].about == pytest.approx(1)
     assert half.status == "", "rules are about seconds"
