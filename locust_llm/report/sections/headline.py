@@ -72,6 +72,9 @@ def make_headline(summary: Summary, run: Run) -> str:
         found = [_arms(summary.paired), *_rules(summary, run)]
     elif summary.limits is not None:
         found = [summary.limits.answer.removesuffix("."), *_rules(summary, run)]
+        if summary.client is not None and summary.client.level == INVALID:
+            fine = list_fine_metrics(summary.figure_errors)
+            found = [PARTLY_INEXACT if fine else TOO_INEXACT, *found]
     elif summary.sweep is not None and summary.swept:
         found = [_stages(summary.sweep)]
     else:
