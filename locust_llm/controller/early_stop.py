@@ -54,8 +54,8 @@ MARGIN_S: Final = 1.0
 
 
 def exceedance_evidence(beyond_count: float, of: float, share: float) -> float:
-    """How many times more likely ``beyond_count`` out of ``of`` is if the true share lies above ``share``
-    (anywhere, uniformly) than if it is that: a likelihood ratio, as a logarithm.
+    """How many times more likely ``beyond_count`` out of ``of`` is if the true share lies above
+    ``share`` (anywhere, uniformly) than if it is that: a likelihood ratio, as a logarithm.
 
     If the true share is not above ``share``, it ever reaches log(x) with a probability of at most 1
     / x, however often one looks, as it is a supermartingale (Ville, Étude critique de la notion de
