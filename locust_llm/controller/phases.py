@@ -292,6 +292,9 @@ class PhaseRunner:
     def _time_is_up(self) -> None:
         if self._shutdown.begun:
             return
+        if self.stages is not None and (more_s := self.stages.extend_last_stage()):
+            self._context.spawn(self._time_is_up, after_s=more_s)
+            return
         if self.stages is not None:
             self.stages.end = (
                 self.stages.end or f"{ENDED[TIME_UP]} after {self._settings.longest_s:g} s"

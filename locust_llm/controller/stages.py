@@ -85,6 +85,7 @@ class StageRunner:
         """Arrivals that had been due when the measured part began, and when it ended."""
         self._whole, self._folder = settings, folder
         self._found = StageFindings()
+        self._extended = False
         self._step: SearchStage | None = None
         """Of a search, the stage that is on."""
         self._stretch: RunningStage | None = None
@@ -224,6 +225,16 @@ class StageRunner:
         if stretch.ended_at == now:
             self.due = self.due[0], due
         return over
+
+    def extend_last_stage(self) -> float:
+        """Say how many seconds the stage that is on may still take although the time of the sweep
+        is up: as long as one has, once, where no other would come after it. 0: it is over."""
+        total_s = self._whole.run_time_s
+        last = self._whole.find_max or self.number >= len(self.asked.values)
+        if total_s is None or self.repeats or self._extended or not last or not self.open:
+            return 0.0
+        self._extended = True
+        return total_s / len(self.asked.values)
 
     def stop(self, now: float) -> None:
         """Nothing new is sent in it, for whatever reason."""
@@ -375,6 +386,9 @@ class BlockRunner(StageRunner):
         block, whole = self.block, self._whole
         pair = f"pair {block.pair} of {whole.pairs}" if block.pair else "not counted"
         return f"block {self.number} of {len(whole.blocks)}: {block.arm}, {pair}"
+
+    def extend_last_stage(self) -> float:
+        return 0.0
 
     def next(self) -> bool:
         if self.number == len(self._whole.blocks):

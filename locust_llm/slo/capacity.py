@@ -243,7 +243,8 @@ def plan_stage(
     shortest_s = CLIMB_SHARE * total_s
     if done and left_s < waves_s + shortest_s:
         return None
-    if all(stage.level < level for stage in done) or not done[-1].measured_s:
+    doubled = level >= MOST_GROWTH * max((stage.level for stage in done), default=0.0)
+    if doubled or not done[-1].measured_s:
         shortest_s = max(shortest_s, min(waves_s, CLIMB_MOST * shortest_s))
         most_s = max(left_s - waves_s, shortest_s)
         return SearchStage(

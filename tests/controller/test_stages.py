@@ -178,6 +178,17 @@ def test_a_search_goes_where_its_stages_say(
         assert one.value >= next_
 
 
+def test_the_last_stage_comes_to_its_end_within_the_time_of_one(
+    tmp_path: Path, reports: list[Path]
+) -> None:
+    one = begun(replace(SETTINGS, run_time_s=40.0), tmp_path)
+    assert one.extend_last_stage() == 0  # another would come
+    one.close(facts, report=True)
+    assert one.next()
+    one.begin(2000.0)
+    assert [one.extend_last_stage() for _ in range(2)] == [20.0, 0.0]
+
+
 def test_short_stages_have_their_reports_at_the_end(tmp_path: Path, reports: list[Path]) -> None:
     one = begun(replace(SETTINGS, run_time_s=39.0), tmp_path)
     one.close(facts, report=True)

@@ -30,15 +30,19 @@ EXCESS: Final = np.linspace(-9.0, 9.0, 181)
 """Log-odds."""
 STEP: Final = float(EXCESS[1] - EXCESS[0])
 HALF: Final = 0.5
-SLOPES: Final = np.geomspace(1.2, 300.0, 12)
+SLOPES: Final = np.geomspace(0.3, 300.0, 14)
 """Of the excess, for each factor of e in the load."""
+FLAT: Final = 1.2
+"""A slope below that is FLAT_WEIGHT times as likely as another one: past its full use a server's
+latency grows as the load does, and its log-odds faster."""
+FLAT_WEIGHT: Final = 0.3
 DOUBTFUL: Final = 0.3
 """How likely a rule is broken at the lowest level, in proportion to that it holds."""
 ANEW: Final = 0.3
 """How often the slope is another one, for each factor of e in the load."""
 WANDERS: Final = 0.6
 """By how much its logarithm changes beside that (standard deviation over a factor of e)."""
-SPREADS: Final = {0.03: 0.8, 0.15: 0.15, 0.4: 0.05}
+SPREADS: Final = {0.03: 0.75, 0.15: 0.17, 0.4: 0.06, 1.0: 0.02}
 """Standard deviations of a level's excess from stage to stage, and how likely each is."""
 MORE: Final = 1.0
 """By how much the geometric mean is too low."""
@@ -151,7 +155,7 @@ def _smooth(points: Floats, logs: Floats) -> tuple[Floats, float]:
     likely = np.exp(logs - logs.max(axis=1, keepdims=True))
     total = float(logs.max(axis=1).sum())
     prior = np.where(EXCESS <= 0, 1.0, DOUBTFUL)
-    state = np.outer(prior / prior.sum(), np.full(len(SLOPES), 1 / len(SLOPES)))
+    state = np.outer(prior / prior.sum(), _weigh_slopes())
     moves = [_move(float(step)) for step in np.diff(np.log(points))]
     forward = []
     for place in range(len(points)):
@@ -177,6 +181,12 @@ def _smooth(points: Floats, logs: Floats) -> tuple[Floats, float]:
     return chances, total
 
 
+def _weigh_slopes() -> Floats:
+    weights = np.where(SLOPES < FLAT, FLAT_WEIGHT, 1.0)
+    weighed: Floats = weights / weights.sum()
+    return weighed
+
+
 Move = tuple[Floats, NDArray[np.int64], Floats]
 
 
@@ -192,7 +202,7 @@ def _move(step: float) -> Move:
     small[0, 0] += aside
     small[-1, -1] += aside
     kept = math.exp(-ANEW * step)
-    mixing: Floats = kept * np.linalg.matrix_power(small, parts) + (1 - kept) / size
+    mixing: Floats = kept * np.linalg.matrix_power(small, parts) + (1 - kept) * _weigh_slopes()
     raised = SLOPES * step / STEP
     low = np.floor(raised).astype(np.int64)
     share = np.asarray(raised - low, np.float64)
