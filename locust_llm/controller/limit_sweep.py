@@ -262,7 +262,7 @@ class LimitSweep:
         self._looked = done
         blocks = [block for block in self.blocks if block.round <= done]
         samples = self.records.samples(self._objective, self._contenders, blocks)
-        self.regrets = compare_with_best(samples, OBJECTIVES[self._objective])
+        self.regrets = compare_with_best(samples, OBJECTIVES[self._objective], last=False)
         if any(found.is_as_good for found in self.regrets):
             assert self._began_at is not None
             self.end = (

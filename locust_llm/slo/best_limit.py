@@ -14,7 +14,7 @@ which a run looks at them (Bonferroni).
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cache, lru_cache
 from random import Random
 from typing import Final, NamedTuple
@@ -27,7 +27,9 @@ NO_LIMIT: Final = "none"
 TOLERANCE: Final = 0.03
 """Limits that are worse than the best one by less are as good."""
 ERROR: Final = 0.05
-"""How often one of the intervals of a run may be wrong."""
+"""How often an interval may be wrong, and how often a word of a run."""
+LAST_SHARE: Final = 0.6
+"""Of the errors of words, for the end of a run; the looks before share the rest evenly."""
 LOOKS: Final = (4, 7, 12, 20)
 """Rounds after which a run looks whether it knows enough; it looks once more at its end."""
 DRAWS: Final = 200
@@ -87,16 +89,18 @@ class LimitRegret(NamedTuple):
     surely_low: float
     surely_high: float
     """Ends between which all regrets lie in 95 % of the runs, at all looks."""
+    left_out: bool = False
+    """A run tried it no more, before its end."""
 
     @property
     def is_as_good(self) -> bool:
         """For certain not worse than the best one by more than the tolerance."""
-        return self.surely_high <= TOLERANCE
+        return self.surely_high <= TOLERANCE and not self.left_out
 
     @property
     def is_worse(self) -> bool:
         """For certain worse than the best one by more than the tolerance."""
-        return self.surely_low > TOLERANCE
+        return self.surely_low > TOLERANCE or self.left_out
 
 
 class LogRatio(NamedTuple):
@@ -121,9 +125,13 @@ Ends = Mapping[tuple[Limit, Limit], tuple[float, float]]
 """Of how much worse the first limit of each pair is, as a logarithm."""
 
 
-def compare_with_best(samples: Samples, objective: Objective) -> tuple[LimitRegret, ...]:
-    """Each limit against the best one, in the order of ``samples``."""
+def compare_with_best(
+    samples: Samples, objective: Objective, *, last: bool = True
+) -> tuple[LimitRegret, ...]:
+    """Each limit against the best one, in the order of ``samples``. ``last``: at the end of a run,
+    not at a look before. Limits that a run has left out are worse for certain."""
     limits = list(samples)
+    left_out = find_left_out(samples)
     figures = {limit: _Figure(samples[limit], objective) for limit in limits}
     ratios = {
         (one, other): compare_figures(figures[one], figures[other])
@@ -132,13 +140,13 @@ def compare_with_best(samples: Samples, objective: Objective) -> tuple[LimitRegr
         if one != other
     }
     others = max(1, len(limits) - 1)
-    each = _bound_regrets(limits, _find_ends(ratios, ERROR / 2))
-    surely = _bound_regrets(limits, _find_ends(ratios, ERROR / 2 / others / (len(LOOKS) + 1)))
+    each = _bound_regrets(limits, left_out, _find_ends(ratios, ERROR / 2))
+    spent = LAST_SHARE if last else (1 - LAST_SHARE) / len(LOOKS)
+    surely = _bound_regrets(limits, left_out, _find_ends(ratios, spent * ERROR / 2 / others))
     found = []
     for limit in limits:
-        middle = max(
-            (ratios[limit, other].middle for other in limits if other != limit), default=0.0
-        )
+        against = [other for other in limits if other != limit and other not in left_out]
+        middle = max((ratios[limit, other].middle for other in against), default=0.0)
         found.append(
             LimitRegret(
                 limit=limit,
@@ -149,6 +157,7 @@ def compare_with_best(samples: Samples, objective: Objective) -> tuple[LimitRegr
                 high=each[limit][1],
                 surely_low=surely[limit][0],
                 surely_high=surely[limit][1],
+                left_out=limit in left_out,
             )
         )
     return tuple(found)
@@ -174,9 +183,18 @@ def _find_ends(ratios: "Mapping[tuple[Limit, Limit], LogRatio]", tail: float) ->
     return ends
 
 
-def _bound_regrets(limits: Sequence[Limit], ends: Ends) -> dict[Limit, tuple[float, float]]:
+def find_left_out(samples: Samples) -> set[Limit]:
+    """Limits with two rounds less than others: the last round may have been cut short."""
+    most = max((len(blocks) for blocks in samples.values()), default=0)
+    return {limit for limit, blocks in samples.items() if len(blocks) < most - 1}
+
+
+def _bound_regrets(
+    limits: Sequence[Limit], left_out: Set[Limit], ends: Ends
+) -> dict[Limit, tuple[float, float]]:
+    tried = [limit for limit in limits if limit not in left_out]
     may_be_best = [
-        one for one in limits if all(ends[one, other][0] <= 0 for other in limits if other != one)
+        one for one in tried if all(ends[one, other][0] <= 0 for other in tried if other != one)
     ]
     found = {}
     for limit in limits:

@@ -50,7 +50,7 @@ SERVERS: Final = {
     "chunked": Server("chunked", 5.0, budget=2048),
     "prefill-first": Server("prefill-first", 5.0, budget=32768, long=8000),
     "static": Server("static", 3.0, places=16, budget=65536),
-    "light": Server("chunked", 0.5, budget=2048, share=0.0),
+    "light": Server("chunked", 4.0, budget=2048, share=0.0),
 }
 
 

@@ -98,6 +98,8 @@ def test_only_rounds_that_both_have_are_compared() -> None:
     }
     found = {one.limit: one for one in compare_with_best(samples_of(values), TTFT)}
     assert found[2].regret == pytest.approx(2.0)
+    assert found[2].is_worse
+    assert found[None].is_as_good
     assert compare_two(samples_of(values), TTFT, 1, None) == (
         pytest.approx(2.0), pytest.approx(2.0), pytest.approx(2.0),
     )  # fmt: skip
@@ -136,3 +138,11 @@ def test_looks() -> None:
 
 def test_names() -> None:
     assert [format_limit(limit) for limit in (None, 4)] == ["none", "4"]
+
+
+def test_a_limit_that_was_left_out_early_leaves_the_others_known() -> None:
+    """The server did not keep up at limit 1, which was tried twice."""
+    values: dict[Limit, list[float]] = {None: [1.0] * 6, 1: [math.inf] * 2, 2: [2.0] * 6}
+    found = {one.limit: one for one in compare_with_best(samples_of(values), TTFT)}
+    assert (found[None].is_as_good, found[1].is_worse, found[2].is_worse) == (True, True, True)
+    assert found[None].high == 0.0
