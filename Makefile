@@ -148,6 +148,9 @@ twins: $(VENV)/.installed-tests  ## twins of 24 hidden servers and of six outsid
 other-twins: $(VENV)/.installed-tests  ## twins of servers that share nothing with the simulator (roofline, overhead a request, padded batches): errors, intervals
 	PYTHONPATH=tests $(BIN)/python tests/bench/other_twins.py
 
+capacity: $(VENV)/.installed-tests  ## how often the interval of --find-max holds the capacity of simulated servers, and how wide it is; two hours
+	$(BIN)/python tests/bench/capacity.py
+
 published: $(VENV)/.installed-tests  ## a twin of two rows of published measurements of an H100, beside the others
 	PYTHONPATH=tests $(BIN)/python tests/bench/published.py
 
