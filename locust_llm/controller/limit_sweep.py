@@ -60,7 +60,7 @@ KEEPING_UP: Final = 1.5
 """Times the p95 of the limit in the middle, beyond which no block waits for that of another."""
 BEHIND: Final = 2
 """At a limit at which the server could not keep up in so many blocks it is tried no more."""
-LEFT_BEHIND: Final = 0.05
+LEFT_BEHIND: Final = 0.1
 """Share of the requests of a block that are not over when they should be, from which on arrivals
 stop for as long as these take: the server cannot keep up at this limit."""
 
@@ -95,8 +95,10 @@ class LimitSweep:
         self._round = 0
         self._left: list[Limit] = []
         """Limits whose block of this round is to come."""
-        self._settle_s = self._counted_s = self._tail_s = 0.0
-        """Of the blocks of this round."""
+        self._latency_s = self._settle_s = self._counted_s = self._tail_s = 0.0
+        """Of the blocks of this round; the first one is the p95 of request latency."""
+        self._due_at: list[float] = []
+        """Arrivals of the last block."""
         self._behind = Counter[Limit]()
         """Blocks in which the server did not keep up."""
         self._looked = 0
@@ -175,6 +177,7 @@ class LimitSweep:
     def _begin_round(self, begins_at: float) -> bool:
         """False: there is no time for another one."""
         latency_s = max(MIN_SETTLE_S, self._find_p95(lambda request: request.latency_s))
+        self._latency_s = latency_s
         self._settle_s = max(MIN_SETTLE_S, SETTLE * latency_s)
         self._tail_s = latency_s
         if self._objective == SHORT_TTFT:  # then only first tokens are waited for
@@ -237,12 +240,11 @@ class LimitSweep:
         if not self._rate_per_s or not last.round:
             return 0.0
         # those that are due later may well be under way
-        until = min(last.counted_until, now - self._tail_s)
-        due = self._rate_per_s * max(0.0, until - last.settled_at)
+        until = min(last.counted_until, now - self._latency_s)
+        due = sum(last.settled_at <= at < until for at in self._due_at)
         ended = sum(last.settled_at <= request.due_at < until for request in self.records.requests)
         missing = due - ended
-        # the number of random arrivals varies by about its root
-        if missing <= LEFT_BEHIND * due + 3 * due**0.5:
+        if missing <= LEFT_BEHIND * due + 2:
             return 0.0
         self._behind[last.limit] += 1
         if last.limit is not None and self._behind[last.limit] >= BEHIND:
@@ -284,9 +286,11 @@ class LimitSweep:
         while block is not None:
             place = len(self.blocks)
             name = f"round {block.round}" if block.round else f"first block {place}"
+            self._due_at.clear()
             for number, at_s in enumerate(draw(name)):
                 if at_s >= block.ended_at - block.began_at:
                     break
+                self._due_at.append(block.began_at + at_s)
                 yield block.began_at - start + at_s, f"{name}/{number}"
             block = self.next_block(clock())
 
