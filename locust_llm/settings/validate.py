@@ -352,11 +352,6 @@ def _stages(s: Settings) -> Iterator[str]:
         yield ("--find-max needs --sweep: it searches in the range of its values")
     if s.find_max and not s.rules.entries:
         yield "--find-max needs a rule (--slo): it searches for the highest load within the rules"
-    if s.find_max and s.sweeps(PREFILL):
-        yield (
-            "--find-max and --sweep prefill-concurrency exclude each other: leave out --find-max, "
-            "the sweep finds the best limit"
-        )
     if s.gpu_hour is not None and s.gpus is None:
         yield "--gpu-hour needs the number of GPUs (--gpus)"
     if stages is None:

@@ -86,10 +86,7 @@ MISTAKES = [
     ),
     (
         {"find_max": True, "sweep": "prefill-concurrency=1,2", "slo": ("ttft p99 < 5s",)},
-        [
-            "--find-max and --sweep prefill-concurrency exclude each other: leave out --find-max, "
-            "the sweep finds the best limit"
-        ],
+        ["--sweep prefill-concurrency=... and --find-max exclude each other: leave out --find-max"],
     ),
     (
         {"stage_duration": "9..3"},
