@@ -27,7 +27,11 @@ def test_a_mark_is_no_part_of_the_text(file: Path, text: str, mark: bool) -> Non
 
 
 @examples(50)
-@given(text=st.text(), encoding=st.sampled_from(["utf-16", "utf-32"]))
+@given(
+    # UTF-16 that begins with a null has the byte order mark of UTF-32
+    text=st.text().filter(lambda text: not text.startswith("\x00")),
+    encoding=st.sampled_from(["utf-16", "utf-32"]),
+)
 def test_another_encoding_is_named(file: Path, text: str, encoding: str) -> None:
     file.write_bytes(text.encode(encoding, "replace"))
     with pytest.raises(OSError, match=f"is {encoding.upper()} text, and UTF-8 is needed"):

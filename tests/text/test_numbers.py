@@ -159,6 +159,7 @@ def test_every_number_of_the_settings_has_a_range() -> None:
     ranges = {option.flag: option.range for option in declared_options(Settings) if option.range}
     assert set(ranges) == {flag for flag, _ in NUMERIC} | {
         "-u",
+        "-r",
         "-t",
         "--processes",
         "--stop-timeout",
