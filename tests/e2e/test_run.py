@@ -50,7 +50,11 @@ def ran(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     server.reset()
     folder = tmp_path_factory.mktemp("one") / "r"
     done = run(
-        server, folder, "-u", "12", "--prefill-concurrency", "3", "--request-count", "40", *SHORT
+        server,
+        folder,
+        *("-u", "12", "-r", "12"),
+        *("--prefill-concurrency", "3", "--request-count", "40"),
+        *SHORT,
     )
     return Ran(folder, done, server.truth(), {row["id"]: row for row in server.rows()})
 

@@ -138,6 +138,8 @@ def test_more_users_than_one_address_has_ports(space: tuple[str, ...], tmp_path:
         tmp_path / "r",
         "-u",
         "80",
+        "-r",
+        "80",
         "--request-count",
         "80",
         "--no-probe",
