@@ -88,6 +88,9 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """Of each level: how likely the capacity is this level or more."""
     rule: str = ""
     """That limits it first."""
+    measured_to: float = math.inf
+    """The highest level with a stage. Beyond it nothing is claimed: chances there only say where a
+    search goes next."""
 
     @property
     def value(self) -> float | None:
@@ -119,8 +122,13 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reaches_top(self) -> bool:
-        """It may lie above the range."""
-        return self.chances[-1] > TAIL
+        """It may lie above the range, or above all that was measured of it."""
+        above = [
+            chance
+            for level, chance in zip(self.levels, self.chances, strict=True)
+            if level > self.measured_to
+        ]
+        return (above or self.chances[-1:])[0] > TAIL
 
     @property
     def is_narrow(self) -> bool:
@@ -159,9 +167,11 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
         return format_plain_number(level) if level == int(level) else f"{level:.3g}"
 
     def _highest(self, chance: float) -> float | None:
-        """The highest level that the capacity reaches with this chance."""
+        """The highest level that was measured and that the capacity reaches with this chance."""
         reached = [
-            level for level, known in zip(self.levels, self.chances, strict=True) if known >= chance
+            level
+            for level, known in zip(self.levels, self.chances, strict=True)
+            if known >= chance and level <= self.measured_to
         ]
         return reached[-1] if reached else None
 
@@ -209,6 +219,8 @@ def choose_level(
     if estimate.chance_of(highest) > UNLIKELY and highest < levels[-1]:
         above = [level for level in levels if highest < level <= highest * MOST_GROWTH]
         likely = [level for level in above if estimate.chance_of(level) > UNLIKELY]
+        if above and estimate.value is None:
+            return above[-1]  # doubtful only, perhaps of few requests: a bracket tells more
         return (likely or above or [level for level in levels if level > highest])[
             -1 if likely else 0
         ]
@@ -243,7 +255,9 @@ def plan_stage(
     shortest_s = CLIMB_SHARE * total_s
     if done and left_s < waves_s + shortest_s:
         return None
-    doubled = level >= MOST_GROWTH * max((stage.level for stage in done), default=0.0)
+    highest = max((stage.level for stage in done), default=0.0)
+    # of rates there is seldom a level at exactly twice the highest
+    doubled = level * (1 + 2 * FINEST) > MOST_GROWTH * highest
     if doubled or not done[-1].measured_s:
         shortest_s = max(shortest_s, min(waves_s, CLIMB_MOST * shortest_s))
         most_s = max(left_s - waves_s, shortest_s)

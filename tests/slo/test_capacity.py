@@ -4,9 +4,11 @@ time."""
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from locust_llm.report.slo.capacity import estimate_capacity
+from locust_llm.report.slo.rule_evidence import make_share_evidence
 from locust_llm.slo.capacity import (
     CapacityEstimate,
     RuleEvidence,
@@ -164,3 +166,35 @@ def test_twice_the_time_narrows_it_by_the_root_of_two() -> None:
     found = CapacityEstimate(levels=levels, chances=chances)
     assert (found.low, found.value, found.high) == (10, 14, 14)
     assert found.predict_interval(2) == (11, 14)  # 14 x (10 / 14) ** 0.71 is 11.0
+
+
+def test_nothing_is_claimed_above_the_highest_level_that_was_measured() -> None:
+    """Of 1 to 32 only 1, 2 and 4 were run, and hold for certain: 5 and more are not known."""
+    found = capacity(*(stage(level, 0.0, 2000) for level in (1, 2, 4)))
+    assert (found.low, found.value, found.high, found.reaches_top) == (4, 4, 4, True)
+    assert found.format_interval("users") == "4 users or more"
+    assert not found.is_narrow
+    assert choose_level(found, [1, 2, 4], LEVELS) == 8
+
+
+def test_a_rate_is_doubled_until_a_level_certainly_fails() -> None:
+    """Two of the first six requests late: the level stays possible, and the next one is higher."""
+    levels = list_levels(1, 32, whole=False)
+    beyond = np.array([0, 0, 0, 1, 0, 1.0])
+    first = make_share_evidence("r", beyond, 0.05, None)
+    assert (first.count, first.inflation) == (6, 2)
+    found = estimate_capacity(levels, [StageEvidence(level=1, rules=(first,))])
+    assert found is not None
+    assert found.chance_of(1) > 0.1
+    assert choose_level(found, [1], levels) == max(level for level in levels if level <= 2)
+
+
+def test_a_step_of_about_twice_the_rate_is_as_short_as_one_of_twice() -> None:
+    """Rates are 2 % apart: below 2 x 2.038 = 4.076 the next one is 3.998."""
+    levels = list_levels(1, 32, whole=False)
+    held = [stage(level, 0.0, 500) for level in (1.0, 2.038)]
+    done = [StageTime(1.0, 6, 9), StageTime(2.038, 6, 9)]
+    step = plan_stage(estimate_capacity(levels, held), done, levels, 80, 100)
+    assert step is not None
+    assert (step.level, step.requests) == (3.998, 20)
+    assert step.at_most_s == pytest.approx(3 * 3 * 3.998 / 2.038)  # thrice its waves

@@ -70,7 +70,12 @@ def estimate_capacity(
         chances = chances * own
     if not first:
         return None
-    return CapacityEstimate(levels=tuple(levels), chances=tuple(chances.tolist()), rule=first)
+    return CapacityEstimate(
+        levels=tuple(levels),
+        chances=tuple(chances.tolist()),
+        rule=first,
+        measured_to=max(stage.level for stage in stages),
+    )
 
 
 def _select(name: str, stages: Sequence[StageEvidence]) -> list[tuple[float, RuleEvidence]]:

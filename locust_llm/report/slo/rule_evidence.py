@@ -125,7 +125,8 @@ def make_share_evidence(
     count, share = len(beyond), float(beyond.mean())
     evidence = RuleEvidence(rule=name, beyond=share, allowed=allowed, count=float(count))
     if count < MIN_VALUES:
-        return evidence
+        # how correlated so few are is not known: those beyond may have one cause
+        return replace(evidence, inflation=max(float(beyond.sum()), 1.0) if share < 1 else 1.0)
     if 0 < share < 1:
         variance = measure_long_run(beyond).deviation ** 2
         return replace(evidence, inflation=max(variance / (share * (1 - share)), 1.0))

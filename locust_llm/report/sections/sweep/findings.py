@@ -205,7 +205,7 @@ def summarise_sweep(
     levels.sort(key=lambda level: level.value)
     searched = run.settings.find_max
     capacity = _find_capacity(run, levels) if searched else None
-    knees = find_knees(axis, levels, capacity)
+    knees = find_knees(axis, levels, capacity, run.settings.run_time_s)
     good = next((summary.good for _, summary in stages if summary.good is not None), None)
     return SweepSummary(
         axis=axis,

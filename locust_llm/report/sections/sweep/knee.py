@@ -13,7 +13,12 @@ from locust_llm.report.window import MIN_ANSWERED_SHARE
 from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.capacity import CapacityEstimate
 from locust_llm.slo.grammar import FAIL, PASS
-from locust_llm.text.format import format_brief, format_plain_number, format_supported
+from locust_llm.text.format import (
+    capitalise_sentence,
+    format_brief,
+    format_plain_number,
+    format_supported,
+)
 
 from .usl import Floats, fit_scalability_law, kappa_interval
 
@@ -39,17 +44,24 @@ MIN_FALL: Final = 0.02
 
 
 def find_knees(
-    axis: str, levels: Sequence[LoadLevel], capacity: CapacityEstimate | None = None
+    axis: str,
+    levels: Sequence[LoadLevel],
+    capacity: CapacityEstimate | None = None,
+    run_time_s: float | None = None,
 ) -> tuple[Knee, ...]:
     """By each rule that there is for this axis. ``levels``: in rising order of their values. None
-    of repeats. ``capacity``: of a search, which is the knee of the SLO then."""
+    of repeats. ``capacity``: of a search, which is the knee of the SLO then; ``run_time_s``: its
+    time."""
     knees = _find_knees(axis, levels)
     if capacity is None:
         return knees
-    return tuple(describe_capacity(axis, capacity) if knee.rule == SLO else knee for knee in knees)
+    own = describe_capacity(axis, capacity, run_time_s)
+    return tuple(own if knee.rule == SLO else knee for knee in knees)
 
 
-def describe_capacity(axis: str, capacity: CapacityEstimate) -> Knee:
+def describe_capacity(
+    axis: str, capacity: CapacityEstimate, run_time_s: float | None = None
+) -> Knee:
     """``Capacity: 3 users (95% interval 3 to 4).`` and what follows from it."""
     unit, lowest, highest = AXES[axis], capacity.levels[0], capacity.levels[-1]
     value, low, high = capacity.value, capacity.low, capacity.high
@@ -62,8 +74,9 @@ def describe_capacity(axis: str, capacity: CapacityEstimate) -> Knee:
             else f" (95% interval below {format_load(lowest)} to {format_load(high)})"
         )
         return Knee(rule=SLO, value=None, high=lowest, text=f"{text}{sure}.{rule}")
-    if low == highest:
-        text = f"Capacity: at least {format_load(highest, unit)}; no higher load was asked for."
+    above = _describe_unmeasured(axis, capacity, run_time_s)
+    if low == min(highest, capacity.measured_to):
+        text = f"Capacity: at least {format_load(low, unit)}; {above}."
         return Knee(rule=SLO, value=value, low=low, text=text)
     assert high is not None
     from_ = f"below {format_load(lowest)}" if low is None else format_load(low)
@@ -72,10 +85,25 @@ def describe_capacity(axis: str, capacity: CapacityEstimate) -> Knee:
     if capacity.safe is not None:
         parts.append(f"Safe: {format_load(capacity.safe, unit)}.")
     parts.append(rule.strip())
+    if capacity.reaches_top and capacity.measured_to < highest:
+        parts.append(f"{capitalise_sentence(above)}.")
     if (ends := capacity.predict_interval(2)) is not None and ends != (low, high):
         least, most = map(format_load, ends)
         parts.append(f"Twice the time narrows the interval to about {least} to {most}.")
     return Knee(rule=SLO, value=value, low=low, high=high, text=" ".join(parts))
+
+
+def _describe_unmeasured(axis: str, capacity: CapacityEstimate, run_time_s: float | None) -> str:
+    """Why nothing is claimed of higher loads."""
+    if capacity.measured_to >= capacity.levels[-1]:
+        return "no higher load was asked for"
+    what = "rate" if axis == RATE else "load"
+    if run_time_s is None:
+        return f"no higher {what} was measured"
+    return (
+        f"no higher {what} was measured in {run_time_s:g} s: a longer -t, or a sweep that begins "
+        f"higher, tells more"
+    )
 
 
 def format_load(level: float, unit: str = "") -> str:

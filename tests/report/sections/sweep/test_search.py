@@ -60,6 +60,22 @@ def test_a_rate_has_its_unit_and_what_more_time_would_give() -> None:
     assert knee.text.endswith("Twice the time narrows the interval to about 1.85 to 2.25.")
 
 
+def test_a_search_whose_time_is_up_claims_no_more_than_its_highest_stage() -> None:
+    """Stages up to 4 of 32: the rule may hold at 5 and more by a half."""
+    found = replace(estimate(1, 1, 1, 1, 0.5), measured_to=4.0)
+    knee = describe_capacity("request-rate", found, 100.0)
+    assert knee.text == (
+        "Capacity: at least 4 requests/s; no higher rate was measured in 100 s: a longer -t, or a "
+        "sweep that begins higher, tells more."
+    )
+    assert (knee.value, knee.low, knee.high) == (4, 4, None)
+    unsure = replace(estimate(1, 1, 0.9, 0.6, 0.5), measured_to=4.0)
+    assert describe_capacity("concurrency", unsure).text == (
+        "Capacity: 4 users (95% interval 2 to 4 or more). Safe: 2 users. The rule ttft p95 < 1s "
+        "sets it. No higher load was measured."
+    )
+
+
 def searched(rules: tuple[str, ...], **beyond: tuple[float, ...]) -> list[SloResult]:
     """Stages of 1, 2, 4, 8 users with 400 requests each, and shares of them beyond the limit of
     each rule."""
