@@ -521,6 +521,8 @@ def format_delivery_line(summary: "Summary") -> str | None:
     if d is None or not d.cause:
         return None
     offered = f"{d.offered_per_s:.2f}/s"
+    if d.cause == GATE and summary.limits is not None:
+        return None  # a sweep of prefill limits has some that are too low on purpose
     if d.cause == GATE:
         why = f"the prefill gate. {_by_gate(d)}"
     elif d.cause == SERVER and d.overload is not None:
@@ -713,7 +715,9 @@ def describe_completed(delivery: Delivery) -> str:
         return rate
     others = counted - d.completed
     which = f"{d.in_flight:,} of the others" if d.in_flight < others else f"The other {others:,}"
-    flight = f"{rate}. {which} were in flight at the stop"
+    if others == 1:
+        which = "The other one"
+    flight = f"{rate}. {which} {'was' if d.in_flight == 1 else 'were'} in flight at the stop"
     if left_out < d.in_flight:
         flight += f". {left_out:,} of these are left out, as any server that keeps up has so many"
     else:

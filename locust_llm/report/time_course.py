@@ -122,8 +122,12 @@ def describe_limit(asked: int | None, ramp_s: float | None, series: StepSeries |
 
 
 def describe_arm_limits(run: Run) -> str:
-    """``base none, candidate 4``: prefill limits that differ; empty: there is one, or none."""
+    """``base none, candidate 4`` or ``none, 1, 2 and 4 by turns``: prefill limits that differ on
+    purpose; empty: there is one, or none."""
     s = run.settings
+    if run.limit_blocks:
+        limits = [f"{limit}" for limit in s.swept_limits if limit is not None]
+        return f"{', '.join(['none', *limits[:-1]])} and {limits[-1]} by turns"
     if not s.compares or s.changes.prefill_concurrency is None:
         return ""
     base = "none" if s.prefill_concurrency is None else f"{s.prefill_concurrency}"

@@ -91,6 +91,8 @@ class LimitRegret(NamedTuple):
     """Ends between which all regrets lie in 95 % of the runs, at all looks."""
     left_out: bool = False
     """A run tried it no more, before its end."""
+    values: int = 0
+    """Requests that its figure is of."""
 
     @property
     def is_as_good(self) -> bool:
@@ -158,6 +160,7 @@ def compare_with_best(
                 surely_low=surely[limit][0],
                 surely_high=surely[limit][1],
                 left_out=limit in left_out,
+                values=figures[limit].count(figures[limit].rounds),
             )
         )
     return tuple(found)
@@ -252,14 +255,19 @@ class _Figure:
         if self._objective.percentile is None:
             seconds = sum(count * block.seconds for block, count in blocks)
             return sum(count * sum(block.values) for block, count in blocks) / seconds
-        beyond = (1 - self._objective.percentile / 100) * sum(
-            count * len(block.values) for block, count in blocks
-        )
+        last = sum(count * len(block.values) for block, count in blocks) - 1
+        place = last - last * self._objective.percentile / 100  # from the highest one on
+        share = place - int(place)
+        upper = math.nan
+        passed = 0
         for value, number in self._falling:
-            beyond -= times.get(number, 0)
-            if beyond < 0:
-                return value
-        return math.nan
+            passed += times.get(number, 0)
+            if math.isnan(upper) and passed > int(place):
+                upper = value
+            if not math.isnan(upper) and (not share or passed > int(place) + 1):
+                # between two values as the figure itself is, so that both are in one order
+                return upper if math.isinf(upper) else upper - (upper - value) * share
+        return upper
 
     def count(self, rounds: Iterable[int]) -> int:
         return sum(len(self._blocks[number].values) for number in rounds)

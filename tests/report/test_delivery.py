@@ -684,6 +684,11 @@ IN_FLIGHT = "were in flight at the stop, as in any server that keeps up"
             f"1.00/s in the 20 s to the stop, 20 of 158 that were due. 98 of the others {IN_FLIGHT}: too short a "
                 f"run for a share",
         ),
+        (
+            157, 157.0, 1.0,
+            "100.0%: 7.85/s in the 20 s to the stop, 157 of 158 that were due. The other one was in "
+            "flight at the stop, as in any server that keeps up: the share is of the remaining 157",
+        ),
         (158, 158.0, 1.0, "100.0%: 7.90/s in the 20 s to the stop, 158 of 158 that were due"),
     ],
 )  # fmt: skip

@@ -55,6 +55,17 @@ def test_what_is_the_same_in_all_rounds_has_no_error() -> None:
     assert found[None].is_worse
 
 
+def test_regrets_are_ratios_of_the_figures() -> None:
+    """p95 of 11 values lies halfway between the two highest: 15 and 30, twice as long."""
+    once = {1: BlockSample([1.0] * 9 + [10.0, 20.0], 10.0)}
+    twice = {1: BlockSample([1.0] * 9 + [20.0, 40.0], 10.0)}
+    found = compare_with_best({None: twice, 1: once}, TTFT)
+    assert [(each.figure, each.regret) for each in found] == [
+        (pytest.approx(30.0), pytest.approx(1.0)),
+        (pytest.approx(15.0), 0.0),
+    ]
+
+
 def test_a_rate_is_better_when_it_is_higher() -> None:
     found = compare_with_best(samples_of({None: [1.0] * 5, 4: [1.25] * 5}), RATE)
     assert [one.regret for one in found] == [pytest.approx(0.25), 0.0]

@@ -24,6 +24,7 @@ from locust_llm.report.charts.model import Plot, PlotAxis, PlotSeries, detect_do
 from locust_llm.slo.best_limit import (
     GOODPUT,
     LEAST_ROUNDS,
+    LEAST_VALUES,
     OBJECTIVES,
     SHORT_TTFT,
     STALL,
@@ -108,6 +109,7 @@ class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
     figure: float | None
     """Of the objective: seconds, or a number a second."""
     regret: float | None
+    """None: nothing is known of it, as it has no interval."""
     regret_low: float
     regret_high: float | None
     """None: nothing bounds it."""
@@ -159,8 +161,7 @@ def compare_limits(run: Run, records: Iterable[Record]) -> LimitComparison | Non
     regrets = compare_with_best(samples, OBJECTIVES[objective])
     rounds = max((block.round for block in whole), default=0)
     without = None
-    contenders = [one for one in regrets if not one.is_worse and one.regret is not None]
-    best = min(contenders, key=lambda one: one.regret or 0.0, default=None)
+    best = _find_best(regrets)
     if best is not None and best.limit is not None:
         without = compare_two(samples, OBJECTIVES[objective], None, best.limit)
     seconds = _run_seconds(run)
@@ -182,6 +183,11 @@ def compare_limits(run: Run, records: Iterable[Record]) -> LimitComparison | Non
         same_arrivals=run.settings.open_loop and not run.settings.input_file,
         ended=run.sweep_end,
     )
+
+
+def _find_best(regrets: Sequence[LimitRegret]) -> LimitRegret | None:
+    contenders = [one for one in regrets if not one.is_worse and one.regret is not None]
+    return min(contenders, key=lambda one: one.regret or 0.0, default=None)
 
 
 def _drop_unfinished(blocks: Sequence[LimitBlock], run: Run) -> list[LimitBlock]:
@@ -207,7 +213,7 @@ def _limit_row(
         limit=one.limit,
         rounds=one.rounds,
         figure=_finite(one.figure),
-        regret=_finite(one.regret),
+        regret=_finite(one.regret) if one.is_worse or math.isfinite(one.high) else None,
         regret_low=min(one.low, 1e9),
         regret_high=_finite(one.high),
         verdict=verdict,
@@ -292,15 +298,9 @@ def describe_answer(
 ) -> str:
     """Which limits are best, what it is without one, and what to use. ``without``: how many times
     as bad it is without a limit as with the best one, and the ends of its interval."""
-    order = [one.limit for one in regrets]
     known = [one for one in regrets if one.rounds >= LEAST_ROUNDS and math.isfinite(one.high)]
     if not known:
-        least = f"{LEAST_ROUNDS} rounds with enough requests are needed, {rounds} were done"
-        minutes = seconds / 60 / max(rounds, 1) * 2 * LEAST_ROUNDS
-        return (
-            f"The prefill limits are not told apart: {least}. "
-            f"Run for about {format_minutes(minutes)} or compare fewer limits."
-        )
+        return _describe_too_few(regrets, objective, rounds=rounds, seconds=seconds)
     good = [one.limit for one in regrets if one.is_as_good]
     open_ = [one.limit for one in regrets if not one.is_worse and not one.is_as_good]
     within = f"within {TOLERANCE:.0%}"
@@ -308,14 +308,14 @@ def describe_answer(
         return f"All prefill limits are as good as no limit ({within}): a limit is not needed."
     parts = []
     if len(good) == 1:
-        parts.append(f"{name_limits(good, order)} is the best ({within})")
+        parts.append(f"{name_limits(good)} is the best ({within})")
     elif good:
-        parts.append(f"{name_limits(good, order)} are equally good ({within})")
+        parts.append(f"{name_limits(good)} are equally good ({within})")
     if open_ and good:
         verb = "is" if len(open_) == 1 else "are"
-        parts.append(f"{name_limits(open_, order)} {verb} not told apart from that")
+        parts.append(f"{name_limits(open_)} {verb} not told apart from that")
     elif open_:
-        parts.append(f"{name_limits(open_, order)} are not told apart")
+        parts.append(f"{name_limits(open_)} are not told apart")
     if (clause := _describe_no_limit(regrets, objective, without)) is not None:
         parts.append(clause)
     advised = [one.limit for one in regrets if one.limit is None and not one.is_worse]
@@ -327,21 +327,52 @@ def describe_answer(
     return text
 
 
+def _describe_too_few(
+    regrets: Sequence[LimitRegret], objective: str, *, rounds: int, seconds: float
+) -> str:
+    """What is missing for any interval, and how long a run has it."""
+    fewest = min(
+        (one for one in regrets if not one.left_out), key=lambda one: one.values, default=None
+    )
+    whole = min((one.rounds for one in regrets if not one.left_out), default=0)
+    start = "The prefill limits are not told apart:"
+    if whole < LEAST_ROUNDS:
+        missing = f"{LEAST_ROUNDS} rounds at each limit are needed, {whole} were done"
+        factor = LEAST_ROUNDS / max(rounds, 1)
+    elif OBJECTIVES[objective].percentile is not None and fewest and fewest.values < LEAST_VALUES:
+        requests = "requests with short prompts" if objective == SHORT_TTFT else "requests"
+        name = "no limit" if fewest.limit is None else f"limit {fewest.limit}"
+        missing = (
+            f"a p95 takes {LEAST_VALUES} {requests} at each limit, and {name} had "
+            f"{fewest.values} in {format_count(fewest.rounds, 'round')}"
+        )
+        factor = LEAST_VALUES / max(fewest.values, 1)
+    else:
+        return f"{start} too many requests failed, or none was good. Compare fewer limits."
+    minutes = seconds / 60 * factor * 2
+    return f"{start} {missing}. Run for about {format_minutes(minutes)} or compare fewer limits."
+
+
 def _describe_no_limit(
     regrets: Sequence[LimitRegret], objective: str, without: tuple[float, float, float] | None
 ) -> str | None:
-    """``without a limit short prompts wait 2.3 times as long (95 % interval 1.9 to 2.8)``"""
+    """``without a limit short prompts wait 2.3 times as long as with limit 2 (95% interval 1.9 to
+    2.8 times)``"""
+    best = _find_best(regrets)
     none = next((one for one in regrets if one.limit is None), None)
-    if without is None or none is None:
+    if without is None or none is None or best is None:
         return None
     times, low, high = without
     words = WORDS[objective]
     if OBJECTIVES[objective].less_is_better:
-        ends = f"95% interval {_times(low)} to {_times(high)}"
-        return f"without a limit {words.without} {_times(times)} times as long ({ends})"
+        ends = f"95% interval {_times(low)} to {_times(high)} times"
+        long = "about as long" if _times(times) == "1" else f"{_times(times)} times as long"
+        return f"without a limit {words.without} {long} as with limit {best.limit} ({ends})"
     changes = f"95% interval {1 / high - 1:+.1%} to {1 / low - 1:+.1%}"
-    lower = f"{abs(1 - 1 / times):.1%} {'lower' if times >= 1 else 'higher'}"
-    return f"without a limit {words.without} {lower} ({changes})"
+    lower = f"{abs(1 - 1 / times):.1%} {'lower' if times >= 1 else 'higher'} than"
+    if lower.startswith("0.0%"):
+        lower = "about the same as"
+    return f"without a limit {words.without} {lower} with limit {best.limit} ({changes})"
 
 
 def _times(value: float) -> str:
@@ -363,7 +394,7 @@ def _describe_need(regrets: Sequence[LimitRegret], seconds: float) -> str:
     factor = (math.log1p(best.surely_high) / math.log1p(TOLERANCE)) ** 2
     more_s = seconds * (factor - 1)
     if more_s > LONGEST_S:
-        return looks
+        return f"{looks} More than {format_minutes(LONGEST_S / 60)} more would be needed to tell."
     return f"{looks} About {format_minutes(more_s / 60)} more would tell."
 
 
@@ -374,15 +405,13 @@ def format_minutes(minutes: float) -> str:
     return f"{max(MIN_MINUTES, math.ceil(minutes))} min"
 
 
-def name_limits(limits: Sequence[Limit], order: Sequence[Limit]) -> str:
-    """``limits 2 to 4``, ``limit 2 and no limit``; ``order``: of all that were compared, in which
-    neighbours are joined."""
+def name_limits(limits: Sequence[Limit]) -> str:
+    """``limits 2 to 4``, ``limit 2 and no limit``: whole numbers that follow one another are
+    joined."""
     known = [limit for limit in limits if limit is not None]
-    rising = [limit for limit in order if limit is not None]
     runs: list[list[int]] = []
     for limit in known:
-        follows = runs and limit in rising and rising.index(limit) == rising.index(runs[-1][-1]) + 1
-        if follows:
+        if runs and limit == runs[-1][-1] + 1:
             runs[-1].append(limit)
         else:
             runs.append([limit])
