@@ -54,6 +54,8 @@ WAITS: Final = (
 )
 """With a gate, or an open loop."""
 STAGE_FIGURES: Final = (("ttft", "p95"), ("output_tokens_per_s", ""))
+SHORT_TITLES: Final = ("base", "this run")
+"""Of the columns of two runs."""
 HEAD: Final = ("difference", "%", "95% interval", "")
 NOTES: Final = (
     "Difference: this run minus the base. 95% interval: made of those of both runs, each as wide "
@@ -64,8 +66,10 @@ NOTES: Final = (
     "programs on the "
     "machine): "
     "repeat both runs before you trust a small difference.",
+)
+OF_FAILURES: Final = (
     "Percentiles count each failure as +infinity, as SLO rules do; averages and rates are of "
-    "successful requests.",
+    "successful requests."
 )
 
 
@@ -156,6 +160,16 @@ def build_comparison_document(compared: Comparison) -> Iterator[Block]:
         yield Heading(f"{pair.folder} against {compared.base}")
         yield from make_pair_blocks(pair, make_column_titles(compared.base, pair.folder))
     yield from map(TextBlock, NOTES)
+    if may_have_failures(compared):
+        yield TextBlock(OF_FAILURES)
+
+
+def may_have_failures(compared: Comparison) -> bool:
+    """Whether a request failed in one of the runs; stages of sweeps do not say."""
+    if any(pair.axis for pair in compared.runs):
+        return True
+    rates = [line for pair in compared.runs for line in pair.lines if line.metric == "error_rate"]
+    return any(line.base != 0 or line.value != 0 for line in rates)
 
 
 def make_pair_blocks(pair: RunPair, names: tuple[str, str]) -> Iterator[Block]:
@@ -484,4 +498,4 @@ def _notes(lines: Sequence[ComparisonLine], before: str = "") -> Iterator[TextBl
 def make_column_titles(base: str, run: str) -> tuple[str, str]:
     """The titles of the two columns."""
     names = truncate_text(Path(base).name, NAME_WIDTH), truncate_text(Path(run).name, NAME_WIDTH)
-    return names if names[0] != names[1] and all(names) else ("base", "this run")
+    return names if names[0] != names[1] and all(names) else SHORT_TITLES

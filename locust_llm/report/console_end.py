@@ -3,6 +3,7 @@ everything."""
 
 import re
 import shutil
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -65,7 +66,14 @@ from locust_llm.text.format import (
 )
 
 from .comparison import HEAD as HEAD_OF_RUNS
-from .comparison import Comparison, RunPair, format_line_cells, make_column_titles
+from .comparison import (
+    SHORT_TITLES,
+    Comparison,
+    RunPair,
+    format_line_cells,
+    make_column_titles,
+    may_have_failures,
+)
 
 WIDTH: Final = 120
 LEAST: Final = 40
@@ -135,7 +143,7 @@ def format_ending(summary: Summary, run: Run, folder: Path | str, width: int = W
         first = [*_wrapped(missing, width, MAX_MISSING), *first]
     basis = [] if not summary.conditions.succeeded else _wrapped(_basis(summary, run), width)
     table = _explain_mark([*_aligned(*_table(summary, run), width)], width)
-    if table and summary.paired is not None:
+    if table and summary.paired is not None and summary.conditions.failed:
         table += _wrapped(OF_FAILURES, width)
     room = (
         LINES
@@ -448,10 +456,11 @@ def _explain_mark(table: list[str], width: int) -> list[str]:
 
 def format_comparison_ending(compared: Comparison, width: int) -> str:
     """Of ``locust-llm compare``: what differs, in as many lines."""
+    of_failures = f" {OF_FAILURES}" if may_have_failures(compared) else ""
     last = _wrapped(
         "These runs came one after the other: what changed in between looks like a difference "
             "between them, and locust-llm ab "
-        f"cancels it. {OF_FAILURES} All figures: --verbose, --markdown FILE.", width,
+        f"cancels it.{of_failures} All figures: --verbose, --markdown FILE.", width,
     )  # fmt: skip
     room = (LINES - len(last) - 1) // len(compared.runs) - 1
     parts = [_pair(compared, pair, width, max(1, room)) for pair in compared.runs]
@@ -459,7 +468,7 @@ def format_comparison_ending(compared: Comparison, width: int) -> str:
 
 
 def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[str]:
-    head = (*make_column_titles(comparison.base, pair.folder), *HEAD_OF_RUNS)
+    titles = make_column_titles(comparison.base, pair.folder)
     if pair.axis:
         stages = [stage for stage in pair.stages if stage.lines]
         rows = [(f"{pair.axis} {stage.value:g}", stage.lines[0]) for stage in stages]
@@ -490,8 +499,29 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
         if pair.axis or (label, line) in differing or (line.metric, line.stat) in ARM_ROWS
     ]
     cells = [(label, *format_line_cells(line)) for label, line in main]
-    table = list(_aligned(("", *head), cells, width))
+    table = _fit_comparison(titles, cells, width)
     return [*lines, *_explain_mark(table, width)][:room]
+
+
+def _fit_comparison(
+    titles: tuple[str, str], rows: Sequence[Sequence[str]], width: int
+) -> list[str]:
+    """A table whose last column, the word, is always there: the names of the runs get shorter, then
+    the difference, its interval, its percentage and the base are left out, as far as needed."""
+    lines = [("", *titles, *HEAD_OF_RUNS), *rows]
+    table = _align_all(lines)
+    for left_out in (set[int](), {3}, {3, 5}, {3, 4, 5}, {1, 3, 4, 5}):
+        if not table or max(map(len, table)) <= width:
+            break
+        lines[0] = ("", *SHORT_TITLES, *HEAD_OF_RUNS)
+        kept = [i for i in range(len(lines[0])) if i not in left_out]
+        table = _align_all([[line[i] for i in kept] for line in lines])
+    return [truncate_text(line, width) for line in table]
+
+
+def _align_all(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Returns all columns, however wide they are."""
+    return list(_aligned(lines[0], lines[1:], sys.maxsize))
 
 
 # -- lines -----------------------------------------------------------------------------------------

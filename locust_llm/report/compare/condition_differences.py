@@ -2,7 +2,7 @@
 figures."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple
@@ -17,8 +17,10 @@ from locust_llm.records.storage import RECORDS, RUN, decode_json_file, read_run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.same_workload import (
     ASKED_FOR,
+    MAX_LENGTH_DIFFERENCE,
     LengthStatistics,
     RunWork,
+    choose_max_errors,
     is_judged_by_requested,
     lengths_differ,
 )
@@ -40,7 +42,14 @@ LENGTHS: Final = {
 MAX_ANSWERS_DIFFERENCE: Final = 0.1
 """Share of the length of answers beyond which their latencies say nothing about each other, though
 the same was asked."""
-MAX_DURATION_DIFFERENCE: Final = 0.2
+LENGTH_SETTINGS: Final = (
+    "synthetic_input_tokens_mean", "synthetic_input_tokens_stddev", "output_tokens_mean",
+    "output_tokens_stddev", "batch_size_text", "seq_dist", "shared_system_prompt_length",
+    "user_context_prompt_length", "num_prefix_prompts", "prefix_prompt_length", "input_file",
+    "custom_dataset_type", "dataset_columns", "dataset_sampling_strategy", "session_turns_mean",
+    "session_turns_stddev", "locustfile",
+)  # fmt: skip
+"""The settings by which a run draws its lengths."""
 MAX_CACHED_DIFFERENCE: Final = 0.02
 MAX_IN_FORCE_DIFFERENCE: Final = 0.1
 """Share, of the mean number of users and of the mean limit: runs that a load shape or a person
@@ -79,7 +88,7 @@ def find_condition_differences(base: Evaluation, here: Evaluation) -> Iterator[C
         if before[what] != after[what] and known:
             yield ConditionDifference(what, before[what] or "none", after[what] or "none", decisive)
         if what == "prompts":
-            yield from _lengths(base.main.outcome(OK), here.main.outcome(OK))
+            yield from _lengths(base, here)
     yield from _in_force(base.run, here.run)
     yield from _measured(base, here)
     for name in () if any(tools) else sorted({*base.run.versions, *here.run.versions}):
@@ -154,20 +163,40 @@ def _prompts(s: Settings) -> str:
     )
 
 
-def _lengths(base: RequestSelection, here: RequestSelection) -> Iterator[ConditionDifference]:
-    before = _all_lengths(base)
-    after = _all_lengths(here)
+def _lengths(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifference]:
+    before, after = (_all_lengths(side.main.outcome(OK)) for side in (base, here))
+    most_errors = choose_max_errors(_drawn_by(base.run), _drawn_by(here.run))
     for what in LENGTHS:
         a, b = before[what], after[what]
         if a is not None and b is not None:
-            if lengths_differ(a, b):
+            if _only_followed(what, before, after):
+                continue
+            if lengths_differ(a, b, most_errors=most_errors):
                 decisive = not is_judged_by_requested(what, before, after)
-                if what == "output tokens" and lengths_differ(a, b, MAX_ANSWERS_DIFFERENCE):
+                if what == "output tokens" and lengths_differ(
+                    a, b, MAX_ANSWERS_DIFFERENCE, most_errors
+                ):
                     decisive = True
                 yield ConditionDifference(what, _number(a.mean), _number(b.mean), decisive)
         elif a is not None or b is not None:
             was, is_ = ("unknown" if value is None else _number(value.mean) for value in (a, b))
             yield ConditionDifference(what, was, is_, decisive=False)
+
+
+def _only_followed(what: str, *sides: Mapping[str, LengthStatistics | None]) -> bool:
+    """Whether what came followed what was asked for alike in all runs: then it says nothing more."""
+    shares = []
+    for lengths in sides:
+        asked, came = lengths.get(what + ASKED_FOR), lengths[what]
+        if asked is None or came is None or not asked.mean:
+            return False
+        shares.append(came.mean / asked.mean)
+    return max(shares) - min(shares) <= MAX_LENGTH_DIFFERENCE * min(shares)
+
+
+def _drawn_by(run: Run) -> tuple[object, ...]:
+    """The settings by which the lengths of a run were drawn; empty: another tool drew them."""
+    return () if run.imported else tuple(getattr(run.settings, name) for name in LENGTH_SETTINGS)
 
 
 def _all_lengths(part: RequestSelection) -> dict[str, LengthStatistics | None]:
@@ -188,14 +217,11 @@ def describe_work(seen: Evaluation) -> RunWork:
     of it."""
     lengths = _all_lengths(seen.main.outcome(OK))
     del lengths["output tokens"]
-    return RunWork(_conditions(seen)["model"], lengths, seen.run.imported)
+    return RunWork(_conditions(seen)["model"], lengths, seen.run.imported, _drawn_by(seen.run))
 
 
 def _measured(base: Evaluation, here: Evaluation) -> Iterator[ConditionDifference]:
     """Measured conditions."""
-    a, b = (side.time.seconds for side in (base, here))
-    if abs(a - b) > MAX_DURATION_DIFFERENCE * max(a, b):
-        yield ConditionDifference("duration", f"{a:.1f} s", f"{b:.1f} s", decisive=False)
     ok = [side.main.outcome(OK) for side in (base, here)]
     cached = [ratio_of_sums(part["cached_tokens"], part["input_tokens"]) for part in ok]
     known = [0.0 if share is None else share for share in cached]

@@ -14,6 +14,11 @@ work."""
 BETWEEN_TOOLS: Final = 0.05
 """The same where two load testers counted: their tokenizers differ, and not all count the chat
 template."""
+MAX_ERRORS: Final = 2.0
+"""Standard errors; what differs by no more is chance."""
+MAX_ERRORS_OF_SAME_SETTINGS: Final = 4.0
+"""The same where both runs drew their lengths by the same settings: those are the same work, unless
+chance cannot explain the means."""
 ASKED_FOR: Final = " asked for"
 """Behind the name of a length, what was asked for beside what came of it."""
 
@@ -34,6 +39,8 @@ class RunWork(NamedTuple):
     it asked for."""
     counted_by: str = ""
     """The load tester; empty: ours."""
+    drawn_by: tuple[object, ...] = ()
+    """The settings by which the lengths were drawn; empty: not known."""
 
 
 class WorkDifference(NamedTuple):
@@ -48,12 +55,22 @@ class WorkDifference(NamedTuple):
 
 
 def lengths_differ(
-    base: LengthStatistics, here: LengthStatistics, most: float = MAX_LENGTH_DIFFERENCE
+    base: LengthStatistics,
+    here: LengthStatistics,
+    most: float = MAX_LENGTH_DIFFERENCE,
+    most_errors: float = MAX_ERRORS,
 ) -> bool:
-    """Whether two lengths differ by more than ``most``, a share, and by more than chance: twice the
-    standard error."""
+    """Whether two lengths differ by more than ``most``, a share, and by more than chance: so many
+    standard errors."""
     off = abs(here.mean - base.mean)
-    return off > most * min(base.mean, here.mean) and off > 2 * math.hypot(base.error, here.error)
+    chance = most_errors * math.hypot(base.error, here.error)
+    return off > most * min(base.mean, here.mean) and off > chance
+
+
+def choose_max_errors(base: tuple[object, ...], here: tuple[object, ...]) -> float:
+    """By how many standard errors mean lengths may differ by chance, from the settings by which
+    each run drew them; empty: not known."""
+    return MAX_ERRORS_OF_SAME_SETTINGS if base and base == here else MAX_ERRORS
 
 
 def is_judged_by_requested(
@@ -69,6 +86,7 @@ def find_work_differences(base: RunWork, here: RunWork) -> list[WorkDifference]:
     """In what the work of both differs; empty: they had the same to do. What one of them does not
     say is no reason."""
     most = MAX_LENGTH_DIFFERENCE if base.counted_by == here.counted_by else BETWEEN_TOOLS
+    most_errors = choose_max_errors(base.drawn_by, here.drawn_by)
     differences = (
         [WorkDifference("model", base.model, here.model)]
         if base.model and here.model and base.model != here.model
@@ -78,7 +96,7 @@ def find_work_differences(base: RunWork, here: RunWork) -> list[WorkDifference]:
         b = here.lengths.get(what)
         if is_judged_by_requested(what, base.lengths, here.lengths):
             continue
-        if a is not None and b is not None and lengths_differ(a, b, most):
+        if a is not None and b is not None and lengths_differ(a, b, most, most_errors):
             differences.append(
                 WorkDifference(what, f"{format_brief(a.mean)} on average", format_brief(b.mean))
             )

@@ -68,6 +68,23 @@ def test_what_was_asked_for_decides_and_not_what_came_of_it() -> None:
     ]
 
 
+def test_lengths_drawn_by_the_same_settings_may_differ_by_four_standard_errors() -> None:
+    """Errors of 6 and 8 make one of 10: means may differ by 40, without known settings by 20."""
+
+    def count(mean: float, base_settings: tuple[object, ...], settings: tuple[object, ...]) -> int:
+        base = RunWork("a", {"input tokens": LengthStatistics(550, 6)}, "", base_settings)
+        here = RunWork("a", {"input tokens": LengthStatistics(mean, 8)}, "", settings)
+        return len(find_work_differences(base, here))
+
+    drawn = (550.0, 55.0)
+    assert count(589.9, drawn, drawn) == 0
+    assert count(590.1, drawn, drawn) == 1
+    assert count(589.9, drawn, (560.0, 55.0)) == 1
+    assert count(589.9, (), ()) == 1
+    assert count(570.1, (), ()) == 1
+    assert count(569.9, (), ()) == 0
+
+
 def test_two_load_testers_count_differently() -> None:
     base = RunWork("a", {"input tokens": LengthStatistics(100)}, "one")
     for tokens, tool, count in ((104, "one", 1), (104, "two", 0), (106, "two", 1)):
