@@ -29,7 +29,7 @@ from locust_llm.records.phase_plan import (
 )
 from locust_llm.records.record import Record
 from locust_llm.records.report_result import UndecidedRule
-from locust_llm.records.run import BY_RATE, ProcessHealth, Run, Stage, select_known_limits
+from locust_llm.records.run import BY_RATE, DECIDED, ProcessHealth, Run, Stage, select_known_limits
 from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.sweep import CONCURRENCY, ENDED, INPUT, TIME_UP
 from locust_llm.slo.grammar import ABORT, Rule
@@ -261,8 +261,8 @@ class PhaseRunner:
             self._store.flush()
             undecided = find_undecided_rules(self._store.folder, self.facts())
             if undecided is not None and not undecided:
-                at = f"after {at_s:.0f} s, at look {number} of at most {len(looks)}"
-                self._store.add_note(f"Every rule was decided {at}.")
+                look = f"at look {number} of at most {len(looks)}"
+                self._store.add_note(f"{DECIDED}{at_s:.0f} s, {look}.")
                 self._shutdown.begin()
                 return
             why = (

@@ -29,6 +29,9 @@ NO_RECORD: Final = "no record"
 BUFFERED: Final = "WARNING: BUFFERED STREAM"
 """How the note of a run begins whose streams came in lumps."""
 
+DECIDED: Final = "Every rule was decided after "
+"""How the note of a run begins that ended at a look at its rules."""
+
 Unix = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 """Seconds since 1970; beyond it there is no date."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

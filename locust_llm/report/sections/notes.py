@@ -10,7 +10,7 @@ from typing import Final
 from locust_llm.exit_status import tolerates_inconclusive
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import NOT_STREAMED
-from locust_llm.records.run import LOST_WORKER, NO_RECORD, Run
+from locust_llm.records.run import DECIDED, LOST_WORKER, NO_RECORD, Run
 from locust_llm.report.blocks import format_interval
 from locust_llm.report.percentiles import SEVERAL, has_too_few_values
 from locust_llm.report.rows import RunCounts
@@ -84,7 +84,11 @@ def make_remarks(summary: Summary, run: Run) -> Iterator[str]:
     probe = summary.examination is not None  # its load is artificial: no remarks about it
     left_out = [QUESTION]  # of an older run: the report answers it itself
     left_out += [FIRST_FAILED] * (not summary.conditions.succeeded)  # the headline has it
-    notes = (note for note in run.notes if not note.startswith(tuple(left_out)))
+    notes = (
+        _of_decision(note, summary) if note.startswith(DECIDED) else note
+        for note in run.notes
+        if not note.startswith(tuple(left_out))
+    )
     yield from filter(None, (_of_cache(OLD_MEANS.sub(".", note), summary) for note in notes))
     if not probe and not run.imported:
         yield make_loop_remark(
@@ -111,6 +115,16 @@ def make_remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from _busy(summary)
     yield from _sent_late(summary)
     yield from _changed(summary, run)
+
+
+def _of_decision(note: str, summary: Summary) -> str:
+    """The note of the look that ended the run, with the rules that the requests left open which
+    ended after it."""
+    if not summary.inconclusive:
+        return note
+    rules = ", ".join(result.rule for result in summary.inconclusive)
+    are = "are" if len(summary.inconclusive) > 1 else "is"
+    return f"{note} With the requests that ended after the look, {rules} {are} INCONCLUSIVE again."
 
 
 def _of_cache(note: str, summary: Summary) -> str:
@@ -144,7 +158,8 @@ def select_top_remarks(summary: Summary, run: Run) -> Iterator[str]:
     yield from (
         remark
         for remark in remarks
-        if remark in run.notes and not remark.startswith(("ERROR", "WARNING"))
+        if (remark in run.notes and not remark.startswith(("ERROR", "WARNING")))
+        or remark.startswith(DECIDED)
     )
 
 

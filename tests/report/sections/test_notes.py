@@ -9,7 +9,7 @@ from support.records import UNIX, a_run, answered, failed
 from locust_llm.records.record import Record
 from locust_llm.records.run import Run
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.sections.notes import make_remarks
+from locust_llm.report.sections.notes import make_remarks, select_top_remarks
 from locust_llm.report.summarise import summarise_run
 from locust_llm.server.preflight import SAME_WORDS
 
@@ -30,6 +30,25 @@ def mixed(
         first = (base_ms + ms_per_token * tokens) * draw.uniform(1, 1 + noise)
         found.append(answered(first, first + 10, input_tokens=tokens))
     return found
+
+
+# -- what a look decided ---------------------------------------------------------------------------
+
+
+def test_a_rule_that_was_decided_at_a_look_and_is_open_at_the_end_is_named() -> None:
+    """Half of the values are 100 ms and half 300 ms: their mean is 200 ms, which a run cannot tell
+    from a limit of 201 ms, and can from one of 1 s."""
+    look = "Every rule was decided after 22 s, at look 2 of at most 5."
+    records = [answered(100 + 200 * (i % 2), 400, sent_at=10.0 + i) for i in range(200)]
+    open_ = "With the requests that ended after the look, ttft avg < 201ms is INCONCLUSIVE again."
+    for rules, more in (
+        (("ttft avg < 201ms", "ttft avg < 1s"), f" {open_}"),
+        (("ttft avg < 1s",), ""),
+    ):
+        run = replace(a_run(slo=rules), notes=(look,))
+        summary = summarise_run(collect_columns(records), run, 0, records)
+        assert f"{look}{more}" in make_remarks(summary, run)
+        assert f"{look}{more}" in select_top_remarks(summary, run)
 
 
 # -- what was cut ----------------------------------------------------------------------------------
