@@ -35,9 +35,11 @@ from locust_llm.report.sections.sweep.knee import (
     describe_neighbours,
     explain_unsound,
     find_passing_stages,
+    format_load,
     is_client_distorted,
 )
 from locust_llm.report.slo.capacity import estimate_capacity
+from locust_llm.report.slo.disturbance import collect_evidence
 from locust_llm.report.slo.intervals import RISES
 from locust_llm.report.slo.measurement_error import (
     RuleError,
@@ -52,7 +54,6 @@ from locust_llm.report.slo.observed import (
     shows_correlation,
 )
 from locust_llm.settings.settings import Settings
-from locust_llm.slo.capacity import StageEvidence
 from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED
 from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.intervals import count_needed_values
@@ -455,25 +456,32 @@ def _judged_by_stages(entry: RuleEntry, sweep: SweepSummary, run: Run) -> SloRes
 def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
     """By its own capacity, of all stages of a search together; None: they say nothing of it."""
     assert sweep.capacity is not None
-    alone = [
-        StageEvidence(level=level.value, rules=own)
-        for level in sweep.levels
-        if level.evidence is not None
-        and (own := tuple(one for one in level.evidence.rules if one.rule == str(rule)))
-    ]
-    found = estimate_capacity(sweep.capacity.levels, alone)
+
+    def level_status(level: LoadLevel) -> str | None:
+        own = _result(level, rule)
+        return None if own is None else own.status
+
+    found = estimate_capacity(sweep.capacity.levels, collect_evidence([rule], sweep.levels))
     shown = [level for level in sweep.levels if _result(level, rule) is not None]
     if found is None or not shown:
         return None
     within = [level for level in shown if found.low is not None and level.value <= found.low]
-    result = _result((within or shown[:1])[-1], rule)
+    # a figure whose own interval crosses the limit would contradict what all stages show together
+    passing = [level for level in within if level_status(level) == PASS]
+    at = (passing or within or shown[:1])[-1]
+    result = _result(at, rule)
     assert result is not None
     status, reason = INCONCLUSIVE, f"capacity {found.format_interval(sweep.unit)}"
     if found.low is not None:
-        at = describe_levels(sweep.axis, within[-1])
-        status, reason = PASS, f"{reason} (95% interval); the figure is at {at}"
+        status = PASS
+        reason = f"{reason} (95% interval); the figure is at {describe_levels(sweep.axis, at)}"
+        if not passing:
+            reason = f"{reason}, INCONCLUSIVE by itself: all stages together decide"
+            result = replace(result, low=None, high=None)
     elif found.high is None:
-        status = FAIL
+        lowest = format_load(found.levels[0], sweep.unit)
+        breaks = "break" if found.levels[0] != 1 else "breaks"
+        status, reason = FAIL, f"no level within the rule: {lowest} {breaks} it"
     close = status == INCONCLUSIVE and result.close_to_limit
     return replace(result, status=status, reason=reason, longer_s=None, close_to_limit=close)
 

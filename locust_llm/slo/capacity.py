@@ -53,6 +53,9 @@ class RuleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Logarithm of the figure over its limit, above 0 where the rule is broken."""
     error: float = 0.0
     """Its standard error."""
+    spread: float = 0.0
+    """Standard deviation, in log-odds, from visit to visit of a level where these are seen to differ
+    by more than their errors."""
     needs_load: bool = False
     """It is about a throughput, which a low load cannot reach: below the level with the highest one
     it says nothing."""

@@ -142,7 +142,7 @@ def _log_likelihood(evidence: RuleEvidence, spread: float) -> Floats:
             0, EXCESS + odds
         )
     logs = logs - logs.max()
-    likely = _spread_matrix(spread) @ np.exp(logs)
+    likely = _spread_matrix(max(spread, evidence.spread)) @ np.exp(logs)
     return np.log(np.maximum(likely, 1e-12))
 
 

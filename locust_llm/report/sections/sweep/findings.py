@@ -5,11 +5,14 @@ from statistics import fmean, stdev
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from locust_llm.records.run import Run, Stage
+from locust_llm.report.blocks import format_observed
 from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.slo.capacity import estimate_capacity
+from locust_llm.report.slo.disturbance import collect_evidence, find_disturbance
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, RATE, REPEAT, STOPPED, TIME_UP
 from locust_llm.slo.capacity import CapacityEstimate, CapacitySearch
@@ -17,7 +20,7 @@ from locust_llm.slo.client_verdict import find_uncertain_metrics
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.text.format import format_brief, format_plain_number, format_supported
 
-from .knee import NORMAL, SLO, describe_levels, find_knees
+from .knee import NORMAL, SLO, describe_levels, find_knees, format_load
 
 MAX_EARLY: Final = 8.0
 """Times the lowest stage; the early slope is over the stages up to there."""
@@ -206,6 +209,12 @@ def summarise_sweep(
     searched = run.settings.find_max
     capacity = _find_capacity(run, levels) if searched else None
     knees = find_knees(axis, levels, capacity, run.settings.run_time_s)
+    if capacity is not None:
+        disturbed = describe_disturbances(axis, levels, run.settings)
+        knees = tuple(
+            replace(knee, text=knee.text + disturbed) if knee.rule == SLO else knee
+            for knee in knees
+        )
     good = next((summary.good for _, summary in stages if summary.good is not None), None)
     return SweepSummary(
         axis=axis,
@@ -231,9 +240,24 @@ def _find_capacity(run: Run, levels: Sequence[LoadLevel]) -> CapacityEstimate | 
     search = CapacitySearch(
         lowest=asked.values[0], highest=asked.values[-1], whole=asked.axis != RATE
     )
-    return estimate_capacity(
-        search.levels, [level.evidence for level in levels if level.evidence is not None]
-    )
+    return estimate_capacity(search.levels, collect_evidence(run.settings.rules.readable, levels))
+
+
+def describe_disturbances(axis: str, levels: Sequence[LoadLevel], settings: Settings) -> str:
+    """A sentence for each rule whose figures differ from visit to visit of a level."""
+    sentences = list[str]()
+    for rule in settings.rules.readable:
+        found = find_disturbance(rule, levels)
+        if found is None:
+            continue
+        low, high = map(format_observed, found.ends)
+        sentences.append(
+            f" The {len(found.visits)} visits to {format_load(found.level, AXES[axis])} differ by "
+            f"more than their errors ({rule}: {low} to {high})"
+            f"{', and each is worse than the one before' * found.worsens}: the server or the "
+            f"machine was disturbed."
+        )
+    return "".join(sentences)
 
 
 def is_ended_by_time(run: Run, stage: Stage) -> bool:

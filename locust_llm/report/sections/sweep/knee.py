@@ -354,8 +354,8 @@ def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     Analysis of Queueing Network Models, Computing Surveys 10, 1978; Lazowska et al., Quantitative
     System Performance, 1984, section 5.2)."""
     known = _measured(levels)
-    if len(known) < MIN_COMPARED:
-        return Knee(rule=ASYMPTOTIC, value=None, text=_too_few("A knee", len(known)))
+    if (different := _count_different(known)) < MIN_COMPARED:
+        return Knee(rule=ASYMPTOTIC, value=None, text=_too_few("A knee", different, of="level"))
     latency = known[0][0].latencies.get("request_latency")
     if latency is None or latency.avg is None:
         return Knee(rule=ASYMPTOTIC, value=None, text="There is no request latency.")
@@ -424,8 +424,9 @@ def find_scalability_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     flat at capacity fits it with a kappa above 0 too, so a peak takes that kappa's interval is
     above 0 and that throughput is seen to fall."""
     known = _measured(levels)
-    if len(known) < MIN_STAGES:
-        return Knee(rule=USL, value=None, text=_too_few("A fit", len(known), least=MIN_STAGES))
+    if (different := _count_different(known)) < MIN_STAGES:
+        text = _too_few("A fit", different, least=MIN_STAGES, of="level")
+        return Knee(rule=USL, value=None, text=text)
     n = np.array([level.value for level, _ in known], np.float64)
     x = np.array([per_s for _, per_s in known], np.float64)
     law = fit_scalability_law(n, x)
@@ -600,6 +601,11 @@ def _measured(levels: Sequence[LoadLevel]) -> list[tuple[LoadLevel, float]]:
     return [
         (level, level.requests_per_s) for level in levels if level.sound and level.requests_per_s
     ]
+
+
+def _count_different(known: Sequence[tuple[LoadLevel, float]]) -> int:
+    """Levels that were visited: several visits to one say nothing of how the load matters."""
+    return len({level.value for level, _ in known})
 
 
 def _too_few(what: str, count: int, *, least: int = MIN_COMPARED, of: str = "stage") -> str:

@@ -172,9 +172,9 @@ def test_one_valid_stage_has_no_knee() -> None:
     found = knee("asymptotic", CONCURRENCY, first, *burnt)
     assert (found.value, found.low) == (None, None)
     assert (
-        found.text == "A knee takes 2 valid stages, and there is 1. Left out: concurrency 2 and 4."
+        found.text == "A knee takes 2 valid levels, and there is 1. Left out: concurrency 2 and 4."
     )
-    assert knee("USL", CONCURRENCY, first).text == "A fit takes 5 valid stages, and there is 1."
+    assert knee("USL", CONCURRENCY, first).text == "A fit takes 5 valid levels, and there is 1."
 
 
 def test_no_throughput_no_knee() -> None:
@@ -239,9 +239,18 @@ def test_a_law_that_does_not_fit_finds_nothing() -> None:
     assert "does not fit the measured throughput (R2 below 0.95)" in found.text
 
 
+def test_visits_to_one_level_are_no_knee() -> None:
+    """Four of one user: nothing shows what a second one does."""
+    visits = saturating(1) * 4
+    assert knee("asymptotic", CONCURRENCY, *visits).text == (
+        "A knee takes 2 valid levels, and there is 1."
+    )
+    assert knee("USL", CONCURRENCY, *visits).text == "A fit takes 5 valid levels, and there is 1."
+
+
 def test_five_stages_make_a_fit() -> None:
     found = knee("USL", CONCURRENCY, *by_law(1, 2, 4, 8, sigma=0.1, kappa=0.01))
-    assert (found.value, found.text) == (None, "A fit takes 5 valid stages, and there are 4.")
+    assert (found.value, found.text) == (None, "A fit takes 5 valid levels, and there are 4.")
 
 
 # -- other axes ------------------------------------------------------------------------------------

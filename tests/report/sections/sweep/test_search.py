@@ -7,11 +7,13 @@ from msgspec.structs import replace
 from support.records import a_run
 from support.stages import a_level
 
+from locust_llm.records.run import Run
 from locust_llm.report.judge import judge_sweep
 from locust_llm.report.rows import LoadLevel, SloResult
-from locust_llm.report.sections.sweep.findings import summarise_sweep
+from locust_llm.report.sections.sweep.findings import describe_disturbances, summarise_sweep
 from locust_llm.report.sections.sweep.knee import describe_capacity
 from locust_llm.report.slo.capacity import estimate_capacity
+from locust_llm.report.slo.disturbance import collect_evidence, find_disturbance
 from locust_llm.slo.capacity import CapacityEstimate, RuleEvidence, StageEvidence
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 
@@ -104,12 +106,15 @@ def test_a_rule_passes_where_it_holds_at_the_lowest_level_for_certain() -> None:
     (found,) = searched(("ttft p95 < 1s",), one=(0, 0, 0, 1))
     assert (found.status, found.observed) == (PASS, 4)
     assert found.reason.startswith("capacity 4 to ")
-    assert found.reason.endswith("users (95% interval); the figure is at concurrency 4")
+    assert found.reason.endswith(
+        "users (95% interval); the figure is at concurrency 4, INCONCLUSIVE by itself: "
+        "all stages together decide"
+    )
 
 
 def test_a_rule_fails_where_the_lowest_level_breaks_it() -> None:
     (found,) = searched(("ttft p95 < 1s",), one=(1, 1, 1, 1))
-    assert (found.status, found.reason) == (FAIL, "capacity below 1 users")
+    assert (found.status, found.reason) == (FAIL, "no level within the rule: 1 user breaks it")
 
 
 def test_each_rule_has_its_own_capacity() -> None:
@@ -124,3 +129,64 @@ def test_a_search_without_a_stage_has_no_capacity() -> None:
     run = a_run(sweep="concurrency=1..8", slo=("ttft p95 < 1s",), users=None, find_max=True)
     sweep = summarise_sweep(run, [])
     assert (sweep.searched, sweep.capacity) == (True, None)
+
+
+def visited(*figures: tuple[float, float, float]) -> tuple[list[LoadLevel], Run]:
+    """8 users once, at 0.3 s, then 16 users with these figures: low, value, high, in seconds. Few
+    requests of the last one are beyond the limit of 1 s, and none of the others."""
+    rule = "ttft p95 < 1s"
+    run = a_run(sweep="concurrency=8..16", slo=(rule,), users=None, find_max=True)
+    levels = list[LoadLevel]()
+    for i, (low, value, high) in enumerate(((0.2, 0.3, 0.5), *figures)):
+        level = 16.0 if i else 8.0
+        beyond, size = (0.03, 14.0) if i == len(figures) else (0.0, 1000.0)
+        evidence = RuleEvidence(rule=rule, beyond=beyond, allowed=0.05, count=size)
+        result = SloResult(
+            rule=rule, status=PASS if high < 1 else INCONCLUSIVE, observed=value, low=low,
+            high=high, limit=1.0, unit="s",
+        )  # fmt: skip
+        levels.append(
+            a_level(level, number=i + 1, slos=(result,), slo_status=result.status,
+                    evidence=StageEvidence(level=level, rules=(evidence,)))
+        )  # fmt: skip
+    return levels, run
+
+
+WORSENING = ((0.56, 0.592, 0.62), (0.7, 0.758, 0.8), (0.8, 0.882, 0.95), (0.8, 0.961, 1.32))
+
+
+def test_visits_that_get_worse_each_time_widen_the_interval() -> None:
+    """592 to 961 ms: only the last visit counts, and it may go on as far: 6 x ln(961 / 592)."""
+    levels, run = visited(*WORSENING)
+    (rule,) = run.settings.rules.readable
+    found = find_disturbance(rule, levels)
+    assert found is not None
+    assert (found.level, found.worsens) == (16, True)
+    assert math.isclose(found.spread, 6 * 0.4845, rel_tol=1e-3)
+    evidence = collect_evidence([rule], levels)
+    assert [(stage.level, stage.rules[0].beyond) for stage in evidence] == [(8, 0), (16, 0.03)]
+    capacity = estimate_capacity(tuple(map(float, range(8, 17))), evidence)
+    assert capacity is not None
+    assert capacity.low is not None
+    assert 8 <= capacity.low < 15
+    assert describe_disturbances("concurrency", levels, run.settings) == (
+        " The 4 visits to 16 users differ by more than their errors (ttft p95 < 1s: 592ms to "
+        "961ms), and each is worse than the one before: the server or the machine was disturbed."
+    )
+
+
+def test_the_row_of_a_pass_has_a_figure_that_passes() -> None:
+    """An interval of 0.8 to 1.32 s crosses the limit, that of 8 users does not."""
+    levels, run = visited(*WORSENING)
+    sweep = summarise_sweep(run, [])
+    whole = estimate_capacity(tuple(map(float, range(8, 17))), [levels[0].evidence])  # type: ignore[list-item]
+    (result,) = judge_sweep(replace(sweep, levels=tuple(levels), capacity=whole), run)
+    assert (result.status, result.observed, result.high) == (PASS, 0.3, 0.5)
+    assert result.reason.endswith("or more (95% interval); the figure is at concurrency 8")
+
+
+def test_visits_within_their_errors_are_no_disturbance() -> None:
+    levels, run = visited((0.5, 0.6, 0.8), (0.6, 0.7, 0.8), (0.6, 0.75, 0.9))
+    assert describe_disturbances("concurrency", levels, run.settings) == ""
+    evidence = collect_evidence(run.settings.rules.readable, levels)
+    assert [(one.level, one.rules[0].spread) for one in evidence] == [(8, 0)] + [(16, 0)] * 3
