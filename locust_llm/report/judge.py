@@ -3,9 +3,9 @@ reason.
 
 A rule is decided where its figure and both ends of that figure's 95 % interval lie on one side of
 the limit; the interval is as wide as the correlation of the run's own requests makes it
-(intervals.py). A run in which the figure was still getting worse passes nothing. The smallest and
-the largest value, and what was delivered and completed of a schedule, are facts of the run and have
-no interval; with ``--slo-mode point`` no figure has. What was cut counts at its best and at its
+(intervals.py). A figure that got worse over the run passes only if it could not reach the limit in
+as much time again. The smallest and the largest value, and what was delivered and completed of a
+schedule, are facts of the run and have no interval; with ``--slo-mode point`` no figure has. What was cut counts at its best and at its
 worst (censoring.py), and the rule is decided where both are. A failure counts as a value that
 breaks the rule, whichever way that points (a latency of +infinity, as in the ``adj_`` rows), but in
 averages: there it is left out, and the reason says so. By how much the load generator may have the
@@ -150,7 +150,7 @@ def _judged(entry: RuleEntry, seen: Evaluation) -> SloResult | None:
         voided=bool(blame),
         close_to_limit=by_chance
         and status == INCONCLUSIVE
-        and _is_close_to_limit(rule, tested, error),
+        and _is_close_to_limit(rule, tested, error, seen),
         reason=reason,
     )
 
@@ -236,16 +236,18 @@ def _decided(
         return FAIL, told, None
     if lost := seen.run.records_lost:
         return INCONCLUSIVE, f"records of workers that never arrived: {lost}", None
-    if found.trend and _gets_worse(rule, found):
+    if _could_reach_limit(rule, found, seen):
         return INCONCLUSIVE, _unsettled(found, seen), None
     return PASS, told, None
 
 
-def _is_close_to_limit(rule: Rule, found: ObservedValue, error: RuleError) -> bool:
+def _is_close_to_limit(
+    rule: Rule, found: ObservedValue, error: RuleError, seen: Evaluation
+) -> bool:
     """Whether the interval of an INCONCLUSIVE rule shows its figure to be close to the limit,
     whatever the load generator may have wrong, with no other reason not to decide."""
     low, high = found.ends or (None, None)
-    settled = not (found.trend and _gets_worse(rule, found))
+    settled = not _could_reach_limit(rule, found, seen)
     known = not (found.undecided or found.never_sent)
     return (
         low is not None
@@ -261,7 +263,20 @@ def _unsettled(found: ObservedValue, seen: Evaluation) -> str:
     """A server that answers nothing at the end has not settled, and does not."""
     if seen.silent_end:
         return f"it {found.trend} over the run, and nothing answered at the end of it"
-    return f"it {found.trend} over the run: only a run that has settled can pass"
+    return f"it {found.trend} over the run, and could reach the limit in as much time again"
+
+
+def _could_reach_limit(rule: Rule, found: ObservedValue, seen: Evaluation) -> bool:
+    """Whether a figure that got worse over the run could break the rule in as much time again: the
+    end of its interval is then as far from it as now."""
+    if not found.trend or not _gets_worse(rule, found):
+        return False
+    if seen.silent_end or found.later is None or found.value is None:
+        return True
+    now = found.value if found.worst is None else found.worst
+    low, high = (now, now) if found.ends is None else found.ends
+    end = high if rule.op.startswith("<") else low
+    return end is None or not rule.holds(found.later + (end - now))
 
 
 def _gets_worse(rule: Rule, found: ObservedValue) -> bool:
@@ -313,10 +328,9 @@ def _explain_open_rule(
     if found.ends == (None, None) and found.note:
         return found.note, None
     if (
-        found.trend
-        and _gets_worse(rule, found)
-        and found.value is not None
+        found.value is not None
         and rule.holds(found.value)
+        and _could_reach_limit(rule, found, seen)
     ):
         return _unsettled(found, seen), None
     if rule.is_at_edge and rule.holds(found.value or 0.0):

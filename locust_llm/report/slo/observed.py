@@ -39,6 +39,8 @@ from .intervals import MIN_VALUES, SHORT, ConfidenceInterval, ShareEvidence
 
 STRETCHES: Final = 64
 """Of a run, for figures that are of no single request: pooled gaps."""
+THIRDS: Final = 3
+"""Of a run, whose figures show how fast a figure gets worse."""
 MAX_BINS: Final = 512
 PER_BIN: Final = 4
 """Of time, for rates: at most so many, of so many requests each."""
@@ -76,6 +78,9 @@ class ObservedValue:
     too few."""
     trend: str = ""
     """``rises`` or ``falls``: its values were not steady over the run."""
+    later: float | None = None
+    """What a figure that goes on to get worse comes to in as much time again (``_extrapolate``);
+    None: not known."""
     extrapolated: bool = False
     """An end of its interval lies beyond all values."""
     gaps_of: int = 0
@@ -213,7 +218,7 @@ def _distribution(
             if counted
             else ""
         )
-        average = _at_both(rule, known, lambda some: _average(some, note, looks))
+        average = _at_both(rule, known, lambda some: _average(rule, some, note, looks))
         return replace(average, trend=trend, cancelled=cancelled)
     if unsent:
         known = known.with_unknown(unsent).in_order
@@ -258,6 +263,7 @@ def _between(
         ends=ends,
         cut=cut,
         undecided=undecided,
+        later=worst.later,
         size=min(sizes, default=None),
         extrapolated=(
             high if rule.percentile is not None and rule.percentile >= 50 else low
@@ -271,15 +277,51 @@ def _quantile(rule: Rule, values: Floats, failures: int, looks: int) -> Observed
     percentile = rule.percentile
     if percentile is None:
         value = float(ordered[0] if rule.stat == "min" else ordered[-1])
-        return ObservedValue(value, None, len(ordered), _landed(rule, value, failures))
-    value = find_percentile(ordered, percentile, nearest=bool(failures))
-    note = _landed(rule, value, failures)
-    return _with(
+        later = _extrapolate_values(rule, values, np.min if rule.stat == "min" else np.max)
+        return ObservedValue(value, None, len(ordered), _landed(rule, value, failures), later=later)
+    nearest = bool(failures)
+    value = find_percentile(ordered, percentile, nearest=nearest)
+    found = _with(
         value,
         intervals.estimate_percentile_interval(values, percentile, looks=looks),
         len(ordered),
-        note,
+        _landed(rule, value, failures),
     )
+    later = _extrapolate_values(
+        rule,
+        values,
+        lambda some: find_percentile(np.sort(some), percentile, nearest=nearest),
+        # few values make a far percentile of a third, more make its median
+        lambda some: find_percentile(np.sort(some), 50, nearest=nearest),
+    )
+    return replace(found, later=later)
+
+
+def _extrapolate_values(
+    rule: Rule, values: Floats, *figures: Callable[[Floats], float]
+) -> float | None:
+    """Of values in the order of time, and the first of these figures; the others show too how fast
+    it gets worse."""
+    if len(values) < MIN_VALUES:
+        return None
+    thirds = np.array_split(values, THIRDS)
+    return _extrapolate(rule, *([float(figure(some)) for some in thirds] for figure in figures))
+
+
+def _extrapolate(rule: Rule, course: Sequence[float], *others: Sequence[float]) -> float:
+    """What a figure with this course over the thirds of a run comes to in as much time again, if it
+    goes on to get worse as fast as from the middle third to the last, or as over all of them,
+    whichever is faster."""
+    last = course[-1]
+    if math.isinf(last):
+        return last
+    worse = 1.0 if rule.op.startswith("<") else -1.0
+    fastest = 0.0
+    for begin, middle, end in (course, *others):
+        for step in (worse * (end - middle), worse * (end - begin) / 2):
+            if step > fastest:  # of two infinite medians it is no number
+                fastest = step
+    return last + worse * THIRDS * fastest
 
 
 def _with(value: float, interval: ConfidenceInterval, count: int, note: str = "") -> ObservedValue:
@@ -297,14 +339,15 @@ def _landed(rule: Rule, value: float, failures: int) -> str:
     return f"{rule.stat} lands on one of {failures} failed requests" if lands else ""
 
 
-def _average(values: Floats, note: str, looks: int) -> ObservedValue:
+def _average(rule: Rule, values: Floats, note: str, looks: int) -> ObservedValue:
     """Of values in the order of their sends."""
-    return _with(
+    found = _with(
         float(values.mean()),
         intervals.estimate_mean_interval(values, looks=looks),
         len(values),
         note,
     )
+    return replace(found, later=_extrapolate_values(rule, values, np.mean))
 
 
 def _share(rule: Rule, part: RequestSelection, looks: int) -> ObservedValue:
@@ -319,7 +362,8 @@ def _share(rule: Rule, part: RequestSelection, looks: int) -> ObservedValue:
     def found(ones: Floats) -> ObservedValue:
         known_margins = None if margins is None else _fit_margins(margins, ones)
         interval = intervals.estimate_share_interval(ones, margins=known_margins, looks=looks)
-        return _with(float(ones.mean()), interval, len(ones))
+        later = _extrapolate_values(rule, ones, np.mean)
+        return replace(_with(float(ones.mean()), interval, len(ones)), later=later)
 
     return replace(_at_both(rule, known, found), trend=trend)
 
@@ -365,6 +409,7 @@ def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> O
             _with(value, intervals.estimate_rate_interval(rates, looks=looks), count),
             size=None,
             trend=trend,
+            later=_extrapolate_values(rule, rates, np.mean),
         )
 
     return _at_both(rule, known, found)
@@ -381,9 +426,7 @@ def _pooled(rule: Rule, part: RequestSelection, seen: Evaluation, looks: int) ->
 def _of_stretches(
     rule: Rule, stretches: Sequence[GapCounts], requests: int, looks: int
 ) -> ObservedValue:
-    gaps = GapCounts()
-    for stretch in stretches:
-        gaps.merge(stretch)
+    gaps = _merge_gaps(stretches)
     value = _of_gaps(rule, gaps)
     percentile = rule.percentile
     if value is None:
@@ -402,13 +445,35 @@ def _of_stretches(
         return ObservedValue(value, (value, value), gaps.count)
     sums = np.array([stretch.sum_ms / 1e3 for stretch in stretches])
     trend = intervals.detect_trend(sums[counts > 0] / counts[counts > 0])
+    later = _extrapolate_gaps(rule, stretches)
     if percentile is None:
         found = intervals.estimate_ratio_interval(sums, counts, looks=looks)
-        return replace(_with(value, found, gaps.count), size=None, trend=trend)
+        return replace(_with(value, found, gaps.count), size=None, trend=trend, later=later)
 
     found = _gap_percentile_interval(gaps, stretches, counts, percentile, looks)
     # its size would be one of stretches
-    return replace(_with(value, found, gaps.count), size=None, trend=trend, gaps_of=requests)
+    seen = _with(value, found, gaps.count)
+    return replace(seen, size=None, trend=trend, later=later, gaps_of=requests)
+
+
+def _extrapolate_gaps(rule: Rule, stretches: Sequence[GapCounts]) -> float | None:
+    """As of the values of requests; None: some third has no gaps."""
+    course, medians = [], []
+    for places in np.array_split(np.arange(len(stretches)), THIRDS):
+        gaps = _merge_gaps([stretches[place] for place in places.tolist()])
+        figure, median = _of_gaps(rule, gaps), _gap_percentile(gaps, 50)
+        if figure is None or median is None:
+            return None
+        course.append(figure)
+        medians.append(median)
+    return _extrapolate(rule, course, medians)
+
+
+def _merge_gaps(stretches: Iterable[GapCounts]) -> GapCounts:
+    gaps = GapCounts()
+    for stretch in stretches:
+        gaps.merge(stretch)
+    return gaps
 
 
 def _gap_percentile_interval(

@@ -588,7 +588,7 @@ def test_the_direction_of_a_trend() -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", ["ttft p50 < 1000s", "ttft avg < 1000s", "attainment > 50% given ttft < {p60}s"]
+    "rule", ["ttft p50 < 80s", "ttft avg < 80s", "attainment > 50% given ttft < {p60}s"]
 )
 def test_a_rule_does_not_pass_in_a_queue_that_fills_though_its_figure_is_within_the_limit(
     rule: str,
