@@ -56,7 +56,7 @@ OUTPUT_TOKENS: Final = 128.0
 """Mean lengths that nobody asked for."""
 LENGTH_SHARE: Final = 0.1
 """Their standard deviation: users whose requests are all alike go on in step."""
-UNASKED_STDDEV: Final = "10 % of the default mean, else 0"
+UNASKED_STDDEV: Final = "10% of the default mean, else 0"
 START_SHARE: Final = 0.1
 """Of its time a run, a stage or a block spends at most this on the start of its users."""
 LOOK_STEP: Final = 1.5
