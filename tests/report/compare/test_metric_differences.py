@@ -214,6 +214,24 @@ def test_less_than_a_hundredth_is_hardly_a_difference(tmp_path: Path) -> None:
     assert found("ttft avg", base, twice).word(parse_rule("ttft avg < 1s")) == WORSE
 
 
+def test_a_rate_of_few_requests_is_told_apart_only_where_it_is_clear(tmp_path: Path) -> None:
+    """16 requests have 4 / sqrt(16) = 1 as the reach of their logarithm, a factor of e. A fifth of
+    the base's rate is 0.2 / e to 0.2 e = 0.07 to 0.54 of it; half of it is 0.18 to 1.36."""
+    rule = parse_rule("requests_per_s within 5% of base")
+    base = seen(tmp_path / "base", steps(400, every_s=0.2))
+    fifth = seen(tmp_path / "fifth", steps(16, every_s=1.0))
+    half = seen(tmp_path / "half", steps(16, every_s=0.4))
+    clear, open_ = (found("requests_per_s", base, here) for here in (fifth, half))
+    assert clear.word(rule) == WORSE
+    assert clear.ratio_ends is not None
+    assert clear.ratio_ends == pytest.approx((0.2 / math.e, 0.2 * math.e), rel=0.08)
+    assert clear.note.startswith("few requests, so its interval follows from their number")
+    assert (open_.word(rule), open_.ends) == (FEW, (None, None))
+    assert open_.note == "here, too few samples: its interval takes 32 requests, there are 16"
+    seven = seen(tmp_path / "seven", steps(7, every_s=10.0))
+    assert found("requests_per_s", base, seven).word(rule) == FEW
+
+
 def test_too_few_values_have_no_interval(tmp_path: Path) -> None:
     base = seen(tmp_path / "a", drawn(400, 1))
     seven = seen(tmp_path / "c", drawn(7, 2))
