@@ -224,7 +224,8 @@ def check_server(
 
 
 def _model(discovery: Discovery) -> Iterator[CheckFinding]:
-    yield CheckFinding(FINE, "model", discovery.model or "the server lists no models")
+    if discovery.model:
+        yield CheckFinding(FINE, "model", discovery.model)
     if discovery.context is not None:
         yield CheckFinding(FINE, "context", f"{discovery.context:,} tokens")
     for note in discovery.notes:

@@ -304,7 +304,12 @@ def test_a_role_that_comes_long_before_the_first_token() -> None:
 
 def test_a_server_without_a_list_of_models(server: TinyServer) -> None:
     server.models = (404, {})
-    assert found(server)["model"].found == "the server lists no models"
+    model = found(server)["models"]
+    assert (model.level, model.found) == (
+        NOTE,
+        "the server has no list of models (HTTP 404 for /v1/models): --model NAME gives requests a "
+        "model",
+    )
 
 
 def test_chunks_of_several_tokens_are_no_short_output() -> None:

@@ -1,6 +1,7 @@
 """Ending: what a run leaves on the console, the verdict first, in at most 25 lines; the files have
 everything."""
 
+import math
 import re
 import shutil
 import sys
@@ -179,7 +180,7 @@ def _last(folder: Path | str, width: int) -> list[str]:
 def _warnings(summary: Summary, run: Run) -> Iterator[str]:
     """What a reader must know before any figure."""
     yield from filter(None, [format_stopped_line(summary, run)])
-    if summary.conditions.simulated and summary.conditions.succeeded:
+    if summary.conditions.simulated:
         yield SIMULATED
     if not summary.staged:
         yield from filter(None, [format_verdict_line(summary, run)])
@@ -224,10 +225,12 @@ def _rules(summary: Summary, run: Run) -> Iterator[str]:
         if len(rules_of_kind) > 1 and not reason:  # each has its own figure
             yield f"  {status} {', '.join(map(_rule_with_value, rules_of_kind))}"
         elif len(rules_of_kind) > 1:
-            yield f"  {status} {', '.join(result.rule for result in rules_of_kind)}: {reason}"
+            yield f"  {status} {', '.join(map(_rule_with_interval, rules_of_kind))}: {reason}"
         else:
             known = format_interval(rules_of_kind[0])
             figure = format_observed(rules_of_kind[0]) if known == "-" else f"95% interval {known}"
+            if math.isinf(rules_of_kind[0].observed or 0.0) and reason:
+                figure = ""  # the reason says that it is a failure
             yield (
                 f"  {status} {rules_of_kind[0].rule}: "
                 f"{'; '.join(text for text in (figure, reason) if text not in ('', '-'))}"
@@ -243,6 +246,12 @@ def _rule_with_value(result: SloResult) -> str:
     return result.rule if value == "-" else f"{result.rule} ({value})"
 
 
+def _rule_with_interval(result: SloResult) -> str:
+    """``ttft p95 < 203ms (202.4ms to 210.4ms)``"""
+    ends = format_interval(result)
+    return result.rule if ends == "-" else f"{result.rule} ({ends})"
+
+
 def _basis(summary: Summary, run: Run) -> str:
     """What the verdict rests on."""
     c, rows = summary.conditions, {row.tag: row for row in summary.rows}
@@ -251,6 +260,11 @@ def _basis(summary: Summary, run: Run) -> str:
         f"{format_brief(c.duration_s, ' s', 3)}"
     ]
     sentences += [f"{c.failed} failed"] * bool(c.failed) + [f"{c.cut} cut"] * bool(c.cut)
+    if c.cancelled:
+        verb = "was" if c.cancelled == 1 else "were"
+        sentences.append(
+            f"{c.cancelled} of {format_count(c.requests, 'request')} {verb} cancelled on purpose"
+        )
     first = rows.get(TTFT_FROM_DUE.tag if run.has_waits else TTFT.tag)
     # else the load generator may move it further
     well = summary.client is None or summary.client.level == OK

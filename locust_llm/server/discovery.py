@@ -343,10 +343,8 @@ def _choose(
     names = [model.id for model in models.data] if models is not None else []
     if not names:
         status = answer.status
-        return first, [
-            f"the server has no list of models (HTTP {status} for /v1/models): {flag} was not "
-            f"checked"
-        ]
+        todo = f"{flag} was not checked" if asked else "--model NAME gives requests a model"
+        return first, [f"the server has no list of models (HTTP {status} for /v1/models): {todo}"]
     if first is None:
         showable = [name for name in names if is_fit_to_show(name, secrets)]
         if not showable:

@@ -150,7 +150,11 @@ def calibrate_tokenizer(
         return TokenizerCalibration(
             PromptLengthModel(),
             tuple(probes),
-            (*notes, f"WARNING: prompt lengths could not be measured: {error}"),
+            (
+                *notes,
+                f"WARNING: prompt lengths could not be measured: {error}; "
+                "--tokenizer FOLDER makes exact prompts",
+            ),
         )
     if corpus is not None:
         probes.append(

@@ -138,7 +138,11 @@ def fit_prompt_lengths(samples: Iterable[tuple[int, int]]) -> PromptLengthModel:
     spread = sum((words - mean_words) ** 2 for words, _ in points)
     slope = sum((w - mean_words) * (t - mean_tokens) for w, t in points) / spread if spread else 0.0
     if slope <= 0:
-        raise ValueError(f"no line fits the token counts of the probes: {points}")
+        (few, tokens), (many, tokens_of_many) = min(points), max(points)
+        raise ValueError(
+            f"the server counted {tokens:,} tokens for prompts of {few:,} and {tokens_of_many:,} "
+            f"for prompts of {many:,} words"
+        )
     return PromptLengthModel(slope, mean_tokens - slope * mean_words, True)
 
 

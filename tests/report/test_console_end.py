@@ -132,6 +132,17 @@ def test_rules_with_one_reason_share_a_line() -> None:
     )
 
 
+def test_cancelled_requests_are_named() -> None:
+    """2 of 10 + 2."""
+    given_up = [answered(100, 200, outcome="cancelled", closed_at=12.0)] * 2
+    assert "2 of 12 requests were cancelled on purpose" in " ".join(said(*spread(10), *given_up))
+
+
+def test_a_simulator_is_named_where_nothing_succeeded() -> None:
+    run = replace(a_run(), simulated=True)
+    assert any("SIMULATED" in line for line in said(failed("timeout"), run=run))
+
+
 NEAR: Final = "ttft p50 < 105ms"
 """Of 199 requests whose median is 100 ms."""
 FAR: Final = "itl{input=7} p50 < 1s"

@@ -25,6 +25,7 @@ from locust_llm.report.delivery import (
     has_queued_requests,
     measure_delivery,
 )
+from locust_llm.report.sections.best_limit import PREFILL_LIMITS, LimitComparison
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_loop_remark
 from locust_llm.report.selection import RequestSelection
@@ -530,7 +531,11 @@ def test_what_waited_at_the_gate_when_the_run_ended_was_held_by_the_gate() -> No
     assert delivered(records, run, slow).cause == "client"  # a permit was free, and on its way
     # without a gate nobody waited at one
     assert delivered(records, replace(run, limits=()), merged).cause == "end"
-    said = format_delivery_line(summarise_run(collect_columns(records), run))
+    summary = summarise_run(collect_columns(records), run)
+    compared = LimitComparison(objective="ttft", answer="Limit 1 is the best.")
+    # a sweep of prefill limits tries low ones on purpose
+    assert format_delivery_line(replace(summary, sections={PREFILL_LIMITS: compared})) is None
+    said = format_delivery_line(summary)
     assert said is not None
     assert (
         "Cause: the prefill gate. The limit was 1, and requests came faster at the end than it "

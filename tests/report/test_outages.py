@@ -89,7 +89,7 @@ def test_a_dead_server_is_asked_for_no_more_requests() -> None:
         )
 
     assert few(each_second(10, 30)).endswith("send more (--request-count).")
-    assert few([*each_second(10, 20), *refused(20, 30)]).endswith("for both ends of its interval.")
+    assert few([*each_second(10, 20), *refused(20, 30)]).endswith("p95 takes 20 requests.")
 
 
 def test_a_restart_and_a_late_start() -> None:

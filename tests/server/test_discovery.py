@@ -20,6 +20,9 @@ from locust_llm.settings.settings import Settings
 from locust_llm.workload.prompts import PromptLengthModel, Prompts
 
 CHAT = "/v1/chat/completions"
+NO_LIST_AND_NO_NAME = (
+    "the server has no list of models (HTTP {} for /v1/models): --model NAME gives requests a model"
+)
 NO_LIST = "the server has no list of models (HTTP {} for /v1/models): --model was not checked"
 
 
@@ -112,8 +115,9 @@ def test_a_server_without_that_list_is_accepted_with_a_note(
     server: TinyServer, status: int, body: object, model: str | None
 ) -> None:
     server.models = (status, body)
+    note = NO_LIST if model else NO_LIST_AND_NO_NAME
     assert ask(server, model=model) == Discovery(
-        model=model, server="tiny", notes=(NO_LIST.format(status),)
+        model=model, server="tiny", notes=(note.format(status),)
     )
 
 
@@ -325,8 +329,8 @@ def test_counts_that_make_no_sense_leave_an_estimate(server: TinyServer) -> None
     found = ask(server, probe=True, model="tiny")
     assert (found.lengths, len(of_prompts(found))) == (PromptLengthModel(), 11)
     assert found.notes[0].startswith(
-        "WARNING: prompt lengths could not be measured: no line fits the token counts of the "
-        "probes: [(1, 7), "
+        "WARNING: prompt lengths could not be measured: the server counted 7 tokens for "
+        "prompts of 1 and 7 for prompts of 1,000 words; --tokenizer FOLDER makes exact prompts"
     )
 
 

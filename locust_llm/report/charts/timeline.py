@@ -183,8 +183,8 @@ def _caption(scene: TimelineScene) -> str:
     shown = len(scene.records)
     start = window.start - scene.started_at
     which = (
-        f"{'all ' if count > 1 else ''}{count:,} {'request' if count == 1 else 'requests'} in "
-        f"flight"
+        f"{'all ' if count > 1 else ''}{count:,} {'request' if count == 1 else 'requests'} that "
+        f"{'was' if count == 1 else 'were'} in flight at some time in it"
     )
     if shown < count:
         waited = (
@@ -192,7 +192,10 @@ def _caption(scene: TimelineScene) -> str:
             f"{MAX_PREFILL_ROWS})"
         )
         longest = waited if window.stall else ""
-        which = f"{shown:,} of the {count:,} requests in flight, a sample{longest}"
+        which = (
+            f"{shown:,} of the {count:,} requests that were in flight at some time in it, a "
+            f"sample{longest}"
+        )
     stalls = f" Red: a gap above {format_duration(scene.slow / 1e3)}." if scene.slow else ""
     return (
         f"From {start:.2f} s to {start + window.end - window.start:.2f} s after the start: "

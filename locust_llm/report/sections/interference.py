@@ -576,9 +576,9 @@ def _compared(interference: PrefillInterference, disturbed: DisturbedGaps) -> st
             return (
                 f"What prefills cost the others is not reported: {interference.hidden_share:.0%} of the "
                 f"time before first "
-                "tokens lies beside gaps that count as undisturbed, as a prompt takes less than "
-                "half of a gap, and gaps "
-                "vary too much by themselves to separate what it adds."
+                "tokens lies beside gaps that count as undisturbed, as less than half of each such "
+                "gap has a prefill beside it, and gaps vary too much by themselves to separate what "
+                "that adds."
             )
         if not calm:
             return (

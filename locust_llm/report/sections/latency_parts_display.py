@@ -72,7 +72,7 @@ COUNTS_DIFFER: Final = (
 )
 NAMES_OF_MEANS: Final = {"ttft": "TTFT"}
 RULES: Final = {
-    LATE: "The load generator sent late: too few users, or too little CPU.",
+    LATE: "The load generator sent late: too little CPU, or in an open loop too few users.",
     RETRIES: "Earlier attempts were refused; --max-retries decides how long one goes on.",
     GATE: "With a higher prefill limit more requests wait in the server instead: a sweep of the limit "
     "shows which sum is smaller.",
@@ -184,7 +184,8 @@ def _describe_unsplit_time(server: ServerTime) -> str:
     return (
         f" {format_count(server.unsplit_of, 'first token')} came within the time of these "
         f"readings, after {_format_ms(server.unsplit_ms)} on average. A server counts queue and prefill "
-        f"only when a request ends, so {share:.0%} of that time is not split."
+        f"only when a request ends, and many servers not those of cancelled or cut ones, so "
+        f"{share:.0%} of that time is not split."
     )
 
 

@@ -68,6 +68,8 @@ SHORT_NAMES: Final = {
 NEAREST_RANK: Final = (
     "With failures a percentile is the nearest rank, as nothing lies between a value and infinity."
 )
+FAILURE: Final = "a failure"
+ON_A_FAILURE: Final = " fall on a failed request"
 NOTHING: Final = "No request succeeded: there are no latencies, no rates, and no tables of them."
 
 
@@ -113,7 +115,12 @@ def format_survivors_line(summary: Summary, run: Run) -> str | None:
     known = [_both_percentiles(row) for row in rows if row.count and 95.0 in row.percentiles]
     if not known:
         return line
-    return f"{line} With {'them' if lost + c.cancelled > 1 else 'it'}, p50 and p95 are {', '.join(known)}."
+    if all(text.endswith(ON_A_FAILURE) for text in known):
+        labels = [text.removesuffix(ON_A_FAILURE) for text in known]
+        known = [f"{' and '.join(labels)}{ON_A_FAILURE}"]
+    return (
+        f"{line} With {'them' if lost + c.cancelled > 1 else 'it'}, p50 and p95 {', '.join(known)}."
+    )
 
 
 def _was(count: int) -> str:
@@ -125,10 +132,12 @@ def _its(count: int) -> str:
 
 
 def _both_percentiles(row: Row) -> str:
-    """``of Request Latency 432 ms and at least 14.9 s``"""
+    """``of Request Latency are 432 ms and at least 14.9 s``"""
     median = _with_all(row, 50.0)
     slow = _with_all(row, 95.0)
-    return f"of {row.label} {f'both {median}' if median == slow else f'{median} and {slow}'}"
+    if median == slow == FAILURE:
+        return f"of {row.label}{ON_A_FAILURE}"
+    return f"of {row.label} are {f'both {median}' if median == slow else f'{median} and {slow}'}"
 
 
 def _with_all(row: Row, percentile: float) -> str:
@@ -137,7 +146,7 @@ def _with_all(row: Row, percentile: float) -> str:
     least = row.at_least.get(percentile)
     if least is not None:
         return f"at least {format_duration(least / 1e3)}"
-    return "a failure" if math.isinf(value) else format_duration(value / 1e3)
+    return FAILURE if math.isinf(value) else format_duration(value / 1e3)
 
 
 def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
@@ -157,7 +166,9 @@ def make_detail_tables(summary: Summary, run: Run) -> Iterator[Block]:
         )
     if summary.cancelled:
         cancelled = format_count(summary.conditions.cancelled, "request")
-        yield Heading(f"Cancelled on purpose ({cancelled}, in no latency above)", folded=True)
+        yield Heading(
+            f"Cancelled on purpose ({cancelled}, in the first table only in waits)", folded=True
+        )
         yield _metrics(summary.cancelled, chosen)
     if summary.warmup:
         waves = find_measured_span(run) is not None

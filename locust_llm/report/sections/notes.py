@@ -33,7 +33,6 @@ from locust_llm.slo.client_verdict import (
     list_fine_metrics,
 )
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
-from locust_llm.slo.intervals import count_needed_values
 from locust_llm.slo.rules import CLOSE, PASSES, POINT, WARNS
 from locust_llm.text.format import capitalise_sentence, format_brief, format_count, format_duration
 
@@ -441,6 +440,16 @@ def _lengths(conditions: Conditions) -> Iterator[str]:
                 f"WARNING: the mean {what} length is {abs(deviation):.1%} {side} the "
                 f"{format_brief(asked)} tokens asked for."
             )
+    chunks, asked = conditions.output_tokens, conditions.asked_output_tokens
+    if conditions.output_deviation is None and chunks is not None and asked:
+        deviation = chunks / asked - 1
+        if abs(deviation) > MAX_LENGTH_DEVIATION:
+            side = "more" if deviation > 0 else "fewer"
+            yield (
+                f"WARNING: answers had {format_brief(chunks)} chunks on average, "
+                f"{abs(deviation):.1%} {side} than the {format_brief(asked)} tokens asked for. The "
+                f"server counted no tokens: chunks hold several, or answers had another length."
+            )
 
 
 def _unrealistic(summary: Summary, run: Run) -> Iterator[str]:
@@ -520,8 +529,7 @@ def _too_few(summary: Summary, run: Run) -> Iterator[str]:
         yield (
             f"WARNING: p{p:g}{above} of {format_count(count, 'request')} is little more than the "
             f"slowest of them: p{p:g} takes "
-            f"{math.ceil(100 / (100 - p) - 1e-6)} requests, and {count_needed_values(p)} for both ends of "
-            f"its interval.{advice}"
+            f"{math.ceil(100 / (100 - p) - 1e-6)} requests.{advice}"
         )
 
 
@@ -529,11 +537,16 @@ def _tokens(counts: RunCounts, succeeded: int) -> Iterator[str]:
     if succeeded and counts.tokens_from_usage == succeeded:
         yield "Tokens: counted by the server (usage) for every request."
     elif succeeded:
+        if counts.tokens_from_usage:
+            some = f"the tokens (usage) of {counts.tokens_from_usage} of {succeeded} requests"
+        else:
+            some = "no tokens (usage)"
+        estimated = ""
+        if counts.tokens_from_chunks:
+            estimated = f"; of {counts.tokens_from_chunks} each chunk counts as one"
+        unknown = f"; of {counts.tokens_unknown} they are unknown" if counts.tokens_unknown else ""
         yield (
-            f"WARNING: the server counted the tokens (usage) of {counts.tokens_from_usage} of "
-            f"{succeeded} requests; of "
-            f"{counts.tokens_from_chunks} they are estimated as one per chunk, of "
-            f"{counts.tokens_unknown} unknown. Token "
+            f"WARNING: the server counted {some}{estimated}{unknown}. Token "
             "rates and Inter Token Latency are only as good as that; gaps are between chunks, "
             "whatever these hold."
         )

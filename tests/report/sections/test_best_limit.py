@@ -4,6 +4,7 @@ import math
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from support.records import UNIX, a_run, answered
 
 from locust_llm.records.limit_blocks import LimitBlock
@@ -17,6 +18,7 @@ from locust_llm.report.sections.best_limit import (
     name_limits,
     plot_limits,
 )
+from locust_llm.report.time_course import describe_arm_limits
 from locust_llm.slo.best_limit import GOODPUT, SHORT_TTFT, Limit, LimitRegret
 
 GOOD = (0.0, 0.02)
@@ -191,6 +193,14 @@ def test_the_limit_that_is_half_as_long_is_advised() -> None:
     lengths = {(row.limit, row.prompts): row for row in found.lengths}
     assert (lengths[1, "short"].requests, lengths[1, "long"].requests) == (15 * ROUNDS, 5 * ROUNDS)
     assert lengths[1, "long"].goodput_per_s is None
+
+
+def test_limits_of_a_sweep_are_named_in_the_conditions() -> None:
+    block = LimitBlock(
+        round=1, limit=1, began_at=UNIX, settled_at=UNIX, counted_until=UNIX, ended_at=UNIX
+    )
+    run = replace(a_run(sweep="prefill-concurrency=1,2,4"), limit_blocks=(block,))
+    assert describe_arm_limits(run) == "none, 1, 2 and 4 by turns"
 
 
 def test_alike_ones_advise_none() -> None:

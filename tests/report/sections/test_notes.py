@@ -193,14 +193,26 @@ def test_other_rules_and_texts_that_are_none_say_nothing_of_the_loop() -> None:
     )
 
 
+def test_chunks_that_nobody_counted_are_held_against_the_length_asked_for() -> None:
+    """Two chunks an answer, of 40 tokens: 95 % fewer; of 2 nothing is missing."""
+    few = [answered(10, 20, asked_output_tokens=40, tokens_from="chunks")] * 4
+    text = said(few)
+    assert (
+        "WARNING: answers had 2 chunks on average, 95.0% fewer than the 40 tokens asked for."
+        in text
+    )
+    assert "WARNING: the server counted no tokens (usage); of 4 each chunk counts as one." in text
+    as_many = [answered(10, 20, asked_output_tokens=2, tokens_from="chunks")] * 4
+    assert "tokens asked for" not in said(as_many)
+
+
 # -- percentiles of too few ------------------------------------------------------------------------
 
 
 def test_a_percentile_of_too_few_is_warned_of_once() -> None:
     assert (
         "WARNING: p99 of 99 requests is little more than the slowest of them: p99 takes 100 "
-        "requests, and 368 for both ends "
-        "of its interval. Run longer (-t), or send more (--request-count)."
+        "requests. Run longer (-t), or send more (--request-count)."
     ) in said([answered(5, 10)] * 99)
     assert "p90 and above of 9 requests" in said([answered(5, 10)] * 9)
     assert "p50 and above of 1 request is" in said([answered(5, 10)])

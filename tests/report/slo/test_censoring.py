@@ -315,7 +315,7 @@ def test_rows_and_remarks_say_what_was_cut() -> None:
     # place 139.65 of 147, 7.65 beyond the first that was cut: 4 + 20 x 7.65 / 15 s
     survivors = (
         "These latencies are of the 132 answered requests alone: 16 were cut before their "
-        "end. With them, p50 and p95 are of Time to First Token 20 ms and at least 14.2 s, of "
+        "end. With them, p50 and p95 of Time to First Token are 20 ms and at least 14.2 s, of "
     )
     assert survivors in " ".join(shown.split())
     assert survivors in " ".join(format_ending(summary, run, "r").split())
@@ -350,14 +350,14 @@ def test_all_requests_stand_beside_the_answered_ones() -> None:
     summary = summarise_run(collect_columns([*long, *short]), a_run())
     assert format_survivors_line(summary, a_run()) == (
         "These latencies are of the 10 answered requests alone: 16 were cut before their end. "
-        "With them, p50 and p95 are of Time to First Token 300 ms and 600 ms, of Request Latency "
-        "both at least 9 s."
+        "With them, p50 and p95 of Time to First Token are 300 ms and 600 ms, of Request Latency "
+        "are both at least 9 s."
     )
     lost = [failed("timeout", sent_at=10.0 + i) for i in range(300)]
     summary = summarise_run(collect_columns([*long[:6], *lost]), a_run())
     assert format_survivors_line(summary, a_run()) == (
         "These latencies are of the 6 answered requests alone: 300 failed. With them, p50 and "
-        "p95 are of Time to First Token both a failure, of Request Latency both a failure."
+        "p95 of Time to First Token and of Request Latency fall on a failed request."
     )
     assert make_headline(summary, a_run()).startswith(
         "With 2 users, of the 6 that were answered p50 of TTFT is 600 ms"
