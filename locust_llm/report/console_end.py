@@ -48,7 +48,11 @@ from locust_llm.report.sections.notes import (
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import SLO
 from locust_llm.report.sections.sweep.knee import select_top_knees as foremost_knees
-from locust_llm.report.sections.sweep.text import FIRST_COLUMN, make_sweep_warnings
+from locust_llm.report.sections.sweep.text import (
+    FIRST_COLUMN,
+    format_stage_status,
+    make_sweep_warnings,
+)
 from locust_llm.settings.sweep import PREFILL, RATE
 from locust_llm.slo.client_verdict import OK
 from locust_llm.slo.grammar import PASS
@@ -417,7 +421,7 @@ def _stages(
         return (
             format_plain_number(level.value), str(level.succeeded), *latencies,
             format_number(level.output_tokens_per_s, 4), format_number(level.requests_per_s, 4),
-            level.slo_status or "-",
+            format_stage_status(level),
         )  # fmt: skip
 
     head = (

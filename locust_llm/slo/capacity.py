@@ -124,6 +124,11 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.low, below[-1]) if below else None
 
     @property
+    def is_open(self) -> bool:
+        """The rules hold for certain at all that was measured, or asked for."""
+        return self.low == min(self.levels[-1], self.measured_to)
+
+    @property
     def reaches_top(self) -> bool:
         """It may lie above the range, or above all that was measured of it."""
         above = [

@@ -18,7 +18,12 @@ from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, RATE, REPEAT, ST
 from locust_llm.slo.capacity import CapacityEstimate, CapacitySearch
 from locust_llm.slo.client_verdict import find_uncertain_metrics
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
-from locust_llm.text.format import format_brief, format_plain_number, format_supported
+from locust_llm.text.format import (
+    capitalise_sentence,
+    format_brief,
+    format_plain_number,
+    format_supported,
+)
 
 from .knee import NORMAL, SLO, describe_levels, find_knees, format_load
 
@@ -38,18 +43,30 @@ MIN_KEPT: Final = 0.9
 
 
 def describe_sweep_findings(
-    axis: str, levels: Sequence[LoadLevel], knees: Sequence[Knee], settings: Settings
+    axis: str,
+    levels: Sequence[LoadLevel],
+    knees: Sequence[Knee],
+    settings: Settings,
+    safe: float | None = None,
 ) -> Iterator[str]:
-    """``levels``: in rising order of their values; only valid ones are used."""
+    """``levels``: in rising order of their values; only valid ones are used. ``safe``: of a search,
+    which limits the load instead of the knee."""
     sound = [level for level in levels if level.sound]
     if axis == CONCURRENCY:
         yield from describe_latency_slope(sound)
     yield from _wasted(axis, sound)
     highest = next((knee.value for knee in knees if knee.rule == SLO), None)
+    highest = highest if safe is None else safe
     within = [level for level in sound if highest is not None and level.value <= highest]
     if within:
-        yield from _gateway(axis, within[-1])
-        yield from _cost(axis, within[-1], settings)
+        where = f"at the SLO ({describe_levels(axis, within[-1])})"
+        if safe is not None:
+            load = format_load(safe, AXES[axis])
+            where = (
+                f"at {describe_levels(axis, within[-1])}, the highest stage within the safe {load}"
+            )
+        yield from _gateway(within[-1], where)
+        yield from _cost(within[-1], where, settings)
 
 
 def describe_latency_slope(sound: Sequence[LoadLevel]) -> Iterator[str]:
@@ -123,7 +140,7 @@ def _change(before: float, after: float) -> str:
     return f"{what} {share:.0%} of what it was there"
 
 
-def _gateway(axis: str, level: LoadLevel) -> Iterator[str]:
+def _gateway(level: LoadLevel, where: str) -> Iterator[str]:
     """Rates of the highest stage within the SLO: what a gateway may let through."""
     if level.requests_per_s is None:
         return
@@ -141,13 +158,10 @@ def _gateway(axis: str, level: LoadLevel) -> Iterator[str]:
         else ""
     )
     amounts = ", ".join([f"{_known(60 * level.requests_per_s, level)} requests", *tokens])
-    yield (
-        f"Limits for a gateway, at the SLO ({describe_levels(axis, level)}): {amounts} per "
-        f"minute{parallel}."
-    )
+    yield f"Limits for a gateway, {where}: {amounts} per minute{parallel}."
 
 
-def _cost(axis: str, level: LoadLevel, settings: Settings) -> Iterator[str]:
+def _cost(level: LoadLevel, where: str, settings: Settings) -> Iterator[str]:
     per_s, gpus = level.output_tokens_per_s, settings.gpus
     if not gpus or not per_s:
         return
@@ -160,7 +174,7 @@ def _cost(axis: str, level: LoadLevel, settings: Settings) -> Iterator[str]:
         )
     count = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
     yield (
-        f"At the SLO ({describe_levels(axis, level)}), on {count}: {_known(per_s / gpus, level)} "
+        f"{capitalise_sentence(where)}, on {count}: {_known(per_s / gpus, level)} "
         f"output tokens/s per GPU{cost}."
     )
 
@@ -208,6 +222,7 @@ def summarise_sweep(
     levels.sort(key=lambda level: level.value)
     searched = run.settings.find_max
     capacity = _find_capacity(run, levels) if searched else None
+    safe = None if capacity is None or capacity.is_open else capacity.safe
     knees = find_knees(axis, levels, capacity, run.settings.run_time_s)
     if capacity is not None:
         disturbed = describe_disturbances(axis, levels, run.settings)
@@ -225,7 +240,7 @@ def summarise_sweep(
         knees=knees,
         findings=()
         if axis == REPEAT
-        else tuple(describe_sweep_findings(axis, levels, knees, run.settings)),
+        else tuple(describe_sweep_findings(axis, levels, knees, run.settings, safe)),
         spread=compute_repeat_spread(levels) if axis == REPEAT else (),
         missing=tuple(missing),
         searched=searched,

@@ -75,7 +75,7 @@ def describe_capacity(
         )
         return Knee(rule=SLO, value=None, high=lowest, text=f"{text}{sure}.{rule}")
     above = _describe_unmeasured(axis, capacity, run_time_s)
-    if low == min(highest, capacity.measured_to):
+    if low is not None and capacity.is_open:
         text = f"Capacity: at least {format_load(low, unit)}; {above}."
         return Knee(rule=SLO, value=value, low=low, text=text)
     assert high is not None

@@ -11,7 +11,7 @@ from locust_llm.report.blocks import (
     format_percentile,
     label_row,
 )
-from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
+from locust_llm.report.rows import Knee, LoadLevel, Row, SloResult, SweepSummary
 from locust_llm.report.sections.metrics import NOTHING
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
@@ -21,6 +21,7 @@ from locust_llm.report.sections.sweep.knee import (
 )
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, MAX_RESIDUAL, PREFILL, RATE, REPEAT
 from locust_llm.slo.client_verdict import LEVELS, OK
+from locust_llm.slo.grammar import INCONCLUSIVE
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.text.format import format_number, format_plain_number
 
@@ -28,6 +29,7 @@ FIRST_COLUMN: Final = {
     CONCURRENCY: "users", RATE: "rate/s", PREFILL: "limit", INPUT: "input", REPEAT: "repeat",
 }  # fmt: skip
 """By axis: the head of the column with the value of each stage."""
+TOO_FEW: Final = "too few requests"
 LATENCIES: Final = (
     ("TTFT", TTFT.tag), ("ITL", ITL.tag), ("latency", "request_latency"), ("wait", GATE_WAIT.tag),
     ("from due", TTFT_FROM_DUE.tag),
@@ -128,11 +130,27 @@ def _rates(sweep: SweepSummary) -> Iterator[Column]:
             ),
         )
     if any(level.slo_status for level in levels):
-        yield "SLO", lambda level: level.slo_status or "-"
+        yield "SLO", format_stage_status
     if any(level.client not in (None, OK) for level in levels):
         yield "client", lambda level: level.client or "-"
     if not sweep.repeats:
         yield "ended", lambda level: level.why or "-"
+
+
+def format_stage_status(level: LoadLevel) -> str:
+    """What the stage decides by itself; ``too few requests`` where nothing else is in the way."""
+    open_rules = [
+        result for result in level.slos if result.decides and result.status == INCONCLUSIVE
+    ]
+    if level.slo_status != INCONCLUSIVE or not open_rules:
+        return level.slo_status or "-"
+    return TOO_FEW if all(map(_has_too_few, open_rules)) else INCONCLUSIVE
+
+
+def _has_too_few(result: SloResult) -> bool:
+    """There is a figure, and an interval without one end or both."""
+    known = result.observed is not None and result.worst is None and not result.voided
+    return known and bool(result.count) and None in (result.low, result.high)
 
 
 def _table(axis: str, levels: Sequence[LoadLevel], columns: Iterator[Column]) -> TableBlock:

@@ -8,7 +8,7 @@ import pytest
 from support.records import a_run
 from support.stages import a_level
 
-from locust_llm.report.rows import LoadLevel, Row
+from locust_llm.report.rows import Knee, LoadLevel, Row
 from locust_llm.report.sections.sweep.findings import (
     MAX_FLAT,
     MIN_STEEP,
@@ -98,6 +98,17 @@ def told(levels: list[LoadLevel], axis: str = CONCURRENCY, **settings: object) -
 
 
 RATES = {"input_tokens_per_s": 3000.0, "output_tokens_per_s": 250.0, "in_flight": 15.96}
+
+
+def test_limits_for_a_gateway_are_within_the_safe_load_of_a_search() -> None:
+    """Capacity 44, safe 39: of stages at 32, 40 and 44 the one at 32."""
+    levels = [a_level(32, 2.0), a_level(40, 3.0), a_level(44, 4.0)]
+    knee = Knee(rule="SLO", value=44.0, text="")
+    (limits,) = describe_sweep_findings("concurrency", levels, [knee], a_run().settings, 39.0)
+    assert limits == (
+        "Limits for a gateway, at concurrency 32, the highest stage within the safe 39 users: 120 "
+        "requests per minute."
+    )
 
 
 def test_limits_for_a_gateway_are_those_at_the_slo() -> None:

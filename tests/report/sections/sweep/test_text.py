@@ -14,7 +14,7 @@ from locust_llm.report.rows import Knee, LoadLevel, Row, SloResult, SweepSummary
 from locust_llm.report.sections.sweep.chart import plot_stages
 from locust_llm.report.sections.sweep.findings import describe_sweep_findings
 from locust_llm.report.sections.sweep.knee import find_knees, select_top_knees
-from locust_llm.report.sections.sweep.text import make_sweep_warnings
+from locust_llm.report.sections.sweep.text import format_stage_status, make_sweep_warnings
 from locust_llm.report.summarise import summarise_run
 from locust_llm.settings.sweep import AXES
 
@@ -274,3 +274,22 @@ def test_a_stage_whose_rule_the_load_generator_may_have_turned_is_not_called_ok(
         in line.text
     )
     assert "verdict is OK" not in line.text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "voided", "cell"),
+    [
+        (None, None, False, "too few requests"),
+        (0.8, None, False, "too few requests"),
+        (0.8, 1.2, False, "INCONCLUSIVE"),
+        (None, None, True, "INCONCLUSIVE"),
+    ],
+)
+def test_a_stage_with_too_few_requests_says_so(
+    low: float | None, high: float | None, voided: bool, cell: str
+) -> None:
+    result = SloResult(
+        rule="ttft p95 < 1s", status="INCONCLUSIVE", observed=0.9, count=7, low=low, high=high,
+        voided=voided,
+    )  # fmt: skip
+    assert format_stage_status(a_level(1, slo_status="INCONCLUSIVE", slos=(result,))) == cell
