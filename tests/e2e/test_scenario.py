@@ -45,7 +45,7 @@ def test_a_scenario_by_name_and_the_file_made_of_it_are_one_load(tmp_path: Path)
     named, other = tmp_path / "named", tmp_path / "other"
     with start_simulator("--ttft-ms", "20", "--itl-ms", "1") as url:
         server = Server(url)
-        words = ("-u", "4", "--num-sessions", "6", *FAST)
+        words = ("-u", "4", "-r", "4", "--num-sessions", "6", *FAST)
         done = run(
             server, named, "--scenario", "interactive-chat", "--session-turns-stddev", "0", *words
         )
