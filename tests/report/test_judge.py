@@ -245,6 +245,30 @@ def test_the_stretches_of_a_rate() -> None:
     assert wide.reason.startswith("its 95% interval crosses the limit")
 
 
+@pytest.mark.parametrize(
+    ("rule", "count", "status"),
+    [
+        ("requests_per_s >= 0.2", 28, "PASS"),
+        ("requests_per_s >= 0.8", 28, "INCONCLUSIVE"),
+        ("requests_per_s >= 1.5", 28, "FAIL"),
+        ("requests_per_s >= 0.2", 8, "PASS"),
+        ("requests_per_s >= 0.2", 7, "INCONCLUSIVE"),
+    ],
+)
+def test_a_rate_of_few_requests_decides_clear_cases(rule: str, count: int, status: str) -> None:
+    """About one a second, evenly. Of 28 that end independently the number has a standard deviation
+    of sqrt(28) = 5.3: the rate is known to 2 x 5.3 / 28 = 37 %, that of 8 to 69 %. Seven are too
+    few."""
+    found = judged(rule, even(count))
+    assert found.status == status
+    if count == 7:
+        assert found.reason == "too few samples: its interval takes 8 requests, there are 7"
+        return
+    assert found.observed is not None
+    assert found.low == pytest.approx(found.observed * (1 - 1.96 / count**0.5), rel=1e-3)
+    assert found.high == pytest.approx(found.observed * (1 + 1.96 / count**0.5), rel=1e-3)
+
+
 def test_a_rate_that_falls_does_not_pass() -> None:
     """Two a second, and from the middle on one: still above the limit, but on its way."""
     slowing = [answered(10, sent_at=10.0 + i / 2) for i in range(400)] + [

@@ -165,6 +165,19 @@ def estimate_rate_interval(amounts: Floats, *, looks: int = 1) -> ConfidenceInte
     return ConfidenceInterval(max(0.0, mean - error), mean + error, size)
 
 
+def widen_rate_of_few(
+    found: ConfidenceInterval, amounts: Floats, seconds: float, looks: int
+) -> ConfidenceInterval:
+    """The interval of a rate, at least that of requests that end independently of each other: few
+    requests do not show in how many stretches they end. ``amounts``: of each request."""
+    if found.low is None or found.high is None:
+        return found
+    mean = float(amounts.sum()) / seconds
+    reach = _normal_quantile(TAIL / looks) * math.sqrt(float((amounts**2).sum())) / seconds
+    low, high = min(found.low, max(mean - reach, 0.0)), max(found.high, mean + reach)
+    return found._replace(low=low, high=high)
+
+
 def estimate_ratio_interval(
     amounts: Floats, weights: Floats, *, looks: int = 1
 ) -> ConfidenceInterval:

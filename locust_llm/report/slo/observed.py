@@ -396,17 +396,20 @@ def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> O
     ):
         return ObservedValue(None, note="no request has a count of its tokens")
     known = bound_rate_amounts(rule, part)
-    bins = min(MAX_BINS, count // PER_BIN)
+    bins = min(MAX_BINS, max(count // PER_BIN, min(count, MIN_VALUES)))
 
     def found(through: Floats) -> ObservedValue:
         value = float(through.sum()) / seconds
         if bins < MIN_VALUES:
-            return ObservedValue(value, count=count, note=_few(count, PER_BIN * MIN_VALUES))
+            return ObservedValue(value, count=count, note=_few(count))
         bin_of = np.clip((time.of(known.at) / seconds * bins).astype(np.int64), 0, bins - 1)
         rates = np.bincount(bin_of, through, bins) / (seconds / bins)
         trend = intervals.detect_trend(rates)
+        interval = intervals.estimate_rate_interval(rates, looks=looks)
+        if count < PER_BIN * MIN_VALUES:
+            interval = intervals.widen_rate_of_few(interval, through, seconds, looks)
         return replace(
-            _with(value, intervals.estimate_rate_interval(rates, looks=looks), count),
+            _with(value, interval, count),
             size=None,
             trend=trend,
             later=_extrapolate_values(rule, rates, np.mean),
@@ -596,5 +599,5 @@ def explain_missing_end(found: ObservedValue) -> str:
     )
 
 
-def _few(count: int, least: int = MIN_VALUES) -> str:
-    return f"too few samples: its interval takes {least} requests, there are {count}"
+def _few(count: int) -> str:
+    return f"too few samples: its interval takes {MIN_VALUES} requests, there are {count}"
