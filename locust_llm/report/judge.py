@@ -479,6 +479,7 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
     shown = [level for level in sweep.levels if _result(level, rule) is not None]
     if found is None or not shown:
         return None
+    found = found.limit_to([level.value for level in shown if level_status(level) == PASS])
     within = [level for level in shown if found.low is not None and level.value <= found.low]
     # a figure whose own interval crosses the limit would contradict what all stages show together
     passing = [level for level in within if level_status(level) == PASS]

@@ -92,7 +92,7 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
     rule: str = ""
     """That limits it first."""
     measured_to: float = math.inf
-    """The highest level with a stage. Beyond it nothing is claimed: chances there only say where a
+    """The highest level with a stage, or with one that passes by itself where none fails. Beyond it nothing is claimed: chances there only say where a
     search goes next."""
 
     @property
@@ -109,6 +109,13 @@ class CapacityEstimate(msgspec.Struct, frozen=True, kw_only=True):
     def high(self) -> float | None:
         """Of its 95 % interval; None: it is below the lowest level for certain."""
         return self._highest(TAIL)
+
+    def limit_to(self, passing: Sequence[float]) -> "CapacityEstimate":
+        """``passing``: levels with a stage that passes by itself. Above the highest of them a
+        capacity takes a level that fails above: it is between the two then."""
+        if not passing or self.chance_of(min(self.measured_to, self.levels[-1])) < HALF:
+            return self
+        return msgspec.structs.replace(self, measured_to=min(self.measured_to, max(passing)))
 
     def chance_of(self, level: float) -> float:
         """How likely the capacity is this level or more."""

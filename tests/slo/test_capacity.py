@@ -198,3 +198,13 @@ def test_a_step_of_about_twice_the_rate_is_as_short_as_one_of_twice() -> None:
     assert step is not None
     assert (step.level, step.requests) == (3.998, 20)
     assert step.at_most_s == pytest.approx(3 * 3 * 3.998 / 2.038)  # thrice its waves
+
+
+def test_a_level_that_is_not_decided_by_itself_takes_one_that_fails_above() -> None:
+    """4 passes, 8 is INCONCLUSIVE: at least 4. With 16 that fails, 8 is between the two."""
+    held = [stage(1, 0.0, 500), stage(4, 0.0, 500), stage(8, 0.0, 200)]
+    found = capacity(*held).limit_to([1, 4])
+    assert (found.low, found.value, found.is_open, found.reaches_top) == (4, 4, True, True)
+    between = capacity(*held, stage(16, 1.0)).limit_to([1, 4])
+    assert between.low is not None
+    assert 4 < between.low < 16

@@ -17,6 +17,7 @@ from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, RATE, REPEAT, STOPPED, TIME_UP
 from locust_llm.slo.capacity import CapacityEstimate, CapacitySearch
 from locust_llm.slo.client_verdict import find_uncertain_metrics
+from locust_llm.slo.grammar import PASS
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.text.format import (
     capitalise_sentence,
@@ -255,7 +256,10 @@ def _find_capacity(run: Run, levels: Sequence[LoadLevel]) -> CapacityEstimate | 
     search = CapacitySearch(
         lowest=asked.values[0], highest=asked.values[-1], whole=asked.axis != RATE
     )
-    return estimate_capacity(search.levels, collect_evidence(run.settings.rules.readable, levels))
+    evidence = collect_evidence(run.settings.rules.readable, levels)
+    found = estimate_capacity(search.levels, evidence)
+    passing = [level.value for level in levels if level.slo_status == PASS]
+    return None if found is None else found.limit_to(passing)
 
 
 def describe_disturbances(axis: str, levels: Sequence[LoadLevel], settings: Settings) -> str:

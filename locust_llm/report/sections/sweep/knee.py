@@ -99,9 +99,9 @@ def _describe_unmeasured(axis: str, capacity: CapacityEstimate, run_time_s: floa
         return "no higher load was asked for"
     what = "rate" if axis == RATE else "load"
     if run_time_s is None:
-        return f"no higher {what} was measured"
+        return f"no higher {what} was decided"
     return (
-        f"no higher {what} was measured in {run_time_s:g} s: a longer -t, or a sweep that begins "
+        f"no higher {what} was decided in {run_time_s:g} s: a longer -t, or a sweep that begins "
         f"higher, tells more"
     )
 

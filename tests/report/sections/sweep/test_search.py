@@ -67,14 +67,14 @@ def test_a_search_whose_time_is_up_claims_no_more_than_its_highest_stage() -> No
     found = replace(estimate(1, 1, 1, 1, 0.5), measured_to=4.0)
     knee = describe_capacity("request-rate", found, 100.0)
     assert knee.text == (
-        "Capacity: at least 4 requests/s; no higher rate was measured in 100 s: a longer -t, or a "
+        "Capacity: at least 4 requests/s; no higher rate was decided in 100 s: a longer -t, or a "
         "sweep that begins higher, tells more."
     )
     assert (knee.value, knee.low, knee.high) == (4, 4, None)
     unsure = replace(estimate(1, 1, 0.9, 0.6, 0.5), measured_to=4.0)
     assert describe_capacity("concurrency", unsure).text == (
         "Capacity: 4 users (95% interval 2 to 4 or more). Safe: 2 users. The rule ttft p95 < 1s "
-        "sets it. No higher load was measured."
+        "sets it. No higher load was decided."
     )
 
 
