@@ -7,15 +7,13 @@ Statistics in Medicine 27, 2008). Two runs one after the other see different wea
 on the machines between them is in no interval.
 """
 
-import dataclasses
 import math
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.records.record import OK
 from locust_llm.report.compare.condition_differences import find_condition_differences
-from locust_llm.report.slo.intervals import MIN_VALUES, RISES
+from locust_llm.report.slo.intervals import RISES
 from locust_llm.report.slo.observed import (
     Evaluation,
     ObservedValue,
@@ -31,11 +29,6 @@ BETTER: Final = "better"
 WORSE: Final = "worse"
 SAME: Final = "no difference to be seen"
 FEW: Final = "too few to tell"
-RATES: Final = ("requests_per_s", "output_tokens_per_s")
-FEW_ERRORS: Final = 4.0
-"""Standard errors of a rate of few requests: twice what independent arrivals would have, as the
-requests are too few to show how they correlate."""
-BY_NUMBER: Final = "few requests, so its interval follows from their number, and is a wide one"
 HARDLY: Final = 0.01
 """A smaller difference, as a share of the base's figure, is hardly one, however sure it is."""
 
@@ -86,35 +79,10 @@ def measure_change(rule: Rule, base: Evaluation, here: Evaluation) -> MetricChan
     if old.ends is None or new.ends is None:
         return known._replace(ends=None, ratio_ends=None)
     if few := "; ".join(filter(None, (_few(rule, old, "in the base"), _few(rule, new, "here")))):
-        rough = _bound_few(rule, old, base), _bound_few(rule, new, here)
-        return _decide_clear_case(known._replace(note=few), *rough)
+        return known._replace(note=few)
     return known._replace(
         ends=difference_ends(old, new), ratio_ends=ratio_ends(old, new), note=_unsettled(old, new)
     )
-
-
-def _bound_few(rule: Rule, observed: ObservedValue, seen: Evaluation) -> ObservedValue:
-    """A rate of few requests with a wide interval, by their number alone; other figures as they
-    are."""
-    count = seen.main.outcome(OK).size
-    value = observed.value
-    no_interval = observed.ends is not None and None in observed.ends
-    if rule.metric not in RATES or not no_interval or observed.worst is not None:
-        return observed
-    if count < MIN_VALUES or not value:
-        return observed
-    reach = math.exp(FEW_ERRORS / math.sqrt(count))
-    return dataclasses.replace(observed, ends=(value / reach, value * reach))
-
-
-def _decide_clear_case(known: MetricChange, old: ObservedValue, new: ObservedValue) -> MetricChange:
-    """The change with its interval, if both figures have one and it does not hold 0."""
-    if any(observed.ends is None or None in observed.ends for observed in (old, new)):
-        return known
-    low, high = difference_ends(old, new)
-    if low is None or high is None or low <= 0 <= high:
-        return known
-    return known._replace(ends=(low, high), ratio_ends=ratio_ends(old, new), note=BY_NUMBER)
 
 
 def difference_ends(old: ObservedValue, new: ObservedValue) -> Ends:

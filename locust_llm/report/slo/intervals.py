@@ -80,6 +80,8 @@ LEAST_SIZE: Final = 6.0
 MOST_ERRORS: Final = 2.5
 """What a run shows often, it shows as well as so many independent requests, with an end so many
 standard errors off."""
+FEW_ERRORS: Final = 4.0
+"""Standard errors of a rate of few requests: twice what independent ones have."""
 TREND_COSINES: Final = 6
 TAIL_TREND: Final = 0.01
 """A steady run is called one with a trend in one of fifty cases."""
@@ -165,17 +167,13 @@ def estimate_rate_interval(amounts: Floats, *, looks: int = 1) -> ConfidenceInte
     return ConfidenceInterval(max(0.0, mean - error), mean + error, size)
 
 
-def widen_rate_of_few(
-    found: ConfidenceInterval, amounts: Floats, seconds: float, looks: int
-) -> ConfidenceInterval:
-    """The interval of a rate, at least that of requests that end independently of each other: few
-    requests do not show in how many stretches they end. ``amounts``: of each request."""
-    if found.low is None or found.high is None:
+def widen_rate_of_few(found: ConfidenceInterval, rate: float, count: int) -> ConfidenceInterval:
+    """The interval of a rate of ``count`` requests, at least with twice the error that independent
+    ones have: they are too few to show how they correlate."""
+    if found.low is None or found.high is None or not count:
         return found
-    mean = float(amounts.sum()) / seconds
-    reach = _normal_quantile(TAIL / looks) * math.sqrt(float((amounts**2).sum())) / seconds
-    low, high = min(found.low, max(mean - reach, 0.0)), max(found.high, mean + reach)
-    return found._replace(low=low, high=high)
+    reach = math.exp(FEW_ERRORS / math.sqrt(count))
+    return found._replace(low=min(found.low, rate / reach), high=max(found.high, rate * reach))
 
 
 def estimate_ratio_interval(

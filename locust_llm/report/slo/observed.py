@@ -407,7 +407,7 @@ def _rate(rule: Rule, part: RequestSelection, time: RateWindow, looks: int) -> O
         trend = intervals.detect_trend(rates)
         interval = intervals.estimate_rate_interval(rates, looks=looks)
         if count < PER_BIN * MIN_VALUES:
-            interval = intervals.widen_rate_of_few(interval, through, seconds, looks)
+            interval = intervals.widen_rate_of_few(interval, value, ok.size)
         return replace(
             _with(value, interval, count),
             size=None,

@@ -69,7 +69,7 @@ def test_shares_and_rates_of_good_requests() -> None:
 
 
 def test_too_few_requests_have_no_interval() -> None:
-    found = good(*steps(10), slo=("ttft p99 <= 10ms",))
+    found = good(*steps(7), slo=("ttft p99 <= 10ms",))
     assert found is not None
     assert (found.attainment, found.low, found.high) == (1, None, None)
 
