@@ -320,6 +320,19 @@ def test_failures_are_in_the_denominator_of_attainment_and_what_was_cut_too() ->
     )
 
 
+def test_attainment_is_known_no_better_than_the_error_rate() -> None:
+    """117 answers far within the condition, none failed: up to 1 - 0.025^(1/117) = 3.1 % may fail,
+    so 96.9 % are sure to meet it. 400 requests leave out 0.92 %."""
+    attained = judged("attainment >= 99% given ttft < 10s", even(117))
+    failing = judged("error_rate < 1%", even(117))
+    assert (attained.status, failing.status) == ("INCONCLUSIVE", "INCONCLUSIVE")
+    assert attained.low == pytest.approx(100 * 0.025 ** (1 / 117), abs=0.01)
+    assert failing.high is not None
+    assert attained.low == pytest.approx(100 - failing.high)
+    assert judged("attainment >= 96% given ttft < 10s", even(117)).status == "PASS"
+    assert judged("attainment >= 99% given ttft < 10s", even(400)).status == "PASS"
+
+
 def test_waits_of_failed_requests_count_as_they_are() -> None:
     records = [answered(1, asked_at=9.0, admitted_at=10.0)] * 10 + [
         failed(asked_at=7.0, admitted_at=10.0)

@@ -183,11 +183,7 @@ def count_later_tokens(part: RequestSelection) -> Floats:
 def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
     """1 for each request that is what the share of a rule is about, else 0."""
     if rule.metric == "error_rate":
-        counted = part.outcome(*COUNTED)
-        outcome = _outcomes(counted)
-        cut = outcome == CUT
-        failed = (outcome == "failed").astype(np.float64)
-        return ValueBounds(failed, failed + cut, find_send_times(counted), cut)
+        return bound_failures(part)
     if flag := BY_WORD[rule.metric].flag:
         known = part.only(~part.requests[flag].isna()).outcome(OK)
         hits = known[flag]
@@ -203,6 +199,15 @@ def bound_share_hits(rule: Rule, part: RequestSelection) -> ValueBounds:
         outcome == CUT,
     )
     return _redistributed(found, outcome == CANCELLED, counted["closed_at"] - counted["sent_at"])
+
+
+def bound_failures(part: RequestSelection) -> ValueBounds:
+    """1 for each request that failed, or may have: one that was cut."""
+    counted = part.outcome(*COUNTED)
+    outcome = _outcomes(counted)
+    cut = outcome == CUT
+    failed = (outcome == "failed").astype(np.float64)
+    return ValueBounds(failed, failed + cut, find_send_times(counted), cut)
 
 
 IN_WINDOW: Final = "in_window"

@@ -28,6 +28,7 @@ from . import intervals
 from .censoring import (
     COUNTED,
     ValueBounds,
+    bound_failures,
     bound_metric,
     bound_rate_amounts,
     bound_share_hits,
@@ -358,14 +359,26 @@ def _share(rule: Rule, part: RequestSelection, looks: int) -> ObservedValue:
         return ObservedValue(None, note=_none(rule.metric))
     trend = intervals.detect_trend(known.low[~known.cut])
     margins = measure_margins(rule, part) if rule.given else None
+    most = _bound_unfailed_share(part, looks) if rule.given else 1.0
 
     def found(ones: Floats) -> ObservedValue:
         known_margins = None if margins is None else _fit_margins(margins, ones)
         interval = intervals.estimate_share_interval(ones, margins=known_margins, looks=looks)
+        if interval.low is not None:
+            interval = interval._replace(low=min(interval.low, most))
         later = _extrapolate_values(rule, ones, np.mean)
         return replace(_with(float(ones.mean()), interval, len(ones)), later=later)
 
     return replace(_at_both(rule, known, found), trend=trend)
+
+
+def _bound_unfailed_share(part: RequestSelection, looks: int) -> float:
+    """What the upper end of the error rate leaves of all: a request that fails meets no condition,
+    and how values spread says nothing of failures."""
+    failed = bound_failures(part).in_order.high
+    if not len(failed):
+        return 1.0
+    return 1 - (intervals.estimate_share_interval(failed, looks=looks).high or 0.0)
 
 
 def _fit_margins(margins: Floats, ones: Floats) -> Floats:
