@@ -249,7 +249,7 @@ def test_where_the_tokens_come_from() -> None:
     counts = summary.counts
     assert (counts.tokens_from_usage, counts.tokens_from_chunks, counts.tokens_unknown) == (2, 1, 1)
     assert any(
-        "2 of 4" in remark and "estimate" in remark
+        "2 of 4" in remark and "of 1 each chunk counts as one" in remark
         for remark in notes.make_remarks(summary, a_run())
     )
 
