@@ -175,7 +175,10 @@ class Plugin:
         if isinstance(runner, MasterRunner) and options and options.processes:
             waits = options.headless or options.autostart
             self._children = attend_children(
-                runner, lambda: leave_process(ExitStatus.BROKEN), needs_all=waits
+                runner,
+                options.processes,
+                lambda: leave_process(ExitStatus.BROKEN),
+                needs_all=waits,
             )
         hooks = environment.events
         _listen_first(hooks.worker_report, self._group_failures)

@@ -67,16 +67,16 @@ def _end_with_parent(number: int) -> None:
 
 
 def attend_children(
-    runner: Any, give_up: Callable[[], object], *, needs_all: bool
+    runner: Any, forked: int, give_up: Callable[[], object], *, needs_all: bool
 ) -> gevent.Greenlet:
-    """Of this process. ``give_up()``: the run cannot begin, as too many have ended. ``needs_all``:
-    Locust begins it when all of them are there, else when a user asks for it. Returns the greenlet
-    that looks."""
+    """Watches the ``forked`` workers of this process. ``give_up()``: the run cannot begin, as too
+    many have ended. ``needs_all``: Locust begins it when all of them are there, else when a user
+    asks for it. Returns the greenlet that looks."""
     global _awaits_forks
     _awaits_forks = False
     children = psutil.Process().children()
     looking = spawn_critical(
-        lambda why: give_up(), 0.0, _await, runner, children, give_up, needs_all
+        lambda why: give_up(), 0.0, _await, runner, children, forked, give_up, needs_all
     )
     # before Locust's own, which waits for them without an end
     atexit.register(end_children, children)
@@ -84,13 +84,19 @@ def attend_children(
 
 
 def _await(
-    runner: Any, children: Sequence[psutil.Process], give_up: Callable[[], object], needs_all: bool
+    runner: Any,
+    children: Sequence[psutil.Process],
+    forked: int,
+    give_up: Callable[[], object],
+    needs_all: bool,
 ) -> None:
+    # gevent reaps a worker that has ended, so one that ended early is no child any more
+    forked = max(forked, len(children))
     while runner.state == STATE_INIT if needs_all else not len(runner.clients):
-        ended = len(children) - sum(map(_lives, children))
-        if ended == len(children) or (needs_all and ended):
+        ended = forked - sum(map(_lives, children))
+        if ended == forked or (needs_all and ended):
             before = "the run began" if needs_all else "any of them had connected"
-            logger.error(f"{ended} of {len(children)} worker processes ended before {before}")
+            logger.error(f"{ended} of {forked} worker processes ended before {before}")
             give_up()
             return
         gevent.sleep(LOOK_S)

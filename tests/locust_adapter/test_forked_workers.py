@@ -4,9 +4,14 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
+
+from locust.runners import STATE_INIT
 
 import psutil
 import pytest
+
+from locust_llm.locust_adapter.forked_workers import _await
 
 SLEEPS = """
 import os, subprocess, sys, time
@@ -54,3 +59,15 @@ def test_a_worker_ends_with_the_master_that_forked_it_and_other_children_do_not(
         if psutil.pid_exists(child):
             os.kill(child, 9)
         master.stdout.close()
+
+
+@pytest.mark.parametrize(("needs_all", "left"), [(True, 1), (False, 0)])
+def test_a_worker_that_had_ended_before_anybody_looked_counts(
+    needs_all: bool, left: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was reaped, and is no child any more: of two forked workers one or none is left."""
+    runner = SimpleNamespace(state=STATE_INIT, clients={})
+    gave_up: list[bool] = []
+    _await(runner, [psutil.Process()] * left, 2, lambda: gave_up.append(True), needs_all)
+    assert gave_up == [True]
+    assert f"{2 - left} of 2 worker processes ended before" in caplog.text
