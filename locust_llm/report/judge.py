@@ -39,7 +39,7 @@ from locust_llm.report.sections.sweep.knee import (
     is_client_distorted,
 )
 from locust_llm.report.slo.capacity import estimate_capacity
-from locust_llm.report.slo.disturbance import collect_evidence
+from locust_llm.report.slo.disturbance import collect_stage_evidence
 from locust_llm.report.slo.intervals import RISES
 from locust_llm.report.slo.measurement_error import (
     RuleError,
@@ -475,7 +475,7 @@ def _judge_searched(rule: Rule, sweep: SweepSummary) -> SloResult | None:
         own = _result(level, rule)
         return None if own is None else own.status
 
-    found = estimate_capacity(sweep.capacity.levels, collect_evidence([rule], sweep.levels))
+    found = estimate_capacity(sweep.capacity.levels, collect_stage_evidence([rule], sweep.levels))
     shown = [level for level in sweep.levels if _result(level, rule) is not None]
     if found is None or not shown:
         return None

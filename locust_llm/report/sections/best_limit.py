@@ -54,7 +54,7 @@ LONG: Final = "long"
 ALL: Final = "all"
 BEST: Final = "best"
 AS_GOOD: Final = "as good"
-UNKNOWN: Final = "not told apart"
+UNKNOWN: Final = "not distinguished"
 WORSE: Final = "worse"
 LONGEST_S: Final = 8 * 3600.0
 """More than so much more time is not worth naming."""
@@ -114,7 +114,7 @@ class LimitRow(msgspec.Struct, frozen=True, kw_only=True):
     regret_high: float | None
     """None: nothing bounds it."""
     verdict: str
-    """best, as good, not told apart or worse."""
+    """best, as good, not distinguished or worse."""
     left_open: int
     """Requests that count, and had not ended when the limit changed."""
 
@@ -313,9 +313,9 @@ def describe_answer(
         parts.append(f"{name_limits(good)} are equally good ({within})")
     if open_ and good:
         verb = "is" if len(open_) == 1 else "are"
-        parts.append(f"{name_limits(open_)} {verb} not told apart from that")
+        parts.append(f"{name_limits(open_)} {verb} not distinguished from that")
     elif open_:
-        parts.append(f"{name_limits(open_)} are not told apart")
+        parts.append(f"{name_limits(open_)} are not distinguished")
     if (clause := _describe_no_limit(regrets, objective, without)) is not None:
         parts.append(clause)
     advised = [one.limit for one in regrets if one.limit is None and not one.is_worse]
@@ -335,7 +335,7 @@ def _describe_too_few(
         (one for one in regrets if not one.left_out), key=lambda one: one.values, default=None
     )
     whole = min((one.rounds for one in regrets if not one.left_out), default=0)
-    start = "The prefill limits are not told apart:"
+    start = "The prefill limits are not distinguished:"
     if whole < LEAST_ROUNDS:
         missing = f"{LEAST_ROUNDS} rounds at each limit are needed, {whole} were done"
         factor = LEAST_ROUNDS / max(rounds, 1)
@@ -539,7 +539,7 @@ def describe_method(found: LimitComparison) -> str:
         )
     return (
         f"{text}. Best, as good ({TOLERANCE:.0%}) and worse hold for all limits together in 95% of "
-        f"the runs, at whatever look a run ends; not told apart: neither is known."
+        f"the runs, at whatever look a run ends; not distinguished: neither is known."
     )
 
 

@@ -87,7 +87,9 @@ def _worsens(rule: Rule, visits: Sequence[Visit]) -> bool:
     return len(values) >= MIN_TREND and rises
 
 
-def collect_evidence(rules: Sequence[Rule], levels: Sequence[LoadLevel]) -> list[StageEvidence]:
+def collect_stage_evidence(
+    rules: Sequence[Rule], levels: Sequence[LoadLevel]
+) -> list[StageEvidence]:
     """What all stages say about these rules, as far as no disturbance makes it doubtful."""
     disturbed = {str(rule): find_disturbance(rule, levels) for rule in rules}
     collected = list[StageEvidence]()

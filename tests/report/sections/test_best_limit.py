@@ -50,7 +50,7 @@ def test_equals_and_what_it_is_without_one() -> None:
 
 def test_one_is_the_best_and_another_not_told_apart() -> None:
     assert answer({None: BAD, 1: GOOD, 2: OPEN}).startswith(
-        "Limit 1 is the best (within 3%); limit 2 is not told apart from that; without a limit "
+        "Limit 1 is the best (within 3%); limit 2 is not distinguished from that; without a limit "
     )
 
 
@@ -70,7 +70,7 @@ def test_no_limit_as_good_as_one_advises_none() -> None:
 def test_not_told_apart_names_the_time_that_would_tell() -> None:
     """From 20 % to 3 % the interval shrinks 6.2 times: 38 times as long in all."""
     text = answer({None: BAD, 2: OPEN, 4: OPEN})
-    assert text.startswith("Limits 2 and 4 are not told apart; without a limit ")
+    assert text.startswith("Limits 2 and 4 are not distinguished; without a limit ")
     assert text.endswith(
         " Limit 2 looks best, and is at most 20% worse than the best one (95%). About 75 min more "
         "would tell."
@@ -81,7 +81,7 @@ def test_too_few_rounds() -> None:
     regrets = [a_regret(limit, (0.0, math.inf), rounds=2) for limit in (None, 1)]
     text = describe_answer(regrets, SHORT_TTFT, None, rounds=2, seconds=60.0)
     assert text == (
-        "The prefill limits are not told apart: 3 rounds at each limit are needed, 2 were done. Run "
+        "The prefill limits are not distinguished: 3 rounds at each limit are needed, 2 were done. Run "
         "for about 3 min or compare fewer limits."
     )
 
@@ -94,7 +94,7 @@ def test_too_few_requests() -> None:
     ]
     text = describe_answer(regrets, SHORT_TTFT, None, rounds=3, seconds=60.0)
     assert text == (
-        "The prefill limits are not told apart: a p95 takes 20 requests with short prompts at each "
+        "The prefill limits are not distinguished: a p95 takes 20 requests with short prompts at each "
         "limit, and limit 1 had 14 in 3 rounds. Run for about 3 min or compare fewer limits."
     )
 

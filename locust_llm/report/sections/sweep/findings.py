@@ -12,7 +12,7 @@ from locust_llm.report.blocks import format_observed
 from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.slo.capacity import estimate_capacity
-from locust_llm.report.slo.disturbance import collect_evidence, find_disturbance
+from locust_llm.report.slo.disturbance import collect_stage_evidence, find_disturbance
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, RATE, REPEAT, STOPPED, TIME_UP
 from locust_llm.slo.capacity import CapacityEstimate, CapacitySearch
@@ -256,7 +256,7 @@ def _find_capacity(run: Run, levels: Sequence[LoadLevel]) -> CapacityEstimate | 
     search = CapacitySearch(
         lowest=asked.values[0], highest=asked.values[-1], whole=asked.axis != RATE
     )
-    evidence = collect_evidence(run.settings.rules.readable, levels)
+    evidence = collect_stage_evidence(run.settings.rules.readable, levels)
     found = estimate_capacity(search.levels, evidence)
     passing = [level.value for level in levels if level.slo_status == PASS]
     return None if found is None else found.limit_to(passing)

@@ -13,7 +13,7 @@ from locust_llm.report.rows import LoadLevel, SloResult
 from locust_llm.report.sections.sweep.findings import describe_disturbances, summarise_sweep
 from locust_llm.report.sections.sweep.knee import describe_capacity
 from locust_llm.report.slo.capacity import estimate_capacity
-from locust_llm.report.slo.disturbance import collect_evidence, find_disturbance
+from locust_llm.report.slo.disturbance import collect_stage_evidence, find_disturbance
 from locust_llm.slo.capacity import CapacityEstimate, RuleEvidence, StageEvidence
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 
@@ -163,7 +163,7 @@ def test_visits_that_get_worse_each_time_widen_the_interval() -> None:
     assert found is not None
     assert (found.level, found.worsens) == (16, True)
     assert math.isclose(found.spread, 6 * 0.4845, rel_tol=1e-3)
-    evidence = collect_evidence([rule], levels)
+    evidence = collect_stage_evidence([rule], levels)
     assert [(stage.level, stage.rules[0].beyond) for stage in evidence] == [(8, 0), (16, 0.03)]
     capacity = estimate_capacity(tuple(map(float, range(8, 17))), evidence)
     assert capacity is not None
@@ -188,5 +188,5 @@ def test_the_row_of_a_pass_has_a_figure_that_passes() -> None:
 def test_visits_within_their_errors_are_no_disturbance() -> None:
     levels, run = visited((0.5, 0.6, 0.8), (0.6, 0.7, 0.8), (0.6, 0.75, 0.9))
     assert describe_disturbances("concurrency", levels, run.settings) == ""
-    evidence = collect_evidence(run.settings.rules.readable, levels)
+    evidence = collect_stage_evidence(run.settings.rules.readable, levels)
     assert [(one.level, one.rules[0].spread) for one in evidence] == [(8, 0)] + [(16, 0)] * 3
