@@ -78,7 +78,9 @@ def _unknown(word: str) -> str:
         )
     here = next((here for here, names in OF_OTHERS.items() if word in names), "")
     near = difflib.get_close_matches(word, COMMANDS, n=1)
-    meant = f": it is {here} here" if here else f": did you mean {near[0]}?" if near else ""
+    if here:
+        return f"unknown command {word!r}: it is {here} here"
+    meant = f": did you mean {near[0]}?" if near else ""
     return f"unknown command {word!r}{meant}"
 
 

@@ -285,7 +285,9 @@ MEANT: Final = {
 }  # fmt: skip
 """By what it is here: the names that other load testers have for it (AIPerf, vllm bench, guidellm,
 genai-bench, llmperf, k6)."""
-OF_PEERS: Final = {f"--{name}": here for here, names in MEANT.items() for name in names}
+OF_PEERS: Final = dict[str, str]()
+for _here, _names in MEANT.items():
+    OF_PEERS.update({f"--{name}": _here for name in _names})
 SAME: Final = {
     "--users": ("concurrency", "max-concurrency", "num-users"),
     "--run-time": ("benchmark-duration", "max-seconds"),

@@ -59,15 +59,13 @@ def list_secret_names(options: Namespace | None) -> tuple[str, ...]:
         for name in list_secret_flags()
         if getattr(options, name, None)
     ]
-    own = (f"--candidate-set header:{name.title()}" for name in read_candidate_headers(options))
-    of_tenants = (
-        f"--tenant-header {tenant}:{name.title()}"
-        for tenant, own in read_tenant_headers(options).items()
-        for name in own
-    )
+    of_candidate = [
+        f"--candidate-set header:{name.title()}" for name in read_candidate_headers(options)
+    ]
+    of_tenants: list[str] = []
+    for tenant, headers_of_tenant in read_tenant_headers(options).items():
+        of_tenants += (f"--tenant-header {tenant}:{name.title()}" for name in headers_of_tenant)
     # a worker does not know the master's protocol when it greets
-    headers = read_request_headers(options, "chat")
-    certificate = ("--client-cert",) if find_client_certificate() else ()
-    return tuple(
-        sorted({*certificate, *(name.title() for name in headers), *flags, *own, *of_tenants})
-    )
+    headers = [name.title() for name in read_request_headers(options, "chat")]
+    certificate = ["--client-cert"] if find_client_certificate() else []
+    return tuple(sorted({*certificate, *headers, *flags, *of_candidate, *of_tenants}))

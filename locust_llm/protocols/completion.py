@@ -95,7 +95,8 @@ class Delta(msgspec.Struct, gc=False):
         else:
             output, thought = classify_content(content) if content else (False, False)
         if self.extra_content is not None and is_thought(self.extra_content):
-            output, thought = False, output or thought
+            thought = output or thought
+            output = False
         output = output or has_text(self.refusal) or has_text(self.images) or _has_sound(self.audio)
         thoughts = (
             self.reasoning_content,

@@ -2,7 +2,7 @@
 go on from an answer."""
 
 from collections.abc import Callable
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, Final
 
 import msgspec
@@ -151,14 +151,12 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
         """System messages at the beginning are instructions, which each request has: vLLM drops
         those of earlier turns from what it keeps."""
         systems = leading_system_messages(messages)
-        items = [item for message in messages[len(systems) :] for item in _items(message)]
+        items = _items_of_messages(messages[len(systems) :])
         if not items:
-            return {"input": [item for message in messages for item in _items(message)]}
-        return (
-            {"instructions": "\n\n".join(map(text_of, systems)), "input": items}
-            if systems
-            else {"input": items}
-        )
+            return {"input": _items_of_messages(messages)}
+        if not systems:
+            return {"input": items}
+        return {"instructions": "\n\n".join(map(text_of, systems)), "input": items}
 
     def fields(self, asked: dict[str, Any]) -> dict[str, Any]:
         body = dict(asked)
@@ -318,6 +316,10 @@ def _tool(tool: Any) -> Any:
         if function is None
         else {"type": "function", "parameters": NO_PARAMETERS, "strict": False, **function}
     )
+
+
+def _items_of_messages(messages: Messages) -> list[dict[str, Any]]:
+    return list(chain.from_iterable(map(_items, messages)))
 
 
 def _items(message: dict[str, Any]) -> list[dict[str, Any]]:

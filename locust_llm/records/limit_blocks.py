@@ -118,14 +118,12 @@ class LimitBlockRecords:
             key = (request.limit, request.round)
             if key in values:
                 values[key].extend(_value_of(request, objective, longest))
-        return {
-            limit: {
-                number: BlockSample(values[key], seconds[key])
-                for key in seconds
-                if (number := key[1]) and key[0] == limit
-            }
-            for limit in limits
-        }
+        samples: dict[Limit, dict[int, BlockSample]] = {limit: {} for limit in limits}
+        for key, lasted_s in seconds.items():
+            limit, number = key
+            if limit in samples:
+                samples[limit][number] = BlockSample(values[key], lasted_s)
+        return samples
 
     def _make_request(
         self, record: Record, block: LimitBlock, *, in_flight: bool

@@ -433,7 +433,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def tokens_of_chunks(self) -> list[int]:
         """Of each chunk the tokens that the server counted in it; empty where it counted none."""
-        return [tokens for tokens, chunks in self.chunk_tokens for _ in range(chunks)]
+        tokens_of: list[int] = []
+        for tokens, chunks in self.chunk_tokens:
+            tokens_of += [tokens] * chunks
+        return tokens_of
 
     @property
     def tokens_per_chunk(self) -> float | None:

@@ -11,7 +11,7 @@ TGI (huggingface.co/docs/text-generation-inference/reference/metrics), Dynamo
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice, pairwise
+from itertools import chain, islice, pairwise, product
 from operator import attrgetter
 from typing import Any, Final
 
@@ -67,18 +67,17 @@ _NAMES: Final = {
     "inference_s": ("request_inference_time_seconds_sum", "request_inference_duration_sum"),
     "inference_count": ("request_inference_time_seconds_count", "request_inference_duration_count"),
 }  # fmt: skip
-_FIELDS: Final = {
-    prefix + name: (field,)
-    for field, names in _NAMES.items()
-    for name in names
-    for prefix in ENGINES
-} | {  # llama.cpp counts the prompts without what was cached, SGLang with it
-    "sglang:prompt_tokens_total": ("cache_queries",),
-    "llamacpp:prompt_tokens_total": ("cache_queries",),
-    "llamacpp:prompt_tokens_cached_total": ("cache_queries", "cache_hits"),
-    "vllm:prompt_tokens_cached_total": (),  # the hits again, those of connectors among them
-}
-"""Fields by the whole name of a metric."""
+_FIELDS: Final = dict[str, tuple[str, ...]]()
+"""The fields of a reading, by the full name of a metric."""
+for _field, _names in _NAMES.items():
+    for _prefix, _name in product(ENGINES, _names):
+        _FIELDS[_prefix + _name] = (_field,)
+# llama.cpp counts the prompts without what was cached, SGLang with it
+_FIELDS["sglang:prompt_tokens_total"] = ("cache_queries",)
+_FIELDS["llamacpp:prompt_tokens_total"] = ("cache_queries",)
+_FIELDS["llamacpp:prompt_tokens_cached_total"] = ("cache_queries", "cache_hits")
+# vLLM counts the hits again here, the hits of connectors among them
+_FIELDS["vllm:prompt_tokens_cached_total"] = ()
 _GPU_FIELDS: Final = {
     "DCGM_FI_DEV_GPU_UTIL": ("gpu_use", 0.01),
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": ("gpu_use", 1.0),
@@ -89,7 +88,9 @@ _GPU_FIELDS: Final = {
 }
 """(field, factor): percent and MiB are DCGM's own units."""
 _SUFFIXES: Final = {
-    name.removeprefix(prefix) for name in _FIELDS for prefix in ENGINES if name.startswith(prefix)
+    name.removeprefix(prefix)
+    for name, prefix in product(_FIELDS, ENGINES)
+    if name.startswith(prefix)
 }
 _LINE: Final = re.compile(
     rf"^((?:{'|'.join(ENGINES)})(?:{'|'.join(sorted(_SUFFIXES))})|{'|'.join(_GPU_FIELDS)})"

@@ -84,7 +84,10 @@ def parse_sweep(text: str) -> Sweep:
 
 def parse_sweep_values(text: str) -> list[float]:
     """In rising order. Raises ValueError of one clause."""
-    return sorted({value for part in text.split(",") for value in _values(part.strip())})
+    values: set[float] = set()
+    for part in text.split(","):
+        values.update(_values(part.strip()))
+    return sorted(values)
 
 
 def _values(part: str) -> Iterator[float]:

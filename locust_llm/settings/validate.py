@@ -298,10 +298,8 @@ def _too_few_requests(s: Settings) -> Iterator[str]:
     asked = f"--request-count {s.request_count}"
     most: float | None = s.request_count
     if most is None and s.request_rate and s.longest_s:
-        most, asked = (
-            s.request_rate * s.longest_s,
-            f"{s.request_rate:g} requests/s for {s.longest_s:g} s",
-        )
+        most = s.request_rate * s.longest_s
+        asked = f"{s.request_rate:g} requests/s for {s.longest_s:g} s"
     for rule in s.rules.readable if most is not None else ():
         if (
             most is not None

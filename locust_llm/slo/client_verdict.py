@@ -266,7 +266,12 @@ def format_figure_error(figure: FigureError) -> str:
 
 
 def _written(number: float, unit: str) -> str:
-    digits = 0 if abs(number) >= 100 else 1 if abs(number) >= 10 else 2
+    if abs(number) >= 100:
+        digits = 0
+    elif abs(number) >= 10:
+        digits = 1
+    else:
+        digits = 2
     return f"{number:,.{digits}f}{'' if unit in ('%', '/s') else ' '}{unit}"
 
 

@@ -23,6 +23,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from operator import ge, gt, le, lt
 from typing import Any, Final, NoReturn
 
@@ -346,7 +347,7 @@ def _rule(text: str) -> Rule:
         raise_selector_error(
             f"{measure.word} has no conditions: 'given' is for {' and '.join(GIVEN)}"
         )
-    texts = [text for part in given for text in _AND.split(part)]
+    texts = list(chain.from_iterable(map(_AND.split, given)))
     if len(texts) > MAX_CONDITIONS:
         raise_selector_error(
             f"it has {len(texts):,} conditions, and at most {MAX_CONDITIONS} are possible"

@@ -3,6 +3,7 @@ is hidden until that is set."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -169,7 +170,7 @@ def build_form_groups(
     for option in FIELDS.values():
         if option.in_form and (not option.repeated or option.dest == RULES_FIELD):
             groups[GROUPS.get(option.group, OTHERS)].append(_field(option, options))
-    shown = find_visible_fields([field for fields in groups.values() for field in fields])
+    shown = find_visible_fields(list(chain.from_iterable(groups.values())))
     for fields in groups.values():
         fields[:] = [
             replace(field, needs="") if field.is_set and field.name not in shown else field

@@ -61,9 +61,11 @@ class StartTimes:
         self._started.add(user)
         with self._turn:
             if self._last_at is None:  # the first user here begins the count
-                begin, step = self._clock(), self._place
+                begin = self._clock()
+                step = self._place
             else:
-                begin, step = self._last_at, self._processes
+                begin = self._last_at
+                step = self._processes
             wait_until(begin + step * self._spacing_s)
             latest = begin + step * self._longest_spacing_s
             while step and awaiting() and (now := self._clock()) < latest:

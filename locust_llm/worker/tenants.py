@@ -103,8 +103,7 @@ class TenantAssigner:
     @property
     def secrets(self) -> dict[str, str]:
         """The values that were given, by tenant and header."""
-        return {
-            f"{tenant} {name}": value
-            for tenant, own in self._headers.items()
-            for name, value in own.items()
-        }
+        values: dict[str, str] = {}
+        for tenant, headers in self._headers.items():
+            values.update({f"{tenant} {name}": value for name, value in headers.items()})
+        return values

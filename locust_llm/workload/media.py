@@ -14,7 +14,8 @@ import stat
 import wave
 from binascii import Error, a2b_base64, b2a_base64
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -137,21 +138,26 @@ def count_media(messages: Iterable[dict[str, Any]]) -> dict[str, int | float | N
     """Fields of the record for the pictures and sounds in messages of chat completions; none
     without any. None: of one of them it is not known, as it is behind a URL. What tokens such a
     request has nobody knows beforehand."""
-    parts = [part for message in messages for part in _of_message(message)]
+    parts = list(chain.from_iterable(map(_of_message, messages)))
     if not parts:
         return {}
     images = [(facts, size) for kind, facts, size in parts if kind == IMAGE]
     sounds = [facts.seconds for kind, facts, _ in parts if kind == AUDIO]
-    whole = bool(images) and all(facts.pixels is not None for facts, _ in images)
+    sizes = [size for _, size in images]
+    pixels = [facts.pixels for facts, _ in images]
     return {
         "images": len(images) or None,
-        "image_bytes": sum(size for _, size in images)
-        if images and all(size for _, size in images)
-        else None,
-        "image_pixels": sum(facts.pixels or 0 for facts, _ in images) if whole else None,
-        "audio_s": sum(filter(None, sounds)) if sounds and None not in sounds else None,
+        "image_bytes": sum(sizes) if sizes and all(sizes) else None,
+        "image_pixels": _sum_if_known(pixels),
+        "audio_s": _sum_if_known(sounds),
         "asked_input_tokens": None,
     }
+
+
+def _sum_if_known(values: Sequence[float | None]) -> float | None:
+    """None: there are no values, or one of them is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
 
 
 def _of_message(message: dict[str, Any]) -> Iterator[tuple[str, MediaFacts, int]]:

@@ -138,7 +138,8 @@ def fit_prompt_lengths(samples: Iterable[tuple[int, int]]) -> PromptLengthModel:
     spread = sum((words - mean_words) ** 2 for words, _ in points)
     slope = sum((w - mean_words) * (t - mean_tokens) for w, t in points) / spread if spread else 0.0
     if slope <= 0:
-        (few, tokens), (many, tokens_of_many) = min(points), max(points)
+        few, tokens = min(points)
+        many, tokens_of_many = max(points)
         raise ValueError(
             f"the server counted {tokens:,} tokens for prompts of {few:,} and {tokens_of_many:,} "
             f"for prompts of {many:,} words"

@@ -205,7 +205,10 @@ def _place(
             last.append((end, number, tails))
 
     def last_requests() -> list[int]:
-        return list(dict.fromkeys(tail for _, _, tails in last for tail in tails)) or before
+        found: dict[int, None] = {}
+        for _, _, tails in last:
+            found.update(dict.fromkeys(tails))
+        return list(found) or before
 
     for number, span in enumerate(
         sorted((span for span in spans if not span.tool), key=lambda span: span.start)

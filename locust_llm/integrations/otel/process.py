@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import chain
 from threading import Event, Lock, Thread
 from typing import Any, BinaryIO, Final
 
@@ -187,7 +188,7 @@ def _queue(
 
 def _flat(batch: list[tuple[Any, ...]]) -> list[Any]:
     """The spans of all requests."""
-    return [span for spans in batch for span in spans]
+    return list(chain.from_iterable(batch))
 
 
 def guard_export(export: Export) -> Export:

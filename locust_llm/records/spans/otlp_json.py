@@ -6,6 +6,7 @@ opentelemetry.io/docs/specs/otlp, "JSON Protobuf Encoding".
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -57,7 +58,7 @@ def decode_otlp_json(data: bytes) -> list[Span]:
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
     exports = export if isinstance(export, list) else [export]
-    return [_span(span) for part in exports for span in _spans(part)]
+    return list(map(_span, chain.from_iterable(map(_spans, exports))))
 
 
 def _spans(export: _Export) -> Iterator[_Span]:

@@ -5,6 +5,7 @@ A fork goes on with the conversation it comes from; a spawn begins with nothing,
 joins it waits for its end.
 """
 
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -62,11 +63,8 @@ def _children(turn: _Turn) -> list[str]:
 def read_dag_names(fields: dict[str, Any]) -> list[str]:
     """The conversation and those that it begins. Raises RowError."""
     row = _conversation(fields)
-    return [
-        row.session_id,
-        *row.pre_session_spawns,
-        *(name for turn in row.read(0) for name in _children(turn)),
-    ]
+    of_turns = chain.from_iterable(map(_children, row.read(0)))
+    return [row.session_id, *row.pre_session_spawns, *of_turns]
 
 
 def read_dag_turns(rows: list[tuple[dict[str, Any], int]]) -> tuple[str, list[Turn]]:

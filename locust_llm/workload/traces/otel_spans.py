@@ -14,6 +14,7 @@ context grows.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -312,7 +313,7 @@ def _messages(span: _Span) -> list[dict[str, Any]] | None:
             field="attributes",
             line=span.line,
         )
-    messages = [message for recorded in (*first, *given) for message in _message(recorded)]
+    messages = list(chain.from_iterable(map(_message, (*first, *given))))
     if not messages or not all(isinstance(message["role"], str) for message in messages):
         raise RowError(
             f"the span {span.id!r}: a message has no role", field="attributes", line=span.line

@@ -48,9 +48,7 @@ def read_weka_session(row: bytes, line: int) -> RecordedSession:
     trace = convert_row(decode_row(row), _Weka)
     name = read_row_id(trace.id)
     agents = [agent for agent in _agents(trace.requests) if agent.requests]
-    relative = any(
-        entry.t < agent.t - CLOCK_S for agent in agents for entry in agent.requests or ()
-    )
+    relative = any(map(_begins_before_agent, agents))
     origin = "their beginning" if relative else "the beginning of the session"
     about = f"times of sub-agents from {origin}"
     turns = []
@@ -82,6 +80,11 @@ def _agents(entries: list[_Entry]) -> Iterable[_Entry]:
         if entry.type == "subagent":
             yield entry
             yield from _agents(entry.requests or [])
+
+
+def _begins_before_agent(agent: _Entry) -> bool:
+    """Whether a request has an earlier time than the sub-agent that sends it."""
+    return any(entry.t < agent.t - CLOCK_S for entry in agent.requests or ())
 
 
 def _weka_spans(
