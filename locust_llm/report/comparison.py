@@ -4,6 +4,7 @@ JSON."""
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -168,7 +169,8 @@ def may_have_failures(compared: Comparison) -> bool:
     """Whether a request failed in one of the runs; stages of sweeps do not say."""
     if any(pair.axis for pair in compared.runs):
         return True
-    rates = [line for pair in compared.runs for line in pair.lines if line.metric == "error_rate"]
+    lines = chain.from_iterable(pair.lines for pair in compared.runs)
+    rates = [line for line in lines if line.metric == "error_rate"]
     return any(line.base != 0 or line.value != 0 for line in rates)
 
 

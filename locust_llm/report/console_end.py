@@ -521,6 +521,10 @@ def _pair(comparison: Comparison, pair: RunPair, width: int, room: int) -> list[
     return [*lines, *_explain_mark(table, width)][:room]
 
 
+def _select_cells(line: Sequence[str], places: Sequence[int]) -> list[str]:
+    return [line[place] for place in places]
+
+
 def _fit_comparison(
     titles: tuple[str, str], rows: Sequence[Sequence[str]], width: int
 ) -> list[str]:
@@ -533,7 +537,7 @@ def _fit_comparison(
             break
         lines[0] = ("", *SHORT_TITLES, *HEAD_OF_RUNS)
         kept = [i for i in range(len(lines[0])) if i not in left_out]
-        table = _align_all([[line[i] for i in kept] for line in lines])
+        table = _align_all([_select_cells(line, kept) for line in lines])
     return [truncate_text(line, width) for line in table]
 
 

@@ -96,7 +96,10 @@ def combine_results(results: Sequence[SloResult]) -> str | None:
     if not results:
         return None
     found = {result.status for result in results if result.decides}
-    return FAIL if FAIL in found else INCONCLUSIVE if INCONCLUSIVE in found else PASS
+    for status in (FAIL, INCONCLUSIVE):
+        if status in found:
+            return status
+    return PASS
 
 
 # -- a rule ----------------------------------------------------------------------------------------
@@ -574,12 +577,11 @@ def _together(
         for rule in rules
         if rule is not None and rule.decides and not rule.staged and not rule.base
     }
-    each = [
-        [result for result in level.slos if result.rule in common]
-        for level in sweep.levels
-        if level.succeeded
-    ]
-    statuses = {combine_results(some) for some in each if some}
+    statuses: set[str | None] = set()
+    for level in sweep.levels:
+        own = [result for result in level.slos if result.rule in common]
+        if own and level.succeeded:
+            statuses.add(combine_results(own))
     if len(common) > 1 and PASS not in statuses:
         status = INCONCLUSIVE if INCONCLUSIVE in statuses else FAIL
         reason = "each of them holds at some stage, and none holds them all"

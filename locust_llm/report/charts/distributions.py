@@ -5,6 +5,7 @@ takes as much room as the one before, so that the tail is seen as well as the mi
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -85,7 +86,7 @@ def plot_distributions(columns: RequestColumns, open_loop: bool, limits: Limits)
 
 
 def _limits_of(names: Iterable[str], limits: Limits) -> tuple[PlotMark, ...]:
-    return tuple(mark for name in names for mark in limits.get(name, ()))
+    return tuple(chain.from_iterable(limits.get(name, ()) for name in names))
 
 
 def _ms(requests: pd.DataFrame, column: str, ok: Mask) -> Floats:

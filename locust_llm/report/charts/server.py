@@ -22,7 +22,7 @@ HUES: Final = ("p50", "prefill", "decode", "p99", "ok", "p95", "limit", "faint")
 def plot_server_metrics(history: EngineHistory, time: TimeAxis) -> Iterator[Plot]:
     """Those of which there is anything. A reading that failed is a tick at the top of the first."""
     ticks = list(_failed(history, time))
-    plots = [plot for chart in CHARTS for plot in _plot(chart, history, time)]
+    plots = list(chain.from_iterable(_plot(chart, history, time) for chart in CHARTS))
     if not plots and ticks:
         plots = [
             Plot(

@@ -8,7 +8,7 @@ timeline_lines.py. Every text is escaped.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -273,7 +273,7 @@ class TimelinePlot:
         least."""
         start = self.shown.start * 1e3
         length = self.shown.length
-        steps = (digit * 10.0**power for power in range(-3, 16) for digit in (1, 2, 5))
+        steps = (digit * 10.0**power for power, digit in product(range(-3, 16), (1, 2, 5)))
         step = next((step for step in steps if step / length * self.frame.width >= apart), length)
         first = math.ceil(start / step - 1e-9)
         return [i * step for i in range(first, int((start + length) / step + 1e-9) + 1)], step

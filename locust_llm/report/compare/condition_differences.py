@@ -187,7 +187,8 @@ def _only_followed(what: str, *sides: Mapping[str, LengthStatistics | None]) -> 
     """Whether what came followed what was asked for alike in all runs: then it says nothing more."""
     shares = []
     for lengths in sides:
-        asked, came = lengths.get(what + ASKED_FOR), lengths[what]
+        asked = lengths.get(what + ASKED_FOR)
+        came = lengths[what]
         if asked is None or came is None or not asked.mean:
             return False
         shares.append(came.mean / asked.mean)

@@ -580,7 +580,7 @@ def list_compared_figures(run: Run) -> Iterator[Rule]:
     """About each figure that is shown; their limits say nothing."""
     s = run.settings
     latencies = (*LATENCIES, "ttft_from_due") if s.open_loop or run.limits else LATENCIES
-    shown = [_rule(word, stat) for word in latencies for stat in STATS]
+    shown = [_rule(word, stat) for word, stat in product(latencies, STATS)]
     shown += [_rule(word) for word in ("requests_per_s", "output_tokens_per_s", "error_rate")]
     good, _ = define_good_request(s.rules)
     if good:

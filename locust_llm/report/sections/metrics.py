@@ -83,8 +83,9 @@ def make_main_tables(summary: Summary, run: Run) -> Iterator[Block]:
     if line := format_survivors_line(summary, run):
         yield TextBlock(line, loud=True)
     yield _metrics(order_latencies(summary.rows, run), chosen)
-    counts = [row.count for row in summary.rows if row.count]
-    if any(has_too_few_values(count, p) for count in counts for p in chosen):
+    # a metric without values has no percentiles
+    fewest = min((row.count for row in summary.rows if row.count), default=0)
+    if fewest and any(has_too_few_values(fewest, p) for p in chosen):
         yield TextBlock(SCARCE_NOTE)
     yield from _count_failed_waits(summary)
     yield from _worth(summary.rows)
@@ -304,7 +305,9 @@ def _breakdowns(breakdowns: Sequence[RequestBreakdown]) -> Iterator[Block]:
         yield Heading(f"By {breakdown.by} (ms)", folded=True)
         yield _breakdown(breakdown)
     if breakdowns:
-        tags = {row.tag for breakdown in breakdowns for row in breakdown.groups[0].rows}
+        tags: set[str] = set()
+        for breakdown in breakdowns:
+            tags.update(row.tag for row in breakdown.groups[0].rows)
         wait = "; wait: Gate Wait, with failed requests" if GATE_WAIT.tag in tags else ""
         due = "; from due: TTFT from Due" if TTFT_FROM_DUE.tag in tags else ""
         alone = (
@@ -338,7 +341,8 @@ def _breakdown(breakdown: RequestBreakdown) -> TableBlock:
             yield f"{(group.succeeded + group.failed) / total:.1%}"
         yield str(group.succeeded)
         yield "-" if group.failure_rate is None else f"{group.failure_rate:.1%}"
-        yield from (format_percentile(row, p, 4) for row in group.rows for p in MAIN_PERCENTILES)
+        for row in group.rows:
+            yield from (format_percentile(row, p, 4) for p in MAIN_PERCENTILES)
         if with_tokens:
             yield format_number(group.input_tokens, 4)
             yield "-" if group.cached_share is None else f"{group.cached_share:.1%}"
