@@ -57,16 +57,20 @@ def estimate_capacity(
     levels: Sequence[float], stages: Sequence[StageEvidence]
 ) -> CapacityEstimate | None:
     """None: no stage says anything about a rule. ``levels``: what the capacity can be."""
-    names = dict.fromkeys(rule.rule for stage in stages for rule in stage.rules)
+    names: dict[str, None] = {}
+    for stage in stages:
+        names.update(dict.fromkeys(rule.rule for rule in stage.rules))
     selected = {name: _select(name, stages) for name in names}
     chances = np.ones(len(levels))
-    first, least = "", 2.0
+    first = ""
+    least = 2.0
     for name, known in selected.items():
         if not known:
             continue
         own = compute_chances(levels, known)
         if (middle := float(own.sum())) < least * len(levels):
-            first, least = name, middle / len(levels)
+            first = name
+            least = middle / len(levels)
         chances = chances * own
     if not first:
         return None
@@ -80,7 +84,9 @@ def estimate_capacity(
 
 def _select(name: str, stages: Sequence[StageEvidence]) -> list[tuple[float, RuleEvidence]]:
     """What the stages say about one rule."""
-    known = [(stage.level, rule) for stage in stages for rule in stage.rules if rule.rule == name]
+    known: list[tuple[float, RuleEvidence]] = []
+    for stage in stages:
+        known += ((stage.level, rule) for rule in stage.rules if rule.rule == name)
     if not known or not known[0][1].needs_load:
         return known
     best, evidence = min(known, key=lambda pair: pair[1].excess)

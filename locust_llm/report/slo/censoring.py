@@ -137,7 +137,8 @@ def bound_metric(
     high = low.copy()
     running = _running(part)
     longest = np.full(part.size, longest_s)
-    age_s, first = part["closed_at"] - part["sent_at"], part["first_chunk_at"]
+    age_s = part["closed_at"] - part["sent_at"]
+    first = part["first_chunk_at"]
     if metric.column in ("ttft_s", "ttfo_s"):
         open_ = running & np.isnan(low)
         bound = age_s

@@ -87,7 +87,8 @@ class LongRunError(NamedTuple):
         """What the mean, times that root, is off by more than with probability ``tail`` on either
         side."""
         t = student_quantile(float(self.cosines), tail)
-        low, high = t * float(self.deviations.min()), t * float(self.deviations.max())
+        low = t * float(self.deviations.min())
+        high = t * float(self.deviations.max())
         if high <= CLOSE * low:  # under each shape alone it is t of its deviations
             return high
         reaches = np.linspace(math.log(low), math.log(high), STEPS)

@@ -11,6 +11,7 @@ less errors of that distribution. A figure of the least and one of the most give
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, product
 from typing import Final, NamedTuple
 
 import msgspec
@@ -84,7 +85,7 @@ PROMPT_S: Final = PROMPT_US / 1e6
 JUDGED: Final = (50.0, 95.0, 99.0)
 """Percentiles that the verdict looks at, besides averages, where enough values are behind them."""
 TOUCHED: Final = frozenset(
-    word for cause, words in TOUCHES.items() if cause != UNCERTIFIED for word in words
+    chain.from_iterable(words for cause, words in TOUCHES.items() if cause != UNCERTIFIED)
 )
 ENDLESS_MS: Final = 1e15
 COLUMNS: Final = (
@@ -152,8 +153,10 @@ def find_error_sources(requests: pd.DataFrame, run: Run) -> ErrorSources:
     first, gap = both if both is not None else (None, None)
     every = RequestSelection(requests, np.ones(len(requests), np.bool_))
     permits = bool(run.limits) and requests["worker"].nunique() > 1
-    held_s, late_s = np.nansum(every["ttft_s"]), np.nansum(_late_reads(every))
-    merged, prompt = every["merged"], _prompt(every)
+    held_s = np.nansum(every["ttft_s"])
+    late_s = np.nansum(_late_reads(every))
+    merged = every["merged"]
+    prompt = _prompt(every)
     together = run.stream_was_buffered or (
         merged.sum() > 0 and merged[prompt].sum() > merged.sum() / 2
     )
@@ -205,7 +208,8 @@ def find_request_errors(
 ) -> Iterator[tuple[str, Reach]]:
     """By cause, without the sentinels', in the unit of the column; causes that cannot touch its
     metric are left out."""
-    word, none = WORD_OF[column], np.zeros(part.size)
+    word = WORD_OF[column]
+    none = np.zeros(part.size)
     below, above = _merged_reach(part, column)
     if below.any() or above.any():
         yield sources.merging, (below, above)
@@ -378,13 +382,16 @@ def _gap_errors(
 ) -> Iterator[FigureError]:
     if not gaps.count:
         return
-    least, most = GapCounts(), GapCounts()
-    for all_ in (least, most):
-        all_.merge(gaps)
+    least = GapCounts()
+    most = GapCounts()
+    for counts in (least, most):
+        counts.merge(gaps)
     if merged is not None:
         least.merge(merged.least)
         most.merge(merged.most)
-    low, reported, high = least.ordered(), gaps.ordered(), most.ordered()
+    low = least.ordered()
+    reported = gaps.ordered()
+    high = most.ordered()
     for percentile in row.percentiles:
         causes = dict[str, float]()
         if merged is not None:
@@ -500,7 +507,8 @@ def _error_of_paces(rule: Rule, seen: Evaluation) -> RuleError:
     if rule.percentile is not None:
         stat = f"p{100 - rule.percentile:g}"
     twin = msgspec.structs.replace(rule, metric=ITL.word, stat=stat, unit="s")
-    itl_s, error = compute_rule_value(twin, seen).value, measure_rule_error(twin, seen)
+    itl_s = compute_rule_value(twin, seen).value
+    error = measure_rule_error(twin, seen)
     if not itl_s or not math.isfinite(itl_s):
         return RuleError()
     fastest = 1 / (itl_s - error.lower) if error.lower < itl_s else math.inf
@@ -589,7 +597,9 @@ def _error_of_conditions(rule: Rule, seen: Evaluation, sources: ErrorSources) ->
         move_requests(requests, sources, most=side, stamps=True) for side in (False, True)
     )
     causes = {
-        cause for condition in rule.given for cause in TOUCHES if can_touch(cause, condition.metric)
+        cause
+        for condition, cause in product(rule.given, TOUCHES)
+        if can_touch(cause, condition.metric)
     }
     if BY_WORD[rule.metric].units is RATE:
         low, value, high = (
@@ -622,16 +632,20 @@ def combine_rule_errors(
     causes = tuple(dict.fromkeys((*here.causes, *base.causes)))
     if here.none and base.none:
         return RuleError()
-    least = max(here_is - here.lower, 0.0), base_is + base.higher
-    most = here_is + here.higher, max(base_is - base.lower, 0.0)
+    least_here = max(here_is - here.lower, 0.0)
+    most_here = here_is + here.higher
+    least_base = max(base_is - base.lower, 0.0)
+    most_base = base_is + base.higher
     if rule.unit == "%":
-        value, low = here_is / base_is, least[0] / least[1]
-        high = most[0] / most[1] if most[1] > 0 else math.inf
+        value = here_is / base_is
+        low = least_here / most_base
+        high = most_here / least_base if least_base > 0 else math.inf
     else:
-        value, low, high = here_is - base_is, least[0] - least[1], most[0] - most[1]
-    lower, higher = value - low, high - value
-    return (
-        RuleError(lower, higher, causes)
-        if rule.less_is_better
-        else RuleError(higher, lower, causes)
-    )
+        value = here_is - base_is
+        low = least_here - most_base
+        high = most_here - least_base
+    lower = value - low
+    higher = high - value
+    if rule.less_is_better:
+        return RuleError(lower, higher, causes)
+    return RuleError(higher, lower, causes)

@@ -95,13 +95,7 @@ def measure_rule_evidence(
     if rule.percentile is None:
         return _of_figure(rule, found)
     bounds = bound_rule_values(rule, part, seen)
-    broken = np.array(
-        [
-            [not rule.holds(value) for value in values.tolist()]
-            for values in (bounds.low, bounds.high)
-        ],
-        np.float64,
-    ).reshape(2, -1)
+    broken = np.stack([_find_broken(rule, bounds.low), _find_broken(rule, bounds.high)])
     rises = rule.op.startswith("<")
     with np.errstate(divide="ignore", invalid="ignore"):
         margins = bounds.high / rule.limit if rises else rule.limit / bounds.low
@@ -117,12 +111,18 @@ def _of_share(
     return make_share_evidence(name, beyond, allowed, margins)
 
 
+def _find_broken(rule: Rule, values: Floats) -> Floats:
+    """1 for each value that breaks the rule, else 0."""
+    return np.array([not rule.holds(value) for value in values.tolist()], np.float64)
+
+
 def make_share_evidence(
     name: str, beyond: Floats, allowed: float, margins: Floats | None
 ) -> RuleEvidence:
     """Of requests in the order of their sends: 1 for each ``beyond`` the limit. ``margins``: how far
     each one is, 1 at the limit; where none is beyond it, they say that it is far."""
-    count, share = len(beyond), float(beyond.mean())
+    count = len(beyond)
+    share = float(beyond.mean())
     evidence = RuleEvidence(rule=name, beyond=share, allowed=allowed, count=float(count))
     if count < MIN_VALUES:
         # how correlated so few are is not known: those beyond may have one cause
