@@ -11,20 +11,22 @@ from locust_llm.protocols.completion import Delta, TextChoice
 from locust_llm.records.record import Record
 
 REASONING: Final = ("reasoning_content", "reasoning")
-"""Fields of the reasoning: of DeepSeek, SGLang and older vLLM; of newer vLLM and OpenRouter."""
+"""The fields that hold reasoning: of DeepSeek, SGLang and older vLLM; of newer vLLM and
+OpenRouter."""
 
 
 class Answer(Record, frozen=True, kw_only=True, dict=True):
-    """What ``chat()`` returns: all that a record has, and what the assistant answered."""
+    """What ``chat()`` returns: the record of a request, with the assistant's message."""
 
     @cached_property
     def message(self) -> dict[str, Any]:
-        """The assistant's whole message, ready to append to the messages of the next turn: text,
-        reasoning (in the field in which it came) and tool calls, joined from the chunks; of several
-        choices the first. Of a failed request what came of it. Made when it is asked for.
+        """The assistant's whole message, ready to append to the messages of the next turn.
 
-        Raises:
-            ValueError: the request had ``keep_text=False``.
+        It has text, reasoning (in the field in which it came) and tool calls, joined from the
+        chunks. Of several choices it is the first. Of a failed request it has what came. It is made
+        when it is asked for.
+
+        Raises ValueError if the request had ``keep_text=False``.
         """
         deltas: Sequence[Delta | TextChoice] | None = self.__dict__.get("deltas", ())
         if deltas is None:
@@ -39,8 +41,8 @@ class Answer(Record, frozen=True, kw_only=True, dict=True):
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """Those of the message, each with ``id``, ``type`` and ``function``: its ``name``, and its
-        ``arguments`` as text, which should be JSON. Raises as ``message`` does."""
+        """The tool calls of the message. Each has ``id``, ``type`` and ``function`` with its
+        ``name`` and its ``arguments``, a text that should be JSON. Raises as ``message`` does."""
         calls: list[dict[str, Any]] = self.message.get("tool_calls", [])
         return calls
 
@@ -50,15 +52,16 @@ def build_answer(
     deltas: Sequence[Delta | TextChoice] | None,
     more: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """``deltas``: of its chunks; None: they were not kept. ``more``: further fields of its
-    message."""
+    """``deltas`` are the parts of the chunks, None if they were not kept. ``more`` has further
+    fields of the message."""
     answer = Answer(**msgspec.structs.asdict(record))
     answer.__dict__.update(deltas=deltas, more=more or {})
     return answer
 
 
 def count_answer_tokens(record: Record) -> int | None:
-    """Output tokens without those of reasoning, which no history has; None: not known."""
+    """Counts output tokens without reasoning, which no history has. None: the count is not
+    known."""
     return (
         None
         if record.output_tokens is None
@@ -67,8 +70,8 @@ def count_answer_tokens(record: Record) -> int | None:
 
 
 def join_deltas(deltas: Sequence[Delta | TextChoice]) -> dict[str, Any]:
-    """The message that these parts make: texts and arguments one after the other (OpenAI, "Chat
-    completion chunk")."""
+    """Join the parts of the chunks to one message: texts and arguments are appended in their order
+    (OpenAI, "Chat completion chunk")."""
     content: Any = _text([delta.content for delta in deltas])
     message: dict[str, Any] = {"role": "assistant", "content": content}
     chats = [delta for delta in deltas if isinstance(delta, Delta)]
@@ -95,8 +98,8 @@ def join_deltas(deltas: Sequence[Delta | TextChoice]) -> dict[str, Any]:
 
 
 def _text(parts: list[Any]) -> Any:
-    """Texts as one; parts of another kind, such as Mistral's lists, as they are, one after the
-    other."""
+    """Join texts to one. Parts of another kind, such as Mistral's lists, stay as they are, in their
+    order."""
     lists = [part for part in parts if isinstance(part, list)]
     if not lists:
         return "".join(part for part in parts if isinstance(part, str))
@@ -127,7 +130,8 @@ def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
 
 
 def _extend(function: dict[str, Any], part: dict[str, Any]) -> None:
-    """The name comes once, the arguments in pieces; some send them as an object."""
+    """The name comes once and the arguments come in pieces. Some servers send the arguments as an
+    object."""
     arguments = part.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
         arguments = msgspec.json.encode(arguments).decode()

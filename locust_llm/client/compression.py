@@ -1,4 +1,5 @@
-"""Compressed bodies: asked for by nobody, but a proxy may compress its error page all the same."""
+"""Compression: bodies that arrive compressed. No request asks for it, but a proxy may compress its
+error page."""
 
 import zlib
 from collections.abc import Callable
@@ -22,20 +23,22 @@ NAMES: Final = frozenset({"gzip", "x-gzip", "deflate", "br", "compress", "x-comp
 """Codings that change the bytes. Other values, such as ``none``, are written to keep proxies from
 compressing."""
 MOST: Final = 3
-"""Codings one over the other."""
+"""A body may have so many codings, one over the other."""
 WINDOW_LOG: Final = 23
-"""Of zstd: RFC 9659 allows a window of 8 MiB, so no body takes more memory."""
+"""The largest window of zstd, as a power of two. RFC 9659 allows 8 MiB, so no body takes more
+memory."""
 
 
 def parse_codings(header: str) -> tuple[str, ...]:
-    """Those of a Content-Encoding that change the bytes, in the order in which they were
+    """The codings of a Content-Encoding that change the bytes, in the order in which they were
     applied."""
     names = (name.strip().lower() for name in header.split(","))
     return tuple(name for name in names if name in NAMES)
 
 
 def decompress_body(data: bytes, applied: tuple[str, ...], most: int) -> bytes | None:
-    """What can be read of ``data``, at most so many bytes; None: nothing."""
+    """Decompress what can be read of ``data``, to at most ``most`` bytes. None: nothing can be
+    read."""
     if len(applied) > MOST:
         return None
     for name in reversed(applied):
@@ -54,7 +57,7 @@ def _unzipped(data: bytes, most: int) -> bytes:
 
 
 def _inflated(data: bytes, most: int) -> bytes:
-    """With the header of zlib, as RFC 9110 says, or without, as many servers write it."""
+    """Some servers leave out the header of zlib, which RFC 9110 requires: both forms are read."""
     try:
         return zlib.decompressobj().decompress(data, most)
     except zlib.error:
@@ -68,8 +71,8 @@ def _unbrotlied(data: bytes, most: int) -> bytes:
 
 
 def _unpacked(data: bytes, most: int) -> bytes:
-    """By what Python has, or what is installed. Raises where there is neither, as the other
-    decoders do for what they cannot read."""
+    """Uses Python's zstd or an installed package. Raises where there is neither, as the other
+    decoders do for data that they cannot read."""
     if zstd is not None:
         data_read: bytes = zstd.ZstdDecompressor(
             options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG}

@@ -1,5 +1,5 @@
-"""A connection to the server: opened before the gate, checked after it, one a user, never a silent
-second try."""
+"""Connection: opened before the gate, checked after it, one for each user, and never replaced
+silently."""
 
 import errno
 import os
@@ -23,26 +23,27 @@ from .source_address import SourceAddresses, connect_socket
 from .tls import TLSLayer
 
 SO_TIMESTAMPNS: Final[int | None] = 35 if sys.platform == "linux" else None
-"""The socket module does not name it; other systems have none that is as exact."""
+"""The socket module does not name this option. Systems other than Linux have no stamp that is as
+exact."""
 CONNECT_TIMEOUT_S: Final = 30.0
 READ_BYTES: Final = 16_384
-"""Of a read in the event loop: the worst that TLS makes of it, new keys without end, takes 15
+"""The event loop reads so many bytes at once. At worst (TLS with new keys without end) they take 15
 ms."""
 MAX_HANDSHAKE_BYTES: Final = 1 << 19
-"""Of the server's side of a TLS handshake: five times the longest list of certificates that OpenSSL
-takes."""
+"""The server's side of a TLS handshake may have so many bytes: five times the longest certificate
+list that OpenSSL takes."""
 NO_SOCKET: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOMEM, errno.ENOBUFS)
 """Errors of connect(2) and socket(2) when this machine has no open file, no port, no address of its
 own, or no memory left for it."""
 TICKET_READS: Final = 4
 TICKETS_S: Final = 0.01
-"""What a server sends beyond these between two answers has no end: the event loop waits for none of
-it."""
+"""The event loop waits at most so long for session tickets. What a server sends beyond them between
+two answers may have no end."""
 UNREACHABLE: Final = (
     errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EAFNOSUPPORT,
     errno.EACCES, errno.EPERM,
 )  # fmt: skip
-"""There is no way to it from here, or a firewall on this machine forbids it."""
+"""This machine has no route to the server, or its firewall forbids the connection."""
 # struct tcp_info of linux/tcp.h: offsets of what is read of it
 _U32: Final = Struct("I")
 _TCPI_RTT: Final = 68
@@ -55,19 +56,20 @@ _NO_RTT: Final = 2**32 - 1
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where to: ``tls`` None for plain HTTP."""
+    """The server to connect to. ``tls`` is None for plain HTTP."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None = None
     proxy: Proxy | None = None
-    """Through which; None: directly."""
+    """None: the connection is direct."""
     sources: SourceAddresses | None = None
-    """Where connections leave from, to the proxy too; None: the kernel chooses."""
+    """The local addresses from which connections leave, also to the proxy. None: the kernel
+    chooses."""
 
 
 def _is_address(host: str) -> bool:
-    """Needs no lookup."""
+    """Whether the host is an address, which needs no lookup."""
     try:
         ip_address(host.strip("[]"))
     except ValueError:
@@ -76,8 +78,8 @@ def _is_address(host: str) -> bool:
 
 
 class ConnectFailed(Exception):
-    """``outcome`` is one of the record's: refused, dns, tls, connect_timeout, no_socket,
-    unreachable, reset, proxy."""
+    """``outcome`` is an outcome of the record: refused, dns, tls, connect_timeout, no_socket,
+    unreachable, reset or proxy."""
 
     def __init__(self, outcome: str, message: str) -> None:
         super().__init__(message)
@@ -85,23 +87,24 @@ class ConnectFailed(Exception):
 
 
 class TLSClosed(Exception):
-    """The TLS layer of the peer sent what cannot be read."""
+    """The peer's TLS layer sent bytes that cannot be read."""
 
 
 class Connection:
     """One HTTP/1.1 connection. ``used`` counts the requests that were sent on it."""
 
     def __init__(self, target: Target, timeout: float = CONNECT_TIMEOUT_S) -> None:
-        """Open it. Raises ConnectFailed; a greenlet killed meanwhile leaves no socket behind."""
+        """Open the connection. Raises ConnectFailed. A greenlet that is killed meanwhile leaves no
+        socket behind."""
         self.target = target
         self.tls: TLSLayer | None = None
         self.used = 0
         self._retransmits = 0
         self._socket: Any = None
         self._reached = target.proxy is None
-        """What fails from here on is not the proxy's."""
+        """The proxy has let the connection through: later failures are the server's."""
         self._opened_s: float | None = None
-        """How long the TCP connection took, and when it was there."""
+        """How long the TCP connection took to open."""
         self._opened_at = began = time.monotonic()
         limit = Timeout.start_new(
             timeout
@@ -128,7 +131,7 @@ class Connection:
         self.fd: int = self._socket.fileno()
 
     def _opened(self, target: Target, began: float) -> Any:
-        """The socket, to the server or through the proxy. Raises OSError and ProxyFailed."""
+        """The socket to the server, or through the proxy. Raises OSError and ProxyFailed."""
         proxy = target.proxy
         if proxy is not None and proxy.mistake:
             raise ProxyFailed(proxy.mistake)
@@ -151,9 +154,12 @@ class Connection:
         return sock
 
     def _by_kernel(self, host: str, seconds: float) -> float:
-        """How long the TCP connection to an address took: the kernel's round trip, as this process
-        may have seen the end of it later. Of a name, whose lookup took time too, and where a
-        segment was lost, ``seconds``, which it took here."""
+        """How long the TCP connection to an address took, by the kernel's round trip, as this
+        process may have noticed its end later.
+
+        Gives ``seconds``, the time measured here, for a name (whose lookup takes time) and where a
+        segment was lost.
+        """
         rtt_us, again = self._tcp_info()
         known = rtt_us is not None and not again and _is_address(host)
         return min(seconds, rtt_us / 1e6) if known and rtt_us is not None else seconds
@@ -181,7 +187,7 @@ class Connection:
                 raise ssl.SSLError(ssl.SSL_ERROR_SSL, "it speaks plain HTTP: use http://")
 
     def alive(self) -> bool:
-        """The server has not closed it, as far as this machine knows. Never blocks."""
+        """The server has not closed the connection, as far as this machine knows. Never blocks."""
         if self.tls is not None and not self.tls.reusable:  # known since the end of the last answer
             return False
         try:
@@ -205,13 +211,13 @@ class Connection:
         return False
 
     def sealed(self, request: Sequence[bytes]) -> Sequence[bytes]:
-        """``request``, in pieces, as it goes over the wire. Comes before the reader has the
-        connection: see TLS."""
+        """The bytes of ``request`` as they go over the wire, encrypted for TLS. Call it before the
+        reader has the connection: see TLSLayer."""
         return request if self.tls is None else (self.tls.sealed(request),)
 
     def round_trip(self) -> tuple[int | None, int]:
-        """(round trip in microseconds, segments sent again since the last time this was asked); see
-        tcp(7). No round trip through a proxy: the kernel knows the way to that alone."""
+        """(round trip in microseconds, segments sent again since the last call), as in tcp(7).
+        Through a proxy there is no round trip: the kernel knows only the way to the proxy."""
         rtt_us, total = self._tcp_info()
         again = total - self._retransmits
         self._retransmits = total
@@ -219,8 +225,10 @@ class Connection:
 
     def _tcp_info(self) -> tuple[int | None, int]:
         """(shortest round trip of the last minutes in microseconds, segments sent again so far).
-        The smoothed one, which older kernels alone have, also holds the time in which the server's
-        kernel waits before it acknowledges."""
+
+        Older kernels have the smoothed round trip alone. It also holds the time for which the
+        server's kernel delays its acknowledgement.
+        """
         try:
             info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_WITH_MIN)
         except (OSError, AttributeError):  # Linux alone has it
@@ -235,10 +243,11 @@ class Connection:
         return rtt_us, total
 
     def send(self, sealed: Sequence[bytes]) -> int:
-        """Write all pieces; monotonic ns just before the first byte was written. Raises OSError.
+        """Write all pieces. Returns the monotonic ns just before the first byte was written. Raises
+        OSError.
 
-        The first write goes straight to the socket, side by side with the stamp: between the two
-        nothing else gets to run, as it could on the way through gevent's own ``send``.
+        The first write goes straight to the socket, right after the stamp. gevent's own ``send``
+        could let other greenlets run between the two.
         """
         self.used += 1
         write, clock = self._socket._sock.sendmsg, time.monotonic_ns
@@ -256,9 +265,12 @@ class Connection:
         return sent_ns
 
     def receive(self) -> bytes | None:
-        """What came next, waited for; None: the peer closed. Not beside the stream reader, which
-        reads the same socket. However fast the peer sends, the loop has a turn with each read.
-        Raises OSError and TLSClosed."""
+        """Wait for the next bytes; None: the peer closed. Not to be used beside the stream reader,
+        which reads the same socket.
+
+        The event loop has a turn with each read, however fast the peer sends. Raises OSError and
+        TLSClosed.
+        """
         while not self._over_by_tls() and (data := self._socket.recv(READ_BYTES)):
             yield_to_event_loop()
             plain = bytes(data) if self.tls is None else self.tls.received(data)
@@ -267,20 +279,20 @@ class Connection:
         return None
 
     def _over_by_tls(self) -> bool:
-        """Also where the word for it came with the last data: the peer may keep the TCP connection.
-        Raises TLSClosed."""
+        """Whether TLS has ended, also where its last record came with data: the peer may keep the
+        TCP connection open. Raises TLSClosed."""
         if self.tls is not None and self.tls.failure:
             raise TLSClosed(self.tls.failure)
         return self.tls is not None and self.tls.closed
 
     @property
     def cut(self) -> bool:
-        """Of one that the peer has closed: without the word of TLS for it, so that anybody on the
-        way may have done it."""
+        """The peer closed the connection without TLS's own end, so that anybody on the way may have
+        cut it."""
         return self.tls is not None and not self.tls.closed
 
     def close(self) -> None:
-        """At once, also for the peer (gevent closes only in the next turn of its loop)."""
+        """Close at once, also for the peer: gevent closes only in the next turn of its loop."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -288,14 +300,15 @@ class Connection:
 
 
 def ask_for_stamps(sock: Any) -> None:
-    """Where there are none, the reader's own clock serves, and the record has that."""
+    """Ask the kernel to stamp what arrives. Where it does not, the reader's clock serves, and the
+    record has that."""
     if SO_TIMESTAMPNS is not None:
         with suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
 
 def _by_proxy(target: Target, error: Exception) -> ProxyFailed:
-    """Makes a failure of the connection one of the proxy."""
+    """Turns a failure of the connection into a failure of the proxy."""
     assert target.proxy is not None
     proxy = target.proxy
     named = f"the proxy {proxy.name}" if proxy.host else "the proxy"
@@ -329,8 +342,11 @@ def _outcome(error: Exception) -> str:
 
 
 def _files_are_out() -> bool:
-    """This process cannot open one more file. A lookup of a name that fails for this does not say
-    so: see getaddrinfo(3), EAI_SYSTEM, of which Python tells an errno that is not its own."""
+    """This process cannot open one more file.
+
+    A failed lookup of a name does not show this: getaddrinfo(3) reports EAI_SYSTEM, for which
+    Python gives the wrong errno.
+    """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError:

@@ -1,4 +1,4 @@
-"""One request, all the way: connection, gate, send, stream, record."""
+"""Exchange: one request, all the way: connection, gate, send, stream, record."""
 
 import math
 import time
@@ -20,48 +20,52 @@ from .response import Response, describe_exception
 from .retry import parse_retry_after_s
 
 SIMULATOR: Final = "locust-llm-simulator"
-"""How the Server header of the simulator that comes with this package begins."""
+"""The Server header of this package's simulator begins so."""
 CONNECT_AHEAD_S: Final = 1.0
-"""How long before it is due a request looks again at its connection: below the 5 s after which
-servers close idle ones, above what a new connection takes."""
+"""So long before it is due, a request checks its connection again. Idle servers close after 5 s; a
+new connection takes less than this."""
 CHECKED_S: Final = 0.001
-"""A connection that was looked at within this time need not be looked at again."""
+"""A connection that was checked within this time needs no second check."""
 SAME_STEP_S: Final = 0.002
-"""So long waits the record of an answer where the gate is crowded: a server sends the last tokens
-of some and the first of others in one step, and for each first one somebody waits."""
+"""Where the gate is crowded, the record of an answer waits so long. A server sends the last tokens
+of some answers and the first tokens of others in one step, and somebody waits for each first
+token."""
 STALE_NS: Final = 50_000_000
-"""A server that was closing the connection has done so within this time, or two round trips if
-those are longer."""
+"""A server that was closing the connection has closed it within this time, or within two round
+trips if they are longer."""
 STALE_OUTCOMES: Final = ("closed", "reset")
-"""Of a request that came while the server was closing its connection; without a byte of an
-answer."""
+"""The outcomes, without a byte of an answer, of a request that came while the server was closing
+its connection."""
 
 
 WaitUntil = Callable[[float], object]
-"""Waits for a moment, monotonic s. May raise GateClosed: the run ends before it."""
+"""Waits for a moment in monotonic s. Raises GateClosed where the run ends before it."""
 FirstHook = Callable[[Response, dict[str, Any]], object]
-"""Called in the event loop when the first chunk is there, with the stream and the labels: must not
-block."""
+"""Called in the event loop when the first chunk has come, with the stream and the labels. It must
+not block."""
 
 
 class UserConnection:
-    """What a user holds from request to request: its connection, kept alive, and the last
-    answer."""
+    """What a user keeps from request to request: its connection and the last answer."""
 
     def __init__(self, on_kill: Callable[[], str] = lambda: CUT) -> None:
-        """``on_kill()``: the outcome of a request whose greenlet is killed: CUT, or CANCELLED when
-        that was asked for."""
+        """``on_kill()`` gives the outcome of a request whose greenlet is killed: CUT, or CANCELLED
+        when the user asked for that."""
         self.connection: Connection | None = None
         self.stream: Response | None = None
         self.busy = False
         self._checked_at = -math.inf
         self.closes = False
-        """This server closes connections that it had announced to keep: none is used again."""
+        """This server closes connections although it announced to keep them: none is used again."""
         self.on_kill = on_kill
 
     def open(self, target: Target, checked_s: float = 0.0) -> float | None:
-        """Make sure of a connection; seconds it took, None if there was one. Where that was looked
-        at within the last ``checked_s`` it is not looked at again. Raises ConnectFailed."""
+        """Make sure that there is a connection. Returns the seconds that this took, None if there
+        was one.
+
+        A connection that was checked within the last ``checked_s`` is not checked again. Raises
+        ConnectFailed.
+        """
         now = time.monotonic()
         if self.connection is not None:
             if self.connection.target == target:
@@ -89,12 +93,11 @@ def exchange_request(
     on_first: FirstHook | None = None,
     wait_until: WaitUntil | None = None,
 ) -> Record:
-    """Send one request through the gate and give its record, whatever becomes of it.
+    """Send one request through the gate and return its record, whatever becomes of it.
 
-    With ``wait_until`` a request that has a ``due_at`` waits for it, connected. Raises GateClosed
-    if the run ended before it was sent (then there is no record). A greenlet that is killed on the
-    way gets its record too, as the attribute ``record`` of the GreenletExit that is raised again;
-    before it was sent there is none.
+    With ``wait_until``, a request that has a ``due_at`` waits for it, connected. Raises GateClosed
+    if the run ended before the request was sent: then there is no record. If its greenlet is killed
+    after the send, GreenletExit is raised again with the record as its attribute ``record``.
     """
     if line.busy:
         raise RuntimeError(
@@ -148,11 +151,11 @@ def _stream(request: Request) -> Response:
 
 
 def _ready(line: UserConnection, request: Request, wait_until: WaitUntil | None) -> float | None:
-    """Connect, then wait until it is due; seconds that connecting took. Raises ConnectFailed and
-    GateClosed.
+    """Connect, then wait until the request is due. Returns the seconds that connecting took. Raises
+    ConnectFailed and GateClosed.
 
-    A connection that cannot be had before it is due is no failure yet: it is tried again when it is
-    due.
+    A connection that fails before the request is due is no failure yet: it is tried again when the
+    request is due.
     """
     due_at = request.due_at
     if wait_until is None or due_at is None:
@@ -231,9 +234,12 @@ def _admitted(
 
 
 def _gave_way(request: Request, gate: Gate, stream: Response) -> BaseException | None:
-    """What a schedule or a gate lets send goes before the record of an answer that is complete;
-    what killed this greenlet meanwhile. In a loop without either nothing is due, and each turn
-    would cost a change of threads."""
+    """Let sends that are due go before the record of a complete answer. Returns what killed this
+    greenlet meanwhile.
+
+    Without a schedule or a gate nothing is due, and each turn of the loop would cost a change of
+    threads.
+    """
     try:
         if stream.frame.complete and (request.due_at is not None or gate.limit is not None):
             if gate.crowded:
@@ -245,10 +251,12 @@ def _gave_way(request: Request, gate: Gate, stream: Response) -> BaseException |
 
 
 def _stale(connection: Connection, stream: Response) -> bool:
-    """The server was closing this connection, which had been used before, when the request came
-    (RFC 9112, 9.3.1). A new connection has no such doubt, and a request that waited longer did
-    arrive. The kernel does not know it: llama.cpp's server acknowledges, drops what comes behind
-    its answer, and closes up to a few milliseconds later."""
+    """The server was closing this used connection when the request came (RFC 9112, 9.3.1).
+
+    A new connection has no such doubt, and a request that waited longer did arrive. The kernel does
+    not know it: llama.cpp's server acknowledges the request, drops it, and closes up to a few
+    milliseconds later.
+    """
     if (
         connection.used < 2
         or stream.received_bytes
@@ -267,8 +275,8 @@ def _answered(
     limits: RequestTimeout,
     sealed: Sequence[bytes],
 ) -> tuple[OSError | None, BaseException | None]:
-    """Send, and wait until the answer is over; (why it could not be written, what killed this
-    greenlet)."""
+    """Send, and wait until the answer is over. Returns (why the request could not be written, what
+    killed this greenlet)."""
     unsent: OSError | None = None
     killed: BaseException | None = None
     try:
@@ -292,7 +300,7 @@ def _answered(
 
 def _give_up(reading: OpenStream, outcome: str, message: str) -> BaseException | None:
     """Take the stream back from the reader's thread, however often this greenlet is killed
-    meanwhile; the last kill."""
+    meanwhile. Returns the last kill."""
     killed: BaseException | None = None
     get_open_streams().drop(reading, outcome, message)
     while not reading.ended.is_set():

@@ -1,4 +1,4 @@
-"""Turns of the event loop: what may take long lets it look at its timers and sockets in between."""
+"""Loop turns: long work lets the event loop look at its timers and sockets in between."""
 
 import time
 from collections.abc import Callable
@@ -15,46 +15,45 @@ long."""
 
 
 def yield_to_event_loop() -> None:
-    """Return when the loop has looked at its timers and sockets, deadlines among them. 2 µs;
-    ``gevent.sleep(0)`` returns without: up to fifty times in a row."""
+    """Return when the loop has looked at its timers and sockets. It takes 2 µs. ``gevent.sleep(0)``
+    may return up to fifty times in a row without such a look."""
     hub = gevent.get_hub()
     with hub.loop.timer(0.0) as turn:
         hub.wait(turn)
 
 
 class WorkSlices:
-    """Long work in pieces: after ``SLICE_S`` of it the event loop has a turn."""
+    """Long work in pieces: after ``SLICE_S`` of work the event loop has a turn."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began_at = clock()
 
     def pause(self) -> None:
-        """Lets the loop turn between two pieces of work."""
+        """Let the loop turn between two pieces of work, if it is time."""
         if self._clock() - self._began_at > SLICE_S:
             yield_to_event_loop()
             self._began_at = self._clock()
 
 
 class LoopTurns:
-    """Of the event loop of one process. gevent runs up to fifty greenlets that are ready before it
-    looks at timers and sockets again: where each of them makes a request or a record, a send that
-    is due waits for 5 ms."""
+    """The turns of the event loop of one process. gevent runs up to fifty ready greenlets before it
+    looks at timers and sockets again. If each of them makes a request or a record, a send that is
+    due waits for 5 ms."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """``clock``: that of the loop, libev's."""
+        """``clock`` is the loop's own, from libev."""
         self._first = BoundedSemaphore(1)
         self._clock = clock
 
     def take(self) -> None:
-        """Returns when it is this greenlet's turn, in order of arrival; at once where the loop has
-        just turned. One turn is enough, and all there may be: after a step of the wall clock,
-        libev's is another for a while."""
+        """Return when it is this greenlet's turn, in order of arrival; at once where the loop has
+        just turned. One turn is enough, and there may be no second: after a step of the wall clock,
+        libev's clock differs for a while."""
         with self._first:
             if self._clock() - gevent.get_hub().loop.now() > LONG_S:
                 yield_to_event_loop()
 
 
 can_wait = LoopTurns()
-"""What comes before a send and behind an answer: requests that are made ready ahead, and
-records."""
+"""Work that can wait takes a turn here: requests that are prepared ahead, and records."""

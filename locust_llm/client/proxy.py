@@ -1,10 +1,9 @@
-"""Proxy: which one the environment names for a URL, and the tunnel through it (CONNECT, RFC 9110,
-9.3.6).
+"""Proxy: the proxy that the environment names for a URL, and the tunnel through it (CONNECT, RFC
+9110, 9.3.6).
 
-A tunnel also for http: the bytes of the answer then come as the server sends them, each stamped by
-the kernel when it is here, over a connection that is kept. Of a plain request (absolute form) the
-proxy would read the answer and send one of its own, in which its errors cannot be told from the
-server's.
+Plain http goes through a tunnel, too. The bytes of the answer then come as the server sends them,
+each with the kernel's stamp, over a connection that is kept. For a plain request (absolute form)
+the proxy would read the answer and send its own, and its errors would look like the server's.
 """
 
 import re
@@ -20,7 +19,7 @@ import requests
 from locust_llm.text.untrusted import NAME_BYTES, Secrets, sanitise_text
 
 PORT: Final = 80
-"""Of a proxy whose URL names none, as curl and requests have it for http."""
+"""The port of a proxy whose URL names none. curl and requests use the same."""
 MAX_REPLY_BYTES: Final = 1 << 14
 """The head of an answer to CONNECT has at most so many bytes."""
 _BEGINS: Final = b"HTTP/1."
@@ -32,16 +31,16 @@ _SCHEMES: Final = re.compile(
 
 
 class ProxyFailed(Exception):
-    """There is no tunnel; why, and what to do, on one line without the login."""
+    """There is no tunnel. The text has the reason and what to do, on one line without the login."""
 
 
 class Proxy(msgspec.Struct, frozen=True):
-    """Where the tunnel begins."""
+    """The proxy at which a tunnel begins."""
 
     host: str
     port: int
     login: str = ""
-    """User and password with a colon between; goes to the proxy alone."""
+    """User and password with a colon between them. Only the proxy gets them."""
     mistake: str = ""
     """Why its URL cannot be used."""
 
@@ -50,12 +49,12 @@ class Proxy(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """For texts: without the login."""
+        """The proxy in texts, without its login."""
         return sanitise_text(_authority(self.host, self.port), self.secrets, most=NAME_BYTES)
 
     @property
     def secrets(self) -> Secrets:
-        """No text may hold them."""
+        """The login, which no text may hold."""
         return Secrets((self._basic, self.login.partition(":")[2])) if self.login else Secrets()
 
     @property
@@ -63,13 +62,13 @@ class Proxy(msgspec.Struct, frozen=True):
         return f"Basic {b64encode(self.login.encode()).decode()}"
 
     def connect(self, host: str, port: int) -> bytes:
-        """The request for a tunnel to there."""
+        """The bytes that request a tunnel to this host and port."""
         to = _authority(host, port)
         login = f"Proxy-Authorization: {self._basic}\r\n" if self.login else ""
         return f"CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{login}\r\n".encode()
 
     def opened(self, data: bytes) -> bool:
-        """``data``, all that has come so far, opens the tunnel; False: there must be more to come.
+        """Whether ``data``, all that has come so far, opens the tunnel. False: more must come.
         Raises ProxyFailed."""
         if len(data) > MAX_REPLY_BYTES:
             raise ProxyFailed("answered with headers without end")
@@ -132,8 +131,9 @@ def _authority(host: str, port: int) -> str:
 
 @cache
 def find_proxy(scheme: str, host: str, port: int) -> Proxy | None:
-    """Of HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, small letters first, as requests reads
-    them; but never to this machine itself, which its proxy would look for elsewhere."""
+    """The proxy of HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, lower case first, as requests
+    reads them. Connections to this machine itself use none: the proxy would connect to its own
+    machine."""
     if _loopback(host):
         return None
     url = f"{scheme}://{_authority(host, port)}"
@@ -148,7 +148,7 @@ def _loopback(host: str) -> bool:
 
 
 def _proxy(url: str) -> Proxy | None:
-    """Makes the proxy of a variable's value; None of an empty one."""
+    """Make the proxy from a variable's value. An empty value gives None."""
     url = url.strip()
     if not url:
         return None

@@ -1,4 +1,4 @@
-"""A request, ready to be sent, and its time limits."""
+"""Request: its bytes, ready to be sent, and its time limits."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,49 +15,49 @@ from .response import Response
 
 CHUNKS_PER_TOKEN: Final = 8
 EXTRA_CHUNKS: Final = 4096
-"""An answer may have CHUNKS_PER_TOKEN chunks per requested token, and EXTRA_CHUNKS more: enough for
-a server that ignores the number or does not count reasoning, and for a proxy that sends each
-character by itself."""
+"""An answer may have CHUNKS_PER_TOKEN chunks for each requested token, and EXTRA_CHUNKS more. Some
+servers ignore the number or do not count reasoning, and some proxies send each character by
+itself."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What to send, ready as bytes, with the fields of its record that are known beforehand."""
+    """What to send, as bytes, with the fields of its record that are known beforehand."""
 
     target: Target
     data: bytes
     more: tuple[bytes, ...] = ()
-    """What follows on ``data``: megabytes that are not copied."""
+    """The bytes that follow ``data``: megabytes that are not copied."""
     labels: dict[str, Any]
-    """Fields of Record: id, name, model, user_class, asked_output_tokens, ..."""
+    """The fields of the record: id, name, model, user_class, asked_output_tokens and so on."""
     due_at: float | None = None
     timeout_s: float | None = None
     """The longest time from the send to the end of the answer."""
     first_token_timeout_s: float | None = None
-    """From the send to the first chunk. Not for a request that asks for no stream: it has none."""
+    """The longest time from the send to the first chunk. A request that asks for no stream has
+    none."""
     gap_timeout_s: float | None = None
-    """Without any byte, once the first chunk is there."""
+    """The longest time without any byte, once the first chunk has come."""
     cancel_after_s: float | None = None
-    """Given up on purpose, so long after the request was fully written; 0: at once."""
+    """The request is cancelled on purpose so long after it was fully written; 0: at once."""
     max_response_bytes: int = MAX_RESPONSE_BYTES
-    """Of the answer, headers and framing too: beyond it the connection is closed."""
+    """The answer, with headers and framing, may have so many bytes. Beyond them the connection is
+    closed."""
     max_chunks: int | None = None
-    """The answer has at most so many chunks: see ``chunk_limit``."""
+    """The answer may have so many chunks: see ``chunk_limit``."""
     keep_text: bool = False
     kind: str = "chat"
-    """Of the endpoint, its protocol: see ``PROTOCOLS``."""
+    """The protocol of its endpoint: see ``PROTOCOLS``."""
 
     @property
     def pieces(self) -> tuple[bytes, ...]:
-        """Returns all pieces of the request, in their order."""
         return (self.data, *self.more)
 
 
 def chunk_limit(
     tokens: int | None, body: Mapping[str, Any], length_fields: Sequence[str]
 ) -> int | None:
-    """Chunks that an answer may have with ``tokens`` asked for, unless ``body``, the other fields
-    of the request, has its own number in one of the ``length_fields`` (the last that is there);
-    None: no limit."""
+    """How many chunks an answer may have when ``tokens`` are requested. A number in ``body`` under
+    one of ``length_fields`` comes first; the last of them counts. None: no limit."""
     tokens = next((body[name] for name in reversed(length_fields) if name in body), tokens)
     choices = body.get("n") or 1
     if not isinstance(tokens, int) or not isinstance(choices, int):
@@ -66,11 +66,11 @@ def chunk_limit(
 
 
 class RequestTimeout(BaseException):
-    """The time limits of a request: thrown into its greenlet when one of them is over; ``outcome``
-    is which.
+    """The time limits of a request. It is thrown into the request's greenlet when one of them is
+    over; ``outcome`` names which.
 
-    One timer serves them all. It goes off when the first may be over and is set again if none is,
-    so the chunks of a stream need not touch it.
+    One timer serves all limits. It fires when the first of them may be over and is set again if
+    none is, so the chunks of a stream need not touch it.
     """
 
     def __init__(self, request: Request, stream: Response) -> None:
@@ -84,8 +84,8 @@ class RequestTimeout(BaseException):
         self._set()
 
     def written(self) -> int:
-        """The whole request: from now on counts the time after which it is cancelled on purpose.
-        Monotonic ns."""
+        """Note that the whole request is written: the time until its cancellation counts from now.
+        Returns monotonic ns."""
         now = time.monotonic_ns()
         self.written_at = now / 1e9
         if self._request.cancel_after_s is not None:
@@ -120,11 +120,11 @@ class RequestTimeout(BaseException):
 def next_limit(
     request: Request, stream: Response, written_at: float | None, now: float
 ) -> tuple[float, str] | None:
-    """(when the first of its time limits is over, the outcome then), as of ``now``; None if it has
-    none.
+    """(when the first time limit is over, the outcome then), as of ``now``; None if there is no
+    limit. All times are monotonic s.
 
-    All times in monotonic s. Before the first chunk there is no gap yet: the soonest that one can
-    be over is one gap from now.
+    Before the first chunk there is no gap yet: the soonest that one can be over is one gap from
+    now.
     """
     sent_at = stream.sent_ns / 1e9
     first = stream.first_seen
@@ -143,11 +143,11 @@ def next_limit(
 
 
 def find_exceeded_limit(request: Request, first_s: float | None, ended_s: float) -> str:
-    """The outcome of an answer that is complete, but by its stamps beyond a limit: the timer of a
-    busy machine goes off late, and no answer succeeds by that. Empty: it kept its limits.
+    """The outcome of a complete answer whose stamps are beyond a limit; empty if it kept its
+    limits.
 
-    ``first_s``, ``ended_s``: after the send came the first chunk, None without a stream, and all
-    of it.
+    The timer of a busy machine fires late, and no answer may succeed by that. ``first_s`` and
+    ``ended_s`` count from the send to the first chunk (None without a stream) and to the end.
     """
     if request.timeout_s is not None and ended_s > request.timeout_s:
         return "timeout"

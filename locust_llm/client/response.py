@@ -1,8 +1,9 @@
-"""Response: one response as its bytes arrive; stamps first, everything else when there is time.
+"""Response: one response as its bytes arrive. Stamps come first; everything else waits until there
+is time.
 
-Until the first chunk with content each read is looked into soon, because a slot of the gate is
-waiting for it. After that a read costs a few appends and one look for the end; what came is decoded
-at the end, or when ``DECODE_BYTES`` are waiting, so that a long answer does not pile up.
+Until the first chunk with content, each read is decoded soon, because a slot of the gate waits for
+that chunk. After it a read costs a few appends and one check for the end. The bytes are decoded at
+the end, or when ``DECODE_BYTES`` are waiting, so that a long answer does not pile up.
 """
 
 import re
@@ -38,35 +39,34 @@ from .sse import Alike, Event, EventDecoder, EventTooLong, Piece, is_event_strea
 
 DECODE_BYTES: Final = 16_384
 MIN_READ_BYTES: Final = 64
-"""What a read counts for at least: its stamps take memory too, and a server may send byte by
-byte."""
+"""A read counts for at least so many bytes: its stamps take memory too, and a server may send byte
+by byte."""
 MIN_CHUNK_BYTES: Final = 256
-"""What a chunk counts for at least, which takes about that in a record. No answer may have more
+"""A chunk counts for at least so many bytes, which it takes in a record. No answer may have more
 than ``MOST_CHUNKS``."""
 MAX_CHOICES: Final = 1024
 MAX_BODY_BYTES: Final = 1 << 24
 MAX_ERROR_BYTES: Final = 1 << 18
-"""What is kept of the body of an error, and of an answer that is given up: more than any message of
-it shows."""
+"""So much is kept of the body of an error, and of an answer that is given up. A message shows less
+of it."""
 MAX_HEADER_BYTES: Final = 1 << 16
 BEGINNING_BYTES: Final = 256
-"""Of a body, by which it shows whether it is an event stream."""
+"""The first bytes of a body, which show whether it is an event stream."""
 DONE_NS: Final = 1_000_000_000
-"""How long after ``[DONE]`` the end of the HTTP message is waited for. Most servers send both at
-once, and a count of tokens that comes behind ``[DONE]`` comes with it; a second is a thousand round
-trips of a network nearby."""
+"""How long after ``[DONE]`` the end of the HTTP message may come. Most servers send both at once,
+together with a token count behind ``[DONE]``. A second is a thousand round trips of a nearby
+network."""
 QUIET_NS: Final = 1_000_000_000
 WAITED_NS: Final = 5_000_000_000
 """Bytes are decoded when nothing has followed them for QUIET_NS, and at the latest so long after
 they came."""
 EARLY_NS: Final = 1_000_000
 SLOW_READ_NS: Final = 1_000_000
-"""Above this read lag a chunk is not trusted to have come with the events without content behind
-it."""
+"""Above this read lag, a chunk may have come before the events without content that follow it."""
 STATUS_OUTCOMES: Final = {429: "rate_limited", 503: "unavailable"}
 SPOILT: Final = ("malformed", TOO_LARGE, TOO_LONG)
-"""What can still become of an answer that has its ``[DONE]``: whatever else ended it came too late
-to change it."""
+"""An answer that has its ``[DONE]`` can still have these outcomes. Any other end came too late to
+change it."""
 CHUNK_SIZE: Final = re.compile(rb"0*[1-9a-fA-F][0-9a-fA-F]{0,5}")
 CUT_SHORT: Final = (
     "the server closed the connection without a close_notify of TLS, so the end may be missing"
@@ -78,7 +78,7 @@ NO_END: Final = "complete by its [DONE], though its HTTP message has no end"
 
 
 class HTTPResponseParser(HTTPResponse):
-    """One response. ``pieces`` collects its body, each piece with the number of the read that
+    """One HTTP response. ``pieces`` collects its body; each piece has the number of the read that
     brought it."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class HTTPResponseParser(HTTPResponse):
 
     @property
     def complete(self) -> bool:
-        """The response is there to its end (an interim 1xx is not the response)."""
+        """The response is complete. An interim response (1xx) is not the response."""
         return bool(self.message_complete) and self.get_code() >= 200
 
     @property
@@ -124,12 +124,12 @@ class HTTPResponseParser(HTTPResponse):
         return bool(self.headers_complete) and self.get_code() >= 200
 
     def has_any(self, names: frozenset[str]) -> bool:
-        """One of these headers, in small letters, came: faster than to ask for each."""
+        """One of these headers (in lower case) came. This is faster than a query for each."""
         return not names.isdisjoint(dict.keys(self._headers_index))  # type: ignore[arg-type]  # its keys are small letters
 
     def end(self) -> None:
-        """The peer closed. Without a length and without chunks that is how an answer ends (RFC
-        9112, 6.3)."""
+        """The peer closed. An answer without a length and without chunks ends so (RFC 9112,
+        6.3)."""
         self.closed_by_peer = True
         if self.has_headers and not self.chunked and self.content_length is None:
             self.message_complete = True
@@ -144,8 +144,8 @@ class HTTPResponseParser(HTTPResponse):
 
 
 class Response:
-    """Filled by the reader's thread alone until it is over, then read by the greenlet that sent the
-    request."""
+    """One answer. The reader's thread alone fills it until it is over; then the greenlet that sent
+    the request reads it."""
 
     def __init__(
         self,
@@ -156,24 +156,24 @@ class Response:
         max_bytes: int = MAX_RESPONSE_BYTES,
         max_chunks: int | None = None,
     ) -> None:
-        """``kind``: of the endpoint, its protocol, see ``PROTOCOLS``."""
+        """``kind`` is the protocol of the endpoint: see ``PROTOCOLS``."""
         self.sent_ns = sent_ns
         self.written_ns: int | None = None
         """When the whole request had been written."""
         self.newest: Callable[[], int] | None = None
-        """Asks the reader for the stamp of its last read, monotonic ns, which may not be here yet;
-        None: it is."""
+        """Asks the reader for the stamp of its last read (monotonic ns), whose bytes may not be
+        here yet. None: they are here."""
         self.plain_events: (
             Callable[[list[bytes], int, bytes, bytes], tuple[list[Event | Alike], int, int]] | None
         ) = None
-        """Takes events out of reads faster than the parser: see client/reader/_reader.pyi; None:
-        there is only the parser."""
+        """Takes events out of reads faster than the parser does: see client/reader/_reader.pyi.
+        None: there is only the parser."""
         self.max_bytes, self.max_chunks = max_bytes, max_chunks
         self.stamps = array("q")
-        """Arrival of each read, monotonic ns: the kernel's stamp of its newest byte, else the clock
-        after the read."""
+        """The arrival of each read in monotonic ns: the kernel's stamp of its newest byte, else the
+        clock after the read."""
         self.since = array("q")
-        """For each read the moment after which all of it came, monotonic ns."""
+        """For each read, the moment after which all of its bytes came, in monotonic ns."""
         self.unstamped = 0
         self.bad_stamps = 0
         self.read_lag_ns = 0
@@ -182,29 +182,31 @@ class Response:
         self.answer = Completion(PROTOCOLS[kind], keep_text)
         self.frame = HTTPResponseParser()
         self.first_seen = False
-        """Prefill is over: the first chunk is there, or an error in its place."""
+        """Prefill is over: the first chunk has come, or an error in its place."""
         self.over = False
         self.failure: tuple[str, str] | None = None
         self._cut = False
-        """Only the end of the connection was its end, and not even TLS has that this was meant."""
+        """The connection's end was the only end of the answer, and TLS did not announce it."""
         self.waiting_bytes = 0
-        """Read, and not yet decoded."""
+        """Bytes that are read and not decoded yet."""
         self._unframed: list[bytes] = []
         self._framed = self._decoded = 0
-        """How many of the reads."""
+        """How many reads are taken out of the HTTP frame."""
         self._aligned = False
-        """The last read ended with a whole HTTP chunk, or with the headers before the first."""
+        """The last read ended with a whole HTTP chunk, or with the headers before the first one."""
         # streams that begin together do not all decode at the same moment
         self._decode_at = sent_ns % DECODE_BYTES
         self._events: EventDecoder | None = None
         self._beginning: list[Piece] | None = None
-        """Of a body that may yet turn out to be an event stream; None: that is known."""
+        """The begin of a body that may still turn out to be an event stream. None: that is
+        known."""
         self._codings: tuple[str, ...] = ()
         self._body: list[bytes] = []
         self._body_bytes = 0
 
     def arrived(self, stamp_ns: int, since_ns: int, data: bytes) -> bool:
-        """One read. True if ``look`` shall follow; sets ``over`` when that is what it brought."""
+        """Add one read. Returns whether ``look`` must follow; sets ``over`` if the read brought the
+        end."""
         self.stamps.append(stamp_ns)
         self.since.append(since_ns)
         self._unframed.append(data)
@@ -218,17 +220,19 @@ class Response:
         return False
 
     def took(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
-        """Reads of the native reader, which ``look`` follows. Stamps and since: each the bytes of
-        an array of int64."""
+        """Add reads of the native reader; ``look`` follows. ``stamps`` and ``since`` are the bytes
+        of arrays of int64."""
         self.stamps.frombytes(stamps)
         self.since.frombytes(since)
         self._unframed += data
         self.waiting_bytes += sum(map(len, data))
 
     def look(self, now_ns: int = 0) -> None:
-        """Decode what came. Sets ``first_seen`` and ``over`` when that is what it brought; over is
-        also an answer whose ``[DONE]`` came more than DONE_NS before ``now_ns``, though its HTTP
-        message has no end."""
+        """Decode what came. Sets ``first_seen`` and ``over`` if the bytes brought that.
+
+        An answer is also over when its ``[DONE]`` came more than DONE_NS before ``now_ns`` and its
+        HTTP message has no end.
+        """
         self._decode()
         self._decode_at = DECODE_BYTES if self.first_seen else self._decode_at
         answer = self.answer
@@ -243,8 +247,8 @@ class Response:
             self.over = True
 
     def due(self, now_ns: int) -> bool:
-        """``look`` shall follow though nothing came: bytes have waited long enough, or the end of
-        the message has."""
+        """Whether ``look`` must run although nothing came: bytes have waited long enough, or the
+        end of the message is overdue."""
         stamps, decoded = self.stamps, self._decoded
         if decoded < len(stamps):
             return now_ns - stamps[-1] > QUIET_NS or now_ns - stamps[decoded] > WAITED_NS
@@ -252,7 +256,7 @@ class Response:
         return done is not None and now_ns - stamps[done] > DONE_NS
 
     def closed(self, *, cut: bool = False) -> None:
-        """The peer closed the connection. ``cut``: without the word of TLS for it."""
+        """The peer closed the connection. ``cut``: TLS did not announce the end."""
         self._frame()
         if self.failure is None and not self.frame.complete:
             self.frame.end()
@@ -265,7 +269,7 @@ class Response:
         self.over = True
 
     def failed(self, outcome: str, message: str) -> None:
-        """It ends here, for a reason of ours or of the network."""
+        """End the answer, for a reason of this process or of the network."""
         if not self.over:
             self._frame()
             if not self.frame.complete:  # else it was all there already
@@ -273,14 +277,15 @@ class Response:
             self.over = True
 
     def given_up(self, outcome: str, message: str) -> None:
-        """It ends here, for a mistake of ours: what is not decoded may be what we cannot decode,
-        and is dropped."""
+        """End the answer, for a fault of this program. What is not decoded may be what cannot be
+        decoded, and is dropped."""
         if not self.over or self._decoded < len(self.stamps):
             self._ends(outcome, message)
         self._unframed, self.frame.pieces, self.waiting_bytes = [], [], 0
 
     def finish(self) -> tuple[str, str]:
-        """Decode what is left; (outcome, message). Called once, after it is over."""
+        """Decode what is left. Returns (outcome, message). Called once, after the answer is
+        over."""
         try:
             self._decode()
             self._take_rest()
@@ -294,13 +299,13 @@ class Response:
 
     @property
     def newest_ns(self) -> int:
-        """When anything came last, monotonic ns. After the first read."""
+        """The arrival of the last bytes in monotonic ns. Valid after the first read."""
         newest = self.newest  # the reader takes it away when the answer is over
         return self.stamps[-1] if newest is None else max(self.stamps[-1], newest())
 
     @property
     def ended_ns(self) -> int | None:
-        """When all of the answer had come, monotonic ns; None: it never did."""
+        """When all of the answer had come, in monotonic ns. None: it never came whole."""
         if self.frame.complete:
             return self.stamps[-1]
         if not self._done:
@@ -314,7 +319,7 @@ class Response:
 
     @property
     def _done(self) -> bool:
-        """Its last event was there, whatever became of its HTTP message."""
+        """The last event came, whatever became of the HTTP message."""
         return self.answer.done_read is not None and (
             self.failure is None or self.failure[0] not in SPOILT
         )
@@ -325,12 +330,13 @@ class Response:
 
     @property
     def streamed(self) -> bool:
-        """The answer is an event stream (or there is no answer)."""
+        """The answer is an event stream, or there is no answer."""
         return self._events is not None or not self.frame.has_headers
 
     @property
     def body(self) -> bytes:
-        """As it can be read: an error may come compressed, though nobody asked for that."""
+        """The body, decompressed where it can be: an error may come compressed, though no request
+        asks for that."""
         whole = b"".join(self._body)
         if not self._codings:
             return whole
@@ -339,8 +345,8 @@ class Response:
 
     @property
     def sample(self) -> bytes:
-        """The evidence of a failure: the body, or of an event stream the event that was wrong, else
-        the last."""
+        """The evidence of a failure: the body. Of an event stream it is the event that was wrong,
+        else the last one."""
         return self.body if self._events is None else self.answer.broken or self.answer.last
 
     def _outcome(self) -> tuple[str, str]:
@@ -384,7 +390,7 @@ class Response:
         return outcome, message
 
     def _ended_in_itself(self, outcome: str) -> bool:
-        """It shows that nothing of it is missing: JSON that is whole, or a last event."""
+        """The answer itself shows that nothing is missing: it has whole JSON, or a last event."""
         if self._events is None:
             return outcome == OK
         return self._done or self.answer.closing
@@ -394,7 +400,7 @@ class Response:
         return f"Content-Encoding {', '.join(self._codings)}, although none was asked for"
 
     def _take_rest(self) -> None:
-        """What no blank line ended is no event, unless it is an error, or JSON, to its end."""
+        """Drop what no blank line ended, unless it is an error, or whole JSON."""
         if self._events is None or not self._events.unterminated or not self.stamps:
             return
         if self.failure is not None and self.failure[0] in SPOILT:
@@ -438,7 +444,7 @@ class Response:
             frame.closed_by_peer = self.over = True
 
     def _headers(self, data: bytes) -> None:
-        """Takes the complete headers; ``data``: the read that ended them."""
+        """Handle the complete headers. ``data`` is the read that ended them."""
         self.headers_ns = self.stamps[self.frame.headers_read]
         if not 200 <= self.frame.get_code() < 300:
             self._codings = parse_codings(str(self.frame.get("content-encoding", "")))
@@ -456,8 +462,8 @@ class Response:
             self._beginning = []
 
     def _look_for_events(self, pieces: list[Piece]) -> list[Piece]:
-        """Some servers forget the Content-Type of an event stream: then its first bytes tell. What
-        can be decoded."""
+        """Recognise an event stream by its first bytes, as some servers forget its Content-Type.
+        Returns what can be decoded."""
         if self._beginning is None:
             return pieces
         pieces = self._beginning + pieces
@@ -472,7 +478,7 @@ class Response:
         return pieces
 
     def _decode(self) -> None:
-        """Out of the frame, into events, into the answer, as far as its bounds allow."""
+        """Turn the bytes into events and add the events to the answer, within its bounds."""
         if (
             self._aligned
             and self._events is not None
@@ -529,18 +535,20 @@ class Response:
             self._ends("malformed", f"more than {MAX_CHOICES} choices")
 
     def _ends(self, outcome: str, message: str) -> None:
-        """What came is reason enough to read no more of it."""
+        """What came is reason enough to read no more of the answer."""
         self.failure = self.failure or (outcome, message)
         self.over = True
 
     def chunks(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-        """(chunk_us, merged) of the record: see Record. Whole microseconds after the send.
+        """(chunk_us, merged) of the record, in whole microseconds after the send: see Record.
 
-        Two stamps may be a few microseconds off against each other, hence the ``max``. A stamp is
-        of the newest byte of its read, so a chunk is merged where another chunk came with it, or
-        the beginning of the next event. Events without content behind it (usage, ``[DONE]``) most
-        servers send at once, mostly together: they make it merged only where the reader was slow,
-        so that they may have come long after it.
+        Two stamps may differ by a few microseconds, hence the ``max``. A stamp belongs to the
+        newest byte of its read. So a chunk is merged where another chunk came with it, or the begin
+        of the next event.
+
+        Most servers send the events without content behind a chunk (usage, ``[DONE]``) at once with
+        it. Such events make a chunk merged only where the reader was slow, as they may have come
+        long after the chunk.
         """
         sent, stamps, reads = self.sent_ns, self.stamps, self.answer.chunk_reads
         chunk_us = tuple(accumulate(((stamps[read] - sent) // 1000 for read in reads), max))
@@ -571,12 +579,12 @@ class Response:
 
     @property
     def drafts(self) -> DraftCounts | None:
-        """Of speculative decoding, where the server counts it for each request."""
+        """The counts of speculative decoding, where the server reports them for each request."""
         return parse_vllm_drafts(self.answer.metrics) if self.answer.metrics else None
 
     @property
     def server(self) -> ServerTimes | None:
-        """What it tells of the server's own times; None: nothing."""
+        """The server's own times, if the answer has any."""
         times = parse_llama_timings(self.answer.timings) if self.answer.timings else None
         if times is None and self.answer.metrics:
             times = parse_vllm_metrics(self.answer.metrics)
@@ -586,8 +594,7 @@ class Response:
 
 
 def ends_aligned(data: bytes) -> bool:
-    """The first read of an answer, all of its headers, is nothing but these and whole HTTP
-    chunks."""
+    """Whether the first read of an answer has nothing but the headers and whole HTTP chunks."""
     head, _, rest = data.partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 2") or head.count(b"\n") != head.count(b"\r\n"):
         return False
@@ -600,7 +607,7 @@ def ends_aligned(data: bytes) -> bool:
 
 
 def readable_body(data: bytes, applied: tuple[str, ...]) -> bytes:
-    """What could not be decompressed: as it is, if it never was compressed."""
+    """The body, decompressed; as it is where it never was compressed."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -609,7 +616,6 @@ def readable_body(data: bytes, applied: tuple[str, ...]) -> bytes:
 
 
 def is_json(data: bytes) -> bool:
-    """Returns whether the text is JSON to its end."""
     try:
         decode_lenient_json(data)
     except (ValueError, RecursionError):
@@ -618,5 +624,4 @@ def is_json(data: bytes) -> bool:
 
 
 def describe_exception(error: BaseException) -> str:
-    """An exception as one line."""
     return error_line(f"{type(error).__name__}: {error}".encode())

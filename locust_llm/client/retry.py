@@ -1,4 +1,4 @@
-"""Retries: whether and when a refused request may be asked again."""
+"""Retry: whether and when a refused request is sent again."""
 
 import math
 from datetime import UTC
@@ -7,16 +7,17 @@ from random import Random
 from typing import Final
 
 RETRIABLE: Final = ("rate_limited", "unavailable")
-"""Refused before anything was generated: HTTP 429 and 503. Nothing else is tried again."""
+"""These requests were refused before anything was generated (HTTP 429 and 503). Nothing else is
+sent again."""
 BACKOFF_S: Final = 0.5
-"""Before the second attempt, at most; doubled for each one after it."""
+"""The longest wait before the second attempt. It doubles for each later one."""
 MAX_WAIT_S: Final = 60.0
-"""A server that asks for a longer wait than this means that it does not want the request."""
+"""A server that asks for a longer wait does not want the request."""
 
 
 def parse_retry_after_s(value: str, unix_s: float) -> float | None:
-    """Seconds that a Retry-After asks for, of either form (RFC 9110, 10.2.3); None where it is
-    neither. ``unix_s``: now."""
+    """The seconds that a Retry-After asks for, in either form (RFC 9110, 10.2.3). None: it is
+    neither. ``unix_s`` is the time now."""
     value = value.strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
@@ -35,9 +36,11 @@ def parse_retry_after_s(value: str, unix_s: float) -> float | None:
 
 
 def retry_pause_s(attempt: int, asked_s: float | None, random: Random) -> float | None:
-    """How long to wait behind attempt number ``attempt`` (from 1): what the server asked for, else
-    half a second, doubled each time, and the half of it at random, so that those refused together
-    do not come back together. None: do not."""
+    """How many seconds to wait after attempt ``attempt`` (from 1). None: do not send again.
+
+    It is what the server asked for, else half a second, doubled each time. Half of it is random, so
+    that requests refused together do not come back together.
+    """
     if asked_s is not None:
         return asked_s if asked_s <= MAX_WAIT_S else None
     longest_s = min(BACKOFF_S * 2.0 ** min(attempt - 1, 16), MAX_WAIT_S)

@@ -1,10 +1,10 @@
-"""Source addresses: connections leave from each of several in turn, so that each address has all
-ports to a server itself.
+"""Source addresses: connections leave from each of several addresses in turn, so that each has all
+its ports for a server.
 
-A port is one of a source address and a destination (ip(7)), so N addresses have N times the ports
-of one. That holds where the kernel takes the port in connect(2), when it knows the destination:
-IP_BIND_ADDRESS_NO_PORT. Else bind(2) takes it, and the range is shared by all that leave from the
-address, wherever they go.
+A port belongs to a source address and a destination (ip(7)), so N addresses have N times the ports
+of one. This holds where the kernel chooses the port in connect(2), when it knows the destination:
+IP_BIND_ADDRESS_NO_PORT. Else bind(2) chooses it, and all connections of the address share one range
+of ports.
 """
 
 import errno
@@ -22,12 +22,12 @@ VERSIONS: Final[dict[int, str]] = {socket.AF_INET: "IPv4", socket.AF_INET6: "IPv
 
 
 def address_family(address: str) -> int:
-    """Raises ValueError: it is none."""
+    """Raises ValueError if the text is no address."""
     return socket.AF_INET if ip_address(address).version == 4 else socket.AF_INET6
 
 
 class SourceAddresses:
-    """Addresses of this machine, in the order of their turns. Each process begins at another
+    """Addresses of this machine, in the order of their turns. Each process begins with another
     one."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
@@ -38,11 +38,10 @@ class SourceAddresses:
         self._connections = 0
 
     def of(self, family: int) -> tuple[str, ...]:
-        """Returns the addresses that can reach an address of this family."""
         return self._of.get(family, ())
 
     def turn(self, family: int) -> Iterator[str]:
-        """The next one, and once round all others, for where the ports of one are taken."""
+        """The next address, and then all others once, for when the ports of one are used up."""
         own_addresses = self.of(family)
         # those that --processes forks have numbers in a row
         first = os.getpid() + self._connections
@@ -54,7 +53,7 @@ _used: SourceAddresses | None = None
 
 
 def set_source_addresses(sources: SourceAddresses | None) -> None:
-    """From here on those of this process, and of those that it forks; None: the kernel chooses."""
+    """Set the addresses of this process and of later forks. None: the kernel chooses."""
     global _used
     _used = sources
 
@@ -64,7 +63,8 @@ def current_source_addresses() -> SourceAddresses | None:
 
 
 def connect_socket(host: str, port: int, sources: SourceAddresses | None) -> Any:
-    """A gevent socket, connected to the first address of ``host`` that takes it. Raises OSError."""
+    """A gevent socket that is connected to the first address of ``host`` that accepts it. Raises
+    OSError."""
     if sources is None:
         return gevent.socket.create_connection((host, port))
     failed = OSError(errno.EAFNOSUPPORT, f"no address of --source-ip leads to {host}")
@@ -90,6 +90,6 @@ def connect_socket(host: str, port: int, sources: SourceAddresses | None) -> Any
 
 
 def bind_source_address(sock: Any, source: str) -> None:
-    """Raises OSError: it is no address of this machine."""
+    """Raises OSError if it is no address of this machine."""
     sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)  # of IPv6 too
     sock.bind((source, 0))

@@ -26,8 +26,8 @@ MAX_EVENT_LINES = 2_000
 HEAD_BYTES = 4096
 LARGE_BYTES = 1 << 20
 MAX_VALUES = 1 << 18
-"""Of JSON in an event above LARGE_BYTES: an image has few, and many of them would take many times
-its memory."""
+"""JSON in an event above LARGE_BYTES may have so many values. An image has few; many would take
+many times its memory."""
 BOM = b"\xef\xbb\xbf"
 
 Piece = tuple[int, bytes]
@@ -35,35 +35,35 @@ Piece = tuple[int, bytes]
 Event = tuple[int, str, bytes]
 """(number of the read that ended it, type, data)"""
 Alike = tuple[list[int], bytes]
-"""Events that differ in the text of their chunk alone: (for each the number of the read that ended
-it, data of the last)"""
+"""Events that differ only in the text of their chunk: (the number of the read that ended each one,
+data of the last)."""
 
 
 FIELD = re.compile(rb"(?:data|event|id|retry|error)?:|(?:data|event|id|retry)\n")
-"""The begin of a line of an event stream: a field, or a comment."""
+"""The begin of a line of an event stream: a field or a comment."""
 BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?\s*")
 FIELDS = (b"data:", b"event:", b"id:", b"retry:", b"error:")
 ODD = re.compile(rb"^(?:[{\[]|error:|event: ?error *$)", re.MULTILINE | re.IGNORECASE)
-"""In whole events: what is made an event first."""
+"""Text in whole events that is turned into an event first."""
 ERROR = re.compile(rb"event: ?error *", re.IGNORECASE)
 
 
 class EventTooLong(ValueError):
-    """An event of more lines, or values, than it may have."""
+    """An event has more lines or values than are allowed."""
 
 
 class EventDecoder:
-    """Feed it pieces as they come, in any split; it gives each event once, when its blank line is
-    there."""
+    """Feed it pieces as they come, split anywhere. It gives each event once, when the blank line
+    after it has come."""
 
     def __init__(self, shortcut: bool = True) -> None:
-        """``shortcut``: events of one ``data:`` line do not take the way through sseclient-py."""
+        """With ``shortcut``, events of one ``data:`` line do not go through sseclient-py."""
         self._shortcut = shortcut
         self.head = b""
-        """The first bytes of a stream of which nothing was an event yet."""
+        """The first bytes of a stream that has no event yet."""
         self._none_yet = True
         self.shared: set[int] = set()
-        """The reads that brought the end of an event and the beginning, but not the end, of the
+        """The reads that brought the end of an event and the begin, but not the end, of the
         next."""
         self._held: list[bytes] = []  # the event under way
         self._held_lines = 0
@@ -73,7 +73,7 @@ class EventDecoder:
         self._start: bytes | None = b""
 
     def feed(self, pieces: Iterable[Piece]) -> Iterator[Event]:
-        """Raises EventTooLong, after the events that were whole."""
+        """Raises EventTooLong after the events that were whole."""
         whole: list[Piece] = []
         for read, data in pieces:
             if self._start is not None:
@@ -110,20 +110,21 @@ class EventDecoder:
 
     @property
     def between(self) -> bool:
-        """All that came was whole events: nothing of it is waiting for what follows."""
+        """Nothing waits for more bytes: all that came was whole events."""
         return not self._held and not self._after_cr and not self._start
 
     def passed(self) -> None:
-        """Whole events, which began with no byte order mark, came past this decoder."""
+        """Note that whole events went past this decoder, without a byte order mark before them."""
         self._start, self._line_ended, self._none_yet = None, True, False
 
     @property
     def unterminated(self) -> bool:
-        """Something that no blank line ended is left: it is no event."""
+        """Bytes are left that no blank line ended: they are no event."""
         return any(data.strip(b"\n") for data in self._held)
 
     def rest(self, read: int) -> list[Event]:
-        """What no blank line ended, as if it had; ``read``: the number of the last one."""
+        """The events in what no blank line ended, as if one had. ``read`` is the number of the last
+        read."""
         data = b"".join(self._held).strip(b"\n")
         if len(data) > LARGE_BYTES and count_json_values(data) > MAX_VALUES:
             return []
@@ -131,7 +132,7 @@ class EventDecoder:
 
     @property
     def ends_with_json(self) -> bool:
-        """What no blank line ended has no field before it: it is as complete as its JSON."""
+        """What no blank line ended has no field before it, so it is as complete as its JSON."""
         beginning = b"".join(piece[:64] for piece in self._held[:64])
         return beginning.lstrip().startswith((b"{", b"["))
 
@@ -142,13 +143,13 @@ class EventDecoder:
 
     @property
     def no_stream(self) -> bytes:
-        """The first line that shows that this is none; empty: there were events, or nothing but
-        comments."""
+        """The first line that shows that this is no event stream. It is empty after any event, and
+        where only comments came."""
         lines = self.head.split(b"\n") if self._none_yet else []
         return next((line for line in lines if line.strip() and not FIELD.match(line + b"\n")), b"")
 
     def _lines(self, data: bytes) -> bytes:
-        """``data`` with \\n at the end of each line; a \\r\\n may be split over pieces."""
+        """``data`` with \\n at the end of each line. A \\r\\n may be split over pieces."""
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
@@ -156,8 +157,8 @@ class EventDecoder:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _without_bom(self, data: bytes) -> bytes:
-        """``data`` without a leading byte order mark; nothing while it may still turn out to be
-        one."""
+        """``data`` without a leading byte order mark. Gives nothing while it may still turn out to
+        be one."""
         if len(data) < len(BOM) and BOM.startswith(data):
             self._start = data
             return b""
@@ -166,8 +167,8 @@ class EventDecoder:
 
 
 def _events(pieces: list[Piece], shortcut: bool) -> Iterator[Event]:
-    """Pieces of whole events, as sseclient-py reads them; with ``shortcut``, where all of a piece
-    are one ``data:`` line, alone or after ``event:``, they are read here."""
+    """Whole events, as sseclient-py reads them. With ``shortcut``, pieces of events of one
+    ``data:`` line, alone or after ``event:``, are read here."""
     other: list[Piece] = []
     for piece in pieces:
         read, data = piece
@@ -190,7 +191,7 @@ def _events(pieces: list[Piece], shortcut: bool) -> Iterator[Event]:
 
 
 def _plain(data: bytes) -> list[tuple[str, bytes]]:
-    """(type, data) of each event; empty where one of them has more lines, or other fields."""
+    """(type, data) of each event. It is empty where one of them has more lines, or other fields."""
     events = []
     for event in data[:-2].split(b"\n\n") if data.endswith(b"\n\n") else ():
         if event.startswith(b"data: ") and b"\n" not in event:
@@ -208,13 +209,13 @@ def _plain(data: bytes) -> list[tuple[str, bytes]]:
 
 
 def count_json_values(data: bytes) -> int:
-    """Counts the values of a JSON text, at most."""
+    """Counts at most the values that a JSON text can hold."""
     return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
 def is_event_stream(beginning: bytes) -> bool | None:
-    """Whether the first bytes of a body are those of an event stream, whatever its Content-Type;
-    None: too few to tell."""
+    """Whether the first bytes of a body are an event stream, whatever its Content-Type. None: they
+    are too few."""
     if beginning and BOM.startswith(beginning):
         return None
     blank = BEGIN.match(beginning)
@@ -225,7 +226,7 @@ def is_event_stream(beginning: bytes) -> bool | None:
 
 
 def _made_events(data: bytes) -> bytes:
-    """Whole events, with what servers write when they fail as an event of its own."""
+    """Whole events, in which a server's error text has become an event of its own."""
     return b"".join(_made_event(event) + b"\n\n" for event in data.split(b"\n\n") if event)
 
 

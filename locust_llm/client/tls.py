@@ -1,33 +1,36 @@
-"""The TLS layer of a connection: Python's ssl over memory BIOs, so that the reader's thread reads
-the same socket in the same way and gets the same stamps. What it read is decrypted afterwards."""
+"""TLS: Python's ssl over memory BIOs. The reader's thread reads the same socket in the same way and
+gets the same stamps; the bytes are decrypted afterwards."""
 
 import ssl
 from collections.abc import Sequence
 from typing import Final
 
 RECORD_BYTES: Final = 16_384
-"""Most plain bytes of a TLS record (RFC 8446, 5.1): a call of OpenSSL gives one record."""
+"""A TLS record has at most so many plain bytes (RFC 8446, 5.1). One call of OpenSSL gives one
+record."""
 SLICE_BYTES: Final = 16_384
-"""Of what came, opened without a pause: the worst of it, new keys without end, takes OpenSSL 15
+"""So many bytes are decrypted without a pause. At worst (new keys without end) they take OpenSSL 15
 ms."""
 MAX_WITHOUT_DATA: Final = 1 << 18
-"""Bytes of records in a row that hold nothing of an answer. Servers send a few session tickets, of
-16 kB with a long list of certificates in each."""
+"""Records without data may have so many bytes in a row. Servers send a few session tickets of up to
+16 kB, with a long list of certificates in each."""
 MAX_ANSWERS: Final = 65_536
-"""Bytes of the TLS layer's own answers, which nobody sends while an answer comes."""
+"""The TLS layer's own answers may have so many bytes, as nobody sends them while an answer
+comes."""
 ENDLESS: Final = "the server sends TLS records without data, and without end"
 HEADER_BYTES: Final = 5
 """A TLS record begins with so many bytes."""
 HANDSHAKE: Final = 22
-"""Kind of a record."""
+"""The kind of a handshake record."""
 RETRY: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
-"""In place of a server's random: it asks for another key (RFC 8446, 4.1.3)."""
+"""The server random that asks for another key (RFC 8446, 4.1.3)."""
 SLOW_KEYS: Final = {b"\0\x33\0\2\1\3": 6144, b"\0\x33\0\2\1\4": 8192}
-"""The extension that asks for a key of so many bits: they take OpenSSL 40 and 90 ms."""
+"""Extensions that ask for a key of so many bits. Such keys take OpenSSL 40 and 90 ms."""
 
 
 class TLSLayer:
-    """Its two buffers. Used by one thread at a time: see reader/open_streams.py."""
+    """The two buffers of a connection's TLS. One thread at a time uses it: see
+    reader/open_streams.py."""
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -38,12 +41,12 @@ class TLSLayer:
         self.established = False
         """The handshake is done."""
         self.closed = False
-        """The peer has said that it sends no more."""
+        """The peer has announced that it sends no more."""
         self.failure = ""
-        """Why nothing more can be read; empty while it can."""
+        """Why nothing more can be read; empty while reading works."""
 
     def handshake(self, data: bytes = b"") -> bytes:
-        """``data`` is what came; what is to be sent. Raises ssl.SSLError."""
+        """Feed ``data`` from the peer. Returns what to send. Raises ssl.SSLError."""
         self._greeting.add(data)
         if bits := self._greeting.slow_key:  # which OpenSSL would make at once
             raise ssl.SSLError(
@@ -60,7 +63,6 @@ class TLSLayer:
         return self._outgoing.read()
 
     def sealed(self, pieces: Sequence[bytes]) -> bytes:
-        """Encrypts the pieces as they go over the wire."""
         for piece in pieces:
             self._object.write(piece)
         return self._outgoing.read()
@@ -71,8 +73,8 @@ class TLSLayer:
         return not (self.closed or self.failure)
 
     def received(self, data: bytes) -> bytes:
-        """Plain bytes out of what came over the socket; may be none. Sets ``closed`` and
-        ``failure``: nothing is behind them."""
+        """Decrypt what came over the socket; there may be no plain bytes in it. Sets ``closed`` and
+        ``failure``, after which nothing comes."""
         if self.closed or self.failure:
             return b""
         incoming, read = self._incoming, self._object.read
@@ -99,7 +101,7 @@ class TLSLayer:
 
 
 class ServerHello:
-    """The first message of a server, of whatever records it is made."""
+    """The first message of a server, in however many records it comes."""
 
     def __init__(self) -> None:
         self._records = bytearray()
@@ -107,7 +109,6 @@ class ServerHello:
         self._whole = False
 
     def add(self, data: bytes) -> None:
-        """What came next."""
         if self._whole:
             return
         records = self._records
@@ -123,7 +124,7 @@ class ServerHello:
 
     @property
     def slow_key(self) -> int:
-        """Bits of a key that takes long, if it asks for one; else 0."""
+        """The bits of a slow key, if the server asks for one; else 0."""
         if not self._whole or RETRY not in self._message:
             return 0
         return next(

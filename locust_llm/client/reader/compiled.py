@@ -1,5 +1,5 @@
-"""The native part, _reader.c: each None where it was not compiled from the source that is here, or
-LOCUST_LLM_READER=python asks for the other reader."""
+"""Compiled: the native part, _reader.c. Its names are None where it was not compiled from the
+present source, or where LOCUST_LLM_READER=python asks for the other reader."""
 
 import os
 from collections.abc import Callable
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from ._reader import Reader as NativeThread
 
 INTERFACE: Final = 2
-"""Of the part in C, the same as there: what was compiled from an older source, and left in a
-checkout, is not used."""
+"""The version of the C interface, as _reader.c has it. A module that was compiled from an older
+source is not used."""
 
 Reader: "type[NativeThread] | None" = None
 plain_events: (

@@ -1,5 +1,5 @@
-"""The kernel stamps what arrives with the wall clock; our stamps are of the monotonic one: the
-difference of the two."""
+"""Kernel clock: the kernel stamps arrivals with the wall clock, and our stamps use the monotonic
+clock. This measures the difference."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,8 @@ from collections.abc import Callable
 def measure_clock_offset_ns(
     wall_ns: Callable[[], int] = time.time_ns, monotonic_ns: Callable[[], int] = time.monotonic_ns
 ) -> int:
-    """What to take from a wall clock stamp of this moment to get a monotonic one, good to 20 µs.
+    """How many ns to subtract from a wall clock stamp of this moment to get a monotonic one, good
+    to 20 µs.
 
     Two clocks cannot be read at once: where the thread was held up between them, it reads again.
     """

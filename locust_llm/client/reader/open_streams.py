@@ -50,35 +50,36 @@ _socket: Final = get_original("socket", "socket")
 _sleep: Final = get_original("time", "sleep")
 
 SWITCH_S: Final = 0.0005
-"""How long the thread may have to wait for a greenlet that computes. Python's own 5 ms let chunks
+"""The thread waits at most so long for a greenlet that computes. With Python's own 5 ms, chunks
 pile up and merge."""
 COLLECTIONS: Final = (50_000, 10, 14)
-"""Of garbage, see gc.set_threshold (Python: 700, 10, 10), as a request leaves none. One of the
-youngest looks at all objects of the requests under way, a hundred each, for milliseconds; one of
-all with 10,000 users for a quarter of a second."""
+"""The thresholds of garbage collection (gc.set_threshold; Python's are 700, 10, 10). A request
+leaves no garbage. A young collection looks at a hundred objects for each open request, which takes
+milliseconds. A full one takes a quarter of a second with 10,000 users."""
 SWEEP_S: Final = 0.5
-"""Between looks at whether streams have been quiet for long; with 10,000 of them it takes 5 ms."""
+"""The interval between checks for streams that have been quiet for long. With 10,000 streams a
+check takes 5 ms."""
 DIED: Final = "the thread that reads the answers died"
 BEHIND_NS: Final = 3_000_000
-"""From this lag on, greenlets give way to the thread."""
+"""Above this lag, greenlets give way to the thread."""
 PATIENCE_NS: Final = 4_000_000
-"""How long what came may lie there where nobody can tell, before it is decrypted or parsed, whether
-it is the end."""
+"""Bytes wait at most so long before they are decrypted or parsed, where nobody can know whether
+they hold the end."""
 TLS_PATIENCE_NS: Final = 500_000_000
-"""The same over TLS, where the end shows by its record: what came meanwhile is decrypted at once,
-which takes a fifth."""
+"""The same bound for TLS, where the record shows the end: what came meanwhile is decrypted at once,
+which takes a fifth of the time."""
 HIDDEN_ENDS: Final = 128
-"""After an end that did not show, so many answers over TLS have PATIENCE_NS: whatever share of the
-ends does not show, they are noticed 1.5 ms later on average."""
+"""After an end that did not show, so many answers over TLS wait for PATIENCE_NS only. Whatever
+share of the ends does not show, they are noticed 1.5 ms later on average."""
 
 LOOKS: Final = 8
 LOOKS_NS: Final = 10_000_000
-"""How many streams are decoded in one turn of the loop, at about 20 µs each, and how long: what is
-due comes between."""
+"""How many streams are decoded in one turn of the loop (about 20 µs each), and for how long. Sends
+that are due come between."""
 
 
 UNSEAL_NS: Final = 5_000_000
-"""So long is decrypted without a pause: others wait meanwhile."""
+"""Decryption runs at most so long without a pause, as others wait meanwhile."""
 
 
 class ReaderFailed(Exception):
@@ -106,20 +107,20 @@ class OpenStream:
         self.connection = connection
         self.stream = stream
         self.on_first = on_first
-        """Called in the event loop when the first chunk is there, or an error in its place: must
+        """Called in the event loop when the first chunk has come, or an error in its place. It must
         not block."""
         self.ended = Event()
         self.dropped: tuple[str, str] | None = None
         self.end = 0
         """The end of the connection, as ``Reader.take`` returns it."""
         self.sealed: deque[tuple[int, int, bytes]] = deque()
-        """Reads that are not decrypted yet: stamp, since (both as of ``Response.arrived``),
+        """Reads that are not decrypted yet: stamp, since (both as in ``Response.arrived``),
         bytes."""
         self.end_shows: bool | None = None
-        """The last read may hold the end, as far as TLS records show it; None: all reads are
-        decrypted at once."""
+        """Whether the last read may hold the end, as far as TLS records show it. None: all reads
+        are decrypted at once."""
         self._opened = b""
-        """What the first of them held as far as it is decrypted."""
+        """The decrypted bytes of the first of them."""
 
     def closed(self) -> None:
         """The peer closed the connection."""
@@ -127,8 +128,10 @@ class OpenStream:
         self.stream.closed(cut=tls is not None and not tls.closed)
 
     def unseal(self, patience_ns: int | None = UNSEAL_NS) -> bool:
-        """Decrypt what was read; each read keeps its stamp. Returns whether it shall be decoded
-        now. ``patience_ns``: after it ``sealed`` has the rest; None: all at once."""
+        """Decrypt what was read; each read keeps its stamp. Returns whether it must be decoded now.
+
+        After ``patience_ns`` the rest stays in ``sealed``; None: decrypt all at once.
+        """
         stream, tls, sealed, look = self.stream, self.connection.tls, self.sealed, False
         until_ns = None if patience_ns is None else time.monotonic_ns() + patience_ns
         while sealed and tls is not None:
@@ -155,8 +158,8 @@ class OpenStream:
         return look
 
     def unseal_few(self, stamps: bytes, since: bytes, data: list[bytes]) -> None:
-        """The same of SLICE_BYTES at most, as the native reader has them, where nothing waits in
-        ``sealed``. Stamps and since: each the bytes of an array of int64."""
+        """Decrypt at most SLICE_BYTES as the native reader gives them, where nothing waits in
+        ``sealed``. ``stamps`` and ``since`` are the bytes of arrays of int64."""
         tls = self.connection.tls
         assert tls is not None
         plain = [tls.received(read) for read in data]
@@ -175,13 +178,13 @@ class OpenStream:
             self.closed()
 
     def _forget(self) -> None:
-        """Nothing behind this can be decrypted."""
+        """Drop the encrypted reads: nothing behind this can be decrypted."""
         self.sealed.clear()
 
 
 class OpenStreams:
-    """One a process, see process_reader.py. Its thread starts before it, so it is made after any
-    fork."""
+    """The open streams of a process: see process_reader.py. Its thread starts before it, so make it
+    after any fork."""
 
     def __init__(self, thread: "NativeReader | PythonReader") -> None:
         self._thread = thread
@@ -192,16 +195,17 @@ class OpenStreams:
         self._open: set[OpenStream] = set()
         """The streams whose ends are not passed on yet."""
         self._readings: dict[int, OpenStream] = {}
-        """The streams that the thread has, by descriptor."""
+        """The streams that the thread reads, by descriptor."""
         self._drops: deque[OpenStream] = deque()
         self._notices: deque[tuple[OpenStream, bool]] = deque()
-        """A first chunk (False), or an end (True), for those who wait for it."""
+        """The first chunk (False) or the end (True) of a stream, to be reported to its waiting
+        greenlet."""
         self._waiting: set[OpenStream] = set()
-        """They have bytes that are not decoded, or ``[DONE]`` and no end."""
+        """The streams that have bytes to decode, or ``[DONE]`` without an end."""
         self._sealed: deque[OpenStream] = deque()
-        """They have more to decrypt than one look may take."""
+        """The streams that have more to decrypt than one slice."""
         self._impatient = 0
-        """Answers over TLS whose end may not show, see HIDDEN_ENDS."""
+        """The number of next answers over TLS whose end may not show: see HIDDEN_ENDS."""
         loop = gevent.get_hub().loop
         # referenced, so that the loop waits, while streams are open
         self._to_loop = loop.async_(ref=False)
@@ -228,9 +232,11 @@ class OpenStreams:
         *,
         awaited: bool = False,
     ) -> OpenStream:
-        """From now on the thread reads this connection into this stream. ``on_first``: see
-        OpenStream. ``awaited``: its first chunk frees a slot that others wait for. Raises
-        ReaderFailed."""
+        """Let the thread read this connection into this stream. Raises ReaderFailed.
+
+        ``on_first``: see OpenStream. ``awaited``: the first chunk frees a slot that others wait
+        for.
+        """
         if self.failure:
             raise ReaderFailed(self.failure)
         reading = OpenStream(connection, stream, on_first)
@@ -244,12 +250,12 @@ class OpenStreams:
         return reading
 
     def sent(self, reading: OpenStream, sent_ns: int) -> None:
-        """The request went out: nothing of its answer came before."""
+        """Note when the request went out: nothing of its answer came before."""
         reading.stream.sent_ns = sent_ns
         self._thread.sent(reading.connection.fd, sent_ns)
 
     def drop(self, reading: OpenStream, outcome: str, message: str) -> None:
-        """Give a stream up, with what came until then; ``reading.ended`` is set when that is
+        """Give a stream up, with what came until then. ``reading.ended`` is set when that is
         done."""
         reading.dropped = (outcome, message)
         self._drops.append(reading)
@@ -257,14 +263,14 @@ class OpenStreams:
 
     @property
     def reads(self) -> int:
-        """So far, of all streams: those that are open too."""
+        """The number of reads of all streams so far, the open ones included."""
         return self._thread.reads
 
     def give_way(self) -> None:
-        """Let the thread catch up, before a greenlet computes: a late read merges chunks, a late
+        """Let the thread catch up before a greenlet computes: a late read merges chunks, a late
         record harms nobody.
 
-        Stops the whole event loop, for 20 ms at most; the thread needs the GIL, not the loop.
+        This stops the whole event loop, for 20 ms at most. The thread needs the GIL, not the loop.
         """
         for _ in range(20):
             if self._thread.behind_ns < BEHIND_NS:
@@ -276,7 +282,7 @@ class OpenStreams:
         return len(self._open)
 
     def _run(self, work: Callable[[], None]) -> None:
-        """``work``, and then whatever it has to tell. What it does not catch itself is the end of
+        """Run ``work``, and then report what it found. An exception that it does not catch ends
         this reader."""
         try:
             work()
@@ -297,14 +303,14 @@ class OpenStreams:
         self.failure = failure
 
     def stop(self) -> None:
-        """Nothing reads any more when this returns; also in a forked child."""
+        """Stop the thread: nothing reads any more when this returns, also in a forked child."""
         self._due.stop()
         self._sweeper.stop()
         self._next_turn.stop()
         self._thread.stop()
 
     def _look_into_due(self) -> None:
-        """The loop comes back while there are more."""
+        """Decode a few streams. The loop comes back while there are more."""
         if self._plain_events is None:  # the thread in Python, which needs the lock for each read
             self.give_way()
         until_ns = time.monotonic_ns() + LOOKS_NS
@@ -319,7 +325,7 @@ class OpenStreams:
                 break
 
     def _look_into_sealed(self) -> None:
-        """One, in a turn of the loop."""
+        """Decrypt a slice of one stream in a turn of the loop."""
         reading = self._sealed.popleft()
         if self._readings.get(reading.connection.fd) is reading:
             self._guarded(reading, self._look)
@@ -327,7 +333,8 @@ class OpenStreams:
             self._next_turn.start(self._run, self._look_into_sealed)
 
     def _guarded(self, reading: OpenStream, work: Callable[..., None], *args: Any) -> None:
-        """A mistake of ours must end this request, not the thread that all requests need."""
+        """Run ``work`` so that a fault of this program ends one request, and not the thread that
+        all requests need."""
         try:
             work(reading, *args)
         except Exception as error:
@@ -380,7 +387,7 @@ class OpenStreams:
             self._waiting.discard(reading)
 
     def _take(self, reading: OpenStream) -> None:
-        """What was read, into its stream."""
+        """Move what was read into its stream."""
         stream = reading.stream
         (
             stamps,
@@ -402,7 +409,7 @@ class OpenStreams:
             reading.sealed += zip(array("q", stamps), array("q", since), data, strict=True)
 
     def _end(self, reading: OpenStream, number: int) -> None:
-        """The connection ended without the end of the message; ``number``: see ``Reader.take``."""
+        """The connection ended without the end of the message. ``number``: see ``Reader.take``."""
         tls = reading.connection.tls
         if number == ENOMEM:
             raise MemoryError
@@ -415,7 +422,7 @@ class OpenStreams:
             reading.stream.failed("reset", describe_exception(OSError(number, os.strerror(number))))
 
     def _calm(self, reading: OpenStream) -> None:
-        """Its first chunk is there: what follows has time, but for the end."""
+        """The first chunk has come: later bytes have time, except for the end."""
         stream, fd = reading.stream, reading.connection.fd
         # not all of those that begin together at one moment
         most = (DECODE_BYTES + stream.sent_ns % DECODE_BYTES) // 2
@@ -431,7 +438,7 @@ class OpenStreams:
             self._thread.calm(fd, most, False, PATIENCE_NS if self._impatient else TLS_PATIENCE_NS)
 
     def _learn(self, reading: OpenStream) -> None:
-        """How ends show over TLS."""
+        """Learn how the server's ends show over TLS."""
         frame = reading.stream.frame
         if reading.end_shows is None or not frame.complete:
             return
@@ -450,8 +457,8 @@ class OpenStreams:
         self._notices.append((reading, True))
 
     def _pass_on(self) -> None:
-        """First chunks and ends, to those who wait for them. Runs in the loop itself: must not
-        block."""
+        """Report first chunks and ends to the waiting greenlets. It runs in the loop itself and
+        must not block."""
         notices = self._notices
         if self.failure:  # it was the last thing that the thread did
             self._end_all()
@@ -470,7 +477,7 @@ class OpenStreams:
                 self._to_loop.send()
 
     def _end_all(self) -> None:
-        """The thread is dead: every open stream has failed."""
+        """The thread is dead: every open stream fails."""
         for reading in self._open:
             with suppress(Exception):
                 self._take(reading)

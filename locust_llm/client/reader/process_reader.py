@@ -1,5 +1,5 @@
-"""The stream reader of this process: made when it is first needed, one in each forked child, a new
-one after a failure."""
+"""Process reader: the stream reader of this process. It is made when it is first needed, again in
+each forked child, and again after a failure."""
 
 import os
 from contextlib import suppress
@@ -19,11 +19,11 @@ kind: "type[NativeReader | PythonReader]" = compiled.Reader or PythonReader
 NO_READER: Final = "the reader of the answers cannot start"
 _reader: OpenStreams | None = None
 _unmade = ""
-"""Why there is none."""
+"""Why there is no reader."""
 
 
 def _forget() -> None:
-    """Stops the reader in a forked child, which has none of its parent's threads."""
+    """Stop the reader in a forked child, which has none of its parent's threads."""
     global _reader
     if _reader is not None:
         _reader.stop()
@@ -34,7 +34,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def get_open_streams() -> OpenStreams:
-    """The reader of this process; a forked child gets its own. Raises ReaderFailed: it cannot be
+    """The reader of this process; a forked child gets its own. Raises ReaderFailed if it cannot be
     made."""
     global _reader, _unmade
     if _reader is None:
@@ -47,18 +47,18 @@ def get_open_streams() -> OpenStreams:
 
 
 def reader_kind() -> str:
-    """What reads the answers in this process."""
+    """The name of the reader in this process: native or python."""
     return "python" if kind is PythonReader else "native"
 
 
 def reader_failure() -> str:
-    """Why this process sends nothing more; empty while it can."""
+    """Why this process sends nothing more; empty while it can send."""
     return _reader.failure if _reader is not None else _unmade
 
 
 def start_new_reader() -> None:
-    """For the run that begins: a dead one has no place in it, and where none can be made
-    ``reader_failure`` has why before anything is sent."""
+    """Replace a dead reader before a run begins. Where none can be made, ``reader_failure`` has the
+    reason before anything is sent."""
     global _reader, _unmade
     if reader_failure():
         _reader, _unmade = None, ""
@@ -67,5 +67,5 @@ def start_new_reader() -> None:
 
 
 def reads_so_far() -> int:
-    """Returns the reads of the reader of this process; makes none."""
+    """The number of reads so far. Makes no reader."""
     return _reader.reads if _reader is not None else 0

@@ -1,9 +1,9 @@
-"""The thread that reads, in Python: what _reader.c is, with the same methods, of calls that every
-system has.
+"""Python reader: the thread that reads, with the same methods as _reader.c, made of calls that
+every system has.
 
-It stamps with the clock right after the read; where the kernel stamps what arrives (Linux), with
-that. It is made of functions that gevent has not patched, so not of the selectors, which take
-gevent's own by name. Level-triggered: what a read leaves behind is read in the next round.
+It stamps with the clock right after the read, or with the kernel's stamp where there is one
+(Linux). It uses functions that gevent has not patched, and no selectors, which would take gevent's
+functions by name. Polling is level-triggered: what a read leaves behind is read in the next round.
 """
 
 import errno
@@ -26,7 +26,7 @@ _sleep: Final = get_original("time", "sleep")
 _start_thread: Final = get_original("_thread", "start_new_thread")
 _allocate_lock: Final = get_original("_thread", "allocate_lock")
 _POLLIN: Final = 1
-"""Of poll(2), and of epoll(7): to read."""
+"""The event for "ready to read", of poll(2) and epoll(7)."""
 
 READ_BYTES: Final = 65_536
 CONTROL_BYTES: Final = 64
@@ -34,15 +34,15 @@ _timespec: Final = Struct("qq")
 CLOSED: Final = -1
 HEADER_BYTES: Final = 5
 SHORT_RECORD: Final = 64
-"""Of TLS, as in _reader.c."""
+"""The longest short TLS record, as in _reader.c."""
 NAP_S: Final = 0.0005
-"""How long the thread sleeps after a round, when it has many streams and the kernel stamps what
-comes meanwhile: waking it costs more than a read."""
+"""With many streams and kernel stamps, the thread sleeps so long after a round, as waking it costs
+more than a read."""
 NAP_STREAMS: Final = 32
 
 
 class _Stream:
-    """What came of one answer, and was not taken."""
+    """What came of one answer and was not taken yet."""
 
     __slots__ = (
         "bad_stamps", "bytes", "calm", "chunked", "data", "end", "fd", "lag_ns", "left_since_ns",
@@ -67,7 +67,7 @@ class _Stream:
 
 
 class PythonReader:
-    """Its methods are those of the native ``Reader``, see client/reader/_reader.pyi. Starts its
+    """Has the methods of the native ``Reader``: see client/reader/_reader.pyi. It starts its
     thread."""
 
     def __init__(self) -> None:
@@ -75,14 +75,13 @@ class PythonReader:
         self.behind_ns = 0
         self._pid = os.getpid()
         self._lock = _allocate_lock()
-        """Held for one read, one take, or a removal: of a stream that was removed nothing is
-        read."""
+        """Held for one read, one take, or a removal, so that a removed stream is never read."""
         self._streams: dict[int, _Stream] = {}
         self._due: deque[_Stream] = deque()
         self._waiting: deque[tuple[int, _Stream]] = deque()
-        """With the moment from which on they are due."""
+        """Streams to be taken, with the moment from which on they are due."""
         self._since_ns = 0
-        """What is there now, and is not read yet, came after it."""
+        """Bytes that are there now, and not read yet, came after this moment."""
         self._failure: BaseException | None = None
         self._stopped = False
         self._stamps = True
@@ -177,8 +176,8 @@ class PythonReader:
         return -1
 
     def stop(self) -> None:
-        """Nothing is read when it returns. A forked child has no such thread, and the lock as that
-        had it."""
+        """Nothing is read when this returns. A forked child has no such thread, and its lock is in
+        the parent's state."""
         if self._stopped:
             return
         if self._pid != os.getpid():
@@ -189,12 +188,13 @@ class PythonReader:
         self._wake_up()
 
     def _wake_up(self) -> None:
-        """poll(2) does not see what was registered while it waits."""
+        """Wake the thread: poll(2) does not see what is registered while it waits."""
         with suppress(OSError):
             os.write(self._wake, b".")
 
     def _let_go(self) -> None:
-        """Else these objects would close the sockets, whose numbers others may have by then."""
+        """Detach the sockets, as these objects would close them, and others may have their numbers
+        by then."""
         self._stopped = True
         for stream in self._streams.values():
             stream.removed = True
@@ -213,7 +213,7 @@ class PythonReader:
             self._notify()
 
     def _read_all(self) -> None:
-        """A round."""
+        """Read each ready stream once."""
         asked_ns = time.monotonic_ns()
         ready = self._poll.poll(self._until_due(asked_ns))
         begun_ns = time.monotonic_ns()
@@ -266,8 +266,8 @@ class PythonReader:
         offset_ns: int,
         has_several: bool,
     ) -> int:
-        """Monotonic ns for what was just read; this thread's clock where the kernel's stamp cannot
-        be one of it."""
+        """The monotonic ns of what was just read. The thread's clock replaces a kernel stamp that
+        cannot belong to this answer."""
         now = time.monotonic_ns()
         kernel_ns = kernel_stamp_ns(control)
         stamp_ns = kernel_ns - offset_ns
@@ -291,8 +291,8 @@ class PythonReader:
         self._enqueue(stream)
 
     def _show(self, stream: _Stream, data: bytes) -> None:
-        """A chunked body may end in this read: surely enough to look at once, perhaps, or not. Only
-        the parser knows."""
+        """Show the stream at once, soon or later: a chunked body may end in this read, and only the
+        parser knows."""
         if stream.tls:
             ends = stream.unusual = stream.calm and self._is_unusual(stream, data)
         else:
@@ -308,7 +308,8 @@ class PythonReader:
             self._waiting.append((time.monotonic_ns() + stream.patience_ns, stream))
 
     def _is_unusual(self, stream: _Stream, data: bytes) -> bool:
-        """Not one record, whole and as long as others: only such a read is no end."""
+        """Whether the read is not one whole record as long as the others: only such a read can be
+        an end."""
         size = int.from_bytes(data[3:HEADER_BYTES], "big")
         usual = len(data) == HEADER_BYTES + size and SHORT_RECORD < size <= stream.longest
         if len(data) == HEADER_BYTES + size:
@@ -320,7 +321,7 @@ class PythonReader:
             self._poll.unregister(stream.fd)
 
     def _until_due(self, now_ns: int) -> float | None:
-        """Returns the wait in units of poll's time-out."""
+        """The wait until the next stream is due, in units of poll's time-out."""
         waiting = self._waiting
         return max(0.0, (waiting[0][0] - now_ns) / 1e9 / self._unit_s) if waiting else None
 
@@ -346,7 +347,7 @@ class PythonReader:
 
 
 def kernel_stamp_ns(control: list[tuple[int, int, bytes]]) -> int:
-    """Of the newest byte that was read, Unix ns; 0 where the kernel gives none."""
+    """The kernel's stamp of the newest byte that was read, in Unix ns; 0 where there is none."""
     for _, kind, value in control:
         if kind == SO_TIMESTAMPNS and len(value) == _timespec.size:
             seconds, nanoseconds = _timespec.unpack(value)
@@ -355,8 +356,8 @@ def kernel_stamp_ns(control: list[tuple[int, int, bytes]]) -> int:
 
 
 def make_poll() -> tuple[Any, float]:
-    """What waits for many sockets, and the unit of its time-out in seconds: epoll(7) where there is
-    one, else poll(2)."""
+    """What waits for many sockets (epoll(7), else poll(2)), and the unit of its time-out in
+    seconds."""
     try:
         return get_original("select", "epoll")(), 1.0
     except AttributeError:
@@ -364,7 +365,7 @@ def make_poll() -> tuple[Any, float]:
 
 
 def _pipe() -> tuple[int, int]:
-    """(where to read, where to write): neither waits."""
+    """(read end, write end) of a pipe; neither blocks."""
     ends = os.pipe()
     for end in ends:
         os.set_blocking(end, False)
