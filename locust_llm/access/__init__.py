@@ -1,6 +1,6 @@
 """Access: what lets a run reach the server: headers, the API key and its command, certificates,
 proxies, source addresses.
 
-Read first: headers.py (what every request carries), then key_command.py (how a key is renewed
-during a run).
+Begin with headers.py, which makes the headers of every request. key_command.py renews a key during
+a run.
 """

@@ -1,5 +1,5 @@
-"""Certificates that flags name: from here on they are those of the environment, which all requests
-of this process use."""
+"""Certificates: the files that flags name replace the environment's files, which all requests of
+this process use."""
 
 import os
 import ssl
@@ -16,14 +16,15 @@ from locust_llm.client.requests_bridge import (
 from locust_llm.files.regular_file import read_regular
 
 MAX_BYTES: Final = 1 << 24
-"""Of a file of certificates: those of all authorities have a sixtieth of it."""
+"""A file of certificates has at most so many bytes. The file of all authorities has a sixtieth of
+this."""
 CA_CERT = "REQUESTS_CA_BUNDLE"
-"""The first that is looked into: see ``authorities``."""
+"""The environment variable that is read first: see ``authorities``."""
 
 
 def use_certificates(options: Namespace | None) -> None:
-    """Processes that are forked later have them too. Raises ValueError of one sentence for files
-    that are none."""
+    """Use the files that the options name, in this process and its later forks. Raises ValueError
+    of one sentence for a file without certificates."""
     flags = {CA_CERT: "ca_cert", CLIENT_CERT: "client_cert", CLIENT_KEY: "client_key"}
     for variable, name in flags.items():
         if path := getattr(options, name, None):
@@ -58,7 +59,7 @@ def use_certificates(options: Namespace | None) -> None:
 
 
 def _require_small(path: str) -> None:
-    """OpenSSL would wait for a pipe, and read a device without end. Raises OSError."""
+    """Raises OSError. OpenSSL would wait for a pipe, and read a device without end."""
     if not os.path.isdir(path):
         read_regular(path, MAX_BYTES)
 

@@ -1,5 +1,5 @@
-"""Headers of the requests, the key among them: of the environment, a file, a command or flags.
-Never written anywhere."""
+"""Headers: the headers of the requests, with the key, from the environment, a file, a command or
+flags. They are never written anywhere."""
 
 import os
 from argparse import Namespace
@@ -20,10 +20,10 @@ NO_LINE: Final = "the API key (--api-key-file or OPENAI_API_KEY) is not one line
 
 
 class KeyHeaders(Mapping[str, str]):
-    """Of every request, with the key that is in force when they are read."""
+    """The headers of every request, with the key that is in force when they are read."""
 
     def __init__(self, command: KeyCommand, made: Callable[[str], dict[str, str]]) -> None:
-        """``made``: from the key to the headers."""
+        """``made`` makes the headers from the key."""
         self.command, self._made = command, made
 
     def __getitem__(self, name: str) -> str:
@@ -36,8 +36,8 @@ class KeyHeaders(Mapping[str, str]):
         return len(self._made(self.command.key()))
 
     def renew(self, headers: MutableMapping[str, str | bytes]) -> None:
-        """In the headers of a session of requests, where they hold a key that was in force
-        before."""
+        """Put the present key into the headers of a session of requests, where they hold an earlier
+        one."""
         key = self.command.key()
         if self._carried(headers) not in ("", key):
             headers.update(self._made(key))
@@ -45,8 +45,8 @@ class KeyHeaders(Mapping[str, str]):
     def expired(
         self, sent: Mapping[str, str | bytes], status: int | None, *, again: bool = False
     ) -> bool:
-        """By the status of the answer to a request with the headers ``sent``, its key is none any
-        more. ``again``: it had been sent before, with another one."""
+        """Whether the key in ``sent`` is no longer valid, by the status of the response. ``again``:
+        the request had been sent before, with another key."""
         if status == EXPIRED and again:
             self.command.doubt()
         elif status == EXPIRED:
@@ -56,11 +56,11 @@ class KeyHeaders(Mapping[str, str]):
         return False
 
     def another(self, sent: Mapping[str, str | bytes]) -> bool:
-        """There is another key than in the headers ``sent``; the command is waited for."""
+        """Whether there is another key than in the headers ``sent``. Waits for the command."""
         return self.command.next(self._carried(sent))
 
     def _carried(self, headers: Mapping[str, str | bytes]) -> str:
-        """The key in them that came of the command; empty: there is none."""
+        """The command's key in the headers; empty: there is none."""
         texts = (
             value.decode("latin-1") if isinstance(value, bytes) else value
             for value in headers.values()
@@ -71,11 +71,10 @@ class KeyHeaders(Mapping[str, str]):
 
 
 def read_request_headers(options: Namespace | None, protocol: str = "") -> Mapping[str, str]:
-    """The headers of every request, the key among them. ``protocol``: another than that of the
-    options.
+    """The headers of every request, with the key.
 
-    Raises OSError for a key file, ValueError of one sentence for a key that cannot be had, or that
-    no header can carry.
+    ``protocol`` replaces the options' protocol. Raises OSError for a key file. Raises ValueError of
+    one sentence for a key that is missing, or that no header can carry.
     """
     if options is None or not hasattr(options, "header"):
         return {}
@@ -98,8 +97,8 @@ def read_request_headers(options: Namespace | None, protocol: str = "") -> Mappi
 
 
 def read_headers_at_start(options: Namespace | None) -> Mapping[str, str]:
-    """Of a run that begins: with a new key, where a command prints it. Raises as
-    ``request_headers``."""
+    """The headers of a run that begins, with a new key where a command prints it. Raises as
+    ``read_request_headers``."""
     headers = read_request_headers(options)
     if isinstance(headers, KeyHeaders):
         headers.command.begin()
@@ -107,7 +106,7 @@ def read_headers_at_start(options: Namespace | None) -> Mapping[str, str]:
 
 
 def find_key_command(options: Namespace) -> KeyCommand | None:
-    """None: the key comes from elsewhere. Raises ValueError of one sentence."""
+    """None: the key has another source. Raises ValueError of one sentence."""
     text = getattr(options, "api_key_command", None)
     lifetime_s = getattr(options, "api_key_lifetime", None)
     if not text:
@@ -118,7 +117,7 @@ def find_key_command(options: Namespace) -> KeyCommand | None:
 
 
 def read_given_headers(options: Namespace) -> list[str]:
-    """Of the environment, which no list of processes shows, and of the flag."""
+    """The headers of the environment, which no list of processes shows, and of the flag."""
     return [
         *filter(None, map(str.strip, os.environ.get("LOCUST_LLM_HEADERS", "").splitlines())),
         *options.header,
@@ -126,28 +125,27 @@ def read_given_headers(options: Namespace) -> list[str]:
 
 
 def read_given_candidate_headers(options: Namespace) -> list[str]:
-    """In what the candidate differs: of the environment and of the flag."""
+    """The candidate's headers of the environment and of the flag."""
     lines = os.environ.get("LOCUST_LLM_CANDIDATE_SET", "").splitlines()
     return [*filter(None, map(str.strip, lines)), *options.candidate_set]
 
 
 def read_candidate_headers(options: Namespace | None) -> dict[str, str]:
-    """The headers that the candidate gets beside those of every request, or in their place. Never
-    written anywhere."""
+    """The headers that the candidate gets beside the headers of every request, or in their place.
+    They are never written anywhere."""
     if options is None or not hasattr(options, "candidate_set"):
         return {}
     return parse_candidate_changes(read_given_candidate_headers(options)).headers
 
 
 def read_given_tenant_headers(options: Namespace) -> list[str]:
-    """Reads the tenants' headers of the environment and of the flag."""
     lines = os.environ.get("LOCUST_LLM_TENANT_HEADER", "").splitlines()
     return [*filter(None, map(str.strip, lines)), *options.tenant_header]
 
 
 def read_tenant_headers(options: Namespace | None) -> dict[str, dict[str, str]]:
-    """By tenant: the headers of its requests, beside those of every request. Never written
-    anywhere."""
+    """For each tenant, the headers that its requests have beside the headers of every request. They
+    are never written anywhere."""
     if options is None or not hasattr(options, "tenant_header"):
         return {}
     return parse_tenant_headers(read_given_tenant_headers(options))

@@ -1,7 +1,7 @@
 """Key command: a program that prints the API key, run at the start, and again when a key has
 expired.
 
-A request whose key the server refuses (HTTP 401) waits for the next one, and so do those after it
+A request whose key the server refuses (HTTP 401) waits for the next one, and so do later requests
 that are refused; streams go on. Past its lifetime a key is renewed in a greenlet, while requests go
 out with the old one.
 """
@@ -30,21 +30,22 @@ logger = logging.getLogger("locust_llm")
 
 FLAG: Final = "--api-key-command"
 LIMIT_S: Final = 30.0
-"""How long the command may take."""
+"""The command may take so long."""
 MAX_BYTES: Final = 1 << 14
-"""At most so much of what the command prints is read."""
+"""The command may print so many bytes."""
 AGAIN_S: Final = 30.0
-"""Between two runs of it, where the last one gave no key that the server took."""
+"""The time between two runs of the command, if the server took none of the last key."""
 ERROR_BYTES: Final = 200
 HEADER_VALUE: Final = re.compile(r"[\t -~\x80-\xff]*")
 
 
 class KeyFailed(ValueError):
-    """The command gave no key: why, in one line without anything that it printed as one."""
+    """The command gave no key. The text has the reason on one line, and no key that the command
+    printed."""
 
 
 class KeyCommand:
-    """One a process."""
+    """The key command of a process."""
 
     def __init__(
         self,
@@ -55,23 +56,23 @@ class KeyCommand:
         clock: Callable[[], float] = time.monotonic,
         spawn: Callable[..., object] = gevent.spawn,
     ) -> None:
-        """``run``: from the words to what they print, raises KeyFailed. ``clock``: monotonic
-        seconds."""
+        """``run`` runs the words and returns what they print; it raises KeyFailed. ``clock`` gives
+        monotonic seconds."""
         self._words, self._lifetime_s = words, lifetime_s
         self._run = run or capture_program_output
         self._clock = clock
         self._spawn = spawn
         self._key = ""
         self.keys: set[str] = set()
-        """All that there were: none of them may be shown."""
+        """All keys so far: none of them may be shown."""
         self.taken = False
-        """The server took the key that is in force."""
+        """The server accepted the key that is in force."""
         self._got_at = self._ran_at = self._doubted_at = -AGAIN_S
         self._busy = BoundedSemaphore(1)
 
     def key(self) -> str:
-        """That in force. The first one is waited for; one past its lifetime is renewed meanwhile.
-        Raises KeyFailed."""
+        """The key in force. The first key is waited for; a key past its lifetime is renewed
+        meanwhile. Raises KeyFailed."""
         if not self._key:
             self._renew("")
         elif self._lifetime_s is not None and self._aged(self._lifetime_s):
@@ -80,23 +81,25 @@ class KeyCommand:
         return self._key
 
     def begin(self) -> None:
-        """A run begins, with a new key unless there just was one. Raises KeyFailed."""
+        """Begin a run with a new key, unless the key is just made. Raises KeyFailed."""
         if self._clock() - self._ran_at >= AGAIN_S:
             self._renew(self._key)
 
     def accepted(self, key: str) -> None:
-        """The server took it."""
+        """Note that the server accepted the key."""
         self.taken = self.taken or key == self._key
 
     def doubt(self) -> None:
-        """The server refused a request with a new key, too: such a refusal is not about the age of
-        a key."""
+        """Note that the server refused a request with a new key, too: the refusal is not about the
+        key's age."""
         self._doubted_at = self._clock()
 
     def next(self, refused: str) -> bool:
-        """There is another key than the one that the server has ``refused``; the command is waited
-        for. It is run once for each key that the server had taken, and not soon again for one that
-        it never took."""
+        """Whether there is another key than ``refused``. Waits for the command.
+
+        The command runs once for each key that the server had accepted, and not soon again for a
+        key that it never accepted.
+        """
         now = self._clock()
         may = (self.taken or now - self._ran_at >= AGAIN_S) and now - self._doubted_at >= AGAIN_S
         if refused == self._key and may:
@@ -117,7 +120,7 @@ class KeyCommand:
             logger.warning(f"{error}: requests go on with the key that there was")
 
     def _renew(self, old: str) -> None:
-        """In place of ``old``, unless another greenlet had the lock before. Raises KeyFailed."""
+        """Replace ``old``, unless another greenlet has done so. Raises KeyFailed."""
         with self._busy:
             if self._key != old:
                 return
@@ -145,7 +148,7 @@ class KeyCommand:
 
 @cache
 def get_key_command(text: str, lifetime_s: float | None) -> KeyCommand:
-    """Returns the key command of this process. Raises KeyFailed."""
+    """The key command of this process. Raises KeyFailed."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -156,9 +159,9 @@ def get_key_command(text: str, lifetime_s: float | None) -> KeyCommand:
 
 
 def capture_program_output(words: Sequence[str], limit_s: float = LIMIT_S) -> str:
-    """What a program prints, without a shell; other greenlets run meanwhile. Raises KeyFailed.
+    """The output of a program, without a shell; other greenlets run meanwhile. Raises KeyFailed.
 
-    By posix_spawn(3): a fork of a process with many pages takes its event loop some 10 ms.
+    It uses posix_spawn(3): a fork of a process with many pages holds its event loop for some 10 ms.
     """
     with tempfile.TemporaryFile() as errors, _Program(words, errors.fileno()) as program:
         limit = Timeout.start_new(limit_s)
@@ -189,10 +192,10 @@ def _failure(status: int, errors: bytes, printed: str) -> str:
 
 
 class _Program:
-    """A child of this process, in a session of its own: whatever it started ends with it."""
+    """A child of this process in a session of its own: whatever it started ends with it."""
 
     def __init__(self, words: Sequence[str], errors: int) -> None:
-        """``errors``: the file of its stderr. Raises KeyFailed."""
+        """``errors`` is the file of its stderr. Raises KeyFailed."""
         self._read, write = os.pipe()
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -218,14 +221,14 @@ class _Program:
         make_nonblocking(self._read)
 
     def output(self) -> bytes:
-        """Returns all that the command printed, or more than MAX_BYTES of it."""
+        """All output of the command, or more than MAX_BYTES of it."""
         data = b""
         while len(data) <= MAX_BYTES and (more := nb_read(self._read, MAX_BYTES + 1)):
             data += more
         return data
 
     def status(self) -> int:
-        """Waits for its end."""
+        """Wait for the end of the command and return its status."""
         self._ended.wait()
         return os.waitstatus_to_exitcode(self._watcher.rstatus)
 

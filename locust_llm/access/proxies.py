@@ -1,4 +1,5 @@
-"""Proxies: those between this process and the servers of a run, a condition of it."""
+"""Proxies: the proxies between this process and the servers of a run. They are a condition of the
+run."""
 
 from locust_llm.client.requests_bridge import resolve_proxy
 from locust_llm.settings.settings import Settings
@@ -7,8 +8,8 @@ DIRECT = "no proxy"
 
 
 def list_passed_proxies(s: Settings) -> str:
-    """Host and port of the proxy that requests pass, of several with commas between; empty: they go
-    directly."""
+    """Host and port of the proxy that requests pass; of several with commas between. Empty:
+    requests go directly."""
     addresses = filter(None, (*s.addresses, s.candidate))
     return ", ".join(
         dict.fromkeys(
@@ -18,8 +19,8 @@ def list_passed_proxies(s: Settings) -> str:
 
 
 def note_different_proxy(worker: str, proxy: str | None, control: str) -> str:
-    """The note on a process whose way is not that of the control; empty where it is, or is not
-    known."""
+    """The note on a process whose proxy differs from the control's. Empty: it does not differ, or
+    is not known."""
     if proxy is None or proxy == control:
         return ""
     return (

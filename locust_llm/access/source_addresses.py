@@ -1,5 +1,5 @@
-"""Source addresses: the addresses of --source-ip, which connections leave from: read, and checked
-before any load."""
+"""Source addresses: the addresses of --source-ip, from which connections leave. They are read and
+checked before any load."""
 
 import os
 import socket
@@ -22,14 +22,14 @@ from locust_llm.settings.settings import Settings
 
 VARIABLE: Final = "LOCUST_LLM_SOURCE_IP"
 MOST: Final = 1024
-"""Addresses: each is tried before the run, and with Linux's ports they reach for 28 million
+"""The most addresses. Each is tried before the run. With Linux's ports they allow 28 million
 connections."""
 LEAVES_FROM: Final = "connections leave from {} in turn (--source-ip)"
 
 
 def use_source_options(options: Namespace) -> None:
-    """Those of the flag and of the environment, for this process and those that it forks. Raises
-    ValueError of one sentence."""
+    """Use the addresses of the flag and of the environment, in this process and its later forks.
+    Raises ValueError of one sentence."""
     set_source_addresses(None)
     given = [*os.environ.get(VARIABLE, "").splitlines(), *options.source_ip]
     if addresses := parse_source_addresses(given):
@@ -39,8 +39,8 @@ def use_source_options(options: Namespace) -> None:
 
 
 def parse_source_addresses(texts: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in their order: of addresses and networks with commas between. Raises ValueError
-    of one sentence."""
+    """Read addresses and networks with commas between. Gives each address once, in order. Raises
+    ValueError of one sentence."""
     parts = filter(None, map(str.strip, ",".join(texts).split(",")))
     try:
         addresses = list(islice(chain.from_iterable(map(_hosts, parts)), MOST + 1))
@@ -54,8 +54,7 @@ def parse_source_addresses(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _hosts(part: str) -> Iterator[str]:
-    """Of a network all but those that stand for the network itself and for all of it. Raises
-    ValueError."""
+    """The hosts of a network, without its network and broadcast addresses. Raises ValueError."""
     for address in ip_network(part).hosts() if "/" in part else (ip_address(part),):
         if address.is_unspecified or address.is_multicast:
             raise ValueError(f"{address} is no address that a connection can leave from")
@@ -75,7 +74,7 @@ def _try_out(address: str) -> None:
 
 
 def note_source_addresses() -> str:
-    """The note on where the connections of a run leave from; empty: the kernel chooses."""
+    """The note on where the connections of a run leave from. Empty: the kernel chooses."""
     sources = current_source_addresses()
     if sources is None:
         return ""
@@ -89,8 +88,11 @@ def note_source_addresses() -> str:
 
 
 def count_source_addresses(s: Settings) -> int:
-    """From how many source addresses each server of a run, or its proxy, is reached; 1: the kernel
-    chooses one. Raises ValueError of one sentence: one of them does not lead there."""
+    """From how many source addresses a run reaches each server, or its proxy. 1: the kernel chooses
+    one.
+
+    Raises ValueError of one sentence if one of them does not lead there.
+    """
     sources = current_source_addresses()
     if sources is None:
         return 1
@@ -101,7 +103,8 @@ def count_source_addresses(s: Settings) -> int:
 
 
 def _ways(sources: SourceAddresses, host: str, port: int) -> int:
-    """To the first of its addresses that has any, as connections do."""
+    """How many sources reach the first address of ``host`` that any source reaches, as connections
+    do."""
     try:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -125,7 +128,8 @@ def _ways(sources: SourceAddresses, host: str, port: int) -> int:
 
 
 def _no_way(family: int, source: str, address: tuple[object, ...]) -> str:
-    """Why not, as the kernel says of a datagram socket, which sends nothing to connect."""
+    """Why no connection is possible. The kernel reports it for a datagram socket, which connects
+    without sending."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             bind_source_address(sock, source)

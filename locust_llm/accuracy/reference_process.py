@@ -1,5 +1,5 @@
-"""Reference process: the reference server as a process of its own, started without a fork of this
-one, over when this one lets go of it."""
+"""Reference process: the reference server in a process of its own. It starts without a fork and
+ends when this process lets go of it."""
 
 import os
 import signal
@@ -16,19 +16,22 @@ from typing import Final
 
 SERVER: Final = Path(__file__).with_name("reference_server.py")
 PATIENCE_S: Final = 1.0
-"""After so long it is killed."""
+"""The process is killed after so long."""
 BACKLOG: Final = 4096
 NEEDED: Final = ("LD_LIBRARY_PATH",)
-"""Of the environment: there may be a key in the rest."""
+"""The environment variables that it gets. The rest may hold a key."""
 
 
 class TruthServer:
-    """It takes connections from the moment it is made: they wait in the kernel until it runs."""
+    """The server accepts connections from the moment it is made: they wait in the kernel until it
+    runs."""
 
     def __init__(self, gap_s: float, spread: float = 0.0, certificate: Path | None = None) -> None:
-        """A chunk of each stream every ``gap_s`` seconds, give or take ``spread`` of it.
-        ``certificate``: it speaks TLS; the file has the key too. Raises OSError, also where the
-        kernel does not stamp what arrives."""
+        """Each stream gets a chunk every ``gap_s`` seconds, give or take ``spread`` of that. With a
+        ``certificate`` (a file that also has the key) the server speaks TLS.
+
+        Raises OSError, also where the kernel does not stamp arrivals.
+        """
         if sys.platform != "linux":
             raise OSError(ENOSYS, "it needs Linux")
         self._alive, theirs = os.pipe()
@@ -53,7 +56,8 @@ class TruthServer:
             os.close(theirs)
 
     def close(self, sleep: Callable[[float], object] = time.sleep) -> float | None:
-        """End it; the CPU seconds that it took, None where the kernel does not say."""
+        """End the process. Returns the CPU seconds that it used, None where the kernel does not
+        report them."""
         cpu_s = self._cpu_s()
         os.close(self._alive)
         until = time.monotonic() + PATIENCE_S
@@ -66,7 +70,8 @@ class TruthServer:
         return cpu_s
 
     def _cpu_s(self) -> float | None:
-        """In nanoseconds, and of its only thread: Documentation/scheduler/sched-stats.rst."""
+        """The kernel reports nanoseconds for the only thread: see
+        Documentation/scheduler/sched-stats.rst."""
         try:
             return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9 or None
         except (OSError, ValueError, IndexError):
@@ -74,8 +79,8 @@ class TruthServer:
 
 
 def _spawn(arguments: list[str], listener: int, alive: int) -> int:
-    """posix_spawn(3), as a fork of a process with many pages and a thread costs more than this one
-    will."""
+    """Uses posix_spawn(3), as a fork of a process with many pages and a thread would cost more than
+    the server itself."""
     # none of them is 0 or 1 before it shall be
     high = [fcntl(fd, F_DUPFD_CLOEXEC, 3) for fd in (listener, alive)]
     try:
@@ -96,8 +101,11 @@ def _spawn(arguments: list[str], listener: int, alive: int) -> int:
 
 
 def self_signed(folder: Path) -> Path:
-    """A certificate for 127.0.0.1 and its key, made for this run by the openssl command (the
-    standard library makes none), in one file. Raises OSError, subprocess.CalledProcessError."""
+    """A certificate for 127.0.0.1 and its key in one file. The openssl command makes them, as the
+    standard library cannot.
+
+    Raises OSError and subprocess.CalledProcessError.
+    """
     both = folder / "both.pem"
     key = folder / "key.pem"
     command = (

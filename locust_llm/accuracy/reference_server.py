@@ -38,7 +38,6 @@ CHUNK = (
 
 
 def frame_as_http_chunk(data: bytes) -> bytes:
-    """Frames data as a chunk of HTTP/1.1."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
@@ -57,7 +56,7 @@ class Gone(Exception):
 
 
 class Plain:
-    """What goes over the wire is what is meant; TLS has the same two functions."""
+    """Plain text on the wire. The TLS layer has the same two functions."""
 
     def __init__(self) -> None:
         self.opened: Callable[[bytes], tuple[bytes, bytes]] = lambda data: (data, b"")
@@ -65,8 +64,8 @@ class Plain:
 
 
 def tls_of(certificate: str) -> Callable[[], Plain]:
-    """Makes the TLS layer of a connection: memory BIOs, so that reads and sends stay those of a
-    plain socket."""
+    """Returns what makes the TLS layer of a connection. It uses memory BIOs, so that reads and
+    sends stay plain reads and sends of a socket."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -101,18 +100,18 @@ def tls_of(certificate: str) -> Callable[[], Plain]:
 
 
 class TruthConnection:
-    """One, and the stream on it, if any."""
+    """A connection, and the stream on it, if there is one."""
 
     def __init__(self, sock: socket.socket, link: Plain) -> None:
         self.sock, self.link = sock, link
         self.left = -1
-        """Chunks; 0: the end is next; -1: there is no stream."""
+        """The chunks left to send; 0: the end is next; -1: there is no stream."""
         self._in = b""
         self._arrived = 0
         self._sends: list[tuple[int, int]] = []
 
     def readable(self) -> None:
-        """Take what came; a whole request begins a stream. Raises Gone and OSError."""
+        """Read what came; a whole request begins a stream. Raises Gone and OSError."""
         data, arrived = received(self.sock)
         if not data:
             raise Gone
@@ -147,8 +146,8 @@ class TruthConnection:
         self.left -= 1
 
     def _send(self, data: bytes) -> tuple[int, int]:
-        """When, in monotonic ns: just before and just after. Raises Gone where it does not all go
-        out at once."""
+        """Returns the monotonic ns just before and just after the send. Raises Gone where not all
+        bytes go out at once."""
         clock, send = time.monotonic_ns, self.sock.send
         before = clock()
         sent = send(data)
@@ -159,7 +158,7 @@ class TruthConnection:
 
 
 def number_after(data: bytes, name: bytes) -> int | None:
-    """The digits that follow ``name``, of ten at most."""
+    """The digits that follow ``name``, at most ten."""
     _, _, rest = data.partition(name)
     digits = rest.lstrip(b" ")[:10]
     digits = digits[: len(digits) - len(digits.lstrip(b"0123456789"))]
@@ -167,7 +166,7 @@ def number_after(data: bytes, name: bytes) -> int | None:
 
 
 def received(sock: socket.socket) -> tuple[bytes, int]:
-    """(bytes, when the newest of them arrived, monotonic ns): by the kernel's stamp, else by the
+    """(bytes, when the newest of them arrived in monotonic ns), by the kernel's stamp, else by the
     clock after the read."""
     data, control, _, _ = sock.recvmsg(READ_BYTES, 128)
     now = time.monotonic_ns()
@@ -179,7 +178,7 @@ def received(sock: socket.socket) -> tuple[bytes, int]:
 
 
 def wall_minus_monotonic_ns() -> int:
-    """Of this moment, from the pair of readings that lay closest together of eight."""
+    """The difference at this moment, from the closest of eight pairs of readings."""
     pairs = []
     for _ in range(8):
         before = time.monotonic_ns()
@@ -192,7 +191,7 @@ def wall_minus_monotonic_ns() -> int:
 def serve_truth(
     listener: socket.socket, alive: int, gap_ns: int, spread: float, link: Callable[[], Plain]
 ) -> None:
-    """Until nobody has the other end of the pipe ``alive``."""
+    """Serve until nobody has the other end of the pipe ``alive``."""
     poll = select.epoll()
     poll.register(listener.fileno(), select.EPOLLIN)
     poll.register(alive, 0)  # errors and hang-ups are always reported
@@ -219,7 +218,7 @@ def serve_truth(
 
 
 def begins_stream(fd: int, connections: dict[int, TruthConnection], streams: set[int]) -> bool:
-    """Read what came on a connection, and say whether its request begins a stream. A connection
+    """Read what came on a connection. Returns whether its request begins a stream. A connection
     that is gone is dropped."""
     try:
         connections[fd].readable()
@@ -232,7 +231,7 @@ def begins_stream(fd: int, connections: dict[int, TruthConnection], streams: set
 
 
 def tick_streams(connections: dict[int, TruthConnection], streams: set[int]) -> None:
-    """Send the next chunk of each stream; those that ended, or whose client is gone, leave
+    """Send the next chunk of each stream. Streams that ended, or whose client is gone, leave
     ``streams``."""
     for fd in list(streams):
         try:
@@ -255,7 +254,7 @@ def accept(
     connections: dict[int, TruthConnection],
     link: Callable[[], Plain],
 ) -> None:
-    """One connection, if there is room for it."""
+    """Accept one connection, if there is room for it."""
     try:
         sock, _ = listener.accept()
     except OSError:

@@ -15,22 +15,22 @@ from typing import Final
 from locust_llm.files.regular_file import open_to_append
 
 AT_ONCE_BYTES: Final = 1 << 16
-"""So much is written at once, without waiting for a flush."""
+"""So many bytes are written at once, without waiting for a flush."""
 
 
 class BufferedFile:
-    """Appends to ``path``, which it makes. Raises OSError only where that fails."""
+    """Appends to ``path`` and creates it. Raises OSError only where that fails."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.error = ""
-        """Why the last flush did not get all onto the disk; empty when it did."""
+        """Why the last flush did not get everything onto the disk; empty when it did."""
         self._file = open_to_append(path)
         self._waiting = bytearray()
         self._flush_at = AT_ONCE_BYTES
 
     def write(self, line: bytes) -> None:
-        """``line`` without its newline. Never raises."""
+        """``line`` has no newline at its end. Never raises."""
         self._waiting += line
         self._waiting += b"\n"
         if len(self._waiting) >= self._flush_at:
@@ -39,7 +39,7 @@ class BufferedFile:
             self._flush_at = len(self._waiting) + AT_ONCE_BYTES
 
     def flush(self) -> bool:
-        """All that waits is on the disk, as far as the kernel knows."""
+        """Whether all that waits is on the disk, as far as the kernel knows."""
         waiting, written = self._waiting, 0
         try:
             with memoryview(waiting) as view:
@@ -53,11 +53,11 @@ class BufferedFile:
 
     @property
     def waiting(self) -> int:
-        """Lines that are not on the disk, or not whole there."""
+        """The lines that are not on the disk, or not whole there."""
         return self._waiting.count(b"\n")
 
     def rescue(self) -> Path:
-        """What is left, in a file elsewhere: appended to ``path`` it makes that whole. Raises
+        """Write what is left to a file elsewhere: appended to ``path``, it completes it. Raises
         OSError."""
         file, name = tempfile.mkstemp(suffix=".jsonl", prefix="locust-llm-")
         with os.fdopen(file, "wb") as rest:
@@ -65,15 +65,15 @@ class BufferedFile:
         return Path(name)
 
     def close(self) -> None:
-        """Flush, and let go of the file. What could not be written stays for ``rescue``."""
+        """Flush and close the file. What could not be written stays for ``rescue``."""
         if self._file >= 0:
             self.flush()
             os.close(self._file)
             self._file = -1
 
     def restore(self) -> bool:
-        """Whether the file had been deleted meanwhile: then it is made anew, from what the kernel
-        still has of it. Raises OSError."""
+        """Whether the file had been deleted. Then it is made anew, from what the kernel still has
+        of it. Raises OSError."""
         if self._file < 0 or os.fstat(self._file).st_nlink:
             return False
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,8 +89,8 @@ class BufferedFile:
 
 
 def explain_unwritten_lines(spool: BufferedFile) -> str:
-    """What to do about a spool that has not been written to its end, in a line; the rest is in
-    another file then."""
+    """A line on what to do about a file that was not written to its end: the rest is in another
+    file."""
     lines = spool.waiting
     folder = shlex.quote(str(spool.path.parent))
     try:

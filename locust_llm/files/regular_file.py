@@ -28,27 +28,27 @@ UTF_MARKS: Final = (
     (codecs.BOM_UTF16_LE, "UTF-16"),
     (codecs.BOM_UTF16_BE, "UTF-16"),
 )
-"""Byte order marks of texts that are not UTF-8, the longer ones first, as UTF-32's begins like
+"""Byte order marks of texts other than UTF-8. The longer marks come first, as UTF-32's begins like
 UTF-16's."""
 MANY_PARTS: Final = re.compile(r"""(?:\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*){20}""")
-"""A dotted key of TOML with more parts than anybody writes: each takes the time of all before it."""
+"""A dotted TOML key with more parts than anybody writes. Each part takes the time of all before
+it."""
 MAX_HOLE_BYTES: Final = 2**26
-"""Of a file, that were never written. A killed machine may leave a few."""
+"""A file may have so many bytes that were never written. A killed machine may leave a few."""
 MAX_EXTENTS: Final = 1000
-"""Of a file with holes, that are looked at."""
+"""At most so many extents of a file with holes are checked."""
 NO_WAITING: Final = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def irregular_kind(mode: int) -> str:
-    """What a file of this mode is in words, if it is neither a regular file nor a directory; else
-    empty."""
+    """The kind of a file with this mode, in words. Empty: it is a regular file or a directory."""
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return ""
     return next((words for is_one, words in KINDS if is_one(mode)), "no file")
 
 
 def open_regular(path: Path | str) -> BinaryIO:
-    """A regular file, to be read in binary. Raises OSError, also where most of the file is a
+    """A regular file, opened for binary reading. Raises OSError, also where most of the file is a
     hole."""
     # before it is opened: to open a device may already do something
     _require_regular(os.stat(path).st_mode, path)
@@ -77,7 +77,8 @@ def open_regular(path: Path | str) -> BinaryIO:
 
 
 def read_regular(path: Path | str, most_bytes: int) -> bytes:
-    """What a regular file holds when it is opened. Raises OSError, also where that is more."""
+    """The content of a regular file when it is opened. Raises OSError, also where it has more than
+    ``most_bytes``."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
@@ -90,7 +91,7 @@ def read_regular(path: Path | str, most_bytes: int) -> bytes:
 
 
 def decode_utf8(data: bytes) -> str:
-    """UTF-8, behind a byte order mark or without one. Raises ValueError of a few words for anything
+    """Decode UTF-8 with or without a byte order mark. Raises ValueError of a few words for anything
     else."""
     for mark, name in UTF_MARKS:
         if data.startswith(mark):
@@ -102,12 +103,12 @@ def decode_utf8(data: bytes) -> str:
 
 
 def describe_syntax_error(error: Exception) -> str:
-    """Why a text is no JSON or no TOML, in a few words."""
+    """Why a text is no valid JSON or TOML, in a few words."""
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def decode_toml(text: str) -> dict[str, Any]:
-    """Raises ValueError of a few words, also for keys of so many parts that tomllib would take
+    """Raises ValueError of a few words, also for keys with so many parts that tomllib would take
     minutes and gigabytes."""
     if MANY_PARTS.search(text):
         raise ValueError("nested too deeply")
@@ -118,8 +119,11 @@ def decode_toml(text: str) -> dict[str, Any]:
 
 
 def open_to_append(path: Path | str) -> int:
-    """The descriptor of a file, which is made if it is not there; a device such as /dev/null takes
-    what it gets. Raises OSError, also for a pipe, which would wait for a reader."""
+    """The descriptor of a file, which is created if it is missing. A device such as /dev/null takes
+    any output.
+
+    Raises OSError, also for a pipe, which would wait for a reader.
+    """
     with suppress(FileNotFoundError):
         _require_writable(os.stat(path).st_mode, path)
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_WAITING, 0o666)
@@ -146,7 +150,7 @@ def _require_regular(mode: int, path: Path | str) -> None:
 
 
 def _hole_bytes(file: int, size: int) -> int:
-    """Bytes that were never written, as far as the file system tells."""
+    """The bytes that were never written, as far as the file system reports them."""
     holes = at = 0
     try:
         for _ in range(MAX_EXTENTS):

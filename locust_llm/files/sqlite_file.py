@@ -1,5 +1,5 @@
-"""SQLite files from outside, read with care: regular files only, within a bound of time and of
-bytes, and never written."""
+"""SQLite files: foreign databases, read with care: regular files only, within a bound of time and
+of bytes, and never written."""
 
 import sqlite3
 import time
@@ -11,18 +11,18 @@ from typing import Final
 from locust_llm.files.regular_file import open_regular
 
 BESIDE: Final = ("-journal", "-wal", "-shm")
-"""Ends of the files that SQLite opens with the file itself."""
+"""The endings of the files that SQLite opens with a database."""
 TIMEOUT_S: Final = 60.0
 MAX_VALUE_BYTES: Final = 2**26
-"""Of one text or blob."""
+"""The size of a text or blob."""
 STEPS: Final = 10_000
-"""Of SQLite's machine between two looks at the clock."""
+"""The steps of SQLite's machine between two readings of the clock."""
 
 
 @contextmanager
 def read_database(path: Path, wait_s: float = 1.0) -> Iterator[sqlite3.Connection]:
-    """Raises OSError where one of its files is no regular file, and sqlite3.Error. ``wait_s``: for
-    another writer."""
+    """``wait_s`` bounds the wait for another writer. Raises sqlite3.Error, and OSError where one of
+    the files is not regular."""
     require_regular(path)
     with closing(
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=wait_s)
@@ -32,7 +32,7 @@ def read_database(path: Path, wait_s: float = 1.0) -> Iterator[sqlite3.Connectio
 
 
 def require_regular(path: Path) -> None:
-    """All files of a database. Raises OSError."""
+    """Check all files of a database. Raises OSError."""
     open_regular(path).close()
     for end in BESIDE:
         beside = path.with_name(path.name + end)
@@ -41,7 +41,7 @@ def require_regular(path: Path) -> None:
 
 
 def limit(database: sqlite3.Connection) -> None:
-    """What a statement may take: SQLite then ends it with an error."""
+    """Limit what a statement may take: SQLite then ends it with an error."""
     until = time.monotonic() + TIMEOUT_S
     database.set_progress_handler(lambda: time.monotonic() > until, STEPS)
     database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
@@ -49,7 +49,8 @@ def limit(database: sqlite3.Connection) -> None:
 
 
 def has_table(database: sqlite3.Connection, name: str) -> bool:
-    """A real table: a view, or a table of a module, may compute without end."""
+    """The database has a real table of this name. A view, or a table of a module, may compute
+    without end."""
     row = database.execute(
         "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)",
         (name,),

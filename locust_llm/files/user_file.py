@@ -1,5 +1,5 @@
-"""Files that a user names: small ones are read whole, from a pipe too, within a bound of bytes and
-of time; large ones must be regular, as they are read more than once."""
+"""User files: files that a user names. Small ones are read whole, also from a pipe, within a bound
+of bytes and time. Large ones must be regular files, as they are read more than once."""
 
 import errno
 import os
@@ -14,12 +14,12 @@ MAX_BYTES: Final = 4 << 20
 TIMEOUT_S: Final = 10.0
 
 _piped: dict[str, str] = {}
-"""What came through a pipe comes once."""
+"""What came through a pipe, which can be read only once."""
 
 
 def read_small_text(path: str, within_s: float = TIMEOUT_S, most_bytes: int = MAX_BYTES) -> str:
-    """Without a byte order mark. Raises OSError with a name and a reason, also for what is no
-    UTF-8."""
+    """The text without a byte order mark. Raises OSError with a name and a reason, also for text
+    that is not UTF-8."""
     if path in _piped:
         return _piped[path]
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -54,7 +54,7 @@ def _read(path: str, file: int, until: float, most_bytes: int) -> bytes:
 
 
 def explain_irregular_file(path: str) -> str:
-    """Why a file cannot be read more than once, to its end; empty where it can, or is not there."""
+    """Why a file cannot be read to its end more than once. Empty: it can be read, or is missing."""
     try:
         mode = os.stat(path).st_mode
     except OSError:

@@ -1,5 +1,5 @@
 """Gate: the limit on concurrent prefills, in one process and over all of them.
 
-Read first: gate.py (the queue of one process), then shares.py (how several processes share the
-limit), ramp.py.
+Begin with gate.py, the queue of one process. Then read shares.py (how several processes share the
+limit) and ramp.py.
 """

@@ -1,10 +1,10 @@
 """The prefill gate: how many requests may be waiting for their first token; first in, first out.
 
-The slots are the permits of a gevent BoundedSemaphore with a high ceiling. Those beyond the gate's
-share are held back: ``ceiling - share`` of them, fewer as the share rises. In front of it is our
-own queue, because a bare semaphore lets a newcomer of the same loop turn overtake those who wait.
-Lowering the share is a debt: slots that come back pay it before any waiter gets one, and nothing
-that runs is ended. The bound of the semaphore catches a slot given back twice.
+The slots are the permits of a gevent BoundedSemaphore with a high ceiling. The permits beyond the
+gate's share are held back: ``ceiling - share`` of them, fewer as the share rises. In front of it is
+our own queue, because a bare semaphore lets a newcomer of the same loop turn overtake those who
+wait. Lowering the share is a debt: slots that come back pay it before any waiter gets one, and
+nothing that runs is ended. The bound of the semaphore catches a slot given back twice.
 
 The limit is over all processes, and each has a gate with a share of it, as long as the control of
 the run answers (gate/shares.py). One process alone has all of it.
@@ -22,7 +22,7 @@ from gevent.lock import BoundedSemaphore
 from .request_seconds import RequestSeconds
 
 CEILING: Final = 1 << 16
-"""Permits of the semaphore; no share is above it."""
+"""The permits of the semaphore. No share is above this number."""
 
 
 class GateClosed(Exception):
@@ -38,11 +38,11 @@ class Slot:
     def __init__(self, gate: "Gate | None", limit: int | None) -> None:
         self._gate = gate
         self.limit = limit
-        """Over all processes, when it was taken."""
+        """The limit over all processes when the slot was taken."""
 
     def release(self) -> bool:
-        """Give the slot back; False if it already was. Never blocks: it is called from the event
-        loop itself."""
+        """Give the slot back. False: it already was. It never blocks, as the event loop itself
+        calls it."""
         gate, self._gate = self._gate, None
         if gate is None:
             return False
@@ -71,18 +71,18 @@ class Gate:
         on_enter: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_change`` is called in the event loop when somebody came, was admitted or is through:
-        it must not block; ``on_enter`` by whoever was admitted, just before it goes on."""
+        """``on_change`` is called in the event loop when somebody came, was admitted or has
+        finished; it must not block. Whoever is admitted calls ``on_enter`` just before it goes
+        on."""
         self.limit: int | None = None
-        """Over all processes: what records say."""
+        """The limit over all processes, as records have it."""
         self.share: int | None = None
-        """Slots of this process; None: no gate."""
+        """The slots of this process. None: there is no gate."""
         self.used = 0
         self.admitted = 0
-        """So far."""
         self.lapses_at = lapses_at
-        """Lease expiry (seconds of the clock). Past it nothing is admitted until the lease is
-        renewed and the share set."""
+        """When the lease ends (seconds of the clock). Past it nothing is admitted until the lease
+        is renewed and the share is set."""
         self._on_change, self._on_enter = on_change, on_enter
         self._clock = clock
         self._held_back = 0
@@ -99,13 +99,13 @@ class Gate:
 
     @property
     def crowded(self) -> bool:
-        """More wait than there are slots: who comes next is behind all that could be admitted at
-        once."""
+        """More requests wait than there are slots: a newcomer is behind all that could be admitted
+        at once."""
         return self.share is not None and len(self._queue) > self.share
 
     @property
     def waited_s(self) -> float:
-        """For how long the first in the queue has waited; 0 without any."""
+        """The seconds for which the first in the queue has waited; 0 with an empty queue."""
         return self._clock() - self._queue[0].asked_at if self._queue else 0.0
 
     @property
@@ -157,28 +157,27 @@ class Gate:
         return slot
 
     def set_limit(self, limit: int | None) -> None:
-        """Sets the limit of one process alone, whose share is all of it."""
+        """Set the limit of one process alone, whose share is the whole limit."""
         self.limit = limit
         self.set_share(limit)
 
     def set_share(self, share: int | None) -> None:
-        """From now on ``share`` slots; 0 admits nobody. Takes effect at once upwards, downwards as
-        slots come back."""
+        """Set the share to ``share`` slots; 0 admits nobody. An increase takes effect at once, a
+        decrease as slots come back."""
         if share is not None and not 0 <= share <= CEILING:
             raise ValueError(f"a share from 0 to {CEILING}, not {share}")
         self.share = share
         self._settle()
 
     def close(self) -> None:
-        """Turn away those who wait and all who come; what was admitted goes on."""
+        """Turn away all that wait and all newcomers. What was admitted goes on."""
         self._closed = True
         while self._queue:
             self._queue.popleft().turn.set()
         self._count_seconds()
 
     def _settle(self) -> None:
-        """Hold back what is beyond the share, as far as it is free; then admit as many as may
-        be."""
+        """Hold back the free permits beyond the share, then admit as many waiters as possible."""
         target = 0 if self.share is None else CEILING - self.share
         while self._held_back < target and self._semaphore.acquire(blocking=False):
             self._held_back += 1
@@ -191,13 +190,13 @@ class Gate:
         self._count_seconds()
 
     def _admit(self) -> None:
-        """The permit is taken; the oldest waiter becomes its owner."""
+        """Give a permit that is already taken to the oldest waiter."""
         waiter = self._queue.popleft()
         waiter.slot = Slot(self, self.limit)
         waiter.turn.set()
 
     def _give_back(self) -> None:
-        """A slot comes back: first to the debt, then to the oldest waiter, else to the
+        """Take a slot back: it goes to the debt first, then to the oldest waiter, else to the
         semaphore."""
         self._lapse()
         if self.share is not None and self._held_back < CEILING - self.share:

@@ -12,8 +12,8 @@ def make_limit_ramp(
 ) -> Iterator[tuple[float, int]]:
     """(seconds from the start, limit from then on), the first at 0.
 
-    Value v of 2..T begins at D (v - 1) / (T - 1): 1 to 5 over 30 s steps at 7.5, 15, 22.5 and 30 s.
-    Likewise from another ``start``, downwards too.
+    Value v of 2..T begins at D (v - 1) / (T - 1). 1 to 5 over 30 s steps at 7.5, 15, 22.5 and 30 s.
+    Another ``start`` works the same way, also downwards.
     """
     steps = abs(limit - start)
     if duration_s is None or not steps:
@@ -30,8 +30,8 @@ def follow_limit_steps(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = gevent.sleep,
 ) -> None:
-    """The ramp greenlet: set each limit when its second has come. Against the start, so that
-    lateness does not add up."""
+    """Set each limit when its second has come. Each wait counts from the start, so that lateness
+    does not add up."""
     started = clock()
     for at_s, limit in steps:
         wait_s = started + at_s - clock()

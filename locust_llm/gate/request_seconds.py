@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 
 class RequestSeconds:
-    """Of one state, such as decoding. A wait of 20 ms counts in full, though no status falls into
-    it."""
+    """The request-seconds of one state, such as decoding. A wait of 20 ms counts in full, though no
+    status falls into it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -15,7 +15,6 @@ class RequestSeconds:
         self._until_then = 0.0
 
     def become(self, count: int) -> None:
-        """Notes that from now on so many requests are in this state."""
         if count != self._count:
             self._until_then = self.total
             self._since = self._clock()
@@ -23,5 +22,4 @@ class RequestSeconds:
 
     @property
     def total(self) -> float:
-        """So far."""
         return self._until_then + self._count * (self._clock() - self._since)

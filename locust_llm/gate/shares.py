@@ -26,17 +26,16 @@ from locust_llm.gate.gate import Gate
 from locust_llm.records.message import ControlMessage
 
 LEASE_S: Final = 3.0
-"""A process whose status has not been answered for so long admits nobody."""
+"""A process admits nobody when its status has not been answered for so long."""
 SILENT_S: Final = 4.0
 """The share of a process that has sent no status for so long goes to the others. Above LEASE_S:
 clocks differ in their rate, and between an admission and its send lies a moment."""
 ADMISSIONS_PER_ROUND: Final = 8
-"""Admissions of each process, on average, until all that take turns have had one."""
+"""The average admissions of each process before all that take turns have had one turn."""
 MAX_DEFICIT_S: Final = 0.5
-"""Share seconds that a process has had too few or too many, by rounding, before two change
-places."""
+"""The share seconds by which rounding may favour or harm a process before two change places."""
 UNLIMITED: Final = 1 << 30
-"""Reserved for a process without a gate."""
+"""The share of a process without a gate."""
 
 
 class GateStatus(ControlMessage, frozen=True):
@@ -45,49 +44,47 @@ class GateStatus(ControlMessage, frozen=True):
     used: int
     """Requests in prefill."""
     waiting: int
-    """At the gate."""
+    """Requests at the gate."""
     number: int
-    """The number of the last share that reached it."""
+    """The serial number of the last share that reached it."""
     exhausted: bool = False
     """The admissions of this share are used up: it may go to another process."""
     waited_s: float = 0.0
-    """Wait so far of the first at the gate."""
+    """The seconds for which the first request at the gate has waited so far."""
 
 
 class Share(ControlMessage, frozen=True):
     """The share of one process in the limit on concurrent prefills."""
 
     share: int | None
-    """None: no gate."""
+    """None: there is no gate."""
     number: int
     """A later one has a higher number."""
     turns: int | None = None
-    """Admissions after which the process gives it up by itself; None: it keeps it."""
+    """The process gives the share up after so many admissions. None: it keeps the share."""
     limit: int | None = None
-    """Over all processes."""
+    """The limit over all processes."""
     wanted: bool = False
     """Demand is above the limit: a process reports at once when a slot of its share is free."""
 
 
 class _Process:
-    """What is known of one process."""
-
     def __init__(self, share: int | None, now: float) -> None:
         self.share = share
         self.turns: int | None = None
         self.number = 0
         self.reserved = 0
-        """Requests that it may have in prefill, by its last report."""
+        """The requests that it may have in prefill, by its last report."""
         self.used = self.waiting = 0
         self.since = inf
         """When the first request at its gate arrived."""
         self.seen_at = now
         self.silent = False
         self.fraction: float | None = None
-        """Fractional share of a scarce limit, in proportion to demand; the integer share is within
-        one of it."""
+        """Its fractional part of a scarce limit, in proportion to demand. The integer share is
+        within one of it."""
         self.deficit = 0.0
-        """Share seconds that it had too few."""
+        """The share seconds that it lacks."""
 
     @property
     def demand(self) -> int:
@@ -95,14 +92,13 @@ class _Process:
 
     @property
     def target(self) -> int:
-        """Its share, or one more or less where the rounding was against it, or for it, for too
-        long."""
+        """Its share, or one more or less where rounding favoured or harmed it for too long."""
         return (self.share or 0) + (self.deficit > MAX_DEFICIT_S) - (self.deficit < -MAX_DEFICIT_S)
 
 
 def apportion(limit: int, ideals: Sequence[float], shares: Sequence[int]) -> list[int]:
-    """Whole numbers that sum to ``limit``, as the ``ideals`` do, each less than one from its ideal;
-    where two would do, the one that is nearer to the share that there is."""
+    """Whole numbers that sum to ``limit``, as the ``ideals`` do, each less than one from its ideal.
+    Where two would do, the one nearer to the present share is taken."""
     ideals = [round(ideal, 9) for ideal in ideals]
     parts = [
         min(max(share, floor(ideal)), ceil(ideal))
@@ -116,26 +112,26 @@ def apportion(limit: int, ideals: Sequence[float], shares: Sequence[int]) -> lis
 
 
 class GateShares:
-    """``send(worker, share)`` sends a message. ``limit``: over all processes; None: no gate."""
+    """``send(worker, share)`` sends a message. ``limit`` holds over all processes; None: there is
+    no gate."""
 
     def __init__(self, send: Callable[[str, Share], object], *, gated: bool) -> None:
-        """``gated``: in some phase of the run there is a limit, so until it is known nothing is
-        admitted."""
+        """``gated``: some phase of the run has a limit. Nothing is admitted until the limit is
+        known."""
         self.limit: int | None = None
         self.prefill_s = 0.0
-        """The longest prefill seen so far: so long a request may still be in prefill whose process
-        is silent."""
+        """The longest prefill so far. A request of a silent process may still be in prefill for so
+        long."""
         self._send, self._known = send, not gated
         self._updated_at: float | None = None
         self._processes: dict[str, _Process] = {}
 
     def set_limit(self, limit: int | None) -> None:
-        """Sets the limit from now on."""
         self.limit, self._known = limit, True
         self._share_out(anew=True)
 
     def join(self, worker: str, now: float) -> None:
-        """A process is there, and has its orders."""
+        """A process joins, and has its orders."""
         if worker not in self._processes:
             self._processes[worker] = _Process(
                 None if self._known and self.limit is None else 0, now
@@ -144,12 +140,11 @@ class GateShares:
         self._share_out(anew=True)
 
     def leave(self, worker: str) -> None:
-        """A process is gone for certain, and its connections with it: it uses nothing any more."""
+        """A process and its connections are gone for certain: it uses nothing any more."""
         if self._processes.pop(worker, None) is not None:
             self._share_out(anew=True)
 
     def update(self, worker: str, status: GateStatus, now: float) -> None:
-        """A process reports."""
         part = self._processes.get(worker)
         if part is None:
             return
@@ -163,13 +158,13 @@ class GateShares:
         self._share_out(anew=joins)
 
     def excuse(self, held_s: float) -> None:
-        """For so long the control has heard nobody, as it was stopped itself."""
+        """The control was stopped, and heard nobody, for so long."""
         for part in self._processes.values():
             part.seen_at += held_s
 
     def expire(self, now: float) -> list[str]:
-        """Time has passed: shares of silent processes go to the others, as soon as they cannot be
-        in use any more. Returns those that have just become silent."""
+        """Give the shares of silent processes to the others, as soon as they cannot be in use any
+        more. Returns the processes that have just become silent."""
         patience_s = max(SILENT_S, LEASE_S + self.prefill_s)
         passed_s = 0.0 if self._updated_at is None else now - self._updated_at
         self._updated_at = now
@@ -191,7 +186,6 @@ class GateShares:
         return silent
 
     def share(self, worker: str) -> Share:
-        """Returns the share of this process as a message."""
         part = self._processes[worker]
         if part.share is None:
             return Share(None, part.number)
@@ -199,7 +193,7 @@ class GateShares:
 
     @property
     def reserved(self) -> dict[str, int]:
-        """Returns by process how many requests it may have in prefill."""
+        """How many requests each process may have in prefill."""
         return {worker: part.reserved for worker, part in self._processes.items()}
 
     @property
@@ -210,7 +204,7 @@ class GateShares:
         )
 
     def _share_out(self, *, anew: bool = False) -> None:
-        """``anew``: also where everybody has what it needs."""
+        """With ``anew``, shares change even where each process has what it needs."""
         parts = {worker: part for worker, part in self._processes.items() if not part.silent}
         if self.limit is None:
             for worker, part in parts.items():
@@ -258,7 +252,8 @@ class GateShares:
     def _scarce(
         self, limit: int, total: int, parts: Mapping[str, _Process]
     ) -> dict[str, tuple[int, int | None]]:
-        """By demand. Those whose fraction is below one take turns on what they have together."""
+        """Divide by demand. The processes whose fraction is below one take turns on their common
+        part."""
         targets: dict[str, tuple[int, int | None]] = dict.fromkeys(parts, (0, None))
         small = {worker: part for worker, part in parts.items() if 0 < part.demand * limit < total}
         large = {worker: part for worker, part in parts.items() if part.demand * limit >= total}
@@ -277,8 +272,8 @@ class GateShares:
         return targets
 
     def _turns(self, pool: int, small: Mapping[str, _Process]) -> dict[str, tuple[int, int | None]]:
-        """Whose turn it is: those that have a share, then those at whose gates a request has waited
-        longest."""
+        """Choose whose turn it is: the processes that have a share, then the processes at whose
+        gates a request has waited longest."""
         if len(small) <= pool:
             return dict.fromkeys(small, (1, None))
         holders = [worker for worker, part in small.items() if part.share][:pool]
@@ -305,18 +300,18 @@ class GateShares:
 
 
 class _State(NamedTuple):
-    """Sent to the control at once when it changes in favour of other processes."""
+    """What the control gets at once when it changes in favour of other processes."""
 
     reserved: int
-    """Requests in prefill, or that may be without asking."""
+    """Requests in prefill, or that may start it without a new share."""
     free: int
-    """Of them, those that nobody here needs while others wait."""
+    """The reserved slots that nobody here needs while others wait."""
     hungry: bool
 
 
 class GateLease:
-    """The gate of one process for one run, and how long its share is good. ``urgent`` is set when
-    the control should have a status at once; setting it must not block."""
+    """The gate of one process for one run, and the lease of its share. ``urgent`` is set when the
+    control needs a status at once; setting it must not block."""
 
     def __init__(
         self,
@@ -326,25 +321,25 @@ class GateLease:
         on_enter: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``shared``: with other processes, so nothing is admitted without a lease; ``on_enter``:
-        see Gate."""
+        """``shared``: other processes have shares too, so nothing is admitted without a lease.
+        ``on_enter``: see Gate."""
         self.gate = (
             Gate(0, lapses_at=-inf, on_change=self.changed, on_enter=on_enter, clock=clock)
             if shared
             else Gate(0, on_enter=on_enter, clock=clock)
         )
         self.number = -1
-        """The number of the last share that came."""
+        """The serial number of the last share that came."""
         self._urgent = urgent
         self._share: int | None = 0
         self._last: int | None = None
-        """The admission, by the gate's count, with which a turn is over."""
+        """The admission (by the gate's count) that ends this turn."""
         self._wanted = self._exhausted = False
         self._reported = self._state()
 
     def renew(self, share: Share, at: float | None = None) -> None:
-        """``at``: when the status was sent that this answers, in seconds of the gate's clock; None:
-        it answers none."""
+        """``at`` is when the answered status was sent, in seconds of the gate's clock. None: this
+        answers no status."""
         gate, before = self.gate, self._share
         if at is not None:
             gate.lapses_at = max(gate.lapses_at, at + LEASE_S)
@@ -363,7 +358,7 @@ class GateLease:
         self.changed()
 
     def status(self) -> GateStatus:
-        """For the control."""
+        """The status for the control."""
         self._reported = self._state()
         gate = self.gate
         return GateStatus(gate.used, gate.waiting, self.number, self._exhausted, gate.waited_s)
@@ -381,7 +376,7 @@ class GateLease:
         )
 
     def changed(self) -> None:
-        """Called in the event loop, at each change of the gate."""
+        """Called in the event loop at each change of the gate."""
         gate = self.gate
         if self._last is not None and not self._exhausted:
             nobody = gate.used == gate.waiting == 0

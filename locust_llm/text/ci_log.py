@@ -15,19 +15,19 @@ from typing import Any, Final, TextIO, cast
 from .untrusted import defuse_ci_commands
 
 VARIABLES: Final = ("GITHUB_ACTIONS", "GITLAB_CI", "TF_BUILD", "TEAMCITY_VERSION")
-"""Each is set by a CI whose log has commands: GitHub, GitLab, Azure, TeamCity."""
+"""Each variable is set by a CI whose log has commands: GitHub, GitLab, Azure, TeamCity."""
 MAX_KEPT_CHARS: Final = 64
-"""Of a line that is not over: a command may come in several pieces."""
+"""So many characters of an unfinished line are kept, as a command may come in several pieces."""
 _LINE_END: Final = re.compile(r"[\r\n]")
 
 
 class GuardedStream:
-    """Writes to ``raw`` what is harmless. All else of a stream is that of ``raw``."""
+    """Writes harmless text to ``raw``. Everything else of the stream is ``raw``'s."""
 
     def __init__(self, raw: TextIO) -> None:
         self.raw = raw
         self._line = ""
-        """What of the line that is not over can still become a command."""
+        """The part of the unfinished line that can still become a command."""
 
     def write(self, text: str) -> int:
         checked = defuse_ci_commands(self._line + text)
@@ -43,7 +43,7 @@ class GuardedStream:
             self.write(line)
 
     def write_commands(self, text: str) -> None:
-        """Writes commands as they are, on lines of their own."""
+        """Write commands as they are, on lines of their own."""
         self.raw.write("\n" + text if self._line else text)
         self._line = ""
 
@@ -59,7 +59,7 @@ def _unfinished(text: str) -> str:
 
 
 def guard_streams(environ: Mapping[str, str]) -> None:
-    """Standard output and error, where the console is the log of a CI job."""
+    """Guard standard output and error where the console is the log of a CI job."""
     if not any(environ.get(name) for name in VARIABLES):
         return
     for name in ("stdout", "stderr"):
@@ -69,7 +69,8 @@ def guard_streams(environ: Mapping[str, str]) -> None:
 
 
 def print_ci_commands(text: str) -> None:
-    """Commands of our own; where nobody reads them any more, none."""
+    """Print commands of this program. Where nobody reads the output any more, nothing is
+    printed."""
     stream: object = sys.stdout
     with suppress(OSError, ValueError):
         if isinstance(stream, GuardedStream):

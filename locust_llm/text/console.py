@@ -1,5 +1,5 @@
-"""Console: standard output and error that nobody reads any more, or on a full disk; a run goes on,
-its status stays."""
+"""Console: standard output and error that nobody reads any more, or on a full disk. A run goes on
+and its status stays."""
 
 import atexit
 import os
@@ -9,8 +9,8 @@ from typing import TextIO
 
 
 def write_console(text: str, out: TextIO | None = None) -> bool:
-    """Written and flushed (default: to standard output), or from now on discarded, which is
-    False."""
+    """Write and flush to ``out`` (default: standard output). False: the text is discarded, and so
+    is all later output."""
     out = sys.stdout if out is None else out
     if out is None:  # closed from the start
         return False
@@ -24,7 +24,7 @@ def write_console(text: str, out: TextIO | None = None) -> bool:
 
 
 def discard_output(out: TextIO) -> None:
-    """What is still to be written there goes nowhere: Python would try once more at its end, and
+    """Discard the output that is still to be written: Python would try once more at its end, and
     fail with status 120."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -35,7 +35,8 @@ def discard_output(out: TextIO) -> None:
 
 
 def discard_if_unread() -> None:
-    """Where the reader of a pipe is gone, all that others write would be an error each."""
+    """Discard output where the reader of a pipe is gone, as each later line would raise an
+    error."""
     for out in (sys.stdout, sys.stderr):
         try:
             poll = select.poll()
@@ -48,8 +49,8 @@ def discard_if_unread() -> None:
 
 
 def terminal_width_variable() -> dict[str, str]:
-    """The width of the terminal as the variable by which a child process knows it; empty where
-    there is none."""
+    """The terminal's width as the variable that a child process reads. Empty: there is no
+    terminal."""
     try:
         return {"COLUMNS": str(os.get_terminal_size(sys.stdout.fileno()).columns or 80)}
     except (AttributeError, OSError, ValueError):
@@ -57,15 +58,15 @@ def terminal_width_variable() -> dict[str, str]:
 
 
 def settle_output() -> None:
-    """Before Python's own last flush."""
+    """Write the output before Python's own last flush."""
     for out in (sys.stdout, sys.stderr):
         if out is not None:
             write_console("", out)
 
 
 def settle_output_at_exit() -> None:
-    """Also: what was closed from the start goes nowhere, and no file or socket of the run gets its
-    number."""
+    """Settle the output at exit. A stream that was closed from the start is opened to nowhere, so
+    that no file or socket of the run gets its number."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         try:
             os.fstat(number)

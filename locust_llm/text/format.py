@@ -1,4 +1,4 @@
-"""How figures and lines of text are written."""
+"""Format: how numbers and lines of text are written."""
 
 import math
 import os
@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 
 
 def format_number(value: float | None, digits: int | None = None, most: int = 2) -> str:
-    """For a table: ``most`` decimals, fewer where that is more than ``digits``: with 4 12.35,
-    123.5, 12346. ``-`` for None, ``fail`` for a percentile that is a failure."""
+    """For a table: ``most`` decimals, or fewer where that gives more than ``digits``. With 4
+    digits: 12.35, 123.5, 12346. ``-`` stands for None, ``fail`` for a percentile that is a
+    failure."""
     if value is None:
         return "-"
     if not math.isfinite(value):
@@ -20,15 +21,15 @@ def format_number(value: float | None, digits: int | None = None, most: int = 2)
 
 
 FEW_DIGITS: Final = 4
-"""With more than these, a value was asked for exactly, however small it is."""
+"""More digits than these show a value as it is, however small it is."""
 MOST_DIGITS: Final = 15
-"""Of a float, that all mean something."""
+"""The digits of a float that all mean something."""
 SAME: Final = 1e-12
-"""Relative difference up to which two values are one: a product of floats is not exact."""
+"""Two values are equal up to this relative difference: a product of floats is not exact."""
 
 
 def format_brief(value: float | None, unit: str = "", digits: int = 4) -> str:
-    """For a sentence: significant digits, no zeros at the end, no power of ten: ``612.3ms``,
+    """For a sentence: significant digits, no trailing zeros, no power of ten: ``612.3ms``,
     ``0.98%``, ``12,346/s``."""
     if value is None or math.isnan(value):
         return "-"
@@ -41,9 +42,8 @@ def format_brief(value: float | None, unit: str = "", digits: int = 4) -> str:
 
 
 def digits_to_tell_apart(value: float, *others: float | None, digits: int = 3) -> int:
-    """So many significant digits, ``digits`` at least, that the value as ``brief`` writes it is on
-    its side of each of the others, and equal to none that it differs from: with three, 567.04 would
-    be written as the limit of 567."""
+    """How many significant digits (``digits`` at least) keep ``value`` on its side of each of the
+    others and different from them. With three, 567.04 would be written as the limit of 567."""
     known = [
         other
         for other in others
@@ -57,18 +57,17 @@ def digits_to_tell_apart(value: float, *others: float | None, digits: int = 3) -
 
 
 def parse_brief(text: str, unit: str = "") -> float:
-    """What a reader of a text of ``brief`` takes its value for."""
+    """The value that a text of ``format_brief`` shows."""
     return float(text.removesuffix(unit).replace(",", "")) if text != "fail" else math.inf
 
 
 def format_supported(
     value: float | None, reach: float | None, unit: str = "", digits: int = 4, more: int = 0
 ) -> str:
-    """As ``brief``, but with no digit that ``reach``, how far the truth may lie to either side,
-    says nothing about: the last one has the place of the first digit of ``reach``, or of its second
-    where the first is 1 or 2, as uncertainties are written: 1.7 of 1.676 ± 0.3, 1.68 of 1.676 ±
-    0.14. ``more``: places beyond that one, of the ends of an interval. Without a reach as
-    ``brief``."""
+    """Writes as ``format_brief`` does, without digits that the error ``reach`` to either side makes
+    meaningless. The last digit has the place of the first digit of ``reach``, or of its second
+    where the first is 1 or 2, as uncertainties are written: 1.7 for 1.676 ± 0.3, 1.68 for 1.676 ±
+    0.14. ``more`` adds places, for the ends of an interval."""
     if value is None or not math.isfinite(value) or reach is None or not 0 < reach < math.inf:
         return format_brief(value, unit, digits)
     largest = math.floor(math.log10(abs(value))) if value else 0
@@ -78,7 +77,7 @@ def format_supported(
 
 
 class ComparedTexts(NamedTuple):
-    """Two values and their difference in the same digits: the difference is that of the values as
+    """Two values and their difference with the same decimals. The difference is of the values as
     they are written."""
 
     base: str
@@ -86,7 +85,7 @@ class ComparedTexts(NamedTuple):
     difference: str
     low: str
     high: str
-    """Ends of the interval of the difference; ``-``: not known."""
+    """The ends of the difference's interval; ``-``: not known."""
 
 
 def format_comparison(
@@ -96,8 +95,8 @@ def format_comparison(
     high: float | None = None,
     unit: str = "",
 ) -> ComparedTexts:
-    """By the half-width of the interval, with a place more than it supports; without one with four
-    digits. So many that a difference which is not 0 is not written as 0."""
+    """The interval's half-width decides the digits, with one place more than it supports. Without
+    an interval there are four digits. A difference other than 0 is never written as 0."""
     if base is None or value is None or not (math.isfinite(base) and math.isfinite(value)):
         known = base is not None and value is not None
         return ComparedTexts(
@@ -134,27 +133,27 @@ def format_comparison(
 
 
 def decimal_places(reach: float | None) -> int:
-    """Decimals of the cells of a table's row, 0 to 2, by the same rule."""
+    """The decimals of the cells in a table's row (0 to 2), by the same rule."""
     if reach is None or not 0 < reach < math.inf:
         return 2
     return max(0, min(2, _place(reach)))
 
 
 def _place(reach: float) -> int:
-    """Decimals; below 0: tens, hundreds."""
+    """The number of decimals; below 0: tens, hundreds."""
     size = math.floor(math.log10(reach))
     return (reach / 10.0**size < 2.95) - size
 
 
 def format_duration(seconds: float | None, digits: int = 3) -> str:
-    """Writes seconds from a second on: ``12.3 ms``, ``1.23 s``."""
+    """Writes seconds: ``12.3 ms``, ``1.23 s``."""
     if seconds is not None and abs(seconds) < 0.9995:
         return format_brief(seconds * 1e3, " ms", digits)
     return format_brief(seconds, " s", digits)
 
 
 def format_duration_rounded_up(seconds: float) -> str:
-    """Rounded up: ``4 s``, ``40 s``, ``9 min``, ``3 h``."""
+    """Writes seconds, rounded up: ``4 s``, ``40 s``, ``9 min``, ``3 h``."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 1.5 * size:
             return f"{math.ceil(seconds / size)} {unit}"
@@ -187,7 +186,7 @@ def format_count(count: int | None, noun: str, more: str = "") -> str:
 
 
 def capitalise_sentence(text: str) -> str:
-    """Begins a sentence with a capital; all else stays as it is."""
+    """Begin a sentence with a capital; everything else stays as it is."""
     return text[:1].upper() + text[1:]
 
 
@@ -196,7 +195,7 @@ def truncate_text(text: str, width: int) -> str:
 
 
 def format_error_ends(pair: tuple[float, float] | None) -> str:
-    """``± 0.03``; ``-17.8 +0.03`` where what came more than one to a read makes one end longer."""
+    """``± 0.03``, or ``-17.8 +0.03`` where merged chunks make one end longer."""
     if pair is None:
         return "-"
     lower, upper = pair
@@ -209,7 +208,7 @@ def format_error_ends(pair: tuple[float, float] | None) -> str:
 
 
 def format_bound(value: float) -> str:
-    """Two digits, the last one rounded up: a bound does not get smaller by being written."""
+    """Writes two digits, the last one rounded up, so that no bound gets smaller."""
     if value <= 0:
         return "0"
     step = 10.0 ** max(-3, math.floor(math.log10(value)) - 1)
@@ -218,7 +217,7 @@ def format_bound(value: float) -> str:
 
 
 def print_safely(text: str) -> None:
-    """Print it, whatever the terminal takes; a closed pipe or a full disk is no error."""
+    """Print the text, whatever the terminal takes. A closed pipe or a full disk is no error."""
     try:
         try:
             print(text, end="", flush=True)
@@ -232,19 +231,19 @@ def print_safely(text: str) -> None:
 
 
 def describe_error(error: Exception) -> str:
-    """The file and what is wrong with it; of another error, its own sentence."""
+    """The file and what is wrong with it; for another error, its own sentence."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
 def shorten_foreign_text(text: str, length: int) -> str:
-    """What a message shows of a text from outside."""
+    """A text from outside as a message shows it."""
     return text if len(text) <= length else f"{text[:length]}..."
 
 
 def find_nearest_names(name: str, names: Iterable[str], most: int = 1) -> str:
-    """What a message about an unknown name adds; empty where no name is near."""
+    """The text that a message about an unknown name adds; empty where no name is near."""
     near = get_close_matches(name, names, most)
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 

@@ -1,4 +1,4 @@
-"""Numbers from outside: read from a text, or refused, and shown in a message."""
+"""Numbers: numbers from outside. They are read from a text, or refused, and shown in a message."""
 
 import math
 import re
@@ -15,7 +15,7 @@ _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3
 
 
 def read_number(kind: type, text: str) -> Any:
-    """A whole number or a finite one, in ASCII digits. Raises ValueError."""
+    """Reads a whole or finite number in ASCII digits. Raises ValueError."""
     text = text.strip()
     if not (_WHOLE if kind is int else _NUMBER).fullmatch(text):
         raise ValueError(f"no number: {truncate_quoted_text(text)!r}")
@@ -26,8 +26,7 @@ def read_number(kind: type, text: str) -> Any:
 
 
 def format_quoted_number(value: float) -> str:
-    """A number as a message shows it; a float may hold none that is as large as a whole one can
-    be."""
+    """A number as a message shows it. A float cannot hold a number as large as an int can be."""
     if isinstance(value, int):
         return truncate_quoted_text(str(value))
     if abs(value) < 1e16 and value == int(value):
@@ -36,12 +35,12 @@ def format_quoted_number(value: float) -> str:
 
 
 def truncate_quoted_text(text: str, length: int = 60) -> str:
-    """What a message shows of a text from outside."""
+    """A text from outside as a message shows it."""
     return text if len(text) <= length else f"{text[:length]}..."
 
 
 def parse_finite_number(value: Any) -> float | None:
-    """A finite number, also from its text; None for anything else."""
+    """A finite number, also from its text. None: it is something else."""
     if isinstance(value, bool):
         return None
     try:
@@ -58,6 +57,6 @@ def format_quoted_value(value: Any) -> str:
 
 
 def make_session_ids(name: str, ids: Iterable[int]) -> tuple[int, ...]:
-    """Ids that mean something within this session alone, as ids that no other session has."""
+    """Make ids that are unique to this session from ids that mean something within it alone."""
     base = int.from_bytes(blake2b(name.encode("utf-8", "replace"), digest_size=8).digest())
     return tuple((base + id) % 2**63 for id in ids)

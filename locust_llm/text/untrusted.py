@@ -19,16 +19,16 @@ from urllib.parse import quote, quote_plus, unquote_plus
 
 MESSAGE_BYTES: Final = 4096
 NAME_BYTES: Final = 200
-"""Of a name: of a model, of a server."""
+"""The longest name of a model or a server, in bytes."""
 
 MASK: Final = "***"
 MIN_SECRET_CHARS: Final = 6
-"""A shorter value of a header is no key, and to hide it would hide ordinary words."""
+"""A shorter header value is no key, and hiding it would hide ordinary words."""
 SECRET_PART_CHARS: Final = 12
 """Any part of a secret of this length is hidden."""
 _BLOCK: Final = SECRET_PART_CHARS // 2
 _LONGEST: Final = 1 << 14
-"""Of a value: what is behind it is not looked for."""
+"""Only so many characters of a value are searched."""
 _SECRET_NAME: Final = re.compile(
     r"auth|cookie|key|token|secret|password|signature|credential", re.IGNORECASE
 )
@@ -59,9 +59,9 @@ _SECRET_WORDS: Final = frozenset(
         "bearer",
     )
 )
-"""Within other words they are none: bypass, compass, shipping."""
+"""Within these words they mean no secret: bypass, compass, shipping."""
 _SECRET_WHOLE: Final = frozenset(("code", "accesscode", "invitecode"))
-"""Of a whole name: there is status_code too."""
+"""Each is a whole name, as status_code is no secret."""
 _WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _FIELD_OF_URL: Final = re.compile(r"([?&;#]([^=&;#\s?]{1,100})=)([^&;#\s\"'<>)]*)")
 _LOGIN_OF_URL: Final = re.compile(r"(?<=://)[^/?#\s@\"'<>]{1,200}@")
@@ -75,11 +75,11 @@ _ESCAPES: Final = re.compile(
 )
 _SMALL: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 _COMMANDS: Final = re.compile(r"(?:^|(?<=[\r\n]))([^\S\r\n]*):(?=:)|##(?=\w{0,20}\[)")
-"""Of a CI job's log. GitHub takes a line for a command where two colons begin it, behind blanks,
-and in the older form wherever ``##[`` is in it; Azure and TeamCity have a word before the
+"""Commands in a CI job's log. GitHub takes a line for a command where two colons begin it, behind
+blanks, and in the older form wherever ``##[`` stands. Azure and TeamCity have a word before the
 bracket."""
 _NO_COLOUR: Final = re.compile(r"\x1b(?!\[[0-9;]*m)")
-"""An escape that is no colour: GitLab's marks of sections have such."""
+"""An escape that is no colour. GitLab's section marks have such escapes."""
 _LINE_ENDS: Final = re.compile(r"\r\n?|[\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 
@@ -89,7 +89,7 @@ class Secrets:
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self.forms = set[str]()
-        """As they may appear in a text."""
+        """The forms in which the secrets may appear in a text."""
         for value in values:
             self.forms |= {form for form in _forms(value) if len(form) >= MIN_SECRET_CHARS}
         self._parts: defaultdict[int, set[str]] = defaultdict(set)
@@ -106,14 +106,14 @@ class Secrets:
             self._blocks |= {part[at : at + _BLOCK] for at in range(SECRET_PART_CHARS - _BLOCK + 1)}
 
     def hide(self, text: str) -> str:
-        """``text`` with ``***`` for each of them, also for the beginning of one at its very end,
-        where it was cut off."""
+        """``text`` with ``***`` for each secret, also for the begin of one that was cut off at the
+        end."""
         small = text.translate(_SMALL)
         return _replaced(text, sorted(self._found(small))) if self._suspects(small) else text
 
     def _suspects(self, small: str) -> bool:
-        """A quick check, in a seventh of the time: any part of a secret holds one of the blocks
-        that are compared."""
+        """A quick check in a seventh of the time: any part of a secret holds one of the compared
+        blocks."""
         blocks = self._blocks
         return (
             any(short in small for short in self._short)
@@ -128,7 +128,7 @@ class Secrets:
         )
 
     def _found(self, small: str) -> Iterator[tuple[int, int]]:
-        """(from, to) of what is to be hidden."""
+        """(from, to) of each part that must be hidden."""
         for size, parts in self._parts.items():
             for at in range(len(small) - size + 1):
                 if small[at : at + size] in parts:
@@ -154,8 +154,8 @@ NO_SECRETS: Final = Secrets()
 def collect_secrets(
     headers: Mapping[str, str | bytes], own: Mapping[str, str] | None = None
 ) -> Secrets:
-    """The values of ``own``, which the run was given, and of those ``headers`` that have their
-    names or that of a secret."""
+    """The values of ``own``, which the run was given, and the values of ``headers`` that have their
+    names or a secret's name."""
     given = own or {}
     wanted = {name.lower() for name in given}
     texts = (
@@ -170,12 +170,12 @@ def collect_secrets(
 
 @lru_cache(maxsize=32)
 def _secrets(values: tuple[str, ...]) -> Secrets:
-    """Most requests of a run carry the same."""
+    """Cached, as most requests of a run have the same secrets."""
     return Secrets(values)
 
 
 def is_secret(name: str) -> bool:
-    """A header, or a field of a URL, of this name may well hold a key."""
+    """A header or URL field of this name may hold a key."""
     if _SECRET_NAME.search(name):
         return True
     words = [word.lower() for word in _WORD.findall(name)]
@@ -183,14 +183,14 @@ def is_secret(name: str) -> bool:
 
 
 def find_secret_fields(url: str) -> list[str]:
-    """The names of the fields in a URL, behind its ``?`` or ``#``, that may well hold a key."""
+    """The names of the URL's fields (after ``?`` or ``#``) that may hold a key."""
     names = (unquote_plus(field[2]) for field in _FIELD_OF_URL.finditer(url))
     return [name for name in names if is_secret(name)]
 
 
 def hide_url_secrets(text: str) -> str:
-    """A text in which the URLs have no login, and ``***`` for each value of a field that may well
-    hold a key."""
+    """The text with URLs without logins, and ``***`` for each value of a field that may hold a
+    key."""
     if "://" in text:
         text = _LOGIN_OF_URL.sub(f"{MASK}@", text)
     if "=" not in text:
@@ -205,8 +205,8 @@ def _holds_secret(field: re.Match[str]) -> bool:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """It without its scheme, what a Basic one is made of, and each of these as JSON, URLs, HTML,
-    Python and base64 write it."""
+    """The value, the value without its scheme, and the contents of a Basic one, each as JSON, URLs,
+    HTML, Python and base64 write it."""
     plain = {_SCHEME.sub("", value, count=1)}
     if basic := _BASIC.fullmatch(value):
         try:
@@ -238,9 +238,9 @@ def sanitise_text(
     most: int = MESSAGE_BYTES,
     lines: bool = False,
 ) -> str:
-    """``text`` as one line of at most so many bytes (UTF-8), without ``secrets`` and without
-    characters that a terminal, a page or a file would not take for text. ``lines``: with its line
-    ends and tabs as they are."""
+    """``text`` as one line of at most ``most`` bytes (UTF-8), without ``secrets`` and without
+    characters that a terminal, a page or a file would not take for text. ``lines`` keeps line ends
+    and tabs."""
     beginning = text[: 2 * most]
     if isinstance(beginning, bytes):
         beginning = beginning.decode("utf-8", "replace")
@@ -250,8 +250,8 @@ def sanitise_text(
 
 
 def strip_control_characters(text: str, *, lines: bool = False) -> str:
-    """Without escape sequences, control characters, marks of direction and what has no width; half
-    a pair of surrogates is a replacement character. Not bounded."""
+    """Remove escape sequences, control characters, direction marks and characters without width.
+    Half a surrogate pair becomes a replacement character. The length has no bound."""
     if not text.isprintable():
         text = _ESCAPES.sub("", text)
         if lines:
@@ -263,7 +263,7 @@ def strip_control_characters(text: str, *, lines: bool = False) -> str:
 
 
 def defuse_ci_commands(text: str) -> str:
-    """With a blank in each part that the CI of a job would take for a command."""
+    """Put a blank into each part that a CI would take for a command."""
     # first: what stands around one may be a command without it
     without_escapes = _NO_COLOUR.sub("", text)
     return _COMMANDS.sub(lambda match: f"{match.group()} ", without_escapes)

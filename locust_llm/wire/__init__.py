@@ -1,4 +1,5 @@
 """Wire: messages between the controller and the workers, their delivery, the handshake, the clocks.
 
-Read first: messages.py (every message), then delivery.py (those that must come) and handshake.py.
+Begin with messages.py, which has every message. Then read delivery.py (messages that must arrive)
+and handshake.py.
 """

@@ -23,22 +23,22 @@ from msgspec.structs import replace
 from locust_llm.records.record import Record
 
 DRIFT: Final = 200e-6
-"""Seconds a second between two clocks that nobody corrects: a quartz is good to 100 parts in a
-million."""
+"""Two clocks that nobody corrects drift apart by at most so many seconds a second. A quartz is good
+to 100 parts in a million."""
 
 
 @cache
 def measure_clock_offset_s() -> float:
-    """What to add to this process's monotonic clock to get Unix time; taken once, so a stepped wall
-    clock moves nothing."""
+    """The seconds to add to this process's monotonic clock to get Unix time. Taken once, so a
+    stepped wall clock moves nothing."""
     return time.time() - time.monotonic()
 
 
 def clock_id(
     boot: Path = Path("/proc/sys/kernel/random/boot_id"), space: Path = Path("/proc/self/ns/time")
 ) -> str:
-    """Of the monotonic clock, which all processes of a kernel (random(4)) and of a time namespace
-    (time_namespaces(7), where there are some) share; empty where it has no name."""
+    """The name of the monotonic clock. All processes of a kernel (random(4)) and of a time
+    namespace (time_namespaces(7)) share it. Empty: it has no name."""
     try:
         named = boot.read_text().strip()
     except OSError:
@@ -50,33 +50,33 @@ def clock_id(
 
 
 class SyncedClock:
-    """``offset_s``: what to add to a stamp of this process to get Unix time as the control has it,
-    to within ``error_at(now)``."""
+    """``offset_s`` added to a stamp of this process gives the control's Unix time, to within
+    ``error_at(now)``."""
 
     def __init__(self) -> None:
         self.offset_s = measure_clock_offset_s()
         self.shared = False
-        """It is the control's own."""
+        """This process has the control's own clock."""
         self.stated_s = 0.0
-        """How far the stamps of any record so far may be off, at most."""
+        """The largest error of the stamps of any record so far."""
         self._error_s, self._at = inf, 0.0
 
     @property
     def known(self) -> bool:
-        """It is the control's own, or was compared with that."""
+        """The clock is the control's own, or was compared with it."""
         return self._error_s < inf
 
     def same(self, offset_s: float) -> None:
-        """It is the control's own clock, with this offset."""
+        """Use the control's own clock, with this offset."""
         self.offset_s, self.shared, self._error_s = offset_s, True, 0.0
 
     def error_at(self, now: float) -> float:
-        """By how much ``offset_s`` may be off by now, in seconds; inf: nothing is known."""
+        """The largest error of ``offset_s`` by now, in seconds; inf: nothing is known."""
         return 0.0 if self.shared else self._error_s + max(0.0, now - self._at) * DRIFT
 
     def measure(self, at: float, unix_s: float, now: float) -> None:
-        """A message left at ``at``, its answer came at ``now`` (of this clock); the control's was
-        ``unix_s`` in between."""
+        """A message left at ``at`` and its answer came at ``now``, both of this clock. The
+        control's clock was ``unix_s`` in between."""
         if self.shared:
             return
         offset_s = unix_s - (at + now) / 2
@@ -91,7 +91,7 @@ class SyncedClock:
             self.offset_s, self._error_s, self._at = offset_s, error_s, now
 
     def placed(self, record: Record, now: float) -> Record:
-        """A record that is over, with the offset that is known by now; ``stated_s`` covers all its
+        """A finished record with the offset that is known by now. ``stated_s`` covers all its
         stamps."""
         if self.shared or not self.known:
             return record

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import Final
 
 AGAIN_S: Final = 1.0
-"""After so long without news of the oldest: four statuses and a long way."""
+"""The oldest message is sent again after so long without news of it: four statuses and a long
+way."""
 
 
 class OutgoingPost:
-    """``send`` sends packed bytes, which may get lost."""
+    """The sending end. ``send`` sends packed bytes, which may get lost."""
 
     def __init__(
         self, send: Callable[[bytes], object], clock: Callable[[], float] = time.monotonic
@@ -25,7 +26,7 @@ class OutgoingPost:
         self._send, self._clock = send, clock
         self._last = 0
         self._out: deque[tuple[int, bytes]] = deque()
-        """Not known to be there."""
+        """The messages that may not have arrived."""
         self._since = 0.0
 
     def post(self, pack: Callable[[int], bytes]) -> None:
@@ -38,7 +39,8 @@ class OutgoingPost:
         self._send(packed)
 
     def heard(self, number: int) -> None:
-        """The other end has all up to this one; what it has not had for a while is sent again."""
+        """The other end has all messages up to this one. Send again what has been missing for a
+        while."""
         now = self._clock()
         while self._out and self._out[0][0] <= number:
             self._out.popleft()
@@ -50,14 +52,15 @@ class OutgoingPost:
 
 
 class IncomingPost:
-    """The other end."""
+    """The receiving end."""
 
     def __init__(self) -> None:
         self.heard = 0
-        """All up to this one came."""
+        """All messages up to this one came."""
 
     def take(self, number: int) -> bool:
-        """Whether this is the next one; else it was here, or one before it is missing."""
+        """Whether this is the next message. Else it is a repetition, or one before it is
+        missing."""
         if number != self.heard + 1:
             return False
         self.heard = number

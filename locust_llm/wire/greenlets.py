@@ -1,7 +1,8 @@
-"""Greenlets: one without which a run would have no end; when it fails, the run does.
+"""Greenlets: critical greenlets, without which a run would have no end. When one fails, the run
+fails.
 
-A plain ``gevent.spawn`` is left where the end itself runs (a signal, the drain, the report, quit):
-when that fails, there is no further end to begin. Elsewhere a comment has the reason.
+A plain ``gevent.spawn`` remains where the end itself runs (a signal, the drain, the report, quit).
+If it fails there, no further end can begin. Elsewhere a comment has the reason.
 """
 
 from collections.abc import Callable
@@ -17,8 +18,8 @@ def spawn_critical(
     *args: Any,
     sleep: Callable[[float], object] = gevent.sleep,
 ) -> gevent.Greenlet:
-    """Begins in ``after_s``. ``fail(why)`` is called when an exception ends it; to be killed is no
-    failure."""
+    """Start ``run`` in ``after_s`` seconds. ``fail(why)`` is called when an exception ends it. A
+    kill is no failure."""
 
     def later() -> None:
         if after_s:

@@ -1,5 +1,5 @@
-"""Handshake: the greeting of a worker: one with another version, another locustfile or without the
-master's secrets is refused."""
+"""Handshake: the greeting of a worker. The master refuses a worker of another version, with another
+locustfile or without its secrets."""
 
 import hashlib
 import inspect
@@ -11,7 +11,7 @@ from typing import Final
 from .messages import Hello
 
 NAME_LENGTH: Final = 200
-"""Of a worker. Locust takes the name of the host, and 33 characters more."""
+"""The longest name of a worker. Locust takes the host's name and 33 characters more."""
 
 
 def make_hello(user_classes: Iterable[type], secrets: tuple[str, ...] = ()) -> Hello:
@@ -23,7 +23,7 @@ def make_hello(user_classes: Iterable[type], secrets: tuple[str, ...] = ()) -> H
 
 
 def _contents(theirs: Hello) -> list[str]:
-    """Without the names: a file that the master sent has one of its own."""
+    """The hashes alone: a file that the master sent has a name of its own."""
     return sorted(file.rpartition(" (")[2] for file in theirs.locustfile.split(" and "))
 
 
@@ -36,7 +36,7 @@ def _file_of(kind: type) -> str:
 
 
 def explain_worker_refusal(worker: str, theirs: Hello, ours: Hello) -> str:
-    """Why a worker that greets so cannot take part; empty if it can."""
+    """Why a worker with this greeting cannot take part; empty if it can."""
     if (
         not worker.isprintable()
         or not 0 < len(worker) <= NAME_LENGTH
@@ -66,7 +66,6 @@ def explain_worker_refusal(worker: str, theirs: Hello, ours: Hello) -> str:
 
 
 def _ways(names: Iterable[str]) -> str:
-    """Lists the ways to give a process these secrets."""
     ways = []
     for name in names:
         if name == "Authorization":

@@ -1,9 +1,9 @@
-"""The messages between the control and the processes that send, as types; packed and unpacked here
-only.
+"""Messages: what the control and the worker processes send each other, as types. They are packed
+and unpacked here only.
 
-They travel as bytes in two of Locust's messages, one a direction: between a master and its workers
-over the wire, in one process as plain calls. With each goes the number of the run (its epoch); an
-end ignores those of another run.
+They travel as bytes in two of Locust's messages, one for each direction: between a master and its
+workers over the wire, in one process as plain calls. Each carries the number of the run (its
+epoch). An end ignores messages of another run.
 """
 
 from typing import Any, Final
@@ -19,27 +19,27 @@ from locust_llm.server.request_form import RequestForm
 from locust_llm.settings.settings import Settings
 
 LOCAL: Final = "local"
-"""The only process."""
+"""The name of the only process."""
 GONE_S: Final = 15.0
-"""A process that has been silent for longer is given up."""
+"""A process that has been silent for longer is lost."""
 HELD_S: Final = 2.0
-"""A process that was held up for longer was stopped, or its machine was: that nobody was heard
+"""A control that was held up for longer was stopped, or its machine was: the silence of others
 meanwhile means nothing."""
 TO_CONTROL: Final = "llm_to_control"
 TO_SENDER: Final = "llm_to_sender"
 
 Arrival = tuple[float, int | None, bytes | None, str]
-"""When it is due (seconds from the start of the schedule), the slot of its user, the session that
-begins with it, packed (load.formats.Item), and the name of its draws (see Permit)."""
+"""When it is due (seconds from the start of the schedule), its user's slot, the packed session that
+begins with it (load.formats.Item), and its draw name (see Permit)."""
 
 
 class ReliableMessage(ControlMessage, frozen=True):
-    """It must come, in its order and once: see wire/delivery.py. What is none is said again by
-    itself, or answered."""
+    """A message that must arrive, in order and once: see wire/delivery.py. Other messages repeat
+    themselves, or are answered."""
 
 
 class Numbered(ControlMessage, frozen=True):
-    """A posted one, packed, on its way."""
+    """A numbered reliable message, packed."""
 
     number: int
     message: msgspec.Raw
@@ -49,37 +49,37 @@ class Numbered(ControlMessage, frozen=True):
 
 
 class Hello(ControlMessage, frozen=True):
-    """The first message of a worker, of no run: all that decides whether it may take part."""
+    """The first message of a worker, before any run. It has all that decides whether the worker may
+    take part."""
 
     version: str = "an older one"
     locustfile: str = ""
-    """The files that its users come from, each with the beginning of its SHA-256: ``chat.py
-    (1f0c9ae4)``."""
+    """The files of its users, each with the begin of its SHA-256: ``chat.py (1f0c9ae4)``."""
     secrets: tuple[str, ...] = ()
-    """The names of headers and flags of which it has a value. No hash of one: whoever listens could
-    try short ones out."""
+    """The names of headers and flags of which it has a value. No hash is sent, as a listener could
+    try short values."""
 
 
 class RequestsWanted(ReliableMessage, frozen=True):
-    """Its share of the requests is used up."""
+    """The worker's share of the requests is used up."""
 
 
 class RequestsReturned(ReliableMessage, frozen=True):
-    """A part of its share that it cannot use."""
+    """The part of its share that a worker cannot use."""
 
     phase: str
     count: int
 
 
 class ArrivalsReturned(ReliableMessage, frozen=True):
-    """Arrivals that it has no users for, due at Unix seconds."""
+    """Arrivals that the worker has no users for, due at Unix seconds."""
 
     phase: str
     arrivals: list[Arrival]
 
 
 class SessionsWanted(ReliableMessage, frozen=True):
-    """It has no sessions left to begin."""
+    """The worker has no sessions left to begin."""
 
 
 class SessionCounts(ControlMessage, frozen=True):
@@ -91,93 +91,91 @@ class SessionCounts(ControlMessage, frozen=True):
 
 
 class SessionsReturned(ReliableMessage, frozen=True):
-    """Sessions that nobody there waits for."""
+    """Sessions that no user of the worker waits for."""
 
     items: list[bytes | None]
     counts: SessionCounts
 
 
 class Status(ControlMessage, frozen=True, kw_only=True):
-    """Of one process, four times a second."""
+    """The status of a process, sent four times a second."""
 
     gate: GateStatus
     admitted: int = 0
-    """Requests that the gate has admitted."""
     over: int = 0
-    """Of them, those that have ended."""
+    """The admitted requests that have ended."""
     decoding: int = 0
     request_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """Requests awaiting their first token, at the gate and decoding, each added up over the time of
-    this run so far."""
+    """The request-seconds of this run so far: awaiting the first token, at the gate, decoding."""
     ttfts_s: list[float] = msgspec.field(default_factory=list)
-    """Since the last status."""
+    """The TTFTs since the last status."""
     unreserved: int = 0
     """Arrivals that are due soon and find no free user."""
     sessions: SessionCounts = SessionCounts()
     users: int = 0
     reads: int = 0
-    """Of sockets, so far."""
+    """Reads of sockets so far."""
     clock_error_s: float = 0.0
-    """How far the times of its records so far may be off on the control's clock; 0: it has the same
-    one."""
+    """The largest error so far of its records' times on the control's clock. 0: it has the same
+    clock."""
     health: ProcessHealth | None = None
     failure: str = ""
     """Why this process can send nothing more."""
     activity: str = ""
     """Where the users' own schedule is, if they have one."""
     at: float | None = None
-    """When it was sent, by the monotonic clock there; it asks for an answer. None: in the control's
-    own process."""
+    """When it was sent, by the sender's monotonic clock; it asks for an answer. None: it was sent
+    in the control's own process."""
     heard: int = 0
-    """All that was posted to it came, up to this number."""
+    """All that was posted to the process came, up to this number."""
 
 
 class StageHealth(ReliableMessage, frozen=True):
-    """Of the stage that is over."""
+    """The health of the load generator in the stage that is over."""
 
     health: ProcessHealth
 
 
 class FormLearnt(ReliableMessage, frozen=True):
-    """A server has refused a field of requests during the load: they are sent without it, or with
+    """A server refused a field of requests during the load. They are sent without it, or with
     another one."""
 
     side: str
-    """Of two arms the name of one."""
+    """The name of one of two arms."""
     form: RequestForm
-    """What is new."""
+    """What changed in the form."""
     message: str
-    """The server's, fit to show."""
+    """The server's message, safe to show."""
 
 
 class Records(ControlMessage, frozen=True):
-    """Finished requests, to be acknowledged."""
+    """Finished requests, which the control acknowledges."""
 
     number: int
-    """Serial of the first one."""
+    """The serial number of the first record."""
     packed: list[bytes]
-    """See worker.outbox.pack."""
+    """The packed records: see worker.outbox.pack."""
 
 
 class BeginFailed(ControlMessage, frozen=True):
-    """It cannot take part in this run."""
+    """The process cannot take part in this run."""
 
     reason: str
 
 
 class Ended(ReliableMessage, frozen=True, kw_only=True):
-    """It has ended what it had, and handed over its records."""
+    """The process has ended its part and has handed over its records."""
 
     turned_away: int = 0
     missed: int = 0
     """Arrivals that were due and found no user."""
     records: int = 0
-    """That it has made in this run."""
+    """How many records the process made in this run."""
     unchecked_answers: int = 0
-    """Answers that were not held against their schemas, as that took too long."""
+    """Answers that were not checked against their schemas, as that took too long."""
     health: ProcessHealth | None = None
     telemetry: TelemetryCounts | None = None
-    """None: it sends none."""
+    """None: the process sends no telemetry."""
     failure: str = ""
     leaves: bool = False
     """The locustfile has ended this process, or its users, while the run goes on."""
@@ -204,37 +202,33 @@ ToControl = (
 
 
 class Refused(ControlMessage, frozen=True):
-    """To a worker that may not take part."""
+    """The answer to a worker that may not take part."""
 
     reason: str
 
 
 class Begin(ReliableMessage, frozen=True, kw_only=True):
-    """A run begins."""
-
     settings: Settings
     survey: Discovery
     worker: int = 0
-    """The place of the process among the workers: its prompts are its own."""
+    """The place of the process among the workers, from which its own prompts follow."""
     folder: str = ""
-    """Of the run, on the machine of the control."""
+    """The run's folder on the control's machine."""
     clock: str = ""
-    """Of the control: see clock_sync.clock_id."""
+    """The control's clock: see clock_sync.clock_id."""
     clock_offset_s: float = 0.0
-    """Of it to Unix time."""
+    """The offset of the control's clock to Unix time."""
     salt: str = ""
-    """Of this run, for the texts of its prompts; empty: they follow from the seed alone."""
+    """The salt of this run's prompts. Empty: the prompts follow from the seed alone."""
     trace: str = ""
     """``Run.trace``; empty: no request has a traceparent."""
 
 
 class StageBegin(ReliableMessage, frozen=True):
-    """A stage of a sweep begins."""
-
     number: int
-    """0: the last one is over."""
+    """0: the last stage is over."""
     input_tokens: float | None = None
-    """Mean length of its prompts; None: as in the settings."""
+    """The mean length of its prompts. None: as in the settings."""
 
 
 class Renewal(ControlMessage, frozen=True):
@@ -242,28 +236,29 @@ class Renewal(ControlMessage, frozen=True):
 
     share: Share
     at: float
-    """That of the status."""
+    """When the status was sent, as the status has it."""
     unix_s: float
-    """The control's clock."""
+    """The time of the control's clock."""
     heard: int = 0
-    """All that it posted came, up to this number."""
+    """All that the process posted came, up to this number."""
 
 
 class Grant(ReliableMessage, frozen=True):
-    """Requests that it may send, beyond those that it has; 0: it asks again after AskAgain."""
+    """Requests that the process may send beyond its present ones. 0: it asks again after
+    AskAgain."""
 
     phase: str
     count: int
 
 
 class StartSpread(ReliableMessage, frozen=True):
-    """Users send their first requests of this phase one after the other."""
+    """The users send their first requests of this phase one after the other."""
 
     phase: str
     spacing_s: float
-    """Between two users, over all processes."""
+    """The seconds between two users, over all processes."""
     longest_spacing_s: float
-    """While requests await their first token."""
+    """The same, while requests await their first token."""
 
 
 class AskAgain(ReliableMessage, frozen=True):
@@ -273,11 +268,11 @@ class AskAgain(ReliableMessage, frozen=True):
 
 
 class Arrivals(ReliableMessage, frozen=True):
-    """Of the schedule, in the order in which they are due."""
+    """Arrivals of the schedule, in the order in which they are due."""
 
     phase: str
     started_at: float
-    """Of the schedule, in Unix seconds."""
+    """When the schedule started, in Unix seconds."""
     arrivals: list[Arrival]
 
 
@@ -286,31 +281,31 @@ class Sessions(ReliableMessage, frozen=True):
 
     phase: str
     items: list[bytes | None]
-    """Packed (load.formats.Item); None: a synthetic one."""
+    """Packed sessions (load.formats.Item); None: a synthetic one."""
     last: bool = False
-    """There are no more."""
+    """There are no more sessions."""
 
 
 class ReleaseRequests(ReliableMessage, frozen=True):
-    """Others wait: return the requests that nobody there waits for."""
+    """Other processes wait: return the requests that no user waits for."""
 
     phase: str
 
 
 class ReleaseSessions(ReliableMessage, frozen=True):
-    """Others wait: return the sessions that nobody there waits for."""
+    """Other processes wait: return the sessions that no user waits for."""
 
     phase: str
 
 
 class PhaseOver(ReliableMessage, frozen=True):
-    """Nothing new starts in this phase: what is left of its share comes back."""
+    """Nothing new starts in this phase: return the rest of the share."""
 
     phase: str
 
 
 class EndRun(ReliableMessage, frozen=True):
-    """Nothing new starts; end what is open and hand over the records."""
+    """Nothing new starts: end what is open and hand over the records."""
 
 
 class Cut(ReliableMessage, frozen=True):
@@ -353,14 +348,13 @@ _posted_to_sender: Final = msgspec.msgpack.Decoder(ToSender)
 
 
 def pack_message(epoch: int, message: ControlMessage, number: int = 0) -> bytes:
-    """``number``: of a posted one; 0: it has none. Raises OverflowError for a number beyond 64
-    bits."""
+    """``number`` is the number of a reliable message; 0: it has none. Raises OverflowError for a
+    number beyond 64 bits."""
     return _pack((epoch, Numbered(number, msgspec.Raw(_pack(message))) if number else message))
 
 
 def unpack_to_control(data: Any) -> tuple[int, ToControl, int]:
-    """The epoch, the message, and its number. Raises ValueError for what is none, whatever it
-    is."""
+    """(epoch, message, number). Raises ValueError for bytes that are no message."""
     try:
         epoch, message = _to_control.decode(data)
         if isinstance(message, Numbered):
@@ -371,8 +365,7 @@ def unpack_to_control(data: Any) -> tuple[int, ToControl, int]:
 
 
 def unpack_to_worker(data: Any) -> tuple[int, ToSender, int]:
-    """The epoch, the message, and its number. Raises ValueError for what is none, whatever it
-    is."""
+    """(epoch, message, number). Raises ValueError for bytes that are no message."""
     try:
         epoch, message = _to_sender.decode(data)
         if isinstance(message, Numbered):
