@@ -1,5 +1,5 @@
 """Protocols: how requests are written and responses read, one small file for each API of a server.
 
-Read first: protocol.py (what each protocol provides), completion.py (what a response becomes), then
-any of the others.
+Begin with protocol.py, which has what each protocol provides. completion.py has what a response
+becomes. Then read any of the others.
 """

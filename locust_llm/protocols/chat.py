@@ -29,19 +29,19 @@ class ChatChoice(msgspec.Struct, gc=False):  # gc=False: see token_counts.py
     message: Delta | None = None
     finish_reason: Any = None
     usage: ChatUsage | None = None
-    """Of Moonshot, in the last event."""
+    """Moonshot sends it here, in the last event."""
     error: Any = None
-    """Of OpenRouter."""
+    """OpenRouter sends it here."""
 
     @property
     def plain(self) -> bool:
-        """It adds a text, and nothing else."""
+        """The choice adds a text, and nothing else."""
         text = self.delta is not None and self.delta.text_alone
         return text and self.message is None and self.usage is None and self.error is None
 
 
 class GroqPart(msgspec.Struct, gc=False):
-    """What Groq adds in a field of its own, ``x_groq``."""
+    """What Groq adds in its own field, ``x_groq``."""
 
     usage: ChatUsage | None = None
     error: Any = None
@@ -49,7 +49,7 @@ class GroqPart(msgspec.Struct, gc=False):
 
 C = TypeVar("C", ChatChoice, TextChoice)
 TEXT: Final = re.compile(rb'"(?:content|text)"\s*:\s*"([ !#-\[\]-~]+)"')
-"""Of a chunk: plain ASCII, without escapes."""
+"""The text of a chunk in plain ASCII, without escapes."""
 
 
 class CompletionChunk(ErrorFields, Generic[C], gc=False):
@@ -58,14 +58,14 @@ class CompletionChunk(ErrorFields, Generic[C], gc=False):
     choices: list[C] | None = None
     usage: ChatUsage | None = None
     timings: msgspec.Raw = msgspec.Raw()
-    """Of llama.cpp: core.server_times reads them, when the answer is over."""
+    """llama.cpp's timings. records.server_times reads them when the answer is over."""
     metrics: msgspec.Raw = msgspec.Raw()
-    """Of vLLM, as the timings."""
+    """vLLM's metrics, read as the timings are."""
     x_groq: GroqPart | None = None
 
     @property
     def plain(self) -> bool:
-        """It has nothing beside its choices."""
+        """The chunk has nothing beside its choices."""
         more = (
             self.error
             or self.object == "error"
@@ -77,7 +77,7 @@ class CompletionChunk(ErrorFields, Generic[C], gc=False):
 
     @property
     def unharmed(self) -> bool:
-        """It has nothing that may be an error beside its choices."""
+        """The chunk has nothing beside its choices that may be an error."""
         return (
             not self.error
             and self.object != "error"
@@ -87,7 +87,7 @@ class CompletionChunk(ErrorFields, Generic[C], gc=False):
 
     @property
     def counts(self) -> ChatUsage | None:
-        """Returns the counts of its usage, wherever it is."""
+        """The counts of its usage, wherever that stands."""
         if self.usage is not None:
             return self.usage
         if self.x_groq is not None and self.x_groq.usage is not None:
@@ -99,7 +99,7 @@ class CompletionChunk(ErrorFields, Generic[C], gc=False):
 
 
 class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
-    """What answers in choices."""
+    """A protocol whose answers have choices."""
 
     length_fields = ("max_tokens", "max_completion_tokens")
     stream_fields: ClassVar[dict[str, Any]] = {
@@ -155,7 +155,7 @@ class ChoicesProtocol(Protocol[CompletionChunk[Any]]):
         return chunk
 
     def _failed(self, answer: Completion, message: CompletionChunk[Any], data: bytes) -> bool:
-        """It is an error, or has one beside its choices."""
+        """Whether the event is an error, or has one beside its choices."""
         if answer.failed(message, data):
             return True
         if message.x_groq is not None and is_error(message.x_groq.error):
@@ -222,8 +222,8 @@ class ChatProtocol(ChoicesProtocol):
 
 
 def _take_usage(answer: Completion, usage: ChatUsage, *, chunk: bool, final: bool) -> None:
-    """Count by the usage of an event. ``chunk``: the event is a chunk too, so its usage says how
-    many tokens came so far."""
+    """Count by the usage of an event. ``chunk``: the event is a chunk too, so its usage counts the
+    tokens so far."""
     if chunk and (so_far := parse_token_count(usage.output)):
         answer.counted_by.append(so_far)
         if not answer.chunk_reads:
@@ -233,8 +233,11 @@ def _take_usage(answer: Completion, usage: ChatUsage, *, chunk: bool, final: boo
 
 
 def _count(answer: Completion, usage: ChatUsage, *, final: bool = False) -> None:
-    """Continuous counts grow, the final one is right. ``final``: it came without choices. llama.cpp
-    sends such a one for each choice, when that choice is finished; they add up."""
+    """Take a count. Continuous counts grow, and the final one is right.
+
+    ``final``: it came without choices. llama.cpp sends such a count for each finished choice, and
+    they add up.
+    """
     output = usage.output
     if final and (tokens := parse_token_count(output)):
         if len(answer.finished) > answer.counted > 0:
@@ -250,13 +253,13 @@ def _count(answer: Completion, usage: ChatUsage, *, final: bool = False) -> None
 
 
 def _begun(answer: Completion, choice: Any, begun: bool) -> bool:
-    """A choice has had content before; ``begun``: one of the answer's had."""
+    """Whether a choice has had content before. ``begun``: one of the answer's choices had."""
     return choice.index in answer.others if choice.index else begun
 
 
 def _read_choice(answer: Completion, choice: Any, begun: bool) -> tuple[Any, bool, bool]:
-    """(what a choice adds, whether that has output, whether it has reasoning); ``begun``: the
-    answer had content before."""
+    """(what a choice adds, whether it has output, whether it has reasoning). ``begun``: the answer
+    had content before."""
     delta = choice.delta
     if delta is not None:
         has_output, has_thought = _brought(answer, delta, choice)
@@ -269,7 +272,7 @@ def _read_choice(answer: Completion, choice: Any, begun: bool) -> tuple[Any, boo
 
 
 def _brought(answer: Completion, delta: Any, choice: Any) -> tuple[bool, bool]:
-    """(whether a delta, or a whole message, has output, whether it has reasoning)."""
+    """(whether a delta or a whole message has output, whether it has reasoning)."""
     output, thought = delta.brought
     if delta.has_calls:
         output = answer.adds_call(delta, choice.index) or output

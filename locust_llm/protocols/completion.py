@@ -1,8 +1,8 @@
-"""An answer, streamed or whole, of any protocol: its chunks, its counts, how it ended.
+"""Completion: an answer of any protocol, streamed or whole: its chunks, its counts, its end.
 
-A chunk is an event with non-empty content, reasoning, refusal or a part of a tool call. Which event
-is one, its protocol knows. Neither usage nor ``[DONE]`` is ever required: transformers ends without
-it, vLLM sends it after an error.
+A chunk is an event with non-empty content, reasoning, refusal or a part of a tool call. The
+protocol knows which event is one. Neither usage nor ``[DONE]`` is required: transformers ends
+without it, vLLM sends it after an error.
 """
 
 import json
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 NO_MESSAGE: Final = "an error without a message"
 MAX_MESSAGE_BYTES: Final = 1 << 16
-"""A longer body of an error is a page, or no message: its JSON is not looked at, as objects made of
-it may be large."""
+"""A longer error body is a page or no message. Its JSON is not read, as the objects made of it may
+be large."""
 MAX_CHUNK_TOKENS: Final = 1 << 31
 
 Index = int | float | str | None
@@ -71,23 +71,23 @@ class Delta(msgspec.Struct, gc=False):
     reasoning: Any = None
     thinking: Any = None
     thinking_blocks: Any = None
-    """Of LiteLLM, beside ``reasoning_content``."""
+    """LiteLLM's, beside ``reasoning_content``."""
     reasoning_text: Any = None
-    """Of GitHub Copilot."""
+    """GitHub Copilot's."""
     reasoning_details: Any = None
-    """Of OpenRouter and MiniMax: parts, each with its type."""
+    """OpenRouter's and MiniMax's: parts, each with its type."""
     refusal: Any = None
     tool_calls: Any = None
     function_call: Any = None
-    """A tool call of the time before ``tool_calls``."""
+    """A tool call in the form before ``tool_calls``."""
     images: Any = None
     audio: Any = None
     extra_content: Any = None
-    """Of Gemini: it may mark the content as reasoning."""
+    """Gemini's: it may mark the content as reasoning."""
 
     @property
     def brought(self) -> tuple[bool, bool]:
-        """(whether it has output, whether it has reasoning), but for tool calls."""
+        """(whether it has output, whether it has reasoning), without tool calls."""
         content = self.content
         if isinstance(content, str):
             output = content != ""
@@ -110,7 +110,6 @@ class Delta(msgspec.Struct, gc=False):
 
     @property
     def alone(self) -> bool:
-        """There is nothing beside its content."""
         return (
             self.tool_calls is None
             and self.reasoning_content is None
@@ -128,7 +127,7 @@ class Delta(msgspec.Struct, gc=False):
 
     @property
     def details(self) -> Any:
-        """Reasoning, in parts that have types."""
+        """Reasoning in parts that have types."""
         return self.reasoning_details
 
     @property
@@ -137,7 +136,7 @@ class Delta(msgspec.Struct, gc=False):
 
     @property
     def text_alone(self) -> bool:
-        """It adds text of the answer, and nothing else."""
+        """The delta adds text of the answer, and nothing else."""
         return (
             isinstance(self.content, str)
             and self.content != ""
@@ -150,9 +149,12 @@ def _has_sound(audio: Any) -> bool:
 
 
 class ErrorFields(msgspec.Struct, gc=False):
-    """Where a failure is beside an answer, in an event or a whole answer: in ``error``; as vLLM
-    wrote it until 2025 and LMDeploy does, in the ``message`` of an ``object`` that is an ``error``;
-    or in the ``base_resp`` of MiniMax. Other forms stand alone: see error_forms.py."""
+    """The fields in which a failure stands beside an answer, in an event or a whole answer.
+
+    Most servers write ``error``. vLLM until 2025 and LMDeploy write the ``message`` of an
+    ``object`` that is an ``error``. MiniMax writes ``base_resp``. Other forms stand alone: see
+    error_forms.py.
+    """
 
     error: Any = None
     object: Any = None
@@ -169,7 +171,8 @@ class ErrorFields(msgspec.Struct, gc=False):
 
 
 class TextChoice(msgspec.Struct, gc=False):
-    """A choice of a plain completion: it has its text itself, in a stream and in a whole answer."""
+    """A choice of a plain completion. It holds its text itself, in a stream and in a whole
+    answer."""
 
     index: Index = None
     content: Any = msgspec.field(default=None, name="text")
@@ -195,25 +198,25 @@ class TextChoice(msgspec.Struct, gc=False):
 
     @property
     def plain(self) -> bool:
-        """It adds a text, and nothing else."""
+        """The choice adds a text, and nothing else."""
         text = isinstance(self.content, str) and self.content != ""
         return text and self.usage is None and self.error is None
 
 
 BROKEN: Final = frozenset({"abort", "error", "timeout", "cancelled"})
-"""Reasons of an answer that was broken off: vLLM's engine when it shuts down or pauses (abort),
+"""The finish reasons of answers that were broken off: vLLM when it shuts down or pauses (abort),
 SGLang's abort requests, TensorRT-LLM's time-outs and cancellations."""
 DONE: Final = b"[DONE]"
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
 COMPLAINT: Final = re.compile(
     rb"error|message|detail|msg|success|base_resp|title|fault|exception", re.IGNORECASE
 )
-"""What is in each form of an error: a quick look, as there may be many events that are nothing at
+"""Each form of an error matches this quick check, as there may be many events that are nothing at
 all."""
 FAILS: Final = re.compile(
     rb"error|fail|exception|time.?out|unavailable|exceeded|overloaded", re.IGNORECASE
 )
-"""In a text that is no JSON: it is about an error."""
+"""A text that is no JSON and matches this is about an error."""
 NO_PART: Final = re.compile(rb"null|true|false|-?[0-9.]+|[\[\]{},\s]*")
 """JSON that holds nothing."""
 DATA: Final = re.compile(rb"^data: ?(.+)$", re.MULTILINE)
@@ -221,8 +224,8 @@ FIELD: Final = re.compile(rb"(?:data|event|id|retry)?:")
 """The begin of an error's body that is an event stream."""
 NO_REASON: Final = frozenset({"", "null", "none", "undefined"})
 REASON: Final = re.compile(r"[A-Za-z_ -]{1,32}")
-"""What a finish_reason looks like. Another text of the server's may be long, or hold what must not
-be written down."""
+"""The form of a finish_reason. Another text of the server's may be long, or hold what must not be
+written down."""
 USUAL: Final = BROKEN | {
     "stop",
     "length",
@@ -232,86 +235,83 @@ USUAL: Final = BROKEN | {
     "eos_token",
     "stop_sequence",
 }
-"""Those that need no second look."""
+"""Reasons that need no second look."""
 
 
 class Completion:
-    """Adds up events; plain fields, read by whoever makes the record. What a protocol calls comes
-    after ``whole``."""
+    """Adds up the events of an answer, in plain fields that the maker of the record reads.
+    Protocols call the methods after ``whole``."""
 
     def __init__(self, protocol: "Protocol[Any]", keep_text: bool = False) -> None:
         self._protocol = protocol
         self._decode, self._event = protocol.decode, protocol.event
         self.chunk_reads: list[int] = []
-        """For each chunk the number of the read that brought it."""
+        """For each chunk, the number of the read that brought it."""
         self.counted_by: list[int] = []
-        """Tokens of the whole answer up to each chunk, where the server counts with each of
+        """The tokens of the whole answer up to each chunk, where the server counts with each of
         them."""
         self.early_read: int | None = None
-        """The read that brought the first event, where that is before the first chunk."""
+        """The read that brought the first event, where it came before the first chunk."""
         self.done_read: int | None = None
-        """The read that brought the last event: ``[DONE]``, or what the protocol has in its
-        place."""
+        """The read that brought the last event: ``[DONE]``, or the protocol's own last event."""
         self.followed: set[int] = set()
-        """The reads in which an event that is no chunk came behind a chunk."""
+        """The reads in which an event without content came behind a chunk."""
         self.first_output: int | None = None
         self.first_chunk_tokens = 1
         self.finish_reason: str | None = None
         self.counts = TokenCounts()
         self.input_parts: dict[str, int] = {}
-        """Counts that together are the prompt, of protocols that count its parts."""
+        """Counts that add up to the prompt, in protocols that count its parts."""
         self.thought = False
         """Reasoning came as it was made."""
         self.summarised = False
-        """A summary of the reasoning came, which has other tokens than the reasoning."""
+        """A summary of the reasoning came, whose tokens differ from the reasoning's."""
         self.encrypted = self.redacted = False
-        """There was reasoning that did not come as text; of the latter, beside such that did."""
+        """Some reasoning did not come as text."""
         self.words: str | None = None
-        """The first event that is a text in place of JSON: a ping, if the answer is whole without
-        it."""
+        """The first event that is a text in place of JSON. It is a ping if the answer is whole
+        without it."""
         self.complaint: str | None = None
-        """What may have been an error: it explains an answer that has no end."""
+        """What may have been an error. It explains an answer that has no end."""
         self.timings = msgspec.Raw()
         self.metrics = msgspec.Raw()
-        """The server's own times, as llama.cpp and as vLLM wrote them last; empty: it wrote
-        none."""
+        """The server's own times, as llama.cpp and vLLM wrote them last. Empty: it wrote none."""
         self.error: str | None = None
         self.malformed: str | None = None
         self.others: set[Any] = set()
-        """The index of each choice but the first, 0, that had content or ended."""
+        """The index of each choice other than 0 that had content or ended."""
         self.led = False
-        """The first choice, 0, had content or ended: some servers give their only choice another
-        index."""
+        """Choice 0 had content or ended. Some servers give their only choice another index."""
         self.finished: set[Any] = set()
         """The choices that have a finish_reason."""
         self.last = b""
         """The data of the last event."""
         self.broken = b""
-        """That of the first which was an error or could not be read."""
+        """The data of the first event that was an error or could not be read."""
         self.closing = False
-        """Behind a finish_reason came what comes last: the usage, or ``[DONE]``."""
+        """After a finish_reason came the last events: the usage, or ``[DONE]``."""
         self.content = False
         """There was anything to read, in a stream or in a whole answer."""
         self.deltas: list[Delta | TextChoice] | None = [] if keep_text else None
-        """Of the first choice, as they came; None: they are not kept."""
+        """The deltas of the first choice, in their order. None: they are not kept."""
         self.calls: dict[Any, bool] = {}
-        """By the index of each tool call whether any of its arguments came; of protocols that name
-        its parts."""
+        """For each tool call by its index, whether any arguments came. For protocols that name the
+        parts of calls."""
         self.response_id: str | None = None
-        """By which a later request can go on from this answer, where the server keeps it."""
+        """The id from which a later request can go on, where the server keeps the answer."""
         self.results: int | None = None
-        """Vectors, one for each input; None: it is none of these."""
+        """The number of vectors, one for each input. None: the answer has no vectors."""
         self.form = b"", b""
-        """What stands around the text of its last chunk; empty: that is not known, or more than the
-        text counts."""
+        """The bytes around the text of its last chunk. Empty: not known, or more than the text
+        counts."""
         self.begun: set[Any] = set()
-        """What calls of tools began with, of protocols that do not name their parts."""
+        """What tool calls began with, for protocols that do not name the parts of calls."""
         self.counted = 0
         """How many choices were finished when their tokens were last counted."""
         self._ended = False
 
     def add(self, event: tuple[int, str, bytes]) -> None:
-        """One event of a stream: the read that brought it, its type, its data."""
+        """Add one event of a stream: (the read that brought it, its type, its data)."""
         read, kind, data = event
         if kind != "message" and kind.lower() == "error":
             if self.error is None:  # one is enough, and there may be many
@@ -344,7 +344,7 @@ class Completion:
             self.followed.add(read)
 
     def _is_no_part(self, data: bytes) -> bool:
-        """The end of the stream, or data that is no part of an answer: nothing, or words that are
+        """Whether the data ends the stream or is no part of an answer: nothing, or words that are
         not JSON."""
         text = data.strip()
         if text.strip(b'"').upper() in (DONE, b""):
@@ -362,13 +362,12 @@ class Completion:
         return True
 
     def add_alike(self, reads: list[int], last: bytes) -> None:
-        """Chunks that are like the one of ``form``, but for their text; for each the read that
-        brought it."""
+        """Add chunks that differ from ``form`` in their text alone. ``reads`` has the read that
+        brought each one."""
         self.chunk_reads += reads
         self.last = last
 
     def find_form(self) -> None:
-        """Returns the form of the last event."""
         before, behind = self.form
         if self.deltas is None and not (
             before and self.last.startswith(before) and self.last.endswith(behind)
@@ -376,14 +375,14 @@ class Completion:
             self.form = self._protocol.form(self.last)
 
     def whole(self, body: bytes) -> None:
-        """An answer that came as one JSON body."""
+        """Add an answer that came as one JSON body."""
         self._protocol.whole(self, body)
         self.first_output = None  # nothing in it has a time of its own
 
     # -- what a protocol calls ---------------------------------------------------------------------
 
     def read(self, decode: Callable[[bytes], T], data: bytes) -> T | None:
-        """The JSON of an event or of a body; None: it is none, or an error, or the answer is
+        """The JSON of an event or of a body. None: it is no JSON, or an error, or the answer is
         malformed."""
         try:
             return decode(data)
@@ -415,8 +414,7 @@ class Completion:
         return None
 
     def look_for_error(self, data: bytes) -> bool:
-        """Whether an event, or a body, that holds no part of an answer is an error; one is
-        enough."""
+        """Whether an event or a body without any part of an answer is an error. One is enough."""
         if (
             self.error is not None
             or len(data) > MAX_MESSAGE_BYTES
@@ -439,13 +437,13 @@ class Completion:
         return False
 
     def add_text(self, text: Any) -> bool:
-        """Adds text of the answer; True if it is a chunk, as it is not empty."""
+        """Add text of the answer. True: it is a chunk, as it is not empty."""
         if not text:
             return False
         return self._keep(Delta(content=text) if self.deltas is not None else None)
 
     def add_reasoning(self, text: Any, *, summary: bool = False) -> bool:
-        """The same before the answer. ``summary``: not the reasoning itself."""
+        """Add reasoning, as ``add_text`` does. ``summary``: it is a summary."""
         if not text:
             return False
         if summary:
@@ -465,8 +463,8 @@ class Completion:
     def add_tool_call(
         self, index: Index, *, id_: str | None = None, name: str | None = None, arguments: Any = ""
     ) -> bool:
-        """A part of a tool call: its begin, with its id and the name of the function, or more of
-        its arguments."""
+        """Add a part of a tool call: its begin (with its id and the function's name) or more of its
+        arguments."""
         self.calls[index] = bool(arguments) or (not id_ and self.calls.get(index, False))
         if self.deltas is None:
             return self._keep(None)
@@ -486,12 +484,12 @@ class Completion:
         return True
 
     def add_other(self) -> bool:
-        """Output that is no text: sound, code for a tool of the server's."""
+        """Add output that is no text: sound, or code for a tool of the server's."""
         return self._keep(None)
 
     def add_results(self, number: int | None) -> None:
-        """Vectors or scores, all of an answer that has no text and no finish_reason; None: any
-        number of them is right."""
+        """Add all vectors or scores of an answer, which has no text and no finish_reason. None: any
+        number is right."""
         self.results = number
         self.content = number != 0
         self.finished.add(0)
@@ -505,8 +503,8 @@ class Completion:
         cached: Count = None,
         total: Count = None,
     ) -> None:
-        """Tokens as the server counts them. The last count above zero wins: one that is missing, or
-        zero, erases none."""
+        """Take the server's token counts. The last count above zero wins: a missing or zero count
+        erases none."""
         counts = self.counts
         if input_.__class__ is int and 0 < input_ < MAX_COUNT:  # the usual, which is to be fast
             counts.input = input_
@@ -524,8 +522,8 @@ class Completion:
             counts.total = total if total.__class__ is int else parse_token_count(total)
 
     def finish(self, reason: str, choice: Index = None) -> None:
-        """The model's end of the answer, or of one of its choices, and why: ``stop``, ``length``,
-        ..."""
+        """The model ended the answer, or one of its choices. ``reason``: ``stop``, ``length`` and
+        so on."""
         self.finish_reason = reason if REASON.fullmatch(reason) else "(no reason)"
         self.finished.add(choice or 0)
         if choice:
@@ -536,26 +534,29 @@ class Completion:
             self.error = f"finish_reason {reason}"
 
     def lead(self) -> None:
-        """The first choice has content, or ended. What was kept of another, for want of it, is
-        not."""
+        """The first choice has content, or ended. Drop what was kept of another choice in its
+        place."""
         self.led = True
         if self.others and self.deltas:
             self.deltas.clear()
 
     def end(self) -> None:
-        """This event, which is no chunk, was the last: nothing is waited for behind it."""
+        """The answer's last event, which is no chunk, came: nothing is waited for behind it."""
         self._ended = True
         self.closing = self.closing or bool(self.finished)
 
     def fail(self, error: Any, data: bytes) -> None:
-        """The server failed. The first failure counts: what follows it is about the same.
-        ``error``: as the server wrote it; if it is empty, ``data`` says it: the event or body."""
+        """The server failed. The first failure counts, as later ones are about the same.
+
+        ``error`` is what the server wrote. If it is empty, ``data`` (the event or body) has the
+        message.
+        """
         self.error = self.error or _message_of(error, data)
         self.broken = self.broken or data
 
     def failed(self, failure: "ErrorFields", data: bytes) -> bool:
-        """Whether an event, or a whole answer, is or holds an error, in a form of OpenAI's or
-        MiniMax's."""
+        """Whether an event or a whole answer is or holds an error, in OpenAI's or MiniMax's
+        form."""
         if not failure.failed:
             return False
         if self.error is not None:
@@ -570,8 +571,8 @@ class Completion:
         return True
 
     def adds_call(self, delta: Any, choice: Index) -> bool:
-        """Whether the calls of tools in a delta begin, or bring more of their arguments: some
-        servers send empty ones, or repeat how a call began."""
+        """Whether the tool calls in a delta begin, or bring more of their arguments. Some servers
+        send empty ones, or repeat how a call began."""
         has_call = False
         # TGI: no list
         calls = [delta.tool_calls] if isinstance(delta.tool_calls, dict) else delta.tool_calls
@@ -593,7 +594,7 @@ class Completion:
         return has_call
 
     def _begins(self, part: Any, choice: Index) -> bool:
-        """A part of a tool call brings an id or a name that its call did not have yet."""
+        """Whether a part of a tool call brings an id or a name that its call did not have."""
         begin = read_tool_call_start(part)
         if begin is None:
             return False
@@ -606,7 +607,7 @@ class Completion:
         return bool(news)
 
     def add_details(self, details: Any) -> None:
-        """Adds reasoning in parts that have types."""
+        """Add reasoning in parts that have types."""
         parts = details if isinstance(details, list) else [details]
         self.summarised = self.summarised or any(map(is_summary, parts))
         self.encrypted = self.encrypted or any(map(is_encrypted, parts))
@@ -618,7 +619,7 @@ class Completion:
 
     @property
     def text(self) -> list[str] | None:
-        """The texts of its chunks; None where they were not kept."""
+        """The texts of its chunks. None: they were not kept."""
         return (
             None
             if self.deltas is None
@@ -631,13 +632,13 @@ class Completion:
 
     @property
     def _expected(self) -> set[Any]:
-        """The choices that there are."""
+        """The indices of all choices."""
         return self.others if len(self.others) == 1 and not self.led else {0, *self.others}
 
     @property
     def _stands_still(self) -> bool:
-        """The counts of the chunks do not grow, and are fewer than these: each is of its chunk
-        alone, or of nothing."""
+        """Whether the counts of the chunks do not grow and are too small: each counts its own
+        chunk, or nothing."""
         counts = self.counted_by
         return (
             len(counts) == len(self.chunk_reads) > counts[0] == max(counts) == min(counts)
@@ -647,7 +648,8 @@ class Completion:
 
     @property
     def chunk_tokens(self) -> tuple[tuple[int, int], ...]:
-        """See Record. None where a count is missing, falls, or is of one of several choices."""
+        """See Record. Empty where a count is missing or falls, or belongs to one of several
+        choices."""
         counts = self.counted_by
         tokens = list[list[int]]()
         if len(counts) != len(self.chunk_reads) or self.others or self._stands_still:
@@ -663,12 +665,12 @@ class Completion:
 
     @property
     def visible(self) -> bool:
-        """There was more than reasoning."""
+        """The answer had more than reasoning."""
         return self.first_output is not None
 
     @property
     def settled(self) -> SettledCounts:
-        """The counts that can be right, once all of the answer is there."""
+        """The counts that can be right, once all of the answer has come."""
         visible = self.visible or not self.chunk_reads
         chunks = len(self.chunk_reads)
         still = self._stands_still and self.counts.output == self.counted_by[0]
@@ -698,7 +700,7 @@ class Completion:
 
     @property
     def hidden_tokens(self) -> int | None:
-        """Of the output, those of reasoning that did not come as it was made; None: that is not
+        """The reasoning tokens of the output that did not come as they were made. None: not
         known."""
         if self.chunk_tokens:  # the first chunk has them
             return 0
@@ -712,7 +714,7 @@ class Completion:
         return None if self.redacted or self.encrypted or self.summarised else 0
 
     def outcome(self) -> tuple[str, str]:
-        """(outcome, message) of a response with status 2xx whose bytes all came."""
+        """(outcome, message) of a response with status 2xx, when all its bytes have come."""
         if self.error is not None:
             return "stream_error", self.error
         if self.malformed is not None:
@@ -732,7 +734,8 @@ class Completion:
         return (OK, "") if self.content else self._without_content()
 
     def _without_content(self) -> tuple[str, str]:
-        """A model may end at once: then its end is all that was counted, if that was."""
+        """(outcome, message) of an answer without content. A model may end at once: then nothing
+        but its end was counted, if anything was."""
         tokens, reason = self.output_tokens, self.finish_reason
         if tokens is None:
             return "empty", f"no content, and no count of tokens (finish_reason {reason})"
@@ -748,7 +751,7 @@ class Completion:
 
 
 def read_finish_reason(value: Any) -> str | None:
-    """A finish_reason; None: there is none yet, in the words in which servers write that."""
+    """The finish_reason. None: there is none yet, in any of the words for that."""
     if isinstance(value, dict):
         value = value.get("type")
     if isinstance(value, str):
@@ -757,8 +760,8 @@ def read_finish_reason(value: Any) -> str | None:
 
 
 def decode_lenient_json(data: bytes) -> Any:
-    """Its content, also of JSON that msgspec refuses for its texts or numbers alone. Raises
-    ValueError, RecursionError."""
+    """The content of JSON, also where msgspec refuses its texts or numbers alone. Raises ValueError
+    and RecursionError."""
     try:
         return msgspec.json.decode(data)
     except ValueError:
@@ -766,16 +769,19 @@ def decode_lenient_json(data: bytes) -> Any:
 
 
 def repair_json(data: bytes) -> bytes:
-    """JSON that msgspec refuses for its texts or numbers alone: bytes that are no UTF-8, half of a
-    pair of surrogates (a character that was split over two chunks), the NaN and Infinity of Python,
-    which become null. Raises ValueError and RecursionError."""
+    """JSON that msgspec refuses for its texts or numbers alone, repaired. Raises ValueError and
+    RecursionError.
+
+    It repairs bytes that are no UTF-8, half surrogate pairs (a character that was split over two
+    chunks), and Python's NaN and Infinity, which become null.
+    """
     content = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None)
     text = json.dumps(content, ensure_ascii=False)
     return SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text).encode()
 
 
 def _message_of(error: Any, data: bytes) -> str:
-    """``error``: a field of ``data``, which may say more beside it."""
+    """``error`` is a field of ``data``, which may have more of the message beside it."""
     if isinstance(error, dict | list) and error and (message := error_text(error)):
         return message
     with suppress(ValueError, RecursionError):
@@ -792,7 +798,7 @@ def _message_of(error: Any, data: bytes) -> str:
 
 
 def error_text(error: Any) -> str:
-    """The message in an error, which servers write as an object, a list, a string or whatever
+    """The message in an error, which servers write as an object, a list, a string or anything
     else."""
     try:
         return sanitise_text(find_error_message(error) or str(error))
@@ -801,13 +807,12 @@ def error_text(error: Any) -> str:
 
 
 def error_line(body: bytes) -> str:
-    """``body`` as one line of at most 4 kB, without the control characters that would reach a
-    terminal."""
+    """``body`` as one line of at most 4 kB, without control characters."""
     return sanitise_text(body)
 
 
 def status_message(body: bytes) -> str:
-    """The message of an error response: that of its JSON, whatever its shape, else its text."""
+    """The message of an error response: from its JSON, whatever its shape, else its text."""
     if len(body) > MAX_MESSAGE_BYTES:
         return error_line(body)
     text = body.removeprefix(b"\xef\xbb\xbf").strip()

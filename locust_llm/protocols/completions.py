@@ -1,5 +1,5 @@
-"""Plain completions (OpenAI, "Completions"): a prompt without roles, and choices that have their
-text themselves."""
+"""Completions: plain completions (OpenAI, "Completions"), with a prompt without roles and choices
+that hold their text themselves."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ class CompletionsProtocol(ChoicesProtocol):
     decode = staticmethod(msgspec.json.Decoder(CompletionChunk[TextChoice]).decode)
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
-        """The contents, with blank lines between."""
+        """The contents with blank lines between them."""
         return {"prompt": "\n\n".join(map(text_of, messages))}
 
     tokenized = prompt

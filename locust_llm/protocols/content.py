@@ -1,19 +1,19 @@
-"""What a delta holds: text of the answer, reasoning, or nothing, in all the shapes in which servers
-write them."""
+"""Content: whether a delta holds text of the answer, reasoning, or nothing, in every shape that
+servers write."""
 
 from typing import Any, Final
 
 THOUGHTS: Final = frozenset(
     {"thinking", "reasoning", "redacted_thinking", "reasoning.text", "reasoning.summary"}
 )
-"""Types of the parts of a content that are reasoning (Mistral, OpenRouter, LiteLLM)."""
+"""The types of content parts that are reasoning (Mistral, OpenRouter, LiteLLM)."""
 TEXTS: Final = ("text", "thinking", "summary", "content", "reasoning")
-"""Fields of a part that hold its text."""
+"""The fields of a part that hold its text."""
 DEPTH: Final = 5
 
 
 def has_text(value: Any, depth: int = DEPTH) -> bool:
-    """There is something to read in a text, in a part, or in a list of them."""
+    """Whether a text, a part or a list of them has anything to read."""
     if isinstance(value, str):
         return value != ""
     if isinstance(value, list):
@@ -34,7 +34,7 @@ def has_text(value: Any, depth: int = DEPTH) -> bool:
 
 
 def classify_content(content: Any) -> tuple[bool, bool]:
-    """(whether it holds output, whether it holds reasoning), of a ``content`` that is no text."""
+    """(whether a ``content`` that is no text holds output, whether it holds reasoning)."""
     parts = content if isinstance(content, list) else [content]
     output = thought = False
     for part in parts:
@@ -48,7 +48,7 @@ def classify_content(content: Any) -> tuple[bool, bool]:
 
 
 def is_encrypted(part: Any) -> bool:
-    """A part of the reasoning that nobody can read: that there was some is all that it says."""
+    """Whether a part of the reasoning is unreadable: it shows only that there was some."""
     return isinstance(part, dict) and part.get("type") in (
         "reasoning.encrypted",
         "redacted_thinking",
@@ -60,12 +60,12 @@ def is_summary(part: Any) -> bool:
 
 
 def has_arguments(function: Any) -> bool:
-    """Returns whether a call of a function has more of its arguments."""
+    """Whether a function call has more of its arguments."""
     return isinstance(function, dict) and bool(function.get("arguments") or function.get("input"))
 
 
 def read_tool_call_start(part: Any) -> tuple[Any, Any, Any] | None:
-    """What a part of a tool call begins with: (index, id, name); None: it begins none."""
+    """What a part of a tool call begins with: (index, id, name). None: it begins none."""
     if not isinstance(part, dict):
         return None
     function = part.get("function") or part.get("custom")
@@ -75,6 +75,6 @@ def read_tool_call_start(part: Any) -> tuple[Any, Any, Any] | None:
 
 
 def is_thought(more: Any) -> bool:
-    """A delta's ``extra_content`` marks its content as reasoning (Gemini)."""
+    """Whether a delta's ``extra_content`` marks its content as reasoning (Gemini)."""
     google = more.get("google") if isinstance(more, dict) else None
     return isinstance(google, dict) and google.get("thought") is True

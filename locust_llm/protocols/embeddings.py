@@ -1,8 +1,8 @@
 """Embeddings (OpenAI, "Embeddings") and rerank (Jina's and Cohere's form, as vLLM has it): texts
 in, vectors or scores out.
 
-Nothing is generated: an answer is one body, without tokens of output. Each message is an input; of
-rerank the first is the query, and the others are its documents.
+Nothing is generated: an answer is one body, without output tokens. Each message is an input. For
+rerank the first message is the query, and the others are its documents.
 """
 
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from .protocol import Messages, Protocol, text_of
 class PoolingUsage(msgspec.Struct, gc=False):
     prompt_tokens: Count = None
     total_tokens: Count = None
-    """Of rerank, where some servers have it alone."""
+    """Some servers count rerank with this field alone."""
 
 
 class BilledUnits(msgspec.Struct, gc=False):
@@ -30,13 +30,13 @@ class CohereMeta(msgspec.Struct, gc=False):
 
 
 class PoolingResult(msgspec.Struct, gc=False):
-    """A vector or a score; its values are not read."""
+    """A vector or a score, whose values are not read."""
 
     index: Any = None
 
 
 class PoolingResponse(ErrorFields, gc=False):
-    """A whole answer: ``data`` of embeddings, ``results`` of rerank."""
+    """A whole answer: ``data`` for embeddings, ``results`` for rerank."""
 
     data: list[PoolingResult] | None = None
     results: list[PoolingResult] | None = None
@@ -45,7 +45,7 @@ class PoolingResponse(ErrorFields, gc=False):
 
 
 class PoolingProtocol(Protocol[PoolingResponse]):
-    """What both have."""
+    """What embeddings and rerank share."""
 
     streams = False
     stream_fields: ClassVar[dict[str, Any]] = {}
@@ -53,7 +53,7 @@ class PoolingProtocol(Protocol[PoolingResponse]):
     decode = staticmethod(msgspec.json.Decoder(PoolingResponse).decode)
 
     def event(self, answer: Completion, message: PoolingResponse, data: bytes) -> bool:
-        """A server that streams this all the same sends no chunk of it."""
+        """A server that streams the answer all the same sends no chunk."""
         return False
 
     def whole(self, answer: Completion, body: bytes) -> None:
@@ -81,7 +81,6 @@ class PoolingProtocol(Protocol[PoolingResponse]):
         return {"inputs": len(messages)}
 
     def tokenized(self, messages: Messages) -> dict[str, Any]:
-        """Returns the inputs as text, without a chat template."""
         return {"prompt": "\n\n".join(map(text_of, messages))}
 
 
@@ -102,6 +101,5 @@ class RerankProtocol(PoolingProtocol):
         return {"query": query, "documents": documents}
 
     def asked(self, messages: Messages, output_tokens: int) -> dict[str, int | None]:
-        """How often a server counts the query is its own affair: no number of tokens was asked
-        for."""
+        """No number of tokens is requested: the server decides how often it counts the query."""
         return {"inputs": len(messages) - 1, "asked_input_tokens": None}

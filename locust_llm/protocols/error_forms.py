@@ -1,4 +1,4 @@
-"""The forms in which servers write an error inside of an answer: as an object, flat, as a list, in
+"""Error forms: how servers write an error inside an answer: as an object, flat, as a list, in
 fields of their own."""
 
 from contextlib import suppress
@@ -13,30 +13,30 @@ MESSAGES: Final = (
 )  # fmt: skip
 """Fields that may hold the text of an error, the likeliest first."""
 TEXTS: Final = ("text", "reason", "description")
-"""Fields that hold it where it is known that there is an error: elsewhere they hold much else."""
+"""Fields that hold the text where an error is certain: elsewhere they hold much else."""
 ERRORS: Final = ("error", "errors", "Error", "fault")
 CODES: Final = ("code", "status_code", "statusCode", "error_code", "errorCode", "errcode")
 SUCCESS: Final = frozenset({"", "ok", "success", "succeeded", "none", "null", "false", "0"})
-"""What a field of a code or an error holds where nothing failed, in small letters."""
+"""The values of a code or error field where nothing failed, in lower case."""
 EXCEPTION: Final = "Exception"
-"""The end of the name of a field that holds an error of AWS."""
+"""The name of a field that holds an AWS error ends so."""
 FAILED: Final = frozenset({"error", "fail", "failed", "failure"})
-"""Of a field ``status``, which else may hold a state such as ``in_progress``."""
+"""The failures in a field ``status``, which may also hold a state such as ``in_progress``."""
 DEPTH: Final = 5
 ITEMS: Final = 100
 
 
 class EmbeddedError(NamedTuple):
-    """What looks like an error, beside nothing that looks like an answer."""
+    """What looks like an error, without anything that looks like an answer."""
 
     message: str
     certain: bool
-    """False: a text alone, which may be harmless; it explains an answer that has no end."""
+    """False: it is a text alone, which may be harmless. It explains an answer that has no end."""
 
 
 def is_error(value: Any, depth: int = DEPTH) -> bool:
-    """Whether a field named ``error`` says that something failed: null, empty, a code of success
-    and the like do not."""
+    """Whether a field named ``error`` means a failure. Null, empty values, a success code and the
+    like do not."""
     if isinstance(value, dict):
         if "code" in value and is_success(value["code"]):
             return (read_error_message(value) or "").lower() not in SUCCESS
@@ -49,7 +49,7 @@ def is_error(value: Any, depth: int = DEPTH) -> bool:
 
 
 def is_success(code: Any) -> bool:
-    """Whether a code, a number or a word, says that nothing failed."""
+    """Whether a code, a number or a word, means success."""
     if isinstance(code, bool):
         return code
     if isinstance(code, str) and code.strip().isdecimal() and len(code) < 10:
@@ -60,8 +60,7 @@ def is_success(code: Any) -> bool:
 
 
 def find_embedded_error(content: Any) -> EmbeddedError | None:
-    """The error in the JSON of an event, or of a body, that holds no part of an answer; None: there
-    is none."""
+    """The error in an event or body that holds no part of an answer. None: there is no error."""
     if isinstance(content, list):
         errors = (find_embedded_error(item) for item in content[:ITEMS] if isinstance(item, dict))
         return next((error for error in errors if error is not None), None)
@@ -81,7 +80,7 @@ def find_embedded_error(content: Any) -> EmbeddedError | None:
 
 def _enveloped(content: dict[str, Any]) -> EmbeddedError | None:
     """The error in a field that is an object, as clouds write it in their own APIs (Volcengine,
-    Tencent, iFlytek, AWS). A code alone is no certain failure there: it may stand for much."""
+    Tencent, iFlytek, AWS). A code alone is no certain failure there, as it may stand for much."""
     for name, value in content.items():
         if not isinstance(value, dict):
             continue
@@ -97,7 +96,7 @@ def _enveloped(content: dict[str, Any]) -> EmbeddedError | None:
 
 
 def _has_failed(content: dict[str, Any], *, named: bool) -> bool:
-    """A field says so, whatever its code. ``named``: there is a text that says what failed."""
+    """Whether a field reports a failure, whatever its code. ``named``: a text names what failed."""
     status = content.get("status")
     failed = isinstance(status, int) and status >= 400
     failed = failed or (isinstance(status, str) and status.lower() in FAILED)
@@ -111,12 +110,12 @@ def _has_failed(content: dict[str, Any], *, named: bool) -> bool:
 
 
 def is_failed_base(base: Any) -> bool:
-    """Whether a ``base_resp`` (MiniMax) is of a failure: its code is not 0."""
+    """Whether a ``base_resp`` (MiniMax) reports a failure: its code is not 0."""
     return isinstance(base, dict) and not is_success(base.get("status_code"))
 
 
 def read_error_message(value: Any, depth: int = DEPTH) -> str | None:
-    """The text of an error of any shape; None: it has none that is named as such."""
+    """The text of an error of any shape. None: it has no text that is named as such."""
     if isinstance(value, str):
         return _written_in(value.strip(), depth) or None
     if not depth:
@@ -138,7 +137,7 @@ def read_error_message(value: Any, depth: int = DEPTH) -> str | None:
 
 
 def _written_in(text: str, depth: int) -> str:
-    """The message in a text which is the JSON of another server's error; else the text as it is."""
+    """The message in a text that is the JSON of another server's error; else the text as it is."""
     if depth and text.startswith(("{", "[")):
         with suppress(ValueError, RecursionError):
             return read_error_message(msgspec.json.decode(text), depth - 1) or text
@@ -146,7 +145,7 @@ def _written_in(text: str, depth: int) -> str:
 
 
 def find_error_message(error: Any) -> str | None:
-    """The same of what is known to be an error, in more fields; None: it has none."""
+    """The text of a certain error, from more fields. None: it has no text."""
     message = read_error_message(error)
     if message is not None or not isinstance(error, dict):
         return message

@@ -1,5 +1,5 @@
-"""The protocols by name, as ``--endpoint-type`` has them: ours, and those that a locustfile
-adds."""
+"""Known protocols, by their names in ``--endpoint-type``: this package's protocols and a
+locustfile's."""
 
 import pkgutil
 from collections.abc import Collection, Mapping
@@ -14,12 +14,13 @@ PROTOCOLS: Final[dict[str, Protocol[Any]]] = {
     name: pkgutil.resolve_name(kind.protocol)() for name, kind in ENDPOINT_TYPES.items()
 }
 AIPERF_NAMES: Final = {"cohere_rankings": "rerank"}
-"""Of --endpoint-type, where ours is another; its other rankings have bodies of their own."""
+"""AIPerf's --endpoint-type names that differ from ours. Its other rankings have bodies of their
+own."""
 
 
 def convert_key_headers(kind: str, headers: Mapping[str, str], own: str) -> dict[str, str]:
-    """``headers`` of requests of the protocol ``own``, with those that another one, ``kind``, adds:
-    the key in its place."""
+    """The ``headers`` of requests of the protocol ``own``, with the headers that the protocol
+    ``kind`` adds: the key in its place."""
     key = ""
     given = {name.lower() for name in headers}
     for name, value in PROTOCOLS[own].headers("?").items():
@@ -35,7 +36,7 @@ def convert_key_headers(kind: str, headers: Mapping[str, str], own: str) -> dict
 def encode_request_body(
     kind: str, model: str | None, messages: Messages, max_tokens: int | None, /, **how: Any
 ) -> bytes:
-    """The JSON of a request; arguments as ``request_pieces``."""
+    """The JSON of a request. The arguments are as in ``encode_request_pieces``."""
     return b"".join(encode_request_pieces(kind, model, messages, max_tokens, **how))
 
 
@@ -52,9 +53,11 @@ def encode_request_pieces(
     without: Collection[str] = (),
     **body: Any,
 ) -> list[bytes]:
-    """The JSON of a request, in pieces that follow on each other. ``kind``: one of PROTOCOLS.
-    ``body`` adds to it and wins; its tools may be as chat has them, and None for a field of the
-    protocol's own leaves that out. ``without``: fields that are left out."""
+    """The JSON of a request, in pieces that follow on each other.
+
+    ``kind`` is one of PROTOCOLS. ``body`` adds fields and wins. Its tools may be in chat's form;
+    None for a field leaves the field out. ``without`` names fields that are left out.
+    """
     protocol = PROTOCOLS[kind]
     request = protocol.body(
         model,

@@ -1,8 +1,8 @@
-"""JSON whose fields have another type than the API names: what is empty or only counts is left out,
-the rest is read.
+"""Lenient JSON: fields have another type than the API names. What is empty or only counts is left
+out, the rest is read.
 
-Relays write ``[]`` for ``{}`` (PHP), a list around one object, or a number as a text. The decoders
-of msgspec refuse such an event as a whole, at once; then it comes here.
+Relays write ``[]`` for ``{}`` (PHP), a list around one object, or a number as a text. msgspec's
+decoders refuse such an event as a whole; then it comes here.
 """
 
 from types import NoneType
@@ -13,12 +13,12 @@ import msgspec
 ESSENTIAL: Final = frozenset(
     {"choices", "delta", "content", "text", "output", "item", "content_block"}
 )
-"""Fields that hold the answer itself: one of another type, if it is not empty, is not left out in
+"""Fields that hold the answer itself. One of another type, if it is not empty, is not left out in
 silence."""
 
 
 def coerce_json(kind: Any, value: Any) -> Any:
-    """``value``, made of plain JSON, as ``kind``, a type that a decoder was made for. Raises
+    """Convert ``value``, made of plain JSON, to ``kind``, a type that has a decoder. Raises
     ValueError where it does not fit and would be missed."""
     if kind is Any:
         return value

@@ -1,4 +1,4 @@
-"""Messages (Anthropic, "Messages"): blocks of content, each with its deltas; the input counted
+"""Messages (Anthropic, "Messages"): blocks of content, each with its deltas. The input is counted
 first, the output last."""
 
 from collections.abc import Callable
@@ -21,28 +21,28 @@ from .protocol import (
 )
 
 VERSION: Final = "2023-06-01"
-"""Of the API, in the header ``anthropic-version``; there is no later one."""
+"""The version of the API, in the header ``anthropic-version``. There is no later one."""
 REASONS: Final = {
     "end_turn": "stop",
     "max_tokens": "length",
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-"""Each stop_reason in the words of chat completions; others stay as they are."""
+"""Each stop_reason in the words of chat completions. Others stay as they are."""
 CHOICES: Final = {"required": "any"}
-"""Of tools, where the words differ."""
+"""Tool choices whose words differ."""
 EVENTS: Final = frozenset({
     "message_start", "content_block_start", "content_block_delta", "content_block_stop",
     "message_delta", "message_stop",
     "ping",
 })  # fmt: skip
 PROMPT: Final = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-"""Counts that together are the prompt."""
+"""Counts that add up to the prompt."""
 
 
 class MessagesUsage(msgspec.Struct, gc=False):
-    """The input is what is neither read from the cache nor written to it: together they are the
-    prompt."""
+    """``input_tokens`` are neither read from the cache nor written to it. The three counts add up
+    to the prompt."""
 
     input_tokens: Count = None
     output_tokens: Count = None
@@ -51,7 +51,7 @@ class MessagesUsage(msgspec.Struct, gc=False):
 
 
 class ContentBlock(msgspec.Struct, gc=False):
-    """A block of the content, as it begins or whole; or a delta of one, or of the message."""
+    """A content block, at its begin or whole; or a delta of a block or of the message."""
 
     type: str | None = None
     text: Any = None
@@ -64,7 +64,7 @@ class ContentBlock(msgspec.Struct, gc=False):
 
 
 class MessagesResponse(msgspec.Struct, gc=False):
-    """A whole answer; the first event of a stream has it too, still empty."""
+    """A whole answer. The first event of a stream has it too, still empty."""
 
     type: str | None = None
     content: list[ContentBlock] | None = None
@@ -97,7 +97,7 @@ class MessagesProtocol(Protocol[MessagesEvent]):
     )
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
-        """System messages are a field beside the others, and answers of tools are those of the
+        """System messages become a field of their own. Results of tools become messages of the
         user."""
         systems = [
             text_of(message)
@@ -170,7 +170,7 @@ class MessagesProtocol(Protocol[MessagesEvent]):
         return False
 
     def _all(self, answer: Completion, data: bytes) -> bool:
-        """The whole answer, as one event."""
+        """Read the whole answer as one event."""
         before = answer.content
         self.whole(answer, data)
         return answer.content and not before
@@ -216,7 +216,7 @@ def _block_start(answer: Completion, index: Index, block: ContentBlock) -> bool:
 
 
 def _blocks(answer: Completion, blocks: list[ContentBlock] | None) -> bool:
-    """Whole ones; whether they hold anything."""
+    """Read whole blocks. Returns whether they hold anything."""
     for index, block in enumerate(blocks or ()):
         answer.redacted = answer.redacted or block.type == "redacted_thinking"
         if block.type == "tool_use":
@@ -228,13 +228,14 @@ def _blocks(answer: Completion, blocks: list[ContentBlock] | None) -> bool:
 
 
 def _forget_early_count(answer: Completion) -> None:
-    """What was counted before anything was written is no count of the answer."""
+    """Forget a count from before any output: it is no count of the answer."""
     if not answer.content:
         answer.counts.output = None
 
 
 def _written(input_: Any) -> str:
-    """Arguments that came as an object; nothing for an empty one, whose deltas may follow."""
+    """Arguments that came as an object, as text. An empty object gives nothing, as its deltas may
+    follow."""
     return msgspec.json.encode(input_).decode() if input_ else ""
 
 
@@ -263,7 +264,7 @@ def _tool(tool: Any) -> Any:
 
 
 def _turn(message: dict[str, Any]) -> dict[str, Any]:
-    """One message of a chat; reasoning is left out, as it needs a signature of the server's."""
+    """One message of a chat. Reasoning is left out, as it needs a signature of the server's."""
     role = message.get("role")
     content = message.get("content")
     if role == "tool":
@@ -291,8 +292,8 @@ def _turn(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(text: Any) -> Any:
-    """An object, as Messages has it; what a model wrote as such and is none goes as a text in
-    one."""
+    """The arguments as an object, as Messages has them. A model's invalid arguments go as a text in
+    an object."""
     try:
         arguments = msgspec.json.decode(text or "{}")
     except (TypeError, ValueError, RecursionError):
@@ -301,7 +302,7 @@ def _arguments(text: Any) -> Any:
 
 
 def _block(part: Any) -> Any:
-    """Of a message's content, where it is known; others stay as they are."""
+    """A block of a message's content where its kind is known. Others stay as they are."""
     if not isinstance(part, dict) or part.get("type") != "image_url":
         return part
     image = part.get("image_url")

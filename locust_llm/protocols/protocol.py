@@ -1,5 +1,5 @@
-"""Protocol: how requests of one API are written, and how its answers are read; the seam that each
-protocol fills."""
+"""Protocol: how requests of one API are written and how its answers are read. Each protocol fills
+this interface."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -8,72 +8,73 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from .completion import Completion
 
 Messages = list[dict[str, Any]]
-"""Of a conversation, in the form of chat completions; what ``Answer.message`` is, too."""
+"""The messages of a conversation, in the form of chat completions. ``Answer.message`` is one,
+too."""
 NO_PARAMETERS: Final = {"type": "object", "properties": {}}
-"""Of a function that names none."""
+"""The parameters of a function that names none."""
 
 
 M = TypeVar("M")
 
 
 class Protocol(ABC, Generic[M]):
-    """Has no state: one object serves all requests of a run."""
+    """A protocol has no state: one object serves all requests of a run."""
 
     path: ClassVar[str]
-    """Where requests go, unless ``--endpoint`` names another path."""
+    """The path of requests, unless ``--endpoint`` names another."""
     length_fields: ClassVar[tuple[str, ...]] = ("max_tokens",)
-    """Fields of the body that limit the output in tokens; the first unless ``--max-tokens-field``
-    names another."""
+    """The body's fields that limit the output in tokens. The first is used, unless
+    ``--max-tokens-field`` names another."""
     stream_fields: ClassVar[dict[str, Any]] = {"stream": True}
-    """What asks for a stream."""
+    """The fields that ask for a stream."""
     count_fields: ClassVar[dict[str, Any]] = {}
-    """What asks for a count of tokens with each event of a stream; empty: it has no such thing."""
+    """The fields that ask for a token count with each event of a stream. Empty: there are none."""
     least_texts: ClassVar[int] = 1
-    """Messages that a request must have: rerank takes a query and a document."""
+    """The fewest messages of a request: rerank takes a query and a document."""
     least_tokens: ClassVar[int] = 1
-    """Of output that a request may ask for."""
+    """The fewest output tokens that a request may ask for."""
     takes: ClassVar[tuple[str, ...]] = ()
     """What a message may hold beside text: image, audio."""
     streams: ClassVar[bool] = True
-    """False: answers are whole always, and have no tokens of output."""
+    """False: answers are always whole and have no output tokens."""
 
     operation: ClassVar[str] = ""
-    """As OpenTelemetry's conventions call it (``gen_ai.operation.name``); empty: by its own
-    name."""
+    """OpenTelemetry's name for it (``gen_ai.operation.name``). Empty: the protocol's own name."""
     provider: ClassVar[str] = "openai"
-    """Whose API it is (``gen_ai.provider.name``)."""
+    """The owner of the API (``gen_ai.provider.name``)."""
 
     decode: Callable[[bytes], M]
-    """The JSON of an event, as what ``event`` takes; a decoder of msgspec is the fastest. Raises
-    ValueError."""
+    """Decodes the JSON of an event into what ``event`` takes. A decoder of msgspec is the fastest.
+    Raises ValueError."""
 
     @abstractmethod
     def prompt(self, messages: Messages) -> dict[str, Any]:
         """The fields of the body that carry the conversation."""
 
     def fields(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Further fields of the body, given as chat completions have them; what is in this
-        protocol's own form stays as it is."""
+        """Further fields of the body. ``asked`` has them as in chat completions; fields in this
+        protocol's own form stay as they are."""
         return asked
 
     @abstractmethod
     def event(self, answer: Completion, message: M, data: bytes) -> bool:
-        """One event of a stream, into the answer. True if it is a chunk: it brought output.
+        """Read one event of a stream into the answer. True: it is a chunk, as it brought output.
 
-        Called when there is time, perhaps long after the bytes were stamped. ``[DONE]``, empty
-        events and those of type ``error`` do not come here, nor what ``decode`` cannot read: that
+        It is called when there is time, perhaps long after the bytes were stamped. ``[DONE]``,
+        empty events and events of type ``error`` do not come here. What ``decode`` cannot read
         makes an answer malformed.
         """
 
     def form(self, data: bytes) -> tuple[bytes, bytes]:
-        """What stands before and behind the text of an event, if this is a chunk for its text
-        alone: the same around another text is another such chunk. Empty: it is none, or not to be
-        told cheaply."""
+        """(bytes before, bytes behind) the text of an event that is a chunk for its text alone. The
+        same bytes around another text are another such chunk.
+
+        Empty: it is no such chunk, or this cannot be found cheaply.
+        """
         return b"", b""
 
     def whole(self, answer: Completion, body: bytes) -> None:
-        """An answer that came as one JSON body. Unless a protocol says otherwise it is read as an
-        event is."""
+        """Read an answer that came as one JSON body. By default it is read as an event is."""
         if (message := answer.read(self.decode, body)) is not None:
             self.event(answer, message, body)
 
@@ -87,8 +88,11 @@ class Protocol(ABC, Generic[M]):
         max_tokens_field: str,
         per_chunk_usage: bool = False,
     ) -> dict[str, Any]:
-        """Of a request. ``max_tokens_field``: of those in ``length_fields``; another one counts for
-        nothing. ``per_chunk_usage``: ask for a count of tokens with each event."""
+        """The body of a request.
+
+        ``max_tokens_field``: one of ``length_fields``; another one is ignored. ``per_chunk_usage``:
+        ask for a token count with each event.
+        """
         request = self.prompt(messages)
         if model is not None:
             request["model"] = model
@@ -108,16 +112,16 @@ class Protocol(ABC, Generic[M]):
         return {"messages": messages}
 
     def asked(self, messages: Messages, output_tokens: int) -> dict[str, int | None]:
-        """What a record has of a request's size, beside its input tokens."""
+        """A record's fields for the requested size, without its input tokens."""
         return {"asked_output_tokens": output_tokens}
 
     def headers(self, key: str) -> dict[str, str]:
-        """Returns the headers of every request. ``key``: of the API; empty for none."""
+        """The headers of every request. ``key`` is the API key; empty for none."""
         return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def read_tool_function(tool: Any) -> dict[str, Any] | None:
-    """Of one of chat's ``tools``, flat or not; None: it is no function."""
+    """The function of one of chat's ``tools``, flat or not. None: it is no function."""
     if (
         not isinstance(tool, dict)
         or tool.get("type", "function") != "function"
@@ -133,7 +137,7 @@ def read_tool_function(tool: Any) -> dict[str, Any] | None:
 
 
 def read_tool_choice_name(choice: Any) -> Any:
-    """Of the function that a ``tool_choice`` of chat names; None: it names none."""
+    """The name of the function in chat's ``tool_choice``. None: it names none."""
     function = (
         choice.get("function", choice)
         if isinstance(choice, dict) and choice.get("type") == "function"
@@ -143,7 +147,7 @@ def read_tool_choice_name(choice: Any) -> Any:
 
 
 def read_response_schema(form: Any) -> dict[str, Any] | None:
-    """What a ``response_format`` of chat has of a JSON schema: ``name``, ``schema``, ...; None: it
+    """The JSON schema in chat's ``response_format``, with ``name``, ``schema`` and so on. None: it
     has none."""
     inner = (
         form.get("json_schema")
@@ -154,7 +158,7 @@ def read_response_schema(form: Any) -> dict[str, Any] | None:
 
 
 def text_of(message: dict[str, Any]) -> str:
-    """Returns its text, without the parts that are none."""
+    """The text of a message, without its other parts."""
     content = message.get("content")
     if isinstance(content, str):
         return content

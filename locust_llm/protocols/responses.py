@@ -1,5 +1,5 @@
-"""Responses (OpenAI, "Responses"): typed events, one named delta for each kind of output; turns may
-go on from an answer."""
+"""Responses (OpenAI, "Responses"): typed events, with one named delta for each kind of output. A
+turn may go on from a stored answer."""
 
 from collections.abc import Callable
 from itertools import chain, takewhile
@@ -54,7 +54,7 @@ class OutputItem(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: Any = None
     input: Any = None
-    """Of a call of a custom tool: its arguments, as text."""
+    """The arguments of a custom tool's call, as text."""
 
     @property
     def is_call(self) -> bool:
@@ -71,7 +71,7 @@ class IncompleteDetails(msgspec.Struct, gc=False):
 
 
 class ResponseObject(msgspec.Struct, gc=False):
-    """A whole answer; the last event of a stream has it too."""
+    """A whole answer. The last event of a stream has it too."""
 
     id: Any = None
     status: str | None = None
@@ -80,7 +80,7 @@ class ResponseObject(msgspec.Struct, gc=False):
     error: Any = None
     incomplete_details: IncompleteDetails | None = None
     metrics: msgspec.Raw = msgspec.Raw()
-    """Of vLLM: core.server_times reads them, when the answer is over."""
+    """vLLM's metrics. records.server_times reads them when the answer is over."""
 
 
 class ResponsesEvent(msgspec.Struct, gc=False):
@@ -127,9 +127,10 @@ STATUSES: Final = {
     "response.incomplete": "incomplete",
     "response.failed": "failed",
 }
-"""Of a response without a status, by the event that it came with."""
+"""The status of a response without one, by the event that it came with."""
 RESPONSE_ID: Final = "response_id"
-"""Field of an assistant's message: how the server names it, if it keeps it."""
+"""The field of an assistant's message that holds the server's name for it, if the server keeps
+it."""
 REASONS: Final = {"max_output_tokens": "length", "max_tokens": "length"}
 """Why an answer is incomplete, in the words of chat completions."""
 
@@ -148,8 +149,8 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
     )
 
     def prompt(self, messages: Messages) -> dict[str, Any]:
-        """System messages at the beginning are instructions, which each request has: vLLM drops
-        those of earlier turns from what it keeps."""
+        """System messages at the begin become instructions, which each request carries: vLLM drops
+        instructions of earlier turns from what it keeps."""
         systems = leading_system_messages(messages)
         items = _items_of_messages(messages[len(systems) :])
         if not items:
@@ -224,7 +225,8 @@ class ResponsesProtocol(Protocol[ResponsesEvent]):
 
 
 def _call(answer: Completion, index: Index, item: OutputItem, *, begins: bool) -> bool:
-    """An item that begins, or that has ended: then it brings what no event has brought before."""
+    """Read an item that begins or has ended. An ended item brings what no event has brought
+    before."""
     if begins or index not in answer.calls:
         return answer.add_tool_call(index, id_=item.call_id, name=item.name, arguments=item.written)
     if item.written and not answer.calls[index]:
@@ -233,7 +235,7 @@ def _call(answer: Completion, index: Index, item: OutputItem, *, begins: bool) -
 
 
 def _items_of(answer: Completion, response: ResponseObject) -> bool:
-    """All of the output at once, but for reasoning that came before; whether there is any."""
+    """Read all output at once, without reasoning that came before. Returns whether there is any."""
     reasoned = answer.content
     for index, item in enumerate(response.output or ()):
         if not (reasoned and item.type == "reasoning"):
@@ -257,8 +259,8 @@ def _add_whole_item(answer: Completion, index: int, item: OutputItem) -> None:
 def _ended(
     answer: Completion, response: ResponseObject, data: bytes, *, status: str | None = None
 ) -> None:
-    """Its end and its counts. Its status is what counts: vLLM sends ``response.completed`` with an
-    incomplete one. ``status``: where it has none."""
+    """Read the end and the counts. The response's own status counts, as vLLM sends
+    ``response.completed`` with an incomplete one. ``status`` serves where it has none."""
     status = response.status or status
     if (usage := response.usage) is not None:
         of_prompt, of_answer = usage.input_tokens_details, usage.output_tokens_details
@@ -294,9 +296,11 @@ def leading_system_messages(messages: Messages) -> Messages:
 def split_at_stored_response(
     messages: Messages, lost: str | None = None
 ) -> tuple[str | None, Messages]:
-    """(id of the last answer of the server that has one, messages to send with it: those since
-    then, and the system's); (None, all of them) where no answer has one, or it is ``lost``, or
-    nothing came since then."""
+    """(id of the last stored answer, messages to send with it), for a server that keeps answers.
+
+    The messages are the later ones and the system's. It is (None, all messages) where no answer has
+    an id, the answer is ``lost``, or nothing came since then.
+    """
     for index in range(len(messages) - 1, -1, -1):
         if id_ := messages[index].get(RESPONSE_ID):
             news = messages[index + 1 :]
@@ -309,7 +313,8 @@ def split_at_stored_response(
 
 
 def _tool(tool: Any) -> Any:
-    """Flat; as in chat it is not strict unless it says so, which here is the default."""
+    """The tool in flat form. As in chat, it is not strict unless the tool asks for it; here strict
+    is the default."""
     function = read_tool_function(tool)
     return (
         tool
@@ -354,7 +359,7 @@ def _items(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _part(part: Any) -> Any:
-    """Of a message's content, where it is known; others stay as they are."""
+    """A part of a message's content where its kind is known. Others stay as they are."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "text":
         return {"type": "input_text", "text": part.get("text")}

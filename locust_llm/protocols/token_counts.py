@@ -1,9 +1,8 @@
-"""The counts that a server gives of one answer: the last that can be right, and those that cannot
-be.
+"""Token counts: a server's counts of one answer: the last ones that can be right, and the ones that
+cannot be.
 
-A prompt that was answered has tokens, and so has an answer that is not empty: a count of zero
-beside them says nothing, and neither does one that is negative, no whole number, or no number at
-all.
+An answered prompt has tokens, and so has an answer that is not empty. A count of zero beside them
+means nothing. Neither does a negative count, or one that is no whole number.
 """
 
 from typing import Any, Final
@@ -14,13 +13,12 @@ MAX_COUNT: Final = 1 << 53
 MAX_DIGITS: Final = 16
 CHUNKS_PER_TOKEN: Final = 8
 LONGEST_TOKEN: Final = 128
-"""Characters of a token: on average fewer than CHUNKS_PER_TOKEN, in the longest of common
-vocabularies so many. A proxy may send each by itself, so an answer may have more chunks than
-tokens, but not more than these."""
+"""The most characters of a token: the longest in common vocabularies have so many. A proxy may send
+each by itself, so an answer may have at most so many chunks for each token."""
 
 Count = int | float | str | None
-"""A count as servers write it: proxies that know only one kind of number make 6 into 6.0, others
-write texts."""
+"""A count as servers write it. Proxies that know one kind of number make 6 into 6.0, others write
+texts."""
 INPUT: Final = "input_tokens"
 OUTPUT: Final = "output_tokens"
 REASONING: Final = "reasoning_tokens"
@@ -34,8 +32,8 @@ class UsageDetails(msgspec.Struct, gc=False):
 
 
 class ChatUsage(msgspec.Struct, gc=False):
-    """As chat completions have it. Some servers write the names of Responses instead, or both, one
-    of them with zeros."""
+    """The counts in the form of chat completions. Some servers write the names of Responses
+    instead, or both, one of them with zeros."""
 
     prompt_tokens: Count = None
     completion_tokens: Count = None
@@ -45,9 +43,9 @@ class ChatUsage(msgspec.Struct, gc=False):
     input_tokens: Count = None
     output_tokens: Count = None
     cached_tokens: Count = None
-    """Of Moonshot, beside no details."""
+    """Moonshot's, outside the details."""
     reasoning_tokens: Count = None
-    """Of Perplexity, likewise."""
+    """Perplexity's, outside the details."""
 
     @property
     def prompt(self) -> Count:
@@ -73,8 +71,8 @@ class ChatUsage(msgspec.Struct, gc=False):
 
 
 class TokenCounts:
-    """Of one answer. The last count above zero wins: what is missing, zero or impossible later
-    erases none."""
+    """The counts of one answer. The last count above zero wins: a missing, zero or impossible later
+    count erases none."""
 
     __slots__ = ("cached", "input", "output", "reasoning", "strange", "total")
 
@@ -84,16 +82,19 @@ class TokenCounts:
         self.reasoning: int | None = None
         self.cached: int | None = None
         self.total: int | None = None
-        """Of the prompt and all that was generated."""
+        """The tokens of the prompt and all output."""
         self.strange: dict[str, str] = {}
-        """Counts that cannot be one, as the server wrote them last, by their names in a record."""
+        """Counts that are impossible, as the server wrote them last, by their names in a record."""
 
     def settled(
         self, *, answered: bool, visible: bool, reasoned: bool, chunks: int, still: bool = False
     ) -> "SettledCounts":
-        """What of it can be right. ``answered``: there is content, reasoning too; ``visible``: some
-        of it is the answer, ``reasoned``: and some the reasoning, as it was made; ``still``: the
-        count came with each chunk, and never grew."""
+        """The counts that can be right.
+
+        ``answered``: there is content or reasoning. ``visible``: some of it is the answer.
+        ``reasoned``: some of it is reasoning, as it was made. ``still``: the count came with each
+        chunk, and never grew.
+        """
         rejected = {
             name: text for name, text in self.strange.items() if not getattr(self, FIELDS[name])
         }
@@ -118,7 +119,7 @@ class TokenCounts:
 
 
 class SettledCounts:
-    """The counts of an answer that are taken, and those that are not."""
+    """The accepted and the rejected counts of an answer."""
 
     __slots__ = ("cached", "input", "output", "reasoning", "rejected")
 
@@ -140,9 +141,11 @@ FIELDS: Final = {INPUT: "input", OUTPUT: "output", REASONING: "reasoning", CACHE
 def _with_reasoning(
     counts: TokenCounts, written: int, thought: int | None, *, reasoned: bool
 ) -> int:
-    """All tokens that were generated, also where the server leaves reasoning out of its count
-    (xAI): then the total holds it, or there is more reasoning than output. ``thought``: tokens of
-    reasoning; ``reasoned``: it came, counted or not."""
+    """All generated tokens, also where the server leaves reasoning out of its count (xAI). Then the
+    total holds the reasoning, or there is more reasoning than output.
+
+    ``thought``: tokens of reasoning. ``reasoned``: reasoning came, counted or not.
+    """
     generated = counts.total - counts.input if counts.total is not None and counts.input else 0
     if not thought:
         beyond = generated - written
@@ -155,7 +158,7 @@ def _with_reasoning(
 
 
 def parse_token_count(value: Any) -> int | None:
-    """A number of tokens, if it can be one."""
+    """The number of tokens. None: it cannot be one."""
     if value.__class__ is int:
         return value if 0 <= value < MAX_COUNT else None
     if isinstance(value, str) and len(value) <= MAX_DIGITS and value.isascii() and value.isdigit():
@@ -166,14 +169,14 @@ def parse_token_count(value: Any) -> int | None:
 
 
 def _written(value: Any) -> str:
-    """What cannot be a count, without the words of a server that could be anything."""
+    """The text of an impossible count, without the server's own words, which could be anything."""
     if isinstance(value, str):
         return "a text"
     return f"{value:g}" if -MAX_COUNT < value < MAX_COUNT else "out of range"
 
 
 def take_token_count(counts: TokenCounts, field: str, name: str, value: Any) -> None:
-    """One count that the server wrote."""
+    """Take one count that the server wrote."""
     now = parse_token_count(value)
     if value == "":
         return
