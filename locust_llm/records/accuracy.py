@@ -1,9 +1,9 @@
-"""Accuracy: how far the times that are reported lie from the true ones, on streams whose send times
-are known.
+"""Accuracy: how far the reported times lie from the true ones, on streams whose send times are
+known.
 
-The truth of a send is an interval, so a difference is one too; what counts of it is the end further
-from zero. Two kinds are kept apart: from the send of a request to a chunk (TTFT), and between two
-chunks of a stream (gaps).
+The truth of a send is an interval, so a difference is one too. Its end further from zero counts.
+There are two kinds: from a request's send to a chunk (TTFT), and between two chunks of a stream
+(gaps).
 """
 
 import math
@@ -20,28 +20,28 @@ from .histogram import Histogram
 from .record import Count, Record
 
 SHARES: Final = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-"""Of the differences that may lie beyond a bound."""
+"""Shares of the differences that may lie beyond a bound."""
 DOUBT: Final = 0.025
-"""A bound does not hold with this probability, where differences are independent."""
+"""The probability that a bound does not hold, where differences are independent."""
 VAGUE_NS: Final = 500_000
-"""A truth that is known within a longer time only is none."""
+"""A truth whose interval is longer is not used."""
 LEAST: Final = 8
-"""Fewer differences of a kind are no certificate."""
+"""Fewer differences of a kind give no result."""
 ONE: Final = 0.95
 BISECTIONS: Final = 30
 TRIED: Final = (0.2, 0.05, 0.01)
-"""Shares beyond a bound that the ends of a percentile are tried with, beside the largest."""
+"""Shares beyond a bound that are tried for the ends of a percentile, beside the largest."""
 
 Ends = tuple[float, float]
-"""By how much the true figure may be lower, and by how much higher, in ms."""
+"""How much lower, and how much higher, the true value may be, in ms."""
 Ms = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Nanos = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class ReferenceTimes(msgspec.Struct, frozen=True):
-    """Of one stream, in ns of the monotonic clock: when its request arrived, and just before and
-    after each send."""
+    """The truth of one stream in ns of the monotonic clock: when its request arrived, and just
+    before and after each send."""
 
     arrived: Nanos
     sends: tuple[tuple[Nanos, Nanos], ...]
@@ -52,23 +52,23 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 class ErrorBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Differences of one kind, in ms."""
+    """The differences of one kind, in ms."""
 
     count: Count
     p50_ms: Ms
     p95_ms: Ms
     p99_ms: Ms
-    """Of fewer than 100 differences the second largest, for p95 too where they are fewer than 22:
-    one alone does not lower a client verdict."""
+    """Of fewer than 100 differences it is the second largest; for p95, of fewer than 22. One
+    difference alone does not lower a client verdict."""
     max_ms: Ms
     within: dict[Share, Ms] = {}
-    """By share: at most so much of all differences lie beyond this; only shares for which there
-    were enough."""
+    """For each share, the bound beyond which at most so much of all differences lie. Only shares
+    with enough differences are here."""
 
     @property
     def steps(self) -> tuple[tuple[float, float], ...]:
-        """(share of all differences, no larger than so many ms): the shares add up to 1, and the
-        last one is of the largest that was seen."""
+        """(share of all differences, no larger than so many ms). The shares add up to 1; the last
+        one has the largest difference."""
         steps = list[tuple[float, float]]()
         left = 1.0
         for share, ms in sorted(self.within.items(), reverse=True):
@@ -78,13 +78,13 @@ class ErrorBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pairs(self) -> tuple[tuple[float, float], ...]:
-        """(share, ms beyond which at most that share lies), of some shares, and first (0, the
-        largest that was seen)."""
+        """(share, ms beyond which at most that share lies) of some shares. The first is (0, the
+        largest difference)."""
         return (0.0, self.max_ms), *((s, ms) for s, ms in self.within.items() if s in TRIED)
 
     @property
     def of_one_ms(self) -> float:
-        """No larger is the difference of one value, nineteen times in twenty."""
+        """The bound of one value's difference, nineteen times in twenty."""
         return min(
             (ms for share, ms in self.within.items() if share <= 1 - ONE), default=self.max_ms
         )
@@ -94,19 +94,19 @@ class MeasurementAccuracy(msgspec.Struct, frozen=True, kw_only=True):
     """The measured errors of one process, over a run or a stage of it."""
 
     missing: str = ""
-    """Why there is none; else the rest is there."""
+    """Why there is no result. Empty: the other fields are there."""
     streams: Count = 0
     chunks: Count = 0
     merged: Count = 0
-    """Chunks that came more than one to a read: known to be uncertain, and in no difference."""
+    """Merged chunks, which are known to be uncertain and are in no difference."""
     ttft: ErrorBounds | None = None
     gap: ErrorBounds | None = None
     server_cpu_s: float | None = None
-    """What the truth server took."""
+    """The CPU seconds of the reference server."""
 
 
 class TimingDifferences:
-    """The differences of one process; its size does not grow with the run."""
+    """The differences of one process. Its size does not grow with the run."""
 
     def __init__(self) -> None:
         self.streams = self.chunks = self.merged = 0
@@ -114,7 +114,7 @@ class TimingDifferences:
         self.gap = Histogram()
 
     def add(self, record: Record, truth: ReferenceTimes) -> None:
-        """One finished stream; one whose chunks are not those that were sent is left out."""
+        """Add a finished stream. One whose chunks are not the ones that were sent is left out."""
         us, sends, arrived = record.chunk_us, truth.sends, truth.arrived
         if len(us) != len(sends) or not us:
             return
@@ -131,7 +131,7 @@ class TimingDifferences:
                 _compare(self.gap, us[i] - us[i - 1], low, high)
 
     def certificate(self, server_cpu_s: float | None = None) -> MeasurementAccuracy:
-        """What they amount to."""
+        """The result of all streams so far."""
         ttft = compute_error_bounds(self.ttft)
         gap = compute_error_bounds(self.gap)
         if ttft is None or gap is None:
@@ -143,7 +143,7 @@ class TimingDifferences:
 
 
 def parse_reference_times(event: bytes) -> ReferenceTimes | None:
-    """From the last event of a stream of the truth server; None where it has none."""
+    """The truth in the last event of a reference server's stream. None: it has none."""
     try:
         return msgspec.json.decode(event, type=_Event).truth
     except (ValueError, RecursionError):
@@ -151,23 +151,26 @@ def parse_reference_times(event: bytes) -> ReferenceTimes | None:
 
 
 def _compare(differences: Histogram, reported_us: int, low_ns: int, high_ns: int) -> None:
-    """One whose truth is not known well enough, and that it does not contradict, says nothing: the
-    truth server was held up at its send."""
+    """Add a difference, unless its truth is vague and does not contradict it: the reference server
+    was held up at its send."""
     if high_ns - low_ns > VAGUE_NS and low_ns <= reported_us * 1000 <= high_ns:
         return
     differences.add(largest_difference_us(reported_us, low_ns, high_ns))
 
 
 def largest_difference_us(reported_us: int, low_ns: int, high_ns: int) -> int:
-    """The largest that reported minus true can be, either way, where the truth lies between
-    ``low_ns`` and ``high_ns``; in whole microseconds, rounded up. One more, as reported times are
-    whole microseconds too."""
+    """The largest difference between reported and true, either way, in whole microseconds, rounded
+    up.
+
+    The truth lies between ``low_ns`` and ``high_ns``. One more microsecond is added, as reported
+    times are whole ones too.
+    """
     reported_ns = reported_us * 1000
     return math.ceil(max(abs(reported_ns - low_ns), abs(high_ns - reported_ns)) / 1000) + 1
 
 
 def compute_error_bounds(differences: Histogram) -> ErrorBounds | None:
-    """None of fewer than LEAST."""
+    """None: there are fewer than LEAST."""
     count = differences.count
     known = highest_known_percent(count)
     percentiles = differences.percentiles_ms(50, min(95.0, known), min(99.0, known), 100)
@@ -183,9 +186,12 @@ def compute_error_bounds(differences: Histogram) -> ErrorBounds | None:
 
 
 def count_surely_beyond(count: int, share: float) -> int | None:
-    """Of ``count`` independent values, how many lie above the quantile of 1 - ``share`` but for
-    DOUBT: the value with so many above it is a bound of that quantile (Wilks 1941, Ann. Math.
-    Statist. 12). None: not even the largest is."""
+    """How many of ``count`` independent values surely lie above the quantile of 1 - ``share``, but
+    for DOUBT. The value with so many above it bounds that quantile (Wilks 1941, Ann. Math. Statist.
+    12).
+
+    None: not even the largest does.
+    """
     mean = count * share
     sure = math.floor(mean - 2 * math.sqrt(mean) - 1)
     if sure >= 0:
@@ -194,7 +200,6 @@ def count_surely_beyond(count: int, share: float) -> int | None:
 
 
 def _from_top(differences: Histogram, beyond: int) -> int:
-    """The value that has ``beyond`` values above it."""
     for us, count in sorted(differences.counts.items(), reverse=True):
         beyond -= count
         if beyond < 0:
@@ -203,9 +208,9 @@ def _from_top(differences: Histogram, beyond: int) -> int:
 
 
 def first_chunk_bounds(ttft: ErrorBounds, gap: ErrorBounds) -> ErrorBounds:
-    """Of times from a send to a chunk: the chunk's stamp is like any other, and of those there are
-    many more. Where there are too few sends for the bound of a share, the largest difference takes
-    its place."""
+    """The bounds for times from a send to a chunk. The chunk's stamp is like any other, of which
+    there are many more. Where there are too few sends for a share, the largest difference takes its
+    place."""
     within = {
         share: max(ms, ttft.within.get(share, ttft.max_ms)) for share, ms in gap.within.items()
     }
@@ -213,7 +218,7 @@ def first_chunk_bounds(ttft: ErrorBounds, gap: ErrorBounds) -> ErrorBounds:
 
 
 def combine_worst_bounds(several_bounds: list[ErrorBounds]) -> ErrorBounds:
-    """One that holds for each of several processes."""
+    """Bounds that hold for each of several processes."""
     common = set(several_bounds[0].within).intersection(
         *(bounds.within for bounds in several_bounds)
     )
@@ -240,8 +245,8 @@ def _largest_within(several_bounds: list[ErrorBounds], share: float) -> float:
 def combine_accuracies(
     each: Sequence[MeasurementAccuracy | None],
 ) -> tuple[ErrorBounds, ErrorBounds] | None:
-    """(of times from a send to a chunk, of gaps) over all processes that sent; None where one of
-    them has no certificate."""
+    """(bounds for times from a send to a chunk, bounds for gaps) over all processes that sent.
+    None: one of them has no result."""
     if (both := combine_sentinel_errors(each)) is None:
         return None
     ttft, gap = both
@@ -251,7 +256,7 @@ def combine_accuracies(
 def combine_sentinel_errors(
     each: Sequence[MeasurementAccuracy | None],
 ) -> tuple[ErrorBounds, ErrorBounds] | None:
-    """(of TTFT alone, of gaps), as in combine_accuracies."""
+    """(bounds for TTFT alone, bounds for gaps), as in ``combine_accuracies``."""
     known_errors = [
         (certificate.ttft, certificate.gap)
         for certificate in each
@@ -265,8 +270,8 @@ def combine_sentinel_errors(
 
 
 def spread_over_tokens(bounds: ErrorBounds, lengths: Sequence[float]) -> ErrorBounds:
-    """Of a difference that is spread over the tokens of an answer. It weighs most in a short one:
-    the 5th percentile of ``lengths`` (tokens) counts."""
+    """The bounds of a difference that is spread over an answer's tokens. It weighs most in a short
+    answer: the 5th percentile of ``lengths`` (tokens) counts."""
     tokens = max(sorted(lengths)[len(lengths) // 20], 1.0) if len(lengths) else 1.0
     return ErrorBounds(
         count=bounds.count,
@@ -277,10 +282,10 @@ def spread_over_tokens(bounds: ErrorBounds, lengths: Sequence[float]) -> ErrorBo
 
 
 class OrderedValues:
-    """Values in ms in rising order, each with how many are at most that."""
+    """Values in ms in rising order, each with the number of values up to it."""
 
     def __init__(self, values_ms: Sequence[float], upto: Sequence[int] | None = None) -> None:
-        """``upto``: None, each value counts once."""
+        """``upto``: None counts each value once."""
         self._values, self._upto = values_ms, upto
         if upto is None:
             self.count = len(values_ms)
@@ -288,14 +293,14 @@ class OrderedValues:
             self.count = int(upto[-1]) if len(upto) else 0
 
     def count_within(self, most_ms: float) -> int:
-        """How many are at most so large."""
+        """How many values are at most ``most_ms``."""
         index = bisect_right(self._values, most_ms)
         if self._upto is None:
             return index
         return int(self._upto[index - 1]) if index else 0
 
     def at_rank(self, rank: int) -> float:
-        """The value with so many below it, or as near to that as there is one."""
+        """The value with so many values below it, or the nearest one."""
         rank = min(max(rank, 0), self.count - 1)
         index = rank if self._upto is None else bisect_right(self._upto, rank)
         return float(self._values[index])
@@ -308,9 +313,12 @@ def percentile_error_ends(
     most: OrderedValues,
     bounds: ErrorBounds | None,
 ) -> Ends:
-    """By how much the percentile of the true values may be lower, and higher, than that of the
-    reported ones. Each true value lies between ``least`` and ``most``, and beyond that by an error
-    that is distributed as ``bounds`` say, whatever the value is."""
+    """How much lower, and how much higher, the percentile of the true values may be than the
+    reported one.
+
+    Each true value lies between ``least`` and ``most``, give or take an error with the distribution
+    ``bounds``, whatever the value is.
+    """
     rank = round(percentile / 100 * (reported.count - 1))
     figure = reported.at_rank(rank)
     share = (rank + 1) / reported.count
@@ -327,9 +335,12 @@ def _true_end(
     pairs: Sequence[tuple[float, float]],
     sign: int,
 ) -> float:
-    """The least (sign -1) or the most (1) that this share of the true values can be within, by
-    bisection. All errors are at most ``pair[1]``, but for a share of ``pair[0]``: of these only as
-    many count as lie near enough to cross the end."""
+    """The least (sign -1) or the most (1) that the percentile of the true values can be, by
+    bisection.
+
+    All errors are at most ``pair[1]``, except for a share of ``pair[0]``. Of these only the ones
+    near enough to cross the end count.
+    """
     beyond, off = pair
     rarer = sorted((pair for pair in pairs if pair[0] < beyond), reverse=True)
     shares = [beyond, *(pair[0] for pair in rarer)]
@@ -340,8 +351,7 @@ def _true_end(
     low, high = sorted((start, start + sign * largest))
 
     def count_within(end: float) -> float:
-        """How many true values are within ``end``, at most where it is sought below, else at
-        least."""
+        """The most true values within ``end`` where the least end is sought, else the fewest."""
         near = values.count_within(end - sign * off)
         crossing = sum(mass * abs(values.count_within(end - sign * ms) - near) for mass, ms in tail)
         return near - sign * _surely_at_most(crossing)
@@ -356,12 +366,12 @@ def _true_end(
 
 
 def _surely_at_most(mean: float) -> int:
-    """Of so many on average; more are there in one run of forty."""
+    """The count that is exceeded in one run of forty, where ``mean`` is the average."""
     return 0 if mean < 0.025 else math.floor(mean + 2 * math.sqrt(mean)) + 1
 
 
 def largest_error_ms(bounds: ErrorBounds, *, average: bool) -> float:
-    """By how much one value may be off, in ms; or the mean of many."""
+    """How far one value may be off, in ms; with ``average``, the mean of many."""
     if not average:
         return bounds.max_ms
     return sum(mass * ms for mass, ms in bounds.steps)

@@ -1,10 +1,10 @@
-"""Buffering: whether answers came as they were made, or were held back on the way and let go in
-lumps; the likely cause.
+"""Buffering: whether answers came as they were made, or were held back on the way and released in
+lumps. It names the likely cause.
 
-What is between server and client holds back all answers, at any time of a run. A stall, of the
-server or of this process, holds back some of them, for a while. So there is an alarm only when most
-answers came so, early and late, over some time; it is taken back when that turns out to be wrong.
-The end of the run is judged by the same criterion.
+What is between server and client holds back all answers, at any time of a run. A stall of the
+server or of this process holds back some of them, for a while. So there is an alarm only when most
+answers came so, early and late, over some time. It is taken back when it turns out to be wrong. The
+end of the run is judged by the same criterion.
 """
 
 from collections import Counter, defaultdict
@@ -17,33 +17,32 @@ from locust_llm.records.record import OK, Record
 
 SLOT_S: Final = 5.0
 SLOT_ANSWERS: Final = 50
-"""Answers that are looked at in so many seconds: each costs some microseconds."""
+"""So many answers are examined in so many seconds, as each costs some microseconds."""
 WARN_AFTER: Final = 20
 WARN_AFTER_S: Final = 10.0
-"""Answers, and seconds from the first to the last of them, before which there is no alarm during
-the run."""
+"""The answers, and the seconds from the first to the last, that an alarm during the run needs."""
 MIN_ANSWERS: Final = 3
-"""Below this number of a kind there is no conclusion."""
+"""With fewer of a kind there is no conclusion."""
 CHUNKS: Final = 10_000
-"""Of an answer that are looked at, its first: it takes 5 ms."""
+"""So many first chunks of an answer are examined, which takes 5 ms."""
 MIN_TOKENS: Final = 8
-"""Of an answer that is long enough."""
+"""The shortest answer that is examined."""
 AT_ONCE_US: Final = 1_000
 """No model writes eight tokens in a millisecond."""
 WAITED_US: Final = 100_000
 """A whole answer that took less may have been made so fast, or cached."""
 LUMP: Final = 4.0
-"""Chunks that came together on average, where they are held back until a buffer is full."""
+"""So many chunks come together on average where they wait until a buffer is full."""
 USUAL_LUMP: Final = 3
-"""Chunks that came together at least half of the times: a stall makes a few large lumps among
+"""So many chunks come together at least half of the times. A stall makes a few large lumps among
 single chunks."""
 DELAYED_ACK_US: Final = (38_000, 45_000)
 """Linux acknowledges what came after 40 ms, if nothing else is to be sent (TCP_DELACK_MIN); a
 server without TCP_NODELAY waits for that before it sends a further small segment (RFC 896)."""
 TOGETHER: Final = 1.3
-"""Chunks to a read from which on something is held back for the next one."""
+"""From so many chunks in a read on, something is held back for the next read."""
 DELAYED_SHARE: Final = 0.8
-"""Of the gaps, at least, that are as long as a delayed acknowledgement."""
+"""At least this share of the gaps is as long as a delayed acknowledgement."""
 TOKENS_A_CHUNK: Final = 1.2
 TAKEN_BACK: Final = "The alarm of a buffered stream was wrong"
 
@@ -59,11 +58,11 @@ class Buffering:
         self.answers = 0
         """Successful streams that are long enough."""
         self.ways: Counter[str] = Counter()
-        """How many of them came in which way, where it was not as they were made."""
+        """How many of them came in each way, where it was not as they were made."""
         self.chunks = self.tokens = 0
-        """Of those whose tokens the server counted."""
+        """Chunks of answers whose tokens the server counted."""
         self._slots: dict[int, Counter[str]] = defaultdict(Counter)
-        """The ways by time, the empty one too."""
+        """The ways by time slot, the empty way too."""
         self._first_at = self._last_at = 0.0
         self._longest_us = 0
         self._alarm_s: float | None = None
@@ -71,8 +70,8 @@ class Buffering:
         self._retracted = False
 
     def add(self, record: Record) -> str:
-        """Only successful streams of some length count. A line for the console: the alarm, or that
-        it was wrong; else empty."""
+        """Add a successful stream of some length; others do not count. Returns a line for the
+        console: the alarm, or its withdrawal; else empty."""
         us = record.chunk_us
         tokens = (record.output_tokens or 0) - (record.hidden_tokens or 0)
         if record.outcome != OK or not us or max(tokens, len(us)) < MIN_TOKENS:
@@ -114,8 +113,8 @@ class Buffering:
 
     @property
     def way(self) -> str:
-        """In which most of them came, in the earlier half of the time as in the later one; empty:
-        as they were made, or too few."""
+        """The way in which most answers came, in both halves of the time. Empty: as they were made,
+        or there are too few."""
         way, count = max(self.ways.items(), key=lambda item: item[1], default=("", 0))
         if not way or count < MIN_ANSWERS:
             return ""
@@ -128,11 +127,11 @@ class Buffering:
 
     @property
     def tokens_a_chunk(self) -> float | None:
-        """Returns tokens a chunk as the server counted them; None where it did not."""
+        """The tokens in a chunk, as the server counted them. None: it did not count."""
         return self.tokens / self.chunks if self.chunks else None
 
     def remarks(self) -> Iterator[str]:
-        """What a reader of TTFT and gaps must know, by all answers until now."""
+        """What TTFT and gaps need as a remark, by all answers so far."""
         if self._alarm_s is not None and not self.way:
             yield self._retraction()
         of = f"{self.ways[self.way]} of {self.answers} answers examined" if self.way else ""
@@ -166,16 +165,15 @@ class Buffering:
 
 
 def _is_usual_way(way: str, part: Sequence[Counter[str]]) -> bool:
-    """Whether at least half of the answers of some slots of time came in this way, those of no kind
-    included."""
+    """Whether at least half of all answers in some time slots came in this way."""
     of_way = sum(ways[way] for ways in part)
     every = sum(ways.total() for ways in part)
     return bool(2 * of_way >= every)
 
 
 def classify_buffering(record: Record) -> str:
-    """In which way one answer came that was held back: WHOLE, DELAYED or LUMPS; empty where it was
-    not, or where it was this machine that read late."""
+    """The way in which an answer was held back: WHOLE, DELAYED or LUMPS. Empty: it was not, or this
+    machine read late."""
     us = record.chunk_us
     span_us = us[-1] - us[0]
     first = us[:CHUNKS]
@@ -198,8 +196,8 @@ def classify_buffering(record: Record) -> str:
 
 
 def read_too_late(record: Record) -> bool:
-    """This machine read so late that it may have put chunks together itself: later than one follows
-    another on average, or where all came at once, than half of what they took."""
+    """Whether this machine read so late that it may have merged the chunks itself: later than the
+    average gap. Where all came at once, later than half of what they took."""
     us = record.chunk_us
     span_us = us[-1] - us[0]
     lag_us = record.read_lag_us or 0

@@ -1,5 +1,5 @@
-"""Kinds of failures: messages that differ in their variable parts alone, bounded in number; runs
-that begin with them."""
+"""Failures: their kinds (messages that differ in variable parts alone) in a bounded number, and
+runs that begin with failures."""
 
 import re
 from collections import Counter
@@ -9,27 +9,28 @@ from typing import Final
 from .record import CLIENT_ERROR, OK, Record
 
 MAX_MESSAGE_CHARS: Final = 300
-"""Of a message, those that decide its kind."""
+"""The characters of a message that decide its kind."""
 NAME_CHARS: Final = 200
-"""Of a message, those in a table."""
+"""The characters of a message in a table."""
 FIRST: Final = 10
-"""Requests, the first of a run: where all have failed, all others are likely to."""
+"""The first requests of a run. Where all of them have failed, all others are likely to fail."""
 SILENT_REQUESTS: Final = 3
 SILENT_S: Final = 2.0
-"""Requests without an answer, and seconds, before a server that answered is taken to be silent."""
+"""A server that answered is silent after so many requests without an answer, over so many
+seconds."""
 OWN_FAILURES: Final = ("no_socket", CLIENT_ERROR)
-"""No sign of a silent server."""
+"""Failures of this machine, which show no silent server."""
 MIN_ID_CHARS: Final = 40
 """A longer word is an id, a key or a path."""
 MAX_KINDS: Final = 20
-"""Per outcome and process."""
+"""The most kinds for each outcome and process."""
 OTHER_KINDS: Final = "(messages of other kinds)"
 _DIFFERS: Final = re.compile(rf"(HTTP \d{{3}}\b)|[\w.:+-]*\d[\w.:+-]*|\S{{{MIN_ID_CHARS},}}")
 
 
 def generalise_failure_message(message: str) -> str:
-    """The message with ``#`` for what differs between requests: words with a digit, but for an HTTP
-    status, and very long words."""
+    """The message with ``#`` for what differs between requests: words with a digit (not an HTTP
+    status) and very long words."""
     return _DIFFERS.sub(lambda word: word[1] or "#", message[:MAX_MESSAGE_CHARS]).strip()
 
 
@@ -41,8 +42,8 @@ class FailureKinds:
         self._counts: Counter[str] = Counter()
 
     def name(self, outcome: str, message: str) -> tuple[str, bool]:
-        """(name in Locust's failure table, which is the first message of the kind; whether this is
-        that)."""
+        """(name in Locust's failure table, which is the kind's first message; whether this is that
+        message)."""
         kind = generalise_failure_message(message)
         known = self._seen.get((outcome, kind))
         if known is not None:
@@ -58,16 +59,16 @@ class FailureKinds:
 
 
 class FirstRequests:
-    """The first of a run, which all may fail: then their kinds are worth a line, in full."""
+    """The first requests of a run. If all fail, their kinds are printed in full."""
 
     def __init__(self) -> None:
         self._seen = 0
         self._failed: dict[tuple[str, str], tuple[Record, int]] = {}
-        """By kind: the first one, and how many there were."""
+        """For each kind, the first record and their number."""
 
     def add(self, record: Record) -> tuple[tuple[Record, int], ...]:
-        """Once, with the last of them, if all have failed: the first record of each kind and their
-        number, the most frequent first. Else nothing."""
+        """Add a record. With the last of the first requests, if all have failed, returns each
+        kind's first record and number, the most frequent first. Else it returns nothing."""
         self._seen += 1
         if self._seen > FIRST:
             return ()
@@ -84,19 +85,19 @@ class FirstRequests:
 
 
 class SilenceDetector:
-    """A server that answered and does so no more, nor refuses anything with a status; and when it
-    is back: a line each."""
+    """Reports a server that answered and no longer does, without a status for its refusals, and its
+    return: a line each."""
 
     def __init__(self) -> None:
         self._answered_at: float | None = None
-        """When something was answered last, in Unix seconds; None: nothing was yet."""
+        """When anything was last answered, in Unix seconds. None: nothing was yet."""
         self._unanswered = 0
         """Requests that have failed since then without an answer."""
         self._reported = False
 
     def add(self, record: Record, began_at: float) -> str:
-        """``began_at``: of the profiling phase, Unix seconds, as in the report. Empty: there is
-        nothing new."""
+        """Add a record. Returns a line, empty without news. ``began_at`` is the start of the
+        profiling phase in Unix seconds, as in the report."""
         at = record.closed_at + record.clock_offset_s
         if record.status is not None or record.chunk_us:
             began, ended = _answering(record)
@@ -124,7 +125,7 @@ class SilenceDetector:
 
 
 def _answering(record: Record) -> tuple[float, float]:
-    """(from, to): its first and its last chunk; without any, the end. In Unix seconds."""
+    """(first chunk, last chunk) in Unix seconds; without a chunk, the end twice."""
     if record.sent_at is None or not record.chunk_us:
         closed_at = record.closed_at + record.clock_offset_s
         return closed_at, closed_at

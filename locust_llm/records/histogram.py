@@ -1,9 +1,9 @@
-"""Histogram: how often each time came, in microseconds with three significant digits; for all live
-percentiles.
+"""Histogram: how often each time came, in microseconds with three significant digits. All live
+percentiles use it.
 
-Rounding keeps the order, so a percentile of the rounded times is the exact one rounded: at most 0.5
-% off. The size does not grow with the run: 900 different values for each power of ten. The report
-counts exactly, with numpy.
+Rounding keeps the order, so a percentile of the rounded times is the exact one, rounded: at most
+0.5 % off. The size does not grow with the run: there are 900 values for each power of ten. The
+report counts exactly, with numpy.
 """
 
 from bisect import bisect_right
@@ -28,8 +28,8 @@ def round_to_three_digits(us: int) -> int:
 
 
 def histogram_percentiles(counts: Mapping[Time, float], percents: Sequence[float]) -> list[float]:
-    """Of values by how often each came, at least one in all; ``percents`` from 0 to 100. Interpolated
-    linearly between neighbouring ranks, as numpy does."""
+    """The percentiles (``percents`` from 0 to 100) of at least one value, by how often each came.
+    They interpolate linearly between neighbouring ranks, as numpy does."""
     values = sorted(counts)
     # upto[i] times a value is at most values[i]
     upto = list(accumulate(counts[value] for value in values))
@@ -43,29 +43,30 @@ def histogram_percentiles(counts: Mapping[Time, float], percents: Sequence[float
 
 
 class Histogram(msgspec.Struct):
-    """Mergeable; msgspec writes and reads it."""
+    """The counts of times. Histograms can be merged; msgspec writes and reads them."""
 
     counts: dict[int, int] = {}
-    """By microseconds, of three significant digits."""
+    """The count for each time in microseconds, of three significant digits."""
 
     @property
     def count(self) -> int:
         return sum(self.counts.values())
 
     def add(self, *times_us: int) -> None:
-        """Whole microseconds, none negative."""
+        """Add times in whole microseconds, none negative."""
         counts = self.counts
         for us in map(round_to_three_digits, times_us):
             counts[us] = counts.get(us, 0) + 1
 
     def merge(self, other: "Histogram") -> None:
-        """Count what another one has counted; ``other`` stays as it is."""
+        """Add the counts of ``other``, which stays as it is."""
         counts = self.counts
         for us, count in other.counts.items():
             counts[us] = counts.get(us, 0) + count
 
     def percentiles_ms(self, *percents: float) -> list[float] | None:
-        """One for each of ``percents`` (0 to 100), in milliseconds; None of nothing."""
+        """One value in milliseconds for each of ``percents`` (0 to 100). None: there are no
+        values."""
         return (
             [us / 1e3 for us in histogram_percentiles(self.counts, percents)]
             if self.counts
@@ -74,7 +75,7 @@ class Histogram(msgspec.Struct):
 
 
 class SlidingHistogram:
-    """A histogram of the last ``seconds`` whole seconds of ``clock``, and of the current one so
+    """A histogram of the last ``seconds`` whole seconds of ``clock``, and of the present one so
     far."""
 
     def __init__(self, seconds: int, clock: Callable[[], float]) -> None:

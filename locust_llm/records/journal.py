@@ -1,6 +1,5 @@
-"""The journal of a worker: its records on the disk until the master has them, packed; who may add
-to a run's records.
-"""
+"""Journal: a worker's packed records on the disk, until the master has them; and the lock on a
+run's records."""
 
 import fcntl
 import os
@@ -17,13 +16,13 @@ from .record import MAX_PACKED_BYTES, Record, unpack_record
 JOURNALS: Final = "journal"
 """The name of the folder of journals, in the folder of a run."""
 EMPTY_AT: Final = 1 << 22
-"""Bytes from which on a file is cut, once all in it is delivered."""
+"""From so many bytes on, a file whose content is all delivered is emptied."""
 _COUNTS: Final = Struct("<QQQ")
 _FRAME_HEAD: Final = Struct("<II")
 
 
 class Journal:
-    """The owner's end. Raises OSError when it is made, and when the disk is full."""
+    """The end that writes. Raises OSError when it is made, and when the disk is full."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,26 +33,24 @@ class Journal:
         os.pwrite(self._file, _COUNTS.pack(0, 0, 0), 0)
 
     def count(self, admitted: int, begun: int, ended: int) -> None:
-        """Requests and sessions so far."""
         if (admitted, begun, ended) != self._counts:
             self._counts = admitted, begun, ended
             os.pwrite(self._file, _COUNTS.pack(admitted, begun, ended), 0)
 
     def add(self, serial: int, packed: bytes) -> None:
-        """A record."""
         frame = _FRAME_HEAD.pack(serial, len(packed)) + packed
         if os.pwrite(self._file, frame, self._end) < len(frame):
             raise OSError("no space left for a record")
         self._end += len(frame)
 
     def delivered(self) -> None:
-        """All that is in it."""
+        """Note that all its content is delivered."""
         if self._end > EMPTY_AT:
             os.ftruncate(self._file, _COUNTS.size)
             self._end = _COUNTS.size
 
     def close(self, *, keep: bool) -> None:
-        """``keep``: something in it was not delivered."""
+        """``keep``: something in it is not delivered."""
         os.close(self._file)
         if not keep:
             self.path.unlink(missing_ok=True)
@@ -62,7 +59,7 @@ class Journal:
 
 
 class JournalCounts(NamedTuple):
-    """Requests that the gate let through, and sessions that were begun and have ended."""
+    """The requests that the gate admitted, and the sessions that have begun and ended."""
 
     admitted: int
     begun: int
@@ -70,7 +67,7 @@ class JournalCounts(NamedTuple):
 
 
 def read_journal_counts(path: Path) -> JournalCounts | None:
-    """None where there is no journal."""
+    """None: there is no journal."""
     try:
         with open_regular(path) as file:
             head = file.read(_COUNTS.size)
@@ -84,9 +81,11 @@ def read_journal_counts(path: Path) -> JournalCounts | None:
 
 
 def read_journal_frames(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(serial, packed record) of all that a journal holds when it is opened, up to the first that
-    is not whole; one at a time, as a worker that was cut off for hours has written more than should
-    lie in memory."""
+    """(serial, packed record) of each whole record that a journal holds when it is opened.
+
+    They come one at a time: a worker that was cut off for hours has written more than should lie in
+    memory.
+    """
     with suppress(OSError), open_regular(path) as file:
         end = os.fstat(file.fileno()).st_size
         at = file.seek(_COUNTS.size)
@@ -102,9 +101,11 @@ def read_journal_frames(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def lock_file(path: Path) -> int | None:
-    """The lock of a file, which lasts until what is given is closed, or the process ends. None
-    where another has it, or there is no such file. Who has that of a run's records is its
-    control."""
+    """The lock of a file, which lasts until the descriptor is closed or the process ends. None:
+    another process has it, or there is no such file.
+
+    The process with the lock of a run's records is its control.
+    """
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -118,7 +119,7 @@ def lock_file(path: Path) -> int | None:
 
 
 def read_journal_records(path: Path) -> Iterator[Record]:
-    """Those of a journal up to the first that is no record: a machine that stopped may have written
+    """The records of a journal up to the first invalid one: a machine that stopped may have written
     half of it."""
     for _, packed in read_journal_frames(path):
         try:

@@ -1,5 +1,5 @@
-"""profile_export.jsonl: a record as a line, with AIPerf's fields (0.13), so that its readers take
-it, and all of ours; and the file of these lines, read, sampled, searched and added to."""
+"""JSONL: profile_export.jsonl has a record on each line, with AIPerf's fields (0.13) for its
+readers, and all of ours. The file is read, sampled, searched and extended here."""
 
 import math
 import os
@@ -19,12 +19,11 @@ from .record import CANCELLED, CUT, FAILURES, OK, RETRIED, Record
 OUTCOMES: Final = frozenset({OK, CANCELLED, CUT, RETRIED, *FAILURES})
 PHASES: Final = frozenset({"warmup", "profiling"})
 MAX_UNIX_S: Final = 1e11
-"""Unix seconds of the year 5138."""
+"""The year 5138."""
 
 
 class _Metadata(msgspec.Struct, omit_defaults=True):
-    """The fields of aiperf.common.models.MetricRecordMetadata that we know. Times are Unix
-    nanoseconds."""
+    """The known fields of aiperf.common.models.MetricRecordMetadata. Times are Unix nanoseconds."""
 
     session_num: int
     x_request_id: str
@@ -84,17 +83,18 @@ _BEGIN: Final = b'{"metadata":'
 _KEY: Final = b',"record":{'
 _decode_record = msgspec.json.Decoder(Record).decode
 MAX_REQUEST_S: Final = 1e7
-"""Upper bound of a request's time: 115 days."""
+"""The longest time of a request: 115 days."""
 CLOCK_SLACK_S: Final = 1.0
-"""A request may end before it began by less than this, if two clocks differ."""
+"""Two clocks may differ so far that a request ends before it began, by less than this."""
 
 
 def parse_record_line(data: bytes) -> Record:
-    """The record of a line, exactly as it was. Raises ValueError of one sentence if there is none,
-    or not just one, or if it contradicts itself.
+    """The record of a line, exactly as it was.
 
-    Of a line of ours only the record is decoded, which comes last: AIPerf's fields before it are a
-    fifth of the time. No text can look like its key, as quotes inside texts are escaped.
+    Raises ValueError of one sentence if the line has no record, more than one, or a record that
+    contradicts itself. Of our own lines only the record is decoded, which comes last: AIPerf's
+    fields before it are a fifth of the time. No text can look like its key, as quotes inside texts
+    are escaped.
     """
     at = data.rfind(_KEY)
     end = data.rfind(b"}")
@@ -116,7 +116,8 @@ def parse_record_line(data: bytes) -> Record:
 
 
 def parse_trusted_line(data: bytes) -> Record:
-    """The record of a line that ``parse_line`` has read before, in three quarters of the time."""
+    """The record of a line that ``parse_record_line`` has read before, in three quarters of the
+    time."""
     at = data.rfind(_KEY)
     return (
         _decode(data).record
@@ -126,12 +127,12 @@ def parse_trusted_line(data: bytes) -> Record:
 
 
 def begins_record(head: bytes) -> bool:
-    """Whether a long line may hold a record, by its first part."""
+    """Whether a long line may hold a record, by its begin."""
     return head.lstrip(b"\0 \t").startswith(b"{") or _BEGIN in head
 
 
 def split_record_line(data: bytes) -> list[bytes]:
-    """The parts of a line that is not one whole record: several records, half of one, rubbish
+    """The parts of a line that is not one whole record: several records, half a record, or rubbish
     before them."""
     begins = [0]
     while (begin := data.find(_BEGIN, begins[-1] + 1)) > 0:
@@ -141,8 +142,7 @@ def split_record_line(data: bytes) -> list[bytes]:
 
 
 def find_contradiction(record: Record) -> str:
-    """Why a record contradicts itself; empty if it does not. Its numbers are within their
-    bounds."""
+    """Why a record contradicts itself. Empty: it does not. Its numbers are within their bounds."""
     us, outcome, asked_at = record.chunk_us, record.outcome, record.asked_at
     if outcome not in OUTCOMES:
         return f"outcome {outcome[:40]!r} is unknown to this version"
@@ -181,7 +181,7 @@ def find_contradiction(record: Record) -> str:
 
 
 def make_record_metrics(record: Record) -> dict[str, _Value]:
-    """AIPerf's metrics of one request and ours, in ms and tokens, also of a failed one."""
+    """AIPerf's metrics of one request and ours, in ms and tokens, also for a failed one."""
     us = record.known_us
     itl_s = record.itl_s
     values: tuple[tuple[str, float | None, str], ...] = (
@@ -233,8 +233,8 @@ def _metadata(record: Record) -> _Metadata:
 
 
 def _error(record: Record) -> _Error | None:
-    """Not only for failures: a reader that ignores ``was_cancelled`` must not take a cut request
-    for a success."""
+    """It is not only for failures: a reader that ignores ``was_cancelled`` must not take a cut
+    request for a success."""
     if record.outcome == OK:
         return None
     message = record.error or FAILURES.get(record.outcome, record.outcome)
@@ -259,7 +259,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def _ns(unix_s: float) -> int:
-    """Whole microseconds, as a double holds no more of Unix time."""
+    """Nanoseconds of whole microseconds, as a double holds no more of Unix time."""
     return int(unix_s * 1e6) * 1000
 
 
@@ -268,24 +268,24 @@ def _ns(unix_s: float) -> int:
 SAMPLE_STRETCHES: Final = 100
 """Stretches of neighbouring records in a sample."""
 MIN_BISECTED_BYTES: Final = 2**16
-"""Bisection of a record file stops below this."""
+"""Bisection of a record file stops below so many bytes."""
 HEAD_BYTES: Final = 2**20
-"""Of a line, by which a longer one is read on or passed over."""
+"""The begin of a long line, by which the line is read on or skipped."""
 MAX_LINE_BYTES: Final = 2**28
-"""The record of an answer of ten million chunks is shorter."""
+"""The longest line. The record of an answer with ten million chunks is shorter."""
 MAX_REASONS: Final = 10
-"""Unreadable lines whose reason is kept."""
+"""So many unreadable lines keep their reason."""
 
 
 @dataclass(frozen=True)
 class UnreadLines:
-    """Lines that hold no record, or none that can be used."""
+    """Lines without a usable record."""
 
     count: int = 0
     first: tuple[tuple[int, str], ...] = ()
-    """(line number from 1, why) of the first of them, at most MAX_REASONS."""
+    """(line number from 1, reason) of at most MAX_REASONS first lines."""
     lines: int = 0
-    """Lines in all."""
+    """The number of all lines."""
 
     @property
     def reasons(self) -> list[str]:
@@ -293,7 +293,7 @@ class UnreadLines:
         return [f"line {number}: {why}" for number, why in self.first]
 
     def __add__(self, other: "UnreadLines") -> "UnreadLines":
-        """``other``: of the lines that follow."""
+        """``other`` has the lines that follow."""
         later = tuple((self.lines + number, why) for number, why in other.first)
         return UnreadLines(
             self.count + other.count, (*self.first, *later)[:MAX_REASONS], self.lines + other.lines
@@ -301,14 +301,15 @@ class UnreadLines:
 
 
 class RecordFile:
-    """The records of a profile_export.jsonl, one by one. A line that holds none (half-written when
-    the process was killed, damaged, of another version) is skipped and counted in ``unread``."""
+    """The records of a profile_export.jsonl, one by one. A line without a record is skipped and
+    counted in ``unread``: it was half-written when the process was killed, is damaged, or has
+    another version."""
 
     def __init__(
         self, path: Path, begin: int = 0, end: float = math.inf, *, sound: bool = False
     ) -> None:
-        """``begin``, ``end``: of the lines that begin between these two bytes. ``sound``: each has
-        been read before, and was a record."""
+        """Read the lines that begin between the bytes ``begin`` and ``end``. ``sound``: each line
+        was read before and has a record."""
         self.path = path
         self._parse = parse_trusted_line if sound else parse_record_line
         self._sound = sound
@@ -318,7 +319,7 @@ class RecordFile:
 
     @property
     def unread(self) -> UnreadLines:
-        """So far."""
+        """The unreadable lines so far."""
         return UnreadLines(self._count, tuple(self._first), self._lines)
 
     def __iter__(self) -> Iterator[Record]:
@@ -360,8 +361,8 @@ class RecordFile:
             self._first.append((self._lines, why))
 
     def evenly(self, share: float, stretches: int = SAMPLE_STRETCHES) -> Iterator[Record]:
-        """About this share of them, in stretches of neighbours spread evenly over the file; all for
-        1 and above."""
+        """About this share of the records, in stretches of neighbours spread evenly over the file.
+        All records for 1 and above."""
         if share >= 1 or not self.path.exists():
             yield from RecordFile(self.path, sound=self._sound)
             return
@@ -372,9 +373,11 @@ class RecordFile:
             )
 
     def since(self, at: float) -> Iterator[Record]:
-        """Those of the requests that ended at ``at`` (Unix seconds) or later, found by bisection:
-        the file is in the order of their ends, or nearly so over workers. A few may come that ended
-        before. Broken lines are not counted."""
+        """The records of requests that ended at ``at`` (Unix seconds) or later.
+
+        Bisection finds them, as the file is nearly in the order of their ends. A few that ended
+        before may come. Broken lines are not counted.
+        """
         if not self.path.exists():
             return
         with open_regular(self.path) as file:
@@ -405,7 +408,7 @@ def _parsed(file: BinaryIO) -> Iterator[Record]:
 
 
 def _of_pieces(line: bytes) -> Iterator[Record | str]:
-    """Each record of a line, and why each other piece is none."""
+    """Each record of a line, and the reason for each other piece."""
     for piece in split_record_line(line):
         end = piece.rfind(b"}") + 1
         try:
@@ -421,7 +424,7 @@ def _of_pieces(line: bytes) -> Iterator[Record | str]:
 
 
 def _rest_of(head: bytes, file: BinaryIO) -> bytes:
-    """The rest of a long line, up to MAX_LINE_BYTES in all; of one that cannot hold a record
+    """The rest of a long line, up to MAX_LINE_BYTES in all. A line that cannot hold a record gives
     nothing."""
     return file.readline(MAX_LINE_BYTES - len(head)) if begins_record(head) else b""
 
@@ -435,7 +438,7 @@ def _why_passed(line: bytes) -> str:
 
 
 def _pass_line(file: BinaryIO) -> int:
-    """Goes to the next line, and returns how many bytes that were."""
+    """Go to the next line. Returns the number of skipped bytes."""
     passed = 0
     while chunk := file.readline(MIN_BISECTED_BYTES):
         passed += len(chunk)
@@ -445,7 +448,7 @@ def _pass_line(file: BinaryIO) -> int:
 
 
 def _why(line: bytes, error: ValueError) -> str:
-    """Why it is no record, in a few words."""
+    """Why the line has no record, in a few words."""
     text = line.strip()
     if not text.strip(b"\0"):
         return "NUL bytes"
@@ -457,8 +460,7 @@ def _why(line: bytes, error: ValueError) -> str:
 
 
 class RecordAppender:
-    """Adds to a file of records those that it does not have; in memory are their ids alone. Raises
-    OSError."""
+    """Adds new records to a file of records. Only their ids are in memory. Raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self._there = {record.id for record in RecordFile(path)}
@@ -469,7 +471,7 @@ class RecordAppender:
         )
 
     def add(self, record: Record) -> bool:
-        """False: it was there."""
+        """False: the record was there."""
         if record.id in self._there:
             return False
         self._lines.write((b"" if self._whole else b"\n") + format_record_line(record) + b"\n")
@@ -485,7 +487,7 @@ class RecordAppender:
 
 
 def add_records(path: Path, records: Iterable[Record]) -> int:
-    """To a file of records, each on a line of its own, but for those that are there; how many were
-    not. Raises OSError."""
+    """Add new records to a file, each on its own line. Returns how many were new. Raises
+    OSError."""
     with RecordAppender(path) as lines:
         return sum(lines.add(record) for record in records)

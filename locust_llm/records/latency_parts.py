@@ -1,5 +1,4 @@
-"""Latency parts: into what the time of a request is divided, in order, and what each part is
-called."""
+"""Latency parts: the parts of a request's time in their order, and their names."""
 
 from collections.abc import Collection
 from typing import Final
@@ -23,20 +22,20 @@ TO_FIRST: Final = (
     LATE, RETRIES, GATE, PERMIT, CONNECT, SEND, NETWORK, HANDOVER, QUEUE, PREFILL, SERVER, CLIENT,
     UNATTRIBUTED
 )  # fmt: skip
-"""Parts from due to the first token, in the order in which they come."""
+"""The parts from due to the first token, in their order."""
 DECODE: Final = "decode"
 DELIVERY: Final = "delivery"
 AFTER_FIRST: Final = (DECODE, DELIVERY)
 """Parts from the first token to the last."""
 TTFT: Final = "ttft"
-"""From the send to the first token."""
+"""The time from the send to the first token."""
 
 MEASURED: Final = "measured"
 REPORTED: Final = "reported"
 BETWEEN: Final = "measured less reported"
 AT_MOST: Final = "at most"
-"""A first chunk that was read with later ones came at some time before."""
-"""Where the figure of a part is from: UNATTRIBUTED is a source, too."""
+"""A first chunk that was read together with later ones came before that read."""
+"""Sources of a part's value. UNATTRIBUTED is a source, too."""
 
 NAMES: Final = {
     LATE: "late send (load generator)",
@@ -55,18 +54,18 @@ NAMES: Final = {
     DECODE: "decode",
     DELIVERY: "delivery of the tokens",
 }
-"""Of the parts, in the order in which they come."""
+"""The names of the parts, in their order."""
 BESIDE_PREFILL: Final = "the server's queue and front end"
 BESIDE_QUEUE: Final = "prefill and the server's front end"
 NOT_REPORTED: Final = "in the server, not reported"
 ROUND_TRIP: Final = "network (round trip)"
-"""What SERVER and NETWORK are called where the server reports a part of its time, or less than both
-of queue and prefill."""
+"""The names of SERVER and NETWORK where the server reports a part of its time, or less than both
+queue and prefill."""
 
 
 def name_latency_part(part: str, others: Collection[str]) -> str:
-    """``others``: all parts that are known of the requests; of a run ``find_reported_parts`` has
-    those that matter."""
+    """``others`` are all known parts of the requests. For a run, ``find_reported_parts`` gives the
+    relevant ones."""
     reported = {QUEUE, PREFILL}.intersection(others)
     if part == SERVER and reported:
         rest = {frozenset({PREFILL}): BESIDE_PREFILL, frozenset({QUEUE}): BESIDE_QUEUE}

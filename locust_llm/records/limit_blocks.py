@@ -1,10 +1,10 @@
 """Limit blocks: short stretches of one load, each at another prefill limit, and what their requests
 came to.
 
-The load goes on while the limit changes. So a block first settles, until what the limit before has
-left is over; requests that are due behind that count, and the block goes on beyond them until they
-have ended. What is in flight when the limit changes counts in neither block; only those that were
-due so long before that they should have ended by then count with what they have waited.
+The load goes on while the limit changes. So a block first settles, until the effects of the limit
+before are over. Requests that are due after that count, and the block lasts until they have ended.
+A request in flight when the limit changes counts in neither block. Only a request that was due long
+before, and should have ended by then, counts with its wait so far.
 """
 
 import math
@@ -33,64 +33,63 @@ class LimitBlock(msgspec.Struct, frozen=True, kw_only=True):
     """One block. Times are Unix seconds."""
 
     round: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-    """From 1; 0: it finds the server cold, and counts nowhere."""
+    """The round from 1. 0: the block finds the server cold, and counts nowhere."""
     limit: Annotated[int, msgspec.Meta(ge=0, le=2**53)] | None
-    """None: no limit."""
+    """None: there is no limit."""
     began_at: float
     settled_at: float
     """Requests that are due from here on count."""
     counted_until: float
-    """Requests that are due from here on do not."""
+    """Requests that are due from here on do not count."""
     ended_at: float
-    """The limit changed."""
+    """When the limit changed."""
 
     @property
     def seconds(self) -> float:
-        """That count."""
+        """The seconds that count."""
         return self.counted_until - self.settled_at
 
     def counts(self, due_at: float) -> bool:
-        """A request that is due then."""
+        """Whether a request counts that is due at ``due_at``."""
         return bool(self.round) and self.settled_at <= due_at < self.counted_until
 
 
 class CountedRequest(NamedTuple):
-    """A request of a block."""
-
     limit: Limit
     round: int
     due_at: float
     """Unix seconds."""
     input_tokens: int
     latency_s: float
-    """From when it was due to its end."""
+    """The time from due to the end."""
     ttft_s: float
-    """From when it was due: infinite of a failure, at least so much where it was cut."""
+    """The time from due to the first token. It is infinite for a failure, and a lower bound for a
+    cut request."""
     gate_wait_s: float
     stall_s: float
-    """nan: it has none."""
+    """nan: the request has none."""
     output_tokens: float
-    """That came before the limit changed."""
+    """The tokens that came before the limit changed."""
     good: bool
     failed: bool
     in_flight: bool
-    """It had not ended when the limit changed."""
+    """The request had not ended when the limit changed."""
 
 
 class LimitBlockRecords:
     """The requests of all blocks, as they end."""
 
     def __init__(self, good: Sequence[Condition] = ()) -> None:
-        """``good``: what a good request meets."""
+        """``good`` has the conditions of a good request."""
         self.requests: list[CountedRequest] = []
         self.left_out = 0
         """Requests that were in flight when the limit changed, and count nowhere."""
         self.latencies_s: list[float] = []
-        """Of all that succeeded, from when they were due."""
+        """The latencies from due of all successful requests."""
         self._good = tuple(good)
 
     def add(self, record: Record, blocks: Sequence[LimitBlock]) -> None:
-        """``blocks``: those that there are, in the order of time."""
+        """``blocks`` has all blocks so far, in the order of time."""
         if record.outcome == RETRIED or not blocks:
             return
         due_at = record.due_at + record.clock_offset_s
@@ -109,7 +108,7 @@ class LimitBlockRecords:
     def samples(
         self, objective: str, limits: Iterable[Limit], blocks: Sequence[LimitBlock]
     ) -> Samples:
-        """Of these blocks, which are over."""
+        """The samples of ``blocks``, which have ended."""
         counted = [block for block in blocks if block.round]
         seconds = {(block.limit, block.round): block.seconds for block in counted}
         values: dict[tuple[Limit, int], list[float]] = {key: [] for key in seconds}
@@ -152,7 +151,8 @@ class LimitBlockRecords:
 
 
 def _tokens_until(record: Record, at: float) -> float:
-    """Output tokens by this moment (Unix seconds), evenly between its first chunk and its last."""
+    """The output tokens by ``at`` (Unix seconds), spread evenly between the first chunk and the
+    last."""
     if record.sent_at is None or not record.chunk_us or not record.output_tokens:
         return 0.0
     sent_at = record.sent_at + record.clock_offset_s
@@ -163,7 +163,7 @@ def _tokens_until(record: Record, at: float) -> float:
 
 
 def _length_of(record: Record) -> int:
-    """Of its prompt: as asked for, else as the server counted."""
+    """The prompt's length as requested, else as the server counted it."""
     asked = record.asked_input_tokens
     return (record.input_tokens if asked is None else asked) or 0
 
@@ -180,12 +180,12 @@ def _value_of(request: CountedRequest, objective: str, longest: float) -> Iterat
 
 
 def find_median_length(requests: Sequence[CountedRequest]) -> float:
-    """Prompts up to this length are short: half of them, or all that are of one length."""
+    """The longest short prompt: half of the prompts are short, or all prompts of one length."""
     lengths = sorted(request.input_tokens for request in requests)
     return lengths[(len(lengths) - 1) // 2] if lengths else 0.0
 
 
 def find_block(blocks: Sequence[LimitBlock], at: float) -> LimitBlock | None:
-    """In whose time this moment lies; None: in none."""
+    """The block at this moment. None: there is none."""
     place = bisect_right(blocks, at, key=lambda block: block.began_at) - 1
     return blocks[place] if place >= 0 and at < blocks[place].ended_at else None

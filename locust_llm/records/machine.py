@@ -1,5 +1,5 @@
-"""Machine and commit: what a process of the load generator runs on, and where; what cannot be read
-is left out."""
+"""Machine: what a process of the load generator runs on, and the commit. What cannot be read is
+left out."""
 
 import os
 import platform
@@ -18,11 +18,11 @@ SYS: Final = Path("/sys")
 
 
 MIN_MEMORY: Final = 512 << 20
-"""Bytes of addresses that a process needs: below 450 MB libraries of the reports abort."""
+"""The address space in bytes that a process needs. Below 450 MB, libraries of the reports abort."""
 
 
 def usable_cores() -> int:
-    """Those that this process may use, as far as the system tells."""
+    """The cores that this process may use, as far as the system reports them."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # of Linux alone
@@ -30,7 +30,7 @@ def usable_cores() -> int:
 
 
 def memory_refusal() -> str:
-    """Why nothing can begin under the limit of this shell; empty: it can."""
+    """Why nothing can begin under the limit of this shell. Empty: it can."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or limit >= MIN_MEMORY:
         return ""
@@ -38,24 +38,23 @@ def memory_refusal() -> str:
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """At the start of a run."""
+    """The machine at the start of a run."""
 
     cpu: str = ""
     cores: int | None = None
-    """Those that this process may use."""
+    """The cores that this process may use."""
     governor: str = ""
-    """Of the frequency (scaling_governor); most virtual machines have none."""
+    """The frequency governor (scaling_governor). Most virtual machines have none."""
     mhz: float | None = None
-    """Of the fastest core at that moment."""
+    """The clock of the fastest core at that moment."""
     virtual: bool | None = None
-    """It runs under a hypervisor; None: unknown."""
+    """Whether it runs under a hypervisor. None: unknown."""
     kernel: str = ""
     load: float | None = None
-    """Mean number of programs that ran or waited for a core, over the minute before."""
+    """The mean number of programs that ran or waited for a core, over the minute before."""
 
 
 def detect_machine(proc: Path = PROC, sys: Path = SYS) -> Machine:
-    """The one that this is."""
     cores = [
         dict(map(_pair, block.splitlines()))
         for block in _read(proc / "cpuinfo").split("\n\n")
@@ -110,7 +109,7 @@ def _number(text: str) -> float | None:
 
 
 def format_versions() -> str:
-    """For ``--version``."""
+    """The versions for ``--version``."""
     return (
         f"locust-llm {version('locust-llm')} (Locust {version('locust')}, Python "
         f"{platform.python_version()})"
@@ -120,7 +119,7 @@ def format_versions() -> str:
 # -- the working directory -------------------------------------------------------------------------
 
 PATIENCE_S: Final = 2.0
-"""For Git to look through the working directory: after that the run goes on without."""
+"""Git may search the working directory for so long. After that the run goes on without it."""
 STATUS: Final = (
     "git", "-c", "core.fsmonitor=false", "status", "--porcelain=v2", "--branch",
     "--untracked-files=no",
@@ -130,21 +129,21 @@ OF_CI: Final = (
     ("GITHUB_SHA", ("GITHUB_HEAD_REF", "GITHUB_REF_NAME")),
     ("CI_COMMIT_SHA", ("CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", "CI_COMMIT_REF_NAME")),
 )
-"""Variables of GitHub and GitLab: the commit, and the branch, that of a pull request first; their
-checkout has no branch."""
+"""Variables of GitHub and GitLab for the commit and the branch (a pull request's branch first), as
+their checkout has no branch."""
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Where a run was started. None and empty: unknown."""
+    """The commit from which a run was started. None and empty: unknown."""
 
     hash: str
     branch: str = ""
     dirty: bool | None = None
-    """Files that Git tracks were changed; those that it does not track are not asked about."""
+    """Files that Git tracks were changed. Untracked files do not count."""
 
 
 def find_commit(folder: Path, environment: Mapping[str, str] = os.environ) -> Commit | None:
-    """Returns the commit of the job, else as Git says; None: neither knows one."""
+    """The commit of the CI job, else Git's. None: neither knows one."""
     there = any((above / ".git").exists() for above in (folder, *folder.parents))
     commit = parse_git_status(_status(folder, environment)) if there else None
     for name, branches in OF_CI:
@@ -169,7 +168,7 @@ def _status(folder: Path, environment: Mapping[str, str]) -> str:
 
 
 def parse_git_status(status: str) -> Commit | None:
-    """Of ``git status --porcelain=v2 --branch``; None: there is no commit."""
+    """Reads ``git status --porcelain=v2 --branch``. None: there is no commit."""
     lines = status.splitlines()
     heads = dict(
         line[2:].split(" ", 1) for line in lines if line.startswith("# branch.") and " " in line[2:]

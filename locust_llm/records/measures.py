@@ -1,4 +1,4 @@
-"""Measures: what one record has of the measures that rules are about."""
+"""Measures: the values that one record has of the measures in rules."""
 
 import math
 
@@ -9,7 +9,7 @@ from .record import Record
 
 
 def read_measure(record: Record, word: str) -> float | None:
-    """What a request has of a measure, in seconds or tokens a second; None: nothing."""
+    """A request's value of a measure, in seconds or tokens a second. None: it has none."""
     metric = BY_WORD[word].metric
     assert metric is not None  # the grammar sees to it
     value: float | None = getattr(record, metric.column)
@@ -19,6 +19,6 @@ def read_measure(record: Record, word: str) -> float | None:
 
 
 def meets_condition(record: Record, condition: Condition) -> bool:
-    """A successful request meets a condition."""
+    """Whether a successful request meets a condition."""
     value = read_measure(record, condition.metric)
     return bool(condition.met(math.nan if value is None else value, record.ttft_s is not None))

@@ -1,7 +1,7 @@
-"""Message: the base of what the control and its processes say to each other."""
+"""Message: the base of the messages between the control and its processes."""
 
 import msgspec
 
 
 class ControlMessage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Tagged with the name of its class."""
+    """A message that is tagged with the name of its class."""

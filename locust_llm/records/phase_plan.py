@@ -1,11 +1,11 @@
-"""The plan of a run: its phases, the requests left in each, and when one is over. No clock, no
-greenlets.
+"""Phase plan: the phases of a run, the requests left in each, and when one is over. It has no clock
+and no greenlets.
 
-It lives in one place (the master, or the only process). What is granted to a process, or dealt out
-to it as arrivals, is out until it comes back as a record or is put back; a phase is over when
-nothing more is to be granted and nothing is out.
+It lives in one place (the master, or the only process). A request that is granted to a process, or
+dealt out as an arrival, is out until its record comes or it is put back. A phase is over when
+nothing is left to grant and nothing is out.
 
-In a sweep each stage is a profiling phase of its own, ``profiling 3`` for the third; between two of
+In a sweep each stage is a profiling phase of its own, ``profiling 3`` for the third. Between two of
 them nothing is sent.
 """
 
@@ -20,12 +20,12 @@ UNCOUNTED_SHARE: Final = 10**9
 
 
 def profiling_phase(stage: int = 0) -> str:
-    """The phase of a stage (from 1), or that of a run without stages."""
+    """The phase of a stage (from 1), or of a run without stages."""
     return f"{PROFILING} {stage}" if stage else PROFILING
 
 
 def stage_of_phase(phase: str) -> int:
-    """0: of no stage."""
+    """0: the phase belongs to no stage."""
     return int(phase.partition(" ")[2]) if phase.startswith(f"{PROFILING} ") else 0
 
 
@@ -35,8 +35,8 @@ def label_phase(phase: str) -> str:
 
 
 class PhasePlan:
-    """``warmup``, ``count``: requests of the phases; None: until they are closed. ``staged``: the
-    caller begins each stage, and ends the plan."""
+    """``warmup`` and ``count`` are the requests of the phases; None: until they are closed.
+    ``staged``: the caller begins each stage and ends the plan."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class PhasePlan:
 
     @property
     def left(self) -> int | None:
-        """Requests of this phase that are not granted yet; None: without limit."""
+        """The requests of this phase that are not granted yet. None: there is no limit."""
         return self._left.get(self.phase)
 
     def grant(self, senders: int) -> int:
-        """A share for one of ``senders`` processes; 0 if nothing is left now."""
+        """The share for one of ``senders`` processes. 0: nothing is left now."""
         if self.phase not in self._left:
             return 0
         left = self._left[self.phase]
@@ -73,7 +73,7 @@ class PhasePlan:
         return share
 
     def deal(self, count: int) -> None:
-        """``count`` arrivals of this phase go to the processes."""
+        """Deal out ``count`` arrivals of this phase to the processes."""
         if self.phase not in self._left:  # it ended in between
             return
         left = self._left[self.phase]
@@ -81,14 +81,15 @@ class PhasePlan:
         self._out[self.phase] += count
 
     def put_back(self, phase: str, count: int) -> bool:
-        """Granted, but not to be sent by that process. True if that began the next phase."""
+        """Take back granted requests that the process will not send. True: that began the next
+        phase."""
         left = self._left.get(phase)
         if left is not None and phase not in self._closed:
             self._left[phase] = left + count
         return self.returned(phase, count)
 
     def close(self) -> bool:
-        """Nothing more is given away in this phase. True if that began the next one."""
+        """Give nothing more away in this phase. True: that began the next one."""
         phase = self.phase
         if phase not in self._left:
             return False
@@ -97,8 +98,8 @@ class PhasePlan:
         return self.returned(phase, 0)
 
     def returned(self, phase: str, count: int) -> bool:
-        """``count`` requests of ``phase`` are done, however they ended. True if that began the next
-        phase."""
+        """Count ``count`` requests of ``phase`` as done, however they ended. True: that began the
+        next phase."""
         if phase not in self._left:
             return False
         self._out[phase] -= count
@@ -111,10 +112,10 @@ class PhasePlan:
         return True
 
     def begin(self, stage: int, count: int | None) -> None:
-        """Begin a stage with ``count`` requests; None: until it is closed."""
+        """Begin a stage with ``count`` requests. None: until it is closed."""
         self.phase = profiling_phase(stage)
         self._left[self.phase], self._out[self.phase] = count, 0
 
     def end(self) -> None:
-        """There are no more stages."""
+        """Note that there are no more stages."""
         self.phase = OVER

@@ -19,15 +19,15 @@ import msgspec
 from .server_times import ServerTimes
 
 Stamp = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]
-"""Seconds. These bounds, and those below, are for what is read from files: beyond them there is no
-date, and no array holds the number."""
+"""Seconds. The bounds here and below apply to values from files: beyond them there is no date, and
+no array holds the number."""
 Micros = Annotated[int, msgspec.Meta(ge=0, le=10**13)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 TokensOfChunk = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 MOST_CHUNKS: Final = 2**18
-"""Of an answer: more than any model writes. A record of so many takes a process 0.05 s to pack, to
-unpack, or to write."""
+"""The most chunks of an answer, more than any model writes. A process packs, unpacks or writes a
+record of so many in 0.05 s."""
 
 # The closed set of outcomes of a request. OK, and the three that the load generator causes itself,
 # are no failures.
@@ -95,41 +95,41 @@ DRAFTS: Final = ("draft_steps", "drafted_tokens", "accepted_tokens")
 """Fields of speculative decoding."""
 DUE: Final = "due"
 GAPS: Final = "gaps"
-"""What an imported record may lack: when it was due, and the stamps between its first chunk and its
-last."""
+"""What an imported record may lack: when it was due, and the stamps between its first and last
+chunk."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What happened to one request."""
 
     id: str
-    """The X-Request-Id it was sent with."""
+    """The X-Request-Id of the request."""
     worker: str = "local"
     user: Count = 0
     user_class: str = ""
     name: str = ""
     model: str = ""
     phase: str = "profiling"
-    """``warmup`` or ``profiling``: the phase in which it was sent."""
+    """``warmup`` or ``profiling``: the phase in which the request was sent."""
     stage: Count = 0
     tenant: str = ""
-    """Whose request it is; empty: the run has no tenants."""
+    """The tenant that the request belongs to. Empty: the run has no tenants."""
     arm: str = ""
     """``base`` or ``candidate``: see settings/ab.py. Empty: the run has no arms."""
     pair: Count = 0
-    """Of blocks, from 1; 0: of none that is counted."""
+    """The number of its pair of blocks, from 1. 0: it counts in no pair."""
     backend: str = ""
-    """The replica that answered: as ``--backend-header`` says, else its address where there are
-    several."""
+    """The replica that answered: as ``--backend-header`` reports it, else its address where there
+    are several."""
     session: str = ""
     turn: Count = 0
     turns: Count | None = None
-    """How many its session has; only of the first turn, and where that is known and more than
-    one."""
+    """How many turns its session has. Only the first turn has it, where there are several and their
+    number is known."""
     after: tuple[Count, ...] | None = None
-    """The turns of its session whose ends it waited for; None: the turn before it."""
+    """The turns of its session for whose ends it waited. None: the turn before it."""
     tool_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
-    """Before it came a tool for so long; None: no tool."""
+    """The seconds of the tool call before it. None: there was no tool."""
     unsent: Count = 0
     """Turns of its session that were never sent because this request failed."""
 
@@ -138,10 +138,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked_at: Stamp
     admitted_at: Stamp | None = None
     sent_at: Stamp | None = None
-    """Just before the first byte of the request was written, on an open connection. None: it never
-    was."""
+    """Just before the first byte of the request was written, on an open connection. None: nothing
+    was written."""
     written_us: Micros | None = None
-    """Microseconds after ``sent_at`` at which the whole request had been written; None: it never
+    """When the whole request had been written, in microseconds after ``sent_at``. None: it never
     was."""
     freed_at: Stamp | None = None
     """When the slot went back to the gate."""
@@ -152,129 +152,128 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     chunk_us: tuple[int, ...] = ()
     """Arrival of each chunk (event with content), microseconds after ``sent_at``, never falling."""
     merged: tuple[tuple[Count, Micros], ...] = ()
-    """(index, earliest) for each chunk that came together with others in one read: its stamp is the
-    latest moment at which it can have arrived, ``earliest`` (microseconds after ``sent_at``) the
+    """(index, earliest) for each chunk that came together with others in one read. Its stamp is the
+    latest moment at which it can have arrived; ``earliest`` (microseconds after ``sent_at``) is the
     soonest."""
     first_output: Count | None = None
     """Index of the first chunk that is no reasoning."""
     first_chunk_tokens: Count = 1
     chunk_tokens: tuple[tuple[TokensOfChunk, Count], ...] = ()
-    """The tokens of the chunks, as the server counted with each of them, as runs of equal ones:
-    (tokens, how many chunks in a row). Empty: it did not count, or of several choices."""
+    """(tokens, how many chunks in a row) of the chunks, where the server counted tokens with each
+    chunk. Empty: it did not count, or there are several choices."""
     early_us: Whole | None = None
-    """When an event without content came first (a role, an empty text), microseconds after
-    ``sent_at``, if that was more than a millisecond before the first chunk."""
+    """When an event without content came first (a role, an empty text), in microseconds after
+    ``sent_at``. Only if that was more than a millisecond before the first chunk."""
 
     outcome: str = OK
     status: Count | None = None
     error: str = msgspec.field(default="", name="message")
-    """The failure in one line without secrets, at most 4 kB; of one that is ok a remark. In files
-    it is ``message``."""
+    """The failure in one line without secrets, at most 4 kB. For a successful request it is a
+    remark. In files its name is ``message``."""
     sample: str = ""
-    """The answer as received, without secrets, at most 4 kB; only of the first failure of its kind
-    in a process."""
+    """The answer as received, without secrets, at most 4 kB. Only the first failure of its kind in
+    a process has it."""
     retry_after_s: float | None = None
-    """How long the server asked to wait (Retry-After)."""
+    """The seconds that the server asked to wait (Retry-After)."""
     attempt: Count = 1
-    """The number of this attempt: above 1 after one that was ``retried``. All have the same
-    ``due_at``."""
+    """The number of this attempt. It is above 1 after an attempt that was ``retried``. All attempts
+    have the same ``due_at``."""
     finish_reason: str | None = None
     streamed: bool = True
     """False: the answer came as one JSON body, so it has no chunks and no TTFT."""
     choices: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
-    """How many the answer had (``n`` of the request)."""
+    """How many choices the answer had (``n`` of the request)."""
 
     schema_valid: bool | None = None
-    """The answer is JSON of the schema that the request asked for, or its calls of tools are. None:
-    it was not asked for, or cannot be known (no package jsonschema; a failure)."""
+    """The answer is JSON of the requested schema, or its tool calls are. None: no schema was
+    requested, or nobody can know (no package jsonschema; a failure)."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None
     reasoning_tokens: Count | None = None
     hidden_tokens: Count | None = 0
-    """Those of ``reasoning_tokens`` that did not come as they were made: between the chunks they
-    have no time of their own. None: there were some, and nobody knows how many."""
+    """The ``reasoning_tokens`` that did not come as they were made, and so have no time of their
+    own between the chunks. None: there were some, and their number is unknown."""
     cached_tokens: Count | None = None
     tokens_from: str = ""
-    """``usage``: the server counted. ``chunks``: one token a chunk was assumed (an estimate).
-    ``tokenizer``: of an imported result, whose load tester counted. Empty: no count."""
+    """``usage``: the server counted. ``chunks``: an estimate of one token a chunk. ``tokenizer``:
+    the load tester of an imported result counted. Empty: there is no count."""
     rejected_counts: tuple[tuple[str, str], ...] = ()
-    """(field of the record, what the server wrote) for each of its counts that contradicts the
-    answer, and so was not taken: no tokens beside text, less than nothing, reasoning left out of
-    the output."""
+    """(field of the record, what the server wrote) for each count that contradicts the answer and
+    was rejected: no tokens beside text, a negative number, output without its reasoning."""
     asked_input_tokens: Count | None = None
     asked_output_tokens: Count | None = None
 
     prefix: Count | None = None
-    """The number of the shared prefix that it begins with (``--prefix-cache-hit-rate``); None: of
-    none."""
+    """The number of the shared prefix that it begins with (``--prefix-cache-hit-rate``). None: it
+    has none."""
     prefix_tokens: Count | None = None
-    """How many tokens it has in common with the others of this number, the chat template's head
-    among them."""
+    """The tokens that it has in common with the others of this number, the head of the chat
+    template included."""
 
     inputs: Count | None = None
-    """Texts of embeddings, documents of rerank; None: the request was for an answer that is
-    generated."""
+    """The texts of embeddings, or documents of rerank. None: the request asked for generated
+    output."""
 
     images: Count | None = None
-    """Pictures in the request, those of earlier turns too; None: there are none."""
+    """The images in the request, with the images of earlier turns. None: there are none."""
     image_bytes: Count | None = None
-    """Of their files; None: one of them was a URL, which the server fetched."""
+    """The bytes of their files. None: one of them was a URL, which the server fetched."""
     image_pixels: Count | None = None
     audio_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
-    """How long the sounds in it are together; None: there are none, or it is not known (MP3, a
+    """The seconds of all audio in it. None: there is none, or its length is unknown (MP3, a
     URL)."""
 
     resent: Count = 0
-    """How often it was sent again, on a new connection, as the server was just closing the old one;
+    """How often it was sent again on a new connection, as the server was closing the old one.
     ``sent_at`` is of the last send."""
     connect_s: Stamp | None = None
-    """Seconds to open the connection (before ``asked_at``); None: an open one was used again."""
+    """The seconds to open the connection (before ``asked_at``). None: an open one was used
+    again."""
     reconnect_s: Stamp | None = None
-    """Of ``connect_s``, seconds after ``admitted_at``: the server had closed the connection while
+    """The part of ``connect_s`` after ``admitted_at``: the server had closed the connection while
     the request waited."""
     clock: str = "kernel"
-    """``kernel``: stamps are the kernel's; ``thread``: the reader's own clock right after the read;
-    ``tool``: of the load tester that an imported result is of."""
+    """``kernel``: the stamps are the kernel's. ``thread``: the reader's clock right after the read.
+    ``tool``: the clock of an imported result's load tester."""
     bad_stamps: Count = 0
-    """Kernel stamps before the send or in the future: dropped, the reader's clock used."""
+    """Kernel stamps before the send or in the future. The reader's clock replaced them."""
     read_lag_us: Whole | None = 0
-    """The longest time that bytes of this response lay in the kernel before they were read; None:
-    of an imported result."""
+    """The longest time for which bytes of this response lay in the kernel. None: an imported
+    result."""
     draft_steps: Count | None = None
     drafted_tokens: Count | None = None
     accepted_tokens: Count | None = None
-    """Of speculative decoding: steps of this request with a draft, their tokens, and those that
-    were kept. None: its answer does not say."""
+    """Speculative decoding of this request: steps with a draft, drafted tokens, accepted tokens.
+    None: the answer does not report them."""
     server: ServerTimes | None = None
-    """What its answer told of the server's own times; None: nothing. Spans come beside the records:
-    spans.jsonl."""
+    """The server's own times in its answer. None: there are none. Times from spans are beside the
+    records, in spans.jsonl."""
     rtt_us: Count | None = None
-    """The kernel's smoothed round trip of the connection when the answer was over (TCP_INFO): was
-    it the network?"""
+    """The kernel's smoothed round trip of the connection when the answer was over (TCP_INFO)."""
     retransmits: Count = 0
     """Segments that this side had to send again during the request."""
     reads: Count = 0
     limit: Count | None = None
-    """Limit of the gate when the request was admitted; None: no gate."""
+    """The gate's limit when the request was admitted. None: there is no gate."""
     request_bytes: Count = 0
     response_bytes: Count = 0
     simulated: bool = False
     lacks: tuple[str, ...] = ()
-    """What is not known of an imported request. ``due``: ``due_at`` and ``asked_at`` are its send.
-    ``gaps``: ``chunk_us`` has the first chunk and the last, and between them no others are
-    known."""
+    """What is unknown of an imported request. ``due``: ``due_at`` and ``asked_at`` are its send.
+    ``gaps``: ``chunk_us`` has only the first chunk and the last."""
 
     @property
     def failed(self) -> bool:
-        """It counts in the failure rate (cut and cancelled requests are counted beside it)."""
+        """The request counts in the failure rate. Cut and cancelled requests are counted beside
+        it."""
         return self.outcome in FAILURES
 
     @property
     def broke_in(self) -> str:
-        """How far a request came that was not ok: ``connecting``, ``sending``, ``headers`` (the
-        answer had not begun, or its status was the failure), ``prefill`` (no chunk), ``decode``,
-        ``end`` (behind a finish_reason); empty if it was ok."""
+        """How far a failed request came: ``connecting``, ``sending``, ``headers`` (the answer had
+        not begun, or its status was the failure), ``prefill`` (no chunk), ``decode``, ``end``
+        (after a finish_reason). Empty: it succeeded."""
         if self.outcome == OK:
             return ""
         if self.sent_at is None:
@@ -294,8 +293,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def send_delay_s(self) -> float | None:
-        """sent_at - admitted_at, without a new connection in between: what the load generator
-        took. None of a request that was sent again, as the server was closing its connection."""
+        """sent_at - admitted_at, without a new connection in between: the load generator's own
+        time.
+
+        None for a request that was sent again as the server was closing its connection.
+        """
         if self.sent_at is None or self.admitted_at is None or self.resent:
             return None
         return max(0.0, self.sent_at - self.admitted_at - (self.reconnect_s or 0.0))
@@ -312,7 +314,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ttft_is_upper_bound(self) -> bool:
-        """The first chunk came in one read with others: it may have arrived sooner."""
+        """The first chunk was read together with others: it may have arrived sooner."""
         return bool(self.merged) and self.merged[0][0] == 0
 
     @property
@@ -323,7 +325,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ttfo_s(self) -> float | None:
-        """Time to the first chunk that is no reasoning."""
+        """The time to the first chunk that is no reasoning."""
         return None if self.first_output is None else self.chunk_us[self.first_output] / 1e6
 
     @property
@@ -335,8 +337,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def latency_s(self) -> float | None:
-        """chunk_at[-1] - sent_at; for an answer that was not streamed closed_at - sent_at; None
-        without either."""
+        """chunk_at[-1] - sent_at, or closed_at - sent_at for an answer that was not streamed. None:
+        there is neither."""
         if self.chunk_us:
             return self.chunk_us[-1] / 1e6
         if self.sent_at is None or self.streamed or self.outcome != OK:
@@ -353,22 +355,24 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def rejected(self) -> str:
-        """Writes the rejected counts as text, a line each."""
+        """The rejected counts as text, one line each."""
         return "\n".join(f"{name} {value}" for name, value in self.rejected_counts)
 
     @property
     def itl_s(self) -> float | None:
         """(latency - TTFT) / (output tokens - tokens of the first chunk): AIPerf's
-        inter_token_latency, which many tools call TPOT. Choices come side by side, so of several
-        the tokens of one count, on average. None where two stamps, or the tokens between them, are
-        not known: see ``no_itl``."""
+        inter_token_latency, which many tools call TPOT.
+
+        Several choices come side by side, so the average tokens of one count. None where two
+        stamps, or the tokens between them, are unknown: see ``no_itl``.
+        """
         if self.no_itl:
             return None
         return self._span_us / 1e6 / self._tokens_later
 
     @property
     def no_itl(self) -> str:
-        """Why it has no ITL; empty: it has one."""
+        """Why the request has no ITL. Empty: it has one."""
         us = self.chunk_us
         if not us:
             return NOT_STREAMED
@@ -388,7 +392,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def _first(self) -> int:
         """The index of the chunk from which on the tokens are known: a summary of hidden reasoning
-        has others."""
+        has other tokens."""
         return self.first_output or 0 if self.hidden_tokens else 0
 
     @property
@@ -397,14 +401,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def _tokens_later(self) -> float:
-        """Tokens behind the first chunk."""
+        """The tokens after the first chunk."""
         return (
             (self.output_tokens or 0) - (self.hidden_tokens or 0)
         ) / self.choices - self.first_chunk_tokens
 
     def _came_at_once(self, later: float) -> bool:
-        """It had been gathered on the way: most of it came in the first read, or together with
-        others, faster than any model writes."""
+        """Whether the answer was gathered on the way: most of it came in the first read, or
+        together with others, faster than any model writes."""
         us = self.chunk_us
         chunks = len(self.chunk_us)
         if us[-1] == us[self._first]:
@@ -432,7 +436,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def tokens_of_chunks(self) -> list[int]:
-        """Of each chunk the tokens that the server counted in it; empty where it counted none."""
+        """For each chunk, the tokens that the server counted in it. Empty: it counted none."""
         tokens_of: list[int] = []
         for tokens, chunks in self.chunk_tokens:
             tokens_of += [tokens] * chunks
@@ -440,9 +444,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def tokens_per_chunk(self) -> float | None:
-        """Mean; where the server did not count with each chunk, of the answer's tokens but for the
-        one that ends it, which has no text. None without chunks, and where one a chunk was
-        assumed."""
+        """The mean tokens of a chunk. None without chunks, and where one token a chunk was assumed.
+
+        Without counts for each chunk it uses the answer's tokens, except the last one, which has no
+        text.
+        """
         if not self.known_us:
             return None
         if self.chunk_tokens:
@@ -463,7 +469,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def sharp_gaps_us(self) -> tuple[int, ...]:
-        """Gaps of which both ends are exact: those that the gap percentiles are made of."""
+        """The gaps whose two ends are exact. The gap percentiles use them."""
         if not self.merged:
             return self.gaps_us
         blurred = {index for index, _ in self.merged}
@@ -473,7 +479,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def blurred_gaps_us(self) -> tuple[tuple[int, int], ...]:
-        """(the least, the most) that each of the other gaps can be."""
+        """(least, most) of each other gap."""
         us = self.chunk_us
         earliest = dict(self.merged)
         return tuple(
@@ -500,21 +506,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # -- packed: as it goes to the master, and into a journal ------------------------------------------
 
 _HEAD: Final = Struct("<IB")
-"""A packed record begins with the length of its fields, and the type of its stamps. The fields
-follow as msgpack, without the stamps, and then the stamps, 4 bytes each."""
+"""The head of a packed record: the length of its fields, and the type of its stamps. The fields
+follow as msgpack without the stamps, and then the stamps, 4 bytes each."""
 _TYPES: Final = b"IQ"
-"""Types of the stamps: 4 bytes, for up to 71 minutes in microseconds, and 8, for any length."""
+"""The types of the stamps: 4 bytes for up to 71 minutes in microseconds, 8 bytes for any length."""
 MAX_FIELDS_BYTES: Final = 1 << 24
-"""Longest fields: twice what an answer of ``MOST_CHUNKS`` can have, each of them merged and
+"""The most bytes of the fields: twice the fields of an answer with ``MOST_CHUNKS``, all merged and
 counted."""
 MAX_PACKED_BYTES: Final = _HEAD.size + MAX_FIELDS_BYTES + 2 * MOST_CHUNKS * array("Q").itemsize
-"""Longest record."""
 _pack_fields: Final = msgspec.msgpack.Encoder().encode
 _unpack_fields: Final = msgspec.msgpack.Decoder(Record).decode
 
 
 def pack_record(record: Record) -> bytes:
-    """``unpack_record`` reads it."""
+    """Pack a record for ``unpack_record``."""
     try:
         stamps = array("I", record.chunk_us)
     except OverflowError:
@@ -524,7 +529,7 @@ def pack_record(record: Record) -> bytes:
 
 
 def unpack_record(packed: bytes) -> Record:
-    """Raises ValueError for what is no record."""
+    """Raises ValueError for bytes that are no record."""
     if len(packed) < _HEAD.size:
         raise ValueError("cut short")
     length, kind = _HEAD.unpack_from(packed)

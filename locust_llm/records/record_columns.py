@@ -1,8 +1,8 @@
 """Record columns: every number and text of a record that tables, charts and exports hold, declared
 once.
 
-A new one is a field or property of ``Record`` and a row here: ``read().requests``, Parquet and the
-tables have it then.
+A new one is a field or property of ``Record`` and a row here. ``read().requests``, Parquet and the
+tables then have it.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -19,10 +19,10 @@ class RecordColumn(NamedTuple):
     kind: Kind
     unit: str = ""
     in_summary: bool = True
-    """The tables and charts of a report need it: the fewer, the more requests fit into memory (220
-    bytes each)."""
+    """The tables and charts of a report need it. With fewer columns, more requests fit into memory
+    (220 bytes each)."""
     single_precision: bool = False
-    """Its whole numbers stay below 2^24, which single precision holds exactly."""
+    """Its whole numbers stay below 2^24, so single precision holds them exactly."""
 
 
 RECORD_COLUMNS: Final = (

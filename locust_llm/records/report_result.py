@@ -1,4 +1,4 @@
-"""Report result: what the report process answers, as JSON on its stdout."""
+"""Report result: the report process's answer, as JSON on its stdout."""
 
 import msgspec
 
@@ -20,10 +20,10 @@ class RuleResult(msgspec.Struct, frozen=True):
     rule: str
     status: str
     observed: str = ""
-    """With its unit, in the digits of the report's table; empty: there is none."""
+    """The value with its unit, in the digits of the report's table. Empty: there is none."""
     reason: str = ""
     voided: bool = False
-    """The load generator may have its figure too wrong to decide."""
+    """The load generator's error of the value may be too large for a decision."""
 
 
 class UndecidedRule(msgspec.Struct, frozen=True):
@@ -40,43 +40,42 @@ class ReportResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a run or a stage, for the exit status, the next stage and the live page."""
 
     text: str = ""
-    """What the console shows: the verdict and its main figures."""
+    """The console's text: the verdict and its main figures."""
     tables: str = ""
-    """The same with ``--verbose``: the whole report as text."""
+    """The whole report as text, for ``--verbose``."""
     annotations: str = ""
-    """Commands to the CI of the job, a line each."""
+    """Commands to the CI of the job, one line each."""
     incomplete: bool = False
     """Records or a part of the report are missing; ``text`` begins with the reason."""
     slo_status: str | None = None
     """PASS, FAIL or INCONCLUSIVE; None without rules."""
     close_to_limit: bool = False
-    """INCONCLUSIVE, and each rule that made it so is close to its limit."""
+    """The status is INCONCLUSIVE, and each rule that made it so is close to its limit."""
     rules: tuple[RuleResult, ...] = ()
     not_valid: str = ""
-    """Which published rule it breaks, where that is to end with a status of its own."""
+    """The published rule that the run breaks, where that has an exit status of its own."""
     client: ClientVerdict | None = None
     """The client verdict; None: not judged."""
     probe: str = ""
-    """``named``, ``untold`` or ``broken``; empty: the run was no probe."""
+    """``named``, ``untold`` or ``broken``. Empty: the run was no probe."""
     token_rate_unit: str = "tokens/s"
     figures: dict[str, MetricValue] = {}
-    """By AIPerf's tag; what is not finite is left out."""
+    """The finite values, by AIPerf's tag."""
     has_waits: bool = False
-    """A schedule or a gate held requests: TTFT from due comes first."""
+    """A schedule or a gate held requests, so TTFT from due comes first."""
     swept: bool = False
-    """It had stages: latencies are shown per stage only."""
+    """The run had stages: latencies are shown for each stage only."""
     findings: tuple[str, ...] = ()
-    """Of a sweep: why it ended, its knees, its findings."""
+    """The findings of a sweep: why it ended, its knees."""
     stage_evidence: StageEvidence | None = None
-    """Of a stage: what it says about the rules; None: nothing."""
+    """What a stage shows about the rules. None: nothing."""
     capacity: CapacityEstimate | None = None
-    """Of a stage of ``--find-max``: the highest load within the rules, as all stages so far show
-    it; of a whole sweep that of all."""
+    """The highest load within the rules, by all stages so far (``--find-max``)."""
 
     @property
     def is_client_too_slow(self) -> bool:
-        """The load generator forbids to use what the next stage depends on: a rule, or without
-        rules everything."""
+        """The load generator's health forbids to use what the next stage depends on: a rule, or
+        without rules everything."""
         if self.rules:
             return any(rule.voided for rule in self.rules)
         return self.client is not None and self.client.level == INVALID

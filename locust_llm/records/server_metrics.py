@@ -1,11 +1,11 @@
-"""Engine metrics: the server's own figures at /metrics, in the same few fields whichever engine it
-is, and those of GPUs.
+"""Server metrics: the server's own values at /metrics, in the same few fields for every engine, and
+the values of GPUs.
 
 Names are those of vLLM 0.32 (tests/captures), of llama.cpp, and of the documents of SGLang
 (docs.sglang.io/references/production_metrics.html), TensorRT-LLM (nvidia.github.io/TensorRT-LLM),
 TGI (huggingface.co/docs/text-generation-inference/reference/metrics), Dynamo
 (docs.nvidia.com/dynamo, metrics catalog) and NVIDIA's DCGM exporter
-(docs.nvidia.com/datacenter/dcgm). Text format of Prometheus, 0.0.4.
+(docs.nvidia.com/datacenter/dcgm). The format is Prometheus text, 0.0.4.
 """
 
 import re
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from locust_llm.text.format import format_count
 
 PATHS: Final = ("/metrics", "/prometheus/metrics")
-"""Paths of the metrics; the second is TensorRT-LLM's."""
+"""The paths of the metrics. The second is TensorRT-LLM's."""
 ENGINES: Final = {
     "vllm:": "vLLM",
     "sglang:": "SGLang",
@@ -31,11 +31,11 @@ ENGINES: Final = {
     "dynamo_frontend_": "Dynamo",
     "dynamo_component_": "Dynamo",
 }
-"""By the prefix of their metrics; a worker of Dynamo has those of its engine too, which come
-first."""
+"""The engines by the prefix of their metrics. A Dynamo worker also has its engine's metrics, which
+come first."""
 DCGM: Final = "DCGM"
 _MAX_VALUE: Final = 1e15
-"""A larger figure is damaged, or DCGM's mark of one that it does not have."""
+"""A larger value is damaged, or DCGM's mark of a missing one."""
 _NAMES: Final = {
     "running": ("num_requests_running", "num_running_reqs", "requests_processing",
         "batch_current_size",
@@ -97,42 +97,42 @@ _LINE: Final = re.compile(
     r"(?:\{([^}\n]*+)\})? ([^ \n]{1,40})",
     re.MULTILINE,
 )
-"""Each character is matched a bounded number of times for any text."""
+"""For any text, each character is matched a bounded number of times."""
 _GPU: Final = re.compile(r'\b(?:gpu|GPU_I_ID)="([A-Za-z0-9_.-]{1,20})"')
 _MAX_LINES: Final = 10_000
 _MAX_GPUS: Final = 64
 """A page shows at most so many GPUs."""
 _BY_MAXIMUM: Final = {"kv_used", "acceptance"}
-"""Over several engines the maximum; all other fields add up."""
+"""These fields take the maximum over several engines; all other fields add up."""
 
 
 class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One reading of a page of metrics, or of one GPU of it; None: it is not there. Sums and counts
-    are since the start of the server."""
+    """One reading of a page of metrics, or of one GPU on it. None: the page has no such value. Sums
+    and counts are since the start of the server."""
 
     at: float
-    """Unix seconds, of the request."""
+    """When the page was requested, in Unix seconds."""
     engine: str
     source: str = ""
-    """The address of the page, without its scheme; empty: the server's own."""
+    """The address of the page without its scheme. Empty: the server's own page."""
     gpu: str = ""
-    """Of a GPU its number."""
+    """The number of the GPU. Empty: it is the engine."""
     failure: str = ""
-    """Why the page could not be read; then there is nothing else."""
+    """Why the page could not be read. Then there are no values."""
     running: float | None = None
     waiting: float | None = None
     kv_used: float | None = None
-    """Share of the KV cache in use: 1 is full."""
+    """The share of the KV cache in use: 1 is full."""
     preemptions: float | None = None
     cache_queries: float | None = None
     cache_hits: float | None = None
-    """Tokens looked for in the prefix cache, and found."""
+    """The tokens that were looked up in the prefix cache, and the tokens found."""
     drafts: float | None = None
     drafted: float | None = None
     accepted: float | None = None
-    """Of speculative decoding: proposals, their tokens, and those that were kept."""
+    """Speculative decoding: drafts, drafted tokens, accepted tokens."""
     acceptance: float | None = None
-    """accepted / drafted of the last steps, where the server says no more."""
+    """accepted / drafted of the last steps, where the server reports no counts."""
     ttft_s: float | None = None
     ttft_count: float | None = None
     queue_s: float | None = None
@@ -144,24 +144,26 @@ class EngineSample(msgspec.Struct, frozen=True, omit_defaults=True):
     inference_s: float | None = None
     """The time of prefill and decode together."""
     inference_count: float | None = None
-    """Sums and counts of the server's own histograms."""
+    """The sums and counts of the server's own histograms."""
     gpu_use: float | None = None
-    """Share of the time in which the GPU computed."""
+    """The share of the time in which the GPU computed."""
     gpu_memory_bytes: float | None = None
     gpu_power_w: float | None = None
     gpu_clock_mhz: float | None = None
-    """The clock of its multiprocessors."""
+    """The clock of its multiprocessors in MHz."""
     gpu_memory_clock_mhz: float | None = None
 
     @property
     def name(self) -> str:
-        """What a line of a chart is called."""
+        """The name of its line in a chart."""
         return f"{self.source or 'server'}, GPU {self.gpu}" if self.gpu else self.source or "server"
 
 
 def read_engine_samples(pieces: Iterable[str], at: float, source: str = "") -> list[EngineSample]:
-    """The engine of a page, and its GPUs; nothing of a page without a known metric. A piece ends
-    where a line does, so that a reader who must not be held up for long can pause between two."""
+    """The engine of a page and its GPUs. A page without a known metric gives nothing.
+
+    A piece ends where a line does, so that a caller can pause between two pieces.
+    """
     engines: set[str] = set()
     of_engine: dict[str, Any] = {}
     gpus: dict[str, dict[str, Any]] = {}
@@ -201,20 +203,20 @@ def _number(text: str) -> float | None:
 
 
 class EngineHistory:
-    """The samples of a run by name, in bounded memory: of more than ``most`` every second one goes,
-    and of those that come later as many stay away."""
+    """The samples of a run by name, in bounded memory. Above ``most`` samples every second one
+    goes, and as many later ones stay away."""
 
     def __init__(self, most: int = 100_000) -> None:
         self.by_name: dict[str, list[EngineSample]] = defaultdict(list)
         self.names: set[str] = set()
-        """Those of which there is more than failures."""
+        """The names with samples beside failures."""
         self.engines: dict[str, str] = {}
-        """Names of servers, not of GPUs alone, with their sources."""
+        """The names of servers (not of GPUs alone) with their sources."""
         self.failures: Counter[str] = Counter()
-        """Readings that failed, by name; all of them."""
+        """All failed readings by name."""
         self.first_failures: dict[str, EngineSample] = {}
         self.unread = 0
-        """Lines of its file that hold none."""
+        """The lines of its file that hold no sample."""
         self._most, self._held, self._step = most, 0, 1
         self._seen: Counter[str] = Counter()
 
@@ -239,16 +241,16 @@ class EngineHistory:
             self._held = sum(map(len, self.by_name.values()))
 
     def between(self, name: str, began_at: float, ended_at: float) -> list[EngineSample]:
-        """Those of a stretch of time (Unix seconds) that did not fail, and the one before it, from
-        which its counters grow."""
+        """The successful samples of a stretch (Unix seconds), and the one before it, from which its
+        counters grow."""
         before = [
             sample for sample in self.by_name[name] if not sample.failure and sample.at < began_at
         ]
         return [*before[-1:], *self.inside(name, began_at, ended_at)]
 
     def inside(self, name: str, began_at: float, ended_at: float) -> list[EngineSample]:
-        """Those of a stretch of time (Unix seconds) that did not fail: what their counters grow by
-        is of this time alone."""
+        """The successful samples of a stretch (Unix seconds). Their counters grow by this stretch
+        alone."""
         return [
             sample
             for sample in self.by_name[name]
@@ -257,23 +259,26 @@ class EngineHistory:
 
 
 class EngineSummary(msgspec.Struct, frozen=True):
-    """The server's figures over a stretch of time."""
+    """The server's values over a stretch of time."""
 
     engine: str
     samples: int
     running: tuple[float, float] | None
     waiting: tuple[float, float] | None
     kv_used: tuple[float, float] | None
-    """(mean, maximum) of these three."""
+    """(mean, maximum) of these three fields."""
     preemptions: int | None
 
 
 def summarise_engine_samples(
     samples: Sequence[EngineSample], loaded: Sequence[tuple[float, float]]
 ) -> EngineSummary | None:
-    """``loaded``: the stretches of time (Unix seconds) in which requests were sent. Levels are of
-    these alone, counters of the time from the first sample to the last. None of no sample under
-    load."""
+    """``loaded`` has the stretches (Unix seconds) in which requests were sent. None: there is no
+    sample under load.
+
+    Levels come from these stretches alone. Counters come from the time between the first sample and
+    the last.
+    """
 
     def is_under_load(sample: EngineSample) -> bool:
         return any(begin <= sample.at <= end for begin, end in loaded)
@@ -308,8 +313,10 @@ def counter_increase(samples: Sequence[EngineSample], field: str) -> float | Non
 
 
 def histogram_mean(samples: Sequence[EngineSample], what: str) -> tuple[float, int] | None:
-    """(mean in seconds, of how many) of what a histogram (``queue``, ``prefill``, ...) grew by. Its
-    sum alone may fall a little without a restart, by a duration that two clocks made negative."""
+    """(mean in seconds, number of values) of a histogram's increase (``queue``, ``prefill``, ...).
+
+    The sum alone may fall a little without a restart, by a duration that two clocks made negative.
+    """
     total_s = count = 0.0
     names = f"{what}_s", f"{what}_count"
     both = map(attrgetter(*names), samples)
@@ -331,7 +338,7 @@ _MEMORY: Final = re.compile(
 
 SERVER: Final = "server"
 BASE: Final = "base"
-"""Whose metrics these are: of two servers that are compared, those of the base are read."""
+"""The arm whose metrics are read: the base of two servers that are compared."""
 
 
 def describe_server_history(
@@ -342,9 +349,12 @@ def describe_server_history(
     whose: str = SERVER,
     simulated: bool = False,
 ) -> Iterator[str]:
-    """What the metrics show of the stretches of time (Unix seconds) in which requests were sent; of
-    several replicas without their figures, which the charts show. ``simulated``: the engine is the
-    simulator, whatever the names of its metrics. ``whose``: the server's own page."""
+    """What the metrics show of the stretches (Unix seconds) in which requests were sent. For
+    several replicas it leaves out the values, which the charts show.
+
+    ``simulated``: the engine is the simulator, whatever the names of its metrics. ``whose``: the
+    server whose page it is.
+    """
     began_at, ended_at = loaded[0][0], loaded[-1][1]
     for name, source in history.engines.items():
         summary = summarise_engine_samples(history.between(name, began_at, ended_at), loaded)
@@ -367,7 +377,7 @@ def describe_server_history(
 def diagnose_server(
     summary: EngineSummary | None, prefill_limit: int | None = None, *, whose: str = SERVER
 ) -> Iterator[str]:
-    """The server's own metrics and what follows from them; one sentence or two each."""
+    """The server's own metrics and what follows from them, each in one or two sentences."""
     if summary is None:
         return
     yield from _levels(summary, whose)
@@ -393,7 +403,7 @@ def diagnose_server(
 
 
 def advise_on_memory(message: str, prefill_limit: int | None) -> str:
-    """Advice for a failure that reports the server out of memory; empty for any other failure."""
+    """The advice for a failure that reports the server out of memory. Empty: another failure."""
     if not _MEMORY.search(message):
         return ""
     limit = f" despite the prefill limit of {prefill_limit}" if prefill_limit else ""
@@ -405,8 +415,8 @@ def advise_on_memory(message: str, prefill_limit: int | None) -> str:
 
 
 def _levels(summary: EngineSummary, whose: str) -> Iterator[str]:
-    """Gauges at the readings: they do not count what is on the way or in the front end, as the
-    records do."""
+    """The gauges at the readings. Unlike the records, they do not count requests on the way or in
+    the front end."""
     parts = []
     for name, level, form, most in (
         ("running", summary.running, "{:.1f}", "{:.0f}"),

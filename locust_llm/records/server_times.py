@@ -17,28 +17,31 @@ HEADERS: Final = "headers"
 
 class ServerTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Durations in whole microseconds, by the server's clock; None: it did not report this one.
-    They are only ever added to and taken from each other, so that the offset of its clock enters no
-    sum."""
+
+    They are only added to and subtracted from each other, so that the offset of the server's clock
+    enters no sum.
+    """
 
     source: str
-    """``spans`` (OpenTelemetry), ``timings`` (the last event of llama.cpp), ``metrics`` (that of
-    vLLM), ``headers`` (of the response)."""
+    """``spans`` (OpenTelemetry), ``timings`` (llama.cpp's last event), ``metrics`` (vLLM's last
+    event), ``headers`` (of the response)."""
     queue_us: Micros | None = None
-    """From its arrival to the start of its first step."""
+    """The time from its arrival to the start of its first step."""
     prefill_us: Micros | None = None
-    """From there to its first token, with whatever else was computed in the same steps and between
-    them."""
+    """The time from there to its first token, with whatever else was computed in and between the
+    same steps."""
     decode_us: Micros | None = None
     """The time from the first token to the last."""
     inference_us: Micros | None = None
-    """From the start of its first step to its last token: prefill and decode, of a server that does
-    not part them too."""
+    """The time from the start of its first step to its last token: prefill and decode. Some servers
+    report only their sum."""
     ttft_us: Micros | None = None
-    """From its arrival at the server's front end to its first token."""
+    """The time from its arrival at the server's front end to its first token."""
     e2e_us: Micros | None = None
     """The time from its arrival to its last token."""
     arrived_at: Unix | None = None
-    """Unix seconds of the server's clock; only to place it beside others of the same server."""
+    """Unix seconds of the server's clock. They only place the request beside others of the same
+    server."""
 
 
 # -- of the answer itself --------------------------------------------------------------------------
@@ -48,29 +51,29 @@ OF_HEADERS: Final[Mapping[str, str]] = MappingProxyType({
     "x-inference-time": "inference_us",
     "x-total-time": "e2e_us",
 })  # fmt: skip
-"""Header, in milliseconds, and what it is here: Text Generation Inference,
+"""The headers in milliseconds and the fields here: Text Generation Inference,
 ``router/src/server.rs``, and LoRAX after it."""
 OF_WHOLE: Final = (
     "openai-processing-ms",
     "x-envoy-upstream-service-time",
     "x-litellm-response-duration-ms",
 )
-"""Headers, in milliseconds, of the time to the answer's own headers (OpenAI's API, Envoy, LiteLLM's
-proxy): of an answer that is not streamed that is the whole time, of a stream nothing that ends
-anywhere."""
+"""The headers in milliseconds of the time to the answer's own headers (OpenAI's API, Envoy,
+LiteLLM's proxy). For an answer that is not streamed this is the whole time; for a stream it is no
+meaningful time."""
 OF_SERVER_TIMING: Final[Mapping[str, str]] = MappingProxyType({
     "queue": "queue_us", "prefill": "prefill_us", "decode": "decode_us",
     "inference": "inference_us", "ttft": "ttft_us",
     "total": "e2e_us",
 })  # fmt: skip
-"""Names of metrics in ``Server-Timing`` (W3C), whose ``dur`` is in milliseconds. The standard knows
-no names."""
+"""The metric names in ``Server-Timing`` (W3C), whose ``dur`` is in milliseconds. The standard
+defines no names."""
 HEADER_NAMES: Final = frozenset({*OF_HEADERS, *OF_WHOLE, "server-timing"})
 MOST_US: Final = 10**13
 MOST_DRAFTED: Final = 10**9
-"""Draft tokens of a request."""
+"""The most draft tokens of a request."""
 MOST_BYTES: Final = 4096
-"""Of a Server-Timing: a longer one is not read."""
+"""A longer Server-Timing is not read."""
 
 
 class _Timings(msgspec.Struct):
@@ -82,8 +85,8 @@ _timings: Final = msgspec.json.Decoder(_Timings).decode
 
 
 def parse_llama_timings(data: msgspec.Raw) -> ServerTimes | None:
-    """Of llama.cpp's ``timings`` (``tools/server``): from the start of its prompt to its first
-    token, and from there on. None: they are another server's, or cannot be."""
+    """Reads llama.cpp's ``timings`` (``tools/server``): prefill and decode. None: they are another
+    server's, or impossible."""
     try:
         timings = _timings(data)
     except (ValueError, RecursionError):
@@ -107,9 +110,12 @@ _metrics: Final = msgspec.json.Decoder(_Metrics).decode
 
 
 def parse_vllm_metrics(data: msgspec.Raw) -> ServerTimes | None:
-    """Of vLLM's ``metrics`` (``--enable-per-request-metrics``, ``entrypoints/generate/base``). Its
-    ``time_to_first_token_ms`` begins with the first step of the request, not with its arrival: it
-    is the prefill. None: another server's, or nothing that can be."""
+    """Reads vLLM's ``metrics`` (``--enable-per-request-metrics``, ``entrypoints/generate/base``).
+    None: they are another server's, or impossible.
+
+    Its ``time_to_first_token_ms`` begins with the first step of the request and not with its
+    arrival: it is the prefill.
+    """
     try:
         metrics = _metrics(data)
     except (ValueError, RecursionError):
@@ -136,18 +142,16 @@ _speculating: Final = msgspec.json.Decoder(_Speculating).decode
 
 
 class DraftCounts(NamedTuple):
-    """The counts of one request with speculative decoding."""
-
     steps: int
     """The steps with a draft."""
     drafted: int
     accepted: int
-    """Tokens."""
+    """Accepted tokens."""
 
 
 def parse_vllm_drafts(data: msgspec.Raw) -> DraftCounts | None:
-    """Of vLLM's ``metrics.speculative_decoding`` (``--per-request-spec-decode-metrics``). None: it
-    has none, or what cannot be."""
+    """Reads vLLM's ``metrics.speculative_decoding`` (``--per-request-spec-decode-metrics``). None:
+    they are missing or impossible."""
     try:
         counts = _speculating(data).speculative_decoding
     except (ValueError, RecursionError):
@@ -163,8 +167,10 @@ def parse_vllm_drafts(data: msgspec.Raw) -> DraftCounts | None:
 
 
 def parse_timing_headers(get: Callable[[str], object], *, streamed: bool) -> ServerTimes | None:
-    """Of the headers of an answer. ``get``: one by its name in small letters, None where it is
-    missing. None: it has none of them, or nothing that can be."""
+    """Reads the headers of an answer. None: it has none of them, or impossible values.
+
+    ``get`` gives a header by its name in lower case, None where it is missing.
+    """
     times_us: dict[str, int] = {}
     for name, field in OF_HEADERS.items():
         if (us := _micros(get(name))) is not None:
@@ -191,7 +197,7 @@ def _server_timing(text: str) -> dict[str, int]:
 
 
 def _micros(ms: object) -> int | None:
-    """Converts milliseconds; None: no number, or one that cannot be."""
+    """Converts milliseconds. None: the value is no number, or impossible."""
     if ms is None:
         return None
     try:

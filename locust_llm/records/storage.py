@@ -1,5 +1,5 @@
-"""Storage: the folder of a run: its run.json, its server metrics, and files written whole or not at
-all. jsonl.py has its records."""
+"""Storage: the folder of a run with its run.json and server metrics, and files that are written
+whole or not at all. jsonl.py has the records."""
 
 import os
 import time
@@ -18,7 +18,7 @@ from .server_metrics import EngineHistory, EngineSample
 RECORDS: Final = "profile_export.jsonl"
 RUN: Final = "run.json"
 SERVER_METRICS: Final = "server_metrics.jsonl"
-"""A line for each reading of the server's metrics."""
+"""The file has a line for each reading of the server's metrics."""
 MAX_SAMPLE_BYTES: Final = 2**14
 """A line of the server's metrics has at most so many bytes."""
 MAX_JSON_BYTES: Final = 2**26
@@ -29,7 +29,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def read_history(folder: Path) -> EngineHistory:
-    """The server's metrics over the run; of a stage those of its run. Empty where there are none.
+    """The server's metrics over the run, for a stage over its run. Empty where there are none.
     Raises OSError."""
     history = EngineHistory()
     path = next(
@@ -53,23 +53,23 @@ def read_history(folder: Path) -> EngineHistory:
 
 
 def write_run(folder: Path | str, run: Run, **more: Any) -> None:
-    """run.json. Worth writing before the load, in case nothing comes after it."""
+    """Write run.json. It is also written before the load, in case nothing comes after it."""
     replace_file(Path(folder) / RUN, encode_run_json(run, **more))
 
 
 def encode_run_json(run: Run, **more: Any) -> bytes:
-    """The run under ``run``, and ``more``."""
+    """The run under ``run``, and the fields ``more``."""
     return msgspec.json.format(msgspec.json.encode({"run": run, **more}), indent=2) + b"\n"
 
 
 def read_run(folder: Path) -> Run:
-    """The run of run.json. Raises OSError, or ValueError if it holds none."""
+    """The run in run.json. Raises OSError, or ValueError if it holds no run."""
     return decode_json_file(folder / RUN, _RunFile).run
 
 
 def decode_readable_run(folder: Path, unknown: Run) -> Run:
-    """The readable fields of a damaged run.json; ``unread`` names the others, which are as in
-    ``unknown``. Raises OSError, ValueError."""
+    """The readable fields of a damaged run.json. The others have the values of ``unknown``, and
+    ``unread`` names them. Raises OSError and ValueError."""
     known = {
         name: getattr(unknown, name)
         for name in ("name", "settings", "started_at", "profiling_at", "model")
@@ -81,7 +81,7 @@ def decode_readable_run(folder: Path, unknown: Run) -> Run:
 
 
 def decode_json_file(path: Path, kind: type[T]) -> T:
-    """A file of JSON in a run folder. Raises OSError, ValueError."""
+    """Read a JSON file of a run folder. Raises OSError and ValueError."""
     try:
         return msgspec.json.decode(read_regular(path, MAX_JSON_BYTES), type=kind)
     except RecursionError:
@@ -89,7 +89,7 @@ def decode_json_file(path: Path, kind: type[T]) -> T:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Atomically: a reader sees the old file or the new one."""
+    """Replace a file atomically: a reader sees the old file or the new one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.unlink(missing_ok=True)
@@ -109,7 +109,7 @@ class _RunAlone(msgspec.Struct):
 
 
 def make_run_folder(settings: Settings, model: str | None) -> Path:
-    """A folder for one run, empty of records. Raises OSError."""
+    """Make a folder for one run, without records. Raises OSError."""
     if settings.report_dir:
         base = Path(settings.report_dir)
     else:
@@ -131,9 +131,11 @@ def make_run_folder(settings: Settings, model: str | None) -> Path:
 def decode_readable_fields(
     data: bytes, kind: type[S], instead: Mapping[str, Any]
 ) -> tuple[S, list[tuple[str, str]]]:
-    """(the struct, (path, reason) of each unreadable field). Such a field has the value of
-    ``instead``, else its default. Raises ValueError where it is no JSON object, or a field without
-    a default is missing."""
+    """(the struct, (path, reason) of each unreadable field). An unreadable field has the value of
+    ``instead``, else its default.
+
+    Raises ValueError where the data is no JSON object, or lacks a field without a default.
+    """
     try:
         fields_read = msgspec.json.decode(data)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Telemetry: what became of the spans, metrics and logs that a run sent by OpenTelemetry, in
+"""Telemetry counts: what became of the spans, metrics and logs that a run sent by OpenTelemetry, in
 run.json."""
 
 from typing import Annotated
@@ -14,27 +14,27 @@ class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The counts of one process that sends, or of all of them together."""
 
     requests: Count = 0
-    """Whose record was handed over: each is in the metrics."""
+    """The requests whose record was handed over. Each is in the metrics."""
     sampled: Count = 0
-    """Those of them whose spans were to be sent."""
+    """The requests whose spans were to be sent."""
     spans: Count = 0
-    """Requests whose spans the collector has taken."""
+    """The requests whose spans the collector accepted."""
     dropped: Count = 0
-    """Requests whose spans found the queue full, or were still in it when the time at the end was
-    over."""
+    """The requests whose spans found the queue full, or were still in it when the time at the end
+    was over."""
     refused: Count = 0
-    """Requests whose spans the collector did not take."""
+    """The requests whose spans the collector refused."""
     logs: Count = 0
-    """Failures whose log record the collector has taken."""
+    """The failures whose log record the collector accepted."""
     logs_lost: Count = 0
-    """Those whose log record was dropped or refused."""
+    """The failures whose log record was dropped or refused."""
     metrics_lost: Count = 0
-    """Processes whose last export of metrics the collector did not take: the one that has the whole
-    run."""
+    """The processes whose last export of metrics (the one with the whole run) the collector
+    refused."""
     lost: Count = 0
-    """Records that came to no exporting process: these are in nothing that was sent."""
+    """The records that reached no exporting process: they are in nothing that was sent."""
     mistake: str = ""
-    """The first thing that was wrong."""
+    """The first fault."""
 
     def __add__(self, other: "TelemetryCounts") -> "TelemetryCounts":
         mine = msgspec.structs.asdict(self)
@@ -46,7 +46,7 @@ class TelemetryCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     @property
     def remark(self) -> str:
-        """What a reader of the report has to know of it; empty where all was taken."""
+        """What the report must mention; empty where everything was accepted."""
         missing = [
             f"{format_count(count, thing)} {how}"
             for count, thing, how in (

@@ -1,4 +1,4 @@
-"""Counts: what became of the spans that came for a run, in run.json."""
+"""Counts: what became of a run's spans, in run.json."""
 
 from typing import Annotated
 
@@ -8,39 +8,38 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class SpanCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Spans, unless it says otherwise."""
+    """The fields count spans, unless they name something else."""
 
     requests: Count = 0
-    """Requests that had come to a good end: a server has a span of each of these."""
+    """The requests that succeeded: a server has a span of each."""
     joined: Count = 0
-    """Those of them that have the times of a span."""
+    """The successful requests that have the times of a span."""
     joined_others: Count = 0
-    """Requests that came to no good end, and have them all the same."""
+    """The other requests that have the times of a span."""
     received: Count = 0
     other_traces: Count = 0
-    """Not of this run."""
+    """Spans of another run."""
     without_times: Count = 0
-    """Of this run, without an attribute that is known: those of a router, or of a step within the
-    server."""
+    """Spans of this run without a known attribute: of a router, or of a step within the server."""
     twice: Count = 0
-    """Of a request that had one already: the first counts."""
+    """Further spans of a request that had one: the first counts."""
     unknown: Count = 0
-    """Of this run, and of no request that has a record."""
+    """Spans of this run, without a request that has a record."""
     impossible: Count = 0
-    """A time is negative, no number, or longer than a day: not used."""
+    """Spans with a time that is negative, no number, or longer than a day. They are not used."""
     late: Count = 0
-    """Joined after the end of the run."""
+    """Spans that were joined after the end of the run."""
     malformed: Count = 0
     """Exports that could not be read."""
     refused: Count = 0
-    """Exports too large or of another kind, connections too slow or too many."""
+    """Exports that were too large or of another kind, and connections that were too slow or too
+    many."""
     dropped: Count = 0
     """Spans that waited for the record of their request, and were too many."""
     mistake: str = ""
-    """The first thing that was wrong with one."""
+    """The first fault of a span or an export."""
 
     def __str__(self) -> str:
-        """Describes the counts in a sentence."""
         others = {
             "of other traces": self.other_traces, "without known times": self.without_times,
             "twice": self.twice,

@@ -1,4 +1,4 @@
-"""Join: spans to the requests of a run by trace id, whichever of the two comes first."""
+"""Join: spans meet the requests of a run by trace id, whichever of the two comes first."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,15 +14,15 @@ from .span import Span, extract_server_times
 from .trace_ids import PART, make_request_part
 
 MOST_OPEN: Final = 2**20
-"""Requests without a span, and spans without a request, that are kept: some 200 MB. The oldest is
-dropped."""
+"""So many requests without a span, and spans without a request, are kept: some 200 MB. The oldest
+is dropped."""
 MISTAKE: Final = 200
-"""Characters of one."""
+"""The characters of a fault."""
 
 
 class SortedSpans(msgspec.Struct, omit_defaults=True):
-    """Spans of one export: those of the run, by the part of the request in their trace id, and a
-    count of the rest."""
+    """The spans of one export: the run's own by the request's part of their trace id, and a count
+    of the rest."""
 
     times: list[tuple[int, ServerTimes]] = []
     counts: dict[str, int] = {}
@@ -30,7 +30,7 @@ class SortedSpans(msgspec.Struct, omit_defaults=True):
 
 
 def sort_spans(spans: Iterable[Span], run: str) -> SortedSpans:
-    """``run``: ``Run.trace``, which the trace ids of its requests begin with."""
+    """``run`` is ``Run.trace``, with which the trace ids of its requests begin."""
     times = list[tuple[int, ServerTimes]]()
     counts = Counter[str]()
     mistake = ""
@@ -54,7 +54,7 @@ def sort_spans(spans: Iterable[Span], run: str) -> SortedSpans:
 
 
 def _part(trace_id: str, run: str) -> int | None:
-    """None: it is none of this run."""
+    """None: the trace id belongs to another run."""
     if len(trace_id) != 2 * PART or not run or not trace_id.startswith(run):
         return None
     try:
@@ -73,14 +73,14 @@ class SpanJoin:
         self._mistake = ""
         self._most = most_open
         self._requests: dict[int, tuple[str, bool]] = {}
-        """Without a span so far: (id, whether it came to a good end)."""
+        """Requests without a span so far: (id, whether it succeeded)."""
         self._spans: dict[int, ServerTimes] = {}
-        """The times that have no request so far."""
+        """Times without a request so far."""
         self._done = set[int]()
         self._missing = 0
 
     def request(self, request_id: str, *, ok: bool) -> SpanLine | None:
-        """A request is over; its line, if its span is there. ``ok``: a span is awaited."""
+        """A request is over. Returns its line if its span is there. ``ok``: a span is expected."""
         part = int(make_request_part(request_id), 16)
         self._counts["requests"] += ok
         self._missing += ok
@@ -92,7 +92,7 @@ class SpanJoin:
         return None
 
     def spans(self, sorted_spans: SortedSpans) -> Iterator[SpanLine]:
-        """The lines of those whose request is over."""
+        """The lines of the spans whose request is over."""
         self._counts.update(sorted_spans.counts)
         self._mistake = self._mistake or sorted_spans.mistake
         for part, times in sorted_spans.times:
@@ -114,7 +114,7 @@ class SpanJoin:
 
     @property
     def missing(self) -> int:
-        """Requests that came to a good end, without a span so far."""
+        """The successful requests without a span so far."""
         return self._missing
 
     @property

@@ -1,7 +1,7 @@
-"""OTLP as JSON: an export of spans, as an exporter posts it and as the collector's file exporter
-writes one in each line.
+"""OTLP as JSON: an export of spans, as an exporter posts it, and as the collector's file exporter
+writes it on each line.
 
-Ids are hex (not base64, as elsewhere in JSON of protobuf), 64-bit numbers may be texts:
+Ids are hex (not base64, as elsewhere in JSON of protobuf). 64-bit numbers may be texts:
 opentelemetry.io/docs/specs/otlp, "JSON Protobuf Encoding".
 """
 
@@ -52,7 +52,7 @@ _decode: Final = msgspec.json.Decoder(_Export | list[_Export]).decode
 
 
 def decode_otlp_json(data: bytes) -> list[Span]:
-    """The spans of an export, or of a list of them. Raises ValueError for what is none."""
+    """The spans of an export, or of a list of exports. Raises ValueError for anything else."""
     try:
         export = _decode(data)
     except RecursionError:
@@ -85,7 +85,7 @@ def _span(span: _Span) -> Span:
 
 
 def _read_whole_number(value: Number) -> int:
-    """0 where it is no number."""
+    """0: it is no number."""
     try:
         return int(value or 0)
     except (ValueError, OverflowError):
@@ -93,7 +93,7 @@ def _read_whole_number(value: Number) -> int:
 
 
 def _seconds(value: _Value) -> float:
-    """NaN where it is no number."""
+    """NaN: it is no number."""
     number = value.int_value if value.double_value is None else value.double_value
     try:
         return float(number) if isinstance(number, int | float | str) else float("nan")

@@ -1,5 +1,5 @@
-"""OTLP as protobuf, the form that exporters send unless told otherwise: by opentelemetry-proto,
-which is optional."""
+"""OTLP as protobuf, the default form of exporters. It needs opentelemetry-proto, which is
+optional."""
 
 from importlib.util import find_spec
 from typing import Final
@@ -20,8 +20,8 @@ def is_protobuf_available() -> bool:
 
 
 def decode_otlp_protobuf(data: bytes) -> list[Span]:
-    """The spans of an ExportTraceServiceRequest. Raises ValueError for what is none, ImportError
-    without the package."""
+    """The spans of an ExportTraceServiceRequest. Raises ValueError for anything else, and
+    ImportError without the package."""
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 

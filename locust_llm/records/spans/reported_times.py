@@ -1,4 +1,4 @@
-"""Reported: the server times of a run's requests, from its spans.jsonl."""
+"""Reported times: the server times of a run's requests, from its spans.jsonl."""
 
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -9,9 +9,9 @@ from locust_llm.files.regular_file import open_regular
 from locust_llm.records.server_times import ServerTimes
 
 FILE: Final = "spans.jsonl"
-"""A line for each request that has a span."""
+"""The file has a line for each request with a span."""
 BLOCK_BYTES: Final = 2**22
-"""Read at once: lines together are decoded twice as fast as one by one."""
+"""So much is read at once, as lines together are decoded twice as fast as one by one."""
 MAX_LINE_BYTES: Final = 2**14
 
 
@@ -30,7 +30,7 @@ class ReportedSpans(NamedTuple):
 
 
 def find_spans_file(folder: Path) -> Path | None:
-    """That of a run's folder, of a stage that of its run; None: there is none."""
+    """The file of a run's folder; for a stage the run's file. None: there is none."""
     if (path := folder / FILE).exists():
         return path
     path = folder.parent.parent / FILE
@@ -38,7 +38,8 @@ def find_spans_file(folder: Path) -> Path | None:
 
 
 def read_spans(folder: Path) -> ReportedSpans:
-    """Empty without a file; of two lines of a request the first counts. Raises OSError."""
+    """The times are empty without a file. Of two lines for a request the first counts. Raises
+    OSError."""
     times: dict[str, SpanLine] = {}
     path = find_spans_file(folder)
     if path is None:
@@ -61,7 +62,7 @@ def read_spans(folder: Path) -> ReportedSpans:
 def _readable(
     block: bytes, decoder: "msgspec.json.Decoder[SpanLine]"
 ) -> tuple[list[SpanLine], int]:
-    """The lines of a block that can be read, and how many cannot."""
+    """(the readable lines of a block, how many are unreadable)."""
     lines = list[SpanLine]()
     bad = 0
     for line in block.splitlines():

@@ -1,4 +1,4 @@
-"""Span: what is kept of one span of a server, and the server times that its attributes are."""
+"""Span: what is kept of one span of a server, and the server times in its attributes."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -16,12 +16,12 @@ ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({
     "gen_ai.latency.time_to_first_token": "ttft_us",
     "gen_ai.latency.e2e": "e2e_us",
 })  # fmt: skip
-"""Attribute, in seconds, and what it is here. vLLM: ``vllm/tracing/utils.py``, the same names since
-0.4 (of its V0 engine without the three of the model); SGLang:
+"""The attributes in seconds and the fields here. vLLM: ``vllm/tracing/utils.py``, the same names
+since 0.4 (its V0 engine lacks the three of the model). SGLang:
 ``srt/observability/req_time_stats.py``. llm-d passes on vLLM's."""
 MAX_S: Final = 86_400.0
-"""A longer time is in another unit, or no time: there are servers that write nanoseconds under
-these names."""
+"""A longer time has another unit, or is no time: some servers write nanoseconds under these
+names."""
 MAX_UNIX_S: Final = 1e11
 
 
@@ -29,16 +29,16 @@ class Span(msgspec.Struct, frozen=True):
     """One span. Times are Unix nanoseconds of the server's clock."""
 
     trace_id: str
-    """32 hex digits, small letters."""
+    """32 hex digits in lower case."""
     name: str
     start_ns: int
     end_ns: int
     attributes: dict[str, float]
-    """Those of ``ATTRIBUTES`` alone, in seconds."""
+    """Only the attributes in ``ATTRIBUTES``, in seconds."""
 
 
 def extract_server_times(span: Span) -> ServerTimes | None:
-    """None: it has none of these attributes. Raises ValueError where one of them cannot be."""
+    """None: it has none of these attributes. Raises ValueError where one of them is impossible."""
     times_us: dict[str, int] = {}
     for name, seconds in span.attributes.items():
         if not 0 <= seconds <= MAX_S:  # NaN too
