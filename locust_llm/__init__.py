@@ -21,7 +21,7 @@ PUBLIC = {
     "Answer": "locust_llm.client.answer:Answer",
     "read": "locust_llm.report.build:read",
 }
-"""Names that a user's code imports from here, and where each is."""
+"""The names that user code imports from here, and the module of each."""
 
 
 def __getattr__(name: str) -> Any:

@@ -23,12 +23,12 @@ from .commands import COMMANDS, LOCUST_COMMANDS, OF_OTHERS, REMOVED, USAGE, load
 from .exit_status import ENDING_SIGNALS, ExitStatus, end_in_order, fail, signal_exit_status
 
 USAGE_ERROR: Final = 2
-"""Of argparse. Of a run it would be that the load generator broke, so our parser of a run has no
-such status."""
+"""The status of argparse. A run's parser does not use it, as it would mean that the load generator
+broke."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: see docs/exit-status.md."""
+    """The exit status: see docs/exit-status.md."""
     try:
         return _main(argv)
     except BrokenPipeError:  # a reader such as head has what it wanted
@@ -70,7 +70,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _unknown(word: str) -> str:
-    """No command, and what was meant."""
+    """The error for a word that is no command, with the likely meaning."""
     if word.startswith("-"):
         option = word.partition("=")[0]
         return (

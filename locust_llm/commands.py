@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 Command = Callable[[list[str]], int]
-"""Takes the words behind its name and returns the exit status."""
+"""Takes the words after its name and returns the exit status."""
 
 COMMANDS: Final = {
     "run": "locust_llm.locust_adapter.locust_command:run_load_test",
@@ -36,11 +36,11 @@ COMMANDS: Final = {
     "upload": "locust_llm.integrations.upload:run_upload",
 }
 LOCUST_COMMANDS: Final = ("run", "ab", "probe", "demo")
-"""Locust parses the words of these."""
+"""Locust parses the words of these commands."""
 REMOVED: Final = {
     "manifest": "manifest was removed: change deploy/kubernetes by the patch in docs/kubernetes.md",
 }
-"""Commands of earlier versions, and what takes their place."""
+"""Commands of earlier versions, and their replacements."""
 OF_OTHERS: Final = {
     "run": ("bench", "benchmark", "load", "loadtest", "load-test", "test", "start", "profile"),
     "run --sweep": ("sweep",),
@@ -53,7 +53,7 @@ OF_OTHERS: Final = {
     "scenario": ("scenarios", "preset", "presets", "workload", "workloads"),
     "report": ("html", "summary", "analyze"),
 }
-"""What other programs call a command."""
+"""Other programs' names for a command."""
 USAGE: Final = """\
 usage: locust-llm COMMAND ...
 

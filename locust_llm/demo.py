@@ -32,7 +32,7 @@ server. The load, which options of run change (run --help has them):
 
 
 def run_demo(words: list[str]) -> int:
-    """A load test of the simulator, in a minute, without a GPU."""
+    """Run a load test of the simulator, in a minute, without a GPU."""
     if {"-h", "--help"} & {*words}:
         print_safely(DEMO_HELP)
         return ExitStatus.OK
@@ -44,8 +44,8 @@ def run_demo(words: list[str]) -> int:
 
 
 def _run_with_signals(command: Sequence[str]) -> int:
-    """Run a child process that gets the signals of this one, and return its exit status. Of a
-    Ctrl-C it gets two at once, which count as one."""
+    """Run a child process that gets the signals of this one, and return its exit status. Two Ctrl-C
+    at once count as one."""
     process = subprocess.Popen(command)
     for number in ENDING_SIGNALS:
         signal.signal(number, lambda number, frame: process.send_signal(number))
@@ -54,7 +54,8 @@ def _run_with_signals(command: Sequence[str]) -> int:
 
 @contextmanager
 def start_simulator(*words: str) -> Iterator[str]:
-    """The simulator in a process of its own, on a free port; its URL. Ends with the block."""
+    """Run the simulator in a process of its own on a free port, until the block ends. Yields its
+    URL."""
     process = subprocess.Popen(
         [sys.executable, "-m", "locust_llm.simulator", "--port", "0", *words],
         stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},

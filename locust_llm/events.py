@@ -47,7 +47,7 @@ record = RecordEvent()
 
 
 def extend_locust_events(hooks: Events) -> None:
-    """Makes the events attributes of Locust's own."""
+    """Make the events attributes of Locust's own."""
     vars(hooks).update(
         first_token=first_token, inter_token_latency=inter_token_latency, record=record
     )

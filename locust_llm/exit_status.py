@@ -7,12 +7,12 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""A signal of these ends a command in order."""
+"""One of these signals ends a command in order."""
 ERROR_PREFIX: Final = "locust-llm: error: "
 
 
 class ExitStatus(IntEnum):
-    """Of every command here; docs/exit-status.md has the table for users."""
+    """The statuses of every command here. docs/exit-status.md has the table for users."""
 
     OK = 0
     """No request failed; with rules, all of them passed."""
@@ -37,13 +37,13 @@ PRECEDENCE: Final = (
     ExitStatus.INCOMPLETE,
     ExitStatus.INCONCLUSIVE, ExitStatus.OK,
 )  # fmt: skip
-"""What is certain comes first: a failure on the records received is one with all of them too. A
-pass, or an INCONCLUSIVE rule, on incomplete records is no result."""
+"""Certain results come first: a failure on the received records is a failure with all of them. A
+pass or an INCONCLUSIVE rule on incomplete records is no result."""
 
 
 def signal_exit_status(number: int) -> int:
-    """Of a process that a signal ended before there was a run, as the shell has it: 130 for
-    Ctrl-C."""
+    """The status of a process that a signal ended before there was a run, as shells have it: 130
+    for Ctrl-C."""
     return 128 + number
 
 
@@ -53,15 +53,14 @@ def end_in_order(number: int, frame: object) -> None:
 
 
 def fail(message: str, status: ExitStatus = ExitStatus.REFUSED) -> int:
-    """Print why a command ends without its result, as one line. Returns the status that it ends
-    with."""
+    """Print on one line why a command ends without its result. Returns its exit status."""
     print(f"{ERROR_PREFIX}{message}", file=sys.stderr, flush=True)
     return status
 
 
 def worst_exit_status(statuses: Iterable[int]) -> int:
-    """The one to end with. A number of the user's own (``--exit-code-on-error``) ranks as failed
-    requests do."""
+    """The worst status. A user's own number (``--exit-code-on-error``) ranks as failed requests
+    do."""
 
     def rank(status: int) -> int:
         known = {int(known_status): place for place, known_status in enumerate(PRECEDENCE)}
@@ -77,50 +76,48 @@ BY_RULES: Final = {
     "FAIL": ExitStatus.RULE_FAILED,
     "INCONCLUSIVE": ExitStatus.INCONCLUSIVE,
 }
-"""The words are those of slo/grammar.py, which this file does not import: whoever reports a status
-imports it."""
+"""The words are from slo/grammar.py. This file does not import it, but whoever reports a status
+does."""
 BY_PROBE: Final = {"named": ExitStatus.OK, "untold": ExitStatus.INCONCLUSIVE}
-"""The words are those of records/run.py. Of a probe whose server failed Locust decides."""
+"""The words are from records/run.py. If the server of a probe failed, Locust decides."""
 UNDECIDED: Final = ("INCONCLUSIVE", "untold")
-"""Of rules, and of a probe."""
+"""Words of rules, and of a probe."""
 
 
 def tolerates_inconclusive(policy: str, *, close_to_limit: bool) -> bool:
-    """Whether a run that is INCONCLUSIVE ends with 0. ``policy``: that of ``--inconclusive``, whose
-    words are those of slo/rules.py."""
+    """Whether an INCONCLUSIVE run ends with 0. ``policy`` is the value of ``--inconclusive``, in
+    the words of slo/rules.py."""
     return policy in ("warn", "pass") or (policy == "close" and close_to_limit)
 
 
 class RunOutcome(NamedTuple):
-    """All that decides the exit status of a run."""
+    """What decides the exit status of a run."""
 
     refused: bool = False
-    """The run could not start."""
     has_rules: bool = False
     slo_status: str | None = None
-    """What the rules say together; None: there is no report."""
+    """The status of all rules together. None: there is no report."""
     probe: str = ""
-    """What the probe says; empty: the run is a load test."""
+    """The result of the probe. Empty: the run is a load test."""
     close_to_limit: bool = False
     """The rules are INCONCLUSIVE, each of them close to its limit."""
     inconclusive: str = "fail"
-    """``--inconclusive``."""
+    """The value of ``--inconclusive``."""
     not_valid: bool = False
-    """The run is not valid by published rules, which ``--published-rules fail`` makes a
-    condition."""
+    """The run breaks published rules, and ``--published-rules fail`` makes this a failure."""
     incomplete: bool = False
     broke: bool = False
     """The control of the run failed."""
     greenlet_failed: bool = False
-    """There was an error that no code caught."""
+    """An error occurred that no code caught."""
     failed: bool = False
     """Requests failed, or a task raised."""
     only_stopped: bool = False
     """Each request that failed was cut or cancelled, and no task raised."""
     failure_status: int = ExitStatus.FAILED_REQUESTS
-    """``--exit-code-on-error``."""
+    """The value of ``--exit-code-on-error``."""
     set_by_code: int | None = None
-    """What Locust, or code of the user's, has set."""
+    """The status that Locust or user code has set."""
 
 
 def decide_exit_status(run: RunOutcome) -> int | None:
@@ -141,8 +138,7 @@ def decide_exit_status(run: RunOutcome) -> int | None:
 
 
 def _decide_by_result(run: RunOutcome) -> int | None:
-    """Where there are rules, they alone decide. None: there is neither a rule nor a probe that says
-    something."""
+    """Where there are rules, they alone decide. None: neither a rule nor a probe has a result."""
     if run.broke:
         return ExitStatus.BROKEN
     says = run.slo_status if run.has_rules else run.probe

@@ -1,5 +1,5 @@
-"""The one file that attaches this library to Locust: importing it (LLMUser does) is all that a
-locustfile needs."""
+"""Plugin: attaches this library to Locust. A locustfile needs only to import it, and LLMUser
+does."""
 
 import logging
 import os
@@ -116,38 +116,38 @@ def _init(environment: Environment, runner: Any, **kw: Any) -> None:
 
 
 class Plugin:
-    """In the master, or the only process: begins each run, ends it in order, and judges the exit
-    status."""
+    """The plugin in the master, or in the only process. It begins each run, ends it in order, and
+    decides the exit status."""
 
     def __init__(
         self, environment: Environment, runner: Any, settings: Settings, survey: Discovery | None
     ) -> None:
         self._environment, self._runner = environment, runner
         self._settings, self._survey = settings, survey
-        """Of the next run: of the command line and the locustfile, or of our form. Nothing else can
-        set them."""
+        """The settings and the server of the next run, from the command line and the locustfile, or
+        from the form. Nothing else sets them."""
         self._epoch = 0
         self._control: Controller | None = None
-        """The controller of the run that is on."""
+        """The controller of the present run."""
         self._shown: Controller | None = None
-        """The controller of the run that is on, or of the last one."""
+        """The controller of the present run, or of the last one."""
         self._progress: gevent.Greenlet | None = None
         self._report = self._annotations = ""
-        """Tables for the console, until they are printed."""
+        """The tables for the console, until they are printed."""
         self._outcome = RunOutcome()
-        """Of the last run, as far as it is known before the end of this process."""
+        """The outcome of the last run, as far as it is known before the end of this process."""
         self._refused = False
-        """The run could not start."""
+        """The run was refused."""
         self._leaving = False
         """Locust ends this process, and the run in it."""
         self._reported = Event()
-        """No report is being made."""
+        """Set while no report is being made."""
         self._reported.set()
         self._sender: WorkerContext | None = None
-        """None: in the workers."""
+        """None: this is a worker."""
         self._telemetry = telemetry.Telemetry(environment.parsed_options, LOCAL)
         self._scraped = False
-        """There is a port for Prometheus."""
+        """Prometheus has a port here."""
         self._greeted = from_senders.receive_from_workers(
             environment, runner, lambda: self._control, self._refuse
         )
@@ -170,7 +170,7 @@ class Plugin:
                 runner, self._sender, self._end_sender, self._telemetry.begin
             )
         self._children: gevent.Greenlet | None = None
-        """Looks after the forked workers until the run begins."""
+        """Watches the forked workers until the run begins."""
         options = environment.parsed_options
         if isinstance(runner, MasterRunner) and options and options.processes:
             waits = options.headless or options.autostart
@@ -191,7 +191,7 @@ class Plugin:
         hooks.quitting.add_listener(self._begin_to_leave)
 
     def _set_next(self, settings: Settings, survey: Discovery) -> None:
-        """For the run that begins next."""
+        """Set what the next run uses."""
         self._settings, self._survey = settings, survey
 
     # -- in the only process -----------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Plugin:
             self._sender.close()
 
     def _group_failures(self, data: dict[str, Any], **kw: Any) -> None:
-        """Groups the failures in a worker's report, before Locust adds it to its tables."""
+        """Group the failures in a worker's report before Locust adds it to its tables."""
         data["errors"] = align_errors_to_rows(self._environment.stats, data.get("errors", {}))
 
     def _report_status(self, sender: WorkerContext, control: Controller) -> None:
@@ -216,7 +216,8 @@ class Plugin:
     # -- signals -----------------------------------------------------------------------------------
 
     def _interrupted(self, number: int) -> None:
-        """Ctrl-C, or another signal that ends: in order; at once where nothing has begun."""
+        """A first Ctrl-C, or another ending signal: end in order; at once where nothing has
+        begun."""
         options = self._environment.parsed_options
         if self._leaving and self._reported.is_set():
             return  # whoever interrupts Locust now leaves a traceback, and no status of the run
@@ -246,7 +247,7 @@ class Plugin:
             interrupt_main()
 
     def _hurry(self) -> None:
-        """Ctrl-C again: neither what is open nor a report is waited for."""
+        """A further Ctrl-C: wait neither for open requests nor for a report."""
         give_up_reports()
         if self._control is not None:
             self._control.cut_open()
@@ -255,7 +256,7 @@ class Plugin:
     # -- the start ---------------------------------------------------------------------------------
 
     def start(self, **kw: Any) -> None:
-        """A run begins (workers begin with the master's message)."""
+        """Begin a run. Workers begin with the master's message."""
         try:
             self._begin()
         except (RunRefused, OSError, ValueError) as error:
@@ -268,7 +269,7 @@ class Plugin:
             self._refuse(f"{kind}: {error} (is a number or a text among the settings too large?)")
 
     def _refuse(self, reason: str) -> None:
-        """The run that is to begin cannot be: it ends, and an unattended process with it."""
+        """Refuse the next run: it ends, and so does an unattended process."""
         line = f"The run cannot start: {truncate_quoted_text(reason, LINE)}"
         logger.error(line)
         runner, options = self._runner, self._environment.parsed_options
@@ -280,7 +281,7 @@ class Plugin:
         gevent.spawn(runner.quit if unattended else runner.stop)
 
     def _begin(self) -> None:
-        """Look at the settings, ask the server, and begin. Raises whatever may be wrong."""
+        """Check the settings, query the server, and begin. Raises whatever may be wrong."""
         environment, runner = self._environment, self._runner
         self._refused = False
         environment.host = address = choose_run_address(environment.host, self._settings.host)
@@ -317,7 +318,7 @@ class Plugin:
         runner.update_state(STATE_SPAWNING)
 
     def _surveyed(self, settings: Settings) -> Discovery:
-        """What is known of the server and of the dataset. Raises ValueError and OSError."""
+        """What is known of the server and the dataset. Raises ValueError and OSError."""
         # the next run asks anew: the form may name another server
         survey, self._survey = self._survey, None
         if survey is None:
@@ -343,7 +344,7 @@ class Plugin:
     # -- the end -----------------------------------------------------------------------------------
 
     def stopping(self, **kw: Any) -> None:
-        """Nothing new starts, and what is open comes to its end."""
+        """Start nothing new, and let open requests end."""
         if self._sender is not None:
             # also where a run could not start: its users wait for a message that never comes
             self._sender.close()
@@ -353,7 +354,7 @@ class Plugin:
         self._control.drain()
 
     def stop(self, **kw: Any) -> None:
-        """All users are gone: the report."""
+        """All users are gone: make the report."""
         if self._progress is not None:
             self._progress.kill()
             self._progress = None
@@ -365,7 +366,7 @@ class Plugin:
             self._print()
 
     def _conclude(self, control: Controller) -> None:
-        """The report of a run, and what it means for the exit status."""
+        """Make the report of a run and take over what it means for the exit status."""
         self._outcome = self._outcome._replace(incomplete=True)  # until it is known better
         try:
             if self._sender is not None:
@@ -388,8 +389,8 @@ class Plugin:
         self._leaving = True
 
     def quitting(self, **kw: Any) -> None:
-        """Ctrl-C and SIGTERM come here with users still running: end them in order, then judge the
-        exit status."""
+        """End the users that still run, then decide the exit status. Ctrl-C and SIGTERM come
+        here."""
         self._runner.stop()
         self._reported.wait()
         if self._refused or not self._runner.stats.entries:
@@ -413,11 +414,11 @@ class Plugin:
         return bool(getattr(self._environment.parsed_options, switch, False))
 
     def _ours(self) -> int:
-        """Requests that are, without which Locust's tables have everything there is."""
+        """The number of our requests. Without any, Locust's tables have everything."""
         return 0 if self._shown is None else self._shown.live_stats.counts.total()
 
     def _counted_otherwise(self) -> str:
-        """Describes how Locust's own files count differently."""
+        """How Locust's own files count differently, as a sentence."""
         options = self._environment.parsed_options
         if self._shown is None or not any(
             getattr(options, name, None) for name in ("csv_prefix", "html_file")
@@ -427,11 +428,11 @@ class Plugin:
         return describe_count_difference(stats.counts, stats.profiled.total())
 
     def _names(self) -> set[str]:
-        """Returns the names of our requests."""
+        """The names of our requests."""
         return set() if self._shown is None else self._shown.live_stats.names
 
     def _print(self) -> None:
-        """The tables, last on the console."""
+        """Print the tables last on the console."""
         if self._report:
             write_console(self._report + "\n")
             print_ci_commands(self._annotations)
@@ -439,13 +440,13 @@ class Plugin:
 
 
 def _listen_first(hook: EventHook, listener: Callable[..., Any]) -> None:
-    """Before the listeners of the locustfile, which were added when it was loaded: they find the
+    """Add the listener before the locustfile's, which were added when it was loaded: they find the
     report made."""
     hook._handlers.insert(0, listener)
 
 
 def _users(runner: Any, settings: Settings) -> int | None:
-    """How many were asked for; None: as many as the arrivals need."""
+    """The requested number of users. None: as many as the arrivals need."""
     grows = settings.users is None and settings.open_loop
     if (
         grows or settings.sweeps(CONCURRENCY) or (settings.warmup_concurrency and settings.users)
@@ -455,7 +456,7 @@ def _users(runner: Any, settings: Settings) -> int | None:
 
 
 def _with_locusts(outcome: RunOutcome, environment: Environment, runner: Any) -> RunOutcome:
-    """Adds what Locust knows of requests and tasks that failed."""
+    """Add what Locust knows of failed requests and tasks."""
     harmless = ("RequestCut(", "RequestCancelled(")
     errors = [str(_error(error)) for error in runner.errors.values()]
     options = environment.parsed_options

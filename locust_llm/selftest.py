@@ -1,5 +1,5 @@
-"""Selftest: the load generator against the truth server, without a server: reported beside true
-times, and the verdict."""
+"""Selftest: the load generator against the reference server: reported times beside true ones, and
+the client verdict."""
 
 import argparse
 import re
@@ -54,26 +54,26 @@ AGAINST_TRUE: Final = "reported against true times"
 """The cause that a verdict names."""
 PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0)
 STREAM_S: Final = 1.0
-"""How long a stream lasts; then its connection carries the next."""
+"""A stream lasts so long. Then its connection carries the next one."""
 FILES: Final = 64
-"""Open files beside one a stream."""
+"""Open files beside one for each stream."""
 MOST_STREAMS: Final = 4000
 
 
 class SelftestRow(msgspec.Struct, frozen=True, kw_only=True):
-    """TTFT, or the gaps: in ms, by percentile (``p50``)."""
+    """TTFT or the gaps, in ms by percentile (``p50``)."""
 
     count: int
     reported: dict[str, float]
     true: dict[str, tuple[float, float]]
-    """The true values lie between these two."""
+    """(lower bound, upper bound) of the true values."""
     plus_minus: dict[str, Ends]
     difference: ErrorBounds
 
     @property
     def true_errors(self) -> dict[str, Ends]:
-        """By how much each true percentile is lower, and higher, than the reported one, at most:
-        known here, where a run has bounds alone."""
+        """How much lower, and how much higher, each true percentile is than the reported one at
+        most. It is known here; a run has only bounds."""
         return {
             name: (max(0.0, value - self.true[name][0]), max(0.0, self.true[name][1] - value))
             for name, value in self.reported.items()
@@ -81,7 +81,7 @@ class SelftestRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelftestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a self-test came to."""
+    """The result of a self-test."""
 
     streams: int
     seconds: float
@@ -89,19 +89,18 @@ class SelftestResult(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int
     merged_share: float
     cpu_us: float
-    """The CPU time of this process for each chunk."""
+    """The CPU time of this process for each chunk, in µs."""
     server_cpu_us: float | None
     ttft: SelftestRow | None
     gap: SelftestRow | None
     failures: dict[str, int]
-    """Streams that failed, by what became of them."""
+    """Failed streams, by outcome."""
     verdict: ClientVerdict
     machine: Machine
 
 
 class TimingErrors:
-    """Of one kind, counted by microseconds: what was reported, what it may be by its records, and
-    what was true."""
+    """Times of one kind, counted by microseconds: reported, possible by the records, and true."""
 
     def __init__(self) -> None:
         self.reported = Counter[int]()
@@ -170,8 +169,8 @@ class SelftestTally:
 
 
 def measure_selftest(streams: int, itl_s: float, seconds: float, tls: bool) -> SelftestResult:
-    """Stream for so long. Raises OSError, ReaderFailed, subprocess.CalledProcessError (no
-    certificate can be made)."""
+    """Stream for ``seconds``. Raises OSError, ReaderFailed, and subprocess.CalledProcessError if no
+    certificate can be made."""
     machine = detect_machine()
     tally = SelftestTally()
     _open_files(streams)
@@ -195,7 +194,7 @@ def measure_selftest(streams: int, itl_s: float, seconds: float, tls: bool) -> S
 
 
 def _open_files(streams: int) -> None:
-    """Room for so many in this process, and in that of the server."""
+    """Check that this process, and the server's, may open enough files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = streams + FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -206,7 +205,7 @@ def _open_files(streams: int) -> None:
 
 
 def _stream(request: Request, until: float, tally: SelftestTally) -> None:
-    """A greenlet: one stream after the other."""
+    """Run one stream after the other, in a greenlet."""
     line = UserConnection()
     gate = Gate()
     try:
@@ -279,7 +278,7 @@ def _format_bounds(name: str, bounds: ErrorBounds) -> list[str]:
 
 
 def format_selftest(result: SelftestResult) -> str:
-    """For the console."""
+    """The result as text for the console."""
     return "\n".join(_lines(result)) + "\n"
 
 
@@ -336,7 +335,7 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def run_selftest(words: list[str]) -> int:
-    """0 where the client verdict is OK."""
+    """Run the self-test. Returns 0 where the client verdict is OK."""
     parser = argparse.ArgumentParser(
         prog="locust-llm selftest",
         description="Stream from a server of our own whose send times are known: how far are "

@@ -1,9 +1,8 @@
-"""Upload: the folder of a run, copied to a store (S3, GCS, Azure, a file system) through fsspec, in
+"""Upload: copies the folder of a run to a store (S3, GCS, Azure, a file system) through fsspec, in
 a process of its own.
 
-A run's process is gevent's, where a store's client, which has a thread and an event loop of its
-own, would not work. Credentials are those that the store's client looks for, such as
-``AWS_ACCESS_KEY_ID`` in the environment.
+A run's process is gevent's. A store's client has its own thread and event loop and would not work
+there. The client finds its credentials, such as ``AWS_ACCESS_KEY_ID``, in the environment.
 """
 
 import argparse
@@ -28,8 +27,7 @@ TRIES_OF_NAMES: Final = 10_000
 
 
 def explain_upload_refusal(url: str) -> str:
-    """Why nothing can be copied there, before anything is sent to anybody; empty: it may be
-    possible."""
+    """Why nothing can be copied there, before anything is sent. Empty: it may be possible."""
     scheme, address, rest = url.partition("://")
     if not address or not rest.strip("/"):
         return f"--upload takes a URL such as s3://bucket/prefix, got {url!r}"
@@ -60,16 +58,17 @@ def explain_upload_refusal(url: str) -> str:
 
 
 def validate_upload(settings: object, options: argparse.Namespace) -> Iterator[str]:
-    """Of a run that could not be uploaded; of the process that has its report."""
+    """Why a run could not be uploaded, for the process that has its report."""
     if options.upload and not options.worker and (why := explain_upload_refusal(options.upload)):
         yield why
 
 
 def copy_folder(folder: Path, url: str) -> str:
     """Copy all files below ``folder`` to a new folder of its name below ``url``, or ``-2`` and so
-    on; where it is then. A link is left out: it may lead to any file of this machine.
+    on. Returns the new address.
 
-    Raises whatever the store's client raises: there is no common base.
+    A link is left out, as it may lead to any file of this machine. Raises whatever the store's
+    client raises, as there is no common base.
     """
     import fsspec
 
@@ -85,7 +84,7 @@ def copy_folder(folder: Path, url: str) -> str:
 
 
 def list_files_below(folder: Path) -> Iterator[Path]:
-    """Regular files, reached without a link. Raises OSError for one that cannot be read."""
+    """Regular files that are reached without a link. Raises OSError for an unreadable one."""
     for place, _, names in os.walk(folder):
         for path in (Path(place, name) for name in names):
             if stat.S_ISREG(path.lstat().st_mode):
@@ -94,7 +93,7 @@ def list_files_below(folder: Path) -> Iterator[Path]:
 
 
 def _unreadable(folder: Path) -> str:
-    """Why a folder cannot be copied; empty: it can."""
+    """Why a folder cannot be copied. Empty: it can."""
     if not folder.is_dir():
         return f"there is no folder {folder}"
     try:
@@ -105,7 +104,7 @@ def _unreadable(folder: Path) -> str:
 
 
 def _free(system: Any, target: str) -> str:
-    """A name that holds nothing: two runs of a Job have the same."""
+    """A name that holds nothing, as two runs of a Job have the same name."""
     for number in range(1, TRIES_OF_NAMES):
         name = target if number == 1 else f"{target}-{number}"
         if not system.exists(name):
@@ -114,8 +113,8 @@ def _free(system: Any, target: str) -> str:
 
 
 def upload_run(folder: Path, url: str) -> str:
-    """A line for the console, of the copy of a run's folder: where it is, or why it is not. Its
-    process has ended then."""
+    """A line for the console: where the copy of a run's folder is, or why there is none. The
+    copying process has ended then."""
     command = [sys.executable, "-m", "locust_llm", "upload", str(folder), url]
     try:
         done = subprocess.run(
@@ -130,7 +129,7 @@ def upload_run(folder: Path, url: str) -> str:
 
 
 def run_upload(words: list[str]) -> int:
-    """``locust-llm upload DIR URL``; the exit status."""
+    """Run ``locust-llm upload DIR URL`` and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="locust-llm upload",
         description="Copy the folder of a run to a store, such as s3://bucket/prefix.",

@@ -1,5 +1,5 @@
-"""Between parsing and forking: what cannot run is refused, and Locust's options are set as a run
-needs them."""
+"""Before load: between parsing and forking, impossible runs are refused and Locust's options are
+set for the run."""
 
 import contextlib
 import logging
@@ -22,7 +22,7 @@ from .parsed_options import check_options
 from .ports import refuse_taken_ports
 
 PORT: Final = 5557
-"""Of the master, if no --master-bind-port is given."""
+"""The master's port, if --master-bind-port is not given."""
 _ATTRIBUTE: Final = "llm_launch"
 
 
@@ -30,22 +30,22 @@ class LaunchOptions(NamedTuple):
     """What is known before there is an environment."""
 
     settings: Settings | None = None
-    """Of the command line, checked; None: there was none."""
+    """The checked settings of the command line. None: there was none."""
     survey: Discovery | None = None
-    """What is known of the server; None: it was not asked."""
+    """What is known of the server. None: it was not asked."""
     forks: bool = False
     """This process is the master of its own children, or one of them."""
 
 
 def take_launch_options(options: Namespace | None) -> LaunchOptions:
-    """Taken off the options, which Locust sends to workers."""
+    """Take them off the options, which Locust sends to workers."""
     launch = vars(options).pop(_ATTRIBUTE, None) if options is not None else None
     return launch or LaunchOptions()
 
 
 def before_load(options: Namespace, user_class: type, base: type) -> None:
-    """Refuse what cannot be, and ask the server once, for all processes. ``user_class``: whose
-    ``host`` counts, among those derived from ``base``."""
+    """Refuse impossible runs, and query the server once for all processes. ``user_class`` has the
+    ``host``, if it is derived from ``base``."""
     if why := memory_refusal():
         refuse_run(why)
     options.host = options.host or find_locustfile_host(user_class, base)
@@ -95,8 +95,8 @@ def before_load(options: Namespace, user_class: type, base: type) -> None:
 
 
 def _ends_by_itself(s: Settings, options: Namespace) -> bool:
-    """Without -t too: by a number of requests or sessions, at the end of a trace, behind its last
-    stage, as a probe does."""
+    """The run ends without -t, too: by a number of requests or sessions, at the end of a trace,
+    after its last stage, or as a probe does."""
     bounded = (
         s.run_time_s
         or s.request_count
@@ -109,19 +109,19 @@ def _ends_by_itself(s: Settings, options: Namespace) -> bool:
 
 
 def _says_no_run_time(line: logging.LogRecord) -> bool:
-    """Locust knows nothing of what bounds the run: its line would mislead."""
+    """Locust does not know what bounds the run, so this line of its log would mislead."""
     return not line.getMessage().startswith("No run time limit set")
 
 
 def _says_no_shape(line: logging.LogRecord) -> bool:
-    """With a LoadTestShape Locust would say that it ignores -u and -r, which nobody gave."""
+    """With a LoadTestShape, Locust would log that it ignores -u and -r, which nobody gave."""
     return not line.getMessage().startswith(
         ("--run-time, --users or", "The following option(s) will be ignored")
     )
 
 
 def set_master_port(options: Namespace) -> None:
-    """Where the master of ``--processes`` listens, and for whom."""
+    """Choose where the master of ``--processes`` listens, and for whom."""
     wanted = options.master_bind_port
     if not options.master and options.master_bind_host == "*":
         # all workers are on this machine: nobody else is to join
@@ -133,8 +133,8 @@ def set_master_port(options: Namespace) -> None:
 
 
 def _free_port(port: int) -> int:
-    """``port``, or another one where some other run on this machine has it: workers would wait a
-    minute, and give up."""
+    """``port``, or another one if another run on this machine has it. Workers would wait for a
+    minute and give up."""
     for wanted in (port, 0):
         with contextlib.suppress(OSError), socket.create_server(("", wanted)) as listener:
             return int(listener.getsockname()[1])

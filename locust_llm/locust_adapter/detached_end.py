@@ -1,8 +1,9 @@
-"""``runner.stop()`` and ``runner.quit()`` from any greenlet: a run ends in a greenlet of its own.
+"""Detached end: ``runner.stop()`` and ``runner.quit()`` work from any greenlet, as the end of a run
+has its own greenlet.
 
-Locust ends a run in the greenlet that asks for it. Where that is a user, or one of the runner's own
-greenlets (a listener of the locustfile is called in them), Locust kills it on the way: its end
-would come before the drain and the report were over.
+Locust ends a run in the greenlet that asks for it. A user, or a greenlet of the runner (which calls
+the locustfile's listeners), would be killed on the way. Its end would come before the drain and the
+report were over.
 """
 
 import logging
@@ -24,7 +25,7 @@ from gevent.lock import RLock
 logger = logging.getLogger("locust_llm")
 
 AFTER_STOP_S: Final = 1.0
-"""From the stop of a run that nobody attends to the end of the process, unless another run has
+"""The time from the stop of an unattended run to the end of the process, unless another run has
 begun."""
 _ends_the_run: WeakSet[Callable[[User], object]] = WeakSet()
 
@@ -32,8 +33,11 @@ _ends_the_run: WeakSet[Callable[[User], object]] = WeakSet()
 def detach_end(
     runner: Any, *, unattended: bool = False, leave: Callable[[], None] = lambda: None
 ) -> None:
-    """From here on. ``unattended``: there is no page from which another run could be started.
-    ``leave`` is called first where a user of a worker ends it."""
+    """Detach the end of the runner from its caller.
+
+    ``unattended``: there is no page from which another run could start. ``leave`` is called first
+    where a user of a worker ends it.
+    """
     ending = _DetachedEnd(runner, unattended, leave)
     runner.stop, runner.quit = ending.stop, ending.quit
     runner.stop_users = ending.stop_users
@@ -47,7 +51,7 @@ def detach_end(
 
 
 def end_test(environment: Environment) -> None:
-    """Ends the test as Locust does for a ``StopTest`` of its own."""
+    """End the test as Locust does for its own ``StopTest``."""
     runner, options = environment.runner, environment.parsed_options
     assert runner is not None
     if isinstance(runner, WorkerRunner) or options is None or options.headless:
@@ -57,8 +61,8 @@ def end_test(environment: Environment) -> None:
 
 
 def _ending_the_run(on_stop: Callable[[User], object]) -> Callable[[User], object]:
-    """That of a user, which also ends the run where a ``StopTest`` has ended the user. (Locust ends
-    this user only, against its own documentation.)"""
+    """The end of a user, which also ends the run where ``StopTest`` has ended the user. Locust ends
+    this user only, against its own documentation."""
     if on_stop in _ends_the_run:  # inherited from a class that was changed before
         return on_stop
 
@@ -79,7 +83,7 @@ def _ending_the_run(on_stop: Callable[[User], object]) -> Callable[[User], objec
 
 
 def _fire(hook: Any, **kw: Any) -> None:
-    """As Locust's own, but that a ``StopTest`` of a listener, which the end of a run calls, does
+    """Fire as Locust does. But a ``StopTest`` from a listener, which the end of a run calls, does
     not stop that end."""
     reverse = kw.pop("reverse", False)
     listeners = tuple(reversed(hook._handlers) if reverse else hook._handlers)
@@ -98,13 +102,13 @@ class _DetachedEnd:
         self._stop, self._quit = runner.stop, runner.quit
         self._stop_users = runner.stop_users
         self.locusts_start: Callable[..., None] = lambda: None
-        """Of a master. (A local runner starts in a greenlet that its stop kills.)"""
+        """Locust's start of a master. A local runner starts in a greenlet that its stop kills."""
         self._starting: gevent.Greenlet | None = None
-        """In it a run of the master is being started: its users are dealt out."""
+        """The greenlet in which a run of the master starts: it spreads the users."""
         self._ending: gevent.Greenlet | None = None
         """The greenlet in which the run ends."""
         self._stopping = False
-        """The end has come as far as its first event."""
+        """The end has reached its first event."""
         self._one_at_a_time = RLock()
 
     # -- what replaces Locust's own ----------------------------------------------------------------
@@ -131,8 +135,8 @@ class _DetachedEnd:
         self._detach(self._quit_apart)
 
     def stop_users(self, counts: dict[str, int]) -> None:
-        """Users that ended in this turn of the event loop are still in Locust's group, which takes
-        each for a fault."""
+        """Locust takes a user that ended in this turn of the event loop for a fault, as it is still
+        in Locust's group."""
         users = self._runner.user_greenlets
         for user in [user for user in users if user.dead]:
             users.discard(user)
@@ -187,8 +191,11 @@ class _DetachedEnd:
 
     @property
     def _autoquit_s(self) -> float | None:
-        """After the end of a run the process ends, though there is a page: Locust waits for the end
-        of its ``--run-time``, which a locustfile may have come before. None: it goes on."""
+        """The process ends so long after the end of a run, though there is a page. None: it goes
+        on.
+
+        Locust waits for the end of its ``--run-time``, and a locustfile may end the run before.
+        """
         options = self._runner.environment.parsed_options
         seconds: float = getattr(options, "autoquit", -1)
         return None if seconds == -1 or self._runner.environment.web_ui is None else seconds
@@ -204,20 +211,20 @@ class _DetachedEnd:
     # -- who asks for it ---------------------------------------------------------------------------
 
     def _would_be_killed(self, caller: Any) -> bool:
-        """By the end that it asks for, or could not come to its own end before that."""
+        """Whether the end would kill its caller, or the caller could not finish before that."""
         members = self._runner.greenlet
         return (
             caller in (self._ending, self._starting) or caller in members or self._is_user(caller)
         )
 
     def _is_user(self, caller: Any) -> bool:
-        """A user, or a greenlet that one began and may wait for."""
+        """Whether it is a user, or a greenlet that a user started and may wait for."""
         users = self._runner.user_greenlets
         return any(frame in users for frame in _ancestry(caller))
 
 
 def _ancestry(greenlet: Any) -> Iterator[Any]:
-    """A greenlet, the one that began it, and so on."""
+    """A greenlet, the one that started it, and so on."""
     while greenlet is not None:
         yield greenlet
         parent = getattr(greenlet, "spawning_greenlet", None)

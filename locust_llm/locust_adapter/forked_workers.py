@@ -1,5 +1,5 @@
-"""The workers that ``--processes`` has forked: a master waits neither for dead ones nor for those
-that will not end."""
+"""Forked workers: the workers of ``--processes``. A master waits neither for dead workers nor for
+workers that will not end."""
 
 import atexit
 import ctypes
@@ -22,19 +22,22 @@ from locust_llm.wire.greenlets import spawn_critical
 logger = logging.getLogger("locust_llm")
 
 LOOK_S: Final = 0.5
-"""Between two checks whether they live."""
+"""The interval between two checks whether they live."""
 END_S: Final = 8.0
-"""Longest wait for their end at the end of their master; then they are killed."""
+"""The longest wait for their end at the end of their master. Then they are killed."""
 
 
 _PR_SET_PDEATHSIG: Final = 1
 _awaits_forks = False
-"""The processes that are forked now are workers."""
+"""The processes that are forked from now on are workers."""
 
 
 def tie_forks_to_this_process() -> None:
-    """From here until it attends to them, forked workers end with this process, however it ends:
-    one without a master would try to reach it for minutes. (Linux; others wait that long.)"""
+    """Forked workers end with this process, however it ends, until it watches them.
+
+    A worker without a master would try to reach it for minutes. This works on Linux; on other
+    systems workers wait that long.
+    """
     global _awaits_forks
     if _awaits_forks or not hasattr(ctypes.CDLL(None), "prctl"):
         return
@@ -44,7 +47,7 @@ def tie_forks_to_this_process() -> None:
 
 
 def _tie_to(master: int) -> None:
-    """This process is a fork."""
+    """Tie this forked process to its master."""
     global _awaits_forks
     if not _awaits_forks:
         return
@@ -69,9 +72,11 @@ def _end_with_parent(number: int) -> None:
 def attend_children(
     runner: Any, forked: int, give_up: Callable[[], object], *, needs_all: bool
 ) -> gevent.Greenlet:
-    """Watches the ``forked`` workers of this process. ``give_up()``: the run cannot begin, as too
-    many have ended. ``needs_all``: Locust begins it when all of them are there, else when a user
-    asks for it. Returns the greenlet that looks."""
+    """Watch the ``forked`` workers of this process. Returns the watching greenlet.
+
+    ``give_up()``: the run cannot begin, as too many have ended. ``needs_all``: Locust begins it
+    when all of them are there, else when a user asks for it.
+    """
     global _awaits_forks
     _awaits_forks = False
     children = psutil.Process().children()
@@ -105,7 +110,7 @@ def _await(
 def end_children(
     children: Iterable[psutil.Process], sleep: Callable[[float], object] = time.sleep
 ) -> None:
-    """They are asked to end, then killed. Locust gathers their exit statuses after that."""
+    """Ask them to end, then kill them. Locust collects their exit statuses after that."""
     until = time.monotonic() + END_S
     asked = False
     while any(map(_lives, children)) and time.monotonic() < until:

@@ -1,5 +1,5 @@
-"""Commands that start Locust in this process, with a locustfile of this package unless one is
-given: run and ab."""
+"""Locust command: the commands that start Locust in this process, run and ab, with a locustfile of
+this package by default."""
 
 import os
 import signal
@@ -14,12 +14,12 @@ LOCUSTFILES: Final = Path(__file__).parents[1] / "locustfiles"
 
 
 def run_load_test(words: list[str]) -> int:
-    """Locust with synthetic prompts."""
+    """Run Locust with synthetic prompts."""
     return start_locust("run", words, LOCUSTFILES / "run.py")
 
 
 def run_ab_test(words: list[str]) -> int:
-    """A run of two arms, base and candidate, in pairs of blocks."""
+    """Run two arms, base and candidate, in pairs of blocks."""
     given = {word.partition("=")[0] for word in words}
     arms = given & {"--candidate", "--candidate-set", "--aa", "-h", "--help"}
     if not arms and not any(os.environ.get(f"LOCUST_LLM_CANDIDATE{more}") for more in ("", "_SET")):
@@ -28,7 +28,7 @@ def run_ab_test(words: list[str]) -> int:
 
 
 def replace_base_by_host(words: list[str]) -> list[str]:
-    """``--base`` by its other name."""
+    """Replace ``--base`` by its other name."""
     return [
         "--host" + word.removeprefix("--base") if word.partition("=")[0] == "--base" else word
         for word in words
@@ -38,8 +38,8 @@ def replace_base_by_host(words: list[str]) -> list[str]:
 def start_locust(
     command: str, words: list[str], locustfile: Path, *more: str, users: str = "locust_llm.user"
 ) -> int:
-    """Run Locust, with this locustfile and the words ``more`` unless ``words`` name a locustfile.
-    ``users``: the module of the locustfile's user class."""
+    """Run Locust with this locustfile and the words ``more``, unless ``words`` name a locustfile.
+    ``users`` is the module of the locustfile's user class."""
     ours = not any(
         word in ("-f", "--locustfile") or word.startswith(("--locustfile=", "-f")) for word in words
     )

@@ -1,5 +1,5 @@
-"""Parser: the declared options on Locust's parser, in groups before its own, their values, and what
-an unknown one means."""
+"""Parser: the declared options on Locust's parser, in groups before its own, their values, and the
+meaning of unknown options."""
 
 import difflib
 import os
@@ -31,20 +31,19 @@ OPTIONS: Final = tuple(
         key=lambda o: list(GROUPS).index(o.group),
     )
 )
-"""All of ours, in the order of --help."""
+"""All options of this package, in the order of --help."""
 ACCESS: Final = (
     "api_key_file", "api_key_command", "api_key_lifetime", "header", "client_cert", "client_key",
     "ca_cert", "source_ip",
 )  # fmt: skip
-"""Options of the key, of headers, of certificates and of source addresses."""
+"""The options for the key, headers, certificates and source addresses."""
 
 
 def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
-    """Options in their groups, before those of Locust.
+    """Add the options in their groups, before Locust's options.
 
-    Its groups take no include_in_web_ui and the like: they are set on the action. So is the help,
-    as argparse of Python
-    3.11 adds a default of its own to that of a switch.
+    Locust's groups take no include_in_web_ui and the like, so these are set on the action. So is
+    the help, as argparse of Python 3.11 adds its own default to a switch's help.
     """
     groups = parser._action_groups
     titles = {group.title for group in GROUPS.values()}
@@ -60,8 +59,8 @@ def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
 
 
 def add_access_options(parser: ArgumentParser) -> None:
-    """What lets requests in, for the commands that have a few options of a run: with its names,
-    texts and variables."""
+    """Add the options that let requests in, with their names, texts and variables, for commands
+    that have few options of a run."""
     by_dest = {option.dest: option for option in OPTIONS}
     for option in map(by_dest.__getitem__, ACCESS):
         how: dict[str, Any] = {"type": option.kind, "default": os.environ.get(option.variable)}
@@ -92,19 +91,19 @@ def _argument(option: Option) -> dict[str, Any]:
 
 
 def parser_default(option: Option) -> Any:
-    """What the parsed options hold where nothing was given: of percentiles a text."""
+    """The parsed value where nothing was given. For percentiles it is a text."""
     return format_option_default(option) if option.kind is tuple else option.default
 
 
 def format_metavar(option: Option) -> str:
-    """What the flag takes, in one word."""
+    """The value of the flag, in one word."""
     if option.choices:
         return f"{{{','.join(option.choices)}}}"
     return option.unit.upper() or {int: "N", float: "NUMBER"}.get(option.kind, "TEXT")
 
 
 def format_option_default(option: Option) -> str:
-    """The default as text; empty without one."""
+    """The default as text. Empty: there is none."""
     if option.otherwise or option.default in (None, (), ""):
         return option.otherwise
     if option.kind is bool:
@@ -117,7 +116,7 @@ def format_option_default(option: Option) -> str:
 
 
 def format_option_example(option: Option) -> str:
-    """A value as a shell takes it; the whole flag of a switch."""
+    """The value as a shell takes it, or the whole flag of a switch."""
     if option.kind is bool:
         return f"--no-{option.flag[2:]}" if option.default else option.flag
     return shlex.quote(option.example)
@@ -132,15 +131,18 @@ def format_option_help(option: Option) -> str:
 
 
 def make_option_reader(option: Option) -> Callable[[str], Any]:
-    """The option's value from its text. Raises Refused."""
+    """A function from the option's text to its value. Raises Refused."""
     if option.kind in (int, float):
         return make_number_type(option.kind, option.flag, "%" if option.unit == "percent" else "")
     return _percentiles if option.kind is tuple else str
 
 
 def make_number_type(kind: type, flag: str, unit: str = "") -> Callable[[str], Any]:
-    """A type for argparse; empty means not set (environment). ``unit``: may stand behind it. Raises
-    Refused, as argparse would end with status 2."""
+    """A type for argparse. An empty text (from the environment) means not set. ``unit`` may follow
+    the number.
+
+    Raises Refused, as argparse would end with status 2.
+    """
 
     def parse(text: str) -> Any:
         if not text.strip():
@@ -172,9 +174,11 @@ AUTO: Final = "auto"
 
 
 def accept_auto_processes(parser: ArgumentParser) -> None:
-    """Let Locust's --processes be ``auto`` too: on the command line and in files by its type, in
-    the environment by what stands there, which Locust reads again and again with parsers of its
-    own."""
+    """Let Locust's --processes be ``auto``, too.
+
+    On the command line and in files its type does it. In the environment the value is replaced, as
+    Locust reads it again and again with its own parsers.
+    """
     if os.environ.get(PROCESSES, "").strip().lower() == AUTO:
         os.environ[PROCESSES] = str(_processes(AUTO))
     for action in parser._actions:
@@ -187,7 +191,7 @@ def accept_auto_processes(parser: ArgumentParser) -> None:
 
 
 def _processes(text: str) -> int | None:
-    """The number. Raises Refused."""
+    """The number of processes. Raises Refused."""
     if text.strip().lower() == AUTO:
         return max(1, usable_cores() - 1)
     try:
@@ -220,7 +224,7 @@ Most runs need these options of Locust:
 Behind the options of this package, which come in groups, are all of Locust's.
 """
 LEFT_OUT: Final = {"ab": ("  --headless",), "probe": ("  -u ", "  -t ", "  --headless")}
-"""How the lines of the introduction begin that a command does not need."""
+"""The lines of the introduction that a command does not need begin so."""
 END: Final = """\
 Each option that takes a value can also be set in the environment (LOCUST_LLM_REQUEST_RATE=4 is --request-rate 4) or in a
 configuration file. This text has the options of both, also with -f FILE; 'locust -f FILE --help' has Locust's alone, as
@@ -283,8 +287,8 @@ MEANT: Final = {
     "--header": ("headers",),
     "--no-streaming": ("disable-stream",),
 }  # fmt: skip
-"""By what it is here: the names that other load testers have for it (AIPerf, vllm bench, guidellm,
-genai-bench, llmperf, k6)."""
+"""Other load testers' names for each option (AIPerf, vllm bench, guidellm, genai-bench, llmperf,
+k6)."""
 OF_PEERS: Final = dict[str, str]()
 for _here, _names in MEANT.items():
     OF_PEERS.update({f"--{name}": _here for name in _names})
@@ -311,7 +315,7 @@ SAME: Final = {
     "--percentiles": ("metric-percentiles",),
     "--report-dir": ("artifact-dir", "output-artifact-dir", "result-dir"),
 }  # fmt: skip
-"""Names that a run takes as well, as they mean the same with AIPerf, vllm bench or guidellm."""
+"""Names that a run accepts too, as they mean the same with AIPerf, vllm bench or guidellm."""
 _TOOL_OPTIONS: Final = (
     "accuracy-benchmark", "api-port", "apply-chat-template", "auto-plot", "burst-phase-starts",
     "cache-bust",
@@ -333,12 +337,12 @@ _TOOL_OPTIONS: Final = (
     "zmq-ipc-path",
 )  # fmt: skip
 WITHOUT: Final = frozenset(f"--{name}" for name in _TOOL_OPTIONS)
-"""Options of these tools without an equivalent: most are of their own processes, consoles and
+"""Options of these tools without an equivalent. Most concern their own processes, consoles and
 files."""
 
 
 def accept_peer_option_names(parser: ArgumentParser) -> None:
-    """Let the parser take the names that mean the same with other load testers; its help has ours
+    """Let the parser accept the names that mean the same with other load testers. Its help has ours
     alone."""
     actions = parser._option_string_actions
     for here, names in SAME.items():
@@ -350,8 +354,8 @@ def accept_peer_option_names(parser: ArgumentParser) -> None:
 
 
 def introduce_program(parser: LocustArgumentParser, program: str) -> None:
-    """How --help and --version of Locust's parser begin and end, where ``program`` is a command of
-    ours."""
+    """Set the begin and the end of --help and --version of Locust's parser, where ``program`` is a
+    command of this package."""
     command = program.removeprefix(DOOR)
     if command not in USAGES:
         return
@@ -368,10 +372,10 @@ def introduce_program(parser: LocustArgumentParser, program: str) -> None:
 
 
 def unknown_options(words: Sequence[str], known: Collection[str]) -> str:
-    """All long options that are none of ``known``, nor the beginning of just one, in one sentence
-    with what was meant; empty: there are none. Values are left out: one may be a key.
+    """One sentence with all unknown long options and their likely meaning. Empty: all are known.
 
-    What is an option of another load tester is none here even where a longer one of ours begins so
+    An option that begins exactly one of ``known`` is no unknown one. Values are left out, as one
+    may be a key. Another load tester's option is unknown even where one of ours begins so
     (--api-key).
     """
     wrong = dict[str, str]()
@@ -394,11 +398,11 @@ def unknown_options(words: Sequence[str], known: Collection[str]) -> str:
 
 
 LISTS: Final = ("--concurrency", "--max-concurrency")
-"""Names whose values may be lists with AIPerf, which make a sweep of the run."""
+"""Names whose values may be lists with AIPerf, which make the run a sweep."""
 
 
 def _meant(name: str, known: Collection[str]) -> str:
-    """What an option that is not known is here; empty: the beginning of just one."""
+    """The meaning of an unknown option. Empty: it begins just one known option."""
     if here := OF_PEERS.get(name):
         return f"it is {here} here"
     if name in WITHOUT:
@@ -413,7 +417,7 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 
 def find_host_words(words: Sequence[str]) -> Iterator[str]:
-    """What stands behind --host on a command line, each time."""
+    """The value of each --host on a command line."""
     for word, after in pairwise((*words, "")):
         name, equals, value = word.partition("=")
         if name in ("--host", "-H", *(f"--{other}" for other in SAME["--host"])):
@@ -421,9 +425,11 @@ def find_host_words(words: Sequence[str]) -> Iterator[str]:
 
 
 def misplaced_hosts(words: Sequence[str], names: Iterable[str]) -> Iterator[str]:
-    """A sentence of what was meant, where several addresses differ, of which argparse takes the
-    last, and for a word among the names of user classes that is neither a name nor an address.
-    ``names``: what stands without an option."""
+    """Sentences on misplaced hosts. argparse takes the last of several addresses. A word among the
+    user classes may be neither a name nor an address.
+
+    ``names`` are the words without an option.
+    """
     names = list(names)
     addresses = [name for name in names if is_address(name)]
     if len(set(map(_written, (*find_host_words(words), *addresses)))) > 1:
@@ -439,7 +445,7 @@ def misplaced_hosts(words: Sequence[str], names: Iterable[str]) -> Iterator[str]
 
 
 def _written(host: str) -> str:
-    """Writes a URL in one form; what is no URL stays as it is."""
+    """Write a URL in one form. Any other text stays as it is."""
     try:
         return normalise_base_url(host) if "," not in host else host
     except ValueError:
@@ -447,8 +453,8 @@ def _written(host: str) -> str:
 
 
 def take_host_word(options: Namespace) -> None:
-    """Where an address stands without --host, among the names of user classes: it is the host. One
-    of the environment or of a file gives way to it."""
+    """Take an address without --host, among the names of user classes, as the host. It replaces the
+    host of the environment or of a file."""
     addresses = [name for name in options.user_classes if is_address(name)]
     if not addresses:
         return
@@ -462,16 +468,15 @@ PUT: Final = {
     "locust-llm ab": ("run.py", "--headless"),
     "locust-llm probe": ("probe.py", "--headless"),
 }
-"""The words that the door puts before those that were given; of any other command the locustfile of
-a run."""
+"""The words that a command puts before the given ones. For any other command it is the locustfile
+of a run."""
 
 
 def format_command_line(
     headers: list[str], secrets: Iterable[Any], shown_as: Mapping[str, str] | None = None
 ) -> str:
-    """The command line, without the values of headers and of the locustfile's secret flags, and
-    without the place where this package is installed. ``shown_as``: what other words with values of
-    headers become."""
+    """The command line without the values of headers and of the locustfile's secret flags, and
+    without the path of this package. ``shown_as`` replaces other words with values of headers."""
     words = sys.argv[1:]
     name = os.path.basename(sys.argv[0]).replace("__main__.py", "locust")
     file, *more = PUT.get(name, ("run.py",))

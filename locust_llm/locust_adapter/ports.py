@@ -1,7 +1,7 @@
-"""Ports that this process will listen on: one that cannot be had is refused before any load, in a
-line.
+"""Ports: the ports on which this process will listen. A port that cannot be opened is refused on
+one line, before any load.
 
-Locust finds out later: its web page then fails beside the run, and a master with a traceback.
+Locust finds out later: its web page then fails beside the run, and a master ends with a traceback.
 """
 
 import errno
@@ -14,7 +14,7 @@ from locust_llm.settings.address import explain_unopened_port, parse_metrics_por
 from locust_llm.settings.refusal import refuse_run
 
 TAKEN: Final = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
-"""What no later try would change; of names that are not known here others may know more."""
+"""Errors that no later try would change. Another machine may know a name that is unknown here."""
 ALL: Final = ("", "*")
 
 
@@ -27,7 +27,7 @@ class ListeningPort(NamedTuple):
 
 
 def refuse_taken_ports(options: Namespace) -> None:
-    """Raises Refused."""
+    """Raises Refused if a port is taken."""
     for flag, host, port in _listeners(options):
         try:
             _try(host, port)
@@ -41,8 +41,8 @@ def refuse_taken_ports(options: Namespace) -> None:
 
 
 def _listeners(options: Namespace) -> Iterator[ListeningPort]:
-    """Of this process: workers listen nowhere, and the master of ``--processes`` takes a port that
-    is free."""
+    """The ports of this process. Workers listen nowhere, and the master of ``--processes`` takes a
+    free port."""
     if options.worker:
         return
     if not options.headless:
@@ -60,7 +60,7 @@ def _listeners(options: Namespace) -> Iterator[ListeningPort]:
 
 
 def _try(host: str, port: int) -> None:
-    """Raises OSError."""
+    """Raises OSError if the port cannot be opened."""
     where = None if host in ALL else host
     for family, kind, _, _, address in socket.getaddrinfo(
         where, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,5 +1,5 @@
-"""A finished request in Locust's statistics: its row, the rows of its latencies, and its failure
-among the failures."""
+"""Request statistics: a finished request in Locust's statistics: its row, the rows of its
+latencies, and its failure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,16 +11,16 @@ from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
 
 
 class RequestFailed(Exception):
-    """A failed request, as Locust's failure table shows it."""
+    """A failed request in Locust's failure table."""
 
 
 class RequestCut(Exception):
-    """Still running when the grace period at the end was over: no failure, and no reason for exit
-    status 1."""
+    """The request still ran when the grace period at the end was over. It is no failure, and no
+    reason for exit status 1."""
 
 
 class RequestCancelled(Exception):
-    """Given up on purpose: no failure, and no reason for exit status 1."""
+    """The request was cancelled on purpose. It is no failure, and no reason for exit status 1."""
 
 
 def log_to_locust(
@@ -33,8 +33,8 @@ def log_to_locust(
     retried: bool = False,
     gated: bool = True,
 ) -> None:
-    """``failure``: its name in Locust's table. ``retried``: another attempt followed, so it counts
-    in a row of its own. ``gated``: there is a prefill gate; without one nothing waits at it."""
+    """``failure`` is its name in Locust's table. ``retried``: another attempt followed, so it
+    counts in its own row. ``gated``: there is a prefill gate; without one nothing waits."""
     latency_s = record.latency_s
     if latency_s is None:
         latency_s = record.closed_at - (record.sent_at or record.asked_at)

@@ -1,9 +1,9 @@
-"""Secrets: what of the options stays in this process, where Locust sends them all to whoever joins
-as a worker: secrets.
+"""Secrets: secret options stay in this process, though Locust sends all options to whoever joins as
+a worker.
 
-Locust's messages are neither encrypted nor signed, and it asks no worker who it is. So a secret is
-read where it is used: each worker has the environment variable, the file or the flag itself, and
-sends only the names of those that it has.
+Locust's messages are neither encrypted nor signed, and it does not check who a worker is. So a
+secret is read where it is used. Each worker has the environment variable, the file or the flag
+itself, and sends only the names of its secrets.
 """
 
 from argparse import Namespace
@@ -25,11 +25,12 @@ WITHHELD: Final = (
     "header", "api_key_file", "api_key_command", "candidate_set", "tenant_header", "client_cert",
     "client_key", "ca_cert",
 )  # fmt: skip
-"""Ours. Each worker keeps its own."""
+"""Options that each worker keeps for itself."""
 
 
 def withhold_secrets() -> None:
-    """From now on, in this process. Of the class, as Locust makes a new socket when one breaks."""
+    """Withhold secrets in this process from now on. It changes the class, as Locust makes a new
+    socket when one breaks."""
     send = BaseSocket.send_to_client
     if getattr(send, "withholds", False):
         return
@@ -42,7 +43,8 @@ def withhold_secrets() -> None:
 
 
 def strip_secrets(message: Message) -> Message:
-    """Of the message that starts users, which holds all options; every other one as it is."""
+    """Strip the message that starts users, which holds all options. Other messages stay as they
+    are."""
     if message.type != "spawn":
         return message
     options: dict[str, Any] = message.data["parsed_options"]
@@ -52,8 +54,8 @@ def strip_secrets(message: Message) -> Message:
 
 
 def list_secret_names(options: Namespace | None) -> tuple[str, ...]:
-    """For which this process has a value: headers, and flags of the locustfile (``is_secret``).
-    Raises OSError and ValueError."""
+    """The names of headers and secret flags of the locustfile (``is_secret``) that have a value in
+    this process. Raises OSError and ValueError."""
     flags = [
         f"--{name.replace('_', '-')}"
         for name in list_secret_flags()

@@ -1,5 +1,5 @@
-"""Signals that end a run (SIGINT, SIGTERM, SIGHUP): the first ends it in order, each further one
-hurries; where there is no run yet, the process ends at once."""
+"""Signals: SIGINT, SIGTERM and SIGHUP end a run. The first ends it in order, each further one
+hurries. Without a run the process ends at once."""
 
 import math
 import signal
@@ -14,18 +14,18 @@ from locust_llm.exit_status import ENDING_SIGNALS, signal_exit_status
 
 AT_ONCE_S: Final = 0.5
 EXIT_S: Final = 10.0
-"""For so long a second signal does not interrupt the end of a process that has no run."""
+"""A second signal does not interrupt the end of a process without a run for so long."""
 
 
 _came = 0
-"""The signal that came before ``listen``."""
+"""The signal that came before ``listen_for_signals``."""
 _came_at = -math.inf
 _listening = False
 
 
 def end_at_once() -> None:
-    """Until ``listen``: with the shell's status of a process that was ended by a signal, and
-    without a traceback. What is ignored stays ignored (nohup; SIGINT of a background job)."""
+    """Until ``listen_for_signals``, a signal ends the process with the shell's status and without a
+    traceback. Ignored signals stay ignored (nohup; SIGINT of a background job)."""
     for number in () if _listening else ENDING_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _exit)
@@ -41,13 +41,14 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 def listen_for_signals(end: Callable[[int], object], hurry: Callable[[], object]) -> None:
-    """From here on the first signal calls ``end`` with its number, each further one ``hurry``, in
-    greenlets of their own. Two at once are one: a terminal sends it to all its processes, and some
-    of those pass it on.
+    """From here on the first signal calls ``end`` with its number and each further one ``hurry``,
+    in their own greenlets.
 
-    Python's own handler raises KeyboardInterrupt wherever the process happens to be; a second one,
-    in the middle of the drain, would leave a run without its last records and without a report.
-    Raises SystemExit for a signal that came before and was lost: what is raised in a callback of a
+    Two at once are one, as a terminal sends the signal to all its processes and some of them pass
+    it on. Python's own handler raises KeyboardInterrupt anywhere. A second one, in the middle of
+    the drain, would leave a run without its last records and its report.
+
+    Raises SystemExit for a signal that came before and was lost. An exception in a callback of a
     fork, or in a destructor, goes nowhere.
     """
     global _listening
@@ -82,10 +83,10 @@ def _nothing() -> None: ...
 
 
 def interrupt_main() -> None:
-    """The main greenlet is interrupted, as by Python's own Ctrl-C: Locust ends in order then."""
+    """Interrupt the main greenlet as Python's own Ctrl-C does: Locust then ends in order."""
     gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
 
 
 def leave_process(status: int) -> None:
-    """The main greenlet ends the process: there is no run."""
+    """Let the main greenlet end the process, as there is no run."""
     gevent.get_hub().handle_system_error(SystemExit, SystemExit(status))

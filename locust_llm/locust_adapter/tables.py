@@ -1,5 +1,5 @@
-"""Locust's own tables: three digits instead of two, percentiles as in records/histogram.py, a row
-for each kind of failure."""
+"""Tables: Locust's own tables with three digits instead of two, percentiles as in
+records/histogram.py, a row for each kind of failure."""
 
 import logging
 from collections import Counter
@@ -14,18 +14,18 @@ from locust_llm.records.record import CANCELLED, CUT, RETRIED
 from locust_llm.text.format import clean_line, format_count, format_duration, truncate_text
 
 ROWS: Final = ("TTFT", "ITL", "gate wait")
-"""Of the latencies of our requests, beside their own row."""
+"""The rows for the latencies of our requests, beside their own row."""
 MAX_LINE: Final = 200
 
 
 def disable_locust_tables() -> None:
-    """Locust prints no tables at its end: the ending of the run has their figures."""
+    """Locust prints no tables at its end, as the run's own end has their numbers."""
     logging.getLogger("locust.stats_logger").addFilter(lambda line: False)
 
 
 def describe_other_requests(stats: locust.stats.RequestStats, ours: Collection[str]) -> str:
-    """A line on the requests that are not ours, such as those of ``self.client``; empty without
-    any. ``ours``: the names of ours."""
+    """A line on requests that are not ours, such as ``self.client``'s. Empty: there are none.
+    ``ours`` has the names of our requests."""
     rows = [
         row for (name, kind), row in stats.entries.items()
         if row.num_requests and kind not in (*ROWS,
@@ -55,9 +55,11 @@ def describe_other_requests(stats: locust.stats.RequestStats, ours: Collection[s
 
 
 def describe_count_difference(counts: Counter[str], profiled: int) -> str:
-    """A sentence where Locust's own files count other requests, or other failures, than the report
-    does; empty where they do not. ``counts``: our requests by outcome; ``profiled``: those of the
-    profiling phase."""
+    """A sentence where Locust's own files count other requests or failures than the report. Empty:
+    they do not.
+
+    ``counts`` has our requests by outcome; ``profiled`` has the profiling phase's.
+    """
     others = counts.total() - profiled
     given_up = counts[CUT] + counts[CANCELLED]
     parts = []
@@ -73,8 +75,8 @@ def describe_count_difference(counts: Counter[str], profiled: int) -> str:
 
 
 def keep_writing_csv() -> None:
-    """Locust writes its files of ``--csv`` once a second, and closes them without what came after
-    that."""
+    """Locust writes its ``--csv`` files once a second, and closes them without what came after
+    that. This writes the rest."""
     close = locust.stats.StatsCSVFileWriter.close_files
 
     def close_with_last_rows(self: locust.stats.StatsCSVFileWriter) -> None:
@@ -93,15 +95,15 @@ def keep_writing_csv() -> None:
 
 
 def three_digits_in_locust() -> None:
-    """Makes Locust keep three digits in this process, from now on."""
+    """Let Locust keep three digits in this process from now on."""
     locust.stats.bucket_response_time = _rounded_ms  # type: ignore[assignment]
     locust.stats.calculate_response_time_percentile = _percentile_ms  # type: ignore[assignment]
 
 
 def keep_no_copies_of_rows() -> None:
-    """Locust keeps the last twenty states of the response times of each row, for
-    ``--csv-full-history`` alone; in our digits they came to 18 MB after seven minutes. The page
-    needs those of the total."""
+    """Drop the copies of response times. Locust keeps the last twenty states for each row, for
+    ``--csv-full-history`` alone. With our digits they took 18 MB after seven minutes. The page
+    needs the total's."""
     begin = locust.stats.StatsEntry.__init__
 
     def begin_without_copies(
@@ -118,8 +120,8 @@ def _rounded_ms(response_time: float) -> float:
 
 
 def _percentile_ms(response_times: dict[float, int], num_requests: int, percent: float) -> float:
-    """``percent``: from 0 to 1, as Locust has it. Its page shows all digits, and between two values
-    there are many."""
+    """``percent`` is from 0 to 1, as in Locust. Its page shows all digits, and there are many
+    between two values."""
     return (
         _rounded_ms(histogram_percentiles(response_times, (percent * 100,))[0])
         if response_times
@@ -130,8 +132,8 @@ def _percentile_ms(response_times: dict[float, int], num_requests: int, percent:
 def align_errors_to_rows(
     stats: locust.stats.RequestStats, reported: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The ``errors`` in the report of a worker, with the names that the master's ``stats`` have for
-    their kinds: each process names a kind by the first message that it has seen."""
+    """The ``errors`` in a worker's report, with the names of their kinds in the master's ``stats``.
+    Each process names a kind by the first message that it has seen."""
     names = {
         (row.method, row.name, generalise_failure_message(str(row.error))): str(row.error)
         for row in stats.errors.values()

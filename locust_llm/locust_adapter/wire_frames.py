@@ -1,9 +1,8 @@
-"""Frames: what comes over Locust's wire is looked at before Locust uses it, as one exception there
-ends the listening.
+"""Wire frames: what comes over Locust's wire is checked before Locust uses it, as one exception
+there ends the listening.
 
-Whoever can reach the port of a master can send anything to it. What is no message, has not the data
-of its type, or says that it comes from another worker is named in the log and left out; the run
-goes on.
+Anyone who can reach a master's port can send anything to it. A frame that is no message, lacks the
+data of its type, or claims another sender is named in the log and left out. The run goes on.
 """
 
 import logging
@@ -28,18 +27,19 @@ from locust_llm.wire.messages import TO_CONTROL, TO_SENDER
 logger = logging.getLogger("locust_llm")
 
 MAX_FRAME_BYTES: Final = 1 << 26
-"""To a master: eight times the longest record. ZeroMQ closes a connection that has more."""
+"""The largest frame to a master: eight times the longest record. ZeroMQ closes a connection with a
+larger one."""
 MAX_ITEMS: Final = 1 << 17
-"""Of a list or a table in Locust's own messages."""
+"""The most items of a list or a table in Locust's own messages."""
 MAX_LINES: Final = 50
-"""In the log, about messages that were ignored."""
+"""The most log lines about ignored messages."""
 TURN_S: Final = 0.005
-"""Locust takes message after message while there are any: after so long the event loop has a
+"""Locust takes message after message while there are any. After so long the event loop has a
 turn."""
 
 
 class MalformedFrame(msgpack.exceptions.ExtraData):  # type: ignore[misc]
-    """No message at all. Locust expects this exception and listens on."""
+    """The frame is no message. Locust expects this exception and goes on listening."""
 
     def __init__(self) -> None:
         super().__init__(None, b"")
@@ -49,7 +49,7 @@ class MalformedFrame(msgpack.exceptions.ExtraData):  # type: ignore[misc]
 
 
 Word = Annotated[str, msgspec.Meta(pattern=r"\A[\w.+ -]{0,60}\Z")]
-"""What Locust writes to its log."""
+"""A text that Locust writes to its log."""
 
 
 class _Row(msgspec.Struct):
@@ -153,8 +153,10 @@ TO_WORKER: Final[dict[str, Any]] = {
 
 
 def find_frame_mistake(message: Any, kinds: dict[str, Any], sender: str | None = None) -> str:
-    """Why it must not be handled, as a part of a sentence; empty: it may be. ``sender``: by its
-    connection, None: the master. A type of the user's own may have any data."""
+    """Why a message must not be handled, as a part of a sentence. Empty: it may be.
+
+    ``sender`` is known by its connection; None: the master. The user's own types may have any data.
+    """
     if not isinstance(message.type, str):
         return "has a type that is no text"
     if sender is not None and message.node_id != sender:
@@ -177,7 +179,7 @@ def find_frame_mistake(message: Any, kinds: dict[str, Any], sender: str | None =
 
 
 def check_frames() -> None:
-    """From now on, in this process: of masters and workers that are made later."""
+    """Check the frames of all masters and workers that are made later in this process."""
     if getattr(Message.unserialize, "is_checked", False):
         return
     Message.unserialize = classmethod(_unpacked)  # type: ignore[method-assign,assignment]
@@ -202,7 +204,7 @@ _turned_at = 0.0
 
 
 def _unpacked(kind: type[Message], data: bytes) -> Message:
-    """As ``Message.unserialize``; whatever is wrong with it, the same exception."""
+    """Unpack as ``Message.unserialize`` does, but raise the same exception for any fault."""
     global _turned_at
     if time.monotonic() - _turned_at > TURN_S:
         yield_to_event_loop()
@@ -249,8 +251,7 @@ _lines = 0
 
 
 def _has_room() -> bool:
-    """For one more line about a message that is ignored: whoever sends them without end must not
-    fill the log."""
+    """Whether one more ignored message is logged. A sender without end must not fill the log."""
     global _lines
     _lines += 1
     if _lines == MAX_LINES:
@@ -266,7 +267,8 @@ def _ignored(sender: str, why: str) -> None:
 
 
 def _guard(handle: Callable[..., None], *args: Any) -> None:
-    """What Locust, or a listener, cannot do must not end the listening; the exit status has it."""
+    """A message that Locust or a listener cannot handle must not end the listening. The exit status
+    shows it."""
     try:
         handle(*args)
     except Exception:
@@ -275,7 +277,7 @@ def _guard(handle: Callable[..., None], *args: Any) -> None:
 
 
 def _harmless(record: logging.LogRecord) -> bool:
-    """Locust writes the name of a peer as it came, where it could not read a message of it."""
+    """Locust writes a peer's name as it came, where it could not read a message."""
     if (
         isinstance(record.msg, str)
         and not record.args

@@ -1,6 +1,6 @@
-"""Settings: every setting of a run, declared once: flag, variable, range, form field and docs
+"""Settings: every setting of a run, declared once. Flag, variable, range, form field and docs
 derive from it.
 
-Read first: declare.py (what an option is), settings.py (all of them), validate.py (which cannot
-make a run).
+Begin with declare.py (an option), then read settings.py (all of them) and validate.py (impossible
+runs).
 """

@@ -1,12 +1,14 @@
-"""Arms: the two sides of a run that compares them in pairs of blocks, in what they differ, and the
-order and the durations of the blocks.
+"""A/B: the two arms of a run that compares them in pairs of blocks: their differences, and the
+order and length of the blocks.
 
 A pair is a block of load on each arm, one right after the other, of the same lengths and arrivals.
-Which arm comes first is drawn for each pair by itself. So whatever the server does over time, it
-does as often to either arm, and exchanging the signs of the pairs' differences is exact (Fisher, The
-Design of Experiments, 1935). An order that alternates has a period, and a server of that period
-makes pairs alike. How long the blocks of a pair are is drawn too: with equal ones a period of the
-server could make all differences of one size, for which Student's t is coarse.
+Which arm comes first is drawn for each pair. So whatever the server does over time, it does as
+often to either arm, and exchanging the signs of the pairs' differences is exact (Fisher, The Design
+of Experiments, 1935). An alternating order has a period, and a server of that period makes pairs
+alike.
+
+The length of a pair's blocks is drawn too. With equal ones, a period of the server could make all
+differences of one size, for which Student's t is coarse.
 """
 
 import re
@@ -21,13 +23,13 @@ from locust_llm.text.numbers import truncate_quoted_text
 BASE: Final = "base"
 CANDIDATE: Final = "candidate"
 PAIR: Final = "pair"
-"""What the stages of such a run are: its blocks."""
+"""The name of the stages of such a run: they are its blocks."""
 LEAST: Final = 10
-"""Of fewer pairs nothing is concluded."""
+"""Fewer pairs give no conclusion."""
 PAIRS: Final = 12
-"""Without a duration of the run."""
+"""The pairs of a run without a duration."""
 SPREAD: Final = 0.5
-"""By so much of itself the counted part of a block is shorter or longer than asked at most."""
+"""The counted part of a block differs from its nominal length by at most this share of it."""
 REDACTED: Final = "***"
 FORM: Final = "header:NAME=VALUE, model=NAME, prefill-concurrency=N or body.FIELD=VALUE"
 _HEADER: Final = re.compile(r"header:([!#$%&'*+.^_`|~0-9A-Za-z-]+)=([\t -~\x80-\xff]*)")
@@ -43,14 +45,14 @@ class TrialBlock(NamedTuple):
     """One block of load."""
 
     pair: int
-    """0: the first one, which finds the servers cold and counts nowhere."""
+    """0: the first pair, which finds the servers cold and counts nowhere."""
     arm: str
     load_s: float
-    """How long requests begin in it."""
+    """How long requests begin in it, in seconds."""
 
 
 class CandidateChanges(msgspec.Struct, frozen=True):
-    """In what the candidate differs from the base beside its address."""
+    """The differences of the candidate from the base, beside its address."""
 
     headers: dict[str, str] = {}
     model: str | None = None
@@ -61,8 +63,11 @@ class CandidateChanges(msgspec.Struct, frozen=True):
 def order_blocks(
     pairs: int, seed: int, *, block_s: float, washout_s: float
 ) -> tuple[TrialBlock, ...]:
-    """The blocks in the order of time, pair 0 and as many as are counted; the same for the same
-    seed. ``block_s``: how long they are on average, ``washout_s`` of it not counted."""
+    """The blocks in the order of time: pair 0 and the counted pairs. The same seed gives the same
+    order.
+
+    ``block_s`` is their mean length; ``washout_s`` of it is not counted.
+    """
     order = Random(f"{seed}/arms")
     lengths = Random(f"{seed}/lengths")
     durations = [block_s, *_shuffle_durations(pairs, block_s, washout_s, lengths)]
@@ -75,8 +80,8 @@ def order_blocks(
 
 
 def _shuffle_durations(pairs: int, block_s: float, washout_s: float, random: Random) -> list[float]:
-    """Of the blocks of each pair: the counted parts at equal steps around the one asked, so that
-    all together last as long as equal ones."""
+    """The lengths of each pair's blocks. Their counted parts are at equal steps around the nominal
+    one, so that all last as long together as equal blocks."""
     durations = []
     for number in range(pairs):
         place = (2 * number + 1 - pairs) / pairs  # from -1 to 1
@@ -90,7 +95,7 @@ def opposite_arm(arm: str) -> str:
 
 
 def parse_candidate_changes(texts: Iterable[str]) -> CandidateChanges:
-    """Of ``--candidate-set``. Raises ValueError of one sentence, which quotes no value of a
+    """Reads ``--candidate-set``. Raises ValueError of one sentence, which quotes no value of a
     header."""
     changes = CandidateChanges()
     for text in texts:
@@ -127,13 +132,13 @@ def parse_candidate_changes(texts: Iterable[str]) -> CandidateChanges:
 
 
 def hide_header_values(text: str) -> str:
-    """Replaces the value of a header, so that the rest can be written down."""
+    """Replace the value of a header, so that the rest can be written down."""
     name, _, value = text.partition("=")
     return f"{name}={REDACTED}" if text.startswith("header:") and value else text
 
 
 def _json(text: str) -> Any:
-    """A value that is JSON is that, anything else a text."""
+    """The value of a JSON text. Any other text stays as it is."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):

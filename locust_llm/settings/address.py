@@ -1,5 +1,5 @@
-"""The address of a server, in one form however it was written; of several replicas with commas
-between."""
+"""Address: the address of a server, in one form however it was written. Several replicas have
+commas between."""
 
 import argparse
 import errno
@@ -10,18 +10,19 @@ from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 _ONE: Final = r"(?:https?://)?(?:[^\s/,@]+@)?(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w.-]+(?=:\d)|\[[0-9a-fA-F:.]+\])(?::\d+)?(?:[/?][^\s,]*)?"
 _ADDRESS: Final = re.compile(rf"https?://\S+|{_ONE}(?:,{_ONE})*")
-"""``localhost``, ``replica:8000``, ``10.0.0.7``, ``llm.example.com/v1``, ``[::1]:8000``, any URL;
-several with commas."""
+"""``localhost``, ``replica:8000``, ``10.0.0.7``, ``llm.example.com/v1``, ``[::1]:8000``, or any
+URL; several with commas."""
 
 
 def is_address(word: str) -> bool:
-    """It reads as the address of a server; neither a name of a class, nor a file that is there."""
+    """Whether the word reads as a server's address: it is neither a class name nor an existing
+    file."""
     return bool(_ADDRESS.fullmatch(word)) and not Path(word).exists()
 
 
 def add_host_option(parser: argparse.ArgumentParser) -> None:
-    """For a command that asks one server, which may stand alone or behind ``--host``: see
-    ``given_host``."""
+    """Add the address to a command that queries one server. It stands alone or after ``--host``:
+    see ``choose_given_host``."""
     parser.add_argument(
         "address", nargs="?", metavar="HOST", help="the server, such as localhost:8000"
     )
@@ -38,9 +39,12 @@ def choose_given_host(address: str | None, host: str | None) -> str:
 
 
 def normalise_base_url(host: str) -> str:
-    """``localhost:8000``, ``http://localhost:8000/``, ``http://localhost:8000/v1``: all
-    ``http://localhost:8000``. The first of several. A path before ``/v1`` and a query stay: see
-    ``url_of``."""
+    """``localhost:8000``, ``http://localhost:8000/`` and ``http://localhost:8000/v1`` all become
+    ``http://localhost:8000``.
+
+    Of several addresses it is the first. A path before ``/v1`` and a query stay: see
+    ``join_server_url``.
+    """
     host = host.partition(",")[0].strip()
     if host and "://" not in host:
         host = "http://" + host
@@ -51,8 +55,8 @@ def normalise_base_url(host: str) -> str:
 
 
 def join_server_url(address: str, path: str) -> str:
-    """``path``, with its query if it has one, at a server: below the path of its address, and with
-    the query of that. A parameter that both name is that of ``path``."""
+    """The URL of ``path`` (with its query) at a server, below the path of the server's address and
+    with its query. A parameter of both has the value of ``path``."""
     base, _, query = address.partition("?")
     if not query:
         return address + path
@@ -67,7 +71,7 @@ def join_server_url(address: str, path: str) -> str:
 
 
 def split_replica_urls(hosts: str) -> tuple[str, ...]:
-    """Returns the URL of each replica, where there are several, with commas between."""
+    """The URL of each replica. Several have commas between."""
     urls = tuple(
         dict.fromkeys(normalise_base_url(host) for host in hosts.split(",") if host.strip())
     )
@@ -75,8 +79,8 @@ def split_replica_urls(hosts: str) -> tuple[str, ...]:
 
 
 def complete_page_url(url: str) -> str:
-    """Of metrics: ``replica:8000`` is ``http://replica:8000/metrics``. What is no URL stays as it
-    is."""
+    """The URL of a metrics page: ``replica:8000`` becomes ``http://replica:8000/metrics``. A text
+    that is no address stays as it is."""
     url = url.strip()
     if "://" not in url:
         url = "http://" + url
@@ -88,7 +92,7 @@ def complete_page_url(url: str) -> str:
 
 
 def parse_metrics_port(text: str) -> tuple[str, int]:
-    """Address and port of ``9646`` (this machine alone) or ``0.0.0.0:9646``. Raises ValueError of
+    """(address, port) of ``9646`` (this machine alone) or ``0.0.0.0:9646``. Raises ValueError of
     one sentence."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 <= int(port) < 2**16:
@@ -97,7 +101,7 @@ def parse_metrics_port(text: str) -> tuple[str, int]:
 
 
 def explain_unopened_port(text: str, error: OSError, flag: str = "--metrics-port") -> str:
-    """Why that port cannot be had, and what to do."""
+    """Why the port cannot be opened, and what to do."""
     used = (
         "another program has it, give another port"
         if error.errno == errno.EADDRINUSE

@@ -1,5 +1,5 @@
-"""Command line: the options that stay in the process that they were given to: keys, certificates,
-pages, where to copy."""
+"""Command-line options: options that stay in their process: keys, certificates, pages, where to
+copy."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from .declare import Option
 
 
 class CommandLineOptions(msgspec.Struct):
-    """None is a field of the settings: a run's records hold neither keys nor the paths to them."""
+    """No option here is a setting, as a run's records hold neither keys nor paths to them."""
 
     api_key_file: Annotated[
         str | None,

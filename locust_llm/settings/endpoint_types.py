@@ -11,7 +11,7 @@ class EndpointType(NamedTuple):
     """An API of a server."""
 
     protocol: str
-    """Its class: module and name."""
+    """The module and the name of its class."""
     generates: bool = True
     """False: answers are vectors or scores, in one piece."""
 

@@ -33,11 +33,11 @@ _NAMED: Final = {"True": True, "False": False, "None": None}
 
 
 def parse_extra_inputs(text: str) -> dict[str, Any]:
-    """What an ``--extra-inputs`` adds to the body of every request (AIPerf 0.13's form). A value
-    that is JSON is that, also a list or an object; true, false and null also as Python writes them;
-    anything else is a text.
+    """The fields that an ``--extra-inputs`` adds to the body of every request (AIPerf 0.13's form).
 
-    Raises ValueError of one sentence, also for fields that the run fills itself.
+    A JSON value is read as JSON, also a list or an object. true, false and null may be written as
+    in Python. Anything else is a text. Raises ValueError of one sentence, also for fields that the
+    run fills itself.
     """
     text = text.strip()
     if text.startswith("{"):
@@ -101,7 +101,8 @@ def _value(text: str, at: int) -> tuple[Any, int]:
 
 
 def collect_extra_inputs(s: Settings) -> dict[str, Any]:
-    """More fields of every request's body. Raises ValueError of one sentence, and OSError."""
+    """All additional fields of every request's body. Raises ValueError of one sentence, and
+    OSError."""
     inputs = parse_extra_inputs(s.extra_inputs) if s.extra_inputs else {}
     try:
         answer_schema.check_response_schema(inputs)

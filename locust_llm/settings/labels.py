@@ -1,4 +1,4 @@
-"""Labels: words of a user's own for a run, by which it is found among others."""
+"""Labels: a user's own words for a run, by which it is found among others."""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +10,8 @@ MAX_LABELS: Final = 50
 
 
 def parse_labels(given: Iterable[str]) -> dict[str, str]:
-    """Of ``key=value`` each; the last of a key counts. Raises ValueError of one sentence."""
+    """Reads ``key=value`` texts; the last value of a key counts. Raises ValueError of one
+    sentence."""
     labels = {}
     for text in given:
         key, sign, value = text.partition("=")

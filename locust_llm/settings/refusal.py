@@ -1,15 +1,15 @@
-"""Refusal: there can be no such run, and one line says why and what to do."""
+"""Refusal: a run is impossible, and one line has the reason and what to do."""
 
 from typing import Final, NoReturn
 
 from locust_llm.text.numbers import truncate_quoted_text
 
 LINE: Final = 1000
-"""Characters of a refusal: what was given may be a whole file."""
+"""The characters of a refusal, as the given text may be a whole file."""
 
 
 class RunRefused(Exception):
-    """There can be no such run: why, and what to do, in one line."""
+    """The run is impossible. The text is one line with the reason and what to do."""
 
 
 def refuse_run(reason: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Request rate: the rate over time that the settings ask for."""
+"""Request rate: the rate over time in the settings."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from .settings import Settings
 def parse_request_rate(
     s: Settings, read: Callable[[str], str] = read_small_text
 ) -> ArrivalRate | None:
-    """The rate over time that was asked for; None without one. Raises ValueError and OSError."""
+    """The requested rate over time. None: there is none. Raises ValueError and OSError."""
     if s.request_rate_series:
         try:
             return parse_rate_series(read(s.request_rate_series))

@@ -1,5 +1,5 @@
-"""Scenario: a workload as a TOML file, packaged by name or a user's own: its values, and where in
-the file each is."""
+"""Scenario: a workload as a TOML file, a packaged one by its name or a user's own: its values, and
+their places in the file."""
 
 import difflib
 import re
@@ -16,36 +16,35 @@ FOLDER: Final = Path(__file__).parents[1] / "scenarios"
 ABOUT: Final = ("description", "source", "date")
 """Keys that are no options."""
 MOST_BYTES: Final = 1 << 20
-"""Of a file: TOML takes seconds a megabyte where it is crafted for that."""
+"""The most bytes of a file: TOML that is crafted for it takes seconds a megabyte."""
 PUBLISHED: Final = "published"
-"""The table of what a benchmark asks of a run."""
+"""The table of a benchmark's requirements."""
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A file as it was read; its values are not checked."""
+    """A file as it was read. Its values are not checked."""
 
     file: str
     text: str
     about: Mapping[str, str]
     values: Mapping[str, Any]
-    """By key: the name of an option, without dashes before it."""
+    """The values by key, which is the name of an option without dashes before it."""
     published: Mapping[str, Any] | None = None
-    """Its table of published rules, as it is; None: it has none."""
+    """Its table of published rules. None: it has none."""
 
     def place(self, key: str) -> str:
-        """Where a key is: ``mine.toml, line 3, output-tokens-mean``."""
+        """The place of a key: ``mine.toml, line 3, output-tokens-mean``."""
         match = re.search(rf"^[ \t]*\[*[\"']?{re.escape(key)}(?![\w-])", self.text, re.MULTILINE)
         line = f"line {self.text.count(chr(10), 0, match.start()) + 1}, " if match else ""
         return f"{self.file}, {line}{key}"
 
 
 def list_scenario_names() -> list[str]:
-    """Lists the names of the packaged scenarios."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def read_packaged_scenario(name: str) -> str:
-    """The file of a packaged one. Raises ValueError of one sentence."""
+    """The file of a packaged scenario. Raises ValueError of one sentence."""
     if name not in list_scenario_names():
         near = difflib.get_close_matches(name, list_scenario_names(), n=1)
         raise ValueError(
@@ -56,8 +55,8 @@ def read_packaged_scenario(name: str) -> str:
 
 
 def read_scenario(wanted: str) -> Scenario:
-    """A packaged one by its name, or a file that ends in .toml. Raises ValueError of one sentence,
-    and OSError."""
+    """A packaged scenario by its name, or a file that ends in .toml. Raises ValueError of one
+    sentence, and OSError."""
     own = wanted.endswith(".toml")
     file = wanted if own else f"{wanted}.toml"
     text = read_small_text(wanted, most_bytes=MOST_BYTES) if own else read_packaged_scenario(wanted)
@@ -72,7 +71,7 @@ def read_scenario(wanted: str) -> Scenario:
 
 
 def format_scenario_list() -> str:
-    """A line for each of the packaged ones."""
+    """A line for each packaged scenario."""
     widest = max(map(len, list_scenario_names()))
     return "".join(
         f"{name:{widest}}  {read_scenario(name).about['description']}\n"

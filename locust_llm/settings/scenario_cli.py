@@ -1,4 +1,5 @@
-"""Command: ``locust-llm scenario``, the packaged workloads as a list, or the file of one."""
+"""Scenario command: ``locust-llm scenario`` lists the packaged workloads or prints the file of
+one."""
 
 import argparse
 

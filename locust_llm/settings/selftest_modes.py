@@ -1,4 +1,4 @@
-"""Selftest modes: what ``--selftest`` takes."""
+"""Selftest modes: the values of ``--selftest``."""
 
 from typing import Final
 

@@ -19,19 +19,19 @@ RATE: Final = "request-rate"
 PREFILL: Final = "prefill-concurrency"
 INPUT: Final = "input-tokens"
 REPEAT: Final = "repeat"
-"""The same load again: ``--repeats``."""
+"""The axis of ``--repeats``: the same load again."""
 AXES: Final = {CONCURRENCY: "users", RATE: "requests/s", PREFILL: "slots", INPUT: "tokens"}
 """What a sweep can change, and its unit."""
 LOADS: Final = (CONCURRENCY, RATE)
-"""Axes along which the load rises: past saturation throughput stays flat."""
+"""The axes along which the load rises. Beyond saturation, throughput stays flat."""
 MAX_STAGES: Final = 100
-"""Of one sweep."""
+"""The most stages of a sweep."""
 RISING: Final = (CONCURRENCY, RATE, INPUT)
-"""Axes along which a server has more and more to do: up to some value it holds its rules."""
+"""The axes along which a server has more to do. Up to some value it holds its rules."""
 MIN_GAIN: Final = 0.05
-"""Share, from one stage to the next; below it throughput is flat."""
+"""Throughput is flat if it gains less than this share from one stage to the next."""
 ALL_RAN: Final = "all stages ran"
-"""Why a sweep ended that nothing ended."""
+"""The end of a sweep that nothing stopped."""
 STATIONARY: Final = "stationary"
 OVERLOADED: Final = "overloaded"
 TIME_UP: Final = "time"
@@ -45,11 +45,11 @@ ENDED: Final = {
 """Why a stage ended, in words."""
 """Why a stage ended."""
 MAX_RESIDUAL: Final = 0.05
-"""Share off Little's law, above which a stage is not stationary."""
+"""A stage further from Little's law is not stationary."""
 
 
 class Sweep(NamedTuple):
-    """What changes, and through which values."""
+    """What changes, and its values."""
 
     axis: str
     values: tuple[float, ...]
@@ -83,7 +83,7 @@ def parse_sweep(text: str) -> Sweep:
 
 
 def parse_sweep_values(text: str) -> list[float]:
-    """In rising order. Raises ValueError of one clause."""
+    """The values in rising order. Raises ValueError of one clause."""
     values: set[float] = set()
     for part in text.split(","):
         values.update(_values(part.strip()))
@@ -113,14 +113,16 @@ def _values(part: str) -> Iterator[float]:
 
 
 def choose_next_stage(asked: Sweep, done: int) -> float | str:
-    """The value of the next stage after so many, or why the sweep ends."""
+    """The value of the stage after ``done``, or why the sweep ends."""
     return asked.values[done] if done < len(asked.values) else ALL_RAN
 
 
 def littles_law_residual(inside: float, completed: int, seconds: float, latency_s: float) -> float:
-    """How far a stretch is from Little's law, L = lambda W: |L - lambda W| / L, where L is the mean
-    number ``inside`` the system, lambda what was completed a second, W its mean time inside. 0 for
-    a stationary one, infinite of nothing."""
+    """|L - lambda W| / L: how far a stretch is from Little's law, L = lambda W.
+
+    L is the mean number ``inside`` the system, lambda the completed requests a second, W their mean
+    time inside. It is 0 for a stationary stretch, and infinite without requests.
+    """
     if not inside > 0 or not seconds > 0:
         return math.inf
     return abs(inside - completed / seconds * latency_s) / inside
@@ -147,19 +149,19 @@ class RunningStage:
         requests: int,
         waves: int = 1,
     ) -> None:
-        """``users``: of a closed loop; ``requests``: successful ones that are enough; ``waves``:
-        before it is measured."""
+        """``users``: of a closed loop. ``requests``: so many successful ones are enough. ``waves``:
+        they end before it is measured."""
         self.began_at = began_at
         self.measured_at: float | None = None
         self.ended_at: float | None = None
         self.why = ""
         """Why the measurement ended: stationary, overloaded or time."""
         self.warmup = 0
-        """Requests that had ended when it began to be measured."""
+        """The requests that had ended when the measurement began."""
         self._users, self._waves = users, waves
         self._at_least_s, self._at_most_s, self._requests = at_least_s, at_most_s, requests
         self._wave = 0
-        """Requests that have ended in this wave."""
+        """The requests that have ended in this wave."""
         self._wave_size = 0
         self._inside = 0
         self._inside_first = 0
@@ -170,7 +172,7 @@ class RunningStage:
         self._samples = 0
 
     def ended(self, due_at: float, sent_at: float | None, closed_at: float, *, ok: bool) -> bool:
-        """A request of this stage has ended; whether it is measured."""
+        """A request of this stage has ended. Returns whether it is measured."""
         self._wave += 1
         if self.measured_at is None:
             return False
@@ -185,7 +187,7 @@ class RunningStage:
         return measured
 
     def look(self, now: float, inside: int) -> bool:
-        """``inside``: requests due that have not ended. True: the stage is over."""
+        """Whether the stage is over. ``inside``: due requests that have not ended."""
         if self.measured_at is None:
             if self._first_wave(now, inside):
                 return True
@@ -202,7 +204,7 @@ class RunningStage:
 
     @property
     def residual(self) -> float | None:
-        """Of Little's law, over what was measured so far; None before anything was."""
+        """The residual of Little's law over what was measured so far. None: nothing was."""
         if self.measured_at is None or not self._completed:
             return None
         seconds = (
@@ -217,7 +219,7 @@ class RunningStage:
         )
 
     def _first_wave(self, now: float, inside: int) -> bool:
-        """True: no request ends, so the stage ends without a measurement."""
+        """Whether no request ends, so that the stage ends without a measurement."""
         size = self._waves * (self._users or max(1, inside))
         late = now - self.began_at >= (self._at_most_s if self._users else self._at_least_s)
         # an open loop that is too much for the server never turns over
@@ -252,7 +254,7 @@ class RunningStage:
 
 
 def parse_duration_range(text: str) -> tuple[float, float]:
-    """``10..120``: seconds at least and at most; ``30`` for both. Raises ValueError of one
+    """(least, most) seconds of ``10..120``; ``30`` gives both. Raises ValueError of one
     sentence."""
     low, dots, high = text.partition("..")
     try:

@@ -1,4 +1,4 @@
-"""Validation: settings that cannot make a run, found before any load and without the network."""
+"""Validate: find settings that cannot make a run, before any load and without the network."""
 
 import math
 import re
@@ -31,11 +31,11 @@ from .sweep import CONCURRENCY, INPUT, PREFILL, RATE, parse_duration_range
 
 MAX_PERCENTILES: Final = 50
 LEAST_SHARE: Final = 0.01
-"""Of the load, for a tenant that is compared."""
+"""The least share of the load for a tenant that is compared."""
 MAX_METRICS_URLS: Final = 64
 MAX_PIXELS: Final = 64e6
 MAX_SAMPLES: Final = 32e6
-"""Of a synthetic picture or sound: to make it takes seconds, and some 200 MB."""
+"""The most samples of a synthetic image or sound. Making it takes seconds, and some 200 MB."""
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FRAMING: Final = (
     "host", "content-length", "content-type", "transfer-encoding", "connection", "x-request-id",
@@ -94,7 +94,7 @@ def validate_settings(s: Settings) -> Iterator[str]:
 
 
 def _routers(s: Settings) -> Iterator[str]:
-    """Of replicas and the headers by which requests find them."""
+    """Check replicas and the headers by which requests find them."""
     if s.hosts and s.compares:
         yield "two arms have one address each: give one --host (--base) and one --candidate"
     flags = {
@@ -138,7 +138,7 @@ def _metrics_urls(s: Settings) -> Iterator[str]:
 
 
 def _limits(s: Settings) -> Iterator[str]:
-    """Of the prefill gate."""
+    """Check the prefill limits."""
     limits = (
         ("--prefill-concurrency", s.prefill_concurrency, "--prefill-concurrency-ramp-duration",
          s.prefill_concurrency_ramp_duration),
@@ -161,7 +161,7 @@ def _limits(s: Settings) -> Iterator[str]:
 
 
 def _contradictions(s: Settings) -> Iterator[str]:
-    """Settings that exclude each other, and those that need another."""
+    """Find settings that exclude each other, or need another one."""
     yield from _modes(s)
     yield from _requests(s)
     yield from _arrivals(s)
@@ -180,7 +180,7 @@ def _contradictions(s: Settings) -> Iterator[str]:
 
 
 def _modes(s: Settings) -> Iterator[str]:
-    """Yields the contradiction of a run that has more than one source of its send times."""
+    """Find a run with more than one source of its send times."""
     modes = [
         flag
         for flag, given in (
@@ -196,7 +196,7 @@ def _modes(s: Settings) -> Iterator[str]:
 
 
 def _requests(s: Settings) -> Iterator[str]:
-    """Yields contradictions of what a request asks for and how it ends."""
+    """Check what a request asks for and how it ends."""
     if s.model and s.model_mix:
         yield "--model and --model-mix exclude each other: give one of them"
     if s.per_chunk_usage and s.endpoint_type in (*POOLING, "responses", "messages"):
@@ -213,7 +213,7 @@ def _requests(s: Settings) -> Iterator[str]:
 
 
 def _arrivals(s: Settings) -> Iterator[str]:
-    """Yields contradictions of the times at which requests are sent."""
+    """Check the times at which requests are sent."""
     if s.user_centric_rate and s.users is None:
         yield "--user-centric-rate needs the number of users (-u)"
     if s.fixed_schedule and not s.input_file:
@@ -235,7 +235,7 @@ def _arrivals(s: Settings) -> Iterator[str]:
 
 
 def _prompt_parts(s: Settings) -> Iterator[str]:
-    """Yields contradictions of the parts that prompts share."""
+    """Check the parts that prompts share."""
     if bool(s.num_prefix_prompts) != bool(s.prefix_prompt_length):
         yield "--num-prefix-prompts and --prefix-prompt-length need each other"
     if s.user_context_prompt_length:
@@ -246,7 +246,7 @@ def _prompt_parts(s: Settings) -> Iterator[str]:
 
 
 def _warmup(s: Settings) -> Iterator[str]:
-    """Yields options of a warmup that have none to apply to."""
+    """Find warmup options that have no effect."""
     for flag, given in (
         ("--warmup-concurrency", s.warmup_concurrency),
         ("--warmup-request-rate", s.warmup_request_rate),
@@ -282,8 +282,8 @@ def _dataset(s: Settings) -> Iterator[str]:
 
 
 def find_rules_that_cannot_pass(s: Settings) -> Iterator[str]:
-    """Each in a sentence: those that no run passes, and those that this one has too few requests
-    for."""
+    """Find rules that no run passes, and rules for which this run has too few requests. Each is a
+    sentence."""
     if s.slo_mode != slo.POINT:
         for rule in s.rules.readable:
             if rule.is_at_edge:
@@ -292,7 +292,7 @@ def find_rules_that_cannot_pass(s: Settings) -> Iterator[str]:
 
 
 def _too_few_requests(s: Settings) -> Iterator[str]:
-    """Rules whose percentile has an extrapolated interval in this run, each in a sentence."""
+    """Find rules whose percentile has an extrapolated interval in this run. Each is a sentence."""
     if s.staged is not None:
         return  # stages go on until they have enough
     asked = f"--request-count {s.request_count}"
@@ -314,7 +314,7 @@ def _too_few_requests(s: Settings) -> Iterator[str]:
 
 
 def _until_decided(s: Settings) -> Iterator[str]:
-    """What goes on until it is decided has a first look, rules, and no other end."""
+    """A run that goes on until it is decided has a first look, rules, and no other end."""
     if s.until_decided_s is None:
         return
     if s.run_time_s is None:
@@ -339,7 +339,8 @@ def _until_decided(s: Settings) -> Iterator[str]:
 
 
 def _stages(s: Settings) -> Iterator[str]:
-    """A sweep or repeats: the options that exclude it, and its first and last stage as runs."""
+    """Check a sweep or repeats: the options that exclude it, and its first and last stage as
+    runs."""
     try:
         parse_duration_range(s.stage_duration)
         stages = None if s.compares else s.staged
@@ -389,7 +390,8 @@ def _stages(s: Settings) -> Iterator[str]:
 
 
 def _limit_sweep(s: Settings) -> Iterator[str]:
-    """A comparison of prefill limits: the options that exclude it, and the highest one as a run."""
+    """Check a comparison of prefill limits: the options that exclude it, and the highest limit as a
+    run."""
     if not s.sweeps(PREFILL):
         if s.objective is not None:
             yield (
@@ -438,7 +440,7 @@ def _limit_sweep(s: Settings) -> Iterator[str]:
 
 
 def _tenants(s: Settings) -> Iterator[str]:
-    """The mix, and that all else is of tenants that it has."""
+    """Check the tenant mix, and that all other options name its tenants."""
     if s.isolate and not s.tenant_mix:
         yield "--isolate needs --tenant-mix: the others whose load is beside this tenant's"
     try:
@@ -492,7 +494,7 @@ def _tenants(s: Settings) -> Iterator[str]:
 
 
 def check_dataset_tenants(s: Settings, named: Sequence[str]) -> str:
-    """Why a dataset whose rows name these tenants cannot be of this run; empty where it can."""
+    """Why a dataset whose rows name these tenants cannot be in this run. Empty: it can."""
     if s.tenant_mix and (
         others := [name for name in named if name not in parse_tenant_weights(s.tenant_mix)]
     ):
@@ -504,7 +506,7 @@ def check_dataset_tenants(s: Settings, named: Sequence[str]) -> str:
 
 
 def _arms(s: Settings) -> Iterator[str]:
-    """Of base and candidate in pairs of blocks."""
+    """Check base and candidate in pairs of blocks."""
     if not s.compares:
         if s.washout is not None:
             yield "--washout belongs to locust-llm ab"
@@ -564,7 +566,7 @@ def _arms(s: Settings) -> Iterator[str]:
 
 
 def _paired_rules(s: Settings) -> Iterator[str]:
-    """Yields rules that a comparison of two arms cannot judge."""
+    """Find rules that a comparison of two arms cannot judge."""
     for rule in s.rules.readable:
         if rule.kind == ABORT:
             yield f"SLO {str(rule)!r}: arms are compared when the run is over: leave out abort:"
@@ -578,15 +580,14 @@ def _paired_rules(s: Settings) -> Iterator[str]:
 
 
 def _prompts(s: Settings) -> Iterator[str]:
-    """Yields contradictions of prompts, pictures and prefixes with each other or with the
-    protocol."""
+    """Check prompts, images and prefixes against each other and the protocol."""
     yield from _pooling(s)
     yield from _media(s)
     yield from _prefix_cache(s)
 
 
 def _pooling(s: Settings) -> Iterator[str]:
-    """Of embeddings and rerank, which have no output."""
+    """Check embeddings and rerank, which have no output."""
     kind = f"--endpoint-type {s.endpoint_type}"
     usual = Settings()
     if s.generates:
@@ -632,7 +633,7 @@ def _pooling(s: Settings) -> Iterator[str]:
 
 
 def _media(s: Settings) -> Iterator[str]:
-    """Of synthetic pictures and sounds."""
+    """Check synthetic images and audio."""
     if bool(s.image_width_mean) != bool(s.image_height_mean):
         yield "--image-width-mean and --image-height-mean need each other"
     for kind, mean, usual in (
@@ -677,7 +678,7 @@ def _media(s: Settings) -> Iterator[str]:
 
 
 def _prefix_cache(s: Settings) -> Iterator[str]:
-    """Of prompts that share a given part with those before."""
+    """Check prompts that share a given part with earlier ones."""
     flag = "--prefix-cache-hit-rate"
     if s.prefix_cache_hit_rate is None:
         of_it = {

@@ -1,5 +1,5 @@
-"""Affinity: to which address the requests of a session go, and what its server gave it to send
-back."""
+"""Affinity: the address for the requests of a session, and the header that its server gave it to
+send back."""
 
 import logging
 from collections import OrderedDict
@@ -13,15 +13,13 @@ from locust_llm.worker.targets import VariantTarget
 logger = logging.getLogger("locust_llm")
 
 MAX_SESSIONS: Final = 100_000
-"""Of these it is known where they went and what they send back; then the one that was longest
-without a request is new."""
+"""The most sessions whose address and header are known. Beyond them, the session that was longest
+without a request counts as new."""
 MAX_TOKEN_CHARS: Final = 8_000
-"""Of a value that is sent back: servers take no longer headers."""
+"""The longest value that is sent back. Servers accept no longer headers."""
 
 
 class _Session:
-    """What is kept of one."""
-
     __slots__ = ("address", "token")
 
     def __init__(self, address: str) -> None:
@@ -29,8 +27,8 @@ class _Session:
 
 
 class Affinity:
-    """Of one process. A new session goes to the next address, its later requests to where it began;
-    a request without a session goes to the next one."""
+    """The sessions of one process. A new session goes to the next address and stays there. A
+    request without a session goes to the next address."""
 
     def __init__(
         self,
@@ -40,16 +38,16 @@ class Affinity:
         *,
         first: int = 0,
     ) -> None:
-        """``sides``: by arm. ``hosts``: all addresses, where there are several. ``first``: the
-        address to begin with: as processes have few sessions each, they do not all begin with the
-        same."""
+        """``sides`` has the arms by name. ``hosts`` has all addresses, where there are several.
+        ``first`` is the address to begin with: a process has few sessions, so not all processes
+        begin with the same one."""
         self.sides = sides
         self._hosts, self._echo_header, self._next = hosts, echo_header, first
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._said = False
 
     def side(self, block: TrialBlock | None, session: str = "") -> VariantTarget:
-        """Where the next request of this session goes, with the header that it sends back."""
+        """The target of this session's next request, with the header that it sends back."""
         target = next(iter(self.sides.values())) if block is None else self.sides[block.arm]
         if not self._hosts and self._echo_header is None:
             return target
@@ -61,7 +59,7 @@ class Affinity:
         return target
 
     def answered(self, session: str, stream: Response) -> None:
-        """Keep what its next request sends back; never written anywhere."""
+        """Keep the header that its next request sends back. It is never written anywhere."""
         if self._echo_header is None:
             return
         token = read_response_header(stream, self._echo_header)
@@ -76,7 +74,7 @@ class Affinity:
             )
 
     def secrets(self, stream: Response | None) -> dict[str, str]:
-        """By header: what no text may hold of a request that was answered by ``stream``, beside
+        """The values by header that no text may hold of a request that ``stream`` answered, beside
         what was sent."""
         if self._echo_header is None:
             return {}
@@ -101,6 +99,6 @@ class Affinity:
 
 
 def read_response_header(stream: Response, name: str) -> str:
-    """Of an answer, the first where it has several; empty without."""
+    """The first header of an answer with this name. Empty: it has none."""
     value = stream.frame.get(name, "") if stream.frame.has_headers else ""
     return str(value[0] if isinstance(value, list) else value).strip()

@@ -1,8 +1,7 @@
-"""An alarm that wakes greenlets at moments of the monotonic clock, to within a fraction of a
-millisecond.
+"""Alarm: wakes greenlets at moments of the monotonic clock, to within a fraction of a millisecond.
 
 gevent's own timers are rounded to milliseconds (libev waits with epoll_wait). This one is a
-timerfd, see timerfd_create(2), that the event loop watches like a socket: set to the nearest
+timerfd, see timerfd_create(2), that the event loop watches like a socket. It is set to the nearest
 moment, absolute, so lateness does not add up. Systems other than Linux have gevent's own timers.
 """
 
@@ -19,14 +18,14 @@ from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
 TURN_S: Final = 0.001
-"""A timer, however short: without one the event loop would not look at what is due."""
+"""A short timer, without which the event loop would not look at what is due."""
 _CLOCK_MONOTONIC: Final = 1
 _ABSOLUTE: Final = 1
 _itimerspec: Final = Struct("qqqq")
 
 
 class Alarm:
-    """One a process that sends; ``wait_until`` may be called by any number of greenlets."""
+    """The alarm of a process. Any number of greenlets may call ``wait_until``."""
 
     def __init__(self) -> None:
         self._sleepers: list[tuple[float, int, Event]] = []
@@ -36,7 +35,7 @@ class Alarm:
         )
 
     def wait_until(self, at: float) -> None:
-        """Sleep until ``at`` (seconds of time.monotonic); at once if that is over."""
+        """Sleep until ``at`` (seconds of time.monotonic). Returns at once if that is over."""
         if at <= time.monotonic():
             return
         self._number += 1
@@ -48,7 +47,7 @@ class Alarm:
         sleeper[2].wait()
 
     def wake_all(self) -> None:
-        """Nobody waits any longer."""
+        """Wake everybody who waits."""
         while self._sleepers:
             heapq.heappop(self._sleepers)[2].set()
 
@@ -68,7 +67,7 @@ class Alarm:
 
 
 class TimerFd:
-    """Calls ``ring`` at the moment that it is set to."""
+    """Calls ``ring`` at the moment to which it is set."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -81,7 +80,7 @@ class TimerFd:
         self._watcher.start(self._is_readable)
 
     def set(self, at: float) -> None:
-        """``at``: seconds of time.monotonic."""
+        """``at`` is in seconds of time.monotonic."""
         seconds, rest = divmod(at, 1)
         # a double just below 1 makes a whole second, which is refused
         ns = min(int(rest * 1e9), 999_999_999)
@@ -101,14 +100,14 @@ class TimerFd:
 
 
 class LoopTimer:
-    """The same by a timer of the event loop, which is right to a millisecond."""
+    """Does the same with a timer of the event loop, which is right to a millisecond."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring
         self._watcher: Any = None
 
     def set(self, at: float) -> None:
-        """``at``: seconds of time.monotonic."""
+        """``at`` is in seconds of time.monotonic."""
         self.close()
         self._watcher = gevent.get_hub().loop.timer(max(0.0, at - time.monotonic()))
         self._watcher.start(self._ring, update=True)
@@ -121,18 +120,18 @@ class LoopTimer:
 
 
 def has_timerfd() -> bool:
-    """Linux has it."""
     return hasattr(ctypes.CDLL(None), "timerfd_create")
 
 
 class ExclusiveTurns:
-    """For what takes milliseconds of the event loop, such as to build a request of megabytes: one
-    greenlet after the other, and between two the loop turns, so that what is due then is sent."""
+    """Turns for work that takes milliseconds of the event loop, such as building a request of
+    megabytes. One greenlet works after the other. Between two of them the loop turns, so that what
+    is due is sent."""
 
     def __init__(self) -> None:
         self._one = BoundedSemaphore(1)
 
     def take(self) -> None:
-        """Returns when it is this greenlet's turn."""
+        """Return when it is this greenlet's turn."""
         with self._one:
             gevent.sleep(TURN_S)

@@ -1,4 +1,4 @@
-"""Answer checks: answers are held against their schemas while the event loop goes on."""
+"""Answer checks: answers are checked against their schemas while the event loop goes on."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,24 +16,23 @@ from locust_llm.workload.answer_schema import (
 
 CHILD: Final = (sys.executable, "-m", "locust_llm.workload.answer_check_process")
 MAX_WAIT_S: Final = 5.0
-"""For one answer, with those that are before it."""
+"""The longest wait for one answer and the ones before it."""
 MAX_START_S: Final = 30.0
-"""Of the process, on a busy machine."""
+"""The longest start of the child on a busy machine."""
 
 
 class AnswerChecker:
-    """One a worker process; its child is there while there are answers to check."""
+    """The checker of a worker process. Its child runs while there are answers to check."""
 
     def __init__(self, command: Sequence[str] = CHILD, wait_s: float = MAX_WAIT_S) -> None:
         self.unchecked = 0
-        """Answers whose check took too long."""
         self._command, self._wait_s = command, wait_s
         self._child: Any = None
         self._ready = False
         self._turn = BoundedSemaphore(1)
 
     def start(self) -> None:
-        """The child begins to start: an answer to check will come."""
+        """Start the child, as an answer to check will come."""
         if self._child is None and has_jsonschema():
             pipe = gevent.subprocess.PIPE
             self._child = gevent.subprocess.Popen(
@@ -42,7 +41,7 @@ class AnswerChecker:
             self._ready = False
 
     def check(self, what: ResponseSchema, message: Mapping[str, Any]) -> bool | None:
-        """As ``matches_response_schema``; None where it takes too long, too."""
+        """As ``matches_response_schema``. None also where the check takes too long."""
         if not has_jsonschema():
             return matches_response_schema(what, message)
         question = {
@@ -74,7 +73,7 @@ class AnswerChecker:
             child.wait()
 
     def _ask(self, line: bytes) -> bytes:
-        """The answer; empty: there is none in time."""
+        """The child's answer. Empty: there is none in time."""
         self.start()
         answer = b""
         try:

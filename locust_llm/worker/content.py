@@ -1,4 +1,4 @@
-"""What one process sends in a run: its prompts, and the sessions that they are turns of."""
+"""Content: the prompts of one process in a run, and the sessions whose turns they are."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ from locust_llm.workload.prompts import Prompts
 
 
 def make_prompts(order: Begin) -> Prompts:
-    """Its own among those of all processes. Raises ValueError and OSError, as of a tokenizer that
-    is not here."""
+    """The process's own prompts among all processes'. Raises ValueError and OSError, such as for a
+    missing tokenizer."""
     s = order.settings
     return Prompts(
         order.survey.lengths,
@@ -32,7 +32,7 @@ def make_prompts(order: Begin) -> Prompts:
 
 
 def make_sessions(order: Begin, prompts: Prompts, pause: Callable[[], None]) -> ConversationSource:
-    """``pause``: between two pieces of work that would hold up the event loop."""
+    """``pause`` runs between two pieces of work that would hold up the event loop."""
     s = order.settings
     return ConversationSource(
         prompts,

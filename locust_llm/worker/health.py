@@ -1,5 +1,5 @@
-"""Health of one process of the load generator: lag of its event loop, CPU share, its wait for a
-core, and which other programs of its machine used the cores."""
+"""Health: one process of the load generator: the lag of its event loop, its CPU share, its wait for
+a core, and other busy programs on its machine."""
 
 import os
 import time
@@ -14,23 +14,23 @@ from msgspec.structs import replace
 from locust_llm.records.run import ProcessHealth
 
 STEP_S: Final = 0.05
-"""The time between two looks at the lag of the event loop."""
+"""The interval of the event loop's lag measurements."""
 PROC: Final = Path("/proc")
 MOST_PROGRAMS: Final = 3
 LEAST_CORES: Final = 0.05
-"""Of a program that is named."""
+"""The least average cores of a program that is named."""
 MOST_ANCESTORS: Final = 64
 THREADS: Final = Path("/proc/self/task")
-"""A folder for each thread of this process."""
+"""The folder has a folder for each thread of this process."""
 
 
 def read_cpu_waits_s(threads: Path = THREADS) -> dict[str, float]:
-    """For how many seconds each living thread of this process has been ready to run without a core
-    to run on, so far.
+    """The seconds for which each living thread of this process was ready to run without a core, so
+    far.
 
-    Linux counts it in nanoseconds, the second number of ``schedstat``
-    (Documentation/scheduler/sched-stats.rst). A file a thread: that of the process itself is about
-    its first thread alone. Empty where the kernel keeps no such count.
+    Linux counts nanoseconds in the second number of ``schedstat``
+    (Documentation/scheduler/sched-stats.rst). There is a file for each thread; the process's file
+    describes its first thread alone. Empty where the kernel keeps no such count.
     """
     waits_s = {}
     for file in threads.glob("*/schedstat"):
@@ -52,12 +52,12 @@ class ProgramUse(NamedTuple):
     name: str
     parent: int
     cpu_s: float
-    """So far."""
+    """The CPU seconds so far."""
 
 
 def read_programs(proc: Path = PROC) -> dict[int, ProgramUse]:
-    """All processes that can be seen, by their number (proc(5), ``stat``); empty where there is no
-    such folder."""
+    """All visible processes by their number (proc(5), ``stat``). Empty where there is no such
+    folder."""
     ticks = os.sysconf("SC_CLK_TCK")
     programs = dict[int, ProgramUse]()
     for file in proc.glob("[0-9]*/stat"):
@@ -75,9 +75,12 @@ def read_programs(proc: Path = PROC) -> dict[int, ProgramUse]:
 def find_other_programs(
     before: Mapping[int, ProgramUse], now: Mapping[int, ProgramUse], own: int, seconds: float
 ) -> dict[str, float]:
-    """Names of the busiest programs that are not the load generator's own, with the cores that each
-    used since ``before``. Own are the process itself, what it started, and under a master that
-    has the same name that one and all that it started."""
+    """The busiest programs beside the load generator, with the cores that each used since
+    ``before``.
+
+    The load generator is this process and what it started. Under a master of the same name it is
+    the master and all that it started.
+    """
     root = own
     parent = now[own].parent if own in now else 0
     if parent in now and now[parent].name == now[own].name:
@@ -93,7 +96,7 @@ def find_other_programs(
 
 
 def _descends(number: int, root: int, programs: Mapping[int, ProgramUse]) -> bool:
-    """It is ``root``, or was started by it, or by one that was."""
+    """Whether the process is ``root``, or a descendant of it."""
     for _ in range(MOST_ANCESTORS):
         if number == root:
             return True
@@ -104,8 +107,8 @@ def _descends(number: int, root: int, programs: Mapping[int, ProgramUse]) -> boo
 
 
 class HealthMonitor:
-    """Started with the run; ``stop`` returns the health. Its greenlet costs twenty wake-ups a
-    second."""
+    """Measures from the run's start; ``stop`` returns the health. Its greenlet wakes up twenty
+    times a second."""
 
     def __init__(
         self,
@@ -147,7 +150,7 @@ class HealthMonitor:
         return replace(self.so_far(worker, stage), other_programs=others)
 
     def so_far(self, worker: str, stage: int = 0, lags: int = 0) -> ProcessHealth:
-        """``lags``: only so many, the last ones; 0: all. To sort those of hours would make the loop
+        """``lags``: use only the last ones; 0: all. Sorting the lags of hours would make the loop
         late."""
         elapsed_s = max(1e-9, self._clock() - self._began)
         lags_s = sorted(self._lags_s[-lags:]) or [0.0]

@@ -1,4 +1,4 @@
-"""What a process that sends does with each message of the control."""
+"""Inbox: how a process that sends handles each message of the control."""
 
 import logging
 from collections.abc import Callable
@@ -40,8 +40,8 @@ def receive_from_control(
     on_process: Callable[[ControlMessage], object],
     on_begin: Callable[[Begin], object] = lambda begin: None,
 ) -> None:
-    """``on_begin`` is called for each new run, ``on_process`` for messages that concern the
-    process, not its sender."""
+    """``on_begin`` is called for each new run. ``on_process`` gets messages for the process instead
+    of its sender."""
 
     def listener(msg: Any, **kw: Any) -> None:
         try:

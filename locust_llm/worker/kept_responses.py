@@ -1,5 +1,5 @@
 """Kept responses: with ``--responses-state server`` a turn goes on from the last answer by its id,
-and sends what is new."""
+and sends only what is new."""
 
 import logging
 from typing import Any, Final
@@ -15,10 +15,10 @@ from .worker import WorkerContext
 logger = logging.getLogger("locust_llm")
 
 LOST: Final = (400, 404)
-"""HTTP status where the server has no such answer: OpenAI, vLLM."""
+"""The HTTP status where the server has no such answer: OpenAI, vLLM."""
 WHOLE: Final = "so the next turn sends the whole conversation (--responses-state server)"
 _said: Final[set[tuple[int, str]]] = set()
-"""What was logged in which run."""
+"""The texts that were logged in each run."""
 
 
 class KeptResponses:
@@ -29,7 +29,7 @@ class KeptResponses:
         """The id in the request that is under way."""
         self._lost: str | None = None
         self.id: str | None = None
-        """Of the last answer; None: it failed, or has none."""
+        """The id of the last answer. None: it failed, or has none."""
         self._calls = False
         """The last answer calls a tool."""
 
@@ -41,7 +41,7 @@ class KeptResponses:
         return news, {} if self._from is None else {"previous_response_id": self._from}
 
     def ended(self, record: Record, stream: Response | None, sender: WorkerContext) -> None:
-        """``stream``: the answer, if there is one."""
+        """Note the end of a request. ``stream`` is its answer, if there is one."""
         if sender.settings.responses_state != "server":
             return
         self.id = stream.answer.response_id if record.outcome == OK and stream is not None else None
@@ -53,8 +53,10 @@ class KeptResponses:
             _say(sender.epoch, f"the server has no answer {self._from}, {WHOLE}: {record.error}")
 
     def mark(self, sender: WorkerContext) -> dict[str, str]:
-        """What the last answer's message gets for a next turn that is no answer to a call of a
-        tool: after a call none, as servers refuse to go on without the tool's answer."""
+        """The field of the last answer's message for the next turn.
+
+        It is empty after a tool call, as servers refuse to go on without the tool's result.
+        """
         if self.id is None or not self._calls:
             return mark_response_id(self.id)
         _say(sender.epoch, f"an answer calls a tool that no turn answers, {WHOLE}")
@@ -62,7 +64,7 @@ class KeptResponses:
 
 
 def mark_response_id(id_: str | None) -> dict[str, str]:
-    """Field of an assistant's message from which the next turn goes on."""
+    """The field of an assistant's message from which the next turn goes on."""
     return {RESPONSE_ID: id_} if id_ else {}
 
 

@@ -1,7 +1,7 @@
-"""The outbox: records of a worker on their way to the master; numbered, kept until acknowledged,
-sent again if not.
+"""Outbox: records of a worker on their way to the master: numbered, kept until acknowledged, sent
+again if not.
 
-Locust's messages may be dropped without a word, so every record has a serial, they leave in
+Locust may drop a message without notice. So every record has a serial number, records leave in
 batches, and the master takes each once.
 """
 
@@ -19,12 +19,12 @@ logger = logging.getLogger("locust_llm")
 
 BATCH_RECORDS: Final = 200
 BATCH_BYTES: Final = 1 << 20
-"""A batch that has more leaves at once: the master has other work between two of them."""
+"""A larger batch leaves at once, as the master has other work between two batches."""
 RESEND_AFTER_S: Final = 3.0
 
 
 class RecordOutbox:
-    """Of one worker. ``send`` sends a message to the master, which may get lost."""
+    """The records of one worker. ``send`` sends a message to the master, which may get lost."""
 
     def __init__(
         self, send: Callable[[Records], object], clock: Callable[[], float] = time.monotonic
@@ -34,10 +34,10 @@ class RecordOutbox:
         self.begin(None)
 
     def begin(self, journal: Journal | None) -> None:
-        """A run begins. ``journal``: what records are kept in until they are delivered."""
+        """Begin a run. ``journal`` keeps the records until they are delivered."""
         self.journal = journal
         self.kept: Path | None = None
-        """Where records are that were not delivered."""
+        """The place of records that were not delivered."""
         self._packed: list[bytes] = []
         self._packed_bytes = 0
         self._serial = 0
@@ -54,7 +54,7 @@ class RecordOutbox:
             self.flush()
 
     def count(self, admitted: int, begun: int, ended: int) -> None:
-        """Requests that the gate let through, and sessions that were begun and have ended, so
+        """Count the requests that the gate admitted, and the sessions that have begun and ended so
         far."""
         if self.journal is not None:
             self._journaled(self.journal.count, admitted, begun, ended)
@@ -70,14 +70,14 @@ class RecordOutbox:
             self.journal = None
 
     def close(self, *, keep: bool) -> None:
-        """The run is over. ``keep``: records that were not delivered stay on the disk."""
+        """End the run. ``keep``: undelivered records stay on the disk."""
         if self.journal is not None:
             self.journal.close(keep=keep)
             self.kept = self.journal.path if keep else None
             self.journal = None
 
     def flush(self) -> None:
-        """Send what is there; send again what was not acknowledged in time."""
+        """Send the waiting records, and send again what was not acknowledged in time."""
         now = self._clock()
         if self._packed:
             first = self._serial - len(self._packed) + 1
@@ -100,18 +100,17 @@ class RecordOutbox:
 
     @property
     def made(self) -> int:
-        """Records of this run."""
         return self._serial
 
     @property
     def waiting(self) -> int:
-        """Records that the master is not known to have."""
+        """The number of records that the master may not have."""
         return len(self._packed) + sum(
             len(batch.packed) for _, batch in self._unacknowledged.values()
         )
 
     def undelivered(self) -> list[Record]:
-        """Returns the records that the master is not known to have."""
+        """The records that the master may not have."""
         packed = list[bytes]()
         for _, (_, batch) in sorted(self._unacknowledged.items()):
             packed += batch.packed

@@ -1,5 +1,5 @@
-"""A worker: greets the master, sends its status and its records, and ends in order, also without a
-master."""
+"""Worker process: it greets the master, sends its status and records, and ends in order, also
+without a master."""
 
 import logging
 import os
@@ -48,22 +48,22 @@ from .worker import WorkerContext, attach_worker_context
 logger = logging.getLogger("locust_llm")
 
 STATUS_S: Final = 0.25
-"""Between two statuses of a process."""
+"""The interval of statuses."""
 AT_ONCE_S: Final = 0.005
-"""Between two urgent ones, at least."""
+"""The least interval of urgent statuses."""
 DELIVER_S: Final = 10.0
-"""Longest wait at the end for the master to acknowledge records."""
+"""The longest wait at the end until the master acknowledges records."""
 LATE_S: Final = 30.0
-"""The same where the master may be out of reach: networks come back."""
+"""The same where the master may be unreachable: networks come back."""
 LOCK_S: Final = 3.0
-"""Longest wait for other workers of a dead master that write their records."""
+"""The longest wait for other workers of a dead master, which write their records."""
 
 
 def start_worker(
     environment: Environment, runner: Any, settings: Settings, *, forked: bool = False
 ) -> None:
-    """Make this process a worker. ``forked``: by its master, so that the terminal's Ctrl-C comes to
-    both."""
+    """Make this process a worker. ``forked``: its master forked it, so both get the terminal's
+    Ctrl-C."""
     if forked:
         outlive_master()
     worker = _Worker(environment, runner, settings, os.getppid() if forked else None)
@@ -86,7 +86,7 @@ def start_worker(
 
 
 def _ready_at_once(environment: Environment) -> None:
-    """Locust's worker would sleep another stop_timeout before it is ready again; the next spawn
+    """Locust's worker would sleep for another stop_timeout before it is ready again. The next spawn
     restores the value."""
     environment.stop_timeout = 0
 
@@ -95,7 +95,7 @@ class _Worker:
     def __init__(
         self, environment: Environment, runner: Any, settings: Settings, master: int | None = None
     ) -> None:
-        """``master``: the process that forked this one; None: none did."""
+        """``master`` is the process that forked this one. None: none did."""
         self._environment, self._runner, self._master = environment, runner, master
         self.outbox = RecordOutbox(lambda records: self.sender.send(records))
         self._telemetry = Telemetry(environment.parsed_options, runner.client_id)
@@ -108,15 +108,15 @@ class _Worker:
             shared=True,
         )
         self._folder = self._here = Path()
-        """Of the run, on the machine of the master; and what is here of it."""
+        """The run's folder on the master's machine, or its counterpart here."""
         self._busy = False
         """A run is on, or its records are not all handed over."""
         self._leaves = False
         """A user of this process ends it."""
 
     def begin(self, order: Begin) -> None:
-        """A run begins: its records are kept in its folder, where that is on this machine, else in
-        one of the same name."""
+        """Begin a run. Its records are kept in its folder if that is on this machine, else in a
+        folder of the same name."""
         self._busy = True
         self._folder = Path(order.folder)
         self._here = here = (
@@ -134,7 +134,7 @@ class _Worker:
         self._telemetry.begin(order)
 
     def receive(self, message: ControlMessage) -> None:
-        """Takes a message of the master that is not for the sender."""
+        """Handle a message of the master that is not for the sender."""
         match message:
             case Ack():
                 self.outbox.acknowledged(message.number)
@@ -149,8 +149,8 @@ class _Worker:
                 gevent.spawn(self._runner.quit)
 
     def report(self) -> None:
-        """The greenlet that sends the status of this process: four times a second, and when others
-        wait for its share."""
+        """Send the status of this process in a greenlet: four times a second, and when others wait
+        for its share."""
         sender = self.sender
         due = time.monotonic()
         while True:
@@ -185,12 +185,12 @@ class _Worker:
         )
 
     def leave(self) -> None:
-        """A user ends this process, or its users: the others go on."""
+        """A user ends this process, or its users. The other processes go on."""
         self._leaves = True
         self.end()
 
     def end(self) -> None:
-        """What runs ends, then every record and every statistic goes to the master."""
+        """End all requests, then send every record and every statistic to the master."""
         sender = self.sender
         if sender.closed or not sender.epoch:
             return
@@ -208,15 +208,15 @@ class _Worker:
             self._busy = self._leaves = False
 
     def interrupted(self, *, leave_to_master: bool) -> None:
-        """A signal that ends: what runs ends in order, unless that is under way, or the master sees
-        to it."""
+        """Handle an ending signal: all requests end in order, unless that is under way, or the
+        master does it."""
         while self._busy and (self.sender.closed or leave_to_master):
             gevent.sleep(0.1)
         interrupt_main()
 
     def _drain(self, deliver_s: float, *, alone: bool = False) -> None:
-        """``alone``: nobody has answered for a while, so the records of a dead master are looked
-        for first."""
+        """``alone``: nobody has answered for a while, so a dead master's records are looked for
+        first."""
         self.sender.close()
         self._runner.stop()
         handed_over = alone and self._append()
@@ -229,14 +229,14 @@ class _Worker:
         self.outbox.close(keep=not handed_over)
 
     def _append(self) -> bool:
-        """What is not delivered goes to the records of a dead master; False: they are not on this
-        machine, or it lives."""
+        """Append undelivered records to a dead master's. False: they are not on this machine, or
+        the master lives."""
         waiting = self.outbox.undelivered()
         return not waiting or append_lost_records(waiting, self._folder / RECORDS)
 
     def _keep(self) -> bool:
-        """What is not delivered stays on this machine, as the master would have written it; False:
-        the master's is the same, and finds the journal."""
+        """Keep undelivered records on this machine, in the form that the master would have written.
+        False: the master has the same machine, and finds the journal."""
         if self._here == self._folder:
             return False
         path = self._here / RECORDS
@@ -257,7 +257,7 @@ class _Worker:
         return True
 
     def _go_on_alone(self) -> None:
-        """The master is dead, or out of reach: this process ends, and its records go where they
+        """The master is dead or unreachable: this process ends, and leaves its records where they
         will be found."""
         logger.error(f"the master has not answered for {GONE_S:g} s: this worker ends")
         self._drain(LATE_S, alone=True)
@@ -272,8 +272,8 @@ class _Worker:
 
 
 def append_lost_records(records: list[Record], path: Path) -> bool:
-    """To the records of a run whose control is dead, but for those that it has written and could
-    not acknowledge any more; False where it is not dead, or its folder is not here."""
+    """Add to the records of a run whose control is dead what it has not written. False: it is not
+    dead, or its folder is not here."""
     until = time.monotonic() + LOCK_S
     while (file := lock_file(path)) is None:
         if not path.exists() or time.monotonic() > until:
@@ -287,7 +287,7 @@ def append_lost_records(records: list[Record], path: Path) -> bool:
 
 
 def cut_open_requests(environment: Environment) -> None:
-    """What this process still has open is cut, and recorded so."""
+    """Cut the open requests of this process, and record them so."""
     environment.stop_timeout = 0
     if environment.runner is not None:
         environment.runner.user_greenlets.kill(block=False)

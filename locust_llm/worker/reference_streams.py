@@ -1,8 +1,8 @@
 """Reference streams: a few streams with known send times beside the load of this process, read and
 decoded like any other.
 
-They go through the stream reader and the exchange of this process, and past its gate; they make no
-record, no event and no statistic, only the certificate. Their server is a process of its own:
+They use the stream reader and the exchange of this process, but not its gate. They make no record,
+no event and no statistic, only the measured accuracy. Their server has its own process:
 accuracy/reference_server.py.
 """
 
@@ -31,23 +31,23 @@ STREAMS: Final = 2
 CHUNKS: Final = 8
 GAP_S: Final = 0.1
 SPREAD: Final = 0.3
-"""Of the time between two chunks, so that they keep no step with the load."""
+"""The share by which the time between chunks varies, so that they keep no step with the load."""
 AFTER_S: Final = 0.25
-"""How long after the load they begin: a run that is over by then pays nothing."""
+"""They begin so long after the load. A run that is over by then pays nothing."""
 LEAST_S: Final = 5.0
-"""No certificate of a shorter run."""
+"""A shorter run has no accuracy check."""
 STREAM_CPU_S: Final = 0.003
-"""What a stream takes, here and in the truth server, on a machine that is busy (measured)."""
+"""The CPU seconds of a stream, here and in the reference server, on a busy machine (measured)."""
 SHARE: Final = 0.015
-"""Of the CPU of this process: the streams take no more of it, and pause where they would. The start
-of their server comes on top."""
+"""The streams use at most this share of the process's CPU, and pause where they would use more. The
+start of their server comes on top."""
 FREE: Final = 12
-"""So many take what they take: without them there is no certificate."""
+"""So many streams may use any share, as without them there is no accuracy check."""
 PAUSE_S: Final = 0.2
 LIMIT_S: Final = 10.0
-"""For an answer that takes a second."""
+"""The time limit of an answer that takes a second."""
 FAILURES: Final = 3
-"""After so many in a row there are no more."""
+"""After so many failures in a row there are no more streams."""
 
 
 class ReferenceStreams:
@@ -64,7 +64,7 @@ class ReferenceStreams:
         self._began = time.monotonic()
         self._cpu_began_s = self._cpu_clock()
         self._asked = 0
-        """Streams so far."""
+        """The number of streams so far."""
         self._run = TimingDifferences()
         self._stage = TimingDifferences()
         self._greenlets: list[gevent.Greenlet] = []
@@ -72,13 +72,13 @@ class ReferenceStreams:
 
     @property
     def reads(self) -> int:
-        """Of the stream reader's, so far: none of them are the load's."""
+        """Their reads of the stream reader so far, which are not the load's."""
         return self._reads + sum(
             len(line.stream.stamps) for line in self._lines if line.stream is not None
         )
 
     def begin(self, wanted: str, run_time_s: float | None) -> None:
-        """A run begins. ``wanted``: as the setting ``selftest``."""
+        """Begin a run. ``wanted`` is the setting ``selftest``."""
         self._stop()
         if wanted == OFF:
             self._renew("it was switched off (--selftest off)")
@@ -89,11 +89,11 @@ class ReferenceStreams:
             self._greenlets = [gevent.spawn_later(AFTER_S, self._start)]
 
     def begin_stage(self) -> None:
-        """Starts the counts of ``stage`` anew."""
+        """Restart the counts for a stage."""
         self._stage = TimingDifferences()
 
     def stage(self) -> MeasurementAccuracy:
-        """Returns the errors of the stage so far."""
+        """The errors of the stage so far."""
         return (
             MeasurementAccuracy(missing=self._missing)
             if self._missing
@@ -101,7 +101,7 @@ class ReferenceStreams:
         )
 
     def end(self) -> MeasurementAccuracy:
-        """The run is over."""
+        """End the run. Returns its errors."""
         lasted_s = time.monotonic() - self._began
         cpu_s = self._stop()
         if not self._missing and lasted_s < LEAST_S:
@@ -122,7 +122,7 @@ class ReferenceStreams:
         self._greenlets += [gevent.spawn(self._streams, request) for _ in range(STREAMS)]
 
     def _streams(self, request: Request) -> None:
-        """A greenlet: one stream after the other."""
+        """Send one stream after the other, in a greenlet."""
         line = UserConnection()
         gate = Gate()
         failures = 0
@@ -161,7 +161,7 @@ class ReferenceStreams:
             self._stage.add(record, truth)
 
     def _stop(self) -> float | None:
-        """The CPU seconds that the truth server took."""
+        """Stop the reference server. Returns its CPU seconds."""
         gevent.killall(self._greenlets)
         self._greenlets = []
         server, self._server = self._server, None
@@ -169,7 +169,7 @@ class ReferenceStreams:
 
 
 def make_reference_request(target: Target, chunks: int) -> Request:
-    """One that the truth server answers with so many chunks."""
+    """A request for so many chunks from the reference server."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "."}]
     body = encode_request_body("chat", "truth", messages, chunks)
     head = (

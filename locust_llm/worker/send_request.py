@@ -1,4 +1,4 @@
-"""Send request: the requests of a user one after the other, over a connection of their own."""
+"""Send request: the requests of a user, one after the other, over a connection of their own."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -51,16 +51,16 @@ from locust_llm.workload.media import count_media
 from .turn import OutgoingTurn
 
 FAILED_S: Final = 1.0
-"""Least time between two requests of a branch in a closed loop after a failure: a server that
-refuses at once would get thousands of requests per second."""
+"""The least time between two requests of a sender in a closed loop after a failure. A server that
+refuses at once would get thousands of requests a second."""
 # before it is due a request that is not ready yet goes before all that can wait
 SOON_S: Final = 0.05
 Attempt = Callable[[int, float | None], tuple[Request, requests.PreparedRequest]]
-"""From the number of an attempt and its due time to its request."""
+"""Makes the request from the number of an attempt and its due time."""
 
 
 class SendingUser(Protocol):
-    """What a branch needs of its user."""
+    """What a sender needs of its user."""
 
     sender: WorkerContext
     environment: Environment
@@ -72,7 +72,7 @@ class SendingUser(Protocol):
 
     @property
     def numbers(self) -> Iterator[int]:
-        """Of its requests."""
+        """The numbers of its requests."""
 
     def context(self) -> dict[str, Any]: ...
 
@@ -85,20 +85,20 @@ class SentAttempt(NamedTuple):
 
 
 class RequestSender:
-    """One request at a time; those of a user's branches run side by side."""
+    """Sends one request at a time. The senders of a user run side by side."""
 
     def __init__(self, user: SendingUser) -> None:
         self._user = user
         self._lines: dict[str, UserConnection] = {}
-        """By address, where there are several."""
+        """The connections by address, where there are several."""
         self.line = self._line("")
-        """That of the last request."""
+        """The connection of the last request."""
         self._rests_until = 0.0
         self._plain: dict[
             tuple[str, str], tuple[tuple[Any, ...], requests.PreparedRequest, bytes, str]
         ] = {}
-        """By address and tenant: what the last request was prepared from, it, how it begins, and
-        the trace of its run (empty: it has no traceparent of ours)."""
+        """By address and tenant: what the last request was prepared from, the request, its begin,
+        and the trace of its run (empty: it has no traceparent of ours)."""
         self._wanted: ResponseSchema | None = None
         self._lose: Callable[[], int] | None = None
         self._sent: SentAttempt | None = None
@@ -107,11 +107,10 @@ class RequestSender:
 
     @property
     def sender(self) -> WorkerContext:
-        """That of its user."""
         return self._user.sender
 
     def close(self) -> None:
-        """Its connections."""
+        """Close its connections."""
         for line in self._lines.values():
             line.close()
 
@@ -121,8 +120,8 @@ class RequestSender:
         return self._lines[address]
 
     def permit(self, *, later: bool = False) -> Permit:
-        """To send one request; ``later``: of a session that goes on. Raises StopUser: the run is
-        ending."""
+        """A permit for one request. ``later``: it belongs to a session that goes on. Raises
+        StopUser when the run ends."""
         if reader_failure():  # nothing can be sent any more, and the control ends the run
             raise StopUser
         try:
@@ -138,8 +137,8 @@ class RequestSender:
         return permit
 
     def _wait_its_start(self, permit: Permit, *, later: bool) -> None:
-        """Users of a closed loop begin a phase one after the other. Raises StopUser: the run is
-        ending."""
+        """Wait: users of a closed loop begin a phase one after the other. Raises StopUser when the
+        run ends."""
         sender, user = self.sender, self._user.number
         if later:
             sender.starts.note_start(user, permit.phase)
@@ -155,8 +154,8 @@ class RequestSender:
             raise
 
     def _wait_its_turn(self, permit: Permit) -> None:
-        """A hundred users get theirs at the same moment; to make a request ready takes 100 µs, and
-        one may be due before."""
+        """Wait for a turn of the loop. A hundred users may get their permits at once, each takes
+        100 µs for its request, and one may be due before."""
         due_at, limit = permit.due_at, self.sender.gate.limit
         try:
             if (due_at is None and limit is not None) or (
@@ -169,12 +168,12 @@ class RequestSender:
 
     @property
     def text(self) -> str:
-        """Text of the last answer, where it was kept."""
+        """The text of the last answer, where it was kept."""
         stream = self.line.stream
         return "".join(stream.answer.text or ()) if stream is not None else ""
 
     def answer(self, record: Record, *, keep_text: bool = True) -> Answer:
-        """What ``chat()`` returns of the request just sent."""
+        """What ``chat()`` returns for the request just sent."""
         stream = self.line.stream
         deltas: list[Any] | None = [] if keep_text else None  # of a request that was never sent
         if stream is not None:
@@ -186,7 +185,7 @@ class RequestSender:
         keep_text: bool,
         body: dict[str, Any],
     ) -> Record:  # fmt: skip
-        """Send one request; returns its record."""
+        """Send one request and return its record."""
         sender, settings, user = self.sender, self.sender.settings, self._user
         try:
             side = sender.tenants.side(
@@ -268,7 +267,7 @@ class RequestSender:
         return self._attempts(permit, attempt)
 
     def _labels(self, permit: Permit, turn: OutgoingTurn, side: VariantTarget) -> dict[str, Any]:
-        """What the record says of this request, whatever becomes of it."""
+        """The record's fields for this request, whatever becomes of it."""
         settings = self.sender.settings
         user = self._user
         block = self.sender.block(permit.phase)
@@ -289,7 +288,8 @@ class RequestSender:
         last one is returned."""
         sender = self.sender
         refused: tuple[Record, requests.PreparedRequest] | None = None
-        """Held until the next attempt is sent: without one it was the last."""
+        """The refused attempt is held until the next one is sent. Without a next one it was the
+        last."""
         number, due_at, pause = 1, permit.due_at, 0.0
         while True:
             try:
@@ -334,7 +334,7 @@ class RequestSender:
             due_at = record.due_at
 
     def _again_s(self, record: Record, prepared: requests.PreparedRequest) -> float | None:
-        """Seconds to the next attempt; None: there is none."""
+        """The seconds until the next attempt. None: there is none."""
         headers = self.sender.headers
         again = record.attempt > 1
         if self._sent is not None and self.sender.learns_form(*self._sent, record):
@@ -348,8 +348,8 @@ class RequestSender:
         return retry_pause_s(record.attempt, record.retry_after_s, self.sender.retry_random)
 
     def _has_another_key(self, refused: requests.PreparedRequest) -> bool:
-        """Than that of a request whose key had expired; the command that prints it is waited
-        for."""
+        """Whether there is another key than the expired one of the refused request. Waits for the
+        command that prints it."""
         headers = self.sender.headers
         return isinstance(headers, KeyHeaders) and headers.another(refused.headers)
 
@@ -362,10 +362,10 @@ class RequestSender:
         tenant: str = "",
     ) -> tuple[requests.PreparedRequest, bytes, tuple[bytes, ...]]:
         """(request prepared by requests, with auth, cookies, headers and hooks of the session; the
-        bytes to send, and what follows on them).
+        bytes to send; what follows on them).
 
-        requests takes 200 µs, a third of the cost of a short request: where only body and id
-        differ, it prepares the first.
+        requests takes 200 µs, a third of the cost of a short request. Where only body and id
+        differ, it prepares the first request only.
         """
         client = self._user.client
         if isinstance(own_headers := self.sender.headers, KeyHeaders):
@@ -408,7 +408,7 @@ class RequestSender:
         return prepared, b"%b%bContent-Length: %d\r\n\r\n%b" % values, tuple(body[1:])
 
     def _trace(self, headers: dict[str, str] | None, side: VariantTarget) -> str:
-        """Of the run; empty where requests have no traceparent, or one of the user's own."""
+        """The trace of the run. Empty: requests have no traceparent, or one of the user's own."""
         given = (*self._user.client.headers, *(headers or ()), *side.headers)
         return "" if any(name.lower() == TRACEPARENT for name in given) else self.sender.trace
 
@@ -451,7 +451,7 @@ class RequestSender:
     def _finish(
         self, record: Record, prepared: requests.PreparedRequest, *, retried: bool = False
     ) -> Record:
-        """Pass the record on, without secrets: to the sender, to Locust, to listeners."""
+        """Pass the record on without secrets: to the sender, to Locust, to listeners."""
         stream = None if retried else self.line.stream
         record, failure = self._public(
             self.sender.clock.placed(record, time.monotonic()), prepared, stream, retried=retried
@@ -537,7 +537,7 @@ class RequestSender:
 
 
 class SenderPool:
-    """Those of one user: the main one, and as many beside it as a session needs at a time."""
+    """The senders of one user: the main one, and as many more as a session needs at a time."""
 
     def __init__(self, user: SendingUser) -> None:
         self._user = user
@@ -546,21 +546,21 @@ class SenderPool:
         self._free = list[RequestSender]()
 
     def tenant(self, session: str) -> str:
-        """Whose this session is."""
+        """The tenant of this session."""
         return self._user.tenant or self.main.sender.tenants.of(self._user.number, session)
 
     def take(self) -> RequestSender:
-        """One that nobody uses."""
+        """Take a free sender."""
         if self._free:
             return self._free.pop()
         self._all.append(branch := RequestSender(self._user))
         return branch
 
     def give_back(self, branch: RequestSender) -> None:
-        """Its connection stays open for the next."""
+        """Give a sender back. Its connection stays open for the next use."""
         self._free.append(branch)
 
     def close(self) -> None:
-        """Close the connections of all."""
+        """Close the connections of all senders."""
         for branch in self._all:
             branch.close()

@@ -24,7 +24,7 @@ from .send_request import RequestSender, SenderPool
 from .turn import OutgoingTurn
 
 Content = str | Message | list[Message] | None
-"""What a turn adds to the history: a text of the user, messages, or (None) a synthetic prompt."""
+"""What a turn adds to the history: a user's text, messages, or (None) a synthetic prompt."""
 
 
 class _SessionState:
@@ -38,11 +38,10 @@ class _SessionState:
         self.group = Group()
         self.records: list[Record] = []
         self.permit: Permit | None = None
-        """The permit of the first turn."""
 
     def take(self, branch: RequestSender) -> Permit:
-        """To send the next turn. Raises StopUser: the run is ending, or has as many sessions as it
-        was to have."""
+        """A permit for the next turn. Raises StopUser when the run ends, or has its number of
+        sessions."""
         sender, settings = self.sender, self.sender.settings
         permit = branch.permit(later=self.permit is not None)
         if self.permit is None:
@@ -56,7 +55,7 @@ class _SessionState:
         return permit
 
     def close(self) -> None:
-        """The session is over: others may use its branches."""
+        """End the session: others may use its branches."""
         self.group.kill()
         counted = self.sender.counts_sessions and not self.sender.settings.input_file
         if self.permit is not None and counted:
@@ -64,8 +63,8 @@ class _SessionState:
 
 
 class TurnLine:
-    """Turns one after the other. The history grows by each with its answer; a turn that failed
-    leaves it as it was."""
+    """Turns one after the other. Each turn adds itself and its answer to the history. A failed turn
+    leaves the history as it was."""
 
     def __init__(
         self,
@@ -76,9 +75,9 @@ class TurnLine:
     ) -> None:
         self._whole, self._branch = whole, branch
         self.messages = messages
-        """The history; code may cut it or add to it."""
+        """The history. Code may cut it or add to it."""
         self.after = after
-        """The turns that the next one comes after."""
+        """The turns that must end before the next one."""
         self._tool_s: float | None = None
 
     def chat(
@@ -134,11 +133,10 @@ class TurnLine:
         return answer
 
     def tool(self, tool: float | Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-        """A tool runs before the next turn: for so many seconds, or this function is called. Its
-        time is in the record.
+        """A tool runs before the next turn: for so many seconds, or as this function. Its time is
+        in the record.
 
-        Returns:
-            What the function returns; None for seconds.
+        Returns the function's result; None for seconds.
         """
         began = time.monotonic()
         try:
@@ -151,7 +149,7 @@ class TurnLine:
 
 
 class Pending(AsyncResult):  # type: ignore[misc]  # gevent's has no types
-    """An answer (or a tool's result) to come: ``get()`` waits for it."""
+    """An answer or a tool's result to come. ``get()`` waits for it."""
 
     def __init__(self, line: TurnLine) -> None:
         super().__init__()
@@ -159,7 +157,7 @@ class Pending(AsyncResult):  # type: ignore[misc]  # gevent's has no types
 
 
 class Fork:
-    """A branch of a session: what it is asked for is done in this order, beside the session."""
+    """A branch of a session. Its turns and tools run in their order, beside the session."""
 
     def __init__(self, whole: _SessionState, line: TurnLine) -> None:
         self._whole, self._line = whole, line
@@ -167,15 +165,15 @@ class Fork:
 
     @property
     def messages(self) -> list[Message]:
-        """Its history, which begins with that of the session."""
+        """Its history, which begins with the session's."""
         return self._line.messages
 
     def chat(self, content: Content = None, **options: Any) -> Pending:
-        """As that of the session, but does not wait."""
+        """As the session's ``chat``, but it does not wait."""
         return self._begin(lambda: self._line.chat(content, **options))
 
     def tool(self, tool: float | Callable[..., Any], *args: Any, **keywords: Any) -> Pending:
-        """As that of the session, but does not wait."""
+        """As the session's ``tool``, but it does not wait."""
         return self._begin(lambda: self._line.tool(tool, *args, **keywords))
 
     def _begin(self, what: Callable[[], Any]) -> Pending:
@@ -198,13 +196,13 @@ class Fork:
         return pending
 
     def wait(self) -> None:
-        """Until all is done that it was asked for. Raises what went wrong."""
+        """Wait until all its work is done. Raises its error."""
         if self._last is not None:
             self._last.get()
 
 
 class Session(TurnLine):
-    """A session; ``with user.open_session() as session:`` waits at its end for all its branches."""
+    """A session. ``with user.open_session() as session:`` waits at its end for all its branches."""
 
     def __init__(self, branches: SenderPool, id: str) -> None:
         super().__init__(_SessionState(branches, id), branches.main, [], ())
@@ -213,11 +211,11 @@ class Session(TurnLine):
 
     @property
     def records(self) -> list[Record]:
-        """Of its turns, in the order in which they ended."""
+        """The records of its turns, in the order in which they ended."""
         return self._whole.records
 
     def fork(self) -> Fork:
-        """A branch whose history begins with that of the session as it is now."""
+        """A branch whose history begins with the session's present one."""
         branch = self._whole.branches.take()
         fork = Fork(self._whole, TurnLine(self._whole, branch, [*self.messages], self.after))
         self._forks.append((fork, branch))
@@ -252,5 +250,5 @@ class Session(TurnLine):
 
 
 def as_message_list(content: Message | list[Message]) -> list[Message]:
-    """One message as a list of one."""
+    """One message becomes a list of one."""
     return content if isinstance(content, list) else [content]

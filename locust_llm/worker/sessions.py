@@ -1,5 +1,5 @@
-"""Sessions: the turns of one session, each sent when those that it waits for have ended, side by
-side where they can."""
+"""Sessions: the turns of one session. Each is sent when the turns that it waits for have ended,
+side by side where possible."""
 
 import time
 from typing import Any
@@ -19,13 +19,13 @@ from .turn import make_turn
 
 
 class SessionTree:
-    """One session under way; a line of turns is a tree without branches."""
+    """One session under way. A line of turns is a tree without branches."""
 
     def __init__(
         self, branches: SenderPool, conversation: Conversation, item: DatasetSession | None, *,
         name: str | None, headers: dict[str, str] | None, keep_text: bool, body: dict[str, Any],
     ) -> None:  # fmt: skip
-        """``item``: of a file, whose turns may name their output length."""
+        """``item`` comes from a file, whose turns may name their output length."""
         self._branches, self._conversation, self._item = branches, conversation, item
         self._name, self._headers, self._keep_text, self._body = name, headers, keep_text, body
         self._sender = branches.main.sender
@@ -37,8 +37,8 @@ class SessionTree:
         self._error: BaseException | None = None
 
     def send(self, permit: Permit) -> None:
-        """Send all of it; its first turn has this permit. Raises StopUser where the run ends,
-        MediaError for a picture."""
+        """Send all turns, the first one with this permit. Raises StopUser where the run ends, and
+        MediaError for an image."""
         first, *others = self._ready()
         self._start = first.at_s, permit.due_at
         try:
@@ -51,11 +51,11 @@ class SessionTree:
             raise self._error
 
     def _ready(self) -> list[ConversationRequest]:
-        """The turns that wait for none any more."""
+        """The turns that wait for no other turn."""
         return list(iter(self._conversation.next, None))
 
     def _line(self, branch: RequestSender, ask: ConversationRequest, permit: Permit) -> None:
-        """This turn, and one after the other that goes on from it; others that can are sent beside
+        """Send this turn and the turns that follow it one by one. Other ready turns are sent beside
         them."""
         while True:
             record = self._request(branch, ask, permit)
@@ -70,8 +70,8 @@ class SessionTree:
             permit = following
 
     def _beside(self, asks: list[ConversationRequest], permit: Permit, ended_at: float) -> None:
-        """Each of these goes its own way; what they wait for ended at ``ended_at``, and the last of
-        it had this permit."""
+        """Send each of these turns on its own. The turns before ended at ``ended_at``, and the last
+        one had this permit."""
         for ask in asks:
             self._group.spawn(self._branch, ask, permit, ended_at)
 
@@ -91,8 +91,8 @@ class SessionTree:
     def _following(
         self, branch: RequestSender, permit: Permit, ask: ConversationRequest, ended_at: float
     ) -> Permit | None:
-        """For a later turn: due at the time of its trace, or after its wait; None: the warmup is
-        over, and its sessions with it."""
+        """A permit for a later turn, due at the time of its trace, or after its wait. None: the
+        warmup is over, and its sessions with it."""
         if permit.item is not None:
             start_at_s, due_at = self._start
             if ask.at_s is not None and start_at_s is not None and due_at is not None:

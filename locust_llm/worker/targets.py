@@ -11,27 +11,27 @@ from locust_llm.settings.settings import Settings
 
 
 class VariantTarget(NamedTuple):
-    """Where a request goes, and in what it differs from those of the other arm."""
+    """The target of a request, with its differences from the other arm."""
 
     name: str
     address: str
-    """Empty: where the process's own address is."""
+    """Empty: the process's own address."""
     model: str | None
-    """Where the user class has none."""
+    """The model where the user class has none."""
     length_way: tuple[str, ...]
     headers: Mapping[str, str] = {}
     body: Mapping[str, Any] = {}
     set_model: str | None = None
-    """In place of that of the user class too."""
+    """The model that also replaces the user class's."""
     form: RequestForm = RequestForm()
-    """As the server takes requests."""
+    """The form in which the server accepts requests."""
 
 
 def make_variant_targets(
     s: Settings, discovery: Discovery, headers: Mapping[str, str]
 ) -> dict[str, VariantTarget]:
-    """By name, the base first; without arms one side without a name. ``headers``: the candidate's
-    own. Raises ValueError."""
+    """The targets by name, the base first. Without arms there is one without a name. ``headers``
+    are the candidate's own. Raises ValueError."""
     if not s.compares:
         return {
             "": VariantTarget(
@@ -60,7 +60,7 @@ def make_variant_targets(
 
 
 def list_variants(s: Settings, discovery: Discovery) -> tuple[Arm, ...]:
-    """For run.json."""
+    """The arms for run.json."""
     if not s.compares:
         return ()
     other = discovery.candidate or discovery

@@ -1,5 +1,5 @@
-"""Tenants: whose the next session is, and what the requests of each tenant carry, in headers and in
-the body."""
+"""Tenants: the tenant of the next session, and what each tenant's requests carry in headers and
+body."""
 
 from collections.abc import Mapping
 from random import Random
@@ -20,9 +20,8 @@ from locust_llm.workload.mix import (
 
 
 class TenantAssigner:
-    """Of one process. Of arrivals by a schedule each has its tenant drawn; in a closed loop the
-    users are dealt out, so that each tenant has as many as its share. Every request has the header
-    of its tenant's name."""
+    """The tenants of one process. Each scheduled arrival has its tenant drawn. In a closed loop
+    each tenant gets its share of the users. Every request has the header with its tenant's name."""
 
     def __init__(
         self,
@@ -30,7 +29,7 @@ class TenantAssigner:
         headers: Mapping[str, Mapping[str, str]] | None = None,
         worker: int = 0,
     ) -> None:
-        """``headers``: more of them, by tenant; one may take the place of the usual one."""
+        """``headers`` has more headers by tenant. One may replace the usual header."""
         s = settings or Settings()
         self._headers = headers or {}
         self._isolate = s.isolate or ""
@@ -44,22 +43,21 @@ class TenantAssigner:
         self._random = Random(f"{self._seed}/{worker}/tenants")
         self._block: TrialBlock | None = None
         self._over = Event()
-        """The block is over, or the run."""
         self._dealt: TenantDealer | None = None
         if s.tenant_mix and not s.open_loop:
             before = worker * (s.max_users_asked or 1) // max(1, s.processes)
             self._dealt = TenantDealer(parse_shares(s.tenant_mix, "tenant"), before)
 
     def begin_block(self, block: TrialBlock, seed: str) -> None:
-        """Draws tenants from this seed from now on."""
+        """Draw tenants from this seed from now on."""
         self._block = block
         self._random = Random(f"{seed}/tenants")
         self.close()
         self._over = Event()
 
     def of(self, user: int, session: str = "") -> str:
-        """That of the next session of this user. ``session``: by its name each time the same.
-        Empty: there is no mix."""
+        """The tenant of this user's next session. The same ``session`` name always gives the same
+        tenant. Empty: there is no mix."""
         if self._dealt is not None:
             return self._dealt.of(user)
         if self._draw is None:
@@ -67,25 +65,25 @@ class TenantAssigner:
         return self._draw(Random(f"{self._seed}/tenants/{session}") if session else self._random)
 
     def alone(self, block: TrialBlock | None) -> str:
-        """The only tenant whose requests are sent in this block; empty: there is no such."""
+        """The only tenant whose requests are sent in this block. Empty: there is none."""
         return self._isolate if block is not None and block.arm == BASE else ""
 
     def wait(self, block: TrialBlock | None) -> None:
-        """Until this block is over: another tenant is alone in it."""
+        """Wait until this block is over, as another tenant is alone in it."""
         if block == self._block:
             self._over.wait()
 
     def close(self) -> None:
-        """Whoever waits goes on."""
+        """Wake whoever waits."""
         self._over.set()
 
     def leave(self, user: int) -> None:
-        """This user is gone: another gets its tenant."""
+        """The user is gone: another one gets its tenant."""
         if self._dealt is not None:
             self._dealt.leave(user)
 
     def side(self, side: VariantTarget, name: str) -> VariantTarget:
-        """The same, with what the requests of this tenant carry; without a name as it is. Raises
+        """``side`` with what this tenant's requests carry; unchanged without a name. Raises
         ValueError for a name that no header can carry."""
         if not name:
             return side
@@ -102,7 +100,7 @@ class TenantAssigner:
 
     @property
     def secrets(self) -> dict[str, str]:
-        """The values that were given, by tenant and header."""
+        """The given header values, by tenant and header."""
         values: dict[str, str] = {}
         for tenant, headers in self._headers.items():
             values.update({f"{tenant} {name}": value for name, value in headers.items()})

@@ -7,8 +7,6 @@ from locust_llm.workload.conversation import Conversation, ConversationRequest, 
 
 
 class OutgoingTurn(NamedTuple):
-    """Content and labels of one request."""
-
     messages: list[dict[str, Any]]
     input_tokens: int | None
     output_tokens: int
@@ -18,23 +16,22 @@ class OutgoingTurn(NamedTuple):
     sized: bool = False
     """The output gets exactly ``output_tokens``, where the server allows it."""
     model: str | None = None
-    """The model of the mix; None: the run has none."""
+    """The model of the mix. None: the run has no mix."""
     turns: int | None = None
-    """Of the session, on its first turn; None: one, or not known."""
+    """The turns of the session, on its first turn. None: one, or not known."""
     after: tuple[int, ...] | None = None
-    """The turns that it waited for; None: the one before it."""
+    """The turns that it waited for. None: the turn before it."""
     tool_s: float | None = None
-    """How long a tool took before it."""
+    """The seconds of a tool before it."""
     prefix: tuple[int, int] | None = None
     """(number of the shared prefix that it begins with, tokens in common)."""
     tenant: str = ""
-    """Whose it is; empty: the run has no tenants."""
+    """The tenant. Empty: the run has no tenants."""
     lose: Callable[[], int] | None = None
-    """Called when it failed: how many turns are never sent for that."""
+    """Called when the turn failed. Returns how many turns are never sent because of that."""
 
 
 def make_turn(ask: ConversationRequest, conversation: Conversation, *, sized: bool) -> OutgoingTurn:
-    """A request of a session."""
     number = ask.turn
     return OutgoingTurn(
         ask.messages, ask.input_tokens, ask.output_tokens, conversation.id, number, ask.body, sized,

@@ -1,8 +1,8 @@
-"""Worker: what the users of one process share; gate, permits, prompts, and where finished records
-go.
+"""Worker: what the users of one process share: gate, permits, prompts, and the way of finished
+records.
 
-It begins closed: users that Locust spawns before the master's Begin is here (a worker that joins
-late) wait.
+It begins closed. Users that Locust spawns before the master's Begin has come (in a worker that
+joins late) wait.
 """
 
 import logging
@@ -89,15 +89,15 @@ from .tenants import TenantAssigner
 logger = logging.getLogger("locust_llm")
 
 SOON_S: Final = 0.3
-"""Users are added for arrivals that are due within it and find none free."""
+"""Users are added for arrivals that are due within this time and find no free user."""
 MESSAGE_BYTES: Final = 300
-"""Of a server's, in a note."""
+"""The bytes of a server's message in a note."""
 STATUS_LAGS: Final = 200
-"""Lags of the event loop, the last ones, that a status is of: ten seconds of them."""
+"""A status uses so many last lags of the event loop: ten seconds of them."""
 
 
 class WorkerContext:
-    """One a process, for all runs; ``begin`` makes it ready for the next."""
+    """The context of a process for all runs. ``begin`` prepares it for the next one."""
 
     def __init__(
         self,
@@ -109,10 +109,13 @@ class WorkerContext:
         worker: str = LOCAL,
         shared: bool = False,
     ) -> None:
-        """``settings``: until those of a run come. All of ``on_record`` are called with each
-        finished record, ``on_counts`` with how many requests the gate has admitted, how many
-        sessions were begun and how many have ended. ``shared``: this process has a share of the
-        limit, as there are others, and admits nothing without a lease."""
+        """``settings`` hold until a run's settings come. ``on_record`` functions get each finished
+        record. ``on_counts`` functions get the numbers of admitted requests, and of begun and ended
+        sessions.
+
+        ``shared``: other processes have shares of the limit too, so nothing is admitted without a
+        lease.
+        """
         self._environment, self._on_record, self._on_counts = environment, on_record, on_counts
         self.worker, self._shared = worker, shared
         self.settings = settings
@@ -125,13 +128,13 @@ class WorkerContext:
         self.clock = SyncedClock()
         self.answers = AnswerChecker()
         self.urgent = Event()
-        """Set when the control should have a status at once."""
+        """Set when the control needs a status at once."""
         self._renew()
 
     def _renew(self) -> None:
         self.affinity = Affinity({"": VariantTarget("", "", None, ())})
         self._forms: dict[str, RequestForm] = {}
-        """By side: what was learnt during the load."""
+        """What was learnt during the load, by arm."""
         self.tenants = TenantAssigner()
         self._place = 0
         self._salt = ""
@@ -139,7 +142,7 @@ class WorkerContext:
         self.closed = False
         self.turned_away = 0
         self._decoding: set[str] = set()
-        """Ids of the requests under way that had their first chunk."""
+        """The ids of open requests that had their first chunk."""
         self._decoding_seconds = RequestSeconds(time.monotonic)
         self.done = 0  # requests that the gate has admitted, and that are over
         self.ttfts_s: list[float] = []  # of the first chunks since the last status
@@ -162,24 +165,22 @@ class WorkerContext:
         self._missed = self._stage = 0
         self._stage_watch: HealthMonitor | None = None
         self.failure_kinds = FailureKinds()
-        """For Locust's table, and for a sample of each."""
+        """The kinds for Locust's table, and for a sample of each."""
         self.turns = ExclusiveTurns()
         self.retry_random = Random()
-        """Spreads retries."""
         self.prompts: Prompts
         self.sessions: ConversationSource
         self.extra: dict[str, Any] = {}
-        """More fields of every request's body."""
+        """Further fields of every request's body."""
         self.counts_sessions = False
-        """Sessions are dealt out by the control: each of the dataset once, or the number that was
-        asked for."""
+        """The control deals out the sessions: each of the dataset once, or the requested number."""
 
     def _count(self) -> None:
         self._on_counts(self.gate.admitted, self.tickets.begun, self.tickets.ended)
 
     def renew(self, renewal: Renewal) -> None:
-        """The answer to a status: the share is good for some seconds more, and the clocks can be
-        compared."""
+        """Take the answer to a status: the share is valid for some seconds more, and the clocks can
+        be compared."""
         self.answered_at = time.monotonic()
         self.clock.measure(renewal.at, renewal.unix_s, self.answered_at)
         self._outgoing.heard(renewal.heard)
@@ -190,12 +191,12 @@ class WorkerContext:
 
     @property
     def clock_offset_s(self) -> float:
-        """What to add to a stamp of this process to get Unix time, as the control has it."""
+        """The seconds to add to a stamp of this process to get Unix time, as the control has it."""
         return self.clock.offset_s
 
     def begin(self, epoch: int, order: Begin) -> bool:
-        """A run starts, if it is another one. Its limit and its first share come in messages of
-        their own."""
+        """Begin a run. False: it is on already. Its limit and its first share come in their own
+        messages."""
         if epoch == self.epoch:
             return False
         if self.epoch or self.closed:
@@ -233,8 +234,8 @@ class WorkerContext:
         return True
 
     def begin_stage(self, number: int, input_tokens: float | None) -> None:
-        """This stage begins (0: none), with prompts of so many tokens; the health in the one before
-        it is reported."""
+        """Begin a stage (0: none) with prompts of so many tokens. The health in the stage before is
+        reported."""
         if number == self._stage:
             return
         if self._stage_watch is not None:
@@ -255,8 +256,8 @@ class WorkerContext:
             self.prompts.resize(combine_lengths(normal_length(*sizes[0]), normal_length(*sizes[1])))
 
     def _begin_block(self, block: TrialBlock, number: int) -> None:
-        """Both blocks of a pair draw the same lengths, of other texts where they would meet in one
-        server's cache."""
+        """Both blocks of a pair draw the same lengths. Their texts differ where they would meet in
+        one server's cache."""
         s = self.settings
         seed = f"{s.random_seed}/{self._place}/pair {block.pair}"
         block_salt = "" if s.candidate and s.candidate != s.host else f"[{number:03}]"
@@ -266,17 +267,20 @@ class WorkerContext:
         self._random = Random(f"{seed}/cancel")
 
     def block(self, phase: str) -> TrialBlock | None:
-        """In which requests of this phase are sent; None: the run has no arms."""
+        """The block in which this phase's requests are sent. None: the run has no arms."""
         return self.settings.block(stage_of_phase(phase))
 
     def form(self, side: VariantTarget) -> RequestForm:
-        """Of requests to this side, as far as is known now."""
+        """The form of requests to this arm, as far as is known now."""
         return self._forms.get(side.name, side.form)
 
     def learns_form(self, side: VariantTarget, sent: RequestForm, record: Record) -> bool:
-        """This answer, to a request of the form ``sent``, refuses a field that another form leaves
-        out or renames: all later requests have that form, and this one may be sent again. (The
-        first request before the load finds out; there is none with --no-probe.)"""
+        """Whether this answer to a request of the form ``sent`` refuses a field that another form
+        leaves out or renames. All later requests then have that form, and this one may be sent
+        again.
+
+        The first request before the load usually finds this out. With --no-probe there is none.
+        """
         if record.status not in REFUSED:
             return False
         known = self.form(side)
@@ -292,13 +296,13 @@ class WorkerContext:
         return form != sent
 
     def side(self, block: TrialBlock | None, session: str = "") -> VariantTarget:
-        """Where the next request of this block, and of this session, goes."""
+        """The target of the next request of this block and session."""
         target = self.affinity.side(block, session)
         return target if target.address else target._replace(address=self.address)
 
     @property
     def own_headers(self) -> dict[str, str]:
-        """Of all arms and tenants: no text that is written down may hold their values."""
+        """The headers of all arms and tenants. No written text may hold their values."""
         headers = dict(self.headers)
         for side in self.affinity.sides.values():
             headers |= {f"{side.name} {name}": value for name, value in side.headers.items()}
@@ -306,20 +310,21 @@ class WorkerContext:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Of every request. Read once a run, when the first user comes: the master's options arrive
-        with the users."""
+        """The headers of every request. They are read once a run when the first user comes, as the
+        master's options arrive with the users."""
         if self._headers is None or self._headers[0] != self.epoch:
             self._headers = self.epoch, read_request_headers(self._environment.parsed_options)
         return self._headers[1]
 
     @property
     def address(self) -> str:
-        """The server of the run, which was asked at its start: whatever ``host`` a class or Locust
-        has since then."""
+        """The address of the server, queried at the start, whatever ``host`` a class or Locust has
+        since got."""
         return self.settings.host or normalise_base_url(self._environment.host or "")
 
     def keeps_address(self, host: str | None, whose: str) -> None:
-        """Log it, once a run, where somebody (Locust's ``POST /user`` can) has set another."""
+        """Log once a run that the address stays although somebody has set another (Locust's ``POST
+        /user`` can)."""
         if (
             host
             and self.address
@@ -334,7 +339,7 @@ class WorkerContext:
             )
 
     def first_chunk(self, request_id: str, ttft_s: float) -> None:
-        """Called in the event loop: must not block."""
+        """Note a first chunk. Called in the event loop; it must not block."""
         self._decoding.add(request_id)
         self._decoding_seconds.become(self.decoding)
         self.ttfts_s.append(ttft_s)
@@ -348,11 +353,11 @@ class WorkerContext:
 
     @property
     def decoding(self) -> int:
-        """Requests under way that had their first chunk."""
+        """The open requests that had their first chunk."""
         return len(self._decoding)
 
     def add_arrivals(self, dealt: Arrivals) -> None:
-        """They wait until it is known when that is here."""
+        """Add arrivals. They wait until the clock offset is known."""
         if not self.clock.known:
             self._early.append(dealt)
             return
@@ -371,7 +376,7 @@ class WorkerContext:
             raise GateClosed
 
     def item(self, phase: str) -> bytes | None:
-        """The next session, packed; None: a synthetic one. Raises GateClosed when there is none any
+        """The next session, packed. None: a synthetic one. Raises GateClosed when there are no
         more."""
         if not self.counts_sessions:
             return None
@@ -381,7 +386,7 @@ class WorkerContext:
         return begin.item
 
     def session_ended(self, permit: Permit, left: int, *, dealt: bool) -> None:
-        """``left``: turns that were not asked."""
+        """Note the end of a session. ``left`` turns were not sent."""
         if permit.item is not None:
             if left:  # the schedule had counted them
                 self.send(RequestsReturned(permit.phase, left))
@@ -389,23 +394,23 @@ class WorkerContext:
             self.tickets.end(permit.phase)
 
     def cancel_after_s(self, phase: str) -> float | None:
-        """Drawn for each request: seconds after which it is cancelled on purpose."""
+        """The seconds after which a request is cancelled on purpose, drawn for each request."""
         rate = self.settings.request_cancellation_rate
         if rate is None or label_phase(phase) != PROFILING or self._random.random() * 100 >= rate:
             return None
         return self.settings.request_cancellation_delay
 
     def release_requests(self, phase: str) -> None:
-        """Others wait for requests of ``phase``."""
+        """Release requests of ``phase``, as others wait for them."""
         if self.permits.phase == phase and (left := self.permits.release_idle()):
             self.send(RequestsReturned(phase, left))
 
     def release_sessions(self, phase: str) -> None:
-        """Others wait for sessions of ``phase``."""
+        """Release sessions of ``phase``, as others wait for them."""
         self.send(SessionsReturned(self.tickets.release_idle(phase), self.tickets.counts))
 
     def give_back(self, users: int) -> None:
-        """What none of so many users here can send."""
+        """Give back what none of so many users here can send."""
         phase = self.permits.phase
         # then users come where arrivals wait
         comes = self.settings.open_loop and self.settings.users is None
@@ -424,13 +429,13 @@ class WorkerContext:
             self.send(RequestsReturned(phase, left))
 
     def end_phase(self, phase: str) -> None:
-        """Nothing new starts in this phase."""
+        """Start nothing new in this phase."""
         if self.permits.phase == phase and (left := self.permits.release_all(arrivals=True)):
             self.send(RequestsReturned(phase, left))
 
     def status(self, *, users: int = 0, at: float | None = None) -> Status:
-        """For the progress line and the control. ``users``: those here; ``at``: now (monotonic),
-        where it is answered."""
+        """The status for the progress line and the control. ``users`` are the users here. ``at`` is
+        now (monotonic) if the status is answered."""
         ttfts_s, self.ttfts_s = self.ttfts_s, []
         return Status(
             gate=self.lease.status(),
@@ -458,7 +463,7 @@ class WorkerContext:
         )
 
     def close(self) -> None:
-        """Nothing new starts from here on."""
+        """Start nothing new from here on."""
         self.closed = True
         self.gate.close()
         self.tenants.close()
@@ -468,7 +473,7 @@ class WorkerContext:
             self._alarm.wake_all()
 
     def ended(self, records: int = 0) -> Ended:
-        """At the end of a run. ``records``: that were made for the control's inbox."""
+        """The message at the end of a run. ``records`` were made for the control's inbox."""
         return Ended(
             turned_away=self.turned_away,
             missed=self._missed,
@@ -479,7 +484,7 @@ class WorkerContext:
         )
 
     def _health(self, watch: HealthMonitor) -> ProcessHealth:
-        """Of the whole run."""
+        """The health over the whole run."""
         return replace(
             watch.stop(self.worker), certificate=self._sentinels.end(), machine=self._machine,
             clock_error_s=self.clock.stated_s, proxy=list_passed_proxies(self.settings),
@@ -487,8 +492,8 @@ class WorkerContext:
         )  # fmt: skip
 
     def send(self, message: ControlMessage, epoch: int | None = None) -> None:
-        """To the control, as of this run; lost before there is a runner: the greeting follows
-        then."""
+        """Send a message of this run to the control. Without a runner it is lost, as the greeting
+        follows."""
         if isinstance(message, ReliableMessage) and self._shared:
             self._outgoing.post(partial(pack_message, self.epoch, message))
         else:
@@ -511,7 +516,7 @@ _senders: WeakKeyDictionary[Environment, WorkerContext] = WeakKeyDictionary()
 
 
 def get_worker_context(environment: Environment) -> WorkerContext:
-    """The sender of this process; one that begins closed where the plugin is not attached."""
+    """The context of this process. It begins closed where the plugin is not attached."""
     if environment not in _senders:
         attach_worker_context(
             environment, WorkerContext(environment, build_settings(environment.parsed_options))
@@ -520,5 +525,5 @@ def get_worker_context(environment: Environment) -> WorkerContext:
 
 
 def attach_worker_context(environment: Environment, sender: WorkerContext) -> None:
-    """From here on it is that of this process."""
+    """Make this the context of the process."""
     _senders[environment] = sender

@@ -1,5 +1,5 @@
-"""Exporters: those of the OpenTelemetry SDK that the OTEL_* variables ask for, chosen as Locust's
---otel chooses its own."""
+"""Exporters: the OpenTelemetry SDK's exporters that the OTEL_* variables ask for, chosen as
+Locust's --otel chooses its own."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -27,11 +27,11 @@ _CONSOLE: Final = {
     "logs": ("opentelemetry.sdk._logs.export", "ConsoleLogRecordExporter"),
 }
 Export = Callable[[Any], bool]
-"""True: it was taken."""
+"""Returns whether the batch was accepted."""
 
 
 def read_exporter_names(signal: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """``otlp``, ``console``; empty: this signal is not sent."""
+    """``otlp``, ``console``. Empty: this signal is not sent."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return ()
     names = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").lower().split(",")
@@ -44,7 +44,7 @@ def read_otlp_protocol(signal: str, environ: Mapping[str, str]) -> str:
 
 
 def find_exporter_mistake(environ: Mapping[str, str]) -> str:
-    """Why nothing can be sent as these variables say; empty: it can."""
+    """Why nothing can be sent with these variables. Empty: it can."""
     for signal in SIGNALS:
         for name in read_exporter_names(signal, environ):
             if name not in ("otlp", "console"):
@@ -70,8 +70,8 @@ def _otlp_mistake(spoken: str) -> str:
 
 
 def make_exporter(signal: str, environ: Mapping[str, str]) -> Export | None:
-    """Of a signal, in all ways that are asked for; None: it is not sent. The console is standard
-    error."""
+    """An exporter of a signal to all requested destinations. None: the signal is not sent. The
+    console is standard error."""
     exporters = [
         _make_named_exporter(signal, name, environ) for name in read_exporter_names(signal, environ)
     ]

@@ -1,5 +1,5 @@
-"""Frames: what goes from the load generator to the exporting process: first what the run is, then
-each record."""
+"""Frames: what the load generator sends to the exporting process: a description of the run first,
+then each record."""
 
 from collections.abc import Iterator
 from struct import Struct
@@ -15,20 +15,20 @@ _LENGTH: Final = Struct("<I")
 
 
 class RunDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What is the same for all requests of a process in a run."""
+    """What all requests of a process in a run have in common."""
 
     trace: str
-    """``Run.trace``."""
+    """The run's part of the trace ids: ``Run.trace``."""
     operation: str
     """``gen_ai.operation.name``."""
     provider: str
     """``gen_ai.provider.name``."""
     host: str
-    """Address of the server."""
+    """The address of the server."""
     hosts: tuple[str, ...] = ()
-    """The hosts of its replicas, where they have one each."""
+    """The hosts of its replicas, where they differ."""
     candidate: str = ""
-    """Of the second arm, where that has one of its own."""
+    """The address of the second arm, where it differs."""
     streaming: bool = True
     share: float = 1.0
     """The share of the requests that are sampled."""
@@ -36,10 +36,10 @@ class RunDescription(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     """The version of this package."""
     began_ns: int = 0
-    """When the run began here, Unix nanoseconds."""
+    """When the run began here, in Unix nanoseconds."""
 
     def server(self, record: Record) -> tuple[str, int]:
-        """Address and port that a request was sent to."""
+        """(address, port) that a request was sent to."""
         address = record.backend if record.backend in self.hosts else self.host
         if record.arm == CANDIDATE and self.candidate:
             address = self.candidate
@@ -56,7 +56,7 @@ def add_frame_length(packed: bytes) -> bytes:
 
 
 def _frames(source: BinaryIO) -> Iterator[bytes]:
-    """To the end of ``source``, or to the first frame that is not whole: who wrote it was
+    """The frames up to the end of ``source``, or to the first one that is not whole: its writer was
     killed."""
     while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
         (length,) = _LENGTH.unpack(head)
@@ -66,8 +66,8 @@ def _frames(source: BinaryIO) -> Iterator[bytes]:
 
 
 def read_record_frames(source: BinaryIO) -> tuple[RunDescription, Iterator[Record]]:
-    """What the run is, and its records as they come. Raises ValueError where not even the first
-    frame is whole."""
+    """(description of the run, its records as they come). Raises ValueError where not even the
+    first frame is whole."""
     frames = _frames(source)
     about = msgspec.msgpack.decode(next(frames, b""), type=RunDescription)
     return about, map(_decode_record, frames)

@@ -2,8 +2,8 @@
 sampled.
 
 github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/gen-ai-metrics.md: names, units,
-attributes and buckets. The gaps of a request are counted together: the SDK's own ``record()`` takes
-a hundred times as long for each chunk.
+attributes and buckets. The gaps of a request are counted together, as the SDK's own ``record()``
+takes a hundred times as long for each chunk.
 """
 
 from bisect import bisect_left, bisect_right
@@ -56,13 +56,13 @@ METRICS: Final = {
     OUTPUT_CHUNK: ("s", SECONDS, "From each chunk to the next"),
     USAGE: ("{token}", TOKENS, "Tokens of prompts and of answers, as the server counted them"),
 }  # fmt: skip
-"""Name, then unit, upper bounds of the buckets, and what it is."""
+"""For each name: (unit, upper bounds of the buckets, description)."""
 
 Attributes = tuple[tuple[str, str | int], ...]
 
 
 class OtelHistogram:
-    """Of one metric with one set of attributes. ``bounds`` are upper ends, which belong to their
+    """One metric with one set of attributes. ``bounds`` are upper ends, which belong to their
     bucket."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -77,8 +77,8 @@ class OtelHistogram:
         self._cover(value, value, value)
 
     def add_gaps(self, stamps_us: Sequence[int]) -> None:
-        """The gaps between neighbours of at least two stamps, which never fall; the buckets are
-        those of ``SECONDS``."""
+        """Add the gaps between neighbours of at least two stamps, which never fall, to the buckets
+        of ``SECONDS``."""
         gaps = sorted(map(sub, stamps_us[1:], stamps_us))
         below = 0
         for bucket, bound in enumerate(MICROSECONDS):
@@ -98,12 +98,12 @@ class OtelMetrics:
     """The metrics of one process in one run."""
 
     def __init__(self, about: RunDescription, *, delta: bool = False) -> None:
-        """``delta``: each export has what came since the one before, not since the beginning."""
+        """``delta``: each export has what came since the one before, not since the begin."""
         self._about, self._began_ns, self._delta = about, about.began_ns, delta
         self._found: dict[tuple[str, Attributes], OtelHistogram] = {}
 
     def add(self, record: Record) -> None:
-        """A request is over."""
+        """Add a finished request."""
         of_all = common_attributes(self._about, record)
         since = record.asked_at if record.sent_at is None else record.sent_at
         error = () if record.outcome == OK else (("error.type", record.outcome),)
@@ -123,7 +123,7 @@ class OtelMetrics:
         return histogram
 
     def collect(self, now_ns: int, resource: Resource, scope: InstrumentationScope) -> MetricsData:
-        """Returns all metrics, for an exporter."""
+        """All metrics, for an exporter."""
         began_ns, histograms = self._began_ns, self._found
         if self._delta:
             self._began_ns, self._found = now_ns, {}
@@ -160,7 +160,7 @@ def _metrics(
 
 
 def common_attributes(about: RunDescription, record: Record) -> Attributes:
-    """Makes the attributes of spans and metrics alike; few values each."""
+    """The attributes that spans and metrics share. Each has few values."""
     address, port = about.server(record)
     own = {"phase": record.phase, "arm": record.arm, "tenant": record.tenant}
     return (

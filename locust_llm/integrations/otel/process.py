@@ -1,8 +1,8 @@
-"""The exporting process: reads the records of one process that sends, and gives what follows from
-them to the exporters of OpenTelemetry's SDK. It ends when its standard input does, and then says
-what became of all, a line of JSON.
+"""Exporting process: it reads the records of one sending process and passes their spans, metrics
+and logs to the exporters of OpenTelemetry's SDK.
 
-It knows neither Locust nor gevent, so its threads are real ones; and it is nicer than the load
+It ends when its standard input does, and then prints what became of everything, as a line of JSON.
+It imports neither Locust nor gevent, so its threads are real. It has a lower priority than the load
 generator.
 """
 
@@ -30,15 +30,15 @@ from .metrics import OtelMetrics
 from .spans import build_failure_log, build_request_spans
 
 LAST_S: Final = 5.0
-"""At the end, for what is under way."""
+"""The seconds at the end for exports that are under way."""
 NICE: Final = 5
 MISTAKE: Final = 200
-"""Characters of one."""
+"""The characters of a fault."""
 
 
 class SdkErrorHandler(logging.Handler):
-    """Keeps the first thing that the SDK complains of, and prints none: a collector that is away
-    would fill the console."""
+    """Keeps the first complaint of the SDK and prints none, as an unreachable collector would fill
+    the console."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -49,8 +49,8 @@ class SdkErrorHandler(logging.Handler):
 
 
 class ExportQueue:
-    """Batches of one signal: sent by a thread every ``every_s``, or as soon as there are ``batch``
-    of them. What comes while ``most`` wait is dropped."""
+    """The batches of one signal. A thread sends them every ``every_s``, or as soon as ``batch``
+    wait. Items beyond ``most`` are dropped."""
 
     def __init__(self, export: Export, *, most: int, batch: int, every_s: float) -> None:
         self.taken = self.refused = self.dropped = 0
@@ -83,17 +83,17 @@ class ExportQueue:
                     self.refused += len(batch)
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Accept nothing more."""
         self._over = True
         self._full.set()
 
     def join(self, until: float) -> None:
-        """``until``: monotonic s. What has not left by then is dropped."""
+        """Wait until ``until`` (monotonic s). What has not left by then is dropped."""
         self._thread.join(max(0.0, until - time.monotonic()))
 
 
 class TelemetryExporter:
-    """All that one process sends in one run."""
+    """All exports of one process in one run."""
 
     def __init__(self, about: frames.RunDescription, environ: Mapping[str, str]) -> None:
         self._about = about
@@ -110,7 +110,7 @@ class TelemetryExporter:
         self._metrics = OtelMetrics(about, delta=self._delta)
         self._lock = Lock()
         self._over = Event()
-        """The lock: of the metrics, which one thread adds to, and another one sends."""
+        """The lock of the metrics, which one thread adds to and another one sends."""
         every_s = _number(environ, "OTEL_METRIC_EXPORT_INTERVAL", 60_000) / 1000
         self._clock = Thread(target=self._send_metrics, args=(every_s,), daemon=True)
         self._clock.start()
@@ -131,7 +131,7 @@ class TelemetryExporter:
             )
 
     def _send_metrics(self, every_s: float) -> None:
-        """Each so often, and at the end: the last one has the whole run."""
+        """Send at this interval, and at the end: the last export has the whole run."""
         while self._to is not None:
             over = self._over.wait(every_s)
             with self._lock:
@@ -142,7 +142,7 @@ class TelemetryExporter:
                 return
 
     def end(self, last_s: float = LAST_S) -> TelemetryCounts:
-        """Send what is left; what became of all."""
+        """Send what is left. Returns the counts of everything."""
         until = time.monotonic() + last_s
         queues = [queue for queue in (self._spans, self._logs) if queue is not None]
         for queue in queues:
@@ -173,7 +173,7 @@ def _queue(
     environ: Mapping[str, str],
     form: Callable[[Any], Any] = lambda batch: batch,
 ) -> ExportQueue | None:
-    """As the variables that begin with ``prefix`` say; None: this signal is not sent."""
+    """Make the queue that the variables with ``prefix`` describe. None: this signal is not sent."""
     if to is None:
         return None
     export = guard_export(to)
@@ -187,12 +187,11 @@ def _queue(
 
 
 def _flat(batch: list[tuple[Any, ...]]) -> list[Any]:
-    """The spans of all requests."""
     return list(chain.from_iterable(batch))
 
 
 def guard_export(export: Export) -> Export:
-    """Whatever an exporter raises, the thread that calls it goes on."""
+    """Whatever an exporter raises, the calling thread goes on."""
 
     def tried(batch: Any) -> bool:
         try:
@@ -205,7 +204,7 @@ def guard_export(export: Export) -> Export:
 
 
 def _number(environ: Mapping[str, str], name: str, usual: int) -> int:
-    """``usual`` where it is none above 0, as the SDK has it."""
+    """``usual`` where the variable is no number above 0, as in the SDK."""
     try:
         return int(environ[name]) if int(environ[name]) > 0 else usual
     except (KeyError, ValueError):

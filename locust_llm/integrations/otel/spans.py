@@ -1,8 +1,8 @@
-"""Spans: those of a finished request, and the log record of a failure, as the conventions for GenAI
-clients have them.
+"""Spans: the spans of a finished request, and the log record of a failure, by the conventions for
+GenAI clients.
 
-github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/gen-ai-spans.md. The ids are those
-of the ``traceparent`` that the request was sent with, so the spans of the server lie below ours.
+github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/gen-ai-spans.md. Their ids are in
+the ``traceparent`` of the request, so the server's spans lie below ours.
 """
 
 from collections.abc import Iterator
@@ -35,14 +35,14 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 def make_span_context(trace: str, key: int, flags: TraceFlags = _SAMPLED) -> SpanContext:
-    """Of the span of a request. ``key``: ``request_key`` of its id."""
+    """The context of a request's span. ``key`` is ``make_request_key`` of its id."""
     return SpanContext((int(trace, 16) << 64) + key, key, is_remote=False, trace_flags=flags)
 
 
 def build_request_spans(
     about: RunDescription, record: Record, resource: Resource, scope: InstrumentationScope
 ) -> tuple[ReadableSpan, ...]:
-    """That of the request, from the gate to the end of its answer, and that of its wait at the
+    """A span of the request, from the gate to the end of its answer, and a span of its wait at the
     gate."""
     own = make_span_context(about.trace, make_request_key(record.id))
     attributes = _attributes(about, record)
@@ -154,6 +154,6 @@ def _events(record: Record) -> Iterator[Event]:
 
 
 def _unix_ns(record: Record, at: float, us: int = 0) -> int:
-    """A stamp, and microseconds after it: rounded together, so that a child never ends after its
-    parent by rounding."""
+    """A stamp, and microseconds after it. They are rounded together, so that a child never ends
+    after its parent by rounding."""
     return round((record.clock_offset_s + at) * 1e6) * 1000 + us * 1000

@@ -1,8 +1,7 @@
 """Telemetry: the load generator's side, which hands finished records to the exporting process.
-Nothing of OpenTelemetry runs here.
 
-What it costs there is the encoding of a record when its request is over, and a write to a pipe four
-times a second.
+Nothing of OpenTelemetry runs here. Its cost here is the encoding of a record after its request, and
+a write to a pipe four times a second.
 """
 
 import os
@@ -40,9 +39,9 @@ from .frames import RunDescription, add_frame_length, encode_record
 PROCESS: Final = "locust_llm.integrations.otel.process"
 EVERY_S: Final = 0.25
 MOST_BYTES: Final = 64 << 20
-"""That wait for the exporting process; records beyond are lost to it."""
+"""So many bytes may wait for the exporting process. It loses records beyond them."""
 END_S: Final = 7.0
-"""For the exporting process to end, which gives its exporters 5 s."""
+"""The exporting process has so many seconds to end, of which its exporters get 5."""
 _PASSED: Final = ("OTEL_", "GRPC_", "SSL_", "REQUESTS_", "PYTHON", "LD_", "LC_")
 _ALSO: Final = ("PATH", "HOME", "TMPDIR", "LANG", "TZ")
 
@@ -56,9 +55,11 @@ def validate_otel(settings: Settings, options: Namespace) -> Iterator[str]:
 
 
 def keep_loop_free(options: Namespace) -> None:
-    """Before Locust makes exporters of its own in this process. One by gRPC blocks gevent's loop,
-    and with it all users, until the collector has answered (10 s where it does not), unless gRPC
-    knows of gevent."""
+    """Change the variables before Locust makes its own exporters in this process.
+
+    A gRPC exporter blocks gevent's loop, and with it all users, until the collector has answered
+    (10 s where it does not), unless gRPC supports gevent.
+    """
     if options.otel and any(
         "otlp" in read_exporter_names(signal_name, os.environ)
         and read_otlp_protocol(signal_name, os.environ) == GRPC
@@ -73,7 +74,7 @@ class Telemetry:
     """The telemetry of a process that sends, for all its runs."""
 
     def __init__(self, options: Namespace | None, instance: str) -> None:
-        """``instance``: of the worker."""
+        """``instance`` names the worker."""
         self._options = options
         is_requested = getattr(options, "otel", False) and any(
             read_exporter_names(signal, os.environ) for signal in SIGNALS
@@ -83,18 +84,18 @@ class Telemetry:
         self._pipe: ExporterPipe | None = None
 
     def begin(self, order: Begin) -> None:
-        """A run begins. Raises OSError."""
+        """Begin a run. Raises OSError."""
         self.end()
         if self._on:
             self._pipe = ExporterPipe(self._about(order))
 
     def record(self, record: Record) -> None:
-        """A request is over."""
+        """Pass on a finished request."""
         if self._pipe is not None:
             self._pipe.put(record)
 
     def end(self) -> TelemetryCounts | None:
-        """The run is over: what became of its telemetry; None: it had none."""
+        """End the run. Returns what became of its telemetry; None: it had none."""
         pipe, self._pipe = self._pipe, None
         return None if pipe is None else pipe.end()
 
@@ -129,7 +130,7 @@ class ExporterPipe:
     """The pipe to the exporting process of one run."""
 
     def __init__(self, about: RunDescription) -> None:
-        """Raises OSError where there can be no process."""
+        """Raises OSError where no process can be made."""
         reads, self._to = os.pipe()
         self._from, writes = os.pipe()
         try:
@@ -146,7 +147,7 @@ class ExporterPipe:
         self._waiting = [add_frame_length(msgspec.msgpack.encode(about))]
         self._bytes = len(self._waiting[0])
         self._put = 0
-        """Bytes that wait; records that were to be sent."""
+        """The waiting bytes, and the records that were to be sent."""
         self._over = Event()
         self._writer = gevent.spawn(self._write)
 
@@ -158,8 +159,7 @@ class ExporterPipe:
             self._bytes += len(packed)
 
     def _write(self) -> None:
-        """The greenlet that writes; each write waits as long as the exporting process does not
-        read."""
+        """Write in a greenlet. Each write waits as long as the exporting process does not read."""
         try:
             over = False
             while not over:
@@ -176,7 +176,7 @@ class ExporterPipe:
             os.close(self._to)
 
     def end(self) -> TelemetryCounts:
-        """Wait for the exporting process to say what became of all."""
+        """Wait until the exporting process reports what became of everything."""
         self._over.set()
         answer = b""
         with gevent.Timeout(END_S, False):
@@ -199,8 +199,8 @@ class ExporterPipe:
 
 
 def _spawn(reads: int, writes: int) -> int:
-    """posix_spawn(3): a fork would run the hooks of Locust's own exporters in the child, which
-    start greenlets there."""
+    """Uses posix_spawn(3), as a fork would run the hooks of Locust's own exporters in the child,
+    which start greenlets."""
     # none of them is 0 or 1 before it shall be
     high = [fcntl(fd, F_DUPFD_CLOEXEC, 3) for fd in (reads, writes)]
     try:
@@ -217,7 +217,7 @@ def _spawn(reads: int, writes: int) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """What its exporters may need; there may be a key in the rest."""
+    """The variables that its exporters may need. The rest may hold a key."""
     return {
         name: value
         for name, value in os.environ.items()
