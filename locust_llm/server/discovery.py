@@ -1,8 +1,9 @@
-"""Discovery: the server's models, its name and the tokens of a word, asked once before the load.
+"""Discovery: the server's models, its name and the tokens of a word, queried once before the load.
 
-Probes are requests of our own, marked with ``PROBE_HEADER``, listed in run.json and counted nowhere
-else. Nothing of an answer is taken that is not of the type it must have; of its texts nothing that
-``shown`` has not seen but the model to ask for, and that is one which it leaves as it is.
+Probes are our own requests. They are marked with ``PROBE_HEADER``, listed in run.json and counted
+nowhere else. A value of an answer is used only if it has the right type. Its texts pass
+``sanitise_text`` first. Only the model's name is used as it came, and that function leaves it
+unchanged.
 """
 
 import logging
@@ -59,9 +60,9 @@ from .tokenizer_calibration import calibrate_tokenizer
 logger = logging.getLogger("locust_llm")
 
 MODELS_TIMEOUT_S: Final = 10.0
-"""Of what computes nothing."""
+"""The time-out of a query that computes nothing."""
 WAITING_AFTER_S: Final = 3.0
-"""After this wait for an answer the console has a line about it."""
+"""After so long a wait for an answer the console has a line about it."""
 LINE_BYTES: Final = 2_000
 INSECURE: Final = (
     "WARNING: the server's TLS certificate was not verified (--insecure): anybody in between could "
@@ -69,13 +70,14 @@ INSECURE: Final = (
     "everything, the key too"
 )
 Ask = Callable[..., FetchedResponse]
-"""From method, path, body (``data``) and ``timeout_s`` to an answer. Raises FetchFailed."""
+"""Sends method, path, body (``data``) and ``timeout_s``; returns the response. Raises
+FetchFailed."""
 
 
 class _Model(msgspec.Struct):
     id: str
     aliases: Any = None
-    """Of llama.cpp, a list."""
+    """llama.cpp's list of other names."""
 
 
 class _Models(msgspec.Struct):
@@ -83,45 +85,46 @@ class _Models(msgspec.Struct):
 
 
 WAIT_ADVICE: Final = " (--wait-for-model-timeout waits for it)"
-"""What a refusal of a run ends with; commands without that option leave it out."""
+"""The end of a run's refusal. Commands without that option leave it out."""
 
 
 class DiscoveryFailed(Exception):
-    """Why there can be no run, as one line that says what to do."""
+    """No run is possible. The text is one line with the reason and what to do."""
 
 
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
-    """What was learnt."""
+    """What is known of the server."""
 
     model: str | None = None
-    """Of a mix the first one, which the probes ask for."""
+    """The model that the probes name; the first of a mix."""
     mix: str = ""
     server: str = ""
-    """Name and version; where neither is known its Server header."""
+    """The server's name and version. Where neither is known, it is its Server header."""
     server_flags: dict[str, str] = {}
     proxy: str = ""
     """See Run."""
     simulated: bool = False
     lengths: PromptLengthModel = PromptLengthModel()
     form: RequestForm = RequestForm()
-    """Of its requests, where this server refuses fields of theirs."""
+    """The form of its requests, where this server refuses their fields."""
     length_way: tuple[str, ...] = ()
-    """Fields of the body that keep an output at its length, where that needs any: see body.WAYS."""
+    """The body's fields that keep an output at its length, where that needs any: see
+    length_control.WAYS."""
     probes: tuple[CalibrationRequest, ...] = ()
     response_time: ResponseTime | None = None
-    """Of a typical request of the load, before it; None: it was not measured."""
+    """The response time of a typical request before the load. None: it was not measured."""
     context: int | None = None
-    """Tokens that the model has room for; None: the server does not list it."""
+    """The tokens for which the model has room. None: the server does not list it."""
     dataset_sessions: int | None = None
     """See Run."""
     notes: tuple[str, ...] = ()
     commit: Commit | None = None
     candidate: "Discovery | None" = None
-    """Of the other arm, where there are two that differ."""
+    """What is known of the other arm, where there are two that differ."""
 
     @property
     def models(self) -> str:
-        """What the run asks for: a mix with its weights, else the model."""
+        """The model that the run names: a mix with its weights, else the model."""
         return self.mix or self.model or ""
 
 
@@ -133,8 +136,8 @@ def find_spoken_protocols(
     *,
     verify: bool | str = True,
 ) -> list[str]:
-    """The protocols that the server answers besides that of the settings, as ``--endpoint-type``
-    has them: each is asked for one token. ``until``: when it ends, monotonic s."""
+    """The protocols that the server answers beside the settings' own, as ``--endpoint-type`` names
+    them. Each is asked for one token. ``until``: the end in monotonic s."""
     line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
     try:
@@ -151,8 +154,8 @@ def find_request_form(
     *,
     verify: bool | str = True,
 ) -> tuple[RequestForm, str, list[str]]:
-    """The form of requests that this server takes, why it takes none, and notes. ``until``: when it
-    ends, monotonic s."""
+    """(the form of requests that this server accepts, why it accepts none, notes). ``until``: the
+    end in monotonic s."""
     secrets = collect_secrets(headers, headers)
     line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
@@ -177,8 +180,8 @@ def discover_server(
     sleep: Callable[[float], object] = time.sleep,
     times_response: bool = False,
 ) -> Discovery:
-    """Ask the server. ``times_response``: also how long it takes for a request of the load. Raises
-    DiscoveryFailed."""
+    """Query the server. ``times_response``: also measure the response time of a request of the
+    load. Raises DiscoveryFailed."""
     secrets = collect_secrets(headers, headers)
     line = UserConnection()
     ask = partial(_ask, settings, headers, line, verify and not settings.insecure and verify)
@@ -201,8 +204,7 @@ def _ask(
     method: str, path: str,
     data: bytes = b"", *, timeout_s: float, kind: str = "", begun: bool = False,
 ) -> FetchedResponse:  # fmt: skip
-    """``kind``: a protocol whose headers go along, as the request is one of it. ``begun``: see
-    fetch."""
+    """``kind`` is the protocol of the request, whose headers go along. ``begun``: see fetch."""
     waiting = gevent.spawn_later(
         WAITING_AFTER_S, logger.info,
         f"Waiting for {join_server_url(settings.host, path)}, at most {timeout_s:g} s; the load "
@@ -268,7 +270,7 @@ def _survey(
 def _identity(
     ask: Ask, header: str, models: FetchedResponse, secrets: Secrets
 ) -> tuple[str, dict[str, str]]:
-    """(name and version, flags)."""
+    """(name and version, flags) of the server."""
 
     def get(path: str) -> bytes | None:
         answer = ask("GET", path, timeout_s=TIMEOUT_S)
@@ -284,7 +286,7 @@ def _identity(
 
 
 def _props(ask: Ask) -> dict[str, Any] | None:
-    """Reads the properties of llama.cpp's server."""
+    """The properties of llama.cpp's server. None: there are none."""
     try:
         answer = ask("GET", "/props", timeout_s=MODELS_TIMEOUT_S)
     except FetchFailed:
@@ -295,7 +297,7 @@ def _props(ask: Ask) -> dict[str, Any] | None:
 def _models(
     ask: Ask, settings: Settings, clock: Callable[[], float], sleep: Callable[[float], object]
 ) -> FetchedResponse:
-    """The answer of GET /v1/models, waited for if that was asked."""
+    """The answer of GET /v1/models. It is waited for if the settings ask for that."""
     until = clock() + settings.wait_for_model_timeout_s
     waited = ""
     while True:
@@ -324,7 +326,7 @@ def _models(
 def _choose(
     settings: Settings, answer: FetchedResponse, secrets: Secrets, *, key: bool = False
 ) -> tuple[str | None, list[str]]:
-    """(model to ask for, of a mix the first one, notes). ``key``: one was sent."""
+    """(model for the probes, the first of a mix; notes). ``key``: one was sent."""
     asked = settings.models
     flag = "--model-mix" if settings.model_mix else "--model"
     first = asked[0] if asked else None
@@ -376,7 +378,7 @@ def _choose(
 
 
 def _goes_by(name: str, model: _Model) -> bool:
-    """A gateway lists ``openai/*`` where it takes any name that begins so."""
+    """A gateway lists ``openai/*`` where it accepts any name that begins so."""
     aliases = model.aliases if isinstance(model.aliases, list) else []
     return (
         name == model.id
@@ -386,7 +388,7 @@ def _goes_by(name: str, model: _Model) -> bool:
 
 
 def _measure(probes: ProbeRequests, discovery: Discovery) -> Discovery:
-    """The lengths of prompts in tokens, as the server counts them."""
+    """Measure the lengths of prompts in tokens, as the server counts them."""
     count_by_chat = partial(_count_by_chat, probes)
     if not probes.settings.generates:  # else the first request has shown that it answers
         count_by_chat(*draw_sample_numbers(1))
@@ -402,8 +404,8 @@ def _measure(probes: ProbeRequests, discovery: Discovery) -> Discovery:
 
 
 def _count_by_chat(probes: ProbeRequests, text: str) -> int | None:
-    """By a chat completion of one token. Raises DiscoveryFailed if the server refuses it: it would
-    refuse every other."""
+    """The prompt's tokens, by a chat completion of one token. Raises DiscoveryFailed if the server
+    refuses it, as it would refuse every other."""
     least = PROTOCOLS[probes.settings.endpoint_type].least_texts
     try:
         answer = probes.send([{"role": "user", "content": text}] * least)
@@ -415,7 +417,7 @@ def _count_by_chat(probes: ProbeRequests, text: str) -> int | None:
 
 
 def _find_form(probes: ProbeRequests, discovery: Discovery) -> Discovery:
-    """The first request, as the load has them: what the server refuses of it is left out or
+    """Send the first request in the load's form. Fields that the server refuses are left out or
     renamed. Raises DiscoveryFailed."""
     try:
         why = probes.find_form()
@@ -429,9 +431,11 @@ def _find_form(probes: ProbeRequests, discovery: Discovery) -> Discovery:
 
 
 def _find_longest(probes: ProbeRequests, discovery: Discovery) -> Discovery:
-    """Ask for as many tokens as the longest answer of the load, where the server does not list how
-    many it allows: it would refuse each such request of the load. Raises DiscoveryFailed where it
-    refuses most of them."""
+    """Ask for as many tokens as the longest answer of the load, where the server does not list its
+    maximum. It would refuse each such request of the load.
+
+    Raises DiscoveryFailed where it refuses most of them.
+    """
     if discovery.context is not None:
         return discovery
     s = probes.settings
@@ -450,10 +454,13 @@ def _find_longest(probes: ProbeRequests, discovery: Discovery) -> Discovery:
 
 
 def _keep_length(probes: ProbeRequests, discovery: Discovery) -> Discovery:
-    """Find out which fields keep an output at its length. None where none helps, or the user has
-    chosen. One answer that went on to the end shows nothing of the next: then the first field is
-    sent, too, where the server takes it. Raises DiscoveryFailed if the server refuses what a run
-    would send."""
+    """Find out which fields keep an output at its length. It finds none where none helps, or the
+    user has chosen.
+
+    One answer that went on to the end shows nothing about the next. Then the first field is sent,
+    too, where the server accepts it. Raises DiscoveryFailed if the server refuses what a run would
+    send.
+    """
     asked = list(discovery.probes)
     extra = collect_extra_inputs(probes.settings)
     settings = probes.settings

@@ -1,8 +1,8 @@
-"""A small request and its whole answer, in bounded time and of bounded size: what the survey and
-the meter ask.
+"""HTTP get: a small request and its whole response, in bounded time and size, for the survey and
+the metrics poller.
 
-The way is that of the load: our own connections, certificates, proxy and HTTP parser, no redirect.
-But no thread reads here, as nothing is timed, and as the survey comes before Locust forks.
+It takes the load's way: our own connections, certificates, proxy and HTTP parser, without
+redirects. But no thread reads here, as nothing is timed, and the survey runs before Locust forks.
 """
 
 import re
@@ -26,16 +26,16 @@ from locust_llm.client.response import (
 from locust_llm.protocols.completion import repair_json
 
 PROBE_HEADER: Final = "X-Locust-LLM-Probe"
-"""Marks requests of our own that are no load."""
+"""Marks our own requests that are no load."""
 MAX_BYTES: Final = 4 << 20
-"""An answer has at most so many bytes, its headers included."""
+"""A response has at most so many bytes, with its headers."""
 OK: Final = 200
 _EVENT_END: Final = re.compile(rb"\n\r?\n")
 T = TypeVar("T")
 
 
 class FetchFailed(Exception):
-    """``outcome`` is one of the record's, ``too_large``, or ``no_url``."""
+    """``outcome`` is an outcome of the record, ``too_large``, or ``no_url``."""
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(reason)
@@ -43,7 +43,7 @@ class FetchFailed(Exception):
 
 
 class FetchedResponse(NamedTuple):
-    """A whole one, whatever its status."""
+    """A whole response, whatever its status."""
 
     status: int
     server: str
@@ -63,12 +63,12 @@ def fetch(
     max_bytes: int = MAX_BYTES,
     begun: bool = False,
 ) -> FetchedResponse:
-    """Ask, and give the answer if all of it came within ``timeout_s``, connecting included.
-    ``line``: holds the connection for the next question. ``verify``: as requests has it. ``begun``:
-    of a stream its first event is enough, and the connection is closed behind it, at which servers
-    end the answer.
+    """Send a request and return the response, if all of it came within ``timeout_s`` (connecting
+    included). Raises FetchFailed.
 
-    Raises FetchFailed.
+    ``line`` keeps the connection for the next request. ``verify`` has requests' meaning. ``begun``:
+    the first event of a stream is enough; then the connection is closed, so that the server ends
+    the response.
     """
     wire, where = _prepared(method, url, headers, data, verify)
     used = line or UserConnection()
@@ -97,8 +97,11 @@ def fetch(
 def _request_until_answered(
     line: UserConnection, where: Target, wire: bytes, max_bytes: int, begun: bool
 ) -> tuple[FetchedResponse, bool]:
-    """(the answer, whether the connection can be used again). Once more where the server was just
-    closing one that it had kept, so that not a byte came."""
+    """(the response, whether the connection can be used again).
+
+    The request is sent once more if the server was closing a kept connection, so that not a byte
+    came.
+    """
     while True:
         old = line.open(where) is None
         frame = HTTPResponseParser()
@@ -116,7 +119,7 @@ def _request_until_answered(
 def _prepared(
     method: str, url: str, headers: Mapping[str, str], data: bytes, verify: bool | str
 ) -> tuple[bytes, Target]:
-    """(what goes over the wire, where to)."""
+    """(the bytes on the wire, the target)."""
     own = {
         **requests.utils.default_headers(),
         "Accept-Encoding": "identity",
@@ -144,7 +147,7 @@ def _prepared(
 def _answer(
     connection: Connection, frame: HTTPResponseParser, max_bytes: int, begun: bool
 ) -> FetchedResponse:
-    """Raises FetchFailed, OSError and TLSClosed."""
+    """Read the response. Raises FetchFailed, OSError and TLSClosed."""
     received = 0
     body = bytearray()
     looked = 0
@@ -201,8 +204,7 @@ def _is_complete(frame: HTTPResponseParser) -> bool:
 
 
 def decode_response(body: bytes, kind: type[T]) -> T | None:
-    """The JSON of an answer, if it is of this type to the last field; a truth value is no
-    number."""
+    """The JSON of a response if each field has this type. A boolean is no number."""
     try:
         try:
             return msgspec.json.decode(body, type=kind)
@@ -213,6 +215,6 @@ def decode_response(body: bytes, kind: type[T]) -> T | None:
 
 
 def _reason(error: ConnectFailed) -> str:
-    """Describes an error without the address, which whoever asked knows."""
+    """The error without the address, which the caller knows."""
     cause: Any = error.__cause__
     return getattr(cause, "strerror", None) or str(error).partition(": ")[2] or str(error)

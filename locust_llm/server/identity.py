@@ -1,11 +1,11 @@
-"""Identity: which server it is, in which version, and with which flags, as far as it tells; its
-chat template's head.
+"""Identity: the server's name, version and flags, as far as it reports them, and its chat
+template's head.
 
-Each kind has a page of its own for that: vLLM /version and the cache's configuration in /metrics,
-SGLang /server_info (before 0.5 /get_server_info), llama.cpp /props, TGI /info, LiteLLM
-/health/readiness. Who made the models (``owned_by``) or the Server header tells which to ask; a
-header that names only the framework tells nothing, and the pages are tried, at last FastAPI's
-/openapi.json.
+Each kind has its own page: vLLM /version and the cache's configuration in /metrics, SGLang
+/server_info (before 0.5 /get_server_info), llama.cpp /props, TGI /info, LiteLLM /health/readiness.
+
+The models' maker (``owned_by``) or the Server header shows which page to request. A header that
+names only the framework shows nothing. Then all pages are tried, FastAPI's /openapi.json last.
 """
 
 import re
@@ -64,15 +64,15 @@ TGI: Final = (
 
 
 class ServerIdentity(NamedTuple):
-    """Texts of the server's, not made safe to show yet."""
+    """Texts of the server, not made safe to show yet."""
 
     name: str
-    """With its version, where it has one: ``vLLM 0.32.0``."""
+    """The name with its version, if it has one: ``vLLM 0.32.0``."""
     flags: tuple[tuple[str, str], ...] = ()
 
 
 Get = Callable[[str], bytes | None]
-"""From a path to the body of an answer with status 200. Raises FetchFailed."""
+"""Returns the body of a response with status 200 for a path. Raises FetchFailed."""
 
 
 class _Ids(msgspec.Struct):
@@ -88,8 +88,8 @@ class _Cards(msgspec.Struct):
 
 
 def identify_server(get: Get, header: str, models: bytes) -> ServerIdentity | None:
-    """``models``: the answer of /v1/models. None: it is known by no more than its header. A page
-    that does not come in time ends the questions."""
+    """``models`` is the answer of /v1/models. None: nothing but the header is known. A page that
+    does not come in time ends the queries."""
     cards = decode_response(models, _Cards)
     owners = (
         {card.owned_by for card in cards.data[:100] if isinstance(card.owned_by, str)}
@@ -105,8 +105,8 @@ def identify_server(get: Get, header: str, models: bytes) -> ServerIdentity | No
 def count_template_head_tokens(
     ask: Callable[..., FetchedResponse], settings: Settings, model: str | None
 ) -> int | None:
-    """How many tokens stand before the text of a request, as two that begin differently have them
-    in common; None: /tokenize does not tell. Raises FetchFailed."""
+    """How many tokens stand before the text of a request, as two texts with different begins have
+    them in common. None: /tokenize does not show it. Raises FetchFailed."""
     ids: list[list[int]] = []
     for text in ("Yes", "7 times"):
         body = {
@@ -120,7 +120,7 @@ def count_template_head_tokens(
 
 
 def _ways(header: str, owners: set[str]) -> Iterator[Callable[[Get], ServerIdentity | None]]:
-    """What to try, one after the other."""
+    """The queries to try, one after the other."""
     for owner, way in OWNERS.items():
         if owner in owners:
             yield way
@@ -180,8 +180,8 @@ def _litellm(get: Get) -> ServerIdentity | None:
 
 
 def _by_openapi(get: Get) -> ServerIdentity | None:
-    """The description that FastAPI makes: LiteLLM names itself in it; transformers tells neither
-    name nor version, but has a route that is no other server's."""
+    """Identify the server by FastAPI's description. LiteLLM names itself in it. transformers has
+    neither name nor version there, but a route that no other server has."""
     answer_fields = _json(get("/openapi.json"))
     info = answer_fields.get("info")
     paths = answer_fields.get("paths")
@@ -195,7 +195,7 @@ def _by_openapi(get: Get) -> ServerIdentity | None:
 
 
 def _by_metrics(get: Get) -> ServerIdentity | None:
-    """Identifies a server by the names of its metrics, whoever owns the models."""
+    """Identify the server by the names of its metrics, whoever owns the models."""
     page = b"\n" + (get("/metrics") or b"")
     engine = next(
         (engine for prefix, engine in ENGINES.items() if b"\n" + prefix.encode() in page), None
@@ -222,7 +222,7 @@ _BY_ENGINE: Final[Mapping[str, Callable[[Get], ServerIdentity | None]]] = {
 
 
 def _json(body: bytes | None) -> dict[str, Any]:
-    """Empty of what is no object."""
+    """The fields of a JSON object. Empty: it is none."""
     return decode_response(body, dict[str, Any]) or {} if body is not None else {}
 
 
@@ -234,7 +234,6 @@ def _join_name_and_version(name: str, version: Any) -> str:
 
 
 def _chosen(answer_fields: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Returns the flags that are set."""
     chosen = list[tuple[str, str]]()
     for name in names:
         value = answer_fields.get(name)

@@ -1,9 +1,9 @@
-"""The metrics poller: reads the metrics of the server, its replicas and GPUs once a second during a
-run; in the master or the only process.
+"""Metrics poller: reads the metrics of the server, its replicas and GPUs once a second during a
+run, in the master or the only process.
 
-Each page has a greenlet, a connection and time limits of its own, so a slow one holds up neither
-the load nor the others. A page is read in pieces, between which the others have their turn. What
-fails is a sample too, with the reason.
+Each page has its own greenlet, connection and time limits. So a slow page holds up neither the load
+nor the other pages. A page is read in pieces, between which the others have their turn. A failure
+is a sample too, with its reason.
 """
 
 import logging
@@ -39,9 +39,9 @@ logger = logging.getLogger("locust_llm")
 EVERY_S: Final = 1.0
 """The time between two samples."""
 TIMEOUT_S: Final = 2.0
-"""For a whole answer."""
+"""The time-out of a whole response."""
 PIECE_BYTES: Final = 1 << 16
-"""Of a page, read without a pause: a fraction of a millisecond."""
+"""So much of a page is read without a pause: a fraction of a millisecond."""
 
 
 class MetricsPage:
@@ -50,17 +50,17 @@ class MetricsPage:
     def __init__(
         self, address: str, headers: Mapping[str, str], path: str = "", source: str = ""
     ) -> None:
-        """``path``: empty while it is not known. ``source``: see EngineSample."""
+        """``path`` is empty while it is unknown. ``source``: see EngineSample."""
         self.address, self.path, self.headers, self.source = address, path, headers, source
         self.line = UserConnection()
         self.looked = Event()
-        """It was asked for once, whatever came of it."""
+        """Set after the first request of the page, whatever came of it."""
         self.has_engine = False
 
 
 class MetricsPoller:
-    """Polls until it is closed. A server without such a page is not asked again; a page that was
-    named is."""
+    """Polls until it is closed. A server without a metrics page is not asked again; a page that the
+    user named is."""
 
     def __init__(
         self, host: str, headers: Mapping[str, str], folder: Path, urls: Sequence[str] = (), *,
@@ -69,11 +69,13 @@ class MetricsPoller:
         add_note: Callable[[str], object] = lambda text: None, simulated: bool = False,
         whose: str = SERVER,
     ) -> None:  # fmt: skip
-        """``headers``: those of the requests, a key among them: they go to ``host`` and
-        ``replicas`` alone. ``urls``: of further pages; if none is named those of the replicas. The
-        server's own is not read where one of them has an engine: then it is that of a replica, or
-        of nobody knows which. ``simulated``: the engine is the simulator, whatever the names of its
-        metrics. ``whose``: the metrics of ``host``."""
+        """``headers`` are the requests' own, with the key: only ``host`` and ``replicas`` get them.
+        ``urls`` are further pages; without any, the replicas' pages are read.
+
+        The server's own page is not read where one of these has an engine, as it would be a
+        replica's page. ``simulated``: the engine is the simulator, whatever the names of its
+        metrics. ``whose`` names the owner of ``host``'s metrics.
+        """
         self.history = EngineHistory()
         self._own = MetricsPage(host, headers)
         homes = {_split(replica)[0] for replica in (host, *replicas)}
@@ -117,7 +119,7 @@ class MetricsPoller:
             self._poll(own)
 
     def _look(self, page: MetricsPage, path: str) -> bool:
-        """True: there was a sample. Raises FetchFailed for an answer that is too large."""
+        """Whether there was a sample. Raises FetchFailed for a response that is too large."""
         at = self._clock()
         failure = ""
         too_large: FetchFailed | None = None
@@ -176,15 +178,14 @@ class MetricsPoller:
     def remarks(
         self, loaded: Sequence[tuple[float, float]], prefill_limit: int | None
     ) -> Iterator[str]:
-        """What the metrics show of the stretches of time (Unix seconds) in which requests were
-        sent."""
+        """What the metrics show of the stretches (Unix seconds) in which requests were sent."""
         return describe_server_history(
             self.history, loaded, prefill_limit, whose=self.whose, simulated=self._simulated
         )
 
     def read_last(self) -> None:
-        """Once more, when the last request is over: else the server's counters would lack those of
-        the last second. Nothing is read after it."""
+        """Read once more when the last request is over, as the server's counters would lack the
+        last second. Nothing is read after it."""
         self._stop()
         pages = [page for page in (*self._named, self._own) if page.has_engine]
         for page in pages:
@@ -219,13 +220,13 @@ def _split(url: str) -> tuple[str, dict[str, str], str]:
 
 
 def _source(url: str) -> str:
-    """``replica:8000`` of ``http://replica:8000/metrics``."""
+    """``replica:8000`` for ``http://replica:8000/metrics``."""
     return url.partition("://")[2].removesuffix("/metrics")
 
 
 def _pieces(body: bytes) -> Iterator[str]:
-    """Each ends where a line does, if its lines are not longer; after each the others have their
-    turn."""
+    """Pieces that end where a line does, if its lines are not longer. After each piece the other
+    pages have their turn."""
     begin = 0
     while begin < len(body):
         end = body.rfind(b"\n", begin, begin + PIECE_BYTES) + 1 or begin + PIECE_BYTES

@@ -1,8 +1,8 @@
-"""Preflight: does this machine have the open files and the ports for so many connections to one
-server?
+"""Preflight: whether this machine has the open files and the ports for so many connections to one
+server.
 
-A user keeps its connection from request to request, so a run of N users needs N of them at once;
-what is missing shows as failed connections in the middle of a run, which look like the server's
+A user keeps its connection from request to request, so a run of N users needs N of them at once.
+What is missing shows as failed connections in the middle of a run, which look like the server's
 fault.
 """
 
@@ -36,14 +36,14 @@ SAME_WORDS: Final = (
     "from an earlier one; "
     "--fresh-words sends new ones"
 )
-"""Token counts of two servers that differ by more are worth a note."""
+"""Two servers whose token counts differ by more get a note."""
 SPARE_FILES: Final = 40
-"""What a process has open beside its connections: Locust, its sockets to other processes, and ours
-come to 9 alone and to 15 in a worker; then there are visitors of the web page, and connections that
-are being closed."""
+"""The open files of a process beside its connections. Locust, its sockets to other processes, and
+ours are 9 alone and 15 in a worker. Visitors of the web page, and closing connections, come on
+top."""
 MAX_FILES: Final = 100_000
-"""No process asks for more, as there are fewer ports; some programs go through all the files that
-they may open, and a container may allow a billion."""
+"""No process asks for more, as there are fewer ports. Some programs go through all files that they
+may open, and a container may allow a billion."""
 WIDEST_PORTS: Final = (1024, 65_535)
 PORT_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -56,15 +56,16 @@ def explain_shortage(
     sources: int = 1,
     addresses: int = 1,
 ) -> str | None:
-    """Why ``users`` connections at once cannot be, with the figure and what to do; None when they
-    can.
+    """Why ``users`` connections at once are impossible, with the number and what to do. None: they
+    are possible.
 
-    ``processes``: those of this machine, between which Locust divides the users evenly. ``files``:
-    how many one process may have open (RLIMIT_NOFILE, see getrlimit(2)). ``ports``: first and last
-    of the ports that connections may leave from, see ip(7); to one server address and port each
-    connection needs one of its own, on the loopback device too. None of either: not known, and
-    taken for enough. ``sources``: addresses that connections leave from, each with so many.
-    ``addresses``: those of servers, to each of which a user has a connection.
+    ``processes`` are on this machine; Locust divides the users evenly between them. ``files`` is
+    how many one process may open (RLIMIT_NOFILE, see getrlimit(2)). ``ports`` are the first and
+    last local port, see ip(7). A connection to one server address and port needs its own local
+    port, on the loopback device too. None for either: it is unknown, and counts as enough.
+
+    ``sources`` is the number of local addresses, each with so many ports. ``addresses`` is the
+    number of servers, to each of which a user has a connection.
     """
     each = -(-users // processes) * addresses + SPARE_FILES
     room = None if files is None else max(0, files - SPARE_FILES) // addresses
@@ -104,11 +105,11 @@ def _widen(users: int, there: int, sources: int) -> str:
 
 
 def raise_open_files() -> int:
-    """Let this process and those that it forks open as many files as the system lets them; how many
-    that is.
+    """Let this process and its later forks open as many files as the system allows. Returns their
+    number.
 
     The soft limit is often 1,024. Locust raises it to 10,000 and no further, and not at all where
-    the hard limit is below that (locust/main.py).
+    the hard limit is lower (locust/main.py).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
@@ -120,8 +121,7 @@ def raise_open_files() -> int:
 
 
 def read_local_ports(file: Path = PORT_RANGE) -> tuple[int, int] | None:
-    """First and last of the ports that connections leave from (of IPv6 too); None where the kernel
-    has no such file."""
+    """(first, last) local port, for IPv6 too. None: the kernel has no such file."""
     try:
         first, last = map(int, file.read_text().split())
     except (OSError, ValueError):
@@ -144,7 +144,8 @@ PASSED: Final = (
 
 
 def read_run_headers(options: Namespace | None) -> Mapping[str, str]:
-    """Of every request, the key among them: a new one where a command prints it. Raises Refused."""
+    """The headers of every request with the key, a new one where a command prints it. Raises
+    Refused."""
     try:
         return read_headers_at_start(options)
     except OSError as error:
@@ -154,9 +155,11 @@ def read_run_headers(options: Namespace | None) -> Mapping[str, str]:
 
 
 def find_locustfile_host(ours: type, every: type) -> str | None:
-    """The host of the user classes below ``ours``, as the locustfile has it; None if they have
-    none, or if not all that are below ``every`` have the same: Locust gives all of them that of the
-    run."""
+    """The host of the user classes below ``ours``, as the locustfile has it.
+
+    None: they have none, or not all classes below ``every`` have the same, as Locust gives all of
+    them the run's host.
+    """
     hosts = _hosts(ours)
     return hosts.pop() if len(hosts) == 1 and _hosts(every) <= hosts else None
 
@@ -242,8 +245,8 @@ def prepare_run(settings: Settings, headers: Mapping[str, str], *, here: bool) -
 
 
 def _with_replicas(first: Discovery, settings: Settings, headers: Mapping[str, str]) -> Discovery:
-    """The others were asked too, each for what the first one is asked for: what differs is among
-    the notes. Raises Refused."""
+    """Query the other replicas for the same things. Differences are among the notes. Raises
+    Refused."""
     notes = list(first.notes)
     contexts = [first.context]
     simulated = first.simulated

@@ -1,4 +1,4 @@
-"""Probe requests: small completions before the load, in the form that the server takes; the first
+"""Probe requests: small completions before the load, in the form that the server accepts. The first
 one finds that form."""
 
 from collections.abc import Callable
@@ -26,18 +26,19 @@ from .request_form import REFUSED, RequestForm, is_about_form_field, list_other_
 
 QUESTION: Final[Messages] = [{"role": "user", "content": LENGTH_PROMPT}]
 FIRST_TOKENS: Final = 16
-"""Of the first answer. Some servers of models that think refuse fewer."""
+"""The tokens of the first answer. Some servers of reasoning models refuse fewer."""
 OK: Final = 200
 TOO_LARGE: Final = 413
 BEGINNING_TIMEOUT_S: Final = 10.0
-"""Of a request that may be refused: a server that takes it computes for longer, perhaps."""
+"""The time-out of a request that may be refused. A server that accepts it may compute for
+longer."""
 SERVER_ERROR: Final = 500
 MESSAGE_CHARS: Final = 1_000
 Ask = Callable[..., FetchedResponse]
 
 
 class ProbeRequests:
-    """To one server. ``ask``: see Ask of the discovery; ``key``: one is sent."""
+    """Probe requests to one server. ``ask``: see Ask of the discovery. ``key``: one is sent."""
 
     def __init__(
         self,
@@ -52,14 +53,14 @@ class ProbeRequests:
         self.ask, self.settings, self.model = ask, settings, model
         self.form = RequestForm()
         self.notes: list[str] = []
-        """What became of the form."""
+        """The changes of the form."""
         self._key = key
         self._streams_only = self._answers_whole = False
         self._least_tokens = PROTOCOLS[settings.endpoint_type].least_tokens
 
     def send(self, messages: Messages, tokens: int | None = None, **fields: Any) -> FetchedResponse:
-        """A completion, by default of as few tokens as the server takes: some want more than one.
-        Raises FetchFailed."""
+        """A completion, by default with the fewest tokens that the server accepts: some require
+        more than one. Raises FetchFailed."""
         if tokens is not None:
             return self._send(messages, tokens, **fields)
         answer = self._send(messages, self._least_tokens, **fields)
@@ -71,8 +72,8 @@ class ProbeRequests:
         return answer
 
     def _send(self, messages: Messages, tokens: int, **fields: Any) -> FetchedResponse:
-        """A completion in one piece, in which every server counts the tokens; a stream where it
-        answers in streams only. Raises FetchFailed."""
+        """A completion in one piece, in which every server counts the tokens; a stream where the
+        server always streams. Raises FetchFailed."""
         if not self._streams_only:
             answer = self._post(self.form, messages, tokens, streaming=False, **fields)
             self._answers_whole = self._answers_whole or answer.status == OK
@@ -85,8 +86,8 @@ class ProbeRequests:
         return streamed
 
     def find_form(self) -> str:
-        """Send the first request, as the load has them; why the server refuses it in every form,
-        empty where it takes one. Raises FetchFailed."""
+        """Send the first request in the load's form. Returns why the server refuses it in every
+        form; empty where it accepts one. Raises FetchFailed."""
         s = self.settings
         first = self._first(RequestForm(), streaming=s.streaming)
         if first.status >= SERVER_ERROR:  # one failure shows nothing: what if it fails again?
@@ -120,9 +121,11 @@ class ProbeRequests:
         return self.refusal(first)
 
     def refuses_length(self, tokens: int) -> str:
-        """Why the server refuses a request for so long an answer, where it takes the same one for a
-        short answer; empty: it does not, or it is not known. Of the answer only the beginning is
-        waited for."""
+        """Why the server refuses a request for so long an answer, where it accepts the same one for
+        a short answer. Empty: it does not, or it is not known.
+
+        Only the begin of the answer is waited for.
+        """
         try:
             answer = self._first(
                 self.form, streaming=self.settings.streaming, tokens=tokens, begun=True
@@ -135,7 +138,8 @@ class ProbeRequests:
     def send_as_load(
         self, messages: Messages, tokens: int, timeout_s: float, **fields: Any
     ) -> bool:
-        """A request as the load has them; whether the server answered it. Raises FetchFailed."""
+        """Send a request in the load's form. Returns whether the server answered it. Raises
+        FetchFailed."""
         asked = {**collect_extra_inputs(self.settings), **fields}
         answer = self._post(
             self.form,
@@ -163,8 +167,8 @@ class ProbeRequests:
         )
 
     def _may_be_the_form(self, status: int, message: str) -> bool:
-        """Another form may help: the server names a field, or refuses the request and nobody knows
-        why."""
+        """Another form may help: the server names a field, or refuses the request for an unknown
+        reason."""
         if is_about_form_field(self.settings, message):
             return status not in (401, 403)
         return status in REFUSED and not advise_on_error(
@@ -202,7 +206,7 @@ class ProbeRequests:
     # -- what to say -------------------------------------------------------------------------------
 
     def refusal(self, answer: FetchedResponse) -> str:
-        """Why a request was refused that is as plain as can be; empty where it was not."""
+        """Why the plainest request was refused. Empty: it was not."""
         message = _message(self.settings, answer)
         if message is None:
             return ""
@@ -217,7 +221,7 @@ class ProbeRequests:
         return why + (f" It answers --endpoint-type {', '.join(others)}" if others else "")
 
     def unanswered(self, error: FetchFailed) -> str:
-        """The same for a request that was not answered."""
+        """Why a request was not answered."""
         return (
             f"a first request to {join_server_url(self.settings.host, self.settings.endpoint)} "
             f"failed: {error}"
@@ -225,7 +229,7 @@ class ProbeRequests:
 
 
 def decode_completion(settings: Settings, answer: FetchedResponse) -> Completion:
-    """An empty one of what is none."""
+    """The completion in a response. It is empty where there is none."""
     completion = Completion(PROTOCOLS[settings.endpoint_type])
     if not _is_stream(answer.body):
         completion.whole(answer.body)
@@ -245,7 +249,7 @@ def _is_stream(body: bytes) -> bool:
 
 
 def _message(settings: Settings, answer: FetchedResponse) -> str | None:
-    """The server's, where it has refused or failed; None: it has answered."""
+    """The server's message, where it has refused or failed. None: it has answered."""
     if answer.status != OK:
         return status_message(answer.body)
     if _is_stream(answer.body):

@@ -1,5 +1,5 @@
-"""Refusals: what a server says no to, known before the load: a key, a path, a model, prompts beyond
-its context."""
+"""Refusals: what a server will refuse, found before the load: a key, a path, a model, prompts
+beyond its context."""
 
 import math
 import re
@@ -52,12 +52,12 @@ NO_MODEL: Final = re.compile(
 )
 PROBE_TIMEOUT_S: Final = 120.0
 OTHERS_TIMEOUT_S: Final = 10.0
-"""Of a request for a token to another endpoint."""
+"""The time-out of a one-token request to another endpoint."""
 DRAWS: Final = 1_000
-"""Of lengths, for the share of the requests that are too long."""
+"""So many lengths are drawn for the share of too long requests."""
 BUSY: Final = (429, 503)
 PAGE_CHARS: Final = 80
-"""Of a web page, in a line."""
+"""The characters of a web page in a line."""
 LOGIN: Final = "where users log in by themselves: --no-model-check --no-probe"
 MEAN_INPUT: Final = Settings().synthetic_input_tokens_mean
 
@@ -128,7 +128,7 @@ def advise_on_error(status: int | None, message: str, s: Settings, *, key: bool)
 
 
 def _extras(s: Settings) -> list[str]:
-    """Names of the fields that the user adds to each request."""
+    """The names of the fields that the user adds to each request."""
     try:
         return list(parse_extra_inputs(s.extra_inputs)) if s.extra_inputs else []
     except ValueError:  # refused elsewhere
@@ -136,7 +136,7 @@ def _extras(s: Settings) -> list[str]:
 
 
 def explain_refused_request(status: int, message: str, s: Settings, *, key: bool) -> str:
-    """Why there is no run, where a first request was answered so."""
+    """Why there is no run after such a response to a first request."""
     advice = advise_on_error(status, message, s, key=key)
     if status in (401, 403):
         what = (
@@ -151,8 +151,8 @@ def explain_refused_request(status: int, message: str, s: Settings, *, key: bool
 
 
 def explain_permanent_failure(s: Settings, error: FetchFailed, *, over: bool) -> str:
-    """Why the server cannot be asked for its models, where to wait for it helps nothing, or the
-    wait is ``over``; empty: it may help."""
+    """Why the server's models cannot be read, where waiting does not help, or the wait is ``over``.
+    Empty: it may help."""
     if error.outcome == "tls":
         proxy = resolve_proxy(s.host)
         why = ""
@@ -175,13 +175,13 @@ def explain_permanent_failure(s: Settings, error: FetchFailed, *, over: bool) ->
 
 
 def strip_web_page(message: str) -> str:
-    """A web page is cut off after its first words."""
+    """Cut a web page off after its first words."""
     page = PAGE.search(message)
     return message if page is None else truncate_text(message, page.start() + PAGE_CHARS)
 
 
 def explain_missing_completion(body: bytes) -> str:
-    """What came with HTTP 200 in place of an answer; empty where it may be one."""
+    """What came with HTTP 200 in place of an answer. Empty: it may be an answer."""
     line = error_line(body)
     if PAGE.match(line):
         return line
@@ -201,7 +201,7 @@ def _quotes(message: str, model: str) -> bool:
 
 
 def explain_refused_media(endpoint_type: str, kind: str) -> str:
-    """Why none of this kind can be sent; empty where it can."""
+    """Why no medium of this kind can be sent. Empty: it can."""
     if kind in PROTOCOLS[endpoint_type].takes:
         return ""
     media = {IMAGE: "pictures", AUDIO: "sounds"}[kind]
@@ -212,12 +212,11 @@ def explain_refused_media(endpoint_type: str, kind: str) -> str:
 # -- names of models -------------------------------------------------------------------------------
 
 MAX_NAMED: Final = 20
-"""In a list."""
+"""The most names in a list."""
 
 
 def is_fit_to_show(name: str, secrets: Secrets) -> bool:
-    """As it is, so that what is shown is what is asked for; and a name, not the beginning of
-    many."""
+    """Whether a name can be shown as it is, and is a whole name instead of the begin of many."""
     broken = "\N{REPLACEMENT CHARACTER}" in name  # it stands for what no request could hold
     return (
         bool(name)
@@ -237,8 +236,8 @@ def list_some_names(names: Sequence[str], secrets: Secrets) -> str:
 
 
 TEMPLATE_TOKENS: Final = 40
-"""Allowance for the chat template, which only the server knows: roles, marks, some a system prompt
-of their own."""
+"""Allowance for the chat template, which only the server knows: roles, marks, sometimes its own
+system prompt."""
 
 
 class ContextLength(NamedTuple):
@@ -246,8 +245,8 @@ class ContextLength(NamedTuple):
 
     tokens: int
     whole: bool
-    """The prompt and all of its answer have to fit, or the request is refused (vLLM); else the
-    prompt alone, and the answer ends early (llama.cpp)."""
+    """Prompt and answer together must fit, or the request is refused (vLLM). Else only the prompt
+    must fit, and the answer ends early (llama.cpp)."""
 
 
 class _Models(msgspec.Struct):
@@ -257,8 +256,10 @@ class _Models(msgspec.Struct):
 def read_context_length(
     models: bytes, model: str | None, props: Callable[[], Mapping[str, Any] | None]
 ) -> ContextLength | None:
-    """Of this model in the body of /v1/models; None: not there. ``props``: asks for those of
-    llama.cpp, whose older versions list the context that the model was trained with alone."""
+    """The context of this model in the body of /v1/models. None: it is not there.
+
+    ``props`` queries llama.cpp's properties, as its older versions list only the training context.
+    """
     listed = decode_response(models, _Models)
     entry = (
         next((listed_model for listed_model in listed.data if listed_model.get("id") == model), {})
@@ -286,8 +287,8 @@ def _tokens(value: Any) -> int | None:
 
 
 def explain_too_long_prompts(s: Settings, context: ContextLength) -> Iterator[tuple[bool, str]]:
-    """Synthetic prompts and answers that do not fit, in a sentence: (whether there can be no such
-    run, the sentence). Prompts are the first ones of their sessions."""
+    """(whether the run is impossible, a sentence) on synthetic prompts and answers that do not fit.
+    The prompts are the first ones of their sessions."""
     if s.input_file:
         return
     if s.sweeps(INPUT) and (stages := s.staged) is not None:
@@ -338,7 +339,7 @@ def explain_too_long_prompts(s: Settings, context: ContextLength) -> Iterator[tu
 
 
 def explain_too_long_dataset(dataset: DatasetSummary, context: int | None) -> str:
-    """Why its prompts are refused, if most of them must be; empty otherwise."""
+    """Why its prompts are refused, if most of them must be. Empty: they are not."""
     if context is None or dataset.input_tokens is None or dataset.input_tokens <= context:
         return ""
     tokens = f"{dataset.input_tokens:,.0f} tokens (mean)"
@@ -349,7 +350,7 @@ def explain_too_long_dataset(dataset: DatasetSummary, context: int | None) -> st
 
 
 def explain_outgrown_context(dataset: DatasetSummary, context: int | None) -> str:
-    """Which of its sessions do not fit to their ends; empty: none that is known."""
+    """Which of its sessions do not fit to their ends. Empty: none is known."""
     if context is None or dataset.longest is None or dataset.longest <= context:
         return ""
     return (
@@ -360,17 +361,17 @@ def explain_outgrown_context(dataset: DatasetSummary, context: int | None) -> st
 
 
 def list_lengths(s: Settings) -> list[tuple[int, int]]:
-    """Tokens of first prompts and of answers that the load asks for, as far as the settings say."""
+    """The tokens of first prompts and of answers in the load, as far as the settings have them."""
     return [*_drawn(s)]
 
 
 def list_answer_lengths(s: Settings) -> list[int]:
-    """Output tokens that requests of the load ask for, as far as the settings say."""
+    """The output tokens of the load's requests, as far as the settings have them."""
     return [answer for _, answer in _drawn(s)]
 
 
 def explain_too_long_answers(s: Settings, tokens: int, message: str) -> str:
-    """The server refuses answers of so many tokens."""
+    """The sentence for a server that refuses answers of so many tokens."""
     return (
         f"the server refuses answers of {tokens:,} tokens ({message.rstrip('.')}): "
         f"{_shorter_answers(s)}"
@@ -378,7 +379,7 @@ def explain_too_long_answers(s: Settings, tokens: int, message: str) -> str:
 
 
 def _shorter_answers(s: Settings) -> str:
-    """What to change."""
+    """What to change for shorter answers."""
     if s.seq_dist:
         return "shorten the answers of --seq-dist"
     if s.scenario:
@@ -392,7 +393,7 @@ def _of_scenario(s: Settings) -> str:
 
 
 def _shorter(s: Settings) -> str:
-    """How a scenario is made to fit."""
+    """How to make a scenario fit."""
     if not s.scenario:
         return ""
     lengths = ("shared_system_prompt_length", "user_context_prompt_length", "seq_dist")
@@ -401,7 +402,7 @@ def _shorter(s: Settings) -> str:
 
 
 def _grown(s: Settings, turns: float) -> float:
-    """Tokens of a session at its end: prompts without what only the first one begins with, and
+    """The tokens of a session at its end: prompts (without the first one's own begin) and
     answers."""
     first, later = [*_drawn(s)], [*_drawn(s, first=False)]
     prompts = sum(prompt for prompt, _ in first) + (turns - 1) * sum(prompt for prompt, _ in later)
@@ -409,8 +410,8 @@ def _grown(s: Settings, turns: float) -> float:
 
 
 def _drawn(s: Settings, first: bool = True) -> Iterator[tuple[int, int]]:
-    """Tokens of prompts and of their answers, as the load would have them. ``first``: of their
-    sessions."""
+    """(prompt tokens, answer tokens) as the load would have them. ``first``: of the first requests
+    of sessions."""
     sizes = parse_length_mix(s.seq_dist) if s.seq_dist else combine_lengths(
         normal_length(s.synthetic_input_tokens_mean, s.synthetic_input_tokens_stddev),
         normal_length(s.output_tokens_mean, s.output_tokens_stddev),
@@ -437,7 +438,7 @@ def _mean(lengths: Sequence[int]) -> str:
 # -- Responses that the server keeps ---------------------------------------------------------------
 
 NO_ANSWER: Final = re.compile(r"response\b.*not found|previous[ _]response", re.IGNORECASE)
-"""An answer that a request would go on from."""
+"""The answer that a request would go on from is missing."""
 KEEPS: Final = (
     "vLLM keeps answers with VLLM_ENABLE_RESPONSES_API_STORE=1; --responses-state "
     "client needs no state"
@@ -447,8 +448,11 @@ KEEPS: Final = (
 def explain_forgotten_responses(
     ask: Callable[..., FetchedResponse], settings: Settings, model: str | None
 ) -> str:
-    """Why no turn can go on from an answer of this server by its id; empty where it can. Both turns
-    say the same, so the second prompt, with the first before it, is longer. ``ask``: see Ask."""
+    """Why no turn can go on from this server's answer by its id. Empty: it can.
+
+    Both turns have the same text, so the second prompt with the first before it is longer. ``ask``:
+    see Ask.
+    """
     own, before = PROTOCOLS[settings.endpoint_type], 0
     more: dict[str, Any] = {}
     for _ in range(2):
@@ -488,8 +492,8 @@ def find_answered_protocols(
     model: str | None,
     until: float = math.inf,
 ) -> list[str]:
-    """The protocols which the server answers at their usual paths, but for the one at which it was
-    asked already; each is asked for a token or a few. ``ask``: see Ask."""
+    """The other protocols that the server answers at their usual paths. Each is asked for a token
+    or a few. ``ask``: see Ask."""
     answered = []
     for name, protocol in PROTOCOLS.items():
         asked_already = name == settings.endpoint_type and settings.endpoint == protocol.path

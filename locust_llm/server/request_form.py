@@ -1,4 +1,4 @@
-"""Request form: fields that a server refuses, and what requests to it have in their place."""
+"""Request form: the fields that a server refuses, and their replacements."""
 
 import re
 from collections.abc import Iterator
@@ -20,27 +20,27 @@ _REFUSES: Final = re.compile(
     re.IGNORECASE,
 )
 REFUSED: Final = (400, 422)
-"""Statuses of a server that does not take a field; others answer so to what they cannot do at
+"""The status of a server that does not accept a field. Others send it for what they cannot do at
 all."""
 
 
 class RequestForm(msgspec.Struct, frozen=True):
-    """In what requests to a server differ from those that the settings ask for."""
+    """How requests to a server differ from the settings."""
 
     without: tuple[str, ...] = ()
     """Fields that are left out."""
     max_tokens_field: str = ""
-    """Limits the answer; empty: that of the settings."""
+    """The field that limits the answer. Empty: the settings' own."""
 
     def fields(self, settings: Settings) -> dict[str, Any]:
-        """For ``request_pieces``."""
+        """The arguments for ``encode_request_pieces``."""
         return {
             "max_tokens_field": self.max_tokens_field or settings.max_tokens_field,
             "without": self.without,
         }
 
     def notes(self, settings: Settings, message: str) -> Iterator[str]:
-        """What the user is to know; ``message``: the server's."""
+        """What the user must know. ``message`` is the server's."""
         for change in _changes(settings):
             why = f" ({message.rstrip('.')})" if _is_named(change, settings, message) else ""
             if change.without and self.without:
@@ -58,7 +58,7 @@ class RequestForm(msgspec.Struct, frozen=True):
 
 
 def added_form_changes(known: RequestForm, form: RequestForm) -> RequestForm:
-    """What ``form`` has beyond ``known``."""
+    """The changes in ``form`` beyond ``known``."""
     return RequestForm(
         () if known.without else form.without,
         "" if known.max_tokens_field else form.max_tokens_field,
@@ -66,14 +66,14 @@ def added_form_changes(known: RequestForm, form: RequestForm) -> RequestForm:
 
 
 def find_length_field(settings: Settings) -> str:
-    """Which limits the answer, as the settings have it; empty: none does."""
+    """The settings' field that limits the answer. Empty: there is none."""
     own = PROTOCOLS[settings.endpoint_type].length_fields
     return settings.max_tokens_field if settings.max_tokens_field in own else next(iter(own), "")
 
 
 def list_other_forms(settings: Settings, message: str) -> Iterator[RequestForm]:
-    """Forms to try where a request as the settings ask for is refused; first what the message
-    names."""
+    """The forms to try where the settings' request is refused. What the message names comes
+    first."""
     changes = sorted(
         _changes(settings), key=lambda change: not _is_named(change, settings, message)
     )
@@ -83,15 +83,15 @@ def list_other_forms(settings: Settings, message: str) -> Iterator[RequestForm]:
 
 
 def is_about_form_field(settings: Settings, message: str) -> bool:
-    """The message is about a field that another form leaves out or renames."""
+    """Whether the message is about a field that another form leaves out or renames."""
     return any(_is_named(change, settings, message) for change in _changes(settings))
 
 
 def learn_from_refusal(
     form: RequestForm, settings: Settings, status: int | None, message: str
 ) -> RequestForm:
-    """The form after a refusal during the load, by its message alone; the same: it is about
-    something else."""
+    """The form after a refusal during the load, by its message alone. It is unchanged where the
+    message is about something else."""
     if status not in REFUSED or not _REFUSES.search(message):
         return form
     for change in _changes(settings):
@@ -101,7 +101,6 @@ def learn_from_refusal(
 
 
 def _changes(settings: Settings) -> list[RequestForm]:
-    """Lists the changes of fields that requests have."""
     return [
         change
         for change in (_without_options(settings), _other_length(settings))

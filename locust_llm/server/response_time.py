@@ -1,6 +1,6 @@
 """Response time: how long the server takes for one request of the load while it has no other.
 
-It is sent before the load; the users of a closed loop start over so much time.
+It is measured before the load. The users of a closed loop start over so much time.
 """
 
 import time
@@ -25,7 +25,7 @@ from .probe_requests import ProbeRequests
 from .refusals import PROBE_TIMEOUT_S, list_lengths
 
 SAMPLED_ROWS: Final = 21
-"""First sessions of a dataset, of which the middle one by length is typical."""
+"""The first sessions of a dataset, of which the middle one by length is typical."""
 
 
 def measure_response_time(
@@ -34,8 +34,11 @@ def measure_response_time(
     length_way: tuple[str, ...] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> ResponseTime | None:
-    """Send a typical request of the load, and wait for its answer no longer than its users may take
-    to start; None: it failed. Its words are its own, so that no cache is warmer for the load."""
+    """Send a typical request of the load, and wait for its answer at most as long as its users may
+    take to start. None: it failed.
+
+    Its words are its own, so that no cache is warmer for the load.
+    """
     s = probes.settings
     ask = choose_typical_request(s, lengths)
     from_settings = not s.input_file
@@ -52,7 +55,7 @@ def measure_response_time(
 
 
 def choose_typical_request(s: Settings, lengths: PromptLengthModel) -> ConversationRequest:
-    """The middle one by length of those that the load begins with."""
+    """The middle one by length of the load's first requests."""
     sizes = sorted(list_lengths(s), key=lambda pair: (pair[1], pair[0]))
     typical = sizes[len(sizes) // 2]
     salt = format_prompt_number(Random().getrandbits(30))
@@ -75,7 +78,7 @@ def _request_size(ask: ConversationRequest) -> tuple[int, int]:
 
 
 def _list_first_sessions(s: Settings) -> Iterator[DatasetSession | None]:
-    """None: a synthetic one."""
+    """None: a synthetic session."""
     if not s.input_file:
         return iter([None])
     columns = parse_column_names(s.dataset_columns) if s.dataset_columns else None

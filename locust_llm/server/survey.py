@@ -1,4 +1,4 @@
-"""Survey: the server is asked before a run, of two arms both."""
+"""Survey: the queries to the server before a run, to both servers where there are two arms."""
 
 from argparse import Namespace
 
@@ -15,8 +15,8 @@ from .preflight import ALIKE, prepare_run, read_run_headers
 
 
 def survey_servers(settings: Settings, options: Namespace | None, *, here: bool) -> Discovery:
-    """The server was asked, of two arms both, and the run may begin. ``here``: its users are on
-    this machine. Raises Refused."""
+    """Query the server, or both arms' servers, so that the run may begin. ``here``: its users are
+    on this machine. Raises Refused."""
     headers = read_run_headers(options)
     if "," in (getattr(options, "candidate", None) or ""):
         refuse_run("two arms have one address each: give one --candidate")
@@ -43,7 +43,7 @@ def survey_servers(settings: Settings, options: Namespace | None, *, here: bool)
 
 
 def make_candidate_settings(s: Settings) -> Settings:
-    """As if it were alone."""
+    """The settings of the candidate as a run of its own."""
     own = s.changes.model
     return msgspec.structs.replace(
         s, host=s.candidate or s.host, model=own or s.model, model_mix=None if own else s.model_mix

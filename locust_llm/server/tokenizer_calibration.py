@@ -3,9 +3,9 @@
 A server with ``/tokenize`` counts the whole corpus, which costs it no prefill, so two runs against
 one model never differ in their lengths: it has the pieces of each text, or counts the corpus in
 parts. Any other server counts a few stretches by chat completions of one token: always the same
-ones, evenly over the corpus, for the same reason. What lies between and within the stretches is
-known by profiles: each word alike, by its letters, as in another vocabulary or by both, whichever
-fits.
+ones, evenly over the corpus, for the same reason. Between and within the stretches the counts
+follow a profile. A profile counts each word alike, or its letters, or another vocabulary's tokens,
+or both. The one that fits is used.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,28 +35,29 @@ from locust_llm.workload.tokens import (
 from .identity import count_template_head_tokens
 
 TOKENIZE_TIMEOUT_S: Final = 10.0
-"""It computes nothing."""
+"""The time-out, as it computes nothing."""
 WORDS_A_REQUEST: Final = 100 * SUMS_EACH
-"""Of ``/tokenize``: some 30 kB of text, answered with some 150 kB."""
+"""The words of a request to ``/tokenize``: some 30 kB of text, answered with some 150 kB."""
 NUMBERS: Final = 8
-"""Numbers that prompts begin with, of which the mean counts: not every tokenizer makes the same of
-each."""
+"""So many numbers begin prompts, and their mean counts, as a tokenizer may split each number
+differently."""
 NUMBERS_OF_CHAT: Final = 3
 STRETCHES: Final = 8
 LONGEST_STRETCH: Final = 1_000
-"""Words. Eight stretches are a sixth of the corpus: their mean is within 0.5 % of its own."""
+"""The words of a stretch. Eight stretches are a sixth of the corpus: their mean is within 0.5 % of
+its own."""
 TOKENS_A_WORD: Final = 6
-"""No tokenizer of a language model takes more for the words of a prompt: a stretch has to fit into
-the context."""
+"""No tokenizer of a language model takes more for a word of a prompt. A stretch must fit into the
+context."""
 AGREES: Final = 0.1
-"""Share by which one stretch may differ from the mean of the corpus."""
+"""One stretch may differ from the mean of the corpus by this share."""
 BLANKS: Final = str.maketrans(
     {"\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}": " ", "\N{LOWER ONE EIGHTH BLOCK}": " "}
 )
 """How byte-level BPE and SentencePiece write a blank."""
 Ask = Callable[..., FetchedResponse]
 CountPrompt = Callable[[str], int | None]
-"""The tokens of a prompt of this text, chat template included; None: the server does not count."""
+"""The tokens of a prompt with this text and the chat template. None: the server does not count."""
 
 
 class TokenizerCalibration(NamedTuple):
@@ -72,7 +73,7 @@ class _Tokens(msgspec.Struct):
 
     count: Count = None
     tokens: Any = None
-    """Their ids; llama.cpp has pieces beside them."""
+    """The tokens' ids. llama.cpp has pieces beside them."""
     token_strs: Any = None
     """vLLM's pieces."""
 
@@ -83,7 +84,7 @@ class _Tokens(msgspec.Struct):
         )
 
     def pieces(self) -> list[str]:
-        """The texts of the tokens; empty: not known."""
+        """The texts of the tokens. Empty: they are not known."""
         pieces = self.token_strs
         if pieces is None and isinstance(self.tokens, list):
             pieces = [
@@ -103,7 +104,7 @@ class _TokensOfTexts(msgspec.Struct):
 def calibrate_tokenizer(
     ask: Ask, settings: Settings, model: str | None, context: int | None, count_by_chat: CountPrompt
 ) -> TokenizerCalibration:
-    """Ask the server. ``count_by_chat`` costs it a prefill. Raises what that raises."""
+    """Query the server. ``count_by_chat`` costs it a prefill. Raises what that raises."""
     probes: list[CalibrationRequest] = []
     notes: list[str] = []
     kind = "tokenize"
@@ -167,8 +168,8 @@ def calibrate_tokenizer(
 
 
 def _counter(ask: Ask, settings: Settings, model: str | None) -> CountPrompt:
-    """By vLLM's and the simulator's ``/tokenize``, which applies the chat template to messages. It
-    raises FetchFailed."""
+    """Counts by vLLM's and the simulator's ``/tokenize``, which applies the chat template to
+    messages. It raises FetchFailed."""
 
     def count_prompt(text: str) -> int | None:
         fields = PROTOCOLS[settings.endpoint_type].tokenized([{"role": "user", "content": text}])
@@ -181,8 +182,8 @@ def _counter(ask: Ask, settings: Settings, model: str | None) -> CountPrompt:
 def _count_each(
     count_prompt: CountPrompt, kind: str, texts: Iterable[str]
 ) -> Iterator[CalibrationRequest]:
-    """One after the other, until the server does not count one. Raises what ``count_prompt``
-    raises."""
+    """Count one text after the other, until the server does not count one. Raises what
+    ``count_prompt`` raises."""
     for text in texts:
         if (tokens := count_prompt(text)) is None:
             return
@@ -190,14 +191,14 @@ def _count_each(
 
 
 def _stretches(context: int | None) -> Iterator[str]:
-    """Evenly over the corpus, each behind the same number as the first of the short prompts."""
+    """Texts evenly over the corpus, each after the number that begins the first short prompt."""
     (number,) = draw_sample_numbers(1)
     for at, words in _places(context):
         yield f"{number} {cut_corpus_text(at, words)}"
 
 
 def _places(context: int | None) -> Iterator[tuple[int, int]]:
-    """(first word, how many words of the corpus) of each stretch."""
+    """(first word, number of words) of each stretch of the corpus."""
     words = (
         LONGEST_STRETCH
         if context is None
@@ -213,11 +214,11 @@ def _places(context: int | None) -> Iterator[tuple[int, int]]:
 class _Corpus(NamedTuple):
     total: int
     sums: tuple[int, ...]
-    """See Lengths; empty: only the total is known."""
+    """See Lengths. Empty: only the total is known."""
 
 
 def _count_corpus(ask: Ask, model: str | None) -> _Corpus | None:
-    """The tokens of the whole corpus; None: the server does not count plain texts."""
+    """The tokens of the whole corpus. None: the server does not count plain texts."""
     total = 0
     sums = [0]
     parts = list[_CountedStretch]()
@@ -247,8 +248,8 @@ def _count_corpus(ask: Ask, model: str | None) -> _Corpus | None:
 
 
 def _sums_of(text: str, pieces: Sequence[str]) -> Iterator[int]:
-    """How many tokens begin before the end of each SUMS_EACH words, and of the text; none where the
-    pieces are not it."""
+    """How many tokens begin before the end of each SUMS_EACH words, and of the text. Nothing where
+    the pieces do not make up the text."""
     joined = "".join(pieces)
     lead = len(joined) - len(text)  # SentencePiece puts a blank in front
     if lead not in (0, 1) or joined[lead:] != text:
@@ -269,9 +270,12 @@ def _sums_of(text: str, pieces: Sequence[str]) -> Iterator[int]:
 
 
 def _sums_of_parts(ask: Ask, model: str | None, text: str, known: int) -> list[int]:
-    """The same of a server without pieces that counts several texts at once (SGLang): each part by
-    itself, with the blank before it, and in proportion, as a tokenizer may add to each. ``known``:
-    tokens of the text. Empty: it does not. Raises FetchFailed."""
+    """The same for a server without pieces that counts several texts at once (SGLang). Raises
+    FetchFailed.
+
+    Each part is counted by itself, with the blank before it. The counts are scaled, as a tokenizer
+    may add to each part. ``known`` is the text's count. Empty: the server does not count so.
+    """
     words = text.split(" ")
     parts = [" ".join(["", *words[at : at + SUMS_EACH]]) for at in range(0, len(words), SUMS_EACH)]
     parts[0] = parts[0][1:]
@@ -300,8 +304,8 @@ class _CountedStretch(NamedTuple):
 
 
 def _make_profiles() -> list[tuple[int, ...]]:
-    """What the corpus has before each SUMS_EACH words of it: words, characters, tokens of another
-    vocabulary, and both of these in equal parts."""
+    """Four profiles: words, characters, another vocabulary's tokens, and equal parts of the last
+    two, before each SUMS_EACH words of the corpus."""
     words = (*range(0, count_corpus_words(), SUMS_EACH), count_corpus_words())
     _, starts = load_corpus()
     characters = tuple(starts[at] for at in words)
@@ -314,7 +318,7 @@ def _make_profiles() -> list[tuple[int, ...]]:
 
 
 def _choose_profile(counted: Sequence[_CountedStretch]) -> tuple[tuple[int, ...], float]:
-    """The one that these fit best, and tokens for each of its units."""
+    """(the profile that fits these best, tokens for each of its units)."""
     candidates = list[tuple[float, tuple[int, ...], float]]()
     for profile in _make_profiles():
         model = PromptLengthModel(sums=profile)
@@ -333,7 +337,7 @@ def _choose_profile(counted: Sequence[_CountedStretch]) -> tuple[tuple[int, ...]
 
 
 def _fill_in(parts: Sequence[_CountedStretch]) -> tuple[int, ...]:
-    """Tokens before each SUMS_EACH words, of parts one after the other of which only the whole is
+    """The tokens before each SUMS_EACH words, for consecutive parts of which only the total is
     known."""
     model = PromptLengthModel(sums=_choose_profile(parts)[0])
     sums, total = [0], 0.0
@@ -351,7 +355,7 @@ def _of_stretches(
     stretches: Sequence[CalibrationRequest],
     context: int | None,
 ) -> PromptLengthModel:
-    """``numbers``: prompts of one word, a number, the first of which every stretch begins with.
+    """``numbers`` are prompts of one word, a number. Every stretch begins with the first of them.
     Raises ValueError where no line fits."""
     line = fit_prompt_lengths((probe.words, probe.tokens) for probe in (*numbers, *stretches))
     counted = [
@@ -368,14 +372,15 @@ def _of_stretches(
 
 
 def _of_corpus(corpus: _Corpus, probes: Sequence[CalibrationRequest]) -> PromptLengthModel:
-    """``probes``: of prompts of one word, a number."""
+    """``probes`` are prompts of one word, a number."""
     a_word = corpus.total / count_corpus_words()
     template = sum(probe.tokens for probe in probes) / len(probes) - a_word
     return PromptLengthModel(a_word, template, True, sums=corpus.sums)
 
 
 def _agrees(lengths: PromptLengthModel, check: Sequence[CalibrationRequest]) -> bool:
-    """Whether ``/tokenize`` is of the model that answers: a gateway may have another one's."""
+    """Whether ``/tokenize`` belongs to the model that answers. A gateway may have another
+    model's."""
     predicted = (lengths.template_tokens + lengths.tokens_a_word * probe.words for probe in check)
     return all(
         abs(probe.tokens - tokens) <= AGREES * tokens

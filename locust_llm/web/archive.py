@@ -1,6 +1,6 @@
-"""The archive: the folders of runs, and the files that the web page serves from them.
+"""Archive: the folders of runs, and the files that the web page serves from them.
 
-A name from outside is only looked up among the folders found, never made into a path.
+A name from outside is only looked up among the found folders, and never made into a path.
 """
 
 import re
@@ -27,29 +27,29 @@ FILES: Final = {
     RUN: "settings and facts",
     RECORDS: "requests",
 }
-"""Files of a run and their labels, the main ones first."""
+"""The files of a run and their labels, the main ones first."""
 MAX_RUNS: Final = 200
-"""Listed, the latest ones."""
+"""The number of listed runs, the latest ones."""
 MAX_MODEL_CHARS: Final = 200
-"""The name of a model is cut to so many characters."""
+"""A model's name is cut to so many characters."""
 STATUSES: Final = (PASS, FAIL, INCONCLUSIVE)
 
 
 class ArchiveEntry(msgspec.Struct, frozen=True):
-    """A run of the list."""
+    """A run in the list."""
 
     name: str
     at: float
-    """Unix seconds: when it began, else when its folder was last written to."""
+    """When it began, else when its folder was last written to, in Unix seconds."""
     model: str
     status: str
-    """Of its rules; empty: no rules, or no report."""
+    """The status of its rules. Empty: there are no rules, or no report."""
     files: tuple[tuple[str, str], ...]
     """(path in its folder, label) of its files."""
 
 
 class _ListedRun(msgspec.Struct):
-    """The fields of run.json that the list needs."""
+    """The fields of run.json that the list shows."""
 
     started_at: Unix | None = None
     model: str = ""
@@ -61,31 +61,31 @@ class _RunJson(msgspec.Struct):
 
 
 class Archive:
-    """Runs below ``reports``, and those of this process wherever they are."""
+    """The runs below ``reports``, and the runs of this process wherever they are."""
 
     def __init__(self, reports: Path, names: str = "") -> None:
-        """``names``: name of the folders with runs, also followed by a number; empty: any."""
+        """``names`` begins the names of run folders, before a number. Empty: any name."""
         self._reports, self._names = reports, names
         self._own: list[Path] = []
         self._read: dict[Path, tuple[int, _RunJson]] = {}
 
     def add(self, folder: Path) -> None:
-        """A run of this process."""
+        """Add a run of this process."""
         self._own.append(folder)
 
     @property
     def reports(self) -> Path | None:
-        """The folder that holds nothing but runs; None: there is none, ``--report-dir`` may name
+        """The folder that holds nothing but runs. None: there is none, as ``--report-dir`` may name
         one among others."""
         return None if self._names else self._reports
 
     @property
     def last(self) -> str:
-        """The name of the last run of this process; empty before the first."""
+        """The name of this process's last run. Empty before the first."""
         return self._own[-1].resolve().name if self._own else ""
 
     def entries(self) -> list[ArchiveEntry]:
-        """The last first."""
+        """The runs, the last first."""
         entries_found = []
         for name, folder in self._folders().items():
             with suppress(OSError):  # it has just been deleted, or is nobody's to read
@@ -93,7 +93,7 @@ class Archive:
         return sorted(entries_found, key=lambda entry: entry.at, reverse=True)[:MAX_RUNS]
 
     def file(self, name: str, path: str) -> Path | None:
-        """A file of a run; None: there is none, or it is not served."""
+        """A file of a run. None: there is none, or it is not served."""
         folder = self._folders().get(name)
         if folder is None:
             return None
@@ -128,7 +128,7 @@ class Archive:
 
 
 def _name(folder: Path) -> str:
-    """Returns a name as text, which the name of a folder need not be."""
+    """The name of a folder as text, which it need not be."""
     return folder.resolve().name.encode("utf-8", "replace").decode()
 
 
@@ -147,7 +147,7 @@ def _read(folder: Path) -> _RunJson:
 
 
 def list_run_files(folder: Path) -> Iterable[tuple[str, str]]:
-    """(path, label) of the files of a run, then of its stages. A link is none of them: it may lead
+    """(path, label) of the files of a run, then of its stages. Links are left out, as they may lead
     out of the folder."""
     for file, what in FILES.items():
         if _is_own_file(folder / file):

@@ -2,7 +2,7 @@
 memory or holds the loop.
 
 Neither Locust nor Flask has a limit. gevent's server reads what is there without a turn for
-anything else, also after the answer, to find the next request behind it.
+anything else. It also reads after the response, to find the next request.
 """
 
 import io
@@ -16,23 +16,24 @@ import gevent
 from .origin import App, Start
 
 MAX_FORM_BYTES: Final = 256 << 10
-"""Of any request but an upload."""
+"""The most bytes of any request, except an upload."""
 MAX_DIGITS: Final = 18
-"""Of a length."""
+"""The digits of a length."""
 BLOCK_BYTES: Final = 4096
 MAX_WIRE_BYTES: Final = 2 << 20
-"""Of such a body with the lengths of its chunks."""
+"""The most bytes of such a body with the lengths of its chunks."""
 TURN_S: Final = 0.005
 """After so long others have a turn."""
 PAUSE_S: Final = 1e-4
-"""Not zero: gevent looks at timers and sockets after fifty turns of none."""
+"""A pause of 0 would not do: gevent looks at timers and sockets after fifty such turns."""
 LINGER_S: Final = 5.0
-"""The rest of a body that was not wanted is read so long: with it unread, many clients would not
-see the answer."""
+"""The rest of an unwanted body is read for so long. If it stays unread, many clients do not see the
+response."""
 
 
 def limit_bodies(app: App, is_upload: Callable[[str], bool], most_upload_bytes: int) -> App:
-    """``app`` behind the limits. ``is_upload``: of a path, whose body is passed on as a stream."""
+    """``app`` behind the limits. ``is_upload`` decides by the path whether the body is passed on as
+    a stream."""
 
     turn_at = 0.0
 
@@ -53,7 +54,7 @@ def limit_bodies(app: App, is_upload: Callable[[str], bool], most_upload_bytes: 
         length = _length(environ)
 
         def closing(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
-            """The rest of the body may stay unread: no next request is looked for behind it."""
+            """The rest of the body may stay unread: no next request is looked for after it."""
             if incoming is not None:
                 incoming.end_by(time.monotonic() + LINGER_S)
             return start(status, [*headers, ("Connection", "close")], *more)
@@ -84,17 +85,17 @@ def limit_bodies(app: App, is_upload: Callable[[str], bool], most_upload_bytes: 
 
 
 class IncomingBody:
-    """What comes from a client, as gevent's server reads it: byte by byte between chunks. Gives
+    """The bytes of a client, as gevent's server reads them: byte by byte between chunks. It gives
     others a turn."""
 
     def __init__(self, file: Any, most: int) -> None:
-        """``most``: bytes of a body, with the lengths of its chunks."""
+        """``most`` bounds the bytes of a body with the lengths of its chunks."""
         self._file, self._left = file, most
         self._turn_at = time.monotonic() + TURN_S
         self._until = float("inf")
 
     def end_by(self, until: float) -> None:
-        """From then on (monotonic seconds) no more is read; before, however much there is."""
+        """After ``until`` (monotonic seconds) nothing more is read; before it, any amount is."""
         self._until, self._left = until, sys.maxsize
 
     def read(self, size: int) -> bytes:
@@ -119,15 +120,15 @@ class IncomingBody:
 
 
 def _length(environ: dict[str, Any]) -> int | None:
-    """As announced; 0 where it is not. None: gevent's server, which takes all that Python's ``int``
-    does, may wait for any number of bytes."""
+    """The announced length, 0 without one. None: gevent's server could wait for any number of
+    bytes, as it accepts everything that Python's ``int`` does."""
     text = environ.get("CONTENT_LENGTH") or "0"
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
 def _has_no_end(environ: dict[str, Any], length: int) -> bool:
-    """Of a body: gevent's server knows one coding, and passes on whatever comes where another
-    protocol is asked for."""
+    """Whether a body has no end. gevent's server knows one coding, and passes on anything where
+    another protocol is requested."""
     coding = environ.get("HTTP_TRANSFER_ENCODING", "").lower()
     if coding not in ("", "chunked"):
         return True
@@ -135,7 +136,7 @@ def _has_no_end(environ: dict[str, Any], length: int) -> bool:
 
 
 def _body(stream: Any, most: int) -> bytes:
-    """At most so many bytes. Raises OSError."""
+    """At most ``most`` bytes. Raises OSError."""
     body = bytearray()
     while len(body) < most and (block := stream.read(min(BLOCK_BYTES, most - len(body)))):
         body += block

@@ -1,5 +1,5 @@
-"""The look through the dataset of a form, in a process of its own: the page goes on, and what takes
-too long is ended."""
+"""Dataset summary: reads the dataset of a form in a process of its own. The page goes on, and a
+slow read is ended."""
 
 import signal
 import sys
@@ -17,15 +17,15 @@ from locust_llm.workload.dataset import Order
 from locust_llm.workload.dataset_summary_process import DatasetFindings, DatasetQuestion
 
 MAX_CPU_S: Final = 5
-"""For an upload."""
+"""The CPU seconds for an upload."""
 MAX_WALL_S: Final = 60.0
-"""A busy machine gives it a part of its time."""
+"""The seconds on a busy machine, which gives it a part of its time."""
 OUT_OF_TIME: Final = (-signal.SIGXCPU, -signal.SIGKILL)
 CHILD: Final = (sys.executable, "-m", "locust_llm.workload.dataset_summary_process")
 
 
 def look_at_dataset(s: Settings, *, limited: bool) -> None:
-    """So that the check of the settings need not read the file. ``limited``: it is an upload.
+    """Read the dataset, so that the check of the settings need not. ``limited``: it is an upload.
     Raises Refused, and ValueError of one sentence."""
     if not s.input_file:
         return

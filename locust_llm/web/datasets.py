@@ -1,8 +1,8 @@
-"""Datasets: the files that the form of a new run offers: of the command line, of a folder of this
-machine, or uploaded.
+"""Datasets: the files that the form of a new run offers: the command line's, a folder's on this
+machine, or an upload.
 
-The form names one by a choice, never by a path: ``given``, ``file:`` and a name that was listed, or
-``upload:`` and a token.
+The form names a dataset by a choice, never by a path: ``given``, ``file:`` with a listed name, or
+``upload:`` with a token.
 """
 
 import os
@@ -21,11 +21,11 @@ MAX_UPLOAD_BYTES: Final = 100 << 20
 UPLOAD_S: Final = 300.0
 """An upload that takes longer is given up."""
 SUFFIXES: Final = (".jsonl", ".json", ".csv", ".tsv", ".log", ".jsonl.gz", ".json.gz", ".csv.gz")
-"""Of the files of a folder. Not .txt: a key is often kept in such a file."""
+"""The endings of a folder's files. Not .txt, as a key is often kept in such a file."""
 MAX_LISTED: Final = 200
 MAX_DEPTH: Final = 3
 MAX_VISITED: Final = 5000
-"""Entries of folders: the list is made while the page is waited for."""
+"""The most entries of folders, as the page waits for the list."""
 NOT_SEARCHED: Final = ("node_modules", "site-packages", "__pycache__")
 GIVEN, FILE, UPLOAD = "given", "file:", "upload:"
 NO_SUCH: Final = "there is no such dataset any more: choose one again"
@@ -33,21 +33,21 @@ _NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class Datasets:
-    """Of one process. ``given``: the path of the command line; ``folder``: whose files are offered,
-    with those of its folders; None: none are."""
+    """The datasets of one process. ``given`` is the command line's path. ``folder`` has the offered
+    files, also in its folders; None: none are offered."""
 
     def __init__(self, given: str | None, folder: Path | None) -> None:
         self.given, self.folder = given, folder
         self._uploads: str | None = None
-        """A folder of this user alone."""
+        """A folder that only this user can read."""
         self._remove_all: Callable[[], object] = lambda: None
-        """Of it, with all in it; at the latest when the process ends."""
+        """Removes the folder with its content, at the latest when the process ends."""
         self._token = ""
         self._uploaded = Path()
-        """The latest upload: there is one at a time."""
+        """The latest upload. There is one at a time."""
 
     def choices(self) -> list[tuple[str, str]]:
-        """(choice, name) of each dataset there is."""
+        """(choice, name) of each dataset."""
         given = (
             [(GIVEN, f"{os.path.basename(self.given)}, of the command line")] if self.given else []
         )
@@ -57,7 +57,7 @@ class Datasets:
         return given + uploaded + [(FILE + name, name) for name in self._listed()]
 
     def choice_of(self, path: str | None) -> str:
-        """The choice that leads to a path; empty: none does."""
+        """The choice that leads to a path. Empty: none does."""
         if path and path == self.given:
             return GIVEN
         if path and self._token and path == str(self._uploaded):
@@ -67,7 +67,7 @@ class Datasets:
         )
 
     def path(self, choice: str) -> str | None:
-        """Of a choice that came from outside; None: no dataset. Raises Refused."""
+        """The path of a choice from outside. None: it is no dataset. Raises Refused."""
         if not choice:
             return None
         if choice == GIVEN and self.given:
@@ -80,8 +80,11 @@ class Datasets:
         refuse_run(NO_SUCH)
 
     def keep(self, name: str, blocks: Iterable[bytes]) -> str:
-        """Keep an upload in place of the last one; its choice. Raises Refused where it is too
-        large, OSError, and what ``blocks`` raises; then nothing of it is left."""
+        """Keep an upload in place of the last one. Returns its choice.
+
+        Raises Refused where it is too large, OSError, and what ``blocks`` raises. Then nothing of
+        it is left.
+        """
         if self._uploads is None:
             self._uploads = tempfile.mkdtemp(prefix="locust-llm-")  # mode 0700
             self._remove_all = finalize(self, shutil.rmtree, self._uploads, ignore_errors=True)
@@ -111,7 +114,7 @@ class Datasets:
         self._remove_all()
 
     def _listed(self) -> dict[str, Path]:
-        """Lists the files by their names below the folder, at most MAX_LISTED."""
+        """The files by their names below the folder, at most MAX_LISTED."""
         if self.folder is None:
             return {}
         files_below = dict(_below(self.folder))
@@ -126,14 +129,14 @@ def describe_size_limit() -> str:
 
 
 def sanitise_file_name(name: str) -> str:
-    """Of a name from outside: letters, digits, dots and dashes of its end, and no path."""
+    """A name from outside as letters, digits, dots and dashes of its end, without a path."""
     clean_name = _NAME.sub("-", re.split(r"[/\\]", name)[-1])[-80:].lstrip(".-")
     return clean_name or "dataset"
 
 
 def _below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(name, path) of what may be a dataset: regular files, neither hidden nor behind a link, none
-    of a run's folder."""
+    """(name, path) of possible datasets: regular files, neither hidden nor behind a link, and
+    outside of run folders."""
     visited = 0
     for place, folders, files in os.walk(folder):
         here = Path(place)

@@ -1,9 +1,8 @@
-"""Live: the figures of a running run for the web page: of the last seconds, of the whole run, and
-over time.
+"""Live: a running run's values for the web page: the last seconds, the whole run, and over time.
 
-Cost and size do not grow with the run: times are counted with three significant digits, and a long
-history drops every second point. What is counted is kept as totals, so rates and means between any
-two points are right.
+Cost and size do not grow with the run. Times are counted with three significant digits, and a long
+history drops every second point. Counts are kept as totals, so rates and means between any two
+points are right.
 """
 
 import time
@@ -27,12 +26,12 @@ from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
 from locust_llm.text.untrusted import sanitise_text
 
 MAX_POINTS: Final = 1200
-"""Of the history: 20 minutes at one per second, then one per two seconds, and so on."""
+"""The points of the history: 20 minutes at one a second, then one every two seconds, and so on."""
 MAX_NAMES: Final = 12
-"""At most so many names of requests have rows of their own."""
+"""The most request names with their own rows."""
 NAME_BYTES: Final = 60
 MAX_LINES: Final = 32
-"""Requests of the timeline, the last that ended."""
+"""The requests of the timeline, the last that ended."""
 PERCENTILES: Final = (50, 90, 95, 99)
 """The percentiles of the table."""
 PLOT_PERCENTILES: Final = (50, 95, 99)
@@ -49,7 +48,7 @@ TABLE_ROWS: Final = {
 }
 """The rows of the table, by tag."""
 POOLED_ROWS: Final = {LATENCY: TABLE_ROWS[LATENCY], GATE_WAIT.tag: TABLE_ROWS[GATE_WAIT.tag]}
-"""Those of answers in one piece, of embeddings and rerank too."""
+"""The rows for answers in one piece, for embeddings and rerank too."""
 
 
 class LiveSample(msgspec.Struct, frozen=True, array_like=True):
@@ -61,9 +60,11 @@ class LiveSample(msgspec.Struct, frozen=True, array_like=True):
     users: int
     limit: int | None
     used_s: float
-    """Of requests awaiting their first token, added up over time; so is what waits and what
-    decodes. The mean number between two points is the difference of the totals over that of
-    ``in_flight_at``, whichever points are left between them."""
+    """The request-seconds that await the first token so far, then at the gate, then decoding.
+
+    The mean number between two points is the difference of the totals over the difference of
+    ``in_flight_at``.
+    """
     waiting_s: float
     decoding_s: float
     ttft_ms: tuple[float, ...] | None
@@ -71,33 +72,34 @@ class LiveSample(msgspec.Struct, frozen=True, array_like=True):
     itl_ms: tuple[float, ...] | None
     tokens_per_s: float
     ok: int
-    """Requests that succeeded so far, as Request Throughput of the report counts them."""
+    """The successful requests so far, as the report's Request Throughput counts them."""
     failed: tuple[int, ...]
-    """Failures so far by class, in the order of Live.classes; shorter if a class came later."""
+    """The failures so far by class, in the order of LiveStatistics.classes. It is shorter if a
+    class came later."""
     server: tuple[tuple[float | None, ...] | None, ...] = ()
     """The server's own metrics: see charts.now."""
     latency_ms: tuple[float, ...] | None = None
     """p50, p95, p99 of whole requests, where nothing is generated."""
     in_flight_at: float = 0.0
-    """Seconds since the start to the statuses that the totals of requests in flight are of."""
+    """Seconds from the start to the statuses behind the request-seconds."""
 
 
 class LatencyRow(msgspec.Struct, frozen=True):
-    """A row of the table, in ms; ``None`` without values."""
+    """A row of the table in ms. ``None``: there are no values."""
 
     label: str
     count: int
-    """In the last WINDOW_S seconds."""
+    """The requests in the last WINDOW_S seconds."""
     recent_ms: list[float] | None
     whole_count: int
     whole_ms: list[float] | None
     named: bool = False
-    """Of the requests of one name."""
+    """The row is for the requests of one name."""
 
 
 def order_latency_rows(rows: Mapping[str, str], *, waits: bool, gated: bool) -> dict[str, str]:
-    """By tag. ``waits``: a schedule or a gate held requests, and what users waited comes first;
-    ``gated``: it was a gate, and without one nothing waits at it."""
+    """The rows' names by tag. ``waits``: a schedule or a gate held requests, and the users' wait
+    comes first. ``gated``: it was a gate; without one nothing waits at it."""
     rows = {tag: label for tag, label in rows.items() if gated or tag != GATE_WAIT.tag}
     if TTFT_FROM_DUE.tag not in rows:
         return dict(rows)
@@ -107,7 +109,8 @@ def order_latency_rows(rows: Mapping[str, str], *, waits: bool, gated: bool) -> 
 
 
 class LiveStatistics:
-    """Of one run. Call ``add`` for each ended request, ``tick`` once a second."""
+    """The statistics of one run. Call ``add`` for each ended request, and ``tick`` once a
+    second."""
 
     def __init__(
         self,
@@ -118,7 +121,7 @@ class LiveStatistics:
         generates: bool = True,
         streams: bool = True,
     ) -> None:
-        """``generates``: answers have output; without, its figures are left out. ``streams``: they
+        """``generates``: answers have output; else its values are left out. ``streams``: answers
         have a first token."""
         self.stats, self.generates = stats, generates
         self.streams = generates and streams
@@ -130,12 +133,11 @@ class LiveStatistics:
         self.marks: list[tuple[float, str]] = []
         """(seconds since the start, label)."""
         self.classes: list[str] = []
-        """Of failures, in order of appearance."""
+        """The failure classes in the order of their appearance."""
         self.ended = 0
-        """Requests ended so far."""
         self._clock = clock
         self.tokens_per_s = 0.0
-        """Of the last tick: the tile and the last point of the chart have one figure."""
+        """The rate of the last tick, for the tile and the last point of the chart."""
         self._ticks = 0
         self._phase = ""
         self._stage = 0
@@ -146,8 +148,8 @@ class LiveStatistics:
         self.gated = True
         """There is, or was, a gate."""
         self._names: dict[str, tuple[SlidingHistogram, Histogram]] = {}
-        """By the name of requests: TTFT of the last seconds and of the whole run, from due where
-        there are waits."""
+        """By request name: TTFT of the last seconds and of the whole run, from due where there are
+        waits."""
         self._last: deque[Record] = deque(maxlen=MAX_LINES)
 
     def add(self, record: Record) -> None:
@@ -179,11 +181,11 @@ class LiveStatistics:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """The seconds since the start."""
         return round(self._clock() - self.started_at, 2)
 
     def mark(self, text: str) -> None:
-        """A label for the plots at this moment."""
+        """Add a label to the plots at this moment."""
         self.marks.append((self.seconds, text))
 
     def tick(
@@ -193,8 +195,8 @@ class LiveStatistics:
         phase: str,
         server: tuple[tuple[float | None, ...] | None, ...] = (),
     ) -> None:
-        """Add a point after a second. ``phase``: of the run, or its stage; ``server``: see
-        Point."""
+        """Add the point of one second. ``phase`` names the phase or stage. ``server``: see
+        LiveSample."""
         if phase != self._phase:
             self._phase = phase
             if self.points:
@@ -243,8 +245,8 @@ class LiveStatistics:
         return self.points[first:]
 
     def table(self) -> list[LatencyRow]:
-        """TTFT of the last seconds is from first chunks where there are no waits; all else is from
-        ended requests."""
+        """Without waits, TTFT of the last seconds uses first chunks. All other rows use ended
+        requests."""
         rows = []
         shown_rows = TABLE_ROWS if self.streams else POOLED_ROWS
         for tag, label in order_latency_rows(
@@ -258,14 +260,14 @@ class LiveStatistics:
         return [*rows, *self.by_name()]
 
     def _window_of(self, tag: str) -> SlidingHistogram:
-        """Of the table and the charts alike: their last seconds are of the same requests."""
+        """The window that the table and the charts share, so that their last seconds have the same
+        requests."""
         return (
             self.stats.recent_ttft if tag == TTFT.tag and not self.has_waits else self._recent[tag]
         )
 
     def by_name(self) -> list[LatencyRow]:
-        """The first rows of the table by the names of requests; empty where there is one name
-        alone."""
+        """The first rows of the table by request name. Empty: there is one name only."""
         rows = []
         first = TABLE_ROWS[TTFT_FROM_DUE.tag if self.has_waits else TTFT.tag]
         for name, (window, whole) in sorted(self._names.items()) if len(self._names) > 1 else ():
@@ -300,12 +302,12 @@ class LiveStatistics:
         )
 
     def failures(self) -> dict[str, int]:
-        """So far, by class."""
+        """The failures so far, by class."""
         return {name: self.stats.counts[name] for name in self.classes}
 
 
 def iterate_latencies(record: Record) -> Iterator[tuple[str, Sequence[int]]]:
-    """(tag, microseconds) of a request, as in the report's main table: of successful requests, but
+    """(tag, microseconds) of a request, as in the report's main table: successful requests, but
     gate waits of all."""
     times_s = [(GATE_WAIT.tag, record.gate_wait_s)]
     if record.outcome == OK:

@@ -1,9 +1,9 @@
 """Origin: which requests the web pages answer: none from a page of another site, and none under a
 foreign host name.
 
-Locust takes any POST and lets any page read its answers (``Access-Control-Allow-Origin: *``), also
-on loopback, where every page of the user's browser reaches it. So this guards all of its routes,
-ours and those of a locustfile. See https://web.dev/articles/fetch-metadata and, for names,
+Locust accepts any POST and lets any page read its responses (``Access-Control-Allow-Origin: *``).
+On loopback every page of the user's browser reaches it, too. So this guards all of its routes, ours
+and a locustfile's. See https://web.dev/articles/fetch-metadata and, for names,
 https://en.wikipedia.org/wiki/DNS_rebinding.
 """
 
@@ -19,14 +19,14 @@ logger = logging.getLogger("locust_llm")
 
 SAFE_METHODS: Final = ("GET", "HEAD")
 MAX_HEADER_CHARS: Final = 100
-"""Of a header, quoted in a refusal."""
+"""The characters of a header in a refusal."""
 Start = Callable[..., Any]
 """WSGI's ``start_response``."""
 App = Callable[[dict[str, Any], Start], Iterable[bytes]]
 
 
 def guard_origin(app: App, allowed: Collection[str]) -> App:
-    """``app`` behind a guard. ``allowed``: further names, perhaps with a port."""
+    """``app`` behind a guard. ``allowed`` has further names, perhaps with a port."""
     refused: set[str] = set()
 
     def answer(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
@@ -61,9 +61,11 @@ GUARD_HEADERS: Final = ("Host", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "S
 
 
 def check_host_name(asked: Mapping[str, str | None], allowed: Collection[str]) -> str:
-    """Why the name that a browser believes to be ours is not: a page of another site can point its
-    own name at this machine, and is of the same origin then. Empty if all is well; a request
-    without a name comes from no browser."""
+    """Why a request's host name is not ours. Empty: it is.
+
+    A page of another site can point its own name at this machine, and then has the same origin. A
+    request without a name comes from no browser.
+    """
     host = asked["Host"]
     if (
         host is None
@@ -80,8 +82,10 @@ def check_host_name(asked: Mapping[str, str | None], allowed: Collection[str]) -
 def check_page_origin(
     method: str, asked: Mapping[str, str | None], allowed: Collection[str]
 ) -> str:
-    """Why the page that made the request may not; empty if it may, or if it was no page. A link of
-    another site may lead here, as a whole page and by GET."""
+    """Why the page that made the request may not. Empty: it may, or no page made it.
+
+    A link of another site may lead here, as a whole page and by GET.
+    """
     origin, site = asked["Origin"], asked["Sec-Fetch-Site"]
     page = (
         "a page of another site"
@@ -104,8 +108,8 @@ def check_page_origin(
 
 
 def drop_cors_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The headers of an answer, without the leave that Locust gives to pages of all sites to read
-    it, and to no frame of theirs."""
+    """The headers without Locust's permission for all sites to read the response, and with a ban on
+    foreign frames."""
     kept_headers = [
         (name, value) for name, value in headers if not name.lower().startswith("access-control-")
     ]
@@ -113,14 +117,14 @@ def drop_cors_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str
 
 
 def parse_allowed_hosts(text: str | None, web_host: str | None) -> frozenset[str]:
-    """Those of ``--web-allowed-host``, with commas between, and of ``--web-host`` where that is
+    """The names of ``--web-allowed-host``, with commas between, and of ``--web-host`` if it has
     one."""
     given = [*(text or "").split(","), "" if web_host == "*" else web_host or ""]
     return frozenset(filter(None, (name.strip().lower() for name in given)))
 
 
 def _name(host: str) -> str:
-    """Returns the name without the port; empty where it is none."""
+    """The name without the port. Empty: there is none."""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:
@@ -128,7 +132,7 @@ def _name(host: str) -> str:
 
 
 def _place(origin: str) -> str:
-    """Name and port; empty where there is none."""
+    """Name and port. Empty: there is none."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -136,7 +140,7 @@ def _place(origin: str) -> str:
 
 
 def _is_address(name: str) -> bool:
-    """No name server can say that of another machine."""
+    """Whether it is an address, which no name server can claim for another machine."""
     try:
         ip_address(name.partition("%")[0])
     except ValueError:

@@ -1,4 +1,5 @@
-"""Pages of the web UI that other parts of the package make: a table from the name to the function.
+"""Pages: pages of the web UI that other parts of the package make: a table from the name to the
+function.
 
 A function is imported when somebody opens its page, so a load test imports none of them.
 """
@@ -9,14 +10,14 @@ from pathlib import Path
 from typing import Final
 
 MakePage = Callable[[Path], str]
-"""Takes the folder of the runs and returns the HTML."""
+"""Returns the HTML for the folder of the runs."""
 
 WEB_PAGES: Final = {"history": "locust_llm.lab.history.web_page:make_page"}
-"""By name: the page is at ``/llm/<name>``, and ``locust-llm <name>`` is the command that shows the
+"""The function by name. The page is at ``/llm/<name>``, and ``locust-llm <name>`` shows the
 same."""
 
 
 def load_page(name: str) -> MakePage:
-    """Import what makes the page of this name."""
+    """Import the function that makes this page."""
     make: MakePage = pkgutil.resolve_name(WEB_PAGES[name])
     return make

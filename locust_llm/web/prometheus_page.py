@@ -1,5 +1,5 @@
-"""What Prometheus scrapes: a page of the web UI, and with --metrics-port one on a port of its own,
-headless too."""
+"""Prometheus page: what Prometheus reads: a page of the web UI, and with --metrics-port one on its
+own port, headless too."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -24,12 +24,12 @@ from .bodies import limit_bodies
 
 PATH: Final = "/llm/metrics"
 MAX_CONNECTIONS: Final = 16
-"""Of the port, at a time."""
+"""The most connections of the port at a time."""
 
 
 def serve_metrics(environment: Environment, shown: Callable[[], Controller | None]) -> None:
-    """``shown``: the current run, else the last one. Before the first the page is empty. Headless
-    there is no such page."""
+    """``shown`` gives the present run, else the last one. Before the first the page is empty.
+    Headless there is no such page."""
     web_ui = environment.web_ui
     if web_ui is None:
         return
@@ -73,8 +73,8 @@ def format_live_metrics(control: Controller) -> str:
 
 
 def serve_metrics_on(address: str, shown: Callable[[], Controller | None]) -> WSGIServer:
-    """The same page at ``ADDR:PORT``, or ``PORT`` of this machine alone, until the process ends.
-    Raises Refused."""
+    """Serve the page at ``ADDR:PORT``, or at ``PORT`` on this machine alone, until the process
+    ends. Raises Refused."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
         if environ.get("PATH_INFO") not in (PATH, "/metrics"):

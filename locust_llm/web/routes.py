@@ -1,11 +1,14 @@
 """Routes: this library in Locust's web UI: the form of a run, the live page, reports of past runs,
-a tab of figures.
+a tab of values.
 
-Only Locust's own extension points: fields, a tab with a table, links, hooks of Flask. Three things
-are replaced, as Locust has no such point. The view of ``POST /swarm`` (run_form_submit.py):
-Locust's cannot refuse a run, and answers a wrong number with HTTP 500. ``update_template_args``: Locust sorts the
-fields of the form as its parser does, and shows the defaults in place of the last run's values.
-``state`` in its answers: its page stops polling once the runner stops, before the report is made.
+It uses Locust's own extension points: fields, a tab with a table, links, hooks of Flask. Three
+things are replaced, as Locust has no such point:
+
+The view of ``POST /swarm`` (run_form_submit.py): Locust's cannot refuse a run, and answers a wrong
+number with HTTP 500. ``update_template_args``: Locust sorts the fields of the form as its parser
+does, and shows the defaults in place of the last run's values. ``state`` in its responses: its page
+stops polling once the runner stops, before the report is made.
+
 All is behind Locust's login.
 """
 
@@ -63,9 +66,9 @@ POLICY: Final = (
     "frame-ancestors 'self'; base-uri 'none'; form-action 'self'"
 )
 SANDBOX: Final = "sandbox allow-scripts allow-popups allow-downloads"
-"""A report may run its script, and reach nothing of Locust."""
+"""A report may run its script, and reaches nothing of Locust."""
 INLINE: Final = (".html", ".md", ".svg")
-"""A browser shows these, and saves other files."""
+"""A browser shows these files, and saves all others."""
 OPEN_TO_ALL: Final = (
     "The web page is open to the whole network (0.0.0.0), without a login: --web-host 127.0.0.1 "
     "keeps it to "
@@ -79,14 +82,15 @@ COLUMNS: Final = (
     *((f"whole{p}", f"p{p}") for p in PERCENTILES),
 )
 PAGE_LINK: Final = {"href": "./llm", "title": "LLM live page: charts and the prefill gate"}
-"""On Locust's tab of downloads: the one place where its page has links of an extension."""
+"""The link stands on Locust's tab of downloads, the only place of its page with links of an
+extension."""
 LOCUSTS: Final = "locust.index"
-"""Locust's own page. Ours is before it where the address has no query: with one, such as
-?tab=stats, it is Locust's."""
+"""Locust's own page. Ours replaces it where the address has no query. With a query such as
+?tab=stats it is Locust's."""
 BLOCK_BYTES: Final = 1 << 16
 GATE_FIELDS: Final = ("limit", "ramp_s")
 IN_FIRST_COLUMN: Final = 2
-"""Groups of the form, on a wide screen."""
+"""The form's groups in the first column of a wide screen."""
 
 
 def attach_pages(
@@ -95,9 +99,8 @@ def attach_pages(
     *,
     first: bool = False,
 ) -> RunView:
-    """Add our pages to the web UI of this process. ``on_asked``: takes the settings of the run that
-    begins next, and what is known of the server; ``first``: the address of Locust's page leads to
-    ours."""
+    """Add our pages to the web UI of this process. ``on_asked`` gets the next run's settings and
+    what is known of the server. ``first``: the address of Locust's page leads to ours."""
     options = environment.parsed_options
     report_dir = getattr(options, "report_dir", None)
     archive = (
@@ -135,8 +138,8 @@ def attach_pages(
 
 
 def _offered(options: Namespace | None) -> Path | None:
-    """The folder whose files the form offers: that of the command line, else the working directory,
-    but not to others."""
+    """The folder whose files the form offers: the command line's. Else it is the working directory,
+    if nobody else can reach the page."""
     if options is None or not hasattr(options, "web_datasets"):
         return None
     if options.web_datasets:
@@ -186,14 +189,14 @@ def _asset(name: str) -> flask.Response:
 
 
 def _to_ours(view: RunView) -> Any:
-    """Relative, so that it holds behind a proxy that takes a path away."""
+    """A relative address, which also works behind a proxy that removes a path."""
     if flask.request.endpoint != LOCUSTS or flask.request.query_string:
         return None
     return flask.redirect("./llm" if view.runs else "./llm/new")
 
 
 def _new_run(view: RunView, datasets: Datasets) -> Any:
-    """The form; of a run that is on, the live page."""
+    """The form, or the live page while a run is on."""
     if view.control is not None and not view.control.draining:
         return flask.redirect("../llm")
     environment = view.environment
@@ -213,7 +216,8 @@ def _new_run(view: RunView, datasets: Datasets) -> Any:
 
 
 def _upload(view: RunView, datasets: Datasets) -> flask.Response:
-    """The body is the file, ``name`` its name. Not during a run, which it would disturb."""
+    """The body is the file, ``name`` its name. There is no upload during a run, which it would
+    disturb."""
 
     def blocks() -> Iterator[bytes]:
         while view.control is None and not view.starting:
@@ -236,9 +240,9 @@ def _upload(view: RunView, datasets: Datasets) -> flask.Response:
 
 
 def _live(view: RunView) -> flask.Response:
-    """The status, and the history after ``after`` seconds, if ``run`` and ``step`` (seconds between
-    points) are unchanged; else all of it. With ``lines`` a timeline of the last requests, as
-    HTML."""
+    """The status, and the history after ``after`` seconds if ``run`` and ``step`` (seconds between
+    points) are unchanged; else the whole history. With ``lines`` also a timeline of the last
+    requests, as HTML."""
     wanted = flask.request.args
     status = dict(view.status())
     if (live := view.live) is not None:
@@ -254,7 +258,8 @@ def _live(view: RunView) -> flask.Response:
 
 
 def _gate(view: RunView) -> flask.Response:
-    """Set the limit: ``limit`` slots (empty: no gate), over ``ramp_s`` seconds (empty: at once)."""
+    """Set the limit to ``limit`` slots (empty: no gate), over ``ramp_s`` seconds (empty: at
+    once)."""
     limit, ramp_s = (flask.request.form.get(name, "").strip() for name in GATE_FIELDS)
     try:
         if others := {*flask.request.form, *flask.request.args, *flask.request.files} - {
@@ -274,7 +279,7 @@ def _gate(view: RunView) -> flask.Response:
 
 
 def _number(kind: type, wanted: str, text: str) -> Any:
-    """None of an empty text. Raises ValueError of one sentence."""
+    """The number of a text. None: it is empty. Raises ValueError of one sentence."""
     try:
         value = kind(text) if text else None
     except ValueError:
@@ -285,7 +290,7 @@ def _number(kind: type, wanted: str, text: str) -> Any:
 
 
 def _page_of_runs(view: RunView, name: str) -> flask.Response:
-    """A page of all past runs: made by a thread, and not during a run, which it would disturb."""
+    """A page of all past runs. A thread makes it, and not during a run, which it would disturb."""
     if (reports := view.archive.reports) is None or not reports.is_dir():
         return _text(
             f"there is no folder of runs: with --report-dir, locust-llm {name} DIR shows them", 404
@@ -385,7 +390,7 @@ def _extend(
 def _change_user(
     whitelist: Whitelist, keep_key: Callable[[str], None], ask_locust: Callable[[], Any]
 ) -> Any:
-    """Locust sets any attribute of a user class to anything."""
+    """Check a change of a user class, as Locust sets any attribute to anything."""
     try:
         whitelist.check_user(flask.request.get_data(), keep_key)
     except (RunRefused, ValueError, OSError) as no:
@@ -394,9 +399,11 @@ def _change_user(
 
 
 def _state(view: RunView) -> str:
-    """The state of Locust's runner, but "running" until the report is made. Locust's page polls
-    only while a run is spawning or running: it would keep the figures of the moment before, and
-    show no button for the next run."""
+    """The state of Locust's runner, but "running" until the report is made.
+
+    Locust's page polls only while a run is spawning or running. Otherwise it would keep old values,
+    and show no button for the next run.
+    """
     state = str(view.environment.runner.state)  # type: ignore[union-attr]
     if view.control is not None and state in ("cleanup", "stopping", "stopped"):
         return "running"
@@ -407,7 +414,7 @@ def _state(view: RunView) -> str:
 
 
 def _name_view(answer: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Names a view as Locust's login requires."""
+    """Name a view as Locust's login requires."""
 
     def view(**words: str) -> Any:
         return answer(**words)

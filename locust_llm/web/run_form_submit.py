@@ -1,5 +1,5 @@
-"""Run form submit: what answers a form of a run (``POST /swarm``): it starts a run, or changes the
-one that is on."""
+"""Run form submit: answers the form of a run (``POST /swarm``). It starts a run, or changes the
+present one."""
 
 import logging
 import time
@@ -52,13 +52,13 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 def is_reachable_by_others(options: Namespace) -> bool:
-    """Others can reach the pages, as far as this process knows."""
+    """Whether others can reach the pages, as far as this process knows."""
     return not options.web_login and options.web_host not in LOOPBACK
 
 
 class RunFormView:
-    """A view of Flask. ``ask_locust``: Locust's own view; ``whitelist``: what a form may have;
-    ``on_asked``: takes the settings of the next run, and what is known of the server."""
+    """A view of Flask. ``ask_locust`` is Locust's own view. ``whitelist`` has the allowed fields.
+    ``on_asked`` gets the next run's settings and what is known of the server."""
 
     def __init__(
         self,
@@ -146,8 +146,8 @@ class RunFormView:
         )
 
     def _edit(self, runner: Any, control: Controller, asked: MultiDict[str, str]) -> Any:
-        """Change gate and users of the current run. A field that is empty or as it was is no
-        change: so a limit that the live page has set stays."""
+        """Edit gate and users of the present run. A field that is empty or unchanged is no change,
+        so a limit from the live page stays."""
         before = self._options
         form = drop_empty_fields(asked)
         if picked := [name for name in PICKED if name in form]:
@@ -197,8 +197,8 @@ class RunFormView:
         return answer
 
     def keep_key(self, host: str) -> None:
-        """No visitor of this page may have the key, or what else is secret, sent to another server.
-        Raises Refused."""
+        """No visitor of this page may send the key, or another secret, to another server. Raises
+        Refused."""
         if (
             self._open
             and normalise_base_url(host) != self._own_host
@@ -212,7 +212,7 @@ class RunFormView:
 
 
 def _wait(while_: Callable[[], bool], seconds: float, refusal: str = "") -> None:
-    """Wait while it holds, at most ``seconds``; then raises Refused, if there is a refusal."""
+    """Wait while it holds, at most ``seconds``. Then raise Refused, if there is a refusal."""
     until = time.monotonic() + seconds
     while while_():
         if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""View: the current or last run as data for the pages, without Flask."""
+"""View: the present or last run as data for the pages, without Flask."""
 
 import time
 from collections.abc import Iterator
@@ -34,54 +34,50 @@ from .live import (
 INTERVAL_S: Final = 1.0
 """The time between two points of the live figures."""
 LOOKS: Final = 5
-"""Between two points, whether the run still goes on."""
+"""How often the state of the run is checked between two points."""
 DRAWN: Final = {"ttft": 1e3, "itl": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0}
-"""Measures that have a chart on the live page, and from the unit of a rule's limit to that of the
-chart."""
+"""The measures with a chart on the live page, and the factor from a rule's unit to the chart's."""
 DRAWN_WHOLE: Final = {
     "request_latency": 1e3, "output_tokens_per_s": 1.0, "requests_per_s": 1.0,
 }  # fmt: skip
-"""Those of answers in one piece, of embeddings and rerank too."""
+"""The measures for answers in one piece, for embeddings and rerank too."""
 RATES: Final = {"tokens_per_s": "output_token_throughput", "requests_per_s": "request_throughput"}
-"""Tags of the report by their names here."""
+"""The report's tags by their names here."""
 LEAST_PART_S: Final = 1e-5
-"""A part of less is not shown."""
+"""A shorter part is not shown."""
 NONE, STARTING, ON, ENDING, OVER = "none", "starting", "on", "ending", "over"
 
 Json = dict[str, Any]
 
 
 class RunView:
-    """One per process, for all its runs."""
+    """The view of a process, for all its runs."""
 
     def __init__(self, environment: Environment, archive: Archive) -> None:
         self.environment = environment
         self.archive = archive
         self.control: Controller | None = None
-        """Of the current run, until its report is made."""
+        """The controller of the present run, until its report is made."""
         self.live: LiveStatistics | None = None
         self.runs = 0
-        """Number of runs so far."""
         self.starting = False
-        """The server is being checked."""
         self.refusal = ""
-        """Why the last run could not start."""
         self.target: int | None = None
-        """The limit that the gate has, or ramps to."""
+        """The limit of the gate, or the end of its ramp."""
         self._name = ""
         self._server: Json = {}
-        """What is known of the server of the run."""
+        """What is known of the run's server."""
         self._limits: list[tuple[str, float, str]] = []
-        """Of the rules, as the charts draw them: measure, limit, text."""
+        """The rules' limits for the charts: measure, limit, text."""
         self._phase = ""
         """The phase of the run, as a mark over time."""
         self._last_s = 0.0
-        """Seconds from the start of the run to when something of it was last running."""
+        """Seconds from the start of the run to its last activity."""
         self._ended: ReportResult | None = None
-        """Result of the last run; None: its report could not be made."""
+        """The result of the last run. None: its report could not be made."""
         self._status: tuple[float, Json] = (0.0, {})
         self._replicas: list[str] = []
-        """Of the charts of the server's own metrics."""
+        """The replicas in the charts of the server's metrics."""
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -106,7 +102,7 @@ class RunView:
         spawn_critical(control.fail, 0.0, self._look, control, live)
 
     def on_record(self, record: Record) -> None:
-        """A request of the current run has ended."""
+        """Count an ended request of the present run."""
         if self.control is not None and self.live is not None:
             self.live.add(record)
 
@@ -118,7 +114,7 @@ class RunView:
             self._ended = control.store.result
 
     def change_limit(self, limit: int | None, ramp_s: float | None = None) -> str:
-        """Change the gate of the current run; returns a sentence. Raises ValueError of one
+        """Change the gate of the present run. Returns a sentence. Raises ValueError of one
         sentence."""
         if self.control is None or self.live is None:
             raise ValueError("no run is active: start one first")
@@ -161,7 +157,8 @@ class RunView:
     # -- status ------------------------------------------------------------------------------------
 
     def status(self) -> Json:
-        """The state without the history; made at most twice a second for any number of pages."""
+        """The state without the history. It is made at most twice a second for any number of
+        pages."""
         made, status = self._status
         if time.monotonic() - made > INTERVAL_S / 2:
             status = self._make_status()
@@ -252,8 +249,8 @@ class RunView:
         } | ({"tokens_per_s": live.tokens_per_s} if live.generates else {})
 
     def rows(self) -> Iterator[dict[str, str]]:
-        """Of the tab in Locust's page, which can show a table only. A refusal is there too: Locust
-        closes its form."""
+        """The rows of the tab in Locust's page, which can show a table only. A refusal is there
+        too, as Locust closes its form."""
         status = self.status()
         if status["refusal"]:
             yield {"figure": status["refusal"]}
@@ -268,7 +265,7 @@ class RunView:
 
 
 def _phase(control: Controller) -> str:
-    """Returns the phase as a mark over time; empty between two stages."""
+    """The phase as a mark over time. Empty between two stages."""
     if control.draining:
         return "stop"
     if control.plan.phase == BETWEEN:
@@ -283,7 +280,7 @@ def _phase(control: Controller) -> str:
 
 
 def _parts(live: LiveStatistics) -> Json:
-    """Of the last seconds, those that took some time: (part, its name, ms)."""
+    """(part, name, ms) of the parts in the last seconds that took some time."""
     count, means_s = live.stats.parts.recent()
     shown = {name: s for name, s in means_s.items() if s >= LEAST_PART_S}
     known = {name for name, s in means_s.items() if s > 0}
@@ -292,14 +289,14 @@ def _parts(live: LiveStatistics) -> Json:
 
 
 def _rule_states(control: Controller) -> Iterator[tuple[str, str, str]]:
-    """(rule, its state so far, what was observed)."""
+    """(rule, its state so far, the observed value)."""
     states = control.abort.states()
     for rule in control.settings.rules.by_text:
         yield rule, *states.get(rule, ("checked at the end", ""))
 
 
 def _limits(control: Controller) -> Iterator[tuple[str, float, str]]:
-    """(measure, limit in the unit of its chart, text) of the rules that are for the load of now."""
+    """(measure, limit in the chart's unit, text) of the rules for the present load."""
     stages = control.stages
     asked = control.settings
     drawn = DRAWN if asked.generates and asked.streaming else DRAWN_WHOLE
@@ -336,7 +333,7 @@ def _final(result: ReportResult, live: LiveStatistics) -> Json:
 
 
 def _exact(label: str, figure: MetricValue) -> LatencyRow:
-    """Reads the exact percentiles from the report."""
+    """Read the exact percentiles from the report."""
     known = [
         figure.percentiles[p]
         for percentile in PERCENTILES

@@ -1,5 +1,5 @@
-"""Spans of the server as they come: a receiver of OTLP/HTTP in a process of its own, and its other
-end in the run.
+"""Spans of the server: a receiver of OTLP/HTTP in a process of its own, and its other end in the
+run.
 
-Read first: receiver.py (in the run), then receiver_process.py.
+Begin with receiver.py (in the run), then read receiver_process.py.
 """

@@ -1,4 +1,4 @@
-"""OTLP over HTTP: a request to a receiver of OTLP/HTTP, what its body is, and how it is answered.
+"""OTLP over HTTP: a request to a receiver of OTLP/HTTP, its body, and the response.
 
 The form: opentelemetry.io/docs/specs/otlp, "OTLP/HTTP".
 """
@@ -12,16 +12,17 @@ from locust_llm.records.spans import otlp_json, otlp_protobuf
 from locust_llm.records.spans.span import Span
 
 MAX_BYTES: Final = 1 << 23
-"""Of a body, also when it is unpacked: of 5,000 spans or more. Exporters send 512 at a time."""
+"""A body has at most so many bytes, also unpacked: 5,000 spans or more. Exporters send 512 at a
+time."""
 PATH: Final = "/v1/traces"
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 _GZIP: Final = 31
-"""wbits of zlib: a gzip header, and the largest window."""
+"""zlib's wbits for a gzip header and the largest window."""
 
 
 class ExportRefused(Exception):
-    """No export of spans: ``args`` are the HTTP status, and why."""
+    """The request exports no spans. ``args`` are the HTTP status and the reason."""
 
     @property
     def status(self) -> int:
@@ -39,7 +40,7 @@ class ExportResponse(NamedTuple):
 
 
 def parse_content_type(content_type: str) -> str:
-    """Raises Refused."""
+    """Raises ExportRefused."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in (PROTOBUF, JSON):
         raise ExportRefused(415, f"Content-Type must be {PROTOBUF} or {JSON}")
@@ -49,7 +50,7 @@ def parse_content_type(content_type: str) -> str:
 
 
 def parse_content_length(text: str | None) -> int:
-    """Reads the length of the body from its Content-Length. Raises Refused."""
+    """The length of the body. Raises ExportRefused."""
     if text is None:
         raise ExportRefused(411, "Content-Length is missing")
     if not (text.isascii() and text.isdigit()):
@@ -62,7 +63,7 @@ def parse_content_length(text: str | None) -> int:
 
 
 def decode_exported_spans(kind: str, coding: str, body: bytes) -> list[Span]:
-    """Raises Refused."""
+    """Raises ExportRefused."""
     coding = coding.strip().lower()
     if coding == "gzip":
         body = _unpacked(body)
@@ -92,12 +93,12 @@ def _unpacked(body: bytes) -> bytes:
 
 
 def accept_export(kind: str) -> ExportResponse:
-    """All spans were taken: an empty ExportTraceServiceResponse."""
+    """The response that all spans were accepted: an empty ExportTraceServiceResponse."""
     return ExportResponse(200, kind, b"{}" if kind == JSON else b"")
 
 
 def refuse_export(status: int, why: str, kind: str) -> ExportResponse:
-    """A google.rpc.Status whose message is ``why``; ``kind``: of the request."""
+    """A google.rpc.Status with the message ``why``. ``kind`` is the request's."""
     if kind != PROTOBUF:
         return ExportResponse(status, JSON, msgspec.json.encode({"message": why}))
     text = why.encode()[:16_000]

@@ -1,7 +1,7 @@
-"""The receiver's end in the run: starts its process, joins what comes to the requests, and writes
-the lines of spans.jsonl.
+"""Receiver: its end in the run starts its process, joins incoming spans to the requests, and writes
+spans.jsonl.
 
-In the master, or the only process. What it costs there is a line of JSON for each export, whatever
+It is in the master, or the only process. Its cost there is a line of JSON for each export, whatever
 comes in.
 """
 
@@ -31,23 +31,23 @@ logger = logging.getLogger("locust_llm")
 
 SERVER: Final = "locust_llm.server.spans.receiver_process"
 PORT: Final = 4318
-"""Of OTLP over HTTP."""
+"""The port of OTLP over HTTP."""
 DEFAULT: Final = f"127.0.0.1:{PORT}"
 NEEDED: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
-"""Of the environment: there may be a key in the rest."""
+"""The environment variables that it gets. The rest may hold a key."""
 BACKLOG: Final = 128
 WAIT_S: Final = 8.0
-"""After the end, for spans that are missing: exporters send what they have every 5 s, perhaps by a
+"""The wait for missing spans after the end. Exporters send every 5 s, perhaps through a
 collector."""
 NONE_S: Final = 6.0
-"""The same while no span of the run has come at all."""
+"""The wait where no span of the run has come at all."""
 LAST_S: Final = 3.0
-"""For the process to hand over what it has, and to end."""
+"""The process has so long to hand over its spans and to end."""
 LOOK_S: Final = 0.1
 
 
 class LineFile(Protocol):
-    """What it needs of a file."""
+    """The methods of its file."""
 
     def write(self, line: bytes) -> None: ...
     def flush(self) -> bool: ...
@@ -55,11 +55,11 @@ class LineFile(Protocol):
 
 
 class SpanReceiver:
-    """Takes in the spans of one run."""
+    """The receiver of one run's spans."""
 
     def __init__(self, address: str, run: str) -> None:
-        """It listens from now on: connections wait in the kernel until ``start``. ``address``:
-        ADDR:PORT. ``run``: ``Run.trace``. Raises ValueError of one sentence."""
+        """It listens from now on: connections wait in the kernel until ``start``. ``address`` is
+        ADDR:PORT, ``run`` is ``Run.trace``. Raises ValueError of one sentence."""
         if not otlp_protobuf.is_protobuf_available():
             raise ValueError(f"--otlp-receiver: {otlp_protobuf.MISSING}")
         self.address, self._run = address, run
@@ -82,7 +82,7 @@ class SpanReceiver:
         folder: Path,
         make: Callable[[Path], "LineFile"],
     ) -> None:
-        """``folder``: of the run. ``make`` makes its spans.jsonl, before the first line. Raises
+        """``folder`` is the run's. ``make`` makes its spans.jsonl before the first line. Raises
         OSError."""
         self._make = partial(make, folder / FILE)
         listener = self._listener.fileno()
@@ -95,13 +95,13 @@ class SpanReceiver:
         self._reader = spawn(self._read, self._process)
 
     def _read(self, process: Any) -> None:
-        """The greenlet that takes what its process says, to the end of that."""
+        """Take the lines of its process in a greenlet, to their end."""
         for line in process.stdout:
             self.take(line)
             gevent.sleep(0)
 
     def take(self, line: bytes) -> None:
-        """One line of its process."""
+        """Take one line of its process."""
         try:
             span_times = _decode(line)
         except ValueError:  # it was killed while it wrote
@@ -135,8 +135,8 @@ class SpanReceiver:
         self._hurried.set()
 
     def finish(self, monotonic: Callable[[], float]) -> Iterator[str]:
-        """All records are here: wait for the spans that are missing, then end the process; what to
-        say of it."""
+        """All records are here: wait for the missing spans, then end the process. Yields the
+        notes."""
         if self._process is None or self._reader is None:
             return
         self._join.late = True
@@ -165,7 +165,7 @@ class SpanReceiver:
         return WAIT_S if self.counts.joined else NONE_S
 
     def close(self) -> None:
-        """End the process, with what it has."""
+        """End the process, with the spans that it has."""
         self._listener.close()
         process, self._process = self._process, None
         if process is None:
@@ -187,7 +187,7 @@ _decode: Final = msgspec.json.Decoder(SortedSpans).decode
 
 
 def parse_receiver_address(address: str) -> tuple[str, int]:
-    """Address and port; port 4318 where there is none. Raises ValueError."""
+    """(address, port); the default port is 4318. Raises ValueError."""
     parts = urlsplit(f"//{address}")
     if parts.path or parts.query or parts.fragment or "@" in address or not parts.hostname:
         raise ValueError(f"--otlp-receiver takes ADDR:PORT, such as {DEFAULT}, got {address!r}")
@@ -214,7 +214,7 @@ def _listener(address: str) -> socket.socket:
 
 
 def _why(error: OSError) -> str:
-    """And what to do."""
+    """The reason and what to do."""
     what = (
         error.strerror
         if isinstance(error, socket.gaierror) or not error.errno
@@ -235,8 +235,7 @@ def _why(error: OSError) -> str:
 
 
 def describe_span_counts(counts: SpanCounts, address: str) -> str:
-    """What a reader of the report has to know of them; empty where each request has its span and
-    nothing was wrong."""
+    """What the report must mention. Empty: each request has its span and nothing was wrong."""
     if counts.requests and not counts.joined:
         came = (
             f"{counts.received:,} spans came, none of them with times of a request"

@@ -1,8 +1,8 @@
-"""The receiver's process: takes OTLP/HTTP exports on the socket that it was started with, and
-writes what is of the run to its standard output, a line of JSON (join.Sorted) for each. It ends
-when its standard input does: its run is over, or was killed.
+"""Receiver process: takes OTLP/HTTP exports on the socket that it was started with, and prints the
+run's spans.
 
-Nothing that comes in can reach the process of the run but these lines.
+It prints a line of JSON (join.SortedSpans) for each export. It ends when its standard input does:
+its run is over, or was killed. Nothing that comes in can reach the run's process but these lines.
 """
 
 import sys
@@ -32,23 +32,21 @@ from .otlp_http import (
 )
 
 MOST_OPEN: Final = 32
-"""Connections: an exporter has one."""
+"""The most connections. An exporter has one."""
 REQUEST_S: Final = 20.0
-"""From its first byte to the last of its body."""
+"""The longest time from a request's first byte to the last of its body."""
 IDLE_S: Final = 120.0
-"""Without a request; an exporter that is idle for longer connects again."""
+"""The longest time without a request. An exporter that is idle for longer connects again."""
 LAST_S: Final = 2.0
-"""At the end, for the exports that are under way."""
+"""The time at the end for exports that are under way."""
 LINE_SPANS: Final = 1_000
-"""Of a line, which the run reads in one piece."""
+"""The spans of a line, which the run reads in one piece."""
 PIECE: Final = 1 << 16
 
 Tell = Callable[[SortedSpans], None]
 
 
 class SpanExportHandler(BaseHTTPRequestHandler):
-    """One connection."""
-
     server: "SpanExportServer"
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "locust-llm-spans", ""
@@ -112,7 +110,7 @@ class SpanExportHandler(BaseHTTPRequestHandler):
         self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answers what is no HTTP, for the parser."""
+        """Answer what is no HTTP, for the parser."""
         self.close_connection = True
         self.server.tell(
             SortedSpans(counts={"refused": 1}, mistake=f"no HTTP: {(message or '')[:100]}")
@@ -122,7 +120,7 @@ class SpanExportHandler(BaseHTTPRequestHandler):
         self._answer(refuse_export(code, message or "", ""))
 
     def log_message(self, format: str, *values: Any) -> None:
-        """Nowhere."""
+        """Log nothing."""
 
 
 class SpanExportServer(ThreadingMixIn, TCPServer):
@@ -131,7 +129,7 @@ class SpanExportServer(ThreadingMixIn, TCPServer):
     def __init__(
         self, listener: socket, run: str, tell: Tell, request_s: float = REQUEST_S
     ) -> None:
-        """``run``: ``Run.trace``. ``tell`` is called by one thread at a time."""
+        """``run`` is ``Run.trace``. One thread at a time calls ``tell``."""
         super().__init__(listener.getsockname()[:2], SpanExportHandler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
@@ -145,7 +143,7 @@ class SpanExportServer(ThreadingMixIn, TCPServer):
 
     @contextmanager
     def timed(self, connection: socket) -> Iterator[None]:
-        """A request is under way on it."""
+        """A request is under way on the connection."""
         number = next(self._numbers)
         self._under_way[number] = time.monotonic(), connection
         try:
@@ -158,7 +156,7 @@ class SpanExportServer(ThreadingMixIn, TCPServer):
         return bool(self._under_way)
 
     def service_actions(self) -> None:
-        """Every half second: cut the connections whose request takes too long."""
+        """Every half second, cut the connections whose request takes too long."""
         late = time.monotonic() - self._request_s
         for began, connection in list(self._under_way.values()):
             if began < late:
@@ -190,7 +188,8 @@ class SpanExportServer(ThreadingMixIn, TCPServer):
         )
 
     def take(self, kind: str, coding: str, body: bytes) -> None:
-        """An export; one is decoded at a time, as each may be large in memory. Raises Refused."""
+        """Take an export. One is decoded at a time, as each may be large in memory. Raises
+        ExportRefused."""
         with self._decoding:
             sorted_spans = sort_spans(decode_exported_spans(kind, coding, body), self._run)
         times = sorted_spans.times
