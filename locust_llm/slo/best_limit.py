@@ -15,11 +15,11 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from functools import cache, lru_cache
+from functools import lru_cache
 from random import Random
 from typing import Final, NamedTuple
 
-from .intervals import binomial_cdf
+from .student_t import find_student_t
 
 Limit = int | None
 """None: no limit."""
@@ -116,11 +116,7 @@ class LogRatio(NamedTuple):
 
     def reach(self, tail: float) -> float:
         """Half of the interval that leaves out ``tail`` at either end."""
-        return (
-            find_student_quantile(max(2, self.freedom), tail) * self.error
-            if self.known
-            else math.inf
-        )
+        return find_student_t(max(2, self.freedom), tail) * self.error if self.known else math.inf
 
 
 Ends = Mapping[tuple[Limit, Limit], tuple[float, float]]
@@ -335,24 +331,6 @@ def interpolate_percentile(rising: Sequence[float], percentile: float) -> float:
     if math.isinf(high):
         return high if share > 0 else low
     return low + (high - low) * share
-
-
-@cache
-def find_student_quantile(freedom: int, tail: float) -> float:
-    """What Student's t of two degrees of freedom or more exceeds with probability ``tail``."""
-
-    def exceeds(t: float) -> float:
-        # I_x(n / 2, 1 / 2) with x = n / (n + t^2), as a binomial distribution between whole numbers
-        beyond = freedom / (freedom + t * t)
-        return (1 - binomial_cdf(freedom / 2 - 1, (freedom - 1) / 2, beyond)) / 2
-
-    low, high = 0.0, 1.0
-    while exceeds(high) > tail:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if exceeds(middle) > tail else (low, middle)
-    return high
 
 
 def is_look(rounds: int) -> bool:

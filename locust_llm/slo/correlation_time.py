@@ -4,7 +4,7 @@ their mean."""
 import math
 from typing import Final
 
-from .intervals import student_quantile
+from .student_t import find_student_t
 
 MIN_BATCHES: Final = 8
 """A batch length of which fewer were filled says nothing."""
@@ -101,4 +101,4 @@ class CorrelationTime:
         steps = longest.count - 1
         rise = longest.last - longest.first
         around = (longest.steps - rise * rise / steps) / (steps - 1)
-        return rise > student_quantile(steps - 1.0, TAIL_RISE) * math.sqrt(max(around, 0.0) * steps)
+        return rise > find_student_t(steps - 1.0, TAIL_RISE) * math.sqrt(max(around, 0.0) * steps)

@@ -3,7 +3,6 @@ distributions that say so."""
 
 import math
 from collections.abc import Callable
-from statistics import NormalDist
 from typing import Final
 
 Ends = tuple[float | None, float | None]
@@ -52,19 +51,6 @@ def binomial_shares(successes: float, of: float, low: float, high: float) -> tup
     return lower, upper
 
 
-def student_quantile(freedom: float, tail: float) -> float:
-    """What Student's t exceeds with probability ``tail`` (Abramowitz and Stegun 26.7.5; exact to
-    0.7 % from 4 degrees and a tail of 1 % on, below that too small by up to a tenth)."""
-    z = NormalDist().inv_cdf(1 - tail)
-    n = max(freedom, 1.5)
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    )
-
-
 def normal_tail(z: float) -> float:
     """What a standard normal value exceeds ``z`` with."""
     return 0.5 * math.erfc(z / math.sqrt(2))
@@ -79,17 +65,19 @@ def binomial_cdf(k: float, n: float, p: float) -> float:
         return 1.0
     if p >= 1:
         return 0.0
-    a = n - k
-    b = k + 1
-    x = 1 - p
+    return incomplete_beta(n - k, k + 1, 1 - p, p)
+
+
+def incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
+    """The regularised incomplete beta function I_x(a, b), of ``x`` between 0 and 1. ``rest``: 1 - x,
+    which would lose its digits where it is small."""
     front = math.exp(
-        math.lgamma(n + 1) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(p)
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
     )
-    # the continued fraction of the incomplete beta function converges fast on one side of its
-    # middle
+    # its continued fraction converges fast on one side of its middle
     if x < (a + 1) / (a + b + 2):
         return front * _fraction(a, b, x) / a
-    return 1 - front * _fraction(b, a, p) / b
+    return 1 - front * _fraction(b, a, rest) / b
 
 
 def _fraction(a: float, b: float, x: float) -> float:

@@ -28,7 +28,6 @@ from locust_llm.report.sections.ab import (
     compute_arm_difference,
     familywise_p_value,
     list_compared_figures,
-    student_t_975,
 )
 from locust_llm.report.selection import Floats, RequestSelection
 from locust_llm.report.slo.observed import Evaluation
@@ -42,6 +41,8 @@ from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
+from locust_llm.slo.intervals import TAIL
+from locust_llm.slo.student_t import find_student_t
 
 PAIRS: Final = 12
 BLOCK_S: Final = 10.0
@@ -93,7 +94,7 @@ def sectioning(blocks: Blocks) -> Floats:
     each, n, middle = stats(blocks), len(blocks), whole(blocks)
     reach = np.sqrt(
         ((each[:, 1] - each[:, 0] - middle) ** 2).sum(axis=0) / (n - 1) / n
-    ) * student_t_975(n - 1)
+    ) * find_student_t(n - 1, TAIL)
     return np.column_stack([middle - reach, middle + reach])
 
 
@@ -103,7 +104,7 @@ def pooled_bootstrap(blocks: Blocks) -> Floats:
     n, random, middle = len(blocks), np.random.default_rng(1), whole(blocks)
     draws = np.array([whole(blocks[random.integers(0, n, n)]) for _ in range(400)])
     spread = middle + (draws - middle) * (
-        student_t_975(n - 1) / NormalDist().inv_cdf(0.975) * math.sqrt(n / (n - 1))
+        find_student_t(n - 1, TAIL) / NormalDist().inv_cdf(0.975) * math.sqrt(n / (n - 1))
     )
     return np.percentile(spread, (2.5, 97.5), axis=0).T
 

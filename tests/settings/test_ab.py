@@ -5,7 +5,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from locust_llm.report.sections.ab import student_t_975
 from locust_llm.settings.ab import (
     BASE,
     CANDIDATE,
@@ -16,6 +15,7 @@ from locust_llm.settings.ab import (
 )
 from locust_llm.settings.settings import Settings, make_stage_settings
 from locust_llm.settings.validate import validate_settings
+from locust_llm.slo.student_t import find_student_t
 
 
 def blocks_of(pairs: int, seed: int) -> tuple[TrialBlock, ...]:
@@ -67,7 +67,7 @@ def test_a_server_of_any_period_does_not_make_equal_arms_differ(period_s: float)
         seen = (1 + 0.2 * waves / turn / (until - since))[2:]
         first_is_base = np.array([block.arm == BASE for block in blocks[2::2]])
         deltas = np.where(first_is_base, 1, -1) * (seen[1::2] - seen[::2])
-        reach = student_t_975(11) * deltas.std(ddof=1) / np.sqrt(12)
+        reach = find_student_t(11, 0.025) * deltas.std(ddof=1) / np.sqrt(12)
         called += bool(abs(deltas.mean()) > reach)
     # 5 % of runs, with a standard deviation of 0.7 %
     assert called / runs < 0.075

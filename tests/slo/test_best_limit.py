@@ -13,7 +13,6 @@ from locust_llm.slo.best_limit import (
     Limit,
     compare_two,
     compare_with_best,
-    find_student_quantile,
     format_limit,
     interpolate_percentile,
     is_look,
@@ -33,14 +32,6 @@ def samples_of(
         }
         for limit, each in figures.items()
     }
-
-
-@pytest.mark.parametrize(
-    ("freedom", "tail", "quantile"),  # of the tables
-    [(2, 0.025, 4.3027), (3, 0.0005, 12.924), (9, 0.025, 2.2622), (30, 0.005, 2.75)],
-)
-def test_students_t(freedom: int, tail: float, quantile: float) -> None:
-    assert find_student_quantile(freedom, tail) == pytest.approx(quantile, rel=1e-4)
 
 
 def test_what_is_the_same_in_all_rounds_has_no_error() -> None:

@@ -14,8 +14,6 @@ from locust_llm.slo.intervals import (
     binomial_shares,
     count_needed_values,
     find_interval_ranks,
-    normal_tail,
-    student_quantile,
 )
 
 
@@ -96,20 +94,3 @@ def test_of_none_and_of_all_a_share_is_exact() -> None:
     assert binomial_shares(0, 100, 0.0275, 0.02) == pytest.approx((0, 1 - 0.02**0.01))
     assert binomial_shares(100, 100, 0.0275, 0.02) == pytest.approx((0.0275**0.01, 1))
     assert binomial_shares(0, 12.5, 0.0275, 0.02) == pytest.approx((0, 1 - 0.02 ** (1 / 12.5)))
-
-
-@pytest.mark.parametrize(
-    ("freedom", "tail", "table"),
-    [
-        (4, 0.025, 2.776), (4, 0.01, 3.747), (9, 0.01, 2.821), (9, 0.025, 2.262), (10, 0.05, 1.812),
-        (30, 0.025, 2.042),
-        (120, 0.01, 2.358), (1e9, 0.025, 1.960),
-    ],
-)  # fmt: skip
-def test_student_by_the_table(freedom: float, tail: float, table: float) -> None:
-    assert student_quantile(freedom, tail) == pytest.approx(table, rel=0.007)
-    assert normal_tail(student_quantile(1e12, tail)) == pytest.approx(tail)
-
-
-def test_few_degrees_of_freedom_reach_far() -> None:
-    assert student_quantile(0.1, 0.02) == student_quantile(1.5, 0.02) > student_quantile(2, 0.02)

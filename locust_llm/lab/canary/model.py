@@ -27,7 +27,8 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.slo.correlation_time import CorrelationTime
-from locust_llm.slo.intervals import TAIL, student_quantile
+from locust_llm.slo.intervals import TAIL
+from locust_llm.slo.student_t import find_student_t
 
 QUIET_SHARE: Final = 0.25
 """Of the gaps of a round at least so many are quiet."""
@@ -246,6 +247,6 @@ def _interval(
     error = math.sqrt(sum(value * value for value in off) / (n - 1) / effective_size) / (
         watched_s / n
     )
-    reach = student_quantile(effective_size - 1, TAIL) * error / (lost * (1 - lost))
+    reach = find_student_t(effective_size - 1, TAIL) * error / (lost * (1 - lost))
     odds = math.log(lost / (1 - lost))
     return 1 / (1 + math.exp(min(reach - odds, FAR))), 1 / (1 + math.exp(-odds - reach))

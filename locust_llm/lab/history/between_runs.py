@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from locust_llm.records.storage import RUN, read_run
 from locust_llm.report.comparison import Comparison, ComparisonLine, RunPair
-from locust_llm.report.sections.ab import student_t_975
+from locust_llm.slo.intervals import TAIL
+from locust_llm.slo.student_t import find_student_t
 
 from .entry import BY_NAME, HistoryEntry, UnreadableRun, read_entry
 
@@ -146,5 +147,7 @@ def _reach(entries: Sequence[HistoryEntry]) -> dict[str, float]:
             spread = float(np.log(values).std(ddof=1))
             if not spread:  # one run in several folders
                 continue
-            reaches[name] = math.expm1(student_t_975(len(values) - 1) * math.sqrt(2) * spread)
+            reaches[name] = math.expm1(
+                find_student_t(len(values) - 1, TAIL) * math.sqrt(2) * spread
+            )
     return reaches

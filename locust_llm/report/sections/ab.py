@@ -52,8 +52,10 @@ from locust_llm.settings.sweep import TIME_UP
 from locust_llm.slo.client_verdict import OK, UNCERTIFIED, ClientVerdict
 from locust_llm.slo.grammar import FAIL, PASS, Condition, Rule
 from locust_llm.slo.grammar import INCONCLUSIVE as RULE_INCONCLUSIVE
+from locust_llm.slo.intervals import TAIL
 from locust_llm.slo.metrics import BY_WORD, GIVEN, POOLED, RATE, SHARE, TIME
 from locust_llm.slo.rules import POINT, define_good_request
+from locust_llm.slo.student_t import find_student_t
 from locust_llm.text.format import ComparedTexts, format_comparison, format_count
 
 DIFFERENT: Final = "DIFFERENT"
@@ -290,7 +292,6 @@ def _figure(rule: Rule, block: BlockRequests) -> float:
 
 STATS: Final = ("avg", "p50", "p95", "p99")
 LATENCIES: Final = ("ttft", "itl", "longest_stall", "request_latency")
-NORMAL: Final = 1.959963984540054
 FLIPS: Final = 12
 """Up to so many pairs each way to exchange their signs is tried, of more a part."""
 CHANCE: Final = 0.05
@@ -327,18 +328,6 @@ class ArmError(NamedTuple):
     """The figures of the blocks at their least and at their most, where chunks came merged."""
 
 
-def student_t_975(freedom: int) -> float:
-    """97.5 % of Student's t (Abramowitz and Stegun 26.7.5; within 0.0003 from 9 degrees of freedom on)."""
-    z, n = NORMAL, freedom
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
-    )
-
-
 def compute_arm_difference(values: Floats, *, relative: bool) -> ArmDifference:
     """Of (base, candidate) a row a pair, at least two. ``relative``: by their ratios, of values
     above 0."""
@@ -359,7 +348,7 @@ def compute_arm_difference(values: Floats, *, relative: bool) -> ArmDifference:
 def _interval(deltas: Floats) -> tuple[float, float, float]:
     mean = float(deltas.mean())
     n = len(deltas)
-    reach = student_t_975(n - 1) * float(deltas.std(ddof=1)) / math.sqrt(n)
+    reach = find_student_t(n - 1, TAIL) * float(deltas.std(ddof=1)) / math.sqrt(n)
     return mean - reach, mean, mean + reach
 
 

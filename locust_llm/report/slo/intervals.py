@@ -27,6 +27,7 @@ What a percentile passes, a lower one passes; what a lower one fails, a higher o
 import math
 from collections.abc import Callable
 from functools import cache, lru_cache
+from statistics import NormalDist
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -40,8 +41,8 @@ from locust_llm.slo.intervals import (
     binomial_cdf,
     binomial_shares,
     normal_tail,
-    student_quantile,
 )
+from locust_llm.slo.student_t import find_student_t
 
 from .long_run import LongRunError, cosine_coefficients, measure_long_run
 
@@ -131,7 +132,7 @@ class LargeValues(NamedTuple):
 
 NONE: Final = ConfidenceInterval(None, None)
 NO_QUEUE: Final = LargeValues(0.0, 1.0, 1.0, 0.0)
-INDEPENDENT: Final = ShareEvidence(1.0, 1.0, student_quantile(1e9, TAIL))
+INDEPENDENT: Final = ShareEvidence(1.0, 1.0, NormalDist().inv_cdf(1 - TAIL))
 
 
 # -- means -----------------------------------------------------------------------------------------
@@ -523,7 +524,7 @@ def detect_trend(values: Floats) -> str:
         return ""
     slow, *others = cosine_coefficients(ranks, TREND_COSINES + 1).tolist()
     rest = math.hypot(*others) / math.sqrt(len(others))
-    if abs(slow) <= student_quantile(len(others), TAIL_TREND) * rest or rest <= 0:
+    if abs(slow) <= find_student_t(len(others), TAIL_TREND) * rest or rest <= 0:
         return ""
     return RISES if slow < 0 else FALLS
 
@@ -543,4 +544,4 @@ def _constant(values: Floats) -> bool:
 
 @lru_cache(maxsize=16)
 def _normal_quantile(tail: float) -> float:
-    return student_quantile(1e9, tail)
+    return NormalDist().inv_cdf(1 - tail)

@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.report.selection import Floats
-from locust_llm.slo.intervals import normal_tail, student_quantile
+from locust_llm.slo.intervals import normal_tail
+from locust_llm.slo.student_t import find_student_t
 
 MAX_CELLS: Final = 8192
 """A longer series is averaged into so many cells first: its slow part, which is all that counts,
@@ -86,7 +87,7 @@ class LongRunError(NamedTuple):
     def reach(self, tail: float) -> float:
         """What the mean, times that root, is off by more than with probability ``tail`` on either
         side."""
-        t = student_quantile(float(self.cosines), tail)
+        t = find_student_t(float(self.cosines), tail)
         low = t * float(self.deviations.min())
         high = t * float(self.deviations.max())
         if high <= CLOSE * low:  # under each shape alone it is t of its deviations

@@ -28,7 +28,6 @@ from locust_llm.report.sections.ab import (
     list_compared_figures,
     make_paired_head,
     make_paired_table,
-    student_t_975,
 )
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run
@@ -85,10 +84,6 @@ def summarised(run: Run, records: list[Record]) -> Summary:
 def the(summary: Summary, label: str) -> PairedFigure:
     assert summary.paired is not None
     return next(figure for figure in summary.paired.figures if figure.label == label)
-
-
-def test_student_by_the_table() -> None:
-    assert [round(student_t_975(n), 3) for n in (9, 11, 19, 30)] == [2.262, 2.201, 2.093, 2.042]
 
 
 def test_the_interval_of_a_mean_difference() -> None:
