@@ -14,13 +14,15 @@ os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
 from locust_llm.lab.probe.user import ProbeOptions
 from locust_llm.lab.twin import cli
 from locust_llm.lab.twin.plan import cli as plan
-from locust_llm.locust_adapter.parser import (
-    OPTIONS,
+from locust_llm.locust_adapter.parsed_options import OPTIONS
+from locust_llm.settings.declare import (
+    GROUPS,
+    Option,
+    declared_options,
     format_metavar,
     format_option_default,
     format_option_example,
 )
-from locust_llm.settings.declare import GROUPS, Option, declared_options
 from locust_llm.simulator.flags import add_simulator_arguments
 from locust_llm.text.numbers import format_quoted_number
 

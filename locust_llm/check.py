@@ -26,7 +26,8 @@ from locust_llm.client.requests_bridge import (
 )
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.gate.gate import Gate
-from locust_llm.locust_adapter.parser import add_access_options, unknown_options
+from locust_llm.locust_adapter.command_line import unknown_options
+from locust_llm.locust_adapter.parsed_options import add_access_options
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.records.buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
 from locust_llm.records.record import OK, Record

@@ -8,10 +8,10 @@ its forks (``--processes``), where it has no hook: so ``parse_args`` of the pars
 import os
 import re
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +34,16 @@ from locust_llm.records.storage import RECORDS, RUN, read_run
 from locust_llm.server.refusals import explain_refused_media
 from locust_llm.settings.ab import BASE, hide_header_values, parse_candidate_changes
 from locust_llm.settings.address import complete_page_url, normalise_base_url, split_replica_urls
-from locust_llm.settings.declare import USERS, Option
+from locust_llm.settings.command_line_options import CommandLineOptions
+from locust_llm.settings.declare import (
+    GROUPS,
+    USERS,
+    Option,
+    declared_options,
+    format_metavar,
+    format_option_help,
+    parser_default,
+)
 from locust_llm.settings.endpoint_types import POOLING
 from locust_llm.settings.extra_inputs import collect_extra_inputs
 from locust_llm.settings.refusal import RunRefused, refuse_run
@@ -42,6 +51,7 @@ from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.settings import (
     INPUT_TOKENS,
     LENGTH_SHARE,
+    OF_SETTINGS,
     OUTPUT_TOKENS,
     SESSION_HEADERS,
     Settings,
@@ -49,6 +59,7 @@ from locust_llm.settings.settings import (
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, RATE
 from locust_llm.settings.validate import HEADER_NAME, check_dataset_tenants, validate_settings
 from locust_llm.slo.rules import RuleEntry, choose_inconclusive_policy
+from locust_llm.text.numbers import read_number, truncate_quoted_text
 from locust_llm.workload import tokens
 from locust_llm.workload.access_log import parse_column_names
 from locust_llm.workload.dataset_summary import DatasetSummary, explain_too_fast_trace
@@ -58,17 +69,12 @@ from locust_llm.workload.media import AUDIO, IMAGE
 from locust_llm.workload.mix import hide_header_value, parse_tenant_headers, parse_weights
 from locust_llm.workload.pictures import prepare_generated_media
 
-from .parser import (
-    OF_SETTINGS,
-    OPTIONS,
+from .command_line import (
     accept_auto_processes,
     accept_peer_option_names,
-    add_groups,
     format_command_line,
     introduce_program,
-    make_option_reader,
     misplaced_hosts,
-    parser_default,
     take_host_word,
     unknown_options,
 )
@@ -80,6 +86,19 @@ from .scenario_defaults import (
     scenario_rules,
 )
 
+OPTIONS: Final = tuple(
+    sorted(
+        (*OF_SETTINGS, *declared_options(CommandLineOptions)),
+        key=lambda o: list(GROUPS).index(o.group),
+    )
+)
+"""All options of this package, in the order of --help."""
+
+ACCESS: Final = (
+    "api_key_file", "api_key_command", "api_key_lifetime", "header", "client_cert", "client_key",
+    "ca_cert", "source_ip",
+)  # fmt: skip
+"""The options for the key, headers, certificates and source addresses."""
 _secret_flags: Final[set[str]] = set()
 """Names of the locustfile's own secret options: not among the options, which a form or a message
 could change."""
@@ -88,6 +107,9 @@ _BEFORE_COMMENT: Final = re.compile(r'(?:[^"#]|"[^"]*(?:"|$))*+', re.DOTALL)
 FURTHER: Final[list[Callable[[Settings, Namespace], Iterable[str]]]] = []
 """Rules of a locustfile's own for a possible run, asked after ours: why one cannot be, a sentence
 each."""
+
+
+# -- the options on Locust's parser ----------------------------------------------------------------
 
 
 def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace], None]) -> None:
@@ -104,6 +126,96 @@ def add_options(parser: LocustArgumentParser, before_load: Callable[[Namespace],
     # record
     parser.set_defaults(stop_timeout=30.0)
     _check_after_parsing(parser, before_load)
+
+
+def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
+    """Add the options in their groups, before Locust's options.
+
+    Locust's groups take no include_in_web_ui and the like, so these are set on the action. So is
+    the help, as argparse of Python 3.11 adds its own default to a switch's help.
+    """
+    groups = parser._action_groups
+    titles = {group.title for group in GROUPS.values()}
+    for name, members in groupby(options, key=lambda option: option.group):
+        title, what, example = GROUPS[name]
+        group = parser.add_argument_group(title, f"{what}\n$ {example}")
+        groups.insert(sum(group.title in titles for group in groups[:-1]), groups.pop())
+        for option in members:
+            action: Any = group.add_argument(option.flag, **_argument(option))
+            action.help = format_option_help(option).replace("%", "%%")
+            action.include_in_web_ui = option.in_form
+            action.is_secret = action.is_required = action.is_multiple = False
+
+
+def add_access_options(parser: ArgumentParser) -> None:
+    """Add the options that let requests in, with their names, texts and variables, for commands
+    that have few options of a run."""
+    by_dest = {option.dest: option for option in OPTIONS}
+    for option in map(by_dest.__getitem__, ACCESS):
+        how: dict[str, Any] = {"type": option.kind, "default": os.environ.get(option.variable)}
+        if option.repeated:  # headers of the environment are read where the others are
+            how = {"action": "append", "default": []}
+        parser.add_argument(
+            option.flag,
+            metavar=format_metavar(option),
+            help=format_option_help(option).replace("%", "%%"),
+            **how,
+        )
+    parser.add_argument(
+        "--insecure", action="store_true", help="do not verify the server's TLS certificate"
+    )
+
+
+def _argument(option: Option) -> dict[str, Any]:
+    if option.kind is bool:
+        return {"action": BooleanOptionalAction, "default": option.default}
+    if option.repeated:
+        return {"action": "append", "default": [], "metavar": format_metavar(option)}
+    return {
+        "type": make_option_reader(option), "default": parser_default(option),
+        "metavar": format_metavar(option),
+        "env_var": option.variable, **({"nargs": "?",
+            "const": option.alone} if option.alone else {}),
+    }  # fmt: skip
+
+
+def make_option_reader(option: Option) -> Callable[[str], Any]:
+    """A function from the option's text to its value. Raises Refused."""
+    if option.kind in (int, float):
+        return make_number_type(option.kind, option.flag, "%" if option.unit == "percent" else "")
+    return _percentiles if option.kind is tuple else str
+
+
+def make_number_type(kind: type, flag: str, unit: str = "") -> Callable[[str], Any]:
+    """A type for argparse. An empty text (from the environment) means not set. ``unit`` may follow
+    the number.
+
+    Raises Refused, as argparse would end with status 2.
+    """
+
+    def parse(text: str) -> Any:
+        if not text.strip():
+            return None
+        try:
+            return read_number(kind, text.strip().removesuffix(unit))
+        except ValueError:
+            refuse_run(
+                f"{flag} takes {'a whole number' if kind is int else 'a number'}, got "
+                f"{truncate_quoted_text(text)!r}"
+            )
+
+    return parse
+
+
+def _percentiles(text: str) -> str:
+    try:
+        [read_number(float, part) for part in text.split(",")]
+    except ValueError:
+        refuse_run(
+            f"--percentiles takes numbers with commas between, such as 50,90,95,99, got "
+            f"{truncate_quoted_text(text)!r}"
+        )
+    return text
 
 
 def keep_locusts_defaults() -> None:
@@ -170,6 +282,9 @@ def _check_after_parsing(
         return options
 
     parser.parse_args = parse_args
+
+
+# -- what was parsed, as settings ------------------------------------------------------------------
 
 
 def check_options(options: Namespace, **known: Any) -> Settings:

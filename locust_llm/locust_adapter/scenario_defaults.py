@@ -12,11 +12,11 @@ from locust.argument_parser import LocustArgumentParser
 
 import msgspec
 
-from locust_llm.settings.declare import Option, find_out_of_range
+from locust_llm.settings.declare import Option, find_out_of_range, parser_default
 from locust_llm.settings.extra_inputs import parse_extra_inputs
 from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.scenario import Scenario, read_scenario
-from locust_llm.settings.settings import Settings
+from locust_llm.settings.settings import OF_SETTINGS, Settings
 from locust_llm.settings.sweep import parse_sweep
 from locust_llm.slo import grammar
 from locust_llm.slo.published import PublishedRules, parse_published_rules
@@ -24,7 +24,7 @@ from locust_llm.text.numbers import truncate_quoted_text
 from locust_llm.workload.lengths import parse_length, parse_length_mix
 from locust_llm.workload.mix import parse_weights
 
-from .parser import OF_PEERS, OF_SETTINGS, parser_default
+from .command_line import OF_PEERS
 
 OF_SCENARIOS: Final = {
     option.flag.removeprefix("--"): option

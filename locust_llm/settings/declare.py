@@ -5,6 +5,7 @@ A field of a struct declares it: ``Annotated[float | None, Option("load", "Help"
 range=POSITIVE)] = None``. Name, type and default are the field's own.
 """
 
+import shlex
 from collections.abc import Iterable, Iterator
 from functools import cache
 from types import UnionType
@@ -202,3 +203,43 @@ def find_out_of_range(values: object, options: Iterable[Option]) -> Iterator[str
                 f"{flag} must be at least {format_quoted_number(least)}, got "
                 f"{format_quoted_number(value)}"
             )
+
+
+def parser_default(option: Option) -> Any:
+    """The parsed value where nothing was given. For percentiles it is a text."""
+    return format_option_default(option) if option.kind is tuple else option.default
+
+
+def format_metavar(option: Option) -> str:
+    """The value of the flag, in one word."""
+    if option.choices:
+        return f"{{{','.join(option.choices)}}}"
+    return option.unit.upper() or {int: "N", float: "NUMBER"}.get(option.kind, "TEXT")
+
+
+def format_option_default(option: Option) -> str:
+    """The default as text. Empty: there is none."""
+    if option.otherwise or option.default in (None, (), ""):
+        return option.otherwise
+    if option.kind is bool:
+        return "on" if option.default else "off"
+    if option.kind is tuple:
+        return ",".join(f"{value:g}" for value in option.default)
+    return (
+        format_quoted_number(option.default) if option.kind in (int, float) else str(option.default)
+    )
+
+
+def format_option_example(option: Option) -> str:
+    """The value as a shell takes it, or the whole flag of a switch."""
+    if option.kind is bool:
+        return f"--no-{option.flag[2:]}" if option.default else option.flag
+    return shlex.quote(option.example)
+
+
+def format_option_help(option: Option) -> str:
+    """The text of --help and of the web form."""
+    return (
+        f"{option.help} (default: {format_option_default(option) or 'none'}; example: "
+        f"{format_option_example(option)})"
+    )

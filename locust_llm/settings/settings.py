@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from locust_llm.settings.declare import declared_options
 from locust_llm.slo import rules as slo_rules
 from locust_llm.slo.best_limit import GOODPUT, OBJECTIVES, SHORT_TTFT
 from locust_llm.slo.published import MODES as PUBLISHED_MODES
@@ -1364,3 +1365,8 @@ def interim_analysis_times(first_s: float | None, most_s: float | None) -> tuple
     if len(times) > 2 and times[-1] < times[-2] * 1.1:  # hardly longer than the one before
         del times[-2]
     return tuple(times)
+
+
+OF_SETTINGS: Final = tuple(
+    option for option in declared_options(Settings) if option.group != "locust"
+)

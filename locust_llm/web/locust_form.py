@@ -14,13 +14,15 @@ from locust.util.timespan import parse_timespan
 from werkzeug.datastructures import MultiDict
 
 from locust_llm.locust_adapter.parsed_options import (
+    OPTIONS,
     build_settings,
     check_options,
     default_user_count,
     fill_in_form,
+    make_number_type,
     read_given_rules,
 )
-from locust_llm.locust_adapter.parser import OPTIONS, format_option_help, make_number_type
+from locust_llm.settings.declare import format_option_help
 from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import CONCURRENCY

@@ -10,8 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.locust_adapter.parsed_options import read_given_rules
-from locust_llm.locust_adapter.parser import format_option_default
-from locust_llm.settings.declare import Option
+from locust_llm.settings.declare import Option, format_option_default
 from locust_llm.text.format import capitalise_sentence
 from locust_llm.text.numbers import format_quoted_number
 

@@ -18,8 +18,7 @@ import msgspec
 from flask import Request
 from werkzeug.datastructures import MultiDict
 
-from locust_llm.locust_adapter.parsed_options import list_secret_flags
-from locust_llm.locust_adapter.parser import OPTIONS
+from locust_llm.locust_adapter.parsed_options import OPTIONS, list_secret_flags
 from locust_llm.settings.refusal import refuse_run
 from locust_llm.text.numbers import truncate_quoted_text
 

@@ -11,15 +11,8 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 from locust_llm.__main__ import main
 from locust_llm.commands import COMMANDS, OF_OTHERS
 from locust_llm.exit_status import ExitStatus
-from locust_llm.locust_adapter.parsed_options import add_options
-from locust_llm.locust_adapter.parser import (
-    MEANT,
-    OF_PEERS,
-    OPTIONS,
-    SAME,
-    WITHOUT,
-    unknown_options,
-)
+from locust_llm.locust_adapter.command_line import MEANT, OF_PEERS, SAME, WITHOUT, unknown_options
+from locust_llm.locust_adapter.parsed_options import OPTIONS, add_options
 from locust_llm.records.machine import format_versions
 from locust_llm.settings.declare import GROUPS
 

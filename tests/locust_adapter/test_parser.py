@@ -8,15 +8,22 @@ from support import unpatched_locust
 from support.command_line import parse
 
 from locust_llm.controller.schedule import ORDERS
-from locust_llm.locust_adapter.parsed_options import add_options, build_settings, fill_in_form
-from locust_llm.locust_adapter.parser import (
+from locust_llm.locust_adapter.parsed_options import (
     OPTIONS,
+    add_options,
+    build_settings,
+    fill_in_form,
+)
+from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.settings.declare import (
+    GROUPS,
+    Option,
+    declared_options,
+    find_out_of_range,
     format_option_default,
     format_option_example,
     format_option_help,
 )
-from locust_llm.protocols.known import PROTOCOLS
-from locust_llm.settings.declare import GROUPS, Option, declared_options, find_out_of_range
 from locust_llm.settings.settings import Settings
 
 BY_FLAG = {option.flag: option for option in OPTIONS}

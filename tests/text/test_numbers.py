@@ -17,8 +17,7 @@ from support.command_line import parse
 from locust_llm.access.headers import read_request_headers
 from locust_llm.exit_status import ExitStatus
 from locust_llm.files import user_file as given
-from locust_llm.locust_adapter.parsed_options import check_options
-from locust_llm.locust_adapter.parser import OPTIONS
+from locust_llm.locust_adapter.parsed_options import OPTIONS, check_options
 from locust_llm.settings.declare import declared_options
 from locust_llm.settings.refusal import RunRefused
 from locust_llm.settings.settings import Settings

@@ -14,11 +14,11 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 from werkzeug.datastructures import MultiDict
 
 from locust_llm.locust_adapter.parsed_options import (
+    OPTIONS,
     add_options,
     build_settings,
     fill_in_form,
 )
-from locust_llm.locust_adapter.parser import OPTIONS
 from locust_llm.settings.refusal import RunRefused
 from locust_llm.settings.settings import Settings
 from locust_llm.web.locust_form import (

@@ -14,8 +14,8 @@ from support.command_line import parse
 from support.web_pages import Page
 
 from locust_llm.locust_adapter import before_load
-from locust_llm.locust_adapter.parsed_options import build_settings
-from locust_llm.locust_adapter.parser import OPTIONS, format_option_example
+from locust_llm.locust_adapter.parsed_options import OPTIONS, build_settings
+from locust_llm.settings.declare import format_option_example
 from locust_llm.user import LLMUser
 from locust_llm.web.datasets import Datasets
 from locust_llm.web.locust_form import DATASET_FIELD, fill_options, read_requested_load

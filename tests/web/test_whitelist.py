@@ -17,7 +17,7 @@ from support.tiny_server import TinyServer, tiny_server
 from support.web_pages import Page
 from support.wild_options import VALUES, spelt
 
-from locust_llm.locust_adapter.parser import OPTIONS
+from locust_llm.locust_adapter.parsed_options import OPTIONS
 from locust_llm.web.whitelist import spell_in_camel_case
 
 OWN: Final = {

@@ -31,7 +31,8 @@ from locust_llm.exit_status import ENDING_SIGNALS, fail
 from locust_llm.gate.gate import Gate
 from locust_llm.lab.canary.model import CanaryRound, measure_round
 from locust_llm.lab.probe.prefill_costs import prefill_cost_per_token_s
-from locust_llm.locust_adapter.parser import add_access_options, unknown_options
+from locust_llm.locust_adapter.command_line import unknown_options
+from locust_llm.locust_adapter.parsed_options import add_access_options
 from locust_llm.locust_adapter.signals import leave_process
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.records.record import OK, Record

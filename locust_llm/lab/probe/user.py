@@ -31,8 +31,7 @@ from locust_llm.lab.probe.requests import (
     format_episode_label,
     read_probe_result,
 )
-from locust_llm.locust_adapter.parsed_options import FURTHER
-from locust_llm.locust_adapter.parser import add_groups
+from locust_llm.locust_adapter.parsed_options import FURTHER, add_groups
 from locust_llm.records.record import OK, Record
 from locust_llm.settings.declare import (
     COUNT,

@@ -1,13 +1,13 @@
-"""Parser: the declared options on Locust's parser, in groups before its own, their values, and the
-meaning of unknown options."""
+"""Command line: its help, the names that other load testers have for our options, what an unknown
+option means, a host without --host, and how the command is written down."""
 
 import difflib
 import os
 import shlex
 import sys
-from argparse import ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from argparse import ArgumentParser, Namespace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,159 +15,9 @@ from locust.argument_parser import LocustArgumentParser
 
 from locust_llm.records.machine import format_versions, usable_cores
 from locust_llm.settings.address import is_address, normalise_base_url
-from locust_llm.settings.command_line_options import CommandLineOptions
-from locust_llm.settings.declare import GROUPS, Option, declared_options
 from locust_llm.settings.refusal import refuse_run
-from locust_llm.settings.settings import Settings
-from locust_llm.text.numbers import format_quoted_number, read_number, truncate_quoted_text
+from locust_llm.text.numbers import read_number, truncate_quoted_text
 from locust_llm.text.untrusted import hide_url_secrets
-
-OF_SETTINGS: Final = tuple(
-    option for option in declared_options(Settings) if option.group != "locust"
-)
-OPTIONS: Final = tuple(
-    sorted(
-        (*OF_SETTINGS, *declared_options(CommandLineOptions)),
-        key=lambda o: list(GROUPS).index(o.group),
-    )
-)
-"""All options of this package, in the order of --help."""
-ACCESS: Final = (
-    "api_key_file", "api_key_command", "api_key_lifetime", "header", "client_cert", "client_key",
-    "ca_cert", "source_ip",
-)  # fmt: skip
-"""The options for the key, headers, certificates and source addresses."""
-
-
-def add_groups(parser: LocustArgumentParser, options: Iterable[Option]) -> None:
-    """Add the options in their groups, before Locust's options.
-
-    Locust's groups take no include_in_web_ui and the like, so these are set on the action. So is
-    the help, as argparse of Python 3.11 adds its own default to a switch's help.
-    """
-    groups = parser._action_groups
-    titles = {group.title for group in GROUPS.values()}
-    for name, members in groupby(options, key=lambda option: option.group):
-        title, what, example = GROUPS[name]
-        group = parser.add_argument_group(title, f"{what}\n$ {example}")
-        groups.insert(sum(group.title in titles for group in groups[:-1]), groups.pop())
-        for option in members:
-            action: Any = group.add_argument(option.flag, **_argument(option))
-            action.help = format_option_help(option).replace("%", "%%")
-            action.include_in_web_ui = option.in_form
-            action.is_secret = action.is_required = action.is_multiple = False
-
-
-def add_access_options(parser: ArgumentParser) -> None:
-    """Add the options that let requests in, with their names, texts and variables, for commands
-    that have few options of a run."""
-    by_dest = {option.dest: option for option in OPTIONS}
-    for option in map(by_dest.__getitem__, ACCESS):
-        how: dict[str, Any] = {"type": option.kind, "default": os.environ.get(option.variable)}
-        if option.repeated:  # headers of the environment are read where the others are
-            how = {"action": "append", "default": []}
-        parser.add_argument(
-            option.flag,
-            metavar=format_metavar(option),
-            help=format_option_help(option).replace("%", "%%"),
-            **how,
-        )
-    parser.add_argument(
-        "--insecure", action="store_true", help="do not verify the server's TLS certificate"
-    )
-
-
-def _argument(option: Option) -> dict[str, Any]:
-    if option.kind is bool:
-        return {"action": BooleanOptionalAction, "default": option.default}
-    if option.repeated:
-        return {"action": "append", "default": [], "metavar": format_metavar(option)}
-    return {
-        "type": make_option_reader(option), "default": parser_default(option),
-        "metavar": format_metavar(option),
-        "env_var": option.variable, **({"nargs": "?",
-            "const": option.alone} if option.alone else {}),
-    }  # fmt: skip
-
-
-def parser_default(option: Option) -> Any:
-    """The parsed value where nothing was given. For percentiles it is a text."""
-    return format_option_default(option) if option.kind is tuple else option.default
-
-
-def format_metavar(option: Option) -> str:
-    """The value of the flag, in one word."""
-    if option.choices:
-        return f"{{{','.join(option.choices)}}}"
-    return option.unit.upper() or {int: "N", float: "NUMBER"}.get(option.kind, "TEXT")
-
-
-def format_option_default(option: Option) -> str:
-    """The default as text. Empty: there is none."""
-    if option.otherwise or option.default in (None, (), ""):
-        return option.otherwise
-    if option.kind is bool:
-        return "on" if option.default else "off"
-    if option.kind is tuple:
-        return ",".join(f"{value:g}" for value in option.default)
-    return (
-        format_quoted_number(option.default) if option.kind in (int, float) else str(option.default)
-    )
-
-
-def format_option_example(option: Option) -> str:
-    """The value as a shell takes it, or the whole flag of a switch."""
-    if option.kind is bool:
-        return f"--no-{option.flag[2:]}" if option.default else option.flag
-    return shlex.quote(option.example)
-
-
-def format_option_help(option: Option) -> str:
-    """The text of --help and of the web form."""
-    return (
-        f"{option.help} (default: {format_option_default(option) or 'none'}; example: "
-        f"{format_option_example(option)})"
-    )
-
-
-def make_option_reader(option: Option) -> Callable[[str], Any]:
-    """A function from the option's text to its value. Raises Refused."""
-    if option.kind in (int, float):
-        return make_number_type(option.kind, option.flag, "%" if option.unit == "percent" else "")
-    return _percentiles if option.kind is tuple else str
-
-
-def make_number_type(kind: type, flag: str, unit: str = "") -> Callable[[str], Any]:
-    """A type for argparse. An empty text (from the environment) means not set. ``unit`` may follow
-    the number.
-
-    Raises Refused, as argparse would end with status 2.
-    """
-
-    def parse(text: str) -> Any:
-        if not text.strip():
-            return None
-        try:
-            return read_number(kind, text.strip().removesuffix(unit))
-        except ValueError:
-            refuse_run(
-                f"{flag} takes {'a whole number' if kind is int else 'a number'}, got "
-                f"{truncate_quoted_text(text)!r}"
-            )
-
-    return parse
-
-
-def _percentiles(text: str) -> str:
-    try:
-        [read_number(float, part) for part in text.split(",")]
-    except ValueError:
-        refuse_run(
-            f"--percentiles takes numbers with commas between, such as 50,90,95,99, got "
-            f"{truncate_quoted_text(text)!r}"
-        )
-    return text
-
 
 PROCESSES: Final = "LOCUST_PROCESSES"
 AUTO: Final = "auto"
