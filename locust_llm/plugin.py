@@ -3,9 +3,10 @@ does."""
 
 import logging
 import os
+import sys
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import locust.log
 from locust import User, events
@@ -18,6 +19,8 @@ import gevent
 import msgspec
 from gevent.event import Event
 
+from locust_llm.access.certificates import use_certificates
+from locust_llm.access.source_addresses import use_source_options
 from locust_llm.controller import inbox as from_senders
 from locust_llm.controller.controller import Controller
 from locust_llm.controller.progress import keep_logs_off_live_line, show_run_progress
@@ -25,16 +28,17 @@ from locust_llm.controller.run_store import give_up_reports, log_note
 from locust_llm.events import extend_locust_events
 from locust_llm.integrations import upload
 from locust_llm.integrations.otel import telemetry
-from locust_llm.locust_adapter.before_load import before_load, take_launch_options
 from locust_llm.locust_adapter.detached_end import detach_end
-from locust_llm.locust_adapter.forked_workers import attend_children
+from locust_llm.locust_adapter.forked_workers import attend_children, tie_forks_to_this_process
 from locust_llm.locust_adapter.parsed_options import (
     FURTHER,
     add_options,
     build_settings,
+    check_options,
     keep_locusts_defaults,
     look_through_inputs,
 )
+from locust_llm.locust_adapter.ports import refuse_taken_ports, set_master_port
 from locust_llm.locust_adapter.secrets import withhold_secrets
 from locust_llm.locust_adapter.signals import (
     end_at_once,
@@ -52,12 +56,18 @@ from locust_llm.locust_adapter.tables import (
     three_digits_in_locust,
 )
 from locust_llm.locust_adapter.wire_frames import check_frames
+from locust_llm.records.machine import memory_refusal
 from locust_llm.records.message import ControlMessage
 from locust_llm.records.record import Record
 from locust_llm.server.discovery import Discovery
-from locust_llm.server.preflight import choose_run_address
+from locust_llm.server.preflight import (
+    choose_run_address,
+    find_locustfile_host,
+    raise_open_files,
+    read_run_headers,
+)
 from locust_llm.server.refusals import explain_outgrown_context, explain_too_long_dataset
-from locust_llm.server.survey import survey_servers as survey_of
+from locust_llm.server.survey import survey_servers
 from locust_llm.settings.refusal import LINE, RunRefused, refuse_run
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import CONCURRENCY
@@ -93,12 +103,117 @@ def _options(parser: LocustArgumentParser, **kw: Any) -> None:
     end_at_once()
     settle_output_at_exit()
     guard_streams(os.environ)
-    add_options(parser, _before_load)
+    add_options(parser, before_load)
 
 
-def _before_load(options: Namespace) -> None:
-    before_load(options, LLMUser, User)
+# -- between parsing and forking -------------------------------------------------------------------
+
+_ATTRIBUTE: Final = "llm_launch"
+
+
+class LaunchOptions(NamedTuple):
+    """What is known before there is an environment."""
+
+    settings: Settings | None = None
+    """The checked settings of the command line. None: there was none."""
+    survey: Discovery | None = None
+    """What is known of the server. None: it was not asked."""
+    forks: bool = False
+    """This process is the master of its own children, or one of them."""
+
+
+def take_launch_options(options: Namespace | None) -> LaunchOptions:
+    """Take them off the options, which Locust sends to workers."""
+    launch = vars(options).pop(_ATTRIBUTE, None) if options is not None else None
+    return launch or LaunchOptions()
+
+
+def before_load(options: Namespace) -> None:
+    """Between parsing and forking: refuse impossible runs, set Locust's options for the run, and
+    query the server once for all processes."""
+    if why := memory_refusal():
+        refuse_run(why)
+    options.host = options.host or find_locustfile_host(LLMUser, User)
+    settings = check_options(options)
+    launch = LaunchOptions(settings, forks=bool(options.processes and not options.worker))
+    setattr(options, _ATTRIBUTE, launch)
+    _adapt_locusts_options(options, settings)
+    raise_open_files()  # before the forks, so that children have as many
+    looking = options.list_commands or options.show_task_ratio or options.show_task_ratio_json
+    if not looking:
+        refuse_taken_ports(options)
+        survey = _prepare_requests(options, settings)
+        setattr(options, _ATTRIBUTE, launch._replace(survey=survey))
     telemetry.keep_loop_free(options)
+
+
+def _adapt_locusts_options(options: Namespace, settings: Settings) -> None:
+    # with its scheme: plain HTTP users of the same run need it too
+    options.host = ",".join(settings.addresses) or options.host
+    if options.headless or options.autostart:
+        # -t: of profiling, see controller/phases.py
+        options.llm_run_time, options.run_time = options.run_time, None
+        options.llm_users = options.num_users  # before Locust makes it 1
+        options.num_users = settings.first_users  # Locust lets users go only when their tasks end
+        if _ends_by_itself(settings, options):
+            logging.getLogger("locust.main").addFilter(_says_no_run_time)
+    # users of a lost worker go to the others at once, not after a minute
+    options.enable_rebalancing = True
+    if options.processes and not options.worker:
+        set_master_port(options)
+        tie_forks_to_this_process()
+    options.llm_spawn_rate = options.spawn_rate  # what was asked for, which a form shows
+    if options.spawn_rate is None and options.num_users:
+        if not getattr(options, "llm_users", options.num_users):
+            logging.getLogger("locust.main").addFilter(_says_no_shape)
+        # all at once: each then waits for its start, which Locust would round to whole seconds
+        options.spawn_rate = options.num_users
+    if "--print-stats" not in sys.argv:
+        # the progress line takes the place of Locust's tables every two seconds
+        options.only_summary = True
+
+
+def _prepare_requests(options: Namespace, settings: Settings) -> Discovery | None:
+    """Prepare this process to send requests. Returns what is known of the server; None: it was not
+    asked."""
+    try:
+        use_certificates(options)
+        use_source_options(options)
+    except ValueError as error:
+        refuse_run(str(error))
+    read_run_headers(options)  # of a worker too: they do not come from the master
+    if options.worker or not (options.headless or options.autostart):
+        return None
+    return survey_servers(settings, options, here=not options.master)
+
+
+def _ends_by_itself(s: Settings, options: Namespace) -> bool:
+    """The run ends without -t, too: by a number of requests or sessions, at the end of a trace,
+    after its last stage, or as a probe does."""
+    bounded = (
+        s.run_time_s
+        or s.request_count
+        or s.num_sessions
+        or s.fixed_schedule
+        or s.staged is not None
+        or s.swept_limits
+    )
+    return bool(bounded) or hasattr(options, "decoders")
+
+
+def _says_no_run_time(line: logging.LogRecord) -> bool:
+    """Locust does not know what bounds the run, so this line of its log would mislead."""
+    return not line.getMessage().startswith("No run time limit set")
+
+
+def _says_no_shape(line: logging.LogRecord) -> bool:
+    """With a LoadTestShape, Locust would log that it ignores -u and -r, which nobody gave."""
+    return not line.getMessage().startswith(
+        ("--run-time, --users or", "The following option(s) will be ignored")
+    )
+
+
+# -- a run ------------------------------------------------------------------------------------------
 
 
 @events.init.add_listener
@@ -328,7 +443,7 @@ class Plugin:
             here = isinstance(self._runner, LocalRunner) or bool(
                 options is not None and options.processes
             )
-            survey = survey_of(settings, options, here=here)
+            survey = survey_servers(settings, options, here=here)
         if dataset := look_through_inputs(settings):  # again: in the web page it came from the form
             if why := explain_too_long_dataset(dataset, survey.context):
                 refuse_run(why)

@@ -1,9 +1,10 @@
-"""Ports: the ports on which this process will listen. A port that cannot be opened is refused on
-one line, before any load.
+"""Ports: the ports on which this process will listen, also as the master of forked workers. A port
+that cannot be opened is refused on one line, before any load.
 
 Locust finds out later: its web page then fails beside the run, and a master ends with a traceback.
 """
 
+import contextlib
 import errno
 import socket
 from argparse import Namespace
@@ -16,6 +17,8 @@ from locust_llm.settings.refusal import refuse_run
 TAKEN: Final = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 """Errors that no later try would change. Another machine may know a name that is unknown here."""
 ALL: Final = ("", "*")
+PORT: Final = 5557
+"""The master's port, if --master-bind-port is not given."""
 
 
 class ListeningPort(NamedTuple):
@@ -71,3 +74,24 @@ def _try(host: str, port: int) -> None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             listener.listen(1)
+
+
+def set_master_port(options: Namespace) -> None:
+    """Choose where the master of ``--processes`` listens, and for whom."""
+    wanted = options.master_bind_port
+    if not options.master and options.master_bind_host == "*":
+        # all workers are on this machine: nobody else is to join
+        options.master_bind_host = "127.0.0.1"
+        # nobody needs to know it, and runs that start at once would both find it free
+        if wanted == PORT:
+            wanted = 0
+    options.master_port = options.master_bind_port = _free_port(wanted)
+
+
+def _free_port(port: int) -> int:
+    """``port``, or another one if another run on this machine has it. Workers would wait for a
+    minute and give up."""
+    for wanted in (port, 0):
+        with contextlib.suppress(OSError), socket.create_server(("", wanted)) as listener:
+            return int(listener.getsockname()[1])
+    return port

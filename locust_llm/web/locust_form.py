@@ -59,7 +59,7 @@ OWN_FIELDS: Final = frozenset((*FIELDS, "run_time", "user_count", DATASET_FIELD)
 
 class RequestedLoad(NamedTuple):
     """Users, users started a second and seconds of the run; None where they were not given. Of a
-    run that began by itself the launch keeps them from Locust (locust_adapter/before_load.py)."""
+    run that began by itself the launch keeps them from Locust (plugin.before_load)."""
 
     users: int | None
     spawn_rate: float | None

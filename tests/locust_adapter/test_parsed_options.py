@@ -409,7 +409,7 @@ def test_settings_hold_the_names_of_headers_and_not_what_they_say(
 def refused_before_load(
     capsys: pytest.CaptureFixture[str], *words: str, headless: bool = True
 ) -> str:
-    return refusal(capsys, lambda: plugin._before_load(parse(*words, headless=headless)))
+    return refusal(capsys, lambda: plugin.before_load(parse(*words, headless=headless)))
 
 
 def test_a_key_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -448,7 +448,7 @@ def test_a_run_needs_a_host(
     monkeypatch.setattr(plugin, "LLMUser", WithoutHost)
     monkeypatch.setattr(plugin, "User", WithoutHost)
     assert refused_before_load(capsys, "--host", "") == expected
-    plugin._before_load(parse("--host", "", headless=False))  # it may come from the web form
+    plugin.before_load(parse("--host", "", headless=False))  # it may come from the web form
 
 
 def test_a_report_folder_below_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -480,7 +480,7 @@ def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], server: T
 
 def test_who_only_looks_is_asked_for_nothing() -> None:
     for flag in ("--list", "--show-task-ratio", "--worker"):
-        plugin._before_load(parse("--host", "", flag))
+        plugin.before_load(parse("--host", "", flag))
     assert list(Path(".").iterdir()) == []
 
 
@@ -503,8 +503,8 @@ def test_users_are_there_at_once_and_start_over_a_response_time_unless_a_rate_is
     at_once, slowly = (
         parse("--host", server.url, "-u", "30", *words) for words in ([], ["-r", "2"])
     )
-    plugin._before_load(at_once)
-    plugin._before_load(slowly)
+    plugin.before_load(at_once)
+    plugin.before_load(slowly)
     assert (at_once.spawn_rate, slowly.spawn_rate) == (30, 2)
     assert (build_settings(at_once).spawn_rate, build_settings(slowly).spawn_rate) == (None, 2)
     monkeypatch.setenv("LOCUST_SPAWN_RATE", "3")

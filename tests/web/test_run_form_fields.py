@@ -13,10 +13,9 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.command_line import parse
 from support.web_pages import Page
 
-from locust_llm.locust_adapter import before_load
+from locust_llm import plugin
 from locust_llm.locust_adapter.parsed_options import OPTIONS, build_settings
 from locust_llm.settings.declare import format_option_example
-from locust_llm.user import LLMUser
 from locust_llm.web.datasets import Datasets
 from locust_llm.web.locust_form import DATASET_FIELD, fill_options, read_requested_load
 from locust_llm.web.run_form_fields import DEPENDS, MAIN, FormField, FormGroup, build_form_groups
@@ -123,9 +122,9 @@ def launched(*words: str, monkeypatch: pytest.MonkeyPatch) -> Namespace:
         "use_certificates",
         "use_source_options",
     ):
-        monkeypatch.setattr(before_load, name, lambda *_, **__: None)
-    monkeypatch.setattr(before_load, "check_options", build_settings)
-    before_load.before_load(given, LLMUser, LLMUser)
+        monkeypatch.setattr(plugin, name, lambda *_, **__: None)
+    monkeypatch.setattr(plugin, "check_options", build_settings)
+    plugin.before_load(given)
     return given
 
 

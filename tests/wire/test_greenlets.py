@@ -15,7 +15,7 @@ from support.master import Master
 from support.records import answered
 
 from locust_llm.controller import inbox
-from locust_llm.locust_adapter.before_load import PORT, set_master_port
+from locust_llm.locust_adapter.ports import PORT, set_master_port
 from locust_llm.records.journal import JOURNALS, Journal
 from locust_llm.records.record import pack_record
 from locust_llm.wire.greenlets import spawn_critical

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from locust_llm.locust_adapter.before_load import _ends_by_itself, _says_no_run_time
+from locust_llm.plugin import _ends_by_itself, _says_no_run_time
 from locust_llm.settings.settings import Settings
 
 
