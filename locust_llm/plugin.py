@@ -21,8 +21,7 @@ from gevent.event import Event
 
 from locust_llm.access.certificates import use_certificates
 from locust_llm.access.source_addresses import use_source_options
-from locust_llm.controller import inbox as from_senders
-from locust_llm.controller.controller import Controller
+from locust_llm.controller.controller import Controller, receive_from_workers
 from locust_llm.controller.progress import keep_logs_off_live_line, show_run_progress
 from locust_llm.controller.run_store import give_up_reports, log_note
 from locust_llm.events import extend_locust_events
@@ -79,9 +78,8 @@ from locust_llm.web.prometheus_page import serve_metrics, serve_metrics_on
 from locust_llm.web.routes import attach_pages
 from locust_llm.wire.greenlets import spawn_critical
 from locust_llm.wire.messages import LOCAL, EndRun
-from locust_llm.worker import inbox as from_control
 from locust_llm.worker.process import STATUS_S, cut_open_requests, start_worker
-from locust_llm.worker.worker import WorkerContext, attach_worker_context
+from locust_llm.worker.worker import WorkerContext, attach_worker_context, receive_from_control
 
 from .exit_status import ExitStatus, RunOutcome, decide_exit_status, signal_exit_status
 from .user import LLMUser
@@ -263,7 +261,7 @@ class Plugin:
         self._telemetry = telemetry.Telemetry(environment.parsed_options, LOCAL)
         self._scraped = False
         """Prometheus has a port here."""
-        self._greeted = from_senders.receive_from_workers(
+        self._greeted = receive_from_workers(
             environment, runner, lambda: self._control, self._refuse
         )
         detach_end(runner, unattended=environment.web_ui is None)
@@ -281,9 +279,7 @@ class Plugin:
                 environment, settings, (self._telemetry.record, self._add_record)
             )
             attach_worker_context(environment, self._sender)
-            from_control.receive_from_control(
-                runner, self._sender, self._end_sender, self._telemetry.begin
-            )
+            receive_from_control(runner, self._sender, self._end_sender, self._telemetry.begin)
         self._children: gevent.Greenlet | None = None
         """Watches the forked workers until the run begins."""
         options = environment.parsed_options

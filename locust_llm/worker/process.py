@@ -40,8 +40,8 @@ from locust_llm.wire.messages import (
     Refused,
     pack_message,
 )
+from locust_llm.worker.worker import receive_from_control
 
-from .inbox import receive_from_control
 from .outbox import RecordOutbox
 from .worker import WorkerContext, attach_worker_context
 

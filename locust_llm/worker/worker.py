@@ -14,6 +14,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from locust.env import Environment
+from locust.runners import LocalRunner
 
 from gevent.event import Event
 from msgspec.structs import replace
@@ -32,7 +33,7 @@ from locust_llm.client.reader.process_reader import (
 )
 from locust_llm.gate.gate import GateClosed
 from locust_llm.gate.request_seconds import RequestSeconds
-from locust_llm.gate.shares import GateLease
+from locust_llm.gate.shares import GateLease, Share
 from locust_llm.locust_adapter.parsed_options import build_settings
 from locust_llm.records.failures import FailureKinds
 from locust_llm.records.machine import Machine, detect_machine
@@ -56,20 +57,35 @@ from locust_llm.wire.delivery import IncomingPost, OutgoingPost
 from locust_llm.wire.messages import (
     LOCAL,
     TO_CONTROL,
+    TO_SENDER,
     Arrivals,
     ArrivalsReturned,
+    AskAgain,
     Begin,
+    BeginFailed,
+    Cut,
     Ended,
+    EndRun,
     FormLearnt,
+    Grant,
+    PhaseOver,
+    Refused,
+    ReleaseRequests,
+    ReleaseSessions,
     ReliableMessage,
     Renewal,
     RequestsReturned,
     RequestsWanted,
+    Sessions,
     SessionsReturned,
     SessionsWanted,
+    StageBegin,
     StageHealth,
+    StartSpread,
     Status,
+    ToSender,
     pack_message,
+    unpack_to_worker,
 )
 from locust_llm.worker.targets import VariantTarget, make_variant_targets
 from locust_llm.workload.conversation import ConversationSource
@@ -527,3 +543,83 @@ def get_worker_context(environment: Environment) -> WorkerContext:
 def attach_worker_context(environment: Environment, sender: WorkerContext) -> None:
     """Make this the context of the process."""
     _senders[environment] = sender
+
+
+# -- the messages of the control -------------------------------------------------------------------
+
+
+def receive_from_control(
+    runner: Any,
+    sender: WorkerContext,
+    on_process: Callable[[ControlMessage], object],
+    on_begin: Callable[[Begin], object] = lambda begin: None,
+) -> None:
+    """``on_begin`` is called for each new run. ``on_process`` gets messages for the process instead
+    of its sender."""
+
+    def listener(msg: Any, **kw: Any) -> None:
+        try:
+            epoch, message, number = unpack_to_worker(msg.data)
+        except ValueError as error:
+            logger.error(f"a message of the master was ignored: {error}")
+            return
+        if isinstance(message, Begin):
+            _begin(runner, sender, epoch, message, on_begin)
+        if number and not (epoch == sender.epoch and sender.incoming.take(number)):
+            return  # of another run, or it was here, or one before it is missing
+        if isinstance(message, Refused | EndRun | Cut) or (
+            epoch == sender.epoch and not _handle_message(sender, message)
+        ):
+            on_process(message)
+
+    runner.register_message(TO_SENDER, listener)
+
+
+def _begin(
+    runner: Any,
+    sender: WorkerContext,
+    epoch: int,
+    begin: Begin,
+    on_begin: Callable[[Begin], object],
+) -> None:
+    try:
+        if sender.begin(epoch, begin):
+            on_begin(begin)
+    except Exception as error:
+        if isinstance(runner, LocalRunner):  # then this is a call of the control's
+            raise
+        logger.exception("this worker cannot begin")
+        sender.send(BeginFailed(f"{type(error).__name__}: {error}"), epoch)
+
+
+def _handle_message(sender: WorkerContext, message: ToSender) -> bool:
+    """What a sender does with each message of the control. False: the message is not for it."""
+    match message:
+        case Begin():
+            pass  # it has
+        case StageBegin():
+            sender.begin_stage(message.number, message.input_tokens)
+        case Share():
+            sender.lease.renew(message)
+        case Renewal():
+            sender.renew(message)
+        case Grant():
+            sender.permits.grant(message.phase, message.count)
+        case StartSpread():
+            sender.starts.spread(message.phase, message.spacing_s, message.longest_spacing_s)
+        case AskAgain():
+            sender.permits.ask_again()
+            sender.tickets.ask_again(message.phase)
+        case Arrivals():
+            sender.add_arrivals(message)
+        case Sessions():
+            sender.tickets.grant(message.phase, message.items, over=message.last)
+        case ReleaseRequests():
+            sender.release_requests(message.phase)
+        case ReleaseSessions():
+            sender.release_sessions(message.phase)
+        case PhaseOver():
+            sender.end_phase(message.phase)
+        case _:
+            return False
+    return True

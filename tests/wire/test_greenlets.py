@@ -14,7 +14,7 @@ from support import unpatched_locust  # noqa: F401  before the rest
 from support.master import Master
 from support.records import answered
 
-from locust_llm.controller import inbox
+from locust_llm.controller import controller
 from locust_llm.locust_adapter.ports import PORT, set_master_port
 from locust_llm.records.journal import JOURNALS, Journal
 from locust_llm.records.record import pack_record
@@ -54,10 +54,12 @@ def test_who_could_not_be_read_meanwhile_has_not_been_silent(
 ) -> None:
     """While the master's loop is blocked it reads nothing: the wait goes on when it has come round
     again."""
-    monkeypatch.setattr(inbox, "HELLO_S", 0.1)
+    monkeypatch.setattr(controller, "HELLO_S", 0.1)
     greeted: set[str] = set()
 
-    waiting = gevent.spawn(inbox._expect_hello, None, SimpleNamespace(clients=["a"]), "a", greeted)
+    waiting = gevent.spawn(
+        controller._expect_hello, None, SimpleNamespace(clients=["a"]), "a", greeted
+    )
     gevent.sleep(0)
     time.sleep(0.2)  # blocked for longer than the wait
     gevent.spawn_later(0.01, greeted.add, "a")  # what was said meanwhile is read now
