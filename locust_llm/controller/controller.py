@@ -26,8 +26,7 @@ from locust_llm.locust_adapter.secrets import list_secret_names
 from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.phase_plan import BETWEEN, OVER, PROFILING, WARMUP, profiling_phase
 from locust_llm.records.record import OK, Record
-from locust_llm.records.run import LOST_WORKER, NO_RECORD, ProcessHealth, Run
-from locust_llm.records.storage import write_run
+from locust_llm.records.run import LOST_WORKER, NO_RECORD, ProcessHealth, Run, write_run
 from locust_llm.records.telemetry_counts import TelemetryCounts
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.request_form import STREAM_OPTIONS, RequestForm

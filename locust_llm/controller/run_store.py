@@ -33,6 +33,8 @@ from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import CANCELLED, OK, RETRIED, Record
 from locust_llm.records.report_result import ReportResult
 from locust_llm.records.run import (
+    RECORDS,
+    RUN,
     BrokenRule,
     LimitChange,
     ProcessHealth,
@@ -41,11 +43,12 @@ from locust_llm.records.run import (
     UserChange,
     UserStart,
     find_loaded_times,
+    make_run_folder,
     select_known_limits,
+    write_run,
 )
 from locust_llm.records.server_metrics import BASE, SERVER, advise_on_memory
 from locust_llm.records.spans.trace_ids import make_run_trace
-from locust_llm.records.storage import RECORDS, RUN, make_run_folder, write_run
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.metrics_poller import MetricsPoller
 from locust_llm.server.refusals import advise_on_error, has_key

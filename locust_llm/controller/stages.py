@@ -15,8 +15,15 @@ from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.phase_plan import WARMUP
 from locust_llm.records.record import OK, RETRIED, Record
 from locust_llm.records.report_result import ReportResult
-from locust_llm.records.run import LimitChange, OpenLoopSchedule, ProcessHealth, Run, Stage
-from locust_llm.records.storage import RECORDS, write_run
+from locust_llm.records.run import (
+    RECORDS,
+    LimitChange,
+    OpenLoopSchedule,
+    ProcessHealth,
+    Run,
+    Stage,
+    write_run,
+)
 from locust_llm.settings.ab import PAIR, TrialBlock
 from locust_llm.settings.settings import Settings, make_stage_settings
 from locust_llm.settings.sweep import (

@@ -30,7 +30,7 @@ from locust_llm.access.headers import (
 from locust_llm.exit_status import fail
 from locust_llm.files.user_file import explain_irregular_file, read_small_text
 from locust_llm.protocols.known import AIPERF_NAMES, PROTOCOLS
-from locust_llm.records.storage import RECORDS, RUN, read_run
+from locust_llm.records.run import RECORDS, RUN, read_run
 from locust_llm.server.refusals import explain_refused_media
 from locust_llm.settings.ab import BASE, hide_header_values, parse_candidate_changes
 from locust_llm.settings.address import complete_page_url, normalise_base_url, split_replica_urls

@@ -1,11 +1,14 @@
-"""Run: the facts of a run beside its records, as run.json has them."""
+"""Run: the facts of a run beside its records, its folder, and run.json there."""
 
+import time
 from collections.abc import Sequence
 from itertools import dropwhile
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from locust_llm.files.json_file import decode_json_file, decode_readable_fields, replace_file
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.capacity import CapacitySearch
 from locust_llm.slo.client_verdict import ClientVerdict
@@ -17,6 +20,9 @@ from .machine import Commit, Machine
 from .spans.counts import SpanCounts
 from .telemetry_counts import TelemetryCounts
 
+RECORDS: Final = "profile_export.jsonl"
+RUN: Final = "run.json"
+"""Files in the folder of a run."""
 NAMED: Final = "named"
 UNDECIDED: Final = "untold"
 BROKEN: Final = "broken"
@@ -350,3 +356,59 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
             return f"{format_count(self.records_lost, 'record')} not in the file"
         has = "has" if self.records_lost == 1 else "have"
         return f"{format_count(self.records_lost, 'request')} of lost workers {has} no record"
+
+
+# -- its folder ------------------------------------------------------------------------------------
+
+
+def write_run(folder: Path | str, run: Run, **more: Any) -> None:
+    """Write run.json. It is also written before the load, in case nothing comes after it."""
+    replace_file(Path(folder) / RUN, encode_run_json(run, **more))
+
+
+def encode_run_json(run: Run, **more: Any) -> bytes:
+    """The run under ``run``, and the fields ``more``."""
+    return msgspec.json.format(msgspec.json.encode({"run": run, **more}), indent=2) + b"\n"
+
+
+def read_run(folder: Path) -> Run:
+    """The run in run.json. Raises OSError, or ValueError if it holds no run."""
+    return decode_json_file(folder / RUN, _RunFile).run
+
+
+def decode_readable_run(folder: Path, unknown: Run) -> Run:
+    """The readable fields of a damaged run.json. The others have the values of ``unknown``, and
+    ``unread`` names them. Raises OSError and ValueError."""
+    known = {
+        name: getattr(unknown, name)
+        for name in ("name", "settings", "started_at", "profiling_at", "model")
+    }
+    run, unread = decode_readable_fields(decode_json_file(folder / RUN, _RunAlone).run, Run, known)
+    return msgspec.structs.replace(
+        run, unread=(*run.unread, *(f"{name} of run.json {why}" for name, why in unread))
+    )
+
+
+class _RunFile(msgspec.Struct):
+    run: Run
+
+
+class _RunAlone(msgspec.Struct):
+    run: msgspec.Raw
+
+
+def make_run_folder(settings: Settings, model: str | None) -> Path:
+    """Make a folder for one run, without records. Raises OSError."""
+    if settings.report_dir:
+        base = Path(settings.report_dir)
+    else:
+        name = "".join(
+            c if c.isalnum() or c in "._-" else "_" for c in (model or "model").rpartition("/")[2]
+        )
+        base = Path("reports") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    folder, number = base, 1
+    while (folder / RECORDS).exists():
+        number += 1
+        folder = Path(f"{base if base.name.strip('.') else base.resolve()}-{number}")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

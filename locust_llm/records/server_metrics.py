@@ -13,13 +13,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise, product
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
+from locust_llm.files.regular_file import open_regular
 from locust_llm.text.format import format_count
 
+SERVER_METRICS: Final = "server_metrics.jsonl"
+"""The file has a line for each reading of the server's metrics."""
+MAX_SAMPLE_BYTES: Final = 2**14
+"""A line of the server's metrics has at most so many bytes."""
 PATHS: Final = ("/metrics", "/prometheus/metrics")
 """The paths of the metrics. The second is TensorRT-LLM's."""
 ENGINES: Final = {
@@ -439,3 +445,27 @@ def _levels(summary: EngineSummary, whose: str) -> Iterator[str]:
         else []
     )
     yield " ".join([f"The {whose}'s own metrics ({of}): {', '.join(parts)}.", *remarks])
+
+
+def read_history(folder: Path) -> EngineHistory:
+    """The server's metrics over the run, for a stage over its run. Empty where there are none.
+    Raises OSError."""
+    history = EngineHistory()
+    path = next(
+        (
+            path
+            for path in (folder / SERVER_METRICS, folder.parent.parent / SERVER_METRICS)
+            if path.exists()
+        ),
+        None,
+    )
+    if path is None or (path.parent != folder and folder.parent.name != "stages"):
+        return history
+    decode = msgspec.json.Decoder(EngineSample).decode
+    with open_regular(path) as file:
+        while line := file.readline(MAX_SAMPLE_BYTES):
+            try:
+                history.add(decode(line))
+            except (ValueError, RecursionError):
+                history.unread += line.endswith(b"\n")  # the last one may be half written
+    return history

@@ -19,20 +19,12 @@ import msgspec
 import pandas as pd
 from msgspec.structs import replace as replaced
 
+from locust_llm.files.json_file import replace_file
 from locust_llm.records.jsonl import RecordFile, UnreadLines
 from locust_llm.records.record import RETRIED
-from locust_llm.records.run import Run
-from locust_llm.records.server_metrics import EngineHistory
+from locust_llm.records.run import RECORDS, RUN, Run, decode_readable_run, encode_run_json, read_run
+from locust_llm.records.server_metrics import EngineHistory, read_history
 from locust_llm.records.spans.reported_times import read_spans
-from locust_llm.records.storage import (
-    RECORDS,
-    RUN,
-    decode_readable_run,
-    encode_run_json,
-    read_history,
-    read_run,
-    replace_file,
-)
 from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.charts.timeline import MAX_ROWS, TimelineScene, find_scene, resolve_span
 from locust_llm.report.columns import RequestColumns, make_data_frames, read_columns

@@ -14,10 +14,10 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.records import storage
+from locust_llm.files.json_file import replace_file
 from locust_llm.records.jsonl import RecordFile, add_records
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
-from locust_llm.records.run import Run
+from locust_llm.records.run import RECORDS, Run, read_run, write_run
 from locust_llm.report.blocks import format_observed
 from locust_llm.report.rows import Row, SloResult
 from locust_llm.report.sections.ab import describe_paired_verdict
@@ -133,16 +133,16 @@ def run_report_command(words: list[str]) -> int:
 
 def _add(folder: Path, files: Sequence[Path]) -> None:
     """Records that did not reach the master of the run, from other hosts. Raises OSError."""
-    added = sum(add_records(folder / storage.RECORDS, RecordFile(file)) for file in files)
+    added = sum(add_records(folder / RECORDS, RecordFile(file)) for file in files)
     with suppress(ValueError, FileNotFoundError):  # the report says so of a damaged one
-        run = storage.read_run(folder)
+        run = read_run(folder)
         note = (
             f"{format_count(added, 'record')} that had not reached the master were added from "
             f"other hosts"
         )
         if added:
             lost = max(0, run.records_lost - added)
-            storage.write_run(folder, replace(run, records_lost=lost, notes=(*run.notes, note)))
+            write_run(folder, replace(run, records_lost=lost, notes=(*run.notes, note)))
 
 
 def make_report_result(
@@ -230,7 +230,7 @@ def run_figure_command(words: list[str]) -> int:
         drawn = [to_bytes(svg) for to_bytes in formats]
         for path, data in zip(files, drawn, strict=True):
             try:
-                storage.replace_file(path, data)
+                replace_file(path, data)
             except OSError as error:
                 raise ValueError(f"{path} cannot be written: {error.strerror or error}") from None
     except ValueError as error:
@@ -272,13 +272,11 @@ def run_compare_command(
     try:
         compared = add_run_spread(comparison.compare_folders([options.base, *options.runs]))
         if options.html:
-            storage.replace_file(options.html, page(compared).encode())
+            replace_file(options.html, page(compared).encode())
         if options.markdown:
-            storage.replace_file(
-                options.markdown, comparison.render_comparison_markdown(compared).encode()
-            )
+            replace_file(options.markdown, comparison.render_comparison_markdown(compared).encode())
         if options.json:
-            storage.replace_file(
+            replace_file(
                 options.json, msgspec.json.format(msgspec.json.encode(compared), indent=2) + b"\n"
             )
         width = console_end.find_console_width()

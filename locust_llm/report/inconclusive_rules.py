@@ -14,8 +14,7 @@ import msgspec
 
 from locust_llm.records.jsonl import RecordFile
 from locust_llm.records.report_result import UndecidedRule
-from locust_llm.records.run import Run
-from locust_llm.records.storage import RECORDS
+from locust_llm.records.run import RECORDS, Run
 from locust_llm.report.columns import read_columns
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.grammar import INCONCLUSIVE

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.records.run import Run
-from locust_llm.records.storage import RECORDS
+from locust_llm.records.run import RECORDS, Run
 from locust_llm.report import build, comparison
 from locust_llm.report.blocks import Block, Heading, TextBlock
 from locust_llm.report.document import make_opening, make_rules_table

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.records.record import Record
-from locust_llm.records.storage import read_run
+from locust_llm.records.run import read_run
 from locust_llm.slo.reading_pace import ReadingPace
 
 Floats = NDArray[np.float64]

@@ -9,16 +9,17 @@ from typing import BinaryIO, Final, cast
 
 import msgspec
 
+from locust_llm.files.json_file import replace_file
 from locust_llm.files.regular_file import open_regular
 from locust_llm.records.jsonl import MAX_LINE_BYTES
 from locust_llm.records.record import OK, RETRIED
+from locust_llm.records.run import RECORDS
 from locust_llm.records.server_times import ServerTimes
 from locust_llm.records.spans import otlp_json
 from locust_llm.records.spans.counts import SpanCounts
 from locust_llm.records.spans.join import SortedSpans, SpanJoin, sort_spans
 from locust_llm.records.spans.reported_times import FILE
 from locust_llm.records.spans.trace_ids import make_request_part
-from locust_llm.records.storage import RECORDS, replace_file
 
 GZIP: Final = b"\x1f\x8b"
 MAX_BYTES: Final = 2**28

@@ -24,12 +24,12 @@ from locust_llm.records.server_metrics import (
     DCGM,
     PATHS,
     SERVER,
+    SERVER_METRICS,
     EngineHistory,
     EngineSample,
     describe_server_history,
     read_engine_samples,
 )
-from locust_llm.records.storage import SERVER_METRICS
 from locust_llm.server.http_get import FetchFailed, fetch
 from locust_llm.settings.address import join_server_url
 from locust_llm.text.untrusted import NAME_BYTES, sanitise_text

@@ -22,7 +22,7 @@ from locust_llm.access.proxies import list_passed_proxies
 from locust_llm.access.source_addresses import count_source_addresses, note_source_addresses
 from locust_llm.client.requests_bridge import find_trusted_certificates
 from locust_llm.records.machine import find_commit
-from locust_llm.records.storage import make_run_folder
+from locust_llm.records.run import make_run_folder
 from locust_llm.settings.address import normalise_base_url
 from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.settings import Settings

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from locust_llm.records.run import Unix
-from locust_llm.records.storage import RECORDS, RUN, decode_json_file
+from locust_llm.files.json_file import decode_json_file
+from locust_llm.records.run import RECORDS, RUN, Unix
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 
 FILES: Final = {

@@ -23,7 +23,7 @@ from locust_llm.records.journal import JOURNALS, Journal, lock_file
 from locust_llm.records.jsonl import add_records
 from locust_llm.records.message import ControlMessage
 from locust_llm.records.record import Record
-from locust_llm.records.storage import RECORDS
+from locust_llm.records.run import RECORDS
 from locust_llm.settings.settings import Settings
 from locust_llm.text.format import format_count
 from locust_llm.text.untrusted import sanitise_text

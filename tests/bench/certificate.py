@@ -27,7 +27,7 @@ from support.burners import burners
 
 from locust_llm.records.accuracy import MeasurementAccuracy
 from locust_llm.records.record import Record
-from locust_llm.records.storage import read_run
+from locust_llm.records.run import read_run
 
 PERCENTILES = (50, 90, 95, 99)
 TAGS = {

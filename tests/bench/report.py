@@ -24,10 +24,9 @@ from tabulate import tabulate
 
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.run import LimitChange, Run
+from locust_llm.records.run import LimitChange, Run, write_run
 from locust_llm.records.server_times import SPANS
 from locust_llm.records.spans.reported_times import FILE, SpanLine
-from locust_llm.records.storage import write_run
 from locust_llm.settings.settings import Settings
 
 UNIX: Final = 1_700_000_000.0

@@ -29,13 +29,12 @@ from locust_llm.records.message import ControlMessage
 from locust_llm.records.phase_plan import OVER, PROFILING, UNCOUNTED_SHARE, WARMUP
 from locust_llm.records.record import pack_record
 from locust_llm.records.report_result import ReportResult
-from locust_llm.records.run import LimitChange, ProcessHealth, Stage
+from locust_llm.records.run import LimitChange, ProcessHealth, Stage, make_run_folder, read_run
 from locust_llm.records.spans import otlp_json
 from locust_llm.records.spans.counts import SpanCounts
 from locust_llm.records.spans.join import sort_spans
 from locust_llm.records.spans.reported_times import read_spans
 from locust_llm.records.spans.trace_ids import make_trace_id
-from locust_llm.records.storage import make_run_folder, read_run
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.request_form import RequestForm
 from locust_llm.settings.settings import Settings

@@ -12,8 +12,7 @@ from locust_llm.controller.run_store import ReportOutcome
 from locust_llm.controller.stages import BlockRunner, StageRunner, count_requests_needed
 from locust_llm.records.jsonl import RecordFile
 from locust_llm.records.report_result import MetricValue, ReportResult
-from locust_llm.records.run import Run, Stage
-from locust_llm.records.storage import read_run
+from locust_llm.records.run import Run, Stage, read_run
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import STOPPED, TIME_UP
 from locust_llm.slo.capacity import CapacityEstimate

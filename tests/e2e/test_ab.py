@@ -13,7 +13,7 @@ from support.runs import records
 
 from locust_llm.demo import start_simulator
 from locust_llm.records.record import Record
-from locust_llm.records.storage import read_run
+from locust_llm.records.run import read_run
 from locust_llm.report.sections.ab import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.settings.ab import BASE, CANDIDATE
 

@@ -24,8 +24,7 @@ from support.runs import free_port, records
 
 from locust_llm.demo import start_simulator
 from locust_llm.records.record import OK
-from locust_llm.records.run import Run
-from locust_llm.records.storage import read_run
+from locust_llm.records.run import Run, read_run
 from locust_llm.report.sections.latency_parts import LatencyAttribution
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ from support.runs import records
 
 from locust_llm.demo import start_simulator
 from locust_llm.records.record import OK, Record
+from locust_llm.records.run import read_run
 from locust_llm.records.spans.trace_ids import make_request_part
-from locust_llm.records.storage import read_run
 from locust_llm.records.telemetry_counts import TelemetryCounts
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")

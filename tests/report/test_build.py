@@ -17,9 +17,8 @@ from support.stages import fill_sweep, steps
 from locust_llm.exit_status import ExitStatus
 from locust_llm.records.jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
+from locust_llm.records.run import Run, write_run
 from locust_llm.records.server_times import ServerTimes
-from locust_llm.records.storage import write_run
 from locust_llm.report import build as report
 from locust_llm.report import cli as commands
 from locust_llm.report.build import read, remake_reports, write_reports

@@ -15,8 +15,7 @@ from locust_llm.__main__ import main
 from locust_llm.lab.history.between_runs import add_run_spread
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run, Stage
-from locust_llm.records.storage import write_run
+from locust_llm.records.run import Run, Stage, write_run
 from locust_llm.report.cli import WEATHER
 from locust_llm.report.comparison import (
     Comparison,

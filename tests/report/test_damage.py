@@ -17,8 +17,7 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.records import jsonl
 from locust_llm.records.jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
-from locust_llm.records.storage import RECORDS, RUN, read_run, write_run
+from locust_llm.records.run import RECORDS, RUN, Run, read_run, write_run
 from locust_llm.report import build as report
 from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.render import html as page

@@ -10,9 +10,9 @@ from support.exports import as_json, export, span
 from support.records import answered, failed
 
 from locust_llm.records.jsonl import format_record_line
+from locust_llm.records.run import RECORDS
 from locust_llm.records.spans.reported_times import FILE, read_spans
 from locust_llm.records.spans.trace_ids import make_trace_id
-from locust_llm.records.storage import RECORDS
 from locust_llm.report.spans_file import SpansRefused, join_spans_file
 
 RUN = "4bf92f3577b34da6"

@@ -21,8 +21,7 @@ from support.records import a_run, answered, failed
 from locust_llm import __main__ as door
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import FAILURES, Record
-from locust_llm.records.run import Run
-from locust_llm.records.storage import write_run
+from locust_llm.records.run import Run, write_run
 from locust_llm.report import build as report
 from locust_llm.report import timeline_figure as module
 from locust_llm.report.charts.timeline import find_scene

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from support.tiny_server import TinyServer, tiny_server
 
-from locust_llm.records.server_metrics import BASE, EngineSample
-from locust_llm.records.storage import SERVER_METRICS, read_history
+from locust_llm.records.server_metrics import BASE, SERVER_METRICS, EngineSample, read_history
 from locust_llm.server import metrics_poller as module
 from locust_llm.server.metrics_poller import MetricsPoller
 

@@ -16,8 +16,15 @@ from locust_llm.commands import load_command
 from locust_llm.exit_status import ExitStatus
 from locust_llm.records.jsonl import RecordFile, format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.run import CalibrationRequest, OpenLoopSchedule, ProcessHealth, Run
-from locust_llm.records.storage import RECORDS, RUN, write_run
+from locust_llm.records.run import (
+    RECORDS,
+    RUN,
+    CalibrationRequest,
+    OpenLoopSchedule,
+    ProcessHealth,
+    Run,
+    write_run,
+)
 from locust_llm.web.archive import Archive
 from support.records import UNIX, a_run, answered, failed
 

@@ -23,12 +23,11 @@ import numpy as np
 
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
-from locust_llm.records.run import LimitChange, OpenLoopSchedule, Run
-from locust_llm.records.server_metrics import EngineSample
+from locust_llm.records.run import RECORDS, LimitChange, OpenLoopSchedule, Run
+from locust_llm.records.server_metrics import SERVER_METRICS, EngineSample
 from locust_llm.records.server_times import METRICS, TIMINGS, ServerTimes
 from locust_llm.records.spans.reported_times import FILE as SPANS_FILE
 from locust_llm.records.spans.reported_times import SpanLine
-from locust_llm.records.storage import RECORDS, SERVER_METRICS
 from locust_llm.report import build, console_end
 from locust_llm.report.render import text
 from locust_llm.report.rows import Row

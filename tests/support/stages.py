@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run, Stage
-from locust_llm.records.storage import write_run
+from locust_llm.records.run import Run, Stage, write_run
 from locust_llm.report.rows import LoadLevel, Row, SloResult
 from locust_llm.settings.settings import make_stage_settings
 from support.records import UNIX, a_run, answered, mixed

@@ -10,9 +10,8 @@ from locust_llm.lab.probe.requests import ProbeResult
 from locust_llm.lab.twin.observations import ObservedRequest, ObservedStage
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.run import Run
+from locust_llm.records.run import RECORDS, Run, write_run
 from locust_llm.records.run import Stage as RunStage
-from locust_llm.records.storage import RECORDS, write_run
 
 from .records import UNIX, a_run, answered
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.files.json_file import replace_file
 from locust_llm.lab.history.entry import KEY_FIGURES, KeyFigure, key_figure_by_name
-from locust_llm.records.storage import replace_file
 from locust_llm.text.format import describe_error, print_safely
 
 from . import page, text

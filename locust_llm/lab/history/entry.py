@@ -10,13 +10,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from locust_llm.files.json_file import decode_json_file
 from locust_llm.lab.history import workload_key as conditions
 from locust_llm.lab.history.workload_key import SentLengths
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.registry import UnknownFormat, list_figures_files, read_figures
 from locust_llm.records.machine import Commit
-from locust_llm.records.run import Unix
-from locust_llm.records.storage import RUN, decode_json_file
+from locust_llm.records.run import RUN, Unix
 from locust_llm.settings.labels import parse_labels
 from locust_llm.slo.metrics import MIN_CUT_SHARE
 from locust_llm.text.format import format_brief, format_count

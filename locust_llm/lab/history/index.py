@@ -21,7 +21,7 @@ import msgspec
 from locust_llm.files.sqlite_file import has_table, limit, read_database
 from locust_llm.lab.history.entry import KEY_FIGURES
 from locust_llm.lab.interop.registry import list_figures_files
-from locust_llm.records.storage import RUN
+from locust_llm.records.run import RUN
 
 from .entry import HistoryEntry, UnreadableRun, read_entry
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from locust_llm.files.json_file import MAX_JSON_BYTES
 from locust_llm.files.regular_file import read_regular
 from locust_llm.lab.interop import imported
 from locust_llm.lab.interop.file_contents import ResultFile
@@ -27,7 +28,6 @@ from locust_llm.lab.interop.json_fields import (
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.tool_format import FiguresReader, RequestsReader, ToolFormat
 from locust_llm.records.record import Record
-from locust_llm.records.storage import MAX_JSON_BYTES
 
 TTFT: Final = "time_to_first_token"
 LATENCY: Final = "request_latency"

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from locust_llm.files.json_file import MAX_JSON_BYTES
 from locust_llm.files.regular_file import read_regular
 from locust_llm.files.sqlite_file import TIMEOUT_S, has_table, read_database
 from locust_llm.lab.interop import imported
@@ -31,7 +32,6 @@ from locust_llm.lab.interop.json_fields import (
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.tool_format import FiguresReader, RequestsReader, ToolFormat
 from locust_llm.records.record import Record
-from locust_llm.records.storage import MAX_JSON_BYTES
 
 SUMMARY: Final = "benchmark_summary.json"
 PERCENTILES: Final = "benchmark_percentile.json"

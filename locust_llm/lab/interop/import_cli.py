@@ -7,9 +7,9 @@ import msgspec
 from msgspec.structs import replace
 
 from locust_llm.exit_status import ExitStatus, fail
-from locust_llm.records import storage
+from locust_llm.files.json_file import replace_file
 from locust_llm.records.jsonl import format_record_line
-from locust_llm.records.run import Run
+from locust_llm.records.run import RECORDS, Run, make_run_folder, write_run
 from locust_llm.report import build, console_end
 from locust_llm.report.sections.notes import list_missing_parts
 from locust_llm.settings.settings import Settings
@@ -41,7 +41,7 @@ def run_import(words: list[str]) -> int:
     options = parser.parse_args(words)
     try:
         imported_run = _chosen(registry.read_imported_runs(options.file), options.load)
-        folder = storage.make_run_folder(
+        folder = make_run_folder(
             Settings(report_dir=options.report_dir), imported_run.model or None
         )
         facts = write_imported_run(imported_run, options.file, folder)
@@ -68,11 +68,11 @@ def _chosen(loads: list[ImportedRun], number: int | None) -> ImportedRun:
 def write_imported_run(imported_run: ImportedRun, source: Path, folder: Path) -> Run:
     """The records and run.json. Raises OSError."""
     records = sorted(imported_run.records, key=lambda record: record.closed_at)
-    storage.replace_file(
-        folder / storage.RECORDS, b"".join(format_record_line(record) + b"\n" for record in records)
+    replace_file(
+        folder / RECORDS, b"".join(format_record_line(record) + b"\n" for record in records)
     )
     run = _run(imported_run, source, folder)
-    storage.write_run(folder, run)
+    write_run(folder, run)
     return run
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from locust_llm.files.json_file import MAX_JSON_BYTES
 from locust_llm.files.regular_file import read_regular
 from locust_llm.lab.interop import imported
 from locust_llm.lab.interop.imported import ImportedRun, UnusableResult
@@ -26,7 +27,6 @@ from locust_llm.lab.interop.json_fields import (
 from locust_llm.lab.interop.load_metrics import Distribution, Figures
 from locust_llm.lab.interop.tool_format import DocumentRequestsReader, FiguresReader, ToolFormat
 from locust_llm.records.record import Record
-from locust_llm.records.storage import MAX_JSON_BYTES
 
 
 def _has_figures(document: Document) -> bool:

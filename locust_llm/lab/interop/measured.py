@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from locust_llm.files.json_file import replace_file
 from locust_llm.lab.interop.tool_format import ExportFormat, ExportOptions
 from locust_llm.records.jsonl import RecordFile
 from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
-from locust_llm.records.run import Run
-from locust_llm.records.storage import RECORDS, read_run, replace_file
+from locust_llm.records.run import RECORDS, Run, read_run
 
 Floats = NDArray[np.float64]
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from locust_llm.lab.interop.measured import NotExported, measure_run
 from locust_llm.lab.interop.tool_format import ExportFormat, ExportOptions, ToolFormat
-from locust_llm.records import storage
 from locust_llm.records.jsonl import RecordFile
+from locust_llm.records.run import RECORDS
 from locust_llm.report import parquet
 
 
@@ -15,7 +15,7 @@ def _write(folder: Path, out: Path, options: ExportOptions) -> None:
     run = measure_run(folder).run
     draft = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        parquet.write_parquet(draft, RecordFile(folder / storage.RECORDS), run)
+        parquet.write_parquet(draft, RecordFile(folder / RECORDS), run)
         os.replace(draft, out)
     except parquet.PyarrowMissing as error:
         raise NotExported(str(error)) from None

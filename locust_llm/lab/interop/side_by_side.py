@@ -11,9 +11,9 @@ import msgspec
 from tabulate import tabulate
 
 from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.files.json_file import replace_file
 from locust_llm.lab.interop.audit import AuditOutcome, audit_figures
 from locust_llm.lab.page import render_page
-from locust_llm.records.storage import replace_file
 from locust_llm.report.compare.same_workload import LengthStatistics, RunWork, find_work_differences
 from locust_llm.text.format import clean_line, format_brief, print_safely
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.files.json_file import replace_file
 from locust_llm.lab.pareto import chart as pareto_svg
 from locust_llm.lab.pareto.curve import (
     ParetoCurve,
@@ -14,9 +15,8 @@ from locust_llm.lab.pareto.curve import (
     make_curve_of_runs,
     make_sweep_curve,
 )
-from locust_llm.records import storage
-from locust_llm.records.run import Run
-from locust_llm.records.storage import RECORDS, read_history
+from locust_llm.records.run import RECORDS, Run
+from locust_llm.records.server_metrics import read_history
 from locust_llm.report import build, console_end
 from locust_llm.report import timeline_figure as drawing
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock
@@ -174,13 +174,13 @@ def run_pareto_command(words: list[str]) -> int:
         )
         blocks = [*build_pareto_document(curves, options.percentile)]
         for path, to_bytes in zip(options.output, formats, strict=True):
-            storage.replace_file(path, to_bytes(svg))
+            replace_file(path, to_bytes(svg))
         if options.json:
-            storage.replace_file(
+            replace_file(
                 options.json, msgspec.json.format(msgspec.json.encode(curves), indent=2) + b"\n"
             )
         if options.markdown:
-            storage.replace_file(options.markdown, tables.render_markdown_blocks(blocks).encode())
+            replace_file(options.markdown, tables.render_markdown_blocks(blocks).encode())
     except (OSError, ValueError) as error:
         return fail(str(error))
     except Exception as error:

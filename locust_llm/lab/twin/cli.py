@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, NoReturn, TextIO
 import msgspec
 
 from locust_llm.exit_status import ExitStatus, fail
+from locust_llm.files.json_file import replace_file
 from locust_llm.lab.probe.diagnosis import CANNOT_TELL, Diagnosis
 from locust_llm.lab.twin import drift, file
 from locust_llm.lab.twin import fit as fitting
@@ -50,7 +51,6 @@ from locust_llm.lab.twin.whatif.rows import (
     find_rival,
     parse_predicted_rule,
 )
-from locust_llm.records.storage import replace_file
 from locust_llm.report.blocks import Block
 from locust_llm.report.console_end import find_console_width
 from locust_llm.report.render.text import render_plain_blocks

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from locust_llm.files.json_file import replace_file
 from locust_llm.files.regular_file import decode_toml, decode_utf8, read_regular
 from locust_llm.lab.twin.model import VERDICTS, Twin
-from locust_llm.records.storage import replace_file
 from locust_llm.simulator.scheduling.policies import POLICIES
 
 VERSION: Final = 1

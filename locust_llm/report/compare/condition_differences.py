@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from locust_llm.files.json_file import decode_json_file
 from locust_llm.records.jsonl import RecordFile
 from locust_llm.records.record import OK
-from locust_llm.records.run import Run, Stage
-from locust_llm.records.storage import RECORDS, RUN, decode_json_file, read_run
+from locust_llm.records.run import RECORDS, RUN, Run, Stage, read_run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.same_workload import (
     ASKED_FOR,

@@ -16,7 +16,7 @@ from locust_llm.lab.interop.registry import list_export_formats
 from locust_llm.lab.interop.vllm_bench_export import fullest_second, most_at_once
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import Record
-from locust_llm.records.storage import write_run
+from locust_llm.records.run import write_run
 
 THREE = [
     answered(

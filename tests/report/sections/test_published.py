@@ -183,7 +183,7 @@ def test_a_run_without_published_rules_is_neither() -> None:
 
 def test_rules_go_with_the_run(tmp_path: Path) -> None:
     """A report that is made next year judges by the rules of the run."""
-    from locust_llm.records.storage import read_run, write_run
+    from locust_llm.records.run import read_run, write_run
 
     write_run(tmp_path, a_run(published=MLPERF))
     assert read_run(tmp_path).settings.published == MLPERF

@@ -8,8 +8,8 @@ import pytest
 from support.records import UNIX, a_run, answered
 
 from locust_llm.records.jsonl import format_record_line
-from locust_llm.records.server_metrics import EngineHistory, EngineSample
-from locust_llm.records.storage import RECORDS, SERVER_METRICS
+from locust_llm.records.run import RECORDS
+from locust_llm.records.server_metrics import SERVER_METRICS, EngineHistory, EngineSample
 from locust_llm.report.build import write_reports
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.sections.notes import format_speculation
