@@ -29,10 +29,10 @@ from locust_llm.slo.best_limit import (
     LimitRegret,
     compare_with_best,
     format_limit,
-    interpolate_percentile,
     is_look,
 )
 from locust_llm.slo.grammar import Condition
+from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import define_good_request
 from locust_llm.text.format import format_count
 
@@ -221,10 +221,10 @@ class LimitSweep:
         for request in self.records.requests:
             if request.limit in self._contenders and not request.failed:
                 by_limit.setdefault(request.limit, []).append(read(request))
-        found = sorted(interpolate_percentile(sorted(values), 95.0) for values in by_limit.values())
+        found = sorted(find_percentile(sorted(values), 95.0) for values in by_limit.values())
         if not found:
             known = sorted(self.records.latencies_s)
-            return interpolate_percentile(known, 95.0) if known else WARM_BLOCK_S
+            return find_percentile(known, 95.0) if known else WARM_BLOCK_S
         return min(found[-1], KEEPING_UP * found[(len(found) - 1) // 2])
 
     def _find_rate(self, now: float) -> float:

@@ -13,8 +13,8 @@ from locust_llm.report.delivery import (
     format_outage_line,
     format_overload_line,
 )
-from locust_llm.report.percentiles import SEVERAL
 from locust_llm.report.rows import (
+    SEVERAL,
     FailureGroup,
     ModelShare,
     RunCounts,

@@ -15,6 +15,12 @@ from locust_llm.report.delivery import describe_arrivals, find_requested_rate, m
 from locust_llm.report.judge import combine_results, judge_rules, judge_sweep
 from locust_llm.report.kinds import Experiment
 from locust_llm.report.outages import find_outages
+from locust_llm.report.rows import (
+    adjust_for_failures,
+    make_distribution_row,
+    make_readability_rows,
+    relabel_chunk_rows,
+)
 from locust_llm.report.sections.ab import PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.interference import PrefillInterference
@@ -51,12 +57,6 @@ from .breakdowns import count_sessions, divide_requests, fit_ttft_growth, measur
 from .columns import RequestColumns
 from .gaps import GapCounts
 from .occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
-from .percentiles import (
-    adjust_for_failures,
-    make_distribution_row,
-    make_readability_rows,
-    relabel_chunk_rows,
-)
 from .rows import FailureGroup, GateUse, Row, RunCounts, SloResult, SweepSummary
 from .sections.ab import compare_arms, judge_paired_rules, select_candidate_requests
 from .sections.best_limit import compare_limits

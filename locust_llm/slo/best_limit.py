@@ -19,6 +19,8 @@ from functools import lru_cache
 from random import Random
 from typing import Final, NamedTuple
 
+from locust_llm.slo.percentile import find_percentile
+
 from .student_t import find_student_t
 
 Limit = int | None
@@ -235,7 +237,7 @@ class _Figure:
             seconds = sum(block.seconds for block in self._blocks.values())
             return sum(value for value, _ in self._falling) / seconds if seconds > 0 else None
         rising = [value for value, _ in reversed(self._falling)]
-        return interpolate_percentile(rising, self._objective.percentile) if rising else None
+        return find_percentile(rising, self._objective.percentile) if rising else None
 
     def cost(self, times: Mapping[int, int]) -> float:
         """A logarithm, more being worse: with each round taken so many times."""
@@ -319,18 +321,6 @@ def draw_rounds(rounds: tuple[int, ...]) -> tuple[Mapping[int, int], ...]:
 def _less(cost: float, of_other: float) -> float:
     """Two that fail alike are alike."""
     return 0.0 if cost == of_other else cost - of_other
-
-
-def interpolate_percentile(rising: Sequence[float], percentile: float) -> float:
-    """With linear interpolation; infinite where it lies on a failure."""
-    place = (len(rising) - 1) * percentile / 100
-    below = int(place)
-    above = min(below + 1, len(rising) - 1)
-    low, high = rising[below], rising[above]
-    share = place - below
-    if math.isinf(high):
-        return high if share > 0 else low
-    return low + (high - low) * share
 
 
 def is_look(rounds: int) -> bool:

@@ -19,15 +19,9 @@ from locust_llm.simulator.scheduling.engine import BatchEngine
 from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
-from locust_llm.slo.best_limit import (
-    OBJECTIVES,
-    TOLERANCE,
-    Limit,
-    compare_with_best,
-    format_limit,
-    interpolate_percentile,
-)
+from locust_llm.slo.best_limit import OBJECTIVES, TOLERANCE, Limit, compare_with_best, format_limit
 from locust_llm.slo.grammar import Condition
+from locust_llm.slo.percentile import find_percentile
 
 LIMITS: Final[tuple[Limit, ...]] = (None, 1, 2, 4, 8)
 GOOD: Final = (
@@ -129,9 +123,7 @@ def find_truth(server: Server, seconds: float) -> dict[str, dict[Limit, float]]:
             if objective.percentile is None:
                 found[name][limit] = sum(sample.values) / sample.seconds
             else:
-                found[name][limit] = interpolate_percentile(
-                    sorted(sample.values), objective.percentile
-                )
+                found[name][limit] = find_percentile(sorted(sample.values), objective.percentile)
     return found
 
 

@@ -12,14 +12,10 @@ from numpy.typing import NDArray
 from support.records import answered, failed
 
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.percentiles import (
-    adjust_for_failures,
-    has_too_few_values,
-    make_distribution_row,
-)
-from locust_llm.report.rows import Row
+from locust_llm.report.rows import Row, adjust_for_failures, make_distribution_row
 from locust_llm.report.selection import RequestSelection, mean_of_known, ratio_of_sums
 from locust_llm.slo.metrics import LATENCIES
+from locust_llm.slo.percentile import has_too_few_values
 
 LATENCY = LATENCIES[0]
 

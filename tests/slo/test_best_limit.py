@@ -14,9 +14,9 @@ from locust_llm.slo.best_limit import (
     compare_two,
     compare_with_best,
     format_limit,
-    interpolate_percentile,
     is_look,
 )
+from locust_llm.slo.percentile import find_percentile
 
 TTFT = OBJECTIVES[SHORT_TTFT]
 RATE = OBJECTIVES[TOKENS]
@@ -129,9 +129,9 @@ def test_intervals_hold_the_truth() -> None:
 
 
 def test_percentiles_are_linear_between_values_and_land_on_failures() -> None:
-    assert interpolate_percentile([1.0, 2.0], 50) == 1.5
-    assert interpolate_percentile([1.0, math.inf], 50) == math.inf
-    assert interpolate_percentile([1.0, math.inf], 0) == 1.0
+    assert find_percentile([1.0, 2.0], 50) == 1.5
+    assert find_percentile([1.0, math.inf], 50) == math.inf
+    assert find_percentile([1.0, math.inf], 0) == 1.0
 
 
 def test_looks() -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.slo.intervals import (
     binomial_cdf,
     binomial_shares,
     count_needed_values,
     find_interval_ranks,
 )
+from locust_llm.slo.percentile import has_too_few_values
 
 
 def exact_cdf(k: int, n: int, p: Fraction) -> float:

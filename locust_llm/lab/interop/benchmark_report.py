@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from locust_llm.lab.interop.tool_format import ToolFormat
-from locust_llm.report.percentiles import SEVERAL
+from locust_llm.report.rows import SEVERAL
 
 from .measured import Floats, MeasuredRun, NotExported, export_as_json
 

@@ -35,8 +35,8 @@ from locust_llm.slo.best_limit import (
     compare_two,
     compare_with_best,
     format_limit,
-    interpolate_percentile,
 )
+from locust_llm.slo.percentile import find_percentile
 from locust_llm.slo.rules import define_good_request
 from locust_llm.text.format import (
     capitalise_sentence,
@@ -270,7 +270,7 @@ def _length_rows(
 
 def _percentile(values: Iterable[float], percentile: float) -> float | None:
     known = sorted(value for value in values if not math.isnan(value))
-    return _finite(interpolate_percentile(known, percentile)) if known else None
+    return _finite(find_percentile(known, percentile)) if known else None
 
 
 # -- the answer ------------------------------------------------------------------------------------

@@ -50,12 +50,12 @@ from locust_llm.records.server_times import ServerTimes
 from locust_llm.report.breakdowns import choose_bucket_edges, estimate_input_lengths, label_bucket
 from locust_llm.report.columns import PROMPT_US, RequestColumns
 from locust_llm.report.occupancy import permit_lag_s
-from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.selection import RequestSelection
 from locust_llm.report.server_columns import SOURCES, ReportedColumns
 from locust_llm.report.slo.observed import select_requests
 from locust_llm.slo.grammar import Rule, parse_rule
 from locust_llm.slo.metrics import BY_WORD
+from locust_llm.slo.percentile import has_too_few_values
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -19,7 +19,6 @@ from locust_llm.report.blocks import (
     label_row,
 )
 from locust_llm.report.breakdowns import BACKEND
-from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import RequestBreakdown, RequestGroup, Row
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.summary import Summary
@@ -40,6 +39,7 @@ from locust_llm.slo.metrics import (
     TTFT,
     TTFT_FROM_DUE,
 )
+from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.text.format import (
     capitalise_sentence,
     format_count,

@@ -12,8 +12,7 @@ from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import NOT_STREAMED
 from locust_llm.records.run import DECIDED, LOST_WORKER, NO_RECORD, Run
 from locust_llm.report.blocks import format_interval
-from locust_llm.report.percentiles import SEVERAL, has_too_few_values
-from locust_llm.report.rows import RunCounts
+from locust_llm.report.rows import SEVERAL, RunCounts
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.latency_parts_display import QUESTION
 from locust_llm.report.sections.prefix_cache import make_cache_remarks
@@ -33,6 +32,7 @@ from locust_llm.slo.client_verdict import (
     list_fine_metrics,
 )
 from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
+from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import CLOSE, PASSES, POINT, WARNS
 from locust_llm.text.format import capitalise_sentence, format_brief, format_count, format_duration
 

@@ -33,7 +33,6 @@ from locust_llm.records.run import Run
 from locust_llm.report.columns import PROMPT_US, CoalescedGaps
 from locust_llm.report.gaps import GapCounts
 from locust_llm.report.occupancy import permit_lag_s
-from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import Row
 from locust_llm.report.selection import Floats, RequestSelection
 from locust_llm.slo.client_verdict import (
@@ -65,6 +64,7 @@ from locust_llm.slo.metrics import (
     TTFT_FROM_DUE,
     Metric,
 )
+from locust_llm.slo.percentile import has_too_few_values
 
 from .censoring import (
     bound_rate_amounts,

@@ -18,7 +18,6 @@ from locust_llm.report.charts.model import (
     detect_doubling,
     round_values,
 )
-from locust_llm.report.percentiles import has_too_few_values
 from locust_llm.report.rows import Knee, LoadLevel, SweepSummary
 from locust_llm.report.sections.sweep.best_points import (
     CurvePoint,
@@ -28,6 +27,7 @@ from locust_llm.report.sections.sweep.best_points import (
 from locust_llm.report.sections.sweep.knee import format_knee
 from locust_llm.slo.grammar import STAGES, Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, PER_USER, TTFT
+from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.text.format import format_brief, format_duration
 
 UNSOUND_NOTE: Final = " Hollow points: stages that the load generator distorted."
