@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from locust_llm.report.rows import Row, SloResult
+from locust_llm.slo.intervals import NORMAL_REACH
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.text.format import (
     MOST_DIGITS,
@@ -197,7 +198,9 @@ def format_sample_size(result: SloResult) -> str:
 def choose_row_decimals(row: Row) -> int:
     """Chooses decimals by the reach of the mean: a percentile is no better known."""
     size = row.effective or row.count
-    return 2 if row.std is None or not size else decimal_places(1.96 * row.std / math.sqrt(size))
+    if row.std is None or not size:
+        return 2
+    return decimal_places(NORMAL_REACH * row.std / math.sqrt(size))
 
 
 def mark_scarce(count: int, percentile: float) -> str:

@@ -10,6 +10,8 @@ Ends = tuple[float | None, float | None]
 
 TAIL: Final = 0.025
 """What may lie outside on either side."""
+NORMAL_REACH: Final = 1.96
+"""An interval of 95 % of a normal figure reaches so many standard errors either way."""
 MIN_OF_BOTH: Final = 5
 """From so many requests of either kind on mid-P holds what it says within 1 %."""
 

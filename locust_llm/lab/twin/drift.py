@@ -20,6 +20,7 @@ from locust_llm.lab.twin.model import Origin, Reference, ServerModel, Twin
 from locust_llm.lab.twin.observations import ObservedStage
 from locust_llm.lab.twin.replay import resend_stage
 from locust_llm.simulator.scheduling.clock import VirtualClock
+from locust_llm.slo.intervals import NORMAL_REACH
 from locust_llm.text.format import format_count
 
 MORE: Final = 1.1
@@ -496,7 +497,7 @@ def format_drift_lines(
 def format_shift(shift: Shift) -> str:
     """With its size where it has one: ``every step, +9.8% (+7.1% to +12.6%)``."""
     change = shift.change
-    ends = [shift.times + wide * shift.error for wide in (0.0, -1.96, 1.96)]
+    ends = [shift.times + wide * shift.error for wide in (0.0, -NORMAL_REACH, NORMAL_REACH)]
     if change.size:
         about, low, high = [f"{math.expm1(end * math.log(MORE)):+.1%}" for end in ends]
         return f"{change.words}, {about} ({low} to {high})"

@@ -14,8 +14,8 @@ from locust_llm.report.rows import LoadLevel, SloResult
 from locust_llm.report.slo.capacity import MEAN_SCALE
 from locust_llm.slo.capacity import RuleEvidence, StageEvidence
 from locust_llm.slo.grammar import Rule
+from locust_llm.slo.intervals import NORMAL_REACH
 
-NORMAL: Final = 1.96
 MIN_TREND: Final = 3
 """Visits of which each is worse than the one before: the earlier ones are about another server."""
 
@@ -47,7 +47,9 @@ class Disturbance(NamedTuple):
             drift = abs(math.log(self.visits[-1].value / self.visits[0].value))
             return MEAN_SCALE * drift
         known = pvariance(math.log(visit.value) for visit in self.visits)
-        error = fmean(math.log(visit.high / visit.low) / (2 * NORMAL) for visit in self.visits)
+        error = fmean(
+            math.log(visit.high / visit.low) / (2 * NORMAL_REACH) for visit in self.visits
+        )
         return MEAN_SCALE * math.sqrt(max(known - error * error, 0.0))
 
     @property

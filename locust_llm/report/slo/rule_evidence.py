@@ -14,7 +14,7 @@ from locust_llm.report.selection import Floats
 from locust_llm.settings.sweep import OVERLOADED
 from locust_llm.slo.capacity import RuleEvidence, StageEvidence
 from locust_llm.slo.grammar import Rule
-from locust_llm.slo.intervals import TAIL
+from locust_llm.slo.intervals import NORMAL_REACH, TAIL
 from locust_llm.slo.metrics import (
     BY_WORD,
     LATENCY,
@@ -36,7 +36,6 @@ from .observed import (
     select_requests,
 )
 
-NORMAL: Final = 1.96
 UNSURE: Final = 0.3
 """Standard error of the logarithm of a figure that has no interval: a fact of a short stage."""
 CERTAIN: Final = 0.02
@@ -149,7 +148,7 @@ def _of_figure(rule: Rule, found: ObservedValue) -> RuleEvidence | None:
     if low is None or high is None or min(low, high, found.value) <= 0 or math.isinf(high):
         error = UNSURE
     else:
-        error = max(math.log(high / low) / (2 * NORMAL), CERTAIN)
+        error = max(math.log(high / low) / (2 * NORMAL_REACH), CERTAIN)
     return RuleEvidence(
         rule=str(rule),
         excess=excess if rises else -excess,

@@ -18,6 +18,7 @@ from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, RATE, REPEAT, ST
 from locust_llm.slo.capacity import CapacityEstimate, CapacitySearch
 from locust_llm.slo.client_verdict import find_uncertain_metrics
 from locust_llm.slo.grammar import PASS
+from locust_llm.slo.intervals import NORMAL_REACH
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
 from locust_llm.text.format import (
     capitalise_sentence,
@@ -26,7 +27,7 @@ from locust_llm.text.format import (
     format_supported,
 )
 
-from .knee import NORMAL, SLO, describe_levels, find_knees, format_load
+from .knee import SLO, describe_levels, find_knees, format_load
 
 MAX_EARLY: Final = 8.0
 """Times the lowest stage; the early slope is over the stages up to there."""
@@ -184,7 +185,7 @@ def _known(value: float, level: LoadLevel) -> str:
     """A rate of a stage, or what follows from one, as well as its requests a second are known."""
     rate, error = level.requests_per_s, level.requests_per_s_error
     return format_supported(
-        value, None if error is None or not rate else NORMAL * error / rate * value, digits=3
+        value, None if error is None or not rate else NORMAL_REACH * error / rate * value, digits=3
     )
 
 

@@ -13,6 +13,7 @@ from locust_llm.report.window import MIN_ANSWERED_SHARE
 from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.capacity import CapacityEstimate
 from locust_llm.slo.grammar import FAIL, PASS
+from locust_llm.slo.intervals import NORMAL_REACH
 from locust_llm.text.format import (
     capitalise_sentence,
     format_brief,
@@ -34,8 +35,6 @@ MIN_STAGES: Final = 5
 """Stages that a fit of the Universal Scalability Law takes."""
 MIN_R2: Final = 0.95
 """Below this R2 it does not describe what was measured."""
-NORMAL: Final = 1.96
-"""Standard errors to either end of a 95 % interval."""
 MIN_ERRORS: Final = 3.0
 """So many standard errors of a difference are more than chance, where the best of several stages
 was picked."""
@@ -371,7 +370,7 @@ def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
     value = most * alone_s
     reach = None
     if rate_error is not None and error_s is not None and alone_s:
-        reach = NORMAL * value * math.hypot(rate_error / most, error_s / alone_s)
+        reach = NORMAL_REACH * value * math.hypot(rate_error / most, error_s / alone_s)
     notes = [
         f"with fewer than {_fitted(value, reach)} requests in flight the server has capacity left, "
         f"with more they wait: "
@@ -399,7 +398,7 @@ def find_asymptotic_knee(axis: str, levels: Sequence[LoadLevel]) -> Knee:
 
 def _known(value: float, error: float | None) -> str:
     """``error``: its standard error."""
-    return format_supported(value, None if error is None else NORMAL * error, digits=3)
+    return format_supported(value, None if error is None else NORMAL_REACH * error, digits=3)
 
 
 def _fitted(value: float, reach: float | None) -> str:
