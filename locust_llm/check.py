@@ -13,10 +13,8 @@ import locust  # noqa: F401  first: it patches the process before the network is
 import requests
 from msgspec.structs import replace
 
-from locust_llm.access.certificates import use_certificates
-from locust_llm.access.headers import read_headers_at_start
 from locust_llm.access.proxies import list_passed_proxies
-from locust_llm.access.source_addresses import count_source_addresses, use_source_options
+from locust_llm.access.source_addresses import count_source_addresses
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.request import Request
 from locust_llm.client.requests_bridge import (
@@ -27,7 +25,7 @@ from locust_llm.client.requests_bridge import (
 from locust_llm.exit_status import ExitStatus, fail
 from locust_llm.gate.gate import Gate
 from locust_llm.locust_adapter.command_line import unknown_options
-from locust_llm.locust_adapter.parsed_options import add_access_options
+from locust_llm.locust_adapter.parsed_options import add_access_options, read_access_options
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.records.buffering import DELAYED, TOKENS_A_CHUNK, WHOLE, Buffering
 from locust_llm.records.record import OK, Record
@@ -47,7 +45,6 @@ from locust_llm.server.refusals import advise_on_error, has_key, strip_web_page
 from locust_llm.server.request_form import REFUSED, RequestForm
 from locust_llm.settings.address import (
     add_host_option,
-    choose_given_host,
     join_server_url,
     normalise_base_url,
     split_replica_urls,
@@ -495,11 +492,8 @@ def run_check(words: list[str]) -> int:
     if not refusal:
         options = parser.parse_args(words)
         try:
-            options.host = choose_given_host(options.address, options.host)
-            use_certificates(options)
-            use_source_options(options)
+            headers = read_access_options(options)
             settings = _settings(options)
-            headers = read_headers_at_start(options)
             refusal = next(validate_settings(settings), "")
         except (OSError, ValueError) as error:
             refusal = str(error)

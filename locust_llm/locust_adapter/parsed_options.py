@@ -21,19 +21,27 @@ from locust.shape import LoadTestShape
 
 import msgspec
 
+from locust_llm.access.certificates import use_certificates
 from locust_llm.access.headers import (
     HEADER_VALUE,
     read_given_candidate_headers,
     read_given_headers,
     read_given_tenant_headers,
+    read_headers_at_start,
 )
+from locust_llm.access.source_addresses import use_source_options
 from locust_llm.exit_status import fail
 from locust_llm.files.user_file import explain_irregular_file, read_small_text
 from locust_llm.protocols.known import AIPERF_NAMES, PROTOCOLS
 from locust_llm.records.run import RECORDS, RUN, read_run
 from locust_llm.server.refusals import explain_refused_media
 from locust_llm.settings.ab import BASE, hide_header_values, parse_candidate_changes
-from locust_llm.settings.address import complete_page_url, normalise_base_url, split_replica_urls
+from locust_llm.settings.address import (
+    choose_given_host,
+    complete_page_url,
+    normalise_base_url,
+    split_replica_urls,
+)
 from locust_llm.settings.command_line_options import CommandLineOptions
 from locust_llm.settings.declare import (
     GROUPS,
@@ -164,6 +172,15 @@ def add_access_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--insecure", action="store_true", help="do not verify the server's TLS certificate"
     )
+
+
+def read_access_options(options: Namespace) -> Mapping[str, str]:
+    """Take into use what these options say; the headers of every request. Raises OSError and
+    ValueError."""
+    options.host = choose_given_host(options.address, options.host)
+    use_certificates(options)
+    use_source_options(options)
+    return read_headers_at_start(options)
 
 
 def _argument(option: Option) -> dict[str, Any]:

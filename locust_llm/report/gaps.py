@@ -141,6 +141,14 @@ class GapCounts:
             )
 
 
+def merge_gap_counts(parts: Iterable[GapCounts]) -> GapCounts:
+    """Counts the gaps of all parts, which stay as they are."""
+    merged = GapCounts()
+    for part in parts:
+        merged.merge(part)
+    return merged
+
+
 def round_array_to_three_digits(values: Ints) -> Ints:
     """Rounded to three significant digits: 123,456 becomes 123,000."""
     digits = np.floor(np.log10(np.maximum(values, 1))).astype(np.int64)

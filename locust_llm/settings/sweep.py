@@ -26,8 +26,6 @@ LOADS: Final = (CONCURRENCY, RATE)
 """The axes along which the load rises. Beyond saturation, throughput stays flat."""
 MAX_STAGES: Final = 100
 """The most stages of a sweep."""
-RISING: Final = (CONCURRENCY, RATE, INPUT)
-"""The axes along which a server has more to do. Up to some value it holds its rules."""
 MIN_GAIN: Final = 0.05
 """Throughput is flat if it gains less than this share from one stage to the next."""
 ALL_RAN: Final = "all stages ran"

@@ -29,7 +29,8 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from locust_llm.text.format import find_nearest_names, format_plain_number, shorten_foreign_text
+from locust_llm.text.format import find_nearest_names, format_plain_number
+from locust_llm.text.numbers import truncate_quoted_text
 
 from .metrics import (
     BY_NAME,
@@ -265,7 +266,7 @@ def parse_rule(text: str) -> Rule:
         return _rule(text.strip())
     except ValueError as error:
         raise ValueError(
-            f"SLO {shorten_foreign_text(text.strip(), SHOWN_CHARS)!r}: {error}"
+            f"SLO {truncate_quoted_text(text.strip(), SHOWN_CHARS)!r}: {error}"
         ) from None
 
 
@@ -418,7 +419,7 @@ def _measure(name: str) -> RuleMeasure:
     if (metric := BY_NAME.get(name.lower())) is None:
         near = find_nearest_names(name.lower(), BY_NAME, 2 if len(name) < 16 else 1)
         raise_selector_error(
-            f"unknown metric {shorten_foreign_text(name, 30)}{near}; docs/metrics.md has them all"
+            f"unknown metric {truncate_quoted_text(name, 30)}{near}; docs/metrics.md has them all"
         )
     return metric
 
@@ -458,7 +459,7 @@ def _amount(text: str, measure: RuleMeasure, units: Mapping[str, float]) -> tupl
     number = _NUMBER.fullmatch(text.strip())
     if not number or math.isinf(float(number["number"])):
         raise_selector_error(
-            f"{shorten_foreign_text(text.strip(), SHOWN_CHARS)!r} is not a limit: write a number "
+            f"{truncate_quoted_text(text.strip(), SHOWN_CHARS)!r} is not a limit: write a number "
             f"and its unit ({there})"
         )
     value = float(number["number"])
@@ -479,7 +480,7 @@ def _statistic(text: str, measure: RuleMeasure) -> str:
     stat = text.lower()
     if measure.metric is None and stat:
         raise_selector_error(
-            f"{measure.word} is one number: leave out {shorten_foreign_text(text, SHOWN_CHARS)}"
+            f"{measure.word} is one number: leave out {truncate_quoted_text(text, SHOWN_CHARS)}"
         )
     if measure.metric is not None and not stat:
         raise_selector_error(f"{measure.word} needs a statistic: {STATISTICS}")
@@ -488,7 +489,7 @@ def _statistic(text: str, measure: RuleMeasure) -> str:
     match = re.fullmatch(r"p(\d{1,9}(?:\.\d{1,4})?)", "p50" if stat == "med" else stat)
     if not match:
         raise_selector_error(
-            f"unknown statistic {shorten_foreign_text(text, SHOWN_CHARS)}: there are {STATISTICS}"
+            f"unknown statistic {truncate_quoted_text(text, SHOWN_CHARS)}: there are {STATISTICS}"
         )
     if not 0 < float(match[1]) < 100:
         raise_selector_error(

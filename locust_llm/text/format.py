@@ -237,11 +237,6 @@ def describe_error(error: Exception) -> str:
     return str(error)
 
 
-def shorten_foreign_text(text: str, length: int) -> str:
-    """A text from outside as a message shows it."""
-    return text if len(text) <= length else f"{text[:length]}..."
-
-
 def find_nearest_names(name: str, names: Iterable[str], most: int = 1) -> str:
     """The text that a message about an unknown name adds; empty where no name is near."""
     near = get_close_matches(name, names, most)

@@ -27,7 +27,7 @@ from locust_llm.lab.probe.measurements import measure_probe
 from locust_llm.lab.twin.fit import fit_twin
 from locust_llm.lab.twin.model import FIGURES, Twin, step_work
 from locust_llm.lab.twin.observations import collect_episodes, stage_figures
-from locust_llm.lab.twin.predict import PredictedValue, WhatIf, predict_what_if
+from locust_llm.lab.twin.predict import PredictedValue, WhatIf, predict_figures
 from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.simulator.scheduling.cost import GPUS, MODELS, StepCostConstants
 from locust_llm.simulator.scheduling.policies import WHOLE_PROMPTS
@@ -250,7 +250,8 @@ def study(one: Hidden, seed: int) -> Result:
                 one.server, noise, seed + 5000 + users, users, lambda _, mix=mix: next(mix), rounds
             )
         )
-        said = predict_what_if(twin, WhatIf(OfferedLoad(users=users)), lengths=lengths)
+        asked = WhatIf(OfferedLoad(users=users))
+        said = predict_figures(twin.models(), asked, lengths, twin.trust.errors)
         answers += [(figure, said[figure], true[figure]) for figure in true if figure in said]
     return Result(one, twin, "; ".join(twin.trust.reasons), took_s, answers)
 

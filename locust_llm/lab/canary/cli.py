@@ -16,10 +16,8 @@ from gevent.event import Event
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, start_http_server
 
-from locust_llm.access.certificates import use_certificates
-from locust_llm.access.headers import KeyHeaders, read_headers_at_start
+from locust_llm.access.headers import KeyHeaders
 from locust_llm.access.proxies import list_passed_proxies
-from locust_llm.access.source_addresses import use_source_options
 from locust_llm.client.exchange import UserConnection, exchange_request
 from locust_llm.client.request import Request
 from locust_llm.client.requests_bridge import (
@@ -32,7 +30,7 @@ from locust_llm.gate.gate import Gate
 from locust_llm.lab.canary.model import CanaryRound, measure_round
 from locust_llm.lab.probe.prefill_costs import prefill_cost_per_token_s
 from locust_llm.locust_adapter.command_line import unknown_options
-from locust_llm.locust_adapter.parsed_options import add_access_options
+from locust_llm.locust_adapter.parsed_options import add_access_options, read_access_options
 from locust_llm.locust_adapter.signals import leave_process
 from locust_llm.protocols.known import PROTOCOLS, encode_request_body
 from locust_llm.records.record import OK, Record
@@ -49,7 +47,6 @@ from locust_llm.server.refusals import strip_web_page
 from locust_llm.server.request_form import REFUSED, RequestForm
 from locust_llm.settings.address import (
     add_host_option,
-    choose_given_host,
     explain_unopened_port,
     join_server_url,
     normalise_base_url,
@@ -179,11 +176,8 @@ def run_canary(words: list[str]) -> int:
         return fail(refusal)
     options = parser.parse_args(words)
     try:
-        options.host = choose_given_host(options.address, options.host)
-        use_certificates(options)
-        use_source_options(options)
+        headers = read_access_options(options)
         settings = _settings(options)
-        headers = read_headers_at_start(options)
         plan = _plan(options)
         refusal = next(validate_settings(settings), "")
         if split_replica_urls(options.host):

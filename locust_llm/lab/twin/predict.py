@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from locust_llm.lab.twin.model import SchedulerSettings, ServerModel, Twin
+from locust_llm.lab.twin.model import SchedulerSettings, ServerModel
 from locust_llm.lab.twin.observations import (
     FIGURES,
     IN_FLIGHT,
@@ -166,14 +166,6 @@ def cost_interval(drawn: Sequence[float]) -> tuple[float, float]:
     about = fmean(drawn)
     wide = WIDTH * stdev(drawn)
     return max(0.0, about - wide), about + wide
-
-
-def predict_what_if(
-    twin: Twin, asked: WhatIf, *, lengths: Lengths = (), seed: int = SEED
-) -> dict[str, PredictedValue]:
-    return predict_figures(
-        twin.models(), asked, lengths or twin.lengths, twin.trust.errors, seed=seed
-    )
 
 
 # -- errors ----------------------------------------------------------------------------------------

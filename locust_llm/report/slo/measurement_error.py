@@ -31,7 +31,7 @@ from locust_llm.records.accuracy import (
 from locust_llm.records.record import CUT, OK
 from locust_llm.records.run import Run
 from locust_llm.report.columns import PROMPT_US, CoalescedGaps
-from locust_llm.report.gaps import GapCounts
+from locust_llm.report.gaps import GapCounts, merge_gap_counts
 from locust_llm.report.occupancy import permit_lag_s
 from locust_llm.report.rows import Row
 from locust_llm.report.selection import Floats, RequestSelection
@@ -564,7 +564,7 @@ def _error_of_gaps(
     answered = part.outcome(OK, CUT)
     low, high, _ = collect_gaps(answered, seen, merged=True)
     exact, _, _ = collect_gaps(answered, seen)
-    least, whole, most = (_pool(some) for some in (low, exact, high))
+    least, whole, most = (merge_gap_counts(some) for some in (low, exact, high))
     if not whole.count:
         return RuleError()
     causes = (sources.merging,) * (least.count > whole.count) + (SENTINELS,) * bool(sources.gap)
@@ -581,13 +581,6 @@ def _error_of_gaps(
     return RuleError(
         max(ends[1] - ends[0] + off, 0.0) / 1e3, max(ends[2] - ends[1] + off, 0.0) / 1e3, causes
     )
-
-
-def _pool(stretches: Sequence[GapCounts]) -> GapCounts:
-    every = GapCounts()
-    for stretch in stretches:
-        every.merge(stretch)
-    return every
 
 
 def _error_of_conditions(rule: Rule, seen: Evaluation, sources: ErrorSources) -> RuleError:

@@ -14,7 +14,7 @@ from locust_llm.records.run import Run
 from locust_llm.report.breakdowns import estimate_input_lengths
 from locust_llm.report.columns import earliest_chunks_us
 from locust_llm.report.delivery import Delivery
-from locust_llm.report.gaps import GapCounts
+from locust_llm.report.gaps import GapCounts, merge_gap_counts
 from locust_llm.report.selection import Floats, RequestSelection, sum_of_known
 from locust_llm.report.window import RateWindow
 from locust_llm.slo.client_verdict import ClientVerdict
@@ -442,7 +442,7 @@ def _pooled(rule: Rule, part: RequestSelection, seen: Evaluation, looks: int) ->
 def _of_stretches(
     rule: Rule, stretches: Sequence[GapCounts], requests: int, looks: int
 ) -> ObservedValue:
-    gaps = _merge_gaps(stretches)
+    gaps = merge_gap_counts(stretches)
     value = _of_gaps(rule, gaps)
     percentile = rule.percentile
     if value is None:
@@ -476,20 +476,13 @@ def _extrapolate_gaps(rule: Rule, stretches: Sequence[GapCounts]) -> float | Non
     """As of the values of requests; None: some third has no gaps."""
     course, medians = [], []
     for places in np.array_split(np.arange(len(stretches)), THIRDS):
-        gaps = _merge_gaps([stretches[place] for place in places.tolist()])
+        gaps = merge_gap_counts([stretches[place] for place in places.tolist()])
         figure, median = _of_gaps(rule, gaps), _gap_percentile(gaps, 50)
         if figure is None or median is None:
             return None
         course.append(figure)
         medians.append(median)
     return _extrapolate(rule, course, medians)
-
-
-def _merge_gaps(stretches: Iterable[GapCounts]) -> GapCounts:
-    gaps = GapCounts()
-    for stretch in stretches:
-        gaps.merge(stretch)
-    return gaps
 
 
 def _gap_percentile_interval(
