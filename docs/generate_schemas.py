@@ -17,7 +17,7 @@ from locust_llm.report.build import FACTS
 from locust_llm.report.readability import Readability
 from locust_llm.report.sections.registry import REPORT_SECTIONS
 from locust_llm.report.sections.summary import Summary
-from locust_llm.slo import grammar, metrics
+from locust_llm.slo import metrics, rules
 
 FOLDER: Final = Path(__file__).with_name("schemas")
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -74,7 +74,7 @@ def _names() -> dict[str, Any]:
         "exit statuses": {one.name: int(one) for one in ExitStatus},
         "python": PYTHON,
         "rules": {measure.word: measure.tag for measure in metrics.MEASURES},
-        "presets": sorted(grammar.PRESETS),
+        "presets": sorted(rules.PRESETS),
         "metrics": sorted(
             {metric.tag for metric in metrics.METRICS}
             | {measure.tag for measure in metrics.MEASURES}
@@ -104,10 +104,10 @@ def _slo() -> str:
             )
             for kind in ("latency", "felt", "per_user")
         },
-        columns=_choice(grammar.COLUMNS),
-        stages=_choice(grammar.STAGES),
-        turns=_choice(grammar.TURNS),
-        lengths=_choice((grammar.INPUT, grammar.IMAGES)),
+        columns=_choice(rules.COLUMNS),
+        stages=_choice(rules.STAGES),
+        turns=_choice(rules.TURNS),
+        lengths=_choice((rules.INPUT, rules.IMAGES)),
     )
 
 

@@ -76,7 +76,7 @@ BY_RULES: Final = {
     "FAIL": ExitStatus.RULE_FAILED,
     "INCONCLUSIVE": ExitStatus.INCONCLUSIVE,
 }
-"""The words are from slo/grammar.py. This file does not import it, but whoever reports a status
+"""The words are from slo/rules.py. This file does not import it, but whoever reports a status
 does."""
 BY_PROBE: Final = {"named": ExitStatus.OK, "untold": ExitStatus.INCONCLUSIVE}
 """The words are from records/run.py. If the server of a probe failed, Locust decides."""

@@ -20,8 +20,7 @@ from locust_llm.exit_status import (
     worst_exit_status,
 )
 from locust_llm.records.run import NAMED, UNDECIDED
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
-from locust_llm.slo.rules import INCONCLUSIVE_POLICIES
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, INCONCLUSIVE_POLICIES, PASS
 
 ROOT = Path(__file__).parents[1]
 OTHER_WORDS = re.compile(r"undecided|rule (?:that is |is )?not decided", re.IGNORECASE)

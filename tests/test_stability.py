@@ -17,7 +17,7 @@ from support.records import answered, failed
 
 from locust_llm.records.jsonl import format_record_line
 from locust_llm.records.record import FAILURES
-from locust_llm.slo.grammar import PRESETS, parse_rule
+from locust_llm.slo.rules import PRESETS, parse_rule
 
 ROOT: Final = Path(__file__).parents[1]
 SCHEMAS: Final = ROOT / "docs" / "schemas"

@@ -27,9 +27,9 @@ from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.records.run import BrokenRule
 from locust_llm.slo.correlation_time import CorrelationTime
-from locust_llm.slo.grammar import ABORT, INPUT, Condition, Rule, make_predicates
 from locust_llm.slo.intervals import TAIL, binomial_cdf, count_needed_values
 from locust_llm.slo.metrics import BY_WORD, POOLED, Metric
+from locust_llm.slo.rules import ABORT, INPUT, Condition, Rule, make_predicates
 from locust_llm.text.format import digits_to_tell_apart, format_brief, format_count
 
 from .in_flight import RequestsInFlight

@@ -31,9 +31,8 @@ from locust_llm.slo.best_limit import (
     format_limit,
     is_look,
 )
-from locust_llm.slo.grammar import Condition
 from locust_llm.slo.percentile import find_percentile
-from locust_llm.slo.rules import define_good_request
+from locust_llm.slo.rules import Condition, define_good_request
 from locust_llm.text.format import format_count
 
 WARM_BLOCK_S: Final = 2.0

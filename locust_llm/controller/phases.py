@@ -32,7 +32,7 @@ from locust_llm.records.report_result import UndecidedRule
 from locust_llm.records.run import BY_RATE, DECIDED, ProcessHealth, Run, Stage, select_known_limits
 from locust_llm.settings.request_rate import parse_request_rate
 from locust_llm.settings.sweep import CONCURRENCY, ENDED, INPUT, TIME_UP
-from locust_llm.slo.grammar import ABORT, Rule
+from locust_llm.slo.rules import ABORT, Rule
 from locust_llm.text.format import capitalise_sentence, format_count
 from locust_llm.wire.messages import AskAgain, StageBegin, StartSpread, Status
 from locust_llm.workload.arrivals import draw_arrivals

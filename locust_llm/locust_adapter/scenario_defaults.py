@@ -18,7 +18,7 @@ from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.scenario import Scenario, read_scenario
 from locust_llm.settings.settings import OF_SETTINGS, Settings
 from locust_llm.settings.sweep import parse_sweep
-from locust_llm.slo import grammar
+from locust_llm.slo import rules
 from locust_llm.slo.published import PublishedRules, parse_published_rules
 from locust_llm.text.numbers import truncate_quoted_text
 from locust_llm.workload.lengths import parse_length, parse_length_mix
@@ -45,8 +45,8 @@ OF_RUNS: Final = (
 READ: Final[dict[str, Callable[[str], Any]]] = {
     "seq_dist": parse_length_mix, "user_context_prompt_length": parse_length,
     "extra_inputs": parse_extra_inputs, "model_mix": parse_weights,
-    "sweep": parse_sweep, "slo": grammar.parse_rule, "slo_preset": grammar.expand_preset,
-    "goodput": grammar.parse_goodput,
+    "sweep": parse_sweep, "slo": rules.parse_rule, "slo_preset": rules.expand_preset,
+    "goodput": rules.parse_goodput,
 }  # fmt: skip
 """How the text of a field is read; each raises ValueError of one sentence."""
 LENGTHS: Final = ("synthetic_input_tokens_mean", "synthetic_input_tokens_stddev",

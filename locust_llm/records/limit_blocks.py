@@ -23,7 +23,7 @@ from locust_llm.slo.best_limit import (
     Limit,
     Samples,
 )
-from locust_llm.slo.grammar import Condition
+from locust_llm.slo.rules import Condition
 
 from .measures import meets_condition
 from .record import CUT, FAILURES, OK, RETRIED, Record

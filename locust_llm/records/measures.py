@@ -2,8 +2,8 @@
 
 import math
 
-from locust_llm.slo.grammar import Condition
 from locust_llm.slo.metrics import BY_WORD
+from locust_llm.slo.rules import Condition
 
 from .record import Record
 

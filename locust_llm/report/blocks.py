@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.report.rows import Row, SloResult
+from locust_llm.report.rows import Row
 from locust_llm.slo.intervals import NORMAL_REACH
 from locust_llm.slo.percentile import has_too_few_values
+from locust_llm.slo.rules import SloResult
 from locust_llm.text.format import (
     MOST_DIGITS,
     decimal_places,

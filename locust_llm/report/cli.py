@@ -19,13 +19,14 @@ from locust_llm.records.jsonl import RecordFile, add_records
 from locust_llm.records.report_result import MetricValue, ReportResult, RuleResult
 from locust_llm.records.run import RECORDS, Run, read_run, write_run
 from locust_llm.report.blocks import format_observed
-from locust_llm.report.rows import Row, SloResult
+from locust_llm.report.rows import Row
 from locust_llm.report.sections.ab import describe_paired_verdict
 from locust_llm.report.sections.latency_parts import parse_explained_metric
 from locust_llm.report.sections.notes import list_missing_parts
 from locust_llm.report.sections.published import format_broken_rules
 from locust_llm.report.sections.summary import Summary
 from locust_llm.slo.published import FAILS
+from locust_llm.slo.rules import SloResult
 from locust_llm.text.ci_log import print_ci_commands
 from locust_llm.text.format import capitalise_sentence, format_count, print_safely
 

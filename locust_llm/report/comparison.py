@@ -30,9 +30,8 @@ from locust_llm.report.sections.sweep.findings import find_sweep_axis
 from locust_llm.report.selection import ratio_of_sums
 from locust_llm.settings.sweep import AXES
 from locust_llm.slo.client_verdict import INVALID
-from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
-from locust_llm.slo.rules import define_good_request
+from locust_llm.slo.rules import Condition, Rule, define_good_request
 from locust_llm.text.format import format_comparison as in_same_digits
 from locust_llm.text.format import truncate_text
 

@@ -24,7 +24,7 @@ from locust_llm.report.blocks import (
 )
 from locust_llm.report.breakdowns import WHOLE
 from locust_llm.report.delivery import format_delivery_line, format_outage_line
-from locust_llm.report.rows import LoadLevel, RequestGroup, Row, SloResult, SweepSummary
+from locust_llm.report.rows import LoadLevel, RequestGroup, Row, SweepSummary
 from locust_llm.report.sections.ab import PairedComparison, make_paired_head
 from locust_llm.report.sections.ab import format_paired_cells as cells_of_arms
 from locust_llm.report.sections.best_limit import make_limit_cells, make_limit_head
@@ -55,8 +55,8 @@ from locust_llm.report.sections.sweep.text import (
 )
 from locust_llm.settings.sweep import PREFILL, RATE
 from locust_llm.slo.client_verdict import OK
-from locust_llm.slo.grammar import PASS
 from locust_llm.slo.metrics import ITL, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.rules import PASS, SloResult
 from locust_llm.text.format import (
     MOST_DIGITS,
     clean_line,

@@ -18,7 +18,6 @@ from locust_llm.report.rows import (
     FailureGroup,
     ModelShare,
     RunCounts,
-    SloResult,
     SteadyState,
     SweepSummary,
 )
@@ -33,8 +32,7 @@ from locust_llm.report.window import find_measured_span
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.settings.sweep import parse_sweep as parse_sweep
 from locust_llm.slo.client_verdict import OK, find_uncertain_metrics
-from locust_llm.slo.grammar import PASS
-from locust_llm.slo.rules import Rules
+from locust_llm.slo.rules import PASS, Rules, SloResult
 from locust_llm.text.format import (
     format_count,
     format_duration_rounded_up,

@@ -14,11 +14,9 @@ from uuid import uuid4
 from locust_llm.records.run import Run
 from locust_llm.report.junit import describe_slo_result
 from locust_llm.report.render.text import render_markdown
-from locust_llm.report.rows import SloResult
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.summary import Summary
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
-from locust_llm.slo.rules import PASSES
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, PASSES, SloResult
 from locust_llm.text.format import clean_line
 from locust_llm.text.untrusted import defuse_ci_commands
 

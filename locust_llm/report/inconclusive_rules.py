@@ -17,7 +17,7 @@ from locust_llm.records.report_result import UndecidedRule
 from locust_llm.records.run import RECORDS, Run
 from locust_llm.report.columns import read_columns
 from locust_llm.report.summarise import summarise_run
-from locust_llm.slo.grammar import INCONCLUSIVE
+from locust_llm.slo.rules import INCONCLUSIVE
 
 COURTESY: Final = 10
 """Its nice value, beside a run that is on."""

@@ -29,7 +29,7 @@ from locust_llm.records.run import Run
 from locust_llm.report.compare.condition_differences import load_matching_base
 from locust_llm.report.compare.metric_differences import measure_worsening
 from locust_llm.report.delivery import CLIENT
-from locust_llm.report.rows import CHUNKS_AS_TOKENS, LoadLevel, SloResult, SweepSummary
+from locust_llm.report.rows import CHUNKS_AS_TOKENS, LoadLevel, SweepSummary
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
     describe_neighbours,
@@ -55,10 +55,19 @@ from locust_llm.report.slo.observed import (
 )
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.client_verdict import INVALID, UNCERTIFIED
-from locust_llm.slo.grammar import ABORT, FAIL, INCONCLUSIVE, PASS, Rule
 from locust_llm.slo.intervals import count_needed_values
 from locust_llm.slo.metrics import BY_WORD, OF_OUTPUT_TOKENS, OF_SCHEDULE, SHARE
-from locust_llm.slo.rules import AT_EDGE, POINT, RuleEntry
+from locust_llm.slo.rules import (
+    ABORT,
+    AT_EDGE,
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    POINT,
+    Rule,
+    RuleEntry,
+    SloResult,
+)
 from locust_llm.text.format import (
     digits_to_tell_apart,
     format_brief,

@@ -6,10 +6,8 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from locust_llm.records.run import Run
 from locust_llm.report.blocks import format_interval, format_observed
-from locust_llm.report.rows import SloResult
 from locust_llm.report.sections.summary import Summary
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
-from locust_llm.slo.rules import PASSES
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, PASSES, SloResult
 from locust_llm.text.format import clean_line
 
 

@@ -1,5 +1,5 @@
-"""Rows: what a summary is made of, as frozen data: a metric, a group of requests, an SLO result, a
-stage, each a line of a table; and how that of a metric is made from its values."""
+"""Rows: what a summary is made of, as frozen data: a metric, a group of requests, a stage, each a
+line of a table; and how that of a metric is made from its values."""
 
 import math
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from locust_llm.settings.sweep import REPEAT
 from locust_llm.slo.capacity import CapacityEstimate, StageEvidence
 from locust_llm.slo.metrics import FELT, ITL, POOLED, Metric, name_token_rate
 from locust_llm.slo.percentile import find_percentile
+from locust_llm.slo.rules import SloResult
 
 SEVERAL: Final = 1.05
 """Tokens per chunk, on average, above which it is said what is of chunks and what of tokens."""
@@ -160,47 +161,6 @@ class RequestBreakdown(msgspec.Struct, frozen=True, kw_only=True):
 
 CHUNKS_AS_TOKENS: Final = "each chunk counts as a token"
 """In the reason of a rule on tokens that the server did not count."""
-
-
-class SloResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one SLO rule. Values are in ``unit``, the one in which the rule gives its
-    limit."""
-
-    rule: str
-    """Its canonical text; as it was given where it cannot be read."""
-    status: str
-    """PASS, FAIL or INCONCLUSIVE."""
-    decides: bool = True
-    """False: it only warns."""
-    abort: bool = False
-    observed: float | None = None
-    """Infinite: a percentile that lands on a failure (null in JSON)."""
-    worst: float | None = None
-    """Where cut requests leave it open: ``observed`` is the figure with each of them at its best,
-    this one at its worst."""
-    limit: float | None = None
-    unit: str = ""
-    low: float | None = None
-    high: float | None = None
-    """The ends of its 95 % interval; None: too few samples for an end, or a figure that has no
-    interval."""
-    count: int | None = None
-    """How many values or requests it is made of, failures included where they count."""
-    effective: float | None = None
-    """Effective sample size: so many independent ones would say as much. None: of a fact, of a
-    rate, or of too few."""
-    longer_s: float | None = None
-    """Of an inconclusive one: so many more seconds may decide it; None: nobody knows."""
-    longer_is_exact: bool = False
-    """They decide it if the requests go on as they did; else half of such runs need less, or up to
-    ten times as much."""
-    voided: bool = False
-    """The load generator may have its figure so wrong that the limit lies within that."""
-    close_to_limit: bool = False
-    """Of an INCONCLUSIVE one: its interval holds the limit, and would have decided a limit 30 %
-    higher or lower."""
-    reason: str = ""
-    """One sentence: why it is inconclusive, or what else is to be known."""
 
 
 class GoodRequests(msgspec.Struct, frozen=True, kw_only=True):

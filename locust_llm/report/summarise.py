@@ -52,12 +52,13 @@ from locust_llm.slo.metrics import (
     TTFT_FROM_DUE,
     Metric,
 )
+from locust_llm.slo.rules import SloResult
 
 from .breakdowns import count_sessions, divide_requests, fit_ttft_growth, measure_model_mix
 from .columns import RequestColumns
 from .gaps import GapCounts
 from .occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
-from .rows import FailureGroup, GateUse, Row, RunCounts, SloResult, SweepSummary
+from .rows import FailureGroup, GateUse, Row, RunCounts, SweepSummary
 from .sections.ab import compare_arms, judge_paired_rules, select_candidate_requests
 from .sections.best_limit import compare_limits
 from .selection import Floats, RequestSelection, mean_of_known, ratio_of_sums, sum_of_known

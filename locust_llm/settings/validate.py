@@ -10,10 +10,10 @@ import msgspec
 
 from locust_llm.slo import rules as slo
 from locust_llm.slo.best_limit import GOODPUT
-from locust_llm.slo.grammar import ABORT
 from locust_llm.slo.intervals import count_needed_values
 from locust_llm.slo.metrics import BY_WORD, OF_SCHEDULE, POOLED, SCHEMA_VALID
 from locust_llm.slo.reading_pace import parse_token_deadlines
+from locust_llm.slo.rules import ABORT
 from locust_llm.text.format import find_nearest_names
 from locust_llm.text.untrusted import find_secret_fields, is_secret
 from locust_llm.workload.answer_schema import MISSING, has_jsonschema

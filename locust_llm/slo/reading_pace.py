@@ -11,7 +11,7 @@ PACE: Final = 4.8
 PACES: Final = (0.1, 1000.0)
 DEADLINES: Final = "2s,200ms"
 """Of the first token, and between tokens: MLPerf Inference, llama2-70b, scenario Server (as in
-grammar.py)."""
+rules.py)."""
 
 
 class ReadingPace(NamedTuple):

@@ -14,7 +14,7 @@ import msgspec
 
 from locust_llm.files.json_file import decode_json_file
 from locust_llm.records.run import RECORDS, RUN, Unix
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 
 FILES: Final = {
     "report.html": "report",

@@ -26,7 +26,7 @@ from locust_llm.settings.declare import format_option_help
 from locust_llm.settings.refusal import refuse_run
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import CONCURRENCY
-from locust_llm.slo.grammar import PRESETS, parse_rule
+from locust_llm.slo.rules import PRESETS, parse_rule
 
 MAIN_FIELDS: Final = (
     "model", "request_rate", "sweep", "prefill_concurrency", "prefill_concurrency_ramp_duration",

@@ -20,8 +20,8 @@ from locust_llm.simulator.scheduling.policies import POLICIES
 from locust_llm.simulator.scheduling.scheduler import Scheduler, SchedulerConfig
 from locust_llm.simulator.scheduling.virtual import Virtual, VirtualRequest, VirtualResult
 from locust_llm.slo.best_limit import OBJECTIVES, TOLERANCE, Limit, compare_with_best, format_limit
-from locust_llm.slo.grammar import Condition
 from locust_llm.slo.percentile import find_percentile
+from locust_llm.slo.rules import Condition
 
 LIMITS: Final[tuple[Limit, ...]] = (None, 1, 2, 4, 8)
 GOOD: Final = (

@@ -23,8 +23,7 @@ from locust_llm.report.columns import collect_columns
 from locust_llm.report.summarise import summarise_run
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.validate import validate_settings
-from locust_llm.slo.grammar import FAIL, parse_rule
-from locust_llm.slo.rules import resolve_rules
+from locust_llm.slo.rules import FAIL, parse_rule, resolve_rules
 
 
 def fed(

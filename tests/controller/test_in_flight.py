@@ -14,7 +14,7 @@ from support.records import answered, failed
 from locust_llm.controller.early_stop import SURE, EarlyStop
 from locust_llm.controller.in_flight import RequestsInFlight
 from locust_llm.records.record import Record
-from locust_llm.slo.grammar import parse_rule
+from locust_llm.slo.rules import parse_rule
 
 REPORTS_S = 0.25
 

@@ -25,7 +25,7 @@ from locust_llm.locust_adapter.locust_command import replace_base_by_host
 from locust_llm.locust_adapter.parsed_options import add_options, build_settings
 from locust_llm.records.record import FAILURES, Record
 from locust_llm.settings.validate import validate_settings
-from locust_llm.slo import grammar as slo
+from locust_llm.slo import rules as slo
 
 ROOT: Final = Path(__file__).parents[2]
 README: Final = ROOT / "README.md"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from locust_llm.report.blocks import format_interval, format_observed
-from locust_llm.report.rows import SloResult
+from locust_llm.slo.rules import SloResult
 from locust_llm.text.format import SAME, parse_brief
 
 

@@ -24,7 +24,7 @@ from locust_llm.report.columns import collect_columns
 from locust_llm.report.rows import RequestBreakdown, RequestGroup
 from locust_llm.report.selection import RequestSelection
 from locust_llm.report.slo.observed import select_requests
-from locust_llm.slo.grammar import parse_rule
+from locust_llm.slo.rules import parse_rule
 
 
 def part(*records: Record) -> RequestSelection:

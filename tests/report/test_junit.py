@@ -18,9 +18,9 @@ from locust_llm.report.pull_request_comment import (
     make_comment_mark,
 )
 from locust_llm.report.render.text import render_markdown
-from locust_llm.report.rows import SloResult
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.summarise import summarise_run
+from locust_llm.slo.rules import SloResult
 
 RULES = ("ttft p50 < 16ms", "ttft p50 < 6ms", "warn: ttft p50 < 6ms", "ttft p99 < 20.1ms")
 """Of 200 TTFTs of 1 to 20 ms: PASS, FAIL, a warning, and too few for the last."""

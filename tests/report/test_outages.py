@@ -11,7 +11,7 @@ from locust_llm.report.outages import Outage, describe_outages
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import make_remarks
 from locust_llm.report.summarise import summarise_run
-from locust_llm.slo.grammar import INCONCLUSIVE
+from locust_llm.slo.rules import INCONCLUSIVE
 
 
 def each_second(begin: int, end: int) -> list[Record]:

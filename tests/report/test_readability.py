@@ -12,9 +12,8 @@ from locust_llm.report.columns import collect_columns, join_columns, make_data_f
 from locust_llm.report.readability import measure_readability
 from locust_llm.report.render.text import render_markdown
 from locust_llm.report.summarise import summarise_run
-from locust_llm.slo.grammar import parse_rule
 from locust_llm.slo.reading_pace import ReadingPace, parse_reading_pace, parse_token_deadlines
-from locust_llm.slo.rules import resolve_rules, validate_rules
+from locust_llm.slo.rules import parse_rule, resolve_rules, validate_rules
 
 READER = ReadingPace(pace=5.0, ttft_s=1.0, tpot_s=0.1)
 EVEN = [500 + 150 * i for i in range(21)]

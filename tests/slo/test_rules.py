@@ -5,8 +5,15 @@ import msgspec
 import pytest
 
 from locust_llm.settings.settings import Settings, make_stage_settings
-from locust_llm.slo.grammar import PRESETS, Condition, expand_preset, parse_rule
-from locust_llm.slo.rules import Rules, resolve_rules, validate_rules
+from locust_llm.slo.rules import (
+    PRESETS,
+    Condition,
+    Rules,
+    expand_preset,
+    parse_rule,
+    resolve_rules,
+    validate_rules,
+)
 
 TTFT_300 = (Condition("ttft", "<=", 300, "ms"),)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from locust_llm.slo.grammar import INPUT, Condition, make_predicates, parse_rule
 from locust_llm.slo.metrics import BY_WORD
+from locust_llm.slo.rules import INPUT, Condition, make_predicates, parse_rule
 
 
 def test_selectors_take_a_value_or_a_column() -> None:

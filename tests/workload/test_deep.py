@@ -12,8 +12,7 @@ import pytest
 from locust_llm.lab.twin import file as twin
 from locust_llm.settings import scenario
 from locust_llm.settings.extra_inputs import parse_extra_inputs
-from locust_llm.slo.grammar import parse_goodput, parse_rule
-from locust_llm.slo.rules import resolve_rules, validate_rules
+from locust_llm.slo.rules import parse_goodput, parse_rule, resolve_rules, validate_rules
 from locust_llm.workload import answer_schema as schema
 from locust_llm.workload import arrivals, lengths
 

@@ -54,7 +54,7 @@ from locust_llm.lab.twin.whatif.rows import (
 from locust_llm.report.blocks import Block
 from locust_llm.report.console_end import find_console_width
 from locust_llm.report.render.text import render_plain_blocks
-from locust_llm.slo.grammar import Rule, expand_preset
+from locust_llm.slo.rules import Rule, expand_preset
 from locust_llm.text.format import describe_error, print_safely
 from locust_llm.workload.lengths import Length, normal_length, parse_length_mix
 

@@ -20,9 +20,9 @@ from locust_llm.report.slo.observed import (
     compute_rule_value,
     explain_missing_end,
 )
-from locust_llm.slo.grammar import Rule
 from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, SHARE, TIME
+from locust_llm.slo.rules import Rule
 from locust_llm.text.format import digits_to_tell_apart, format_brief
 
 BETTER: Final = "better"

@@ -46,8 +46,8 @@ from locust_llm.report.sections.section import ReportMaterial
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.chart import plot_stages
 from locust_llm.slo.client_verdict import ProcessEvidence
-from locust_llm.slo.grammar import Rule
 from locust_llm.slo.metrics import BY_WORD, DEFINITIONS, OUTPUT_LABELS, POOLED
+from locust_llm.slo.rules import Rule
 from locust_llm.text.format import clean_line, format_brief
 
 from .tiles import RESULT_CLASSES, describe_run_facts, make_badges, make_tiles

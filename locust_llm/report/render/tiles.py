@@ -14,8 +14,8 @@ from locust_llm.report.sections.best_limit import WORDS, LimitComparison
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import describe_levels, format_knee
 from locust_llm.slo.client_verdict import DEGRADED, INVALID, OK
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.metrics import TTFT, TTFT_FROM_DUE
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS
 from locust_llm.text.format import format_brief, format_count, format_duration, truncate_text
 
 RESULT_CLASSES: Final = {

@@ -28,7 +28,6 @@ from locust_llm.records.record import OK as SUCCEEDED
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, format_flags
 from locust_llm.report.compare.metric_differences import possible_ends
-from locust_llm.report.rows import SloResult
 from locust_llm.report.selection import Floats, RequestSelection
 from locust_llm.report.slo.censoring import (
     IN_WINDOW,
@@ -49,12 +48,11 @@ from locust_llm.report.window import RateWindow, Span
 from locust_llm.settings.ab import BASE, CANDIDATE, LEAST
 from locust_llm.settings.sweep import TIME_UP
 from locust_llm.slo.client_verdict import OK, UNCERTIFIED, ClientVerdict
-from locust_llm.slo.grammar import FAIL, PASS, Condition, Rule
-from locust_llm.slo.grammar import INCONCLUSIVE as RULE_INCONCLUSIVE
 from locust_llm.slo.intervals import TAIL
 from locust_llm.slo.metrics import BY_WORD, GIVEN, POOLED, RATE, SHARE, TIME
 from locust_llm.slo.percentile import has_too_few_values
-from locust_llm.slo.rules import POINT, define_good_request
+from locust_llm.slo.rules import FAIL, PASS, POINT, Condition, Rule, SloResult, define_good_request
+from locust_llm.slo.rules import INCONCLUSIVE as RULE_INCONCLUSIVE
 from locust_llm.slo.student_t import find_student_t
 from locust_llm.text.format import ComparedTexts, format_comparison, format_count
 

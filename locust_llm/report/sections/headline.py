@@ -10,15 +10,15 @@ from locust_llm.records.run import Run
 from locust_llm.report.blocks import choose_value_digits, format_interval
 from locust_llm.report.delivery import describe_overload, describe_undelivered
 from locust_llm.report.outages import describe_outages
-from locust_llm.report.rows import CHUNKS_AS_TOKENS, RequestGroup, Row, SloResult, SweepSummary
+from locust_llm.report.rows import CHUNKS_AS_TOKENS, RequestGroup, Row, SweepSummary
 from locust_llm.report.sections.ab import DIFFERENT, INCONCLUSIVE, PairedComparison
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.sections.sweep.knee import select_top_knees
 from locust_llm.report.time_course import describe_users, format_limit_range
 from locust_llm.slo.client_verdict import INVALID, list_fine_metrics
-from locust_llm.slo.grammar import FAIL, PASS, Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, LATENCY, RATE, TIME, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.rules import FAIL, PASS, Rule, SloResult
 from locust_llm.text.format import (
     MOST_DIGITS,
     digits_to_tell_apart,

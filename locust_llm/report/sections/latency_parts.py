@@ -53,9 +53,9 @@ from locust_llm.report.occupancy import permit_lag_s
 from locust_llm.report.selection import RequestSelection
 from locust_llm.report.server_columns import SOURCES, ReportedColumns
 from locust_llm.report.slo.observed import select_requests
-from locust_llm.slo.grammar import Rule, parse_rule
 from locust_llm.slo.metrics import BY_WORD
 from locust_llm.slo.percentile import has_too_few_values
+from locust_llm.slo.rules import Rule, parse_rule
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -31,9 +31,8 @@ from locust_llm.slo.client_verdict import (
     advise_on_processes,
     list_fine_metrics,
 )
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
 from locust_llm.slo.percentile import has_too_few_values
-from locust_llm.slo.rules import CLOSE, PASSES, POINT, WARNS
+from locust_llm.slo.rules import CLOSE, FAIL, INCONCLUSIVE, PASS, PASSES, POINT, WARNS
 from locust_llm.text.format import capitalise_sentence, format_brief, format_count, format_duration
 
 SIMULATED: Final = (

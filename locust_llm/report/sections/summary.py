@@ -15,7 +15,6 @@ from locust_llm.report.rows import (
     RequestBreakdown,
     Row,
     RunCounts,
-    SloResult,
     SteadyState,
     SweepSummary,
     TtftGrowth,
@@ -31,7 +30,7 @@ from locust_llm.report.sections.published import Validity
 from locust_llm.report.sections.speculation import Speculation
 from locust_llm.slo.capacity import CapacityEstimate, StageEvidence
 from locust_llm.slo.client_verdict import ClientVerdict, FigureError, ProcessEvidence
-from locust_llm.slo.grammar import INCONCLUSIVE
+from locust_llm.slo.rules import INCONCLUSIVE, SloResult
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,13 +29,13 @@ from numpy.typing import NDArray
 
 from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK
 from locust_llm.report.selection import Floats, RequestSelection
-from locust_llm.slo.grammar import Condition, Rule
 from locust_llm.slo.metrics import (
     BY_WORD,
     ITL,
     TTFT_FROM_DUE,
     Metric,
 )
+from locust_llm.slo.rules import Condition, Rule
 
 Mask = NDArray[np.bool_]
 

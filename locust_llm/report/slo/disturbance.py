@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from locust_llm.report.rows import LoadLevel, SloResult
+from locust_llm.report.rows import LoadLevel
 from locust_llm.report.slo.capacity import MEAN_SCALE
 from locust_llm.slo.capacity import RuleEvidence, StageEvidence
-from locust_llm.slo.grammar import Rule
 from locust_llm.slo.intervals import NORMAL_REACH
+from locust_llm.slo.rules import Rule, SloResult
 
 MIN_TREND: Final = 3
 """Visits of which each is worse than the one before: the earlier ones are about another server."""

@@ -3,8 +3,7 @@
 from msgspec.structs import replace
 
 from locust_llm.report.rows import GoodRequests, Row
-from locust_llm.slo.grammar import Rule
-from locust_llm.slo.rules import define_good_request
+from locust_llm.slo.rules import Rule, define_good_request
 
 from .censoring import ValueBounds, bound_rate_amounts, bound_share_hits
 from .observed import Evaluation, compute_rule_value

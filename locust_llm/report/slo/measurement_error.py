@@ -50,7 +50,6 @@ from locust_llm.slo.client_verdict import (
     FigureError,
     can_touch,
 )
-from locust_llm.slo.grammar import Rule
 from locust_llm.slo.metrics import (
     BY_NAME,
     BY_WORD,
@@ -65,6 +64,7 @@ from locust_llm.slo.metrics import (
     Metric,
 )
 from locust_llm.slo.percentile import has_too_few_values
+from locust_llm.slo.rules import Rule
 
 from .censoring import (
     bound_rate_amounts,

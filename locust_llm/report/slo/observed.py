@@ -18,10 +18,10 @@ from locust_llm.report.gaps import GapCounts, merge_gap_counts
 from locust_llm.report.selection import Floats, RequestSelection, sum_of_known
 from locust_llm.report.window import RateWindow
 from locust_llm.slo.client_verdict import ClientVerdict
-from locust_llm.slo.grammar import COLUMNS, INPUT, OPERATORS, Condition, Rule, make_predicates
 from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, LATE, OF_SCHEDULE, POOLED, RATE, TTFT_FROM_DUE, Metric
 from locust_llm.slo.percentile import find_percentile, has_too_few_values
+from locust_llm.slo.rules import COLUMNS, INPUT, OPERATORS, Condition, Rule, make_predicates
 from locust_llm.text.format import format_count
 
 from . import intervals

@@ -9,11 +9,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from locust_llm.records.run import Run, Stage
-from locust_llm.report.rows import SloResult
 from locust_llm.report.selection import Floats
 from locust_llm.settings.sweep import OVERLOADED
 from locust_llm.slo.capacity import RuleEvidence, StageEvidence
-from locust_llm.slo.grammar import Rule
 from locust_llm.slo.intervals import NORMAL_REACH, TAIL
 from locust_llm.slo.metrics import (
     BY_WORD,
@@ -24,6 +22,7 @@ from locust_llm.slo.metrics import (
     TTFT,
     TTFT_FROM_DUE,
 )
+from locust_llm.slo.rules import Rule, SloResult
 
 from .censoring import bound_share_hits, measure_margins
 from .intervals import MIN_VALUES, estimate_share_interval

@@ -28,7 +28,7 @@ from locust_llm.report.sections.sweep.best_points import (
     find_pace_limits,
     mark_best_points,
 )
-from locust_llm.slo.grammar import parse_rule
+from locust_llm.slo.rules import parse_rule
 
 
 def point(per_user: float, per_gpu: float, **other: object) -> CurvePoint:

@@ -9,7 +9,7 @@ from locust_llm.lab.twin.model import NOT_TO_BE_USED
 from locust_llm.lab.twin.predict import PredictedValue, WhatIf
 from locust_llm.lab.twin.replay import OfferedLoad
 from locust_llm.lab.twin.whatif import grid, rows
-from locust_llm.slo.grammar import parse_rule
+from locust_llm.slo.rules import parse_rule
 
 TWIN = made()
 

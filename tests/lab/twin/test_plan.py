@@ -19,7 +19,7 @@ from locust_llm.lab.twin.plan.plan import (
     size_fleet,
 )
 from locust_llm.lab.twin.whatif.rows import WhatIfPredictor
-from locust_llm.slo.grammar import parse_rule
+from locust_llm.slo.rules import parse_rule
 
 SINGLE = ((100, 1),)
 SAME = draws(*[1.0] * 6, cost=QUEUE)

@@ -13,7 +13,7 @@ from locust_llm.lab.twin.whatif import grid
 from locust_llm.lab.twin.whatif import rows as whatif_rows
 from locust_llm.lab.twin.whatif.rows import WhatIfPredictor, select_frontier, top_rows
 from locust_llm.lab.twin.whatif.worker_processes import SharedWork, simulate_what_ifs
-from locust_llm.slo.grammar import parse_rule
+from locust_llm.slo.rules import parse_rule
 
 DECODER = ((10, 10),)
 SINGLE = ((100, 1),)

@@ -27,10 +27,9 @@ from locust_llm.report.compare.metric_differences import (
     possible_ends,
     ratio_ends,
 )
-from locust_llm.report.rows import SloResult
 from locust_llm.report.slo.observed import Evaluation, ObservedValue
 from locust_llm.report.summarise import summarise_run
-from locust_llm.slo.grammar import parse_rule
+from locust_llm.slo.rules import SloResult, parse_rule
 
 
 def a_folder(path: Path, records: Sequence[Record], run: Run | None = None) -> Path:

@@ -35,7 +35,7 @@ from locust_llm.report.time_course import describe_arm_limits
 from locust_llm.settings.ab import BASE, CANDIDATE
 from locust_llm.settings.sweep import STOPPED, TIME_UP
 from locust_llm.slo.client_verdict import OK
-from locust_llm.slo.grammar import Rule, parse_rule
+from locust_llm.slo.rules import Rule, parse_rule
 
 BASES = (100.0, 110.0, 90.0, 120.0, 80.0, 100.0, 105.0, 95.0, 115.0, 85.0)
 """TTFT of the requests of each block of the base, in ms: the weather."""

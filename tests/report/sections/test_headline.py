@@ -7,12 +7,11 @@ from support.records import a_run, answered, failed, mixed
 from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule, Run
 from locust_llm.report.columns import collect_columns
-from locust_llm.report.rows import SloResult
 from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.notes import format_verdict_line
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo.client_verdict import INVALID, ClientVerdict
-from locust_llm.slo.grammar import INCONCLUSIVE
+from locust_llm.slo.rules import INCONCLUSIVE, SloResult
 
 
 def said(*records: Record, **settings: object) -> str:

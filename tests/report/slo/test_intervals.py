@@ -46,7 +46,7 @@ from locust_llm.report.slo.long_run import (
 from locust_llm.report.slo.observed import ObservedValue
 from locust_llm.report.summarise import summarise_run
 from locust_llm.slo import intervals
-from locust_llm.slo.grammar import INCONCLUSIVE, PASS
+from locust_llm.slo.rules import INCONCLUSIVE, PASS
 
 RUNS = 150
 FEW_ENOUGH = 0.07

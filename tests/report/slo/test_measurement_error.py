@@ -33,7 +33,7 @@ from locust_llm.slo.client_verdict import (
     SENTINELS,
 )
 from locust_llm.slo.client_verdict import OK as FINE
-from locust_llm.slo.grammar import parse_rule
+from locust_llm.slo.rules import parse_rule
 from locust_llm.text.format import format_error_ends
 
 

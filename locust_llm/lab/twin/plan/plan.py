@@ -18,7 +18,7 @@ from locust_llm.lab.twin.predict import PredictedValue, WhatIf
 from locust_llm.lab.twin.replay import Lengths, OfferedLoad
 from locust_llm.lab.twin.whatif.grid import Case
 from locust_llm.lab.twin.whatif.rows import MET, WhatIfPredictor, WhatIfRow, status_of_answers
-from locust_llm.slo.grammar import Rule
+from locust_llm.slo.rules import Rule
 from locust_llm.workload.dataset import Dataset
 
 SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}

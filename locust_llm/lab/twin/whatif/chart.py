@@ -29,7 +29,7 @@ from locust_llm.lab.twin.whatif.text import (
     format_predicted,
 )
 from locust_llm.report.blocks import TextBlock
-from locust_llm.slo.grammar import Rule
+from locust_llm.slo.rules import Rule
 from locust_llm.text.format import clean_line, format_brief, format_duration
 
 HEIGHT: Final = 340

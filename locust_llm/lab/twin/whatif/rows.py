@@ -34,7 +34,7 @@ from locust_llm.lab.twin.whatif.worker_processes import (
     SharedWork,
     simulate_what_ifs,
 )
-from locust_llm.slo.grammar import Rule, parse_rule
+from locust_llm.slo.rules import Rule, parse_rule
 
 MET, NOT_MET, OPEN = "met", "not met", "open"
 METRICS: Final = {

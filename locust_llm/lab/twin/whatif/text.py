@@ -23,7 +23,7 @@ from locust_llm.lab.twin.whatif.rows import (
     top_rows,
 )
 from locust_llm.report.blocks import Block, Heading, Headline, TableBlock, TextBlock
-from locust_llm.slo.grammar import Rule
+from locust_llm.slo.rules import Rule
 from locust_llm.text.format import decimal_places, format_count
 
 COLUMNS: Final = 4

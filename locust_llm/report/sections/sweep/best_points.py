@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from locust_llm.slo.grammar import STAGES, Rule
+from locust_llm.slo.rules import STAGES, Rule
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):

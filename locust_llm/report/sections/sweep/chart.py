@@ -25,9 +25,9 @@ from locust_llm.report.sections.sweep.best_points import (
     mark_best_points,
 )
 from locust_llm.report.sections.sweep.knee import format_knee
-from locust_llm.slo.grammar import STAGES, Rule
 from locust_llm.slo.metrics import BY_WORD, ITL, PER_USER, TTFT
 from locust_llm.slo.percentile import has_too_few_values
+from locust_llm.slo.rules import STAGES, Rule
 from locust_llm.text.format import format_brief, format_duration
 
 UNSOUND_NOTE: Final = " Hollow points: stages that the load generator distorted."

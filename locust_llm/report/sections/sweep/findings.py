@@ -17,9 +17,9 @@ from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import AXES, CONCURRENCY, ENDED, RATE, REPEAT, STOPPED, TIME_UP
 from locust_llm.slo.capacity import CapacityEstimate, CapacitySearch
 from locust_llm.slo.client_verdict import find_uncertain_metrics
-from locust_llm.slo.grammar import PASS
 from locust_llm.slo.intervals import NORMAL_REACH
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.rules import PASS
 from locust_llm.text.format import (
     capitalise_sentence,
     format_brief,

@@ -12,8 +12,8 @@ from locust_llm.report.rows import Knee, LoadLevel, SweepSummary
 from locust_llm.report.window import MIN_ANSWERED_SHARE
 from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.capacity import CapacityEstimate
-from locust_llm.slo.grammar import FAIL, PASS
 from locust_llm.slo.intervals import NORMAL_REACH
+from locust_llm.slo.rules import FAIL, PASS
 from locust_llm.text.format import (
     capitalise_sentence,
     format_brief,

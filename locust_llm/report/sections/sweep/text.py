@@ -11,7 +11,7 @@ from locust_llm.report.blocks import (
     format_percentile,
     label_row,
 )
-from locust_llm.report.rows import Knee, LoadLevel, Row, SloResult, SweepSummary
+from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.report.sections.metrics import NOTHING
 from locust_llm.report.sections.sweep.knee import (
     describe_levels,
@@ -21,8 +21,8 @@ from locust_llm.report.sections.sweep.knee import (
 )
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, MAX_RESIDUAL, PREFILL, RATE, REPEAT
 from locust_llm.slo.client_verdict import LEVELS, OK
-from locust_llm.slo.grammar import INCONCLUSIVE
 from locust_llm.slo.metrics import GATE_WAIT, ITL, PER_USER, TTFT, TTFT_FROM_DUE
+from locust_llm.slo.rules import INCONCLUSIVE, SloResult
 from locust_llm.text.format import format_number, format_plain_number
 
 FIRST_COLUMN: Final = {

@@ -4,9 +4,9 @@ import pytest
 from support.levels import level, row
 
 from locust_llm.report.charts.model import Plot, PlotMark
-from locust_llm.report.rows import Knee, LoadLevel, Row, SloResult, SweepSummary
+from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.report.sections.sweep.chart import plot_stages
-from locust_llm.slo.grammar import parse_rule
+from locust_llm.slo.rules import SloResult, parse_rule
 
 
 def drawn(

@@ -9,13 +9,13 @@ from support.stages import a_level
 
 from locust_llm.records.run import Run
 from locust_llm.report.judge import judge_sweep
-from locust_llm.report.rows import LoadLevel, SloResult
+from locust_llm.report.rows import LoadLevel
 from locust_llm.report.sections.sweep.findings import describe_disturbances, summarise_sweep
 from locust_llm.report.sections.sweep.knee import describe_capacity
 from locust_llm.report.slo.capacity import estimate_capacity
 from locust_llm.report.slo.disturbance import collect_stage_evidence, find_disturbance
 from locust_llm.slo.capacity import CapacityEstimate, RuleEvidence, StageEvidence
-from locust_llm.slo.grammar import FAIL, INCONCLUSIVE, PASS
+from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, SloResult
 
 LEVELS = tuple(map(float, range(1, 33)))
 

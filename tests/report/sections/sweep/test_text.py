@@ -10,13 +10,14 @@ from support.stages import a_level, a_stage
 from locust_llm.records.run import Run
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.render.text import render_console, render_markdown
-from locust_llm.report.rows import Knee, LoadLevel, Row, SloResult, SweepSummary
+from locust_llm.report.rows import Knee, LoadLevel, Row, SweepSummary
 from locust_llm.report.sections.sweep.chart import plot_stages
 from locust_llm.report.sections.sweep.findings import describe_sweep_findings
 from locust_llm.report.sections.sweep.knee import find_knees, select_top_knees
 from locust_llm.report.sections.sweep.text import format_stage_status, make_sweep_warnings
 from locust_llm.report.summarise import summarise_run
 from locust_llm.settings.sweep import AXES
+from locust_llm.slo.rules import SloResult
 
 
 def a_sweep(axis: str, *levels: LoadLevel, **other: object) -> SweepSummary:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locust_llm.settings.sweep import AXES
-from locust_llm.slo.grammar import (
+from locust_llm.slo.metrics import BY_WORD, GIVEN, MEASURES, OF_SCHEDULE, POOLED, RATE, SHARE
+from locust_llm.slo.rules import (
     MAX_RULE_CHARS,
     STAGES,
     Condition,
@@ -18,7 +19,6 @@ from locust_llm.slo.grammar import (
     parse_length_range,
     parse_rule,
 )
-from locust_llm.slo.metrics import BY_WORD, GIVEN, MEASURES, OF_SCHEDULE, POOLED, RATE, SHARE
 
 
 @pytest.mark.parametrize(
