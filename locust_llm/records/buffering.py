@@ -76,7 +76,7 @@ class Buffering:
         tokens = (record.output_tokens or 0) - (record.hidden_tokens or 0)
         if record.outcome != OK or not us or max(tokens, len(us)) < MIN_TOKENS:
             return ""
-        at = record.closed_at + record.clock_offset_s
+        at = record.closed_unix_s
         self._first_at = self._first_at or at
         slot = self._slots[int((at - self._first_at) // SLOT_S)]
         if slot.total() >= SLOT_ANSWERS or read_too_late(record):

@@ -98,7 +98,7 @@ class SilenceDetector:
     def add(self, record: Record, began_at: float) -> str:
         """Add a record. Returns a line, empty without news. ``began_at`` is the start of the
         profiling phase in Unix seconds, as in the report."""
-        at = record.closed_at + record.clock_offset_s
+        at = record.closed_unix_s
         if record.status is not None or record.chunk_us:
             began, ended = _answering(record)
             silent_s = began - (self._answered_at or began)
@@ -127,7 +127,7 @@ class SilenceDetector:
 def _answering(record: Record) -> tuple[float, float]:
     """(first chunk, last chunk) in Unix seconds; without a chunk, the end twice."""
     if record.sent_at is None or not record.chunk_us:
-        closed_at = record.closed_at + record.clock_offset_s
+        closed_at = record.closed_unix_s
         return closed_at, closed_at
     sent_at = record.sent_at + record.clock_offset_s
     return sent_at + record.chunk_us[0] / 1e6, sent_at + record.chunk_us[-1] / 1e6

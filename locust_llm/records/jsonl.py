@@ -388,7 +388,7 @@ class RecordFile:
                 file.seek(middle)
                 _pass_line(file)  # the rest of one
                 record = next(_parsed(file), None)
-                if record is None or record.closed_at + record.clock_offset_s >= at:
+                if record is None or record.closed_unix_s >= at:
                     high = middle
                 else:
                     low = middle

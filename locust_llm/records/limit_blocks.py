@@ -93,7 +93,7 @@ class LimitBlockRecords:
         if record.outcome == RETRIED or not blocks:
             return
         due_at = record.due_at + record.clock_offset_s
-        closed_at = record.closed_at + record.clock_offset_s
+        closed_at = record.closed_unix_s
         if record.outcome == OK:
             self.latencies_s.append(closed_at - due_at)
         block = find_block(blocks, due_at)

@@ -329,6 +329,22 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return None if self.first_output is None else self.chunk_us[self.first_output] / 1e6
 
     @property
+    def asked_unix_s(self) -> float:
+        """When its user asked for it, in Unix seconds."""
+        return self.asked_at + self.clock_offset_s
+
+    @property
+    def sent_unix_s(self) -> float:
+        """When it was sent, in Unix seconds; one that could not be sent: when it was asked for."""
+        sent_at = self.asked_at if self.sent_at is None else self.sent_at
+        return sent_at + self.clock_offset_s
+
+    @property
+    def closed_unix_s(self) -> float:
+        """When it was over, in Unix seconds."""
+        return self.closed_at + self.clock_offset_s
+
+    @property
     def ttft_from_due_s(self) -> float | None:
         """chunk_at[0] - due_at: what a user would have waited."""
         if self.sent_at is None or not self.chunk_us or DUE in self.lacks:

@@ -8,6 +8,7 @@ points are right.
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -282,11 +283,11 @@ class LiveStatistics:
 
     def lines(self) -> TimelineRows | None:
         """The last requests that ended, in the order in which they came."""
-        records = sorted(self._last, key=_asked_at)
+        records = sorted(self._last, key=attrgetter("asked_unix_s"))
         if not records:
             return None
-        start = _asked_at(records[0])
-        end = max(record.closed_at + record.clock_offset_s for record in records)
+        start = records[0].asked_unix_s
+        end = max(record.closed_unix_s for record in records)
         length = max(1.0, round((end - start) * 1e3, 1))
         gap_ms = self._recent[ICL].histogram().percentiles_ms(50) or self._whole[
             ICL
@@ -320,7 +321,3 @@ def iterate_latencies(record: Record) -> Iterator[tuple[str, Sequence[int]]]:
         if gaps_us := record.sharp_gaps_us:
             yield ICL, gaps_us
     yield from ((tag, (round(time_s * 1e6),)) for tag, time_s in times_s if time_s is not None)
-
-
-def _asked_at(record: Record) -> float:
-    return record.asked_at + record.clock_offset_s

@@ -77,16 +77,13 @@ def write_imported_run(imported_run: ImportedRun, source: Path, folder: Path) ->
 
 
 def _run(imported_run: ImportedRun, source: Path, folder: Path) -> Run:
-    sent = [
-        (record.sent_at or record.asked_at) + record.clock_offset_s
-        for record in imported_run.records
-    ]
+    sent = [record.sent_unix_s for record in imported_run.records]
     measured = [
         at
         for at, record in zip(sent, imported_run.records, strict=True)
         if record.phase == "profiling"
     ]
-    closed = max(record.closed_at + record.clock_offset_s for record in imported_run.records)
+    closed = max(record.closed_unix_s for record in imported_run.records)
     rate = (
         imported_run.rate_per_s
         if imported_run.rate_per_s and 0 < imported_run.rate_per_s < 1e9

@@ -95,7 +95,7 @@ def _drop_unknown_values(values: Iterable[float | None]) -> Floats:
 
 def sent_s(record: Record) -> float:
     """Unix seconds; of a request that could not be sent, when it was tried."""
-    return (record.asked_at if record.sent_at is None else record.sent_at) + record.clock_offset_s
+    return record.sent_unix_s
 
 
 def measure_run(folder: Path) -> MeasuredRun:
@@ -121,7 +121,7 @@ def select_measured_run(run: Run, records: Sequence[Record]) -> MeasuredRun:
     ok = tuple(record for record in records if record.outcome == OK)
     if not ok:
         raise NotExported("no request of its profiling phase was answered")
-    ends = (record.closed_at + record.clock_offset_s for record in records)
+    ends = (record.closed_unix_s for record in records)
     chunks = (sent_s(record) + record.chunk_us[-1] / 1e6 for record in records if record.chunk_us)
     cut = sum(record.outcome in (CUT, CANCELLED) for record in records)
     failed = tuple(record for record in records if record.failed)

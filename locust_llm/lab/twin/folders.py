@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from statistics import median_low
 from typing import Final, NamedTuple
@@ -276,7 +277,9 @@ def _failed(record: Record) -> bool:
 
 def stage_of_part(part: LoadRecords) -> tuple[ObservedStage | None, list[str]]:
     """The load, or None; and what is to be said of it."""
-    sent = sorted((one for one in part.records if one.sent_at is not None), key=_sent_at)
+    sent = sorted(
+        (one for one in part.records if one.sent_at is not None), key=attrgetter("sent_unix_s")
+    )
     if part.users:
         sent = _with_all_users(sent)
     requests = [
@@ -304,27 +307,21 @@ def stage_of_part(part: LoadRecords) -> tuple[ObservedStage | None, list[str]]:
     return ObservedStage(part.users, part.rate, tuple(requests), failed), notes
 
 
-def _sent_at(record: Record) -> float:
-    return (record.sent_at or record.asked_at) + record.clock_offset_s
-
-
 def _with_all_users(sent: Sequence[Record]) -> list[Record]:
     """From the moment that each user had begun: the requests that were open then, and all after it.
     A warmup, or users that come one by one, are another load."""
     first = dict[tuple[str, int], float]()
     for one in sent:
-        first.setdefault((one.worker, one.user), _sent_at(one))
+        first.setdefault((one.worker, one.user), one.sent_unix_s)
     begin = max(first.values(), default=0.0)
-    return [one for one in sent if one.closed_at + one.clock_offset_s >= begin]
+    return [one for one in sent if one.closed_unix_s >= begin]
 
 
 def _in_flight(sent: Sequence[Record]) -> float:
     """The mean number, from the first send to the last."""
-    begin = _sent_at(sent[0])
-    end = _sent_at(sent[-1])
-    inside = sum(
-        max(0.0, min(end, one.closed_at + one.clock_offset_s) - _sent_at(one)) for one in sent
-    )
+    begin = sent[0].sent_unix_s
+    end = sent[-1].sent_unix_s
+    inside = sum(max(0.0, min(end, one.closed_unix_s) - one.sent_unix_s) for one in sent)
     return inside / max(end - begin, 1e-9)
 
 

@@ -7,6 +7,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from itertools import islice, pairwise
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import msgspec
@@ -149,7 +150,7 @@ def find_scene(
         window = window._replace(stall=_longest(records, window))
     return TimelineScene(
         window=window,
-        records=sorted(pick_records(records, window, most), key=_asked_at),
+        records=sorted(pick_records(records, window, most), key=attrgetter("asked_unix_s")),
         under_way=count,
         slow=round(max(STALL_RATIO * gap_ms, 2 * _ms(window.end, window) / MAX_DOTS), 1)
         if gap_ms
@@ -237,14 +238,14 @@ def pick_records(
 ) -> list[Record]:
     """At most ``rows``: the one that stalled, those longest in prefill during the stall, the others
     evenly by start."""
-    records = sorted(records, key=_asked_at)
+    records = sorted(records, key=attrgetter("asked_unix_s"))
     if len(records) <= rows:
         return records
     first: list[Record] = []
     if window.stall is not None:
         start, end, name = window.stall
         prefill = {
-            id(r): min(_first_at(r), end) - max(_sent_at(r), start)
+            id(r): min(_first_at(r), end) - max(r.sent_unix_s, start)
             for r in records
             if r.sent_at is not None
         }
@@ -264,11 +265,11 @@ def pick_records(
 def _stall(row: "pd.Series[float]", since: Since) -> LongestStall | None:
     """When the longest gap of this request began and ended; None if its record is not found."""
     for record in islice(since(float(row["closed_at"]) - SLACK_S), MAX_RECORDS):
-        if record.sent_at is not None and record.chunk_us and _sent_at(record) == row["sent_at"]:
+        if record.sent_at is not None and record.chunk_us and record.sent_unix_s == row["sent_at"]:
             us = np.array(record.chunk_us)
             if len(us) > 1 and us[-1] == round(row["latency_s"] * 1e6):
                 at = int(np.argmax(np.diff(us)))
-                start, end = (_sent_at(record) + record.chunk_us[i] / 1e6 for i in (at, at + 1))
+                start, end = (record.sent_unix_s + record.chunk_us[i] / 1e6 for i in (at, at + 1))
                 return LongestStall(start, end, record.id)
     return None
 
@@ -278,7 +279,7 @@ def _longest(records: list[Record], window: TimelineWindow) -> LongestStall | No
     longest_us = 0.0
     longest: LongestStall | None = None
     for record in records:
-        sent = _sent_at(record)
+        sent = record.sent_unix_s
         for before, after in pairwise(record.known_us):
             start = sent + before / 1e6
             end = sent + after / 1e6
@@ -293,10 +294,10 @@ def _read_records_within(window: TimelineWindow, since: Since, last: float) -> l
     """The records of the requests that were under way; ``last``: when the last of them ended."""
     records_within = []
     for record in islice(since(window.start - SLACK_S), MAX_RECORDS):
-        closed = record.closed_at + record.clock_offset_s
+        closed = record.closed_unix_s
         if closed > last + SLACK_S:
             break
-        if closed > window.start and _asked_at(record) < window.end:
+        if closed > window.start and record.asked_unix_s < window.end:
             records_within.append(record)
     return records_within
 
@@ -316,19 +317,11 @@ def _ms(at: float, window: TimelineWindow) -> float:
     return round(float(at - window.start) * 1e3, 1)
 
 
-def _asked_at(record: Record) -> float:
-    return record.asked_at + record.clock_offset_s
-
-
-def _sent_at(record: Record) -> float:
-    return (record.sent_at or record.asked_at) + record.clock_offset_s
-
-
 def _first_at(record: Record) -> float:
     """When it left prefill: with its first chunk, or with its end."""
     if record.chunk_us:
-        return _sent_at(record) + record.chunk_us[0] / 1e6
-    return record.closed_at + record.clock_offset_s
+        return record.sent_unix_s + record.chunk_us[0] / 1e6
+    return record.closed_unix_s
 
 
 def resolve_span(

@@ -723,7 +723,7 @@ def _look_up_ids(table: LatencyTable, rows: Iterable[int], since: Since) -> dict
             left, since(closed[row] - 1e-3) if row not in ids else (), strict=False
         ):
             at = (record.sent_at or 0.0) + record.clock_offset_s
-            end = record.closed_at + record.clock_offset_s
+            end = record.closed_unix_s
             for place in np.flatnonzero((abs(begun - at) < SAME_S) & (abs(ended - end) < SAME_S)):
                 ids.setdefault(rows[place], record.id)
             if row in ids or end > closed[row] + LATE_S:

@@ -4,6 +4,7 @@ session turn by turn."""
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -149,7 +150,7 @@ def _turn(record: Record) -> _Turn:
     return _Turn(
         record.turn, before if record.after is None else record.after,
         sent_at + record.clock_offset_s,
-        record.closed_at + record.clock_offset_s, record.ttft_s, record.input_tokens,
+        record.closed_unix_s, record.ttft_s, record.input_tokens,
         record.cached_tokens,
         record.tool_s, record.outcome == OK,
     )  # fmt: skip
@@ -306,9 +307,9 @@ def _groups(by: str, groups: Sequence[TurnGroup]) -> TableBlock:
 
 def make_session_timeline(records: Sequence[Record], started_at: float) -> Timeline:
     """``records``: of one session, at least one; ``started_at``: of the run, Unix seconds."""
-    shown = sorted(records, key=_asked_at)[:MAX_ROWS]
-    start = _asked_at(shown[0])
-    length_s = max(record.closed_at + record.clock_offset_s for record in shown) - start
+    shown = sorted(records, key=attrgetter("asked_unix_s"))[:MAX_ROWS]
+    start = shown[0].asked_unix_s
+    length_s = max(record.closed_unix_s for record in shown) - start
     start = start - 0.01 * length_s
     length_s = 1.02 * length_s or 1e-3
     rest = f" The first {MAX_ROWS} of {len(records)} turns." if len(records) > len(shown) else ""
@@ -336,10 +337,6 @@ def _row(record: Record, start: float, length_s: float) -> TimelineRow:
     return msgspec.structs.replace(
         row, text=clean_line(f"turn {record.turn + 1}{after}{tool}: {row.text}")
     )
-
-
-def _asked_at(record: Record) -> float:
-    return record.asked_at + record.clock_offset_s
 
 
 # -- section ---------------------------------------------------------------------------------------

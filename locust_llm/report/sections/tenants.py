@@ -186,7 +186,7 @@ class _Tenant:
             )
             self.began.append(record.sent_at + record.clock_offset_s)
             self.ended.append(first_at + record.clock_offset_s)
-            self.closed.append(record.closed_at + record.clock_offset_s)
+            self.closed.append(record.closed_unix_s)
 
 
 class _Events:
@@ -210,7 +210,7 @@ class _Events:
             if record.outcome == OK:
                 self._event(
                     number,
-                    record.closed_at + record.clock_offset_s,
+                    record.closed_unix_s,
                     tokens + OUTPUT * (record.output_tokens or 0),
                 )
                 served[0] += tokens
