@@ -38,7 +38,6 @@ from locust_llm.locust_adapter.parsed_options import (
     look_through_inputs,
 )
 from locust_llm.locust_adapter.ports import refuse_taken_ports, set_master_port
-from locust_llm.locust_adapter.secrets import withhold_secrets
 from locust_llm.locust_adapter.signals import (
     end_at_once,
     interrupt_main,
@@ -55,6 +54,7 @@ from locust_llm.locust_adapter.tables import (
     three_digits_in_locust,
 )
 from locust_llm.locust_adapter.wire_frames import check_frames
+from locust_llm.locust_adapter.withheld_options import withhold_secrets
 from locust_llm.records.machine import memory_refusal
 from locust_llm.records.message import ControlMessage
 from locust_llm.records.record import Record

@@ -19,7 +19,7 @@ import certifi
 import requests
 from requests.cookies import MockRequest, MockResponse
 
-from locust_llm.text.untrusted import collect_secrets, sanitise_text
+from locust_llm.text.sanitise import collect_secrets, sanitise_text
 
 from .connection import Target
 from .proxy import Proxy, find_proxy

@@ -22,7 +22,7 @@ from locust_llm.client.loop_turns import WorkSlices
 from locust_llm.controller.schedule import add_priming_phase
 from locust_llm.exit_status import RunOutcome
 from locust_llm.gate.shares import GateStatus
-from locust_llm.locust_adapter.secrets import list_secret_names
+from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.records.limit_blocks import LimitBlock
 from locust_llm.records.phase_plan import BETWEEN, OVER, PROFILING, WARMUP, profiling_phase
 from locust_llm.records.record import OK, Record
@@ -35,7 +35,7 @@ from locust_llm.settings.refusal import LINE
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.validate import validate_settings
 from locust_llm.text.format import format_count
-from locust_llm.text.untrusted import NAME_BYTES, collect_secrets, sanitise_text
+from locust_llm.text.sanitise import NAME_BYTES, collect_secrets, sanitise_text
 from locust_llm.wire.clock_sync import clock_id, measure_clock_offset_s
 from locust_llm.wire.handshake import explain_worker_refusal, make_hello
 from locust_llm.wire.messages import (

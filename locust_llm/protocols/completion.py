@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import msgspec
 
 from locust_llm.records.record import OK
-from locust_llm.text.untrusted import sanitise_text
+from locust_llm.text.sanitise import sanitise_text
 
 from .content import (
     classify_content,

@@ -13,6 +13,7 @@ from locust_llm.report.delivery import (
     format_outage_line,
     format_overload_line,
 )
+from locust_llm.report.rate_window import find_measured_span
 from locust_llm.report.rows import (
     SEVERAL,
     FailureGroup,
@@ -28,7 +29,6 @@ from locust_llm.report.sections.prefix_cache import describe_cached_input
 from locust_llm.report.sections.prefix_cache import describe_prefix_cache as cache_line
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.time_course import describe_arm_limits, describe_limit
-from locust_llm.report.window import find_measured_span
 from locust_llm.settings.sweep import CONCURRENCY, INPUT, PREFILL, RATE, REPEAT
 from locust_llm.settings.sweep import parse_sweep as parse_sweep
 from locust_llm.slo.client_verdict import OK, find_uncertain_metrics

@@ -18,7 +18,7 @@ from locust_llm.report.sections.headline import make_headline
 from locust_llm.report.sections.summary import Summary
 from locust_llm.slo.rules import FAIL, INCONCLUSIVE, PASS, PASSES, SloResult
 from locust_llm.text.format import clean_line
-from locust_llm.text.untrusted import defuse_ci_commands
+from locust_llm.text.sanitise import defuse_ci_commands
 
 ERROR: Final = "error"
 WARNING: Final = "warning"

@@ -58,6 +58,13 @@ from .breakdowns import count_sessions, divide_requests, fit_ttft_growth, measur
 from .columns import RequestColumns
 from .gaps import GapCounts
 from .occupancy import Occupancy, compute_occupancy, measure_gate_use, permit_lag_s
+from .rate_window import (
+    RateWindow,
+    find_measured_span,
+    find_pauses,
+    measure_steady_state,
+    select_ended_in,
+)
 from .rows import FailureGroup, GateUse, Row, RunCounts, SweepSummary
 from .sections.ab import compare_arms, judge_paired_rules, select_candidate_requests
 from .sections.best_limit import compare_limits
@@ -74,13 +81,6 @@ from .slo.measurement_error import (
 )
 from .slo.observed import Evaluation
 from .slo.rule_evidence import measure_stage_evidence
-from .window import (
-    RateWindow,
-    find_measured_span,
-    find_pauses,
-    measure_steady_state,
-    select_ended_in,
-)
 
 
 def summarise_run(

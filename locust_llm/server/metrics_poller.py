@@ -32,7 +32,7 @@ from locust_llm.records.server_metrics import (
 )
 from locust_llm.server.http_get import FetchFailed, fetch
 from locust_llm.settings.address import join_server_url
-from locust_llm.text.untrusted import NAME_BYTES, sanitise_text
+from locust_llm.text.sanitise import NAME_BYTES, sanitise_text
 
 logger = logging.getLogger("locust_llm")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TextIO, cast
 
-from .untrusted import defuse_ci_commands
+from .sanitise import defuse_ci_commands
 
 VARIABLES: Final = ("GITHUB_ACTIONS", "GITLAB_CI", "TF_BUILD", "TEAMCITY_VERSION")
 """Each variable is set by a CI whose log has commands: GitHub, GitLab, Azure, TeamCity."""

@@ -24,7 +24,7 @@ from locust_llm.report.charts.timeline_lines import (
     make_timeline_row,
 )
 from locust_llm.slo.metrics import GATE_WAIT, ITL, TTFT, TTFT_FROM_DUE
-from locust_llm.text.untrusted import sanitise_text
+from locust_llm.text.sanitise import sanitise_text
 
 MAX_POINTS: Final = 1200
 """The points of the history: 20 minutes at one a second, then one every two seconds, and so on."""

@@ -17,7 +17,7 @@ from werkzeug.exceptions import HTTPException
 
 from locust_llm.controller.controller import Controller
 from locust_llm.locust_adapter.parsed_options import build_settings
-from locust_llm.locust_adapter.secrets import list_secret_names
+from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.preflight import prepare_run, read_run_headers
 from locust_llm.settings.address import normalise_base_url

@@ -17,8 +17,8 @@ from locust_llm.exit_status import ExitStatus
 from locust_llm.integrations.otel.telemetry import Telemetry
 from locust_llm.locust_adapter.detached_end import detach_end
 from locust_llm.locust_adapter.forked_workers import outlive_master
-from locust_llm.locust_adapter.secrets import list_secret_names
 from locust_llm.locust_adapter.signals import interrupt_main, listen_for_signals
+from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.records.journal import JOURNALS, Journal, lock_file
 from locust_llm.records.jsonl import add_records
 from locust_llm.records.message import ControlMessage
@@ -26,7 +26,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run import RECORDS
 from locust_llm.settings.settings import Settings
 from locust_llm.text.format import format_count
-from locust_llm.text.untrusted import sanitise_text
+from locust_llm.text.sanitise import sanitise_text
 from locust_llm.wire.greenlets import spawn_critical
 from locust_llm.wire.handshake import make_hello
 from locust_llm.wire.messages import (

@@ -39,7 +39,7 @@ from locust_llm.records.spans.trace_ids import make_traceparent
 from locust_llm.server.length_control import make_length_fields
 from locust_llm.server.request_form import RequestForm
 from locust_llm.settings.address import join_server_url
-from locust_llm.text.untrusted import NAME_BYTES, collect_secrets, sanitise_text
+from locust_llm.text.sanitise import NAME_BYTES, collect_secrets, sanitise_text
 from locust_llm.worker.affinity import read_response_header
 from locust_llm.worker.kept_responses import KeptResponses, mark_response_id
 from locust_llm.worker.permits import Permit

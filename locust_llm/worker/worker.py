@@ -51,7 +51,7 @@ from locust_llm.settings.ab import TrialBlock
 from locust_llm.settings.address import normalise_base_url
 from locust_llm.settings.extra_inputs import collect_extra_inputs
 from locust_llm.settings.settings import Settings
-from locust_llm.text.untrusted import collect_secrets, sanitise_text
+from locust_llm.text.sanitise import collect_secrets, sanitise_text
 from locust_llm.wire.clock_sync import SyncedClock, clock_id
 from locust_llm.wire.delivery import IncomingPost, OutgoingPost
 from locust_llm.wire.messages import (

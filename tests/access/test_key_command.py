@@ -18,7 +18,7 @@ from locust_llm.access.key_command import (
     get_key_command,
 )
 from locust_llm.locust_adapter.parsed_options import check_options
-from locust_llm.locust_adapter.secrets import list_secret_names
+from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.settings.refusal import RunRefused
 
 

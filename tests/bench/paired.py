@@ -22,6 +22,7 @@ from locust_llm.records.record import Record
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.metric_differences import measure_change
+from locust_llm.report.rate_window import RateWindow
 from locust_llm.report.sections.ab import (
     CHANCE,
     compare_arms,
@@ -31,7 +32,6 @@ from locust_llm.report.sections.ab import (
 )
 from locust_llm.report.selection import Floats, RequestSelection
 from locust_llm.report.slo.observed import Evaluation
-from locust_llm.report.window import RateWindow
 from locust_llm.settings.ab import BASE, CANDIDATE, TrialBlock, opposite_arm, order_blocks
 from locust_llm.settings.settings import Settings
 from locust_llm.settings.sweep import TIME_UP

@@ -22,7 +22,7 @@ from locust_llm.locust_adapter.parsed_options import (
     check_options,
     keep_locusts_defaults,
 )
-from locust_llm.locust_adapter.secrets import list_secret_names
+from locust_llm.locust_adapter.withheld_options import list_secret_names
 from locust_llm.settings.extra_inputs import collect_extra_inputs
 from locust_llm.settings.refusal import RunRefused
 from locust_llm.settings.settings import Settings

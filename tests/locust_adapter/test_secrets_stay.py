@@ -15,7 +15,7 @@ from support.unpatched_locust import get_empty_argument_parser, setup_parser_arg
 
 from locust_llm.locust_adapter.command_line import format_command_line
 from locust_llm.locust_adapter.parsed_options import add_options, list_secret_flags
-from locust_llm.locust_adapter.secrets import list_secret_names, strip_secrets
+from locust_llm.locust_adapter.withheld_options import list_secret_names, strip_secrets
 from locust_llm.wire.handshake import explain_worker_refusal, make_hello
 from locust_llm.wire.messages import Hello
 

@@ -17,7 +17,7 @@ from locust_llm.protocols.completion import (
 )
 from locust_llm.protocols.known import PROTOCOLS
 from locust_llm.records.record import FAILURES, OK
-from locust_llm.text.untrusted import MESSAGE_BYTES
+from locust_llm.text.sanitise import MESSAGE_BYTES
 
 
 def of(kind: str = "chat", keep_text: bool = False) -> Completion:

@@ -12,7 +12,7 @@ from support.tiny_server import TinyServer, tiny_server
 from locust_llm.access.headers import read_candidate_headers
 from locust_llm.controller.schedule import schedule_phase
 from locust_llm.locust_adapter.parsed_options import check_options
-from locust_llm.locust_adapter.secrets import list_secret_names, strip_secrets
+from locust_llm.locust_adapter.withheld_options import list_secret_names, strip_secrets
 from locust_llm.server.discovery import Discovery
 from locust_llm.server.survey import make_candidate_settings, survey_servers
 from locust_llm.settings.ab import BASE, CANDIDATE

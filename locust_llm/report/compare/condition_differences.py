@@ -25,11 +25,16 @@ from locust_llm.report.compare.same_workload import (
     lengths_differ,
 )
 from locust_llm.report.delivery import describe_arrivals, measure_delivery
+from locust_llm.report.rate_window import (
+    RateWindow,
+    find_measured_span,
+    find_pauses,
+    select_ended_in,
+)
 from locust_llm.report.readability import load_reading_pace
 from locust_llm.report.selection import RequestSelection, ratio_of_sums
 from locust_llm.report.slo.observed import Evaluation
 from locust_llm.report.time_course import find_limit_in_force, find_users_in_force
-from locust_llm.report.window import RateWindow, find_measured_span, find_pauses, select_ended_in
 from locust_llm.settings.settings import Settings
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.text.format import format_count

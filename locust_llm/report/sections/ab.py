@@ -28,6 +28,7 @@ from locust_llm.records.record import OK as SUCCEEDED
 from locust_llm.records.run import Run, Stage
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, format_flags
 from locust_llm.report.compare.metric_differences import possible_ends
+from locust_llm.report.rate_window import RateWindow, Span
 from locust_llm.report.selection import Floats, RequestSelection
 from locust_llm.report.slo.censoring import (
     IN_WINDOW,
@@ -44,7 +45,6 @@ from locust_llm.report.slo.measurement_error import (
     move_requests,
 )
 from locust_llm.report.slo.observed import Evaluation, select_requests
-from locust_llm.report.window import RateWindow, Span
 from locust_llm.settings.ab import BASE, CANDIDATE, LEAST
 from locust_llm.settings.sweep import TIME_UP
 from locust_llm.slo.client_verdict import OK, UNCERTIFIED, ClientVerdict

@@ -7,8 +7,8 @@ import msgspec
 
 from locust_llm.records.run import Run
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
+from locust_llm.report.rate_window import find_measured_span
 from locust_llm.report.rows import SweepSummary
-from locust_llm.report.window import find_measured_span
 
 if TYPE_CHECKING:  # a summary contains what this file makes
     from locust_llm.report.sections.summary import Summary

@@ -19,10 +19,10 @@ from locust_llm.report.blocks import (
     label_row,
 )
 from locust_llm.report.breakdowns import BACKEND
+from locust_llm.report.rate_window import find_measured_span
 from locust_llm.report.rows import RequestBreakdown, RequestGroup, Row
 from locust_llm.report.sections.conditions import Conditions
 from locust_llm.report.sections.summary import Summary
-from locust_llm.report.window import find_measured_span
 from locust_llm.slo.client_verdict import (
     FINE_MS,
     FINE_SHARE,

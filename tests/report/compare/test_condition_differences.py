@@ -15,9 +15,9 @@ from locust_llm.report.compare.condition_differences import (
     ConditionDifference,
     find_condition_differences,
 )
+from locust_llm.report.rate_window import RateWindow
 from locust_llm.report.selection import RequestSelection
 from locust_llm.report.slo.observed import Evaluation
-from locust_llm.report.window import RateWindow
 from locust_llm.slo.client_verdict import ClientVerdict
 
 FINE = ClientVerdict("OK")

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from locust_llm.report.rate_window import MIN_ANSWERED_SHARE
 from locust_llm.report.rows import Knee, LoadLevel, SweepSummary
-from locust_llm.report.window import MIN_ANSWERED_SHARE
 from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
 from locust_llm.slo.capacity import CapacityEstimate
 from locust_llm.slo.intervals import NORMAL_REACH

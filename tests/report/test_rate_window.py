@@ -9,11 +9,11 @@ from support.stages import a_stage
 from locust_llm.records.record import Record
 from locust_llm.records.run import OpenLoopSchedule, Run
 from locust_llm.report.columns import collect_columns
+from locust_llm.report.rate_window import RateWindow, find_measured_span, find_pauses
 from locust_llm.report.rows import SweepSummary
 from locust_llm.report.sections.summary import Summary
 from locust_llm.report.selection import RequestSelection
 from locust_llm.report.summarise import summarise_run
-from locust_llm.report.window import RateWindow, find_measured_span, find_pauses
 
 
 def stage(**other: object) -> Run:

@@ -1,5 +1,5 @@
-"""Window: the time that rates are over, of a stage the part with the load on, and the throughput in
-it.
+"""Rate window: the time that rates are over, of a stage the part with the load on, and the
+throughput in it.
 
 A stage of a sweep is measured while its load is on: before and after, requests of the first and the
 last wave keep the server as busy. Over its measured requests alone, from the first send to the last

@@ -1,4 +1,4 @@
-"""Untrusted: text from a server or a library, made safe to show: bounded, printable, without the
+"""Sanitise: text from a server or a library, made safe to show: bounded, printable, without the
 secrets of the run.
 
 ``shown`` is the one entry, before console, log, records, tables and pages. ``harmless`` is for the

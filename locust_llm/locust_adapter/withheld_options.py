@@ -1,5 +1,5 @@
-"""Secrets: secret options stay in this process, though Locust sends all options to whoever joins as
-a worker.
+"""Withheld options: secret options stay in this process, though Locust sends all options to whoever
+joins as a worker.
 
 Locust's messages are neither encrypted nor signed, and it does not check who a worker is. So a
 secret is read where it is used. Each worker has the environment variable, the file or the flag

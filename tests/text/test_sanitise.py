@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from locust_llm.text.untrusted import (
+from locust_llm.text.sanitise import (
     MASK,
     MESSAGE_BYTES,
     MIN_SECRET_CHARS,
