@@ -71,6 +71,14 @@ def test_the_rows_of_folders_are_the_layers_of_the_import_contract() -> None:
     assert rows_of_folders() == [*layers, APART]
 
 
+def test_the_three_flows_name_files_and_no_more_than_they_need() -> None:
+    flows = TEXT.partition("## Three flows")[2].partition("## ")[0].split("- **")[1:]
+    named = [set(re.findall(r"`(\w+)`", flow)) for flow in flows]
+    files = {path.stem for path in PACKAGE.rglob("*.py")} | {"_reader"}
+    assert set[str]().union(*named) - files == set()
+    assert [len(names) for names in named] == [22, 14, 20]
+
+
 def test_each_folder_of_the_package_is_named() -> None:
     folders = {
         path.name
