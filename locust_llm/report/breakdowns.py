@@ -137,14 +137,8 @@ def divide_requests(main: RequestSelection, run: Run) -> Iterator[RequestBreakdo
 
 
 def group_by_length(main: RequestSelection) -> Groups:
-    """By buckets of input tokens (``sizes.bucket_edges``), shortest first."""
-    length = estimate_input_lengths(main)
-    known = np.unique(length[length >= 1])
-    edges = choose_bucket_edges(known.astype(np.int64).tolist())
-    at = np.searchsorted(edges, length, side="right")  # NaN sorts behind all
-    for i in range(1, len(edges)):
-        if (here := at == i).any():
-            yield label_bucket(edges[i - 1], edges), main.where(here)
+    """By buckets of input tokens, shortest first."""
+    yield from _divide_by_buckets(main, estimate_input_lengths(main))
 
 
 def group_by_images(main: RequestSelection) -> Groups:
@@ -157,14 +151,19 @@ def group_by_images(main: RequestSelection) -> Groups:
 
 def group_by_pixels(main: RequestSelection) -> Groups:
     """By buckets of the pixels of all pictures of a request, in thousands."""
-    size = np.ceil(main["image_pixels"] / 1000)
-    known = np.unique(size[size >= 1])
-    if len(known):
-        edges = choose_bucket_edges(known.astype(np.int64).tolist())
-        at = np.searchsorted(edges, size, side="right")  # NaN sorts behind all
-        for i in range(1, len(edges)):
-            if (here := at == i).any():
-                yield label_bucket(edges[i - 1], edges), main.where(here)
+    yield from _divide_by_buckets(main, np.ceil(main["image_pixels"] / 1000))
+
+
+def _divide_by_buckets(main: RequestSelection, sizes: Floats) -> Groups:
+    """By sizes of 1 and more, smallest first."""
+    known = np.unique(sizes[sizes >= 1])
+    if not len(known):
+        return
+    edges = choose_bucket_edges(known.astype(np.int64).tolist())
+    at = np.searchsorted(edges, sizes, side="right")  # NaN sorts behind all
+    for i in range(1, len(edges)):
+        if (here := at == i).any():
+            yield label_bucket(edges[i - 1], edges), main.where(here)
 
 
 def estimate_input_lengths(part: RequestSelection) -> Floats:
