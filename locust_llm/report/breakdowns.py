@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from locust_llm.records.record import FAILURES, OK
 from locust_llm.records.run import Run
+from locust_llm.report.arrays import Floats
 from locust_llm.report.rows import make_distribution_row
 from locust_llm.slo.intervals import find_interval_ranks
 from locust_llm.slo.metrics import GATE_WAIT, ITL, LATENCY, TTFT, TTFT_FROM_DUE, Metric
 from locust_llm.workload.mix import parse_shares
 
 from .rows import ModelShare, RequestBreakdown, RequestGroup, TtftGrowth
-from .selection import Floats, RequestSelection, mean_of_known, ratio_of_sums
+from .selection import RequestSelection, mean_of_known, ratio_of_sums
 
 _NARROW: Final = 1.25
 

@@ -16,13 +16,13 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from locust_llm.records.failures import generalise_failure_message
 from locust_llm.records.jsonl import RecordFile, UnreadLines
 from locust_llm.records.machine import usable_cores
 from locust_llm.records.record import OK, RETRIED, Record
 from locust_llm.records.record_columns import FLAGS, RECORD_COLUMNS, STAMPS
+from locust_llm.report.arrays import Floats, Ints
 from locust_llm.report.readability import (
     Readability,
     has_token_times,
@@ -33,11 +33,10 @@ from locust_llm.report.server_columns import ServerColumns, ServerTable
 from locust_llm.report.server_columns import join_server_columns as joined_server
 from locust_llm.slo.reading_pace import ReadingPace
 
-from .gaps import GapCounts, Ints
+from .gaps import GapCounts
 from .readability import load_reading_pace
 
 Names = tuple[str, ...]
-Floats = NDArray[np.float64]
 
 NUMBERS: Final = (
     "clock_offset_s",

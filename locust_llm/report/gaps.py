@@ -5,11 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from locust_llm.records.accuracy import OrderedValues
-
-Ints = NDArray[np.int64]
+from locust_llm.report.arrays import Ints
 
 BLOCK_GAPS: Final = 2**17
 """Gaps kept as they came before they are counted."""

@@ -11,10 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from locust_llm.records.run import LimitChange
+from locust_llm.report.arrays import Floats
 
 from .rows import GateUse
 
-Floats = NDArray[np.float64]
 Interval = tuple[Floats, Floats]
 
 INSTANT_S: Final = 1e-5

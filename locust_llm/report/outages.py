@@ -13,7 +13,8 @@ import numpy as np
 
 from locust_llm.records.record import CUT, OK
 from locust_llm.records.run import Run
-from locust_llm.report.selection import Floats, RequestSelection
+from locust_llm.report.arrays import Floats
+from locust_llm.report.selection import RequestSelection
 from locust_llm.text.format import format_count
 
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from locust_llm.records.record import CANCELLED, FAILURES, OK
 from locust_llm.records.run import Run
+from locust_llm.report.arrays import Floats
 from locust_llm.settings.sweep import littles_law_residual
 
 from .rows import SteadyState
-from .selection import Floats, RequestSelection
+from .selection import RequestSelection
 
 MIN_ANSWERED_SHARE: Final = 0.95
 """Of the arrivals; above it the server kept up."""

@@ -26,14 +26,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from locust_llm.records.record import Record
 from locust_llm.records.run import read_run
+from locust_llm.report.arrays import Floats, Ints
 from locust_llm.slo.reading_pace import ReadingPace
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 FAR_US: Final = 1e13
 """No deadline is further away: as far as stamps go."""

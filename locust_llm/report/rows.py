@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from locust_llm.report.selection import Floats, RequestSelection
+from locust_llm.report.arrays import Floats
+from locust_llm.report.selection import RequestSelection
 from locust_llm.settings.sweep import REPEAT
 from locust_llm.slo.capacity import CapacityEstimate, StageEvidence
 from locust_llm.slo.metrics import FELT, ITL, POOLED, Metric, name_token_rate

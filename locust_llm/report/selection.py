@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from locust_llm.report.arrays import Floats
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK, Record
 from locust_llm.records.run import ProcessHealth, Run
+from locust_llm.report.arrays import Floats
 from locust_llm.report.delivery import describe_arrivals, find_requested_rate, measure_delivery
 from locust_llm.report.judge import combine_results, judge_rules, judge_sweep
 from locust_llm.report.kinds import Experiment
@@ -68,7 +69,7 @@ from .rate_window import (
 from .rows import FailureGroup, GateUse, Row, RunCounts, SweepSummary
 from .sections.ab import compare_arms, judge_paired_rules, select_candidate_requests
 from .sections.best_limit import compare_limits
-from .selection import Floats, RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
+from .selection import RequestSelection, mean_of_known, ratio_of_sums, sum_of_known
 from .slo.capacity import estimate_capacity
 from .slo.censoring import bound_values, find_send_times
 from .slo.goodput import make_goodput_rows, measure_goodput

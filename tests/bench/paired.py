@@ -20,6 +20,7 @@ import numpy as np
 
 from locust_llm.records.record import Record
 from locust_llm.records.run import Run, Stage
+from locust_llm.report.arrays import Floats
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.metric_differences import measure_change
 from locust_llm.report.rate_window import RateWindow
@@ -30,7 +31,7 @@ from locust_llm.report.sections.ab import (
     familywise_p_value,
     list_compared_figures,
 )
-from locust_llm.report.selection import Floats, RequestSelection
+from locust_llm.report.selection import RequestSelection
 from locust_llm.report.slo.observed import Evaluation
 from locust_llm.settings.ab import BASE, CANDIDATE, TrialBlock, opposite_arm, order_blocks
 from locust_llm.settings.settings import Settings

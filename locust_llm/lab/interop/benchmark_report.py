@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 
 from locust_llm.lab.interop.tool_format import ToolFormat
+from locust_llm.report.arrays import Floats
 from locust_llm.report.rows import SEVERAL
 
-from .measured import Floats, MeasuredRun, NotExported, export_as_json
+from .measured import MeasuredRun, NotExported, export_as_json
 
 VERSION: Final = "0.2.1"
 POINTS: Final = {

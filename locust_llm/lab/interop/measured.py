@@ -8,15 +8,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from locust_llm.files.json_file import replace_file
 from locust_llm.lab.interop.tool_format import ExportFormat, ExportOptions
 from locust_llm.records.jsonl import RecordFile
 from locust_llm.records.record import CANCELLED, CUT, OK, RETRIED, Record
 from locust_llm.records.run import RECORDS, Run, read_run
-
-Floats = NDArray[np.float64]
+from locust_llm.report.arrays import Floats
 
 
 class NotExported(ValueError):

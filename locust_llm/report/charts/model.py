@@ -10,10 +10,9 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from locust_llm.report.arrays import Floats, Ints
+
 Value = float | None
 
 MAX_DOTS: Final = 3000

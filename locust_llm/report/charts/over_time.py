@@ -11,6 +11,7 @@ import pandas as pd
 
 from locust_llm.records.record import CUT, FAILURES, OK
 from locust_llm.records.run import LimitChange, Run
+from locust_llm.report.arrays import Floats
 from locust_llm.report.occupancy import Occupancy, thin_occupancy
 from locust_llm.settings.ab import BASE, CANDIDATE
 from locust_llm.text.format import format_brief, format_count, format_duration
@@ -18,7 +19,6 @@ from locust_llm.text.format import format_brief, format_count, format_duration
 from .model import (
     LOG_NOTE,
     MAX_POINTS,
-    Floats,
     Limits,
     Plot,
     PlotAxis,

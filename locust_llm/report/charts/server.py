@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 
 from locust_llm.records.server_metrics import EngineHistory, EngineSample
+from locust_llm.report.arrays import Floats
 from locust_llm.text.format import format_brief, format_count
 
-from .model import MAX_POINTS, Floats, Plot, PlotAxis, PlotSeries, round_values, sample_dots
+from .model import MAX_POINTS, Plot, PlotAxis, PlotSeries, round_values, sample_dots
 from .over_time import GROUP, MAX_FAILURE_TICKS, TimeAxis, choose_round_edges
 from .server_metrics import CHARTS, LINES, Chart, list_line_names
 

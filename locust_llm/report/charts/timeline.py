@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from locust_llm.records.record import OK, Record
 from locust_llm.records.run import Run
+from locust_llm.report.arrays import Floats
 from locust_llm.report.columns import RequestColumns
 from locust_llm.report.gaps import GapCounts
 from locust_llm.text.format import clean_line, format_count, format_duration
 
-from .model import Floats
 from .timeline_lines import MAX_DOTS, STALL_RATIO, TimelineRow, TimelineRows, make_timeline_row
 
 MAX_ROWS: Final = 60

@@ -26,10 +26,11 @@ from msgspec.structs import replace
 
 from locust_llm.records.record import OK as SUCCEEDED
 from locust_llm.records.run import Run, Stage
+from locust_llm.report.arrays import Floats
 from locust_llm.report.blocks import Block, Heading, TableBlock, TextBlock, format_flags
 from locust_llm.report.compare.metric_differences import possible_ends
 from locust_llm.report.rate_window import RateWindow, Span
-from locust_llm.report.selection import Floats, RequestSelection
+from locust_llm.report.selection import RequestSelection
 from locust_llm.report.slo.censoring import (
     IN_WINDOW,
     bound_rate_amounts,

@@ -47,6 +47,7 @@ from locust_llm.records.record import OK, Record
 from locust_llm.records.run import LimitChange, Run
 from locust_llm.records.server_metrics import EngineHistory, EngineSample, histogram_mean
 from locust_llm.records.server_times import ServerTimes
+from locust_llm.report.arrays import Bools, Floats, Ints
 from locust_llm.report.breakdowns import choose_bucket_edges, estimate_input_lengths, label_bucket
 from locust_llm.report.columns import PROMPT_US, RequestColumns
 from locust_llm.report.occupancy import permit_lag_s
@@ -56,10 +57,6 @@ from locust_llm.report.slo.observed import select_requests
 from locust_llm.slo.metrics import BY_WORD
 from locust_llm.slo.percentile import has_too_few_values
 from locust_llm.slo.rules import Rule, parse_rule
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 REQUESTS: Final = "requests"
 HISTOGRAMS: Final = "histograms"

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from locust_llm.records.phase_plan import PROFILING
 from locust_llm.records.record import OK, RETRIED, Record
 from locust_llm.records.run import Run
+from locust_llm.report.arrays import Floats
 from locust_llm.report.blocks import SCARCE_NOTE, Block, Heading, TableBlock, TextBlock, mark_scarce
 from locust_llm.report.charts.model import Plot, PlotAxis, PlotSeries, round_values
 from locust_llm.report.charts.over_time import GROUP, TimeAxis, find_time_axis
@@ -34,7 +35,6 @@ from locust_llm.workload.mix import parse_tenant_weights as weights_of
 
 from .section import ReportMaterial, ReportSection
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 OUTPUT: Final = 2.0

@@ -22,9 +22,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from locust_llm.report.arrays import Floats
 from locust_llm.slo.capacity import CapacityEstimate, RuleEvidence, StageEvidence
-
-Floats = NDArray[np.float64]
 
 EXCESS: Final = np.linspace(-9.0, 9.0, 181)
 """Log-odds."""

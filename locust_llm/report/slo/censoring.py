@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK
-from locust_llm.report.selection import Floats, RequestSelection
+from locust_llm.report.arrays import Floats
+from locust_llm.report.selection import RequestSelection
 from locust_llm.slo.metrics import (
     BY_WORD,
     ITL,

@@ -30,11 +30,12 @@ from locust_llm.records.accuracy import (
 )
 from locust_llm.records.record import CUT, OK
 from locust_llm.records.run import Run
+from locust_llm.report.arrays import Floats
 from locust_llm.report.columns import PROMPT_US, CoalescedGaps
 from locust_llm.report.gaps import GapCounts, merge_gap_counts
 from locust_llm.report.occupancy import permit_lag_s
 from locust_llm.report.rows import Row
-from locust_llm.report.selection import Floats, RequestSelection
+from locust_llm.report.selection import RequestSelection
 from locust_llm.slo.client_verdict import (
     CLOCKS,
     FROM_DUE,

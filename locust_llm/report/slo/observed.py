@@ -11,12 +11,13 @@ import numpy as np
 
 from locust_llm.records.record import CANCELLED, CUT, FAILURES, OK, RETRIED, Record
 from locust_llm.records.run import Run
+from locust_llm.report.arrays import Floats
 from locust_llm.report.breakdowns import estimate_input_lengths
 from locust_llm.report.columns import earliest_chunks_us
 from locust_llm.report.delivery import Delivery
 from locust_llm.report.gaps import GapCounts, merge_gap_counts
 from locust_llm.report.rate_window import RateWindow
-from locust_llm.report.selection import Floats, RequestSelection, sum_of_known
+from locust_llm.report.selection import RequestSelection, sum_of_known
 from locust_llm.slo.client_verdict import ClientVerdict
 from locust_llm.slo.intervals import Ends
 from locust_llm.slo.metrics import BY_WORD, LATE, OF_SCHEDULE, POOLED, RATE, TTFT_FROM_DUE, Metric

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from locust_llm.records.run import Run, Stage
-from locust_llm.report.selection import Floats
+from locust_llm.report.arrays import Floats
 from locust_llm.settings.sweep import OVERLOADED
 from locust_llm.slo.capacity import RuleEvidence, StageEvidence
 from locust_llm.slo.intervals import NORMAL_REACH, TAIL

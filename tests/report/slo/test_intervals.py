@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.records import a_run, answered, mixed
 
 from locust_llm.records.record import Record
+from locust_llm.report.arrays import Floats
 from locust_llm.report.columns import collect_columns
 from locust_llm.report.compare.metric_differences import difference_ends
-from locust_llm.report.selection import Floats
 from locust_llm.report.slo import long_run
 from locust_llm.report.slo.intervals import (
     FALLS,

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from locust_llm.report.arrays import Floats
 from locust_llm.report.rate_window import MIN_ANSWERED_SHARE
 from locust_llm.report.rows import Knee, LoadLevel, SweepSummary
 from locust_llm.settings.sweep import AXES, CONCURRENCY, MIN_GAIN, PREFILL, RATE, REPEAT
@@ -21,7 +22,7 @@ from locust_llm.text.format import (
     format_supported,
 )
 
-from .usl import Floats, fit_scalability_law, kappa_interval
+from .usl import fit_scalability_law, kappa_interval
 
 SLO: Final = "SLO"
 ASYMPTOTIC: Final = "asymptotic"

@@ -6,9 +6,8 @@ from itertools import product
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from locust_llm.report.arrays import Floats
 
 
 class ScalabilityLaw(NamedTuple):
