@@ -10,6 +10,7 @@ from gevent import GreenletExit
 
 from locust_llm.client.reader.open_streams import OpenStream, ReaderFailed
 from locust_llm.gate.gate import Gate, Slot
+from locust_llm.protocols.token_counts import count_output_tokens
 from locust_llm.records.record import CANCELLED, CLIENT_ERROR, CUT, OK, Record
 
 from .connection import CONNECT_TIMEOUT_S, ConnectFailed, Connection, Target
@@ -323,19 +324,9 @@ def _record(
     answer = stream.answer
     chunk_us, merged = stream.chunks()
     counts = answer.settled
-    tokens, tokens_from, reasoning, hidden = (
-        counts.output,
-        "usage",
-        counts.reasoning,
-        answer.hidden_tokens,
+    tokens = count_output_tokens(
+        counts, len(chunk_us), answer.hidden_tokens, generates=not request.labels.get("inputs")
     )
-    if tokens is None:
-        if chunk_us:
-            tokens = len(chunk_us)
-            tokens_from = "chunks"
-        elif not request.labels.get("inputs") or counts.input is None:
-            tokens_from = ""  # nobody counted
-        reasoning, hidden = None, 0  # a count of a part says little where that of all cannot be
     if (
         outcome == OK
         and answer.results is not None
@@ -379,11 +370,11 @@ def _record(
         choices=answer.choices,
         retry_after_s=None if later is None else parse_retry_after_s(str(later), time.time()),
         input_tokens=counts.input,
-        output_tokens=tokens,
-        reasoning_tokens=reasoning,
-        hidden_tokens=hidden,
+        output_tokens=tokens.output,
+        reasoning_tokens=tokens.reasoning,
+        hidden_tokens=tokens.hidden,
         cached_tokens=counts.cached,
-        tokens_from=tokens_from,
+        tokens_from=tokens.counted_by,
         rejected_counts=counts.rejected,
         clock="thread" if stream.unstamped else "kernel",
         bad_stamps=stream.bad_stamps,

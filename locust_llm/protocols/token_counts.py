@@ -5,7 +5,7 @@ An answered prompt has tokens, and so has an answer that is not empty. A count o
 means nothing. Neither does a negative count, or one that is no whole number.
 """
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -133,6 +133,30 @@ class SettledCounts:
     ) -> None:
         self.input, self.output, self.reasoning, self.cached = input_, output, reasoning, cached
         self.rejected = rejected
+
+
+class OutputTokens(NamedTuple):
+    """The tokens of an answer, and what counted them."""
+
+    output: int | None
+    counted_by: str
+    """``usage``: the server; ``chunks``: each chunk is one; empty: nothing."""
+    reasoning: int | None
+    hidden: int
+
+
+def count_output_tokens(
+    counts: SettledCounts, chunks: int, hidden: int, *, generates: bool
+) -> OutputTokens:
+    """The server's count, without one a token for each chunk. ``generates``: False for embeddings,
+    which have input tokens alone."""
+    if counts.output is not None:
+        return OutputTokens(counts.output, "usage", counts.reasoning, hidden)
+    # a count of a part says little where that of all is unknown
+    if chunks:
+        return OutputTokens(chunks, "chunks", None, 0)
+    only_input = not generates and counts.input is not None
+    return OutputTokens(None, "usage" if only_input else "", None, 0)
 
 
 FIELDS: Final = {INPUT: "input", OUTPUT: "output", REASONING: "reasoning", CACHED: "cached"}

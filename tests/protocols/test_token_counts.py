@@ -10,6 +10,7 @@ from support.examples import examples
 
 from locust_llm.protocols.completion import Completion
 from locust_llm.protocols.known import PROTOCOLS
+from locust_llm.protocols.token_counts import SettledCounts, count_output_tokens
 from locust_llm.records.record import OK
 
 STREAMS = ("chat", "completions", "responses", "messages")
@@ -353,3 +354,20 @@ def test_counts_that_are_taken_can_be_and_those_that_cannot_are_named(
         "cached_tokens",
     }
     assert all(len(text.encode()) <= 40 for _, text in settled.rejected)
+
+
+@pytest.mark.parametrize(
+    ("input_", "output", "chunks", "generates", "counted"),
+    [
+        (7, 12, 5, True, (12, "usage", 3, 2)),
+        (7, None, 5, True, (5, "chunks", None, 0)),
+        (7, None, 0, True, (None, "", None, 0)),
+        (7, None, 0, False, (None, "usage", None, 0)),
+        (None, None, 0, False, (None, "", None, 0)),
+    ],
+)
+def test_without_a_count_of_the_server_each_chunk_is_a_token(
+    input_: int | None, output: int | None, chunks: int, generates: bool, counted: tuple[Any, ...]
+) -> None:
+    counts = SettledCounts(input_, output, 3, None, ())
+    assert count_output_tokens(counts, chunks, 2, generates=generates) == counted
